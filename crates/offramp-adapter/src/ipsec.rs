@@ -21,6 +21,7 @@ mod seal;
 mod too_big;
 
 pub use association::{SaState, SaStatus};
+pub(crate) use change::Prepared;
 pub use change::{Ipsec, SaChange, SaError};
 pub(crate) use keepalive::Keepalives;
 pub use keys::{KEYS_MAX, KeyId, KeyMark, KeyRegistry, KeyStore, RESERVED_NUMBERS};

@@ -13,8 +13,8 @@ use offramp_offload::frame::Frame;
 use offramp_offload::sync::lock;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{
-    AtomicU32,
-    Ordering::{Acquire, Release},
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex};
 
@@ -141,6 +141,8 @@ pub(crate) struct Limiter {
     /// Grows with each change, so that a batch without one takes no lock.
     changes: AtomicU32,
     queues: u64,
+    /// How often a queue had to wait for tokens.
+    reached: AtomicU64,
     buckets: Mutex<Buckets>,
 }
 
@@ -155,12 +157,17 @@ impl Limiter {
     /// No limit, for a port of that many queues.
     pub(crate) fn new(queues: u16) -> Arc<Self> {
         let queues = u64::from(queues.max(1));
-        Arc::new(Self { changes: AtomicU32::new(0), queues, buckets: Mutex::default() })
+        Arc::new(Self { changes: AtomicU32::new(0), queues, reached: AtomicU64::new(0), buckets: Mutex::default() })
     }
 
     /// The limit now.
     pub(crate) fn limit(&self) -> RateLimit {
         lock(&self.buckets).limit
+    }
+
+    /// How often a queue had to wait for tokens.
+    pub(crate) fn reached(&self) -> u64 {
+        self.reached.load(Relaxed)
     }
 
     /// Changes the limit, from the next batch on. One that stays as it is keeps its tokens.
@@ -290,6 +297,9 @@ impl Meter {
             None => self.reserve(now_ns),
         };
         let is_open = opens_ns <= now_ns;
+        if !is_open && self.opens_ns.is_none() {
+            self.limiter.reached.fetch_add(1, Relaxed);
+        }
         (self.tokens, self.opens_ns) = if is_open { (self.next, None) } else { (Tokens::NONE, Some(opens_ns)) };
         is_open
     }

@@ -1,7 +1,7 @@
 //! One queue pair: both directions over one host port and one wire port, in one thread.
 
 use crate::config::AdapterConfig;
-pub use crate::pipeline::control::PortControl;
+pub use crate::pipeline::control::{PortControl, PreparedIpsec};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::receive::Receive;
 use crate::transmit::{Progress, Transmit};

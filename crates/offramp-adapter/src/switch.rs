@@ -82,6 +82,8 @@ pub struct SwitchConfig {
     pub ports_max: usize,
     /// Stations that the table has room for; each port's quota is set aside from them.
     pub stations_max: usize,
+    /// Divide `stations_max` equally among the ports that are there, whatever [`PortConfig::stations_max`] says.
+    pub equal_shares: bool,
     /// Seconds after which an idle station is forgotten (IEEE 802.1D 7.9.2: 300).
     pub ageing_s: u64,
     /// What becomes of a frame for an unknown station.
@@ -103,6 +105,7 @@ impl Default for SwitchConfig {
             learning: true,
             ports_max: 64,
             stations_max: 8192,
+            equal_shares: false,
             ageing_s: 300,
             unknown_unicast: UnknownUnicast::Flood,
             turn_frames: 256,
@@ -364,7 +367,8 @@ fn close(shared: &SwitchPort, error: Option<PortError>) {
 #[derive(Debug)]
 pub struct Switch<P> {
     config: SwitchConfig,
-    ports: Box<[Option<Port<P>>]>,
+    /// As long as the highest number in use: a turn costs nothing for ports that may come.
+    ports: Vec<Option<Port<P>>>,
     stations: Stations,
     scratch: Scratch,
     /// Sealed frames before they are brought to each port.
@@ -384,8 +388,8 @@ impl<P: HostPort> Switch<P> {
     pub fn new(config: &SwitchConfig) -> Self {
         Self {
             config: *config,
-            ports: (0..config.ports_max).map(|_| None).collect(),
-            stations: Stations::new(config.stations_max, config.ports_max, config.ageing_s),
+            ports: Vec::new(),
+            stations: Stations::new(config.stations_max, config.ageing_s),
             scratch: vec![0; SCRATCH_LEN].into(),
             sealed: FrameBuffer::new(vec![0; SEALED_AT + SCRATCH_LEN].into()),
             first: 0,
@@ -508,6 +512,9 @@ impl<P: HostPort> Switch<P> {
 
     fn add(&mut self, mut host: P, shared: Arc<SwitchPort>, now_ns: u64) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
+        if self.ports.len() <= shared.index {
+            self.ports.resize_with(shared.index + 1, || None);
+        }
         let deliver = Deliver::new(&shared.config.coalesce, shared.config.queues, &shared, &mut host);
         let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(FloodLimit::bucket);
         if let Some(waker) = &self.waker {
@@ -532,11 +539,21 @@ impl<P: HostPort> Switch<P> {
         };
         port.begin_batch(now_ns);
         self.ports[index] = Some(port);
+        self.share_stations();
+    }
+
+    /// Divides the table among the ports that are there, if they have equal shares.
+    fn share_stations(&mut self) {
+        let Some(share) = self.config.stations_max.checked_div(self.ports.iter().flatten().count()) else { return };
+        if self.config.equal_shares {
+            let there = self.ports.iter().enumerate().filter(|(_, port)| port.is_some());
+            there.for_each(|(index, _)| self.stations.set_quota(index, share));
+        }
     }
 
     fn remove(&mut self, shared: &Arc<SwitchPort>, now_ns: u64) {
         let index = shared.index;
-        let Some(mut port) = self.ports[index].take() else { return };
+        let Some(mut port) = self.ports.get_mut(index).and_then(Option::take) else { return };
         port.end_batch(true, &mut self.scratch, now_ns, &|| now_ns);
         port.with_outlet(|deliver, outlet| {
             deliver.release(outlet);
@@ -554,6 +571,11 @@ impl<P: HostPort> Switch<P> {
         self.stations.bind(index, &[]);
         self.stations.set_quota(index, 0);
         shared.stations.store(0, Relaxed);
+        let used = self.ports.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        self.ports.truncate(used);
+        self.share_stations();
+        // Whoever sees that the number is free has the host to itself.
+        drop(port);
         self.control.release(shared);
     }
 

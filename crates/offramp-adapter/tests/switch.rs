@@ -2,9 +2,12 @@
 
 mod support;
 
+use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{ModerationConfig, Policy};
+use offramp_adapter::pair::PortControl;
+use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::stats::Loss;
-use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, SwitchError, SwitchPort};
+use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, SwitchError, SwitchPort, UnknownUnicast};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::frame::Frame;
@@ -637,6 +640,44 @@ fn a_port_that_is_removed_is_forgotten_and_its_number_is_free_again() {
     bench.switch.control().remove(&gone);
     bench.say(1, mac(2), mac(1));
     assert_eq!(bench.host(0).given.len(), 1, "the old handle does nothing to the new port");
+}
+
+#[test]
+fn ports_that_come_and_go_take_no_frame_and_no_station_of_others() {
+    let config = SwitchConfig {
+        equal_shares: true,
+        stations_max: 64,
+        unknown_unicast: UnknownUnicast::Drop,
+        ..SwitchConfig::default()
+    };
+    let mut bench = Bench::new(&config);
+    let port = PortConfig { stations_max: 0, ..PortConfig::default() };
+    (0..2).for_each(|_| drop(bench.add(MemoryHost::default(), &port)));
+    (0..2).for_each(|n| bench.say(n, mac(n as u8), BROADCAST));
+    bench.given();
+    let mut sent = 0;
+    for round in 0..20_u8 {
+        let control = PortControl::secured(
+            &AdapterConfig::default(),
+            PortSecurity { mac_addresses: vec![mac(100 + round)], ..PortSecurity::default() },
+        );
+        let others: Vec<_> =
+            (0..20).map(|_| bench.switch.control().add(MemoryHost::default(), &port).unwrap()).collect();
+        let bound = bench.switch.control().add_controlled(MemoryHost::default(), &control, &port).unwrap();
+        for _ in 0..3 {
+            bench.say(0, mac(0), mac(1));
+            bench.say(1, mac(1), mac(0));
+            sent += 1;
+        }
+        others.iter().chain([&bound]).for_each(|other| bench.switch.control().remove(other));
+        bench.say(0, mac(0), mac(1));
+        bench.say(1, mac(1), mac(0));
+        sent += 1;
+        assert!(others.iter().all(|other| !bench.switch.control().has(other)));
+    }
+    assert_eq!([bench.host(0).given.len(), bench.host(1).given.len()], [sent, sent]);
+    assert_eq!(bench.ports[1].index(), 1);
+    bench.assert_everything_is_accounted_for();
 }
 
 #[test]

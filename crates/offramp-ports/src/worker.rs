@@ -16,10 +16,11 @@ use offramp_adapter::pair::QueuePair;
 use offramp_adapter::port::{HostPort, Line, PortError};
 use offramp_impair::fault::{Reverse, VerdictFault};
 use offramp_offload::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use offramp_offload::sync::lock;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -71,6 +72,13 @@ impl PollTime {
     fn new(polling: Polling) -> Self {
         let now = if let Polling::Fixed(time) = polling { time } else { Duration::ZERO };
         Self { now, polling }
+    }
+
+    /// Polls in this way from now on.
+    fn follow(&mut self, polling: Polling) {
+        if polling != self.polling {
+            *self = Self::new(polling);
+        }
     }
 
     /// A sleep is over.
@@ -235,6 +243,7 @@ struct Shared {
     turns: AtomicU64,
     /// [`NO_TASK`] between two.
     task: AtomicUsize,
+    polling: Mutex<Polling>,
 }
 
 const NO_TASK: usize = usize::MAX;
@@ -304,6 +313,7 @@ impl Worker {
             thread_id: AtomicI32::new(0),
             turns: AtomicU64::new(0),
             task: AtomicUsize::new(NO_TASK),
+            polling: Mutex::new(polling),
         });
         let inside = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -339,6 +349,17 @@ impl Worker {
         // none, and before it begins it is 0, which the kernel refuses.
         // SAFETY: the call takes its arguments by value, and the signal's handler does nothing.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT as libc::c_int) };
+    }
+
+    /// Has the thread poll in this way from its next sleep on, and run on `cpus`.
+    pub fn place(&self, cpus: &[usize], polling: Polling) {
+        *lock(&self.shared.polling) = polling;
+        let thread = self.thread_id();
+        // Before it runs, 0 would be the caller; it begins where it was started for.
+        if thread != 0 {
+            // As at the start, a processor that cannot be had changes the speed alone.
+            let _ = cpu::pin_thread(thread, cpus);
+        }
     }
 
     /// Whether the thread still runs; it ends by itself when all its tasks have ended.
@@ -397,6 +418,7 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
             shared.enter(NO_TASK);
             sleep(&mut tasks, &shared.bell, now_ns);
             poll_time.slept(Duration::from_nanos(clock_ns() - now_ns));
+            poll_time.follow(*lock(&shared.polling));
         }
         for (number, task) in &mut tasks {
             shared.enter(*number);
@@ -542,7 +564,8 @@ mod tests {
 
     #[test]
     fn a_fixed_poll_time_stays() {
-        let mut time = PollTime::new(Polling::Fixed(Duration::from_micros(7)));
+        let mut time = PollTime::new(Polling::Off);
+        time.follow(Polling::Fixed(Duration::from_micros(7)));
         for sleep in [Duration::ZERO, Duration::from_secs(1)] {
             time.slept(sleep);
             assert_eq!(time.now, Duration::from_micros(7));
@@ -578,6 +601,7 @@ mod every_order {
             thread_id: AtomicI32::new(0),
             turns: AtomicU64::new(0),
             task: AtomicUsize::new(NO_TASK),
+            polling: Mutex::default(),
         })
     }
 

@@ -15,7 +15,9 @@ mod limit;
 #[cfg(feature = "lab")]
 mod model;
 mod moderation;
+mod monitor;
 mod pages;
+mod ports;
 mod sa;
 mod set;
 mod show;
@@ -69,6 +71,14 @@ enum Command {
     Show(show::Args),
     /// Switch features of a running adapter
     Set(set::Args),
+    /// Print what happens in a running daemon, a line of JSON for each event
+    Monitor(monitor::Args),
+    /// Add and remove ports of a running daemon
+    #[command(subcommand)]
+    Port(ports::Command),
+    /// Add and remove switches of a running daemon
+    #[command(subcommand)]
+    Switch(ports::Command),
     /// Add, remove, replace and show security associations of a running adapter
     Sa(Box<sa::Args>),
     /// Write the man pages and shell completions that packages bring
@@ -101,6 +111,9 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Set(args) => set::run(&args),
+        Command::Monitor(args) => monitor::run(&args),
+        Command::Port(command) => ports::run("port", &command),
+        Command::Switch(command) => ports::run("switch", &command),
         Command::Sa(args) => sa::run(&args),
         Command::Pages(args) => pages::run(&args, Cli::command()),
     }

@@ -388,7 +388,7 @@ fn moderation_is_set_shown_and_read_from_the_file() {
     fs::write(bed.file(), text.replace("rx_usecs = 125", "moderation = \"e1000\"")).unwrap();
     bed.signal(Signal::SIGHUP);
     bed.until(|| moderation(1) == serde_json::json!({"policy": "e1000", "mode": "conservative"}));
-    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    bed.until(|| bed.stderr().contains("reloaded\n"));
     bed.carry_tcp();
 }
 
@@ -461,7 +461,7 @@ fn a_limit_is_set_shown_and_read_from_the_file_on_a_cable_and_a_switch() {
         // The file counts again when it is read again.
         bed.signal(Signal::SIGHUP);
         bed.until(|| (limit(0), limit(1)) == (of_file.clone(), serde_json::json!({})));
-        bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+        bed.until(|| bed.stderr().contains("reloaded\n"));
         carry_tcp_at_most(&bed, 200_000_000);
     }
 }
@@ -548,19 +548,21 @@ fn the_socket_of_a_killed_daemon_is_replaced() {
 }
 
 #[test]
-fn sighup_changes_features_and_names_what_cannot_change() {
+fn sighup_changes_features_and_nothing_where_something_cannot_change() {
     let bed = Bed::start("hup", "");
     let text = fs::read_to_string(bed.file()).unwrap();
-    let changed = text
-        .replace("# changes of b", "mtu = 1400\nfeatures = { rsc = false }")
-        .replace("# changes of a", "mtu = 1400");
-    fs::write(bed.file(), changed).unwrap();
-    bed.signal(Signal::SIGHUP);
-    assert!(bed.next_notice().starts_with("RELOADING=1\nMONOTONIC_USEC="));
-    assert_eq!(bed.next_notice(), "READY=1");
-    let status = bed.show();
-    assert_eq!((&feature(&status, "b", "rsc4")["in_use"], &status["ports"][1]["mtu"]), (&false.into(), &1500.into()));
-    assert!(bed.stderr().contains("port \"b\": mtu cannot change while the daemon runs"), "{}", bed.stderr());
+    let featured = text.replace("# changes of b", "features = { rsc = false }\n# changes of b");
+    let resized = featured.replace("# changes of a", "mtu = 1400").replace("# changes of b", "mtu = 1400");
+    for (changed, in_use) in [(resized, true), (featured, false)] {
+        fs::write(bed.file(), changed).unwrap();
+        bed.signal(Signal::SIGHUP);
+        assert!(bed.next_notice().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+        assert_eq!(bed.next_notice(), "READY=1");
+        let status = bed.show();
+        let shown = (&feature(&status, "b", "rsc4")["in_use"], &status["ports"][1]["mtu"]);
+        assert_eq!(shown, (&in_use.into(), &1500.into()));
+        assert!(bed.stderr().contains("port \"a\": mtu cannot change while the port runs"), "{}", bed.stderr());
+    }
     bed.carry_tcp();
 
     fs::write(bed.file(), "[[port]]\nnam = \"b\"\n").unwrap();
@@ -580,9 +582,9 @@ fn a_deleted_interface_is_shown_as_gone_and_does_not_hold_the_end() {
     assert_eq!(bed.show()["ports"][1]["queues"][0]["running"], true);
     let output = bed.run(&["set", "a", "lso", "off"]);
     refused(&output, &["set: tap \"ofr0\": offering offloads"]);
+    bed.until(|| bed.stderr().contains("port \"a\", queue pair 0: the host is gone"));
     bed.signal(Signal::SIGTERM);
     assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
-    assert!(bed.stderr().contains("port \"a\", queue pair 0: the host is gone"), "{}", bed.stderr());
 }
 
 #[test]
@@ -747,7 +749,7 @@ fn every_thread_is_in_the_sandbox_and_does_its_work_there() {
     assert!(status["sandbox"]["landlock"].is_number(), "{}", status["sandbox"]);
     let modes = seccomp_modes(&bed);
     let has = |name: &str| modes.iter().any(|(thread, _)| thread == name);
-    for name in ["offramp", "ofr-control", "ofr-client", "ofr-vhost-user", "ofr-sa-events", "ofr-a-0"] {
+    for name in ["offramp", "ofr-control", "ofr-client", "ofr-vhost-user", "ofr-sa-events", "ofr-ports", "ofr-lan-0"] {
         assert!(has(name), "{name} of {modes:?}");
     }
     assert!(modes.iter().all(|(_, mode)| mode == "2"), "{modes:?}");
@@ -757,7 +759,7 @@ fn every_thread_is_in_the_sandbox_and_does_its_work_there() {
     guest.tx(0).drain(Duration::from_secs(10));
     assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
     bed.signal(Signal::SIGHUP);
-    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    bed.until(|| bed.stderr().contains("reloaded\n"));
     drop(guest);
     Guest::builder().packed().connect(&socket);
     bed.carry_tcp();
@@ -795,7 +797,7 @@ fn root_becomes_nobody_unless_the_file_says_who() {
         let status = fs::read_to_string(format!("/proc/{}/status", bed.process())).unwrap();
         assert!(status.contains(&format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}")), "{said} {status}");
         bed.signal(Signal::SIGHUP);
-        bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+        bed.until(|| bed.stderr().contains("reloaded\n"));
     }
     // A directory of root's own is no place for its sockets, and the message says for whom.
     let closed = bed.file().with_file_name("closed");

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One thing that is to change.
 #[derive(Clone, Debug)]
@@ -209,32 +209,21 @@ impl Ipsec {
         found.cloned()
     }
 
-    /// Makes all changes, or none. Waits until the numbers of new associations are reserved.
+    /// Has all changes ready, so that nothing can fail any more; nothing else changes meanwhile. Waits until the numbers of
+    /// new associations are reserved.
     ///
     /// # Errors
     /// The first that cannot be made: where it stands in `changes`, and why.
-    pub(crate) fn change(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
-        let _alone = lock(&self.changing);
+    pub(crate) fn prepare(&self, changes: &[SaChange]) -> Result<Prepared<'_>, (usize, SaError)> {
+        let alone = lock(&self.changing);
         let context = lock(&self.context).clone();
         let before = self.in_force();
-        let mut draft = Draft::of(&before, context);
-        let made =
-            changes.iter().enumerate().try_for_each(|(n, change)| draft.make(change).map_err(|error| (n, error)));
-        made.and_then(|()| draft.reserve(changes)).inspect_err(|_| draft.give_up())?;
-        let mut current = lock(&self.in_force);
-        draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
-        draft.release();
-        // What was forgotten meanwhile does not come back, and what it protected stays so.
-        let is_gone = |sa: &Arc<Inbound>| {
-            let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
-            is_in(&before) && !is_in(&current)
-        };
-        for gone in draft.next.inbound.extract_if(.., |sa| is_gone(sa)) {
-            draft.next.removed.add(SaDirection::In, &gone.shared.config().selector);
-        }
-        *current = Arc::new(draft.next);
-        self.changes.fetch_add(1, Ordering::Release);
-        Ok(())
+        let draft = Draft::of(&before, context);
+        let mut prepared = Prepared { ipsec: self, before, draft, is_made: false, _alone: alone };
+        let draft = &mut prepared.draft;
+        changes.iter().enumerate().try_for_each(|(n, change)| draft.make(change).map_err(|error| (n, error)))?;
+        draft.reserve(changes)?;
+        Ok(prepared)
     }
 
     /// Takes out an inbound association whose time of grace is over.
@@ -269,6 +258,44 @@ impl Drop for Ipsec {
         let in_force = self.in_force();
         in_force.outbound.iter().for_each(|sa| keys.release_outbound(sa, true));
         in_force.inbound.iter().for_each(|sa| keys.release_inbound(sa));
+    }
+}
+
+/// Changes that can be made. Where it is dropped instead, none is.
+pub(crate) struct Prepared<'a> {
+    ipsec: &'a Ipsec,
+    before: Arc<InForce>,
+    draft: Draft,
+    is_made: bool,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Prepared<'_> {
+    /// Makes them.
+    pub fn make(mut self) {
+        self.is_made = true;
+        let Self { ipsec, before, draft, .. } = &mut self;
+        let mut current = lock(&ipsec.in_force);
+        draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
+        draft.release();
+        // What was forgotten meanwhile does not come back, and what it protected stays so.
+        let is_gone = |sa: &Arc<Inbound>| {
+            let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
+            is_in(before) && !is_in(&current)
+        };
+        for gone in draft.next.inbound.extract_if(.., |sa| is_gone(sa)) {
+            draft.next.removed.add(SaDirection::In, &gone.shared.config().selector);
+        }
+        *current = Arc::new(std::mem::take(&mut draft.next));
+        ipsec.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        if !self.is_made {
+            self.draft.give_up();
+        }
     }
 }
 

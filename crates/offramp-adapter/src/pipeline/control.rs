@@ -2,7 +2,7 @@
 //! switch.
 
 use crate::config::AdapterConfig;
-use crate::ipsec::{Ipsec, SaChange, SaError};
+use crate::ipsec::{Ipsec, Prepared, SaChange, SaError};
 use crate::limit::{Limiter, PortLimits};
 use crate::moderation::ModerationConfig;
 use crate::port::Interrupts;
@@ -16,6 +16,20 @@ use offramp_offload::sync::atomic::{
 };
 use std::sync::Arc;
 use std::task::Waker;
+
+/// Changes of associations and policy that can be made. Where it is dropped instead, none is.
+pub struct PreparedIpsec<'a> {
+    prepared: Prepared<'a>,
+    control: &'a PortControl,
+}
+
+impl PreparedIpsec<'_> {
+    /// Makes them, from the port's next batch on.
+    pub fn make(self) {
+        self.prepared.make();
+        self.control.wake();
+    }
+}
 
 /// Settings of a port that take effect with its next batch, its security associations, and its counters.
 #[derive(Debug)]
@@ -95,6 +109,11 @@ impl PortControl {
         PortLimits { tx: self.tx_limiter.limit(), rx: self.rx_limiter.limit() }
     }
 
+    /// How often a queue had to wait, as the host was at its limit: of sending, and of receiving.
+    pub fn limits_reached(&self) -> [u64; 2] {
+        [&self.tx_limiter, &self.rx_limiter].map(|limiter| limiter.reached())
+    }
+
     /// Changes the rates at which the host may send and receive, from the next batch on. A direction whose limit differs
     /// starts with a full bucket. Wakes the threads that drive the port.
     pub fn set_limits(&self, limits: PortLimits) {
@@ -109,9 +128,17 @@ impl PortControl {
     /// # Errors
     /// The first that cannot be made: where it stands in `changes`, and why. Nothing has changed then.
     pub fn change_ipsec(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
-        self.ipsec.change(changes)?;
-        self.wake();
+        self.prepare_ipsec(changes)?.make();
         Ok(())
+    }
+
+    /// As [`PortControl::change_ipsec`] in two steps, for changes of several ports that are to be made together. Nobody
+    /// else changes the port's associations until what is returned is gone.
+    ///
+    /// # Errors
+    /// As [`PortControl::change_ipsec`].
+    pub fn prepare_ipsec(&self, changes: &[SaChange]) -> Result<PreparedIpsec<'_>, (usize, SaError)> {
+        Ok(PreparedIpsec { prepared: self.ipsec.prepare(changes)?, control: self })
     }
 
     /// Counters, one entry per queue.

@@ -6,6 +6,7 @@ use crate::pipeline::control::PortControl;
 use crate::stats::QueueStats;
 use offramp_offload::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use offramp_offload::sync::{Mutex, MutexGuard};
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
@@ -145,21 +146,24 @@ impl Serving {
 }
 
 /// A request that the switch fulfils before its next batch.
-#[derive(Debug)]
 pub(super) enum Request<P> {
     Add(P, Arc<SwitchPort>),
     Remove(Arc<SwitchPort>),
 }
 
-#[derive(Debug)]
 struct Registry<P> {
-    ports: Box<[Option<Arc<SwitchPort>>]>,
+    ports: Vec<Option<Arc<SwitchPort>>>,
     stations_left: usize,
     requests: Vec<Request<P>>,
 }
 
+impl<P> Registry<P> {
+    fn has(&self, port: &Arc<SwitchPort>) -> bool {
+        matches!(self.ports.get(port.index), Some(Some(here)) if Arc::ptr_eq(here, port))
+    }
+}
+
 /// Adds and removes ports of a switch from any thread.
-#[derive(Debug)]
 pub struct SwitchControl<P> {
     config: SwitchConfig,
     registry: Mutex<Registry<P>>,
@@ -169,13 +173,15 @@ pub struct SwitchControl<P> {
     waker: Mutex<Option<Waker>>,
 }
 
+impl<P> fmt::Debug for SwitchControl<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SwitchControl").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
 impl<P> SwitchControl<P> {
     pub(super) fn new(config: &SwitchConfig) -> Self {
-        let registry = Registry {
-            ports: (0..config.ports_max).map(|_| None).collect(),
-            stations_left: config.stations_max,
-            requests: Vec::new(),
-        };
+        let registry = Registry { ports: Vec::new(), stations_left: config.stations_max, requests: Vec::new() };
         let registry = Mutex::new(registry);
         Self { config: *config, registry, asked: AtomicBool::new(false), waker: Mutex::new(None) }
     }
@@ -220,9 +226,13 @@ impl<P> SwitchControl<P> {
         if stations > registry.stations_left {
             return Err(SwitchError::Stations { wanted: stations, left: registry.stations_left });
         }
-        let Some(index) = registry.ports.iter().position(Option::is_none) else {
+        if taken == self.config.ports_max {
             return Err(SwitchError::Ports(taken));
-        };
+        }
+        let index = registry.ports.iter().position(Option::is_none).unwrap_or(registry.ports.len());
+        if index == registry.ports.len() {
+            registry.ports.push(None);
+        }
         let shared = Arc::new(SwitchPort {
             index,
             config: *config,
@@ -244,10 +254,14 @@ impl<P> SwitchControl<P> {
     /// another switch's, stays as it is.
     pub fn remove(&self, port: &Arc<SwitchPort>) {
         let registry = self.lock();
-        let is_here = matches!(registry.ports.get(port.index), Some(Some(here)) if Arc::ptr_eq(here, port));
-        if is_here && !port.removed.swap(true, Relaxed) {
+        if registry.has(port) && !port.removed.swap(true, Relaxed) {
             self.ask(registry, Request::Remove(Arc::clone(port)));
         }
+    }
+
+    /// Whether a port is still here: `false` once the switch has dropped it.
+    pub fn has(&self, port: &Arc<SwitchPort>) -> bool {
+        self.lock().has(port)
     }
 
     /// The ports that are there, in the order of their numbers.
@@ -255,9 +269,9 @@ impl<P> SwitchControl<P> {
         self.lock().ports.iter().flatten().cloned().collect()
     }
 
-    /// Stations that are set aside for a port.
+    /// Stations that are set aside for a port as it comes.
     pub(super) fn quota(&self, config: &PortConfig) -> usize {
-        if self.config.learning { config.stations_max } else { 0 }
+        if self.config.learning && !self.config.equal_shares { config.stations_max } else { 0 }
     }
 
     fn ask(&self, mut registry: MutexGuard<'_, Registry<P>>, request: Request<P>) {

@@ -59,7 +59,7 @@ struct Quota {
 
 const NO_QUOTA: Quota = Quota { max: 0, len: 0, by_time: Order::EMPTY };
 
-/// The table. All memory is allocated once.
+/// The table. Its entries are allocated once.
 ///
 /// The hash has a secret factor, so that nobody outside can choose addresses that make chains long. Nothing that
 /// is handed out depends on it.
@@ -68,35 +68,55 @@ pub(super) struct Stations {
     entries: Table<Entry>,
     /// Addresses that are one port's alone, in any VLAN, and their ports, sorted.
     bound: Vec<(u64, usize)>,
-    quotas: Box<[Quota]>,
+    /// By the ports' numbers.
+    quotas: Vec<Quota>,
     ageing_s: u64,
     secret: u64,
 }
 
 impl Stations {
-    pub(super) fn new(stations_max: usize, ports_max: usize, ageing_s: u64) -> Self {
+    pub(super) fn new(stations_max: usize, ageing_s: u64) -> Self {
         Self {
             entries: Table::new(stations_max, VACANT),
             bound: Vec::new(),
-            quotas: vec![NO_QUOTA; ports_max].into(),
+            quotas: Vec::new(),
             ageing_s,
             secret: RandomState::new().hash_one(0) | 1,
         }
     }
 
-    /// Sets a port's quota. The quotas of all ports together must not exceed `stations_max`.
+    /// Sets a port's quota; the stations beyond it that have been idle longest are forgotten. The quotas of all ports
+    /// together must not exceed `stations_max`.
     pub(super) fn set_quota(&mut self, port: usize, stations_max: usize) {
+        if self.quotas.len() <= port {
+            self.quotas.resize(port + 1, NO_QUOTA);
+        }
         self.quotas[port].max = stations_max;
+        while self.quotas[port].len > stations_max
+            && let Some(oldest) = self.quotas[port].by_time.oldest()
+        {
+            self.remove(oldest);
+        }
     }
 
-    /// Binds addresses to a port, and no others any more: they are always found there, and learnt nowhere else. Whoever was
-    /// learnt before is forgotten: it may have used one of them.
+    /// Binds addresses to a port, and no others any more: they are always found there, and learnt nowhere else. Who was
+    /// learnt with one of them before is forgotten.
     pub(super) fn bind(&mut self, port: usize, addresses: &[[u8; MAC_LEN]]) {
         self.bound.retain(|&(_, owner)| owner != port);
         self.bound.extend(addresses.iter().map(|mac| (number(*mac), port)));
         self.bound.sort_unstable();
-        if !addresses.is_empty() {
-            (0..self.quotas.len()).for_each(|port| self.forget(port));
+        if addresses.is_empty() {
+            return;
+        }
+        for other in 0..self.quotas.len() {
+            let mut next = self.quotas[other].by_time.oldest();
+            while let Some(slot) = next {
+                next = self.entries.newer(slot);
+                let mac = self.entries.entry(slot).station.0 >> VID_BITS;
+                if addresses.iter().any(|bound| number(*bound) == mac) {
+                    self.remove(slot);
+                }
+            }
         }
     }
 

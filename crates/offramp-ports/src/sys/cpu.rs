@@ -36,8 +36,17 @@ pub fn online() -> Vec<usize> {
 /// # Errors
 /// When none of them exists or may be used, or a number is out of range.
 pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
+    pin_thread(THIS_THREAD.as_raw(), cpus)
+}
+
+/// As [`pin_current_thread`], for any thread of this process by its number.
+///
+/// # Errors
+/// As [`pin_current_thread`], and when there is no such thread.
+pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
     let set = cpu_set(cpus)?;
-    sched_setaffinity(THIS_THREAD, &set).map_err(|e| SysError::new(format!("pinning to processors {cpus:?}"), e).into())
+    sched_setaffinity(Pid::from_raw(thread), &set)
+        .map_err(|e| SysError::new(format!("pinning to processors {cpus:?}"), e).into())
 }
 
 /// A set of processor numbers as the kernel takes it.

@@ -4,6 +4,7 @@ use std::io;
 
 pub mod cpu;
 pub mod ethtool;
+pub mod heap;
 pub mod link;
 mod netlink;
 pub mod netns;

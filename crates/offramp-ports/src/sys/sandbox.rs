@@ -35,9 +35,9 @@ pub enum Reaction {
 /// What a thread does, which is why it may make its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadKind {
-    /// Anything that one of the others does, and starting them.
+    /// Anything that one of the others does, starting them, and opening and closing what they work with.
     Process,
-    /// Reads the configuration again, and ends the process.
+    /// Waits for signals, and ends the process.
     Main,
     /// Accepts clients of the control socket, and starts a thread for each.
     Control,
@@ -325,21 +325,11 @@ const STARTING_THREADS: &[Call] =
 
 const CONTROL: &[Call] = &[any(libc::SYS_accept4)];
 
-/// The configuration and its keys, the service manager's socket, the sockets' files.
+/// The service manager's socket, the sockets' files.
 const MAIN: &[Call] = &[
     any(libc::SYS_connect),
-    any(libc::SYS_getdents64),
-    any(libc::SYS_getegid),
-    any(libc::SYS_geteuid),
-    any(libc::SYS_getgid),
-    any(libc::SYS_getuid),
     any(libc::SYS_io_destroy),
-    any(libc::SYS_fstat),
-    any(libc::SYS_lseek),
     any(libc::SYS_newfstatat),
-    any(libc::SYS_openat),
-    any(libc::SYS_pread64),
-    any(libc::SYS_sendto),
     any(libc::SYS_statx),
     any(libc::SYS_unlinkat),
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
@@ -354,8 +344,21 @@ const MAIN: &[Call] = &[
     any(libc::SYS_stat),
 ];
 
-/// What is made before the process is ready: sockets with their owners and permissions.
-const START: &[Call] = &[
+/// The configuration and its keys.
+const FILES: &[Call] = &[
+    any(libc::SYS_fstat),
+    any(libc::SYS_getdents64),
+    any(libc::SYS_getegid),
+    any(libc::SYS_geteuid),
+    any(libc::SYS_getgid),
+    any(libc::SYS_getuid),
+    any(libc::SYS_lseek),
+    any(libc::SYS_openat),
+    any(libc::SYS_pread64),
+];
+
+/// Sockets with their owners and permissions, and places of threads.
+const MAKING: &[Call] = &[
     any(libc::SYS_fchmod),
     any(libc::SYS_fchmodat),
     any(libc::SYS_fchown),
@@ -407,7 +410,9 @@ const TRIED: &[libc::c_long] = &[
 /// What a kind of thread may do.
 fn allowed(kind: ThreadKind) -> Vec<Call> {
     let lists: &[&[Call]] = match kind {
-        ThreadKind::Process => &[EVERY_THREAD, DATA, PORT, CLIENT, KEYS, STARTING_THREADS, CONTROL, MAIN, START],
+        ThreadKind::Process => {
+            &[EVERY_THREAD, DATA, PORT, CLIENT, KEYS, STARTING_THREADS, CONTROL, MAIN, FILES, MAKING]
+        }
         ThreadKind::Main => &[EVERY_THREAD, CLIENT, KEYS, MAIN],
         // A client's thread has this filter, too.
         ThreadKind::Control => &[EVERY_THREAD, CLIENT, KEYS, STARTING_THREADS, CONTROL],

@@ -268,6 +268,26 @@ impl PortStatus {
     }
 }
 
+/// What happens at a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortEvent {
+    /// A frontend is there.
+    Connected,
+    /// Frontend and port have agreed on virtio features; names by [`feature_name`].
+    Negotiated {
+        /// Their bits.
+        features: u64,
+    },
+    /// It is gone.
+    Disconnected {
+        /// Why the port has disconnected it; `None`: it went by itself.
+        reason: Option<String>,
+    },
+}
+
+/// The port's control thread calls it, and waits for its return.
+pub type Observer = Box<dyn Fn(PortEvent) + Send>;
+
 /// A vhost-user port. When it and its queues are dropped, the frontend sees the socket close and a server's
 /// socket is removed.
 #[derive(Debug)]
@@ -302,6 +322,18 @@ impl VhostUser {
     /// # Errors
     /// As [`VhostUser::open`].
     pub fn open_in(config: &VhostUserConfig, sandbox: Sandbox) -> Result<Self, VhostUserError> {
+        Self::open_observed(config, sandbox, Box::new(drop))
+    }
+
+    /// As [`VhostUser::open_in`], with somebody who hears what happens.
+    ///
+    /// # Errors
+    /// As [`VhostUser::open`].
+    pub fn open_observed(
+        config: &VhostUserConfig,
+        sandbox: Sandbox,
+        observer: Observer,
+    ) -> Result<Self, VhostUserError> {
         config.check()?;
         let system = |doing| move |cause| VhostUserError::System { socket: config.socket.clone(), doing, cause };
         let mut senders = Vec::new();
@@ -363,6 +395,7 @@ impl VhostUser {
             carrier,
             presence: Arc::clone(&port.presence),
             channel: None,
+            observer,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
         let serve = move || {
@@ -389,6 +422,25 @@ impl VhostUser {
         if let Some(file) = &self.socket_file {
             file.remove();
         }
+    }
+
+    /// Begins [`VhostUser::close`] without waiting: the end of several ports takes as long as that of one.
+    pub fn begin_close(&self) {
+        // A full counter means that it rings already.
+        let _ = self.stop.write(1);
+    }
+
+    /// Disconnects the frontend and ends the control thread, which unmaps the guest's memory. Its queues go on without a
+    /// guest; whoever drives them drops them afterwards.
+    pub fn close(&mut self) {
+        self.begin_close();
+        // Nobody drives what was not taken, and nobody is to wait for it.
+        self.queues.clear();
+        if let Some(control) = self.control.take() {
+            // A panic in the thread was reported when it happened.
+            let _ = control.join();
+        }
+        self.socket_file = None;
     }
 
     /// Changes what may be offered, from the guest's next negotiation on.
@@ -437,12 +489,6 @@ impl VhostUser {
 
 impl Drop for VhostUser {
     fn drop(&mut self) {
-        let _ = self.stop.write(1);
-        // Nobody drives what was not taken, and nobody is to wait for it.
-        self.queues.clear();
-        if let Some(control) = self.control.take() {
-            // A panic in the thread was reported when it happened.
-            let _ = control.join();
-        }
+        self.close();
     }
 }

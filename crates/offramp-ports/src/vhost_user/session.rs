@@ -16,7 +16,7 @@ use super::mem_table;
 use super::message::{
     HEADER_LEN, Header, Incoming, MESSAGE_LEN_MAX, Message, Next, Unreadable, receive_with_fds, send_with_fds,
 };
-use super::{PortStatus, VhostUserConfig};
+use super::{Observer, PortEvent, PortStatus, VhostUserConfig};
 use crate::sys::link::CarrierWatch;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -74,14 +74,16 @@ pub(super) struct Session {
     pub presence: Arc<Presence>,
     /// Where changes of the configuration are reported.
     pub channel: Option<Channel>,
+    /// Hears what happens.
+    pub observer: Observer,
 }
 
 /// Why a connection ended.
 enum End {
     /// The port is dropped.
     Stopped,
-    /// The frontend went, or said something that it may not.
-    Gone,
+    /// The frontend went, or was disconnected for that reason.
+    Gone(Option<String>),
 }
 
 /// Crate `vhost`, which reads messages from a socket of its own.
@@ -116,12 +118,21 @@ impl Session {
     pub fn run(mut self, listener: Option<&UnixListener>) {
         while let Some(stream) = self.next_frontend(listener) {
             self.counters.connections.add(1);
+            (self.observer)(PortEvent::Connected);
             let end = self.serve(&stream, listener);
             self.channel = None;
             self.device().reset();
             // After the reset nobody touches that memory. An error means that it never rang.
             let _ = self.alarm.read();
+            let reason = match &end {
+                End::Gone(reason) => reason.clone(),
+                End::Stopped => Some("the port was removed".to_owned()),
+            };
+            if matches!(end, End::Gone(Some(_))) {
+                self.last_refusal.clone_from(&reason);
+            }
             self.tell(false);
+            (self.observer)(PortEvent::Disconnected { reason });
             // A client whose frontend hangs up at once does not call again at once.
             if matches!(end, End::Stopped) || (listener.is_none() && self.is_stopped_within(RECONNECT_INTERVAL_MS)) {
                 return;
@@ -150,7 +161,11 @@ impl Session {
         };
         drop(device);
         self.presence.set(is_connected);
-        *lock(&self.status) = status;
+        let features = status.features;
+        let before = std::mem::replace(&mut *lock(&self.status), status);
+        if features != before.features && features != 0 {
+            (self.observer)(PortEvent::Negotiated { features });
+        }
     }
 
     /// Waits for a frontend; `None` when the port is dropped.
@@ -207,7 +222,7 @@ impl Session {
         let Ok(mut handler) = Handler::new(&self.device) else {
             // It has taken the last descriptor: one that comes again at once would be turned away as fast as it comes.
             self.is_stopped_within(ACCEPT_INTERVAL_MS);
-            return End::Gone;
+            return End::Gone(Some("the process has no descriptor left for it".to_owned()));
         };
         let mut incoming = Incoming::default();
         self.tell(true);
@@ -222,11 +237,10 @@ impl Session {
                 return End::Stopped;
             }
             if is_ready(&fds[2]) {
-                self.last_refusal = lock(&self.ended).take().or_else(|| {
+                return End::Gone(lock(&self.ended).take().or_else(|| {
                     self.counters.lost_memories.add(1);
                     Some("the memory that was shared is gone: its file was made shorter".to_owned())
-                });
-                return End::Gone;
+                }));
             }
             if !is_ready(&fds[1]) && !incoming.is_late() {
                 self.turn_away(listener, stream);
@@ -235,11 +249,10 @@ impl Session {
             match self.receive(stream, &mut incoming, &mut handler) {
                 Ok(Next::Whole(())) => self.counters.messages.add(1),
                 Ok(Next::Part) => continue,
-                Ok(Next::Gone) => return End::Gone,
+                Ok(Next::Gone) => return End::Gone(None),
                 Err(Unreadable(why)) => {
                     self.counters.bad_messages.add(1);
-                    self.last_refusal = Some(why);
-                    return End::Gone;
+                    return End::Gone(Some(why));
                 }
             }
             self.tell(true);

@@ -1,11 +1,18 @@
 //! The other side: one request, one answer.
 
 use super::line::Lines;
-use super::{ANSWER_LEN_MAX, Answer, Outcome, REQUEST_LEN_MAX, Request, VERSION};
+use super::{ANSWER_LEN_MAX, Answer, LINE_TIME_MAX, Outcome, REQUEST_LEN_MAX, Request, VERSION};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use zeroize::Zeroizing;
+
+/// Time for the answer to a change of many ports: each of them takes a moment.
+const CHANGE_TIME_MAX: Duration = Duration::from_mins(1);
+
+/// Time for what follows: an event may come once in a year.
+const FOLLOWING_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
 /// Why there is no answer, or not the one that was hoped for.
 #[derive(Debug, thiserror::Error)]
@@ -36,21 +43,50 @@ fn hint(cause: &io::Error) -> &'static str {
 /// # Errors
 /// When there is none, it does not answer in time, or it refuses.
 pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
-    let stream = UnixStream::connect(path).map_err(|cause| ClientError::NoDaemon { path: path.to_owned(), cause })?;
-    let answer = exchange(Lines::new(stream, ANSWER_LEN_MAX), request)
-        .map_err(|cause| ClientError::NoAnswer { path: path.to_owned(), cause })?;
-    match answer {
-        Answer { version, .. } if version != VERSION => Err(ClientError::Version { path: path.to_owned(), version }),
-        Answer { outcome: Outcome::Error(refusal), .. } => Err(ClientError::Refused(refusal.message)),
-        Answer { outcome, .. } => Ok(outcome),
+    Subscription::start(path, request).map(|(outcome, _)| outcome)
+}
+
+/// A connection on which more follows after the first answer.
+#[derive(Debug)]
+pub struct Subscription(Lines);
+
+impl Subscription {
+    /// Asks the daemon at `path`.
+    ///
+    /// # Errors
+    /// As [`ask`].
+    pub fn start(path: &Path, request: &Request) -> Result<(Outcome, Self), ClientError> {
+        let stream =
+            UnixStream::connect(path).map_err(|cause| ClientError::NoDaemon { path: path.to_owned(), cause })?;
+        let mut lines = Lines::new(stream, ANSWER_LEN_MAX);
+        let answer =
+            exchange(&mut lines, request).map_err(|cause| ClientError::NoAnswer { path: path.to_owned(), cause })?;
+        match answer {
+            Answer { version, .. } if version != VERSION => {
+                Err(ClientError::Version { path: path.to_owned(), version })
+            }
+            Answer { outcome: Outcome::Error(refusal), .. } => Err(ClientError::Refused(refusal.message)),
+            Answer { outcome, .. } => Ok((outcome, Self(lines))),
+        }
+    }
+
+    /// What follows, whenever it comes; `None` at the end.
+    ///
+    /// # Errors
+    /// When it is no answer.
+    pub fn next(&mut self) -> io::Result<Option<Outcome>> {
+        let Some(line) = self.0.read_within(FOLLOWING_TIME_MAX)? else { return Ok(None) };
+        Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
     }
 }
 
-fn exchange(mut lines: Lines, request: &Request) -> io::Result<Answer> {
+fn exchange(lines: &mut Lines, request: &Request) -> io::Result<Answer> {
     // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
     let mut text = Zeroizing::new(Vec::with_capacity(REQUEST_LEN_MAX));
     serde_json::to_writer(&mut *text, request)?;
     lines.write(std::str::from_utf8(&text).map_err(io::Error::other)?)?;
-    let line = lines.read()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let time =
+        if matches!(request, Request::Add { .. } | Request::Remove { .. }) { CHANGE_TIME_MAX } else { LINE_TIME_MAX };
+    let line = lines.read_within(time)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(serde_json::from_slice(&line)?)
 }

@@ -1,8 +1,9 @@
 //! Lines over a socket, with a limit on their length and on the time they take.
 
 use super::LINE_TIME_MAX;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use zeroize::{Zeroize, Zeroizing};
@@ -35,12 +36,25 @@ impl Lines {
         who.map_or("unknown client".to_owned(), |who| format!("uid {}, process {}", who.uid(), who.pid()))
     }
 
+    /// Whether the other side has ended the connection, as far as everything was read before.
+    pub fn has_ended(&self) -> bool {
+        matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
+    }
+
     /// The next line without its newline; `None` at the end.
     ///
     /// # Errors
     /// `TimedOut` when it is not here in time, `InvalidData` when it is too long or ends without a newline.
     pub fn read(&mut self) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-        let until = Instant::now() + LINE_TIME_MAX;
+        self.read_within(LINE_TIME_MAX)
+    }
+
+    /// As [`Lines::read`], with another limit on the time.
+    ///
+    /// # Errors
+    /// As [`Lines::read`].
+    pub fn read_within(&mut self, time: Duration) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+        let until = Instant::now() + time;
         let mut searched = 0;
         loop {
             if let Some(at) = self.rest[searched..].iter().position(|&byte| byte == b'\n') {

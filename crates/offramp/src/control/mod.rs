@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// Version of the protocol. It grows when a field goes or changes its meaning.
 pub const VERSION: u32 = 1;
-/// Longest request in bytes with its newline: all features of a port by name fit many times.
-pub const REQUEST_LEN_MAX: usize = 16 * 1024;
+/// Longest request in bytes with its newline: some hundred ports fit.
+pub const REQUEST_LEN_MAX: usize = 64 * 1024;
 /// Longest answer in bytes that a client reads: 256 queue pairs on each of many ports.
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
 /// Time that either side has for a whole line.
@@ -41,6 +41,11 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
+    /// Everything that happens from now on, until the connection ends.
+    Monitor {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+    },
     /// Switches features of a port, or changes its moderation or its limit; at least one of them.
     Set {
         /// Version of the protocol that the client speaks.
@@ -56,6 +61,26 @@ pub enum Request {
         /// The rates at which the host may send and receive, in place of those before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
+    },
+    /// Adds the ports and switches of a text as the configuration file has them: all of them, or none.
+    Add {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// What errors call the text. The daemon opens no file of that name.
+        source: String,
+        /// `[[port]]` and `[[switch]]`.
+        toml: String,
+    },
+    /// Removes ports and switches: all of them, or none.
+    Remove {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// Names of ports.
+        #[serde(default)]
+        ports: Vec<String>,
+        /// Names of switches.
+        #[serde(default)]
+        switches: Vec<String>,
     },
     /// Installs a security association.
     SaAdd {
@@ -107,8 +132,14 @@ pub enum Outcome {
     Status(Status),
     /// To `set`.
     Changed(Changed),
+    /// To `add` and `remove`.
+    Difference(Difference),
     /// To `sa_add`, `sa_del` and `sa_rekey`: the port's associations as they are now.
     Ipsec(Box<IpsecStatus>),
+    /// To `monitor`: events follow.
+    Monitoring {},
+    /// After `monitoring`, as often as something happens.
+    Event(Event),
     /// To anything that cannot be done.
     Error(Refusal),
 }
@@ -138,7 +169,12 @@ pub enum RefusalCode {
     /// The client speaks another version.
     BadVersion,
     UnknownPort,
+    UnknownSwitch,
     UnknownFeature,
+    /// What is to be added is wrong, or what would be left.
+    BadConfiguration,
+    /// A socket or a thread of what is to be added cannot be had.
+    NotOpened,
     /// Too many clients; try again.
     Busy,
     /// The socket is one that only shows.
@@ -396,6 +432,105 @@ pub struct Changed {
     pub limit: Option<Box<Limit>>,
 }
 
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    #[serde(flatten)]
+    pub event: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EventKind {
+    /// A frontend is there.
+    Connected {
+        port: String,
+    },
+    /// Frontend and port have agreed on features.
+    Negotiated {
+        port: String,
+        virtio_features: Vec<String>,
+    },
+    /// The frontend is gone; `reason`: why the daemon disconnected it, if it did.
+    Disconnected {
+        port: String,
+        reason: Option<String>,
+    },
+    /// The host has come to its limit; again after a time below it.
+    LimitReached {
+        port: String,
+        direction: LimitDirection,
+    },
+    /// A thread stands still since a second, in the host of `port` if in one.
+    Stalled {
+        thread: i32,
+        port: Option<String>,
+    },
+    /// It goes on.
+    Resumed {
+        thread: i32,
+    },
+    /// A host, or an interface on a wire, is gone for good.
+    Gone {
+        port: String,
+        reason: String,
+    },
+    PortAdded {
+        port: String,
+    },
+    PortRemoved {
+        port: String,
+    },
+    SwitchAdded {
+        switch: String,
+    },
+    SwitchRemoved {
+        switch: String,
+    },
+    /// Events before this one that the client was too slow for.
+    Lost {
+        events: u64,
+    },
+}
+
+/// Which limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitDirection {
+    /// What the host sends.
+    Transmit,
+    /// What it receives.
+    Receive,
+}
+
+/// Ports and switches by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    pub ports: Vec<String>,
+    pub switches: Vec<String>,
+}
+
+/// What came and what went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    pub added: Names,
+    pub removed: Names,
+}
+
+/// A line for each.
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (names, what) in [(&self.added, "added"), (&self.removed, "removed")] {
+            names.switches.iter().try_for_each(|name| writeln!(f, "switch {name} {what}"))?;
+            names.ports.iter().try_for_each(|name| writeln!(f, "port {name} {what}"))?;
+        }
+        Ok(())
+    }
+}
+
 impl Answer {
     /// An answer of this version.
     pub fn new(outcome: Outcome) -> Self {
@@ -414,7 +549,10 @@ mod tests {
     use crate::ipsec::AssociationStatus;
     use crate::limit;
     use crate::moderation::KEYS;
-    use RefusalCode::{BadAssociation, BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort};
+    use RefusalCode::{
+        BadAssociation, BadConfiguration, BadRequest, BadVersion, Busy, HostRefused, NotOpened, ReadOnly,
+        UnknownFeature, UnknownPort, UnknownSwitch,
+    };
     use serde_json::Value;
 
     const DOCUMENT: &str = include_str!("../../../../docs/control.md");
@@ -531,6 +669,25 @@ mod tests {
         Moderation::from_words(&["area".to_owned()]).unwrap()
     }
 
+    fn events() -> Vec<EventKind> {
+        let (port, switch, thread) = ("a".to_owned(), "s".to_owned(), 7);
+        vec![
+            EventKind::Connected { port: port.clone() },
+            EventKind::Negotiated { port: port.clone(), virtio_features: vec![] },
+            EventKind::Disconnected { port: port.clone(), reason: None },
+            EventKind::LimitReached { port: port.clone(), direction: LimitDirection::Transmit },
+            EventKind::LimitReached { port: port.clone(), direction: LimitDirection::Receive },
+            EventKind::Stalled { thread, port: None },
+            EventKind::Resumed { thread },
+            EventKind::Gone { port: port.clone(), reason: String::new() },
+            EventKind::PortAdded { port: port.clone() },
+            EventKind::PortRemoved { port },
+            EventKind::SwitchAdded { switch: switch.clone() },
+            EventKind::SwitchRemoved { switch },
+            EventKind::Lost { events: 1 },
+        ]
+    }
+
     fn names(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => fields.iter().for_each(|(name, value)| {
@@ -554,6 +711,8 @@ mod tests {
                 moderation: None,
                 limit: None,
             })),
+            Answer::new(Outcome::Difference(Difference::default())),
+            Answer::new(Outcome::Monitoring {}),
             Answer::refuse(RefusalCode::Busy, "x"),
         ];
         for answer in &answers {
@@ -569,16 +728,39 @@ mod tests {
         let (port, direction, spi) = ("a".to_owned(), "in".to_owned(), 256);
         let key: KeyText = serde_json::from_str("\"00\"").unwrap();
         let sa: Box<SaKeys> = Box::default();
+        let (source, toml, ports, switches) = Default::default();
+        let come = Request::Add { version: VERSION, source, toml };
+        let go = Request::Remove { version: VERSION, ports, switches };
         let add = Request::SaAdd { version: VERSION, port: port.clone(), sa: sa.clone(), key: key.clone() };
         let del = Request::SaDel { version: VERSION, port: port.clone(), direction: direction.clone(), spi };
         let grace_seconds = Some(1);
         let rekey = Request::SaRekey { version: VERSION, port, direction, spi, to: sa, key, grace_seconds };
-        for request in [set, show, add, del, rekey] {
+        let monitor = Request::Monitor { version: VERSION };
+        for request in [set, show, monitor, come, go, add, del, rekey] {
             let value = serde_json::to_value(request).unwrap();
             found.push(value["request"].as_str().unwrap().to_owned());
             names(&value, &mut found);
         }
-        let codes = [BadAssociation, BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort];
+        for event in events() {
+            let value = serde_json::to_value(Answer::new(Outcome::Event(Event { unix_ms: 1, event }))).unwrap();
+            found.extend(
+                ["event", "direction"].iter().filter_map(|key| value["event"][key].as_str().map(str::to_owned)),
+            );
+            names(&value, &mut found);
+        }
+        let codes = [
+            BadAssociation,
+            BadConfiguration,
+            BadRequest,
+            BadVersion,
+            Busy,
+            HostRefused,
+            NotOpened,
+            ReadOnly,
+            UnknownFeature,
+            UnknownPort,
+            UnknownSwitch,
+        ];
         let waits = [WaitsFor::Host, WaitsFor::Prerequisite, WaitsFor::Negotiation];
         let words = codes.iter().map(|code| serde_json::to_value(code).unwrap());
         let words = words.chain(waits.iter().map(|waits| serde_json::to_value(waits).unwrap()));
@@ -626,11 +808,14 @@ mod tests {
             &requests[..],
             [
                 Request::Show { .. },
+                Request::Monitor { .. },
                 Request::Set { moderation: None, .. },
                 Request::Set { moderation: Some(_), .. },
                 Request::Set { moderation: Some(_), .. },
                 Request::Set { limit: Some(_), .. },
                 Request::Set { limit: Some(_), .. },
+                Request::Add { .. },
+                Request::Remove { .. },
                 Request::SaAdd { .. },
                 Request::SaRekey { .. },
                 Request::SaDel { .. }

@@ -1,7 +1,7 @@
 //! The daemon's side: a thread for each client, so that none of them waits for another.
 
 use super::line::Lines;
-use super::{Answer, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Outcome, REQUEST_LEN_MAX, RefusalCode, Request, VERSION};
+use super::{Answer, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Event, Outcome, REQUEST_LEN_MAX, RefusalCode, Request, VERSION};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use offramp_offload::sync::lock;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -17,11 +18,16 @@ use std::time::Duration;
 pub const CLIENT_THREAD: &str = "ofr-client";
 /// Pause when no client can be accepted, as when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two checks whether a client to whom nothing is sent has gone.
+const GONE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Who answers.
 pub trait Handler: Send + Sync + 'static {
     /// The answer to one request.
     fn answer(&self, request: Request) -> Answer;
+
+    /// What happens from now on.
+    fn events(&self) -> Receiver<Event>;
 }
 
 /// What clients of a socket may do.
@@ -173,7 +179,11 @@ fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Res
     loop {
         match lines.read() {
             Ok(None) => return Ok(()),
-            Ok(Some(line)) => say(&mut lines, &answer(&line, access, handler, &client))?,
+            Ok(Some(line)) => match parse(&line, access) {
+                Ok(Request::Monitor { .. }) => return monitor(lines, &handler.events()),
+                Ok(request) => say(&mut lines, &answer(request, handler, &client))?,
+                Err(refused) => say(&mut lines, &refused)?,
+            },
             Err(error) => {
                 let message = format!("no request: {error}; the connection ends");
                 return say(&mut lines, &Answer::refuse(RefusalCode::BadRequest, message));
@@ -182,11 +192,24 @@ fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Res
     }
 }
 
+/// Sends all events until the client has gone, or does not read any more.
+fn monitor(mut lines: Lines, events: &Receiver<Event>) -> io::Result<()> {
+    say(&mut lines, &Answer::new(Outcome::Monitoring {}))?;
+    loop {
+        match events.recv_timeout(GONE_INTERVAL) {
+            Ok(event) => say(&mut lines, &Answer::new(Outcome::Event(event)))?,
+            Err(RecvTimeoutError::Timeout) if !lines.has_ended() => {}
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
 fn say(lines: &mut Lines, answer: &Answer) -> io::Result<()> {
     lines.write(&serde_json::to_string(answer)?)
 }
 
-fn answer(line: &[u8], access: Access, handler: &impl Handler, client: &str) -> Answer {
+/// The request of a line, or why it is refused.
+fn parse(line: &[u8], access: Access) -> Result<Request, Answer> {
     // The version first: another one may know other fields.
     #[derive(serde::Deserialize)]
     struct Versioned {
@@ -196,32 +219,41 @@ fn answer(line: &[u8], access: Access, handler: &impl Handler, client: &str) -> 
         Ok(Versioned { version: VERSION }) => {}
         Ok(Versioned { version }) => {
             let message = format!("the request has version {version}; this daemon speaks {VERSION}");
-            return Answer::refuse(RefusalCode::BadVersion, message);
+            return Err(Answer::refuse(RefusalCode::BadVersion, message));
         }
-        Err(error) => return Answer::refuse(RefusalCode::BadRequest, format!("not a request: {error}")),
+        Err(error) => return Err(Answer::refuse(RefusalCode::BadRequest, format!("not a request: {error}"))),
     }
     match serde_json::from_slice(line) {
-        Ok(request) if access == Access::ReadOnly && !matches!(request, Request::Show { .. }) => Answer::refuse(
+        Ok(request) if access == Access::ReadOnly && !only_shows(&request) => Err(Answer::refuse(
             RefusalCode::ReadOnly,
             "this socket only shows; daemon.control is the one that changes things",
-        ),
-        Ok(request) => {
-            let change = sa_change(&request);
-            let answer = handler.answer(request);
-            if let Some(change) = change {
-                let end = if matches!(answer.outcome, Outcome::Error(_)) { "refused" } else { "done" };
-                eprintln!("offramp: {client}: {change}: {end}");
-            }
-            answer
-        }
-        Err(error) => Answer::refuse(RefusalCode::BadRequest, format!("not a request: {error}")),
+        )),
+        Ok(request) => Ok(request),
+        Err(error) => Err(Answer::refuse(RefusalCode::BadRequest, format!("not a request: {error}"))),
     }
 }
 
-/// What a request changes of security associations, for the log: who changed them must be found afterwards.
-fn sa_change(request: &Request) -> Option<String> {
+fn only_shows(request: &Request) -> bool {
+    matches!(request, Request::Show { .. } | Request::Monitor { .. })
+}
+
+fn answer(request: Request, handler: &impl Handler, client: &str) -> Answer {
+    let change = logged(&request);
+    let answer = handler.answer(request);
+    if let Some(change) = change {
+        let end = if matches!(answer.outcome, Outcome::Error(_)) { "refused" } else { "done" };
+        eprintln!("offramp: {client}: {change}: {end}");
+    }
+    answer
+}
+
+/// What a request changes of ports, switches and security associations, for the log: who changed them must be found
+/// afterwards.
+fn logged(request: &Request) -> Option<String> {
     match request {
-        Request::Show { .. } | Request::Set { .. } => None,
+        Request::Show { .. } | Request::Monitor { .. } | Request::Set { .. } => None,
+        Request::Add { source, .. } => Some(format!("add {source:?}")),
+        Request::Remove { ports, switches, .. } => Some(format!("remove ports {ports:?}, switches {switches:?}")),
         Request::SaAdd { port, sa, .. } => {
             let (direction, spi) = (sa.direction.as_deref().unwrap_or_default(), sa.spi.unwrap_or_default());
             Some(format!("port {port:?}: sa add {direction:?} {spi:#010x}"))
@@ -251,6 +283,25 @@ mod tests {
                 sandbox: None,
                 ports: vec![],
             }))
+        }
+
+        fn events(&self) -> Receiver<Event> {
+            let (events, receiver) = std::sync::mpsc::channel();
+            let event = crate::control::EventKind::PortAdded { port: "a".to_owned() };
+            events.send(Event { unix_ms: 7, event }).unwrap();
+            // Its end ends the connection, as that of a daemon does.
+            receiver
+        }
+    }
+
+    #[test]
+    fn events_follow_on_either_socket_until_one_side_ends() {
+        for access in [Access::Full, Access::ReadOnly] {
+            let stream = UnixStream::connect_addr(&served_with(access)).unwrap();
+            (&stream).write_all(b"{\"version\":1,\"request\":\"monitor\"}\n").unwrap();
+            let lines: Vec<_> = BufReader::new(&stream).lines().map(Result::unwrap).collect();
+            let event = "{\"version\":1,\"event\":{\"unix_ms\":7,\"event\":\"port_added\",\"port\":\"a\"}}";
+            assert_eq!(lines, ["{\"version\":1,\"monitoring\":{}}", event]);
         }
     }
 

@@ -1,10 +1,14 @@
 //! From a configuration to running adapters.
 //!
-//! A cable joins two ports queue pair by queue pair. Everything else is a switch in one thread: one of the file, or,
+//! A cable joins two ports queue pair by queue pair. Everything else is a switch in one thread: one that has a name, or,
 //! for a port whose wire is an interface, a link of its own with two ends.
+//!
+//! The same code opens the ports of the file and those that come later. Only privileged devices are opened at the start
+//! alone.
 
 use super::config::{Config, HostConfig, PortConfig, SwitchConfig, WireConfig};
-use super::drain::{AnyHost, Mark, Named, Rest, Resting};
+use super::drain::{AnyHost, Mark, Rest, Resting};
+use super::events::Events;
 use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here};
 use super::ipsec::{EventLog, warn_of};
 use super::privilege::Groups;
@@ -13,17 +17,22 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{KeyRegistry, SaError};
 use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::QueueStats;
-use offramp_adapter::switch::{self, FloodLimit, Serving, Switch, SwitchError, SwitchPort};
+use offramp_adapter::switch::{self, FloodLimit, Serving, Switch, SwitchControl, SwitchError, SwitchPort};
 use offramp_impair::fault::FaultConfig;
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_ports::ipsec_mb;
 use offramp_ports::packet::{Packet, PacketConfig, PacketError};
+use offramp_ports::sys::cpu::online;
 use offramp_ports::sys::sandbox::Sandbox;
 use offramp_ports::tap::{Tap, TapConfig};
 use offramp_ports::worker::{Polling, Task, Worker};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Why there are no adapters.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +51,16 @@ pub enum BuildError {
     Rest(io::Error),
 }
 
+/// How long a switch that stands still may keep a port that is to end.
+const END_TIME_MAX: Duration = Duration::from_secs(3);
+/// Time between two checks whether it has let go of it.
+const END_CHECK_INTERVAL: Duration = Duration::from_micros(100);
+
 /// One adapter.
 #[derive(Debug)]
 pub struct Port {
+    /// No other port of this process has it, before or after.
+    pub id: usize,
     pub name: String,
     pub host: Host,
     pub queue_pairs: u16,
@@ -53,8 +69,8 @@ pub struct Port {
     pub queues: Vec<Queue>,
     /// What happened to its security associations.
     pub events: Arc<EventLog>,
-    /// Its place on a switch; `None` on a cable.
-    on_switch: Option<Arc<SwitchPort>>,
+    /// Its place on a switch or a link, and how it is given up; `None` on a cable.
+    on_switch: Option<(Arc<SwitchPort>, Arc<SwitchControl<AnyHost>>)>,
     /// The place of the interface on its wire.
     interface: Option<Arc<SwitchPort>>,
     /// The interface on its wire; it lives as long as this.
@@ -64,7 +80,7 @@ pub struct Port {
 impl Port {
     /// Whether the host is there, as far as a switch knows.
     pub fn is_open(&self) -> bool {
-        self.on_switch.as_ref().is_none_or(|port| port.closed().is_none())
+        self.on_switch.as_ref().is_none_or(|(port, _)| port.closed().is_none())
     }
 
     /// Whether the interface on its wire is there, if it has one; `false`: gone for good.
@@ -77,7 +93,7 @@ impl Port {
         let Some(task) = queue.worker.pulse().task else { return false };
         match &queue.place {
             Place::Task(own) => task == *own,
-            Place::Switch(serving) => self.on_switch.as_ref().is_some_and(|port| port.index() == serving.index()),
+            Place::Switch(serving) => self.on_switch.as_ref().is_some_and(|(port, _)| port.index() == serving.index()),
         }
     }
 
@@ -94,13 +110,27 @@ impl Port {
         }
     }
 
-    /// The ports of a switch or a link that are its: its own, and that of the interface on its wire.
-    fn switch_ports(&self) -> impl Iterator<Item = Named> {
-        let ends = [(&self.on_switch, "the host"), (&self.interface, "the interface on its wire")];
-        ends.into_iter().filter_map(|(port, what)| {
-            let port = port.as_ref()?;
-            Some(Named::new(Some(port), format!("port \"{}\": {what}", self.name)))
-        })
+    /// What of it is gone for good, in words, with the error number.
+    pub fn gone(&self) -> impl Iterator<Item = (String, i32)> {
+        let on_switch = self.on_switch.as_ref().map(|(port, _)| port);
+        let ends = [(on_switch, "the host"), (self.interface.as_ref(), "the interface on its wire")];
+        let closed = ends.into_iter().filter_map(|(port, what)| Some((format!(": {what}"), port?.closed()?)));
+        let queues = self.queues.iter().enumerate();
+        let ended = queues.filter_map(|(n, queue)| Some((format!(", queue pair {n}: the host"), queue.mark.ended()?)));
+        closed.chain(ended).map(|(what, errno)| (format!("port \"{}\"{what}", self.name), errno))
+    }
+
+    /// Ends it: its guest is disconnected, its switch lets go of it, and what it has opened is closed, all of it by the
+    /// calling thread. No other port's frames wait for that.
+    pub fn end(self) {
+        self.host.close();
+        if let Some((port, switch)) = &self.on_switch {
+            switch.remove(port);
+            let until = Instant::now() + END_TIME_MAX;
+            while switch.has(port) && Instant::now() < until {
+                thread::sleep(END_CHECK_INTERVAL);
+            }
+        }
     }
 }
 
@@ -151,6 +181,23 @@ pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
     opened.collect::<Result<_, BuildError>>().map(Devices)
 }
 
+impl Devices {
+    /// For ports that need no privileges.
+    pub fn none(ports: usize) -> Self {
+        Self((0..ports).map(|_| (None, None)).collect())
+    }
+}
+
+/// The key of a port that names what only a privileged process opens.
+pub fn privileged_key(config: &PortConfig) -> Option<&'static str> {
+    match (&config.host, &config.wire) {
+        (HostConfig::Tap(_), _) => Some("host.tap"),
+        (_, WireConfig::Tap(_)) => Some("wire.tap"),
+        (_, WireConfig::Packet(_)) => Some("wire.packet"),
+        (_, WireConfig::Cable(_) | WireConfig::Switch(_)) => None,
+    }
+}
+
 fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
     match &config.wire {
         WireConfig::Cable(_) | WireConfig::Switch(_) => Ok(None),
@@ -169,35 +216,40 @@ fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
 }
 
 /// What all threads and sockets have in common.
-#[derive(Clone, Copy, Debug)]
-pub struct Threads<'a> {
+#[derive(Clone, Debug)]
+pub struct Threads {
     /// What associations of all ports have used.
-    pub keys: &'a Arc<KeyRegistry>,
-    pub rest: &'a Arc<Rest>,
-    pub sandbox: &'a Sandbox,
+    pub keys: Arc<KeyRegistry>,
+    pub rest: Arc<Rest>,
+    pub sandbox: Sandbox,
     /// Of sockets.
-    pub groups: &'a Groups,
+    pub groups: Groups,
+    /// Where sockets can be made; `None`: wherever the process's user may.
+    pub socket_directories: Option<Vec<PathBuf>>,
+    /// Who hears what happens.
+    pub events: Arc<Events>,
 }
 
-/// Opens the guests, joins hosts and wires, and starts the threads that drive them.
+/// Opens the guests, and starts the threads that drive cables and links. Ports on switches wait for
+/// [`Unwired::connect_to`].
 ///
 /// # Errors
 /// When a guest's socket cannot be had or a thread cannot be started; what was started before has ended again.
-pub fn start(config: &Config, devices: Devices, threads: Threads<'_>) -> Result<Vec<Port>, BuildError> {
-    let mut hosts = Vec::new();
-    for (port, (host, wire)) in config.ports.iter().zip(devices.0) {
+pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result<Vec<Unwired>, BuildError> {
+    let mut unwired = Vec::new();
+    for (port, (host, wire)) in ports.iter().zip(devices.0) {
         // One of the two has it.
-        hosts.extend(host.or(open_guest(port, threads)?).map(|host| (host, wire)));
+        if let Some(host) = host.or(open_guest(port, threads)?) {
+            unwired.push(Unwired::new(port, host, wire, threads)?);
+        }
     }
-    let made = config.ports.iter().zip(hosts).map(|(port, (host, wire))| Unwired::new(port, host, wire, threads.keys));
-    let mut unwired = made.collect::<Result<Vec<Unwired>, BuildError>>()?;
-    for (near, port) in config.ports.iter().enumerate() {
+    for (near, port) in ports.iter().enumerate() {
         match &port.wire {
             WireConfig::Switch(_) => {}
             WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut unwired[near], threads)?,
             WireConfig::Cable(peer) => {
-                let far = config.ports.iter().position(|other| &other.name == peer);
-                // Each cable once: from the port that stands first in the file.
+                let far = ports.iter().position(|other| &other.name == peer);
+                // Each cable once: from the port that stands first.
                 if let Some(far) = far.filter(|&far| far > near)
                     && let Ok([near, far]) = unwired.get_disjoint_mut([near, far])
                 {
@@ -206,16 +258,11 @@ pub fn start(config: &Config, devices: Devices, threads: Threads<'_>) -> Result<
             }
         }
     }
-    for switch in &config.switches {
-        let wire = WireConfig::Switch(switch.name.clone());
-        let on_it = unwired.iter_mut().zip(&config.ports).filter(|(_, port)| port.wire == wire);
-        run_switch(switch, on_it.map(|(port, _)| port).collect(), threads)?;
-    }
-    Ok(unwired.into_iter().map(|port| port.port).collect())
+    Ok(unwired)
 }
 
 /// A port, what its card is like, where its threads are to run, and how long they look for more.
-struct Unwired {
+pub struct Unwired {
     port: Port,
     memory: MemoryConfig,
     faults: FaultConfig,
@@ -226,7 +273,9 @@ struct Unwired {
 }
 
 impl Unwired {
-    fn new(config: &PortConfig, host: Host, wire: Option<Wire>, keys: &Arc<KeyRegistry>) -> Result<Self, BuildError> {
+    fn new(config: &PortConfig, host: Host, wire: Option<Wire>, threads: &Threads) -> Result<Self, BuildError> {
+        static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+        let keys = &threads.keys;
         let queue_pairs = config.host.queue_pairs();
         let adapter = AdapterConfig {
             mtu: config.mtu,
@@ -249,7 +298,8 @@ impl Unwired {
         let installed = control.change_ipsec(&config.ipsec.changes(keys));
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
         let (queues, on_switch, interface) = (Vec::new(), None, None);
-        let port = Port { name, host, queue_pairs, adapter, control, queues, events, on_switch, interface, wire };
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let port = Port { id, name, host, queue_pairs, adapter, control, queues, events, on_switch, interface, wire };
         Ok(Self {
             port,
             memory: config.memory,
@@ -269,38 +319,48 @@ impl Unwired {
 
     fn cable_task(&mut self, queue: usize, wire: CableEnd, rest: &Arc<Rest>) -> Option<(Box<dyn Task>, Arc<Mark>)> {
         let mark = Arc::new(Mark::default());
-        let Port { name, host, adapter, control, .. } = &mut self.port;
+        let Port { host, adapter, control, .. } = &mut self.port;
         let (memory, faults) = (&self.memory, &self.faults);
-        let parts = TaskParts { port: name, adapter, memory, faults, control, rest, mark: &mark };
+        let parts = TaskParts { adapter, memory, faults, control, rest, mark: &mark };
         Some((host.cable_task(queue, wire, &parts)?, mark))
+    }
+
+    /// Connects it to the switch that `config` names, if it names one and has not started with it.
+    ///
+    /// # Errors
+    /// When the switch refuses it.
+    pub fn connect_to(self, config: &PortConfig, switches: &[RunningSwitch]) -> Result<Port, BuildError> {
+        match switches.iter().find(|switch| config.is_on(&switch.name)) {
+            Some(switch) if self.port.on_switch.is_none() => switch.connect(self),
+            _ => Ok(self.port),
+        }
     }
 
     /// Puts the port on a switch.
     fn connect(
         &mut self,
-        switch: &Switch<AnyHost>,
-        stations_max: usize,
+        switch: &Arc<SwitchControl<AnyHost>>,
         flood_limit: Option<FloodLimit>,
     ) -> Result<(), BuildError> {
         let Some(host) = self.port.host.switch_port() else { return Ok(()) };
         let AdapterConfig { mtu, coalesce, queues, .. } = self.port.adapter;
-        let shape = switch::PortConfig { mtu, coalesce, queues, stations_max, flood_limit, ..Default::default() };
+        let shape = switch::PortConfig { mtu, coalesce, queues, flood_limit, ..Default::default() };
         let config = switch::PortConfig { isolated: self.isolated, ..shape };
-        let added = switch.control().add_controlled(host, &self.port.control, &config);
+        let added = switch.add_controlled(host, &self.port.control, &config);
         let shared = added.map_err(|cause| BuildError::Switch { port: self.port.name.clone(), cause })?;
-        self.port.on_switch = Some(shared);
+        self.port.on_switch = Some((shared, Arc::clone(switch)));
         Ok(())
     }
 }
 
 /// A cable for each queue pair. Where both ends are to run on the same processor one thread drives both, so that a
 /// frame stays in its cache; otherwise each has a thread of its own.
-fn run_cable(near: &mut Unwired, far: &mut Unwired, threads: Threads<'_>) -> Result<(), BuildError> {
+fn run_cable(near: &mut Unwired, far: &mut Unwired, threads: &Threads) -> Result<(), BuildError> {
     near.port.host.join(&far.port.host);
     let line = CableConfig { mtu: near.port.adapter.mtu, rate_bps: near.bits_per_second, ..CableConfig::default() };
     for queue in 0..usize::from(near.port.queue_pairs) {
         let (near_end, far_end) = cable(&line);
-        let ends = (near.cable_task(queue, near_end, threads.rest), far.cable_task(queue, far_end, threads.rest));
+        let ends = (near.cable_task(queue, near_end, &threads.rest), far.cable_task(queue, far_end, &threads.rest));
         let (Some((near_task, near_mark)), Some((far_task, far_mark))) = ends else { continue };
         let (near_cpu, far_cpu) = (near.cpu(queue), far.cpu(queue));
         let (near_worker, far_worker) = if near_cpu == far_cpu {
@@ -325,9 +385,9 @@ fn run_cable(near: &mut Unwired, far: &mut Unwired, threads: Threads<'_>) -> Res
 }
 
 /// A port and the interface on its wire: a link with two ends.
-fn run_link(port: &mut Unwired, threads: Threads<'_>) -> Result<(), BuildError> {
+fn run_link(port: &mut Unwired, threads: &Threads) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
-    port.connect(&link, 0, None)?;
+    port.connect(link.control(), None)?;
     if let Some(wire) = port.port.wire.as_ref().and_then(Wire::switch_port) {
         let config =
             switch::PortConfig { mtu: port.port.adapter.mtu, flood_limit: None, ..switch::PortConfig::default() };
@@ -335,25 +395,105 @@ fn run_link(port: &mut Unwired, threads: Threads<'_>) -> Result<(), BuildError> 
         let shared = added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
         port.port.interface = Some(shared);
     }
-    run_ports(link, vec![port], threads)
+    let thread = SwitchThread::start(&port.port.name, link, port.cpu(0), port.polling, threads)?;
+    port.port.queues.push(thread.queue());
+    Ok(())
 }
 
-/// A switch of the file and the ports on it, which have equal shares of its table.
-fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, threads: Threads<'_>) -> Result<(), BuildError> {
-    let shape = switch::SwitchConfig {
-        ports_max: ports.len(),
-        stations_max: config.mac_entries_max,
-        ageing_s: u64::from(config.age_seconds),
-        unknown_unicast: config.unknown_unicast,
-        ..switch::SwitchConfig::default()
-    };
-    let Some(stations_max) = config.mac_entries_max.checked_div(ports.len()) else { return Ok(()) };
-    let floods = flood_limit(config.flood_frames_per_second);
-    let switch = Switch::new(&shape);
-    for port in &mut ports {
-        port.connect(&switch, stations_max, Some(floods))?;
+/// A switch and the thread that drives it.
+#[derive(Debug)]
+struct SwitchThread {
+    mark: Arc<Mark>,
+    worker: Arc<Worker>,
+    serving: Arc<Serving>,
+}
+
+impl SwitchThread {
+    fn start(
+        name: &str,
+        switch: Switch<AnyHost>,
+        cpu: Option<Vec<usize>>,
+        polling: Polling,
+        threads: &Threads,
+    ) -> Result<Self, BuildError> {
+        let (mark, serving) = (Arc::new(Mark::default()), Arc::clone(switch.serving()));
+        let task: Box<dyn Task> = Box::new(Resting::new(switch, &threads.rest, &mark));
+        let worker = start_worker(name, 0, vec![task], cpu, polling, threads)?;
+        Ok(Self { mark, worker, serving })
     }
-    run_ports(switch, ports, threads)
+
+    /// All queue pairs of a port: one thread drives them, and counts them as one.
+    fn queue(&self) -> Queue {
+        let Self { mark, worker, serving } = self;
+        Queue { mark: Arc::clone(mark), worker: Arc::clone(worker), place: Place::Switch(Arc::clone(serving)) }
+    }
+}
+
+/// A switch that has a name. Its ports have equal shares of its table.
+#[derive(Debug)]
+pub struct RunningSwitch {
+    pub name: String,
+    control: Arc<SwitchControl<AnyHost>>,
+    floods: FloodLimit,
+    thread: SwitchThread,
+}
+
+impl RunningSwitch {
+    /// Starts it with those of `opened` that belong to it, all at once: what one of them sends finds the others. `ports` are
+    /// their configurations, which say where its thread runs.
+    ///
+    /// # Errors
+    /// When it refuses a port, or the thread cannot be started.
+    pub fn start(
+        config: &SwitchConfig,
+        ports: &[PortConfig],
+        opened: &mut [Unwired],
+        threads: &Threads,
+    ) -> Result<Self, BuildError> {
+        let shape = switch::SwitchConfig {
+            // Each has one entry of the table at least.
+            ports_max: config.mac_entries_max,
+            stations_max: config.mac_entries_max,
+            equal_shares: true,
+            ageing_s: u64::from(config.age_seconds),
+            unknown_unicast: config.unknown_unicast,
+            ..switch::SwitchConfig::default()
+        };
+        let switch = Switch::new(&shape);
+        let (control, floods) = (Arc::clone(switch.control()), flood_limit(config.flood_frames_per_second));
+        let on_it = opened.iter_mut().zip(ports).filter(|(_, port)| port.is_on(&config.name));
+        let mut on_it: Vec<_> = on_it.map(|(opened, _)| opened).collect();
+        on_it.iter_mut().try_for_each(|port| port.connect(&control, Some(floods)))?;
+        let (cpu, polling) = placing(&config.name, ports);
+        let thread = SwitchThread::start(&config.name, switch, cpu, polling, threads)?;
+        for port in on_it {
+            port.port.queues.push(thread.queue());
+        }
+        Ok(Self { name: config.name.clone(), control, floods, thread })
+    }
+
+    /// Connects a port.
+    ///
+    /// # Errors
+    /// When the switch refuses it.
+    fn connect(&self, mut port: Unwired) -> Result<Port, BuildError> {
+        port.connect(&self.control, Some(self.floods))?;
+        port.port.queues.push(self.thread.queue());
+        Ok(port.port)
+    }
+
+    /// Places its thread as its ports ask for, which are those of `ports` that belong to it.
+    pub fn place(&self, ports: &[PortConfig]) {
+        let (cpu, polling) = placing(&self.name, ports);
+        self.thread.worker.place(&cpu.unwrap_or_else(online), polling);
+    }
+}
+
+/// The processor of a switch's thread, which is the first that one of its ports names, and how it polls.
+fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) {
+    let on_it = || ports.iter().filter(|port| port.is_on(switch));
+    let cpu = on_it().find_map(|port| port.cpus.first());
+    (cpu.map(|&cpu| vec![cpu]), on_it().fold(Polling::Off, |polling, port| polling.or(port.polling())))
 }
 
 /// A port that may flood nothing has no burst to begin with either.
@@ -362,30 +502,13 @@ fn flood_limit(frames_per_s: u32) -> FloodLimit {
     FloodLimit { frames_per_s, burst_frames: if frames_per_s == 0 { 0 } else { burst_frames } }
 }
 
-/// One thread for a switch, on the first processor that one of its ports names.
-fn run_ports(switch: Switch<AnyHost>, ports: Vec<&mut Unwired>, threads: Threads<'_>) -> Result<(), BuildError> {
-    let Some(first) = ports.first() else { return Ok(()) };
-    let mark = Arc::new(Mark::default());
-    let named = ports.iter().flat_map(|port| port.port.switch_ports()).collect();
-    let serving = Arc::clone(switch.serving());
-    let task: Box<dyn Task> = Box::new(Resting::new(switch, threads.rest, &mark, named));
-    let cpu = ports.iter().find_map(|port| port.cpu(0));
-    let polling = ports.iter().fold(Polling::Off, |polling, port| polling.or(port.polling));
-    let worker = start_worker(&first.port.name, 0, vec![task], cpu, polling, threads)?;
-    for port in ports {
-        let (mark, worker, place) = (Arc::clone(&mark), Arc::clone(&worker), Place::Switch(Arc::clone(&serving)));
-        port.port.queues.push(Queue { mark, worker, place });
-    }
-    Ok(())
-}
-
 fn start_worker(
     port: &str,
     queue: usize,
     tasks: Vec<Box<dyn Task>>,
     cpu: Option<Vec<usize>>,
     polling: Polling,
-    threads: Threads<'_>,
+    threads: &Threads,
 ) -> Result<Arc<Worker>, BuildError> {
     let name = format!("ofr-{port}-{queue}");
     let worker = Worker::start_polling(&name, tasks, cpu, polling, threads.sandbox.clone());

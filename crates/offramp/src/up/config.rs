@@ -14,7 +14,7 @@ mod tests;
 pub use ipsec::{IpsecConfig, SaEntry};
 pub use place::{ConfigError, unknown};
 
-use crate::control::SandboxLevel;
+use crate::control::{Names, SandboxLevel};
 use crate::moderation::{RX_USECS_MAX, fixed_gap};
 use file::{Host, Key, Wire};
 use offramp_adapter::cable::RATE_BPS;
@@ -79,7 +79,7 @@ pub const FEATURE_GROUPS: [(&str, Offloads); 3] =
     [("lso", Offloads::LSO), ("rsc", Offloads::RSC), ("all", Offloads::all())];
 
 /// The whole configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     pub daemon: DaemonConfig,
     pub ports: Vec<PortConfig>,
@@ -89,7 +89,7 @@ pub struct Config {
 }
 
 /// What concerns the process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DaemonConfig {
     /// The control socket.
     pub control: PathBuf,
@@ -209,6 +209,11 @@ pub struct VhostUserHost {
 const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
 
 impl PortConfig {
+    /// Whether its wire leads to the switch of that name.
+    pub fn is_on(&self, switch: &str) -> bool {
+        matches!(&self.wire, WireConfig::Switch(name) if name == switch)
+    }
+
     /// How the port's threads poll: a guest's kicks are costly, a TAP's readiness is not.
     pub fn polling(&self) -> Polling {
         match (self.poll_usecs, &self.host) {
@@ -266,8 +271,18 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong, with its line.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.to_owned(), cause })?;
-        Self::parse(file, &text)
+        Self::parse(file, &read(file)?)
+    }
+
+    /// As [`Config::load`], for a daemon that also has the ports and switches of `others`, which clients added.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_beside(file: &Path, others: &Self) -> Result<Self, ConfigError> {
+        let text = read(file)?;
+        // The file alone must be right: the daemon will be started again with it.
+        Self::parse(file, &text)?;
+        Self::parse_beside(file, &text, others, None)
     }
 
     /// Checks the text of a file.
@@ -275,20 +290,54 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_beside(file, text, &Self::default(), None)
+    }
+
+    /// Checks ports and switches that a client adds to a daemon that runs `self`; errors call the text `source`. Only they
+    /// are in what is returned.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse_added(&self, source: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_beside(source, text, self, Some(&self.daemon))
+    }
+
+    /// `client_of`: the text is of a client of that daemon.
+    fn parse_beside(
+        file: &Path,
+        text: &str,
+        others: &Self,
+        client_of: Option<&DaemonConfig>,
+    ) -> Result<Self, ConfigError> {
         let check = Check(Place::new(file, text));
         let written: file::File = toml::from_str(text).map_err(|error| check.0.refused(&error))?;
-        if written.port.is_empty() {
-            return Err(check.0.wrong(0..0, "no port; write at least one [[port]]"));
+        if written.port.is_empty() && written.switch.is_empty() {
+            return Err(check
+                .0
+                .wrong(0..0, "no port; write at least one [[port]], or a [[switch]] for ports that are added later"));
         }
-        let daemon = check.daemon(&written.daemon)?;
-        let switches = written.switch.iter().map(|switch| check.switch(switch)).collect::<Result<Vec<_>, _>>()?;
+        let daemon = match client_of {
+            Some(daemon) => {
+                check.is_of_a_client(&written)?;
+                daemon.clone()
+            }
+            None => check.daemon(written.daemon.as_ref().map_or(&file::Daemon::default(), Spanned::as_ref))?,
+        };
+        let mut switches = others.switches.clone();
+        for switch in &written.switch {
+            switches.push(check.switch(switch)?);
+        }
         let has_faults = written.faults.as_ref().is_some_and(|faults| *faults.as_ref());
         let directory = file.parent().unwrap_or(Path::new(""));
-        let ports = written.port.iter().map(|port| check.port(port, has_faults, directory, &daemon));
-        let ports = ports.collect::<Result<Vec<_>, _>>()?;
-        check.names_are_unique("port", written.port.iter().map(|port| &port.as_ref().name))?;
-        check.names_are_unique("switch", written.switch.iter().map(|switch| &switch.as_ref().name))?;
-        for (port, written) in ports.iter().zip(&written.port) {
+        let mut ports = others.ports.clone();
+        for port in &written.port {
+            ports.push(check.port(port, has_faults, directory, &daemon)?);
+        }
+        let names = written.port.iter().map(|port| &port.as_ref().name);
+        check.names_are_unique("port", names, others.ports.iter().map(|port| &*port.name))?;
+        let names = written.switch.iter().map(|switch| &switch.as_ref().name);
+        check.names_are_unique("switch", names, others.switches.iter().map(|switch| &*switch.name))?;
+        for (port, written) in ports[others.ports.len()..].iter().zip(&written.port) {
             check.wire_leads_somewhere(port, written, &ports, &switches)?;
         }
         check.ports_share_no_key(&ports, &written.port)?;
@@ -297,7 +346,37 @@ impl Config {
         check.switches_have_room(&ports, &switches, &written.switch)?;
         let keys = written.port.iter().flat_map(|port| &port.as_ref().sa);
         let key_files = keys.filter_map(|sa| Some(directory.join(sa.as_ref().key_file.as_ref()?))).collect();
+        let (ports, switches) = (ports.split_off(others.ports.len()), switches.split_off(others.switches.len()));
         Ok(Self { daemon, ports, switches, key_files })
+    }
+
+    /// Whether there is a port of that name.
+    pub fn has_port(&self, name: &str) -> bool {
+        self.ports.iter().any(|port| port.name == name)
+    }
+
+    /// Whether there is a switch of that name.
+    pub fn has_switch(&self, name: &str) -> bool {
+        self.switches.iter().any(|switch| switch.name == name)
+    }
+
+    /// A wire that leads nowhere, in words, as after a removal.
+    pub fn loose_end(&self) -> Option<String> {
+        self.ports.iter().find_map(|PortConfig { name, wire, .. }| match wire {
+            WireConfig::Switch(switch) if !self.has_switch(switch) => {
+                Some(format!("switch \"{switch}\": port \"{name}\" is on it; remove that first"))
+            }
+            WireConfig::Cable(peer) if !self.has_port(peer) => {
+                Some(format!("port \"{peer}\": the cable of port \"{name}\" ends there; remove both together"))
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes out of `names` what is not here.
+    pub fn retain_own(&self, names: &mut Names) {
+        names.ports.retain(|name| self.has_port(name));
+        names.switches.retain(|name| self.has_switch(name));
     }
 
     /// The sockets that this process listens on.
@@ -308,6 +387,10 @@ impl Config {
         });
         self.daemon.sockets().map(|(_, path)| path).chain(of_guests)
     }
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.to_owned(), cause })
 }
 
 /// The bits of a feature or a group of features.
@@ -324,6 +407,21 @@ pub fn feature(name: &str) -> Result<Offloads, String> {
 struct Check<'a>(Place<'a>);
 
 impl Check<'_> {
+    /// Refuses what only the daemon's own file may say.
+    fn is_of_a_client(&self, written: &file::File) -> Result<(), ConfigError> {
+        if let Some(daemon) = &written.daemon {
+            return Err(self.0.wrong(daemon.span(), "[daemon] belongs to the daemon's own file; leave it out here"));
+        }
+        match written.port.iter().flat_map(|port| &port.as_ref().sa).next() {
+            None => Ok(()),
+            Some(sa) => {
+                let message = "[[port.sa]] reads a key file, which no client may have the daemon do; leave it out here, and \
+                               install the association by \"offramp sa add\"";
+                Err(self.0.wrong(sa.span(), message))
+            }
+        }
+    }
+
     fn daemon(&self, written: &file::Daemon) -> Result<DaemonConfig, ConfigError> {
         let control = match &written.control {
             Some(path) => self.socket("daemon.control", path)?,
@@ -721,8 +819,9 @@ impl Check<'_> {
         &self,
         what: &str,
         names: impl Iterator<Item = &'b Key<String>>,
+        others: impl Iterator<Item = &'b str>,
     ) -> Result<(), ConfigError> {
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: Vec<&str> = others.collect();
         for name in names.flatten() {
             if seen.contains(&name.as_ref().as_str()) {
                 let message = format!("{what}.name \"{}\" is taken by another {what}", name.as_ref());

@@ -1,22 +1,23 @@
 //! The running daemon: what it answers, what it changes, and how it ends.
 
-use super::build::{Port, Queue};
-use super::config::{Config, ConfigError, PortConfig, WireConfig, feature, unknown};
-use super::drain::Rest;
+use super::build::{Port, Queue, RunningSwitch, Threads};
+use super::change::{self, Asked, Change};
+use super::config::{Config, PortConfig, WireConfig, feature, unknown};
 use crate::control::server::Handler;
 use crate::control::{
-    Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request,
-    SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
+    Answer, Changed, DirectionStatus, Event, FeatureStatus, Names, Outcome, PortStatus, QueueStatus, RefusalCode,
+    Request, SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::limit::Limit;
 use crate::moderation::{Moderation, gap_usecs};
-use offramp_adapter::ipsec::KeyRegistry;
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -25,53 +26,82 @@ use std::time::Instant;
 pub struct Daemon {
     started: Instant,
     file: PathBuf,
-    ports: Vec<Port>,
-    keys: Arc<KeyRegistry>,
-    rest: Arc<Rest>,
+    threads: Threads,
     sandbox: SandboxStatus,
-    /// What the file said last, less what could not be changed. Its lock also keeps changes apart.
-    config: Mutex<Config>,
+    changes: Sender<Asked>,
+    /// Its lock also keeps changes apart.
+    state: Mutex<State>,
+}
+
+/// What comes and goes. A panic elsewhere leaves it whole: it is only ever replaced field by field with checked values.
+#[derive(Debug)]
+pub struct State {
+    /// What was written of what runs.
+    pub config: Config,
+    /// In the order of `config`.
+    pub ports: Vec<Arc<Port>>,
+    pub switches: Vec<RunningSwitch>,
+    /// What clients added and the file does not name.
+    pub of_clients: Names,
 }
 
 impl Daemon {
-    pub fn new(
+    /// What runs, and the thread that changes it.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(
         file: PathBuf,
         config: Config,
-        ports: Vec<Port>,
-        keys: Arc<KeyRegistry>,
-        rest: Arc<Rest>,
+        (ports, switches): (Vec<Arc<Port>>, Vec<RunningSwitch>),
+        threads: Threads,
         sandbox: SandboxStatus,
-    ) -> Self {
-        Self { started: Instant::now(), file, ports, keys, rest, sandbox, config: Mutex::new(config) }
+    ) -> io::Result<Arc<Self>> {
+        let (changes, asked) = channel();
+        let state = Mutex::new(State { config, ports, switches, of_clients: Names::default() });
+        let daemon = Arc::new(Self { started: Instant::now(), file, threads, sandbox, changes, state });
+        change::start(&daemon, asked)?;
+        Ok(daemon)
     }
 
-    /// A panic elsewhere leaves a whole configuration: it is only ever replaced field by field with checked values.
-    fn config(&self) -> MutexGuard<'_, Config> {
-        lock(&self.config)
+    /// What runs now.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
-    fn port(&self, name: &str) -> Result<&Port, Answer> {
-        let found = self.ports.iter().find(|port| port.name == name);
-        found.ok_or_else(|| {
-            let known = self.ports.iter().map(|port| port.name.as_str());
-            Answer::refuse(RefusalCode::UnknownPort, unknown("port", name, known))
-        })
+    /// The daemon's own file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// What all threads and sockets have in common.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
+    /// Has a change made, and waits for its end.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub fn change(&self, change: Change) -> change::Outcome {
+        let (outcome, answer) = sync_channel(1);
+        let is_asked = self.changes.send(Asked { change, outcome }).is_ok();
+        let made = is_asked.then(|| answer.recv().ok()).flatten();
+        made.unwrap_or_else(|| Err((RefusalCode::Busy, "the daemon is about to end".to_owned())))
     }
 
     fn show(&self, only: Option<&str>) -> Result<Status, Answer> {
-        let config = self.config();
-        let shown = match only {
-            Some(name) => vec![self.port(name)?],
-            None => self.ports.iter().collect(),
-        };
-        let config_of = |port: &Port| config.ports.iter().find(|config| config.name == port.name);
+        let state = self.state();
+        let only = only.map(|name| state.port(name)).transpose()?;
+        let all = state.ports.iter().zip(&state.config.ports);
+        let shown = all.filter(|(port, _)| only.is_none_or(|only| Arc::ptr_eq(only, port)));
         let uptime_ns = self.started.elapsed().as_nanos() as u64;
         Ok(Status {
             offramp: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
             uptime_ns,
             sandbox: Some(self.sandbox.clone()),
-            ports: shown.into_iter().filter_map(|port| Some(port_status(port, config_of(port)?))).collect(),
+            ports: shown.map(|(port, config)| port_status(port, config)).collect(),
         })
     }
 
@@ -82,8 +112,8 @@ impl Daemon {
         moderation: Option<&Moderation>,
         limit: Option<Limit>,
     ) -> Result<Changed, Answer> {
-        let _apart = self.config();
-        let port = self.port(port)?;
+        let state = self.state();
+        let port = state.port(port)?;
         if wanted.is_empty() && moderation.is_none() && limit.is_none() {
             let message = "nothing is to be set; name features, a moderation or a limit";
             return Err(Answer::refuse(RefusalCode::BadRequest, message));
@@ -118,91 +148,69 @@ impl Daemon {
         })
     }
 
+    fn answer_change(&self, change: Change) -> Result<Outcome, Answer> {
+        self.change(change).map(Outcome::Difference).map_err(|(code, message)| Answer::refuse(code, message))
+    }
+
     /// Changes the associations of a port, apart from other changes.
     fn change_sa(&self, port: &str, change: impl FnOnce(&Port) -> Result<Outcome, String>) -> Result<Outcome, Answer> {
-        let _apart = self.config();
-        change(self.port(port)?)
+        let state = self.state();
+        change(state.port(port)?)
             .map_err(|error| Answer::refuse(RefusalCode::BadAssociation, format!("port \"{port}\": {error}")))
     }
 
-    /// Reads the file again: what can change while frames flow changes, the rest is named in what is returned.
-    ///
-    /// # Errors
-    /// When the file is wrong; nothing has changed then.
-    pub fn reload(&self) -> Result<Vec<String>, ConfigError> {
-        let new = Config::load(&self.file)?;
-        let mut current = self.config();
-        let mut refused = Vec::new();
-        let mut refuse = |key: String| refused.push(format!("{key} cannot change while the daemon runs; restart it"));
-        if new.daemon != current.daemon {
-            refuse("[daemon]".to_owned());
-        }
-        if new.switches != current.switches {
-            refuse("[[switch]]".to_owned());
-        }
-        for port in current.ports.iter().filter(|port| !new.ports.iter().any(|new| new.name == port.name)) {
-            refuse(format!("taking away port \"{}\":", port.name));
-        }
-        let mut refused_changes = Vec::new();
-        for new in &new.ports {
-            let old = current.ports.iter_mut().find(|old| old.name == new.name);
-            let running = self.ports.iter().find(|port| port.name == new.name);
-            let (Some(old), Some(running)) = (old, running) else {
-                refuse(format!("adding port \"{}\":", new.name));
-                continue;
-            };
-            for key in fixed_keys(old, new) {
-                refuse(format!("port \"{}\": {key}", new.name));
-            }
-            running.control.set_moderation(new.moderation);
-            old.moderation = new.moderation;
-            running.control.set_limits(new.limits);
-            old.limits = new.limits;
-            match allow(running, new.offloads) {
-                Ok(()) => old.offloads = new.offloads,
-                Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
-            }
-            match running.reload_ipsec(&old.ipsec, &new.ipsec, &self.keys) {
-                Ok(()) => old.ipsec = new.ipsec.clone(),
-                Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
-            }
-        }
-        refused.extend(refused_changes);
-        Ok(refused)
-    }
-
-    /// What runs.
-    pub fn ports(&self) -> &[Port] {
-        &self.ports
+    /// What runs now. Others may not drop the last of these, see [`change`].
+    pub fn ports(&self) -> Vec<Arc<Port>> {
+        self.state().ports.clone()
     }
 
     /// Removes the sockets of guests: their ports may outlive the end of the program's last function.
     pub fn remove_sockets(&self) {
-        self.ports.iter().for_each(|port| port.host.remove_socket());
+        self.state().ports.iter().for_each(|port| port.host.remove_socket());
     }
 
     /// Takes nothing more from any host, lets queued frames go out, and ends the threads; whether all of it went out.
     pub fn rest(&self) -> bool {
-        let marks = |port: &Port| {
+        // Whoever asks for a change from now on is refused.
+        let _ = self.change(Change::Stop);
+        let marks = |port: &Arc<Port>| {
             let queues = port.queues.iter().map(|queue| Arc::clone(&queue.mark));
             queues.collect::<Vec<_>>()
         };
-        let marks: Vec<_> = self.ports.iter().flat_map(marks).collect();
-        let is_at_rest = self.rest.bring_about(&marks);
-        if let Err(error) = self.keys.close() {
+        let marks: Vec<_> = self.ports().iter().flat_map(marks).collect();
+        let is_at_rest = self.threads.rest.bring_about(&marks);
+        if let Err(error) = self.threads.keys.close() {
             eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
         is_at_rest
     }
 }
 
+impl State {
+    fn port(&self, name: &str) -> Result<&Arc<Port>, Answer> {
+        let found = self.ports.iter().find(|port| port.name == name);
+        found.ok_or_else(|| {
+            let known = self.ports.iter().map(|port| port.name.as_str());
+            Answer::refuse(RefusalCode::UnknownPort, unknown("port", name, known))
+        })
+    }
+}
+
 impl Handler for Daemon {
+    fn events(&self) -> Receiver<Event> {
+        self.threads.events.subscribe()
+    }
+
     fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
+            // Its events are sent by whoever has its connection.
+            Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Set { port, features, moderation, limit, .. } => {
                 self.set(&port, &features, moderation.as_ref(), limit).map(Outcome::Changed)
             }
+            Request::Add { source, toml, .. } => self.answer_change(Change::Add { source, toml }),
+            Request::Remove { ports, switches, .. } => self.answer_change(Change::Remove { ports, switches }),
             Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key)),
             Request::SaDel { port, direction, spi, .. } => self.change_sa(&port, |port| port.del_sa(&direction, spi)),
             Request::SaRekey { port, direction, spi, to, key, grace_seconds, .. } => {
@@ -213,28 +221,9 @@ impl Handler for Daemon {
     }
 }
 
-/// Keys of a port that differ and cannot change while it runs.
-fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
-    let differs = [
-        ("host", old.host != new.host),
-        ("wire", (&old.wire, old.bits_per_second) != (&new.wire, new.bits_per_second)),
-        ("mtu", old.mtu != new.mtu),
-        ("memory", old.memory != new.memory),
-        ("faults", old.faults != new.faults),
-        ("poll_usecs", old.poll_usecs != new.poll_usecs),
-        ("cpus", old.cpus != new.cpus),
-        ("mac_addresses", old.security.mac_addresses != new.security.mac_addresses),
-        ("ip_addresses", old.security.ip_addresses != new.security.ip_addresses),
-        ("vlan", old.security.vlans.untagged() != new.security.vlans.untagged()),
-        ("vlans", old.security.vlans.tagged() != new.security.vlans.tagged()),
-        ("isolated", old.isolated != new.isolated),
-    ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
-}
-
 /// Changes what a port's user allows. What is no longer allowed is first taken from the host, what is newly
 /// allowed is first known to the adapter: no frame comes that the adapter does not expect.
-fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
+pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let before = port.control.offloads();
     port.control.set_offloads(before | offloads);
     let offered = port.host.offer(offloads);
@@ -306,7 +295,7 @@ fn feature_status(port: &Port, name: &OffloadName) -> FeatureStatus {
 fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) -> QueueStatus {
     QueueStatus {
         index,
-        running: !queue.mark.has_ended() && queue.worker.is_running() && port.is_open(),
+        running: queue.mark.ended().is_none() && queue.worker.is_running() && port.is_open(),
         stalled: queue.mark.stall(),
         thread: queue.worker.thread_id(),
         transmit: direction_status(&stats.transmit),

@@ -6,11 +6,11 @@
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::pair::QueuePair;
 use offramp_adapter::port::{Line, PortError};
-use offramp_adapter::switch::{Switch, SwitchPort};
+use offramp_adapter::switch::Switch;
 use offramp_offload::sync::lock;
 use offramp_ports::worker::{HostIo, Task, Watch};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
@@ -42,15 +42,16 @@ pub struct Rest {
 pub struct Mark {
     /// The last phase whose end it has reached.
     reached: AtomicU8,
-    ended: AtomicBool,
+    /// The error number with which it ended; 0: it has not.
+    ended: AtomicI32,
     /// Where its thread stands still, if it does: in the host of the port of that name, or outside of all when empty.
     stall: Mutex<Option<String>>,
 }
 
 impl Mark {
-    /// Whether the host of a queue pair is gone for good.
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
+    /// Why the host of a queue pair is gone for good, if it is: the error number.
+    pub fn ended(&self) -> Option<i32> {
+        Some(self.ended.load(Ordering::Relaxed)).filter(|&errno| errno != 0)
     }
 
     /// Where its thread stands still, if it does: the name of a port, or empty.
@@ -64,7 +65,7 @@ impl Mark {
     }
 
     fn is_past(&self, phase: u8) -> bool {
-        self.has_ended() || self.reached.load(Ordering::Acquire) >= phase
+        self.ended().is_some() || self.reached.load(Ordering::Acquire) >= phase
     }
 }
 
@@ -104,33 +105,13 @@ impl Rest {
     }
 }
 
-/// A host, or an interface on a wire, whose end is reported once.
-pub struct Named {
-    /// Its port of a switch; `None` on a cable.
-    port: Option<Arc<SwitchPort>>,
-    /// Its name in messages; `None` once its end was reported.
-    who: Option<String>,
-}
-
-impl Named {
-    pub fn new(port: Option<&Arc<SwitchPort>>, who: String) -> Self {
-        Self { port: port.cloned(), who: Some(who) }
-    }
-
-    fn report(&mut self, error: PortError) {
-        if let Some(who) = self.who.take() {
-            eprintln!("offramp: {who} is gone: {error}; it carries nothing any more");
-        }
-    }
-}
-
 /// A task that can be brought to rest.
 pub trait Drain: Task {
     /// Sets whether frames of hosts stay where they are.
     fn set_draining(&mut self, is_draining: bool);
 
     /// Whether the end of `phase` is reached after a poll; `moved`: it moved frames.
-    fn is_drained(&self, phase: u8, moved: bool, hosts: &[Named]) -> bool;
+    fn is_drained(&self, phase: u8, moved: bool) -> bool;
 }
 
 impl<H: HostIo + Send, W: Line + Send> Drain for QueuePair<H, W> {
@@ -139,7 +120,7 @@ impl<H: HostIo + Send, W: Line + Send> Drain for QueuePair<H, W> {
     }
 
     /// A wire may still hold frames, which only counts when no more can come.
-    fn is_drained(&self, phase: u8, moved: bool, _hosts: &[Named]) -> bool {
+    fn is_drained(&self, phase: u8, moved: bool) -> bool {
         self.held() == 0 && (phase != EMPTYING || (!moved && self.wire().is_idle()))
     }
 }
@@ -150,24 +131,22 @@ impl Drain for Switch<AnyHost> {
     }
 
     /// It holds no frame for a port that is open after a turn of all ports in which none moved.
-    fn is_drained(&self, _phase: u8, moved: bool, hosts: &[Named]) -> bool {
-        let mut open = hosts.iter().filter_map(|host| host.port.as_ref()).filter(|port| port.closed().is_none());
-        !moved && open.all(|port| self.held(port.index()) == 0)
+    fn is_drained(&self, _phase: u8, moved: bool) -> bool {
+        let ports = self.control().ports();
+        !moved && ports.iter().filter(|port| port.closed().is_none()).all(|port| self.held(port.index()) == 0)
     }
 }
 
-/// A task that notes when it is at rest, and reports when a host of it is gone.
+/// A task that notes when it is at rest, and when it has ended.
 pub struct Resting<T> {
     task: T,
     rest: Arc<Rest>,
     mark: Arc<Mark>,
-    hosts: Vec<Named>,
 }
 
 impl<T: Drain> Resting<T> {
-    /// `hosts` are all of the task.
-    pub fn new(task: T, rest: &Arc<Rest>, mark: &Arc<Mark>, hosts: Vec<Named>) -> Self {
-        Self { task, rest: Arc::clone(rest), mark: Arc::clone(mark), hosts }
+    pub fn new(task: T, rest: &Arc<Rest>, mark: &Arc<Mark>) -> Self {
+        Self { task, rest: Arc::clone(rest), mark: Arc::clone(mark) }
     }
 }
 
@@ -176,18 +155,12 @@ impl<T: Drain> Task for Resting<T> {
         let phase = self.rest.phase();
         self.task.set_draining(phase != RUNNING);
         let polled = self.task.poll(now_ns);
-        for host in &mut self.hosts {
-            if let Some(errno) = host.port.as_ref().and_then(|port| port.closed()) {
-                host.report(PortError::Closed(errno));
-            }
-        }
         match polled {
-            Ok(moved) if phase != RUNNING && self.task.is_drained(phase, moved, &self.hosts) => {
+            Ok(moved) if phase != RUNNING && self.task.is_drained(phase, moved) => {
                 self.mark.reached.store(phase, Ordering::Release);
             }
-            Err(error @ PortError::Closed(_)) => {
-                self.hosts.iter_mut().for_each(|host| host.report(error));
-                self.mark.ended.store(true, Ordering::Relaxed);
+            Err(PortError::Closed(errno)) => {
+                self.mark.ended.store(if errno == 0 { i32::MAX } else { errno }, Ordering::Relaxed);
             }
             _ => {}
         }

@@ -2,9 +2,10 @@
 
 use super::build::Threads;
 use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
-use super::drain::{AnyHost, Mark, Named, Rest, Resting};
+use super::drain::{AnyHost, Mark, Rest, Resting};
+use super::events::Events;
 use super::privilege::Groups;
-use crate::control::{GuestCounters, HostStatus};
+use crate::control::{EventKind, GuestCounters, HostStatus};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -16,7 +17,9 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::sync::lock;
 use offramp_ports::sys::{NetNs, SysError, link};
 use offramp_ports::tap::{Tap, TapConfig, TapError};
-use offramp_ports::vhost_user::{QueueCounters, VhostPort, VhostUser, VhostUserConfig, VhostUserError, feature_name};
+use offramp_ports::vhost_user::{
+    Observer, PortEvent, QueueCounters, VhostPort, VhostUser, VhostUserConfig, VhostUserError, feature_name,
+};
 use offramp_ports::worker::{HostIo, Task};
 use std::io;
 use std::path::PathBuf;
@@ -66,11 +69,33 @@ pub fn open_privileged(config: &PortConfig) -> Result<Option<Host>, HostError> {
 ///
 /// # Errors
 /// As [`open_privileged`].
-pub fn open_guest(config: &PortConfig, threads: Threads<'_>) -> Result<Option<Host>, HostError> {
+pub fn open_guest(config: &PortConfig, threads: &Threads) -> Result<Option<Host>, HostError> {
     let HostConfig::VhostUser(host) = &config.host else { return Ok(None) };
-    let opened = VhostUser::open_in(&guest_config(config, host, threads.groups), threads.sandbox.clone());
+    let guest = guest_config(config, host, &threads.groups);
+    let opened = VhostUser::open_observed(&guest, threads.sandbox.clone(), observer(&config.name, &threads.events));
     let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
     Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
+}
+
+/// Publishes what happens at a guest's port.
+fn observer(port: &str, events: &Arc<Events>) -> Observer {
+    let (port, events) = (port.to_owned(), Arc::clone(events));
+    Box::new(move |event| {
+        let port = port.clone();
+        events.publish(match event {
+            PortEvent::Connected => EventKind::Connected { port },
+            PortEvent::Negotiated { features } => {
+                EventKind::Negotiated { port, virtio_features: feature_names(features) }
+            }
+            PortEvent::Disconnected { reason } => EventKind::Disconnected { port, reason },
+        });
+    })
+}
+
+/// Features by the names of the virtio specification.
+fn feature_names(features: u64) -> Vec<String> {
+    let named = (0..u64::BITS).filter(|bit| features >> bit & 1 == 1).filter_map(feature_name);
+    named.map(str::to_owned).collect()
 }
 
 fn guest_config(config: &PortConfig, host: &VhostUserHost, groups: &Groups) -> VhostUserConfig {
@@ -188,6 +213,20 @@ impl Host {
         }
     }
 
+    /// Begins [`Host::close`] without waiting.
+    pub fn begin_close(&self) {
+        if let Self::VhostUser(port) = self {
+            lock(port).begin_close();
+        }
+    }
+
+    /// Disconnects a guest's frontend for good, which gives back the guest's memory.
+    pub fn close(&self) {
+        if let Self::VhostUser(port) = self {
+            lock(port).close();
+        }
+    }
+
     /// Removes the socket's file, if the host has one.
     pub fn remove_socket(&self) {
         if let Self::VhostUser(port) = self {
@@ -233,22 +272,21 @@ fn pair_task<H: HostIo + Send + 'static>(
     parts: &TaskParts<'_>,
 ) -> Box<dyn Task> {
     let (memory, faults) = (parts.memory, parts.faults);
-    let who = format!("port \"{}\", queue pair {queue}: the host", parts.port);
     if memory.is_none() && faults.is_none() {
-        resting(host, wire, queue, parts, who)
+        resting(host, wire, queue, parts)
     } else {
-        resting(fault::host(host, faults, parts.control, queue), fault::wire(wire, faults, memory), queue, parts, who)
+        resting(fault::host(host, faults, parts.control, queue), fault::wire(wire, faults, memory), queue, parts)
     }
 }
 
-/// A queue pair that can be brought to rest; messages call its host `who`.
-fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>, who: String) -> Box<dyn Task>
+/// A queue pair that can be brought to rest.
+fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,
     W: Line + Send + 'static,
 {
     let pair = QueuePair::new(parts.adapter, parts.control, queue, host, wire);
-    Box::new(Resting::new(pair, parts.rest, parts.mark, vec![Named::new(None, who)]))
+    Box::new(Resting::new(pair, parts.rest, parts.mark))
 }
 
 fn guest_status(port: &VhostUser) -> HostStatus {
@@ -256,11 +294,10 @@ fn guest_status(port: &VhostUser) -> HostStatus {
     let sum =
         |of: fn(&QueueCounters) -> &Counter| port.queue_counters().iter().map(|counters| of(counters).get()).sum();
     let channel = port.channel_counters();
-    let named = (0..u64::BITS).filter(|bit| status.features >> bit & 1 == 1).filter_map(feature_name);
     HostStatus::VhostUser {
         socket: port.config().socket.clone(),
         connected: status.is_connected,
-        virtio_features: named.map(str::to_owned).collect(),
+        virtio_features: feature_names(status.features),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
         last_refusal: status.last_refusal,
@@ -281,7 +318,6 @@ fn guest_status(port: &VhostUser) -> HostStatus {
 /// What a task has besides its host and its wire.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskParts<'a> {
-    pub port: &'a str,
     pub adapter: &'a AdapterConfig,
     pub memory: &'a MemoryConfig,
     pub faults: &'a FaultConfig,

@@ -105,13 +105,18 @@ impl Port {
         Ok(Outcome::Ipsec(Box::new(self.ipsec_status())))
     }
 
-    /// Brings the associations of the file into force: new ones are installed, those that are gone from it are
-    /// removed (inbound after a time of grace), all at once or none. Those that clients installed stay, and those that
-    /// they removed do not come back. `keys` are those of the daemon.
+    /// What brings the associations of the file into force: new ones are installed, those that are gone from it are
+    /// removed (inbound after a time of grace). Those that clients installed stay, and those that they removed do not come
+    /// back. `keys` are those of the daemon.
     ///
     /// # Errors
-    /// One line, without the port's name; nothing has changed then.
-    pub fn reload_ipsec(&self, old: &IpsecConfig, new: &IpsecConfig, keys: &KeyRegistry) -> Result<(), String> {
+    /// One line, without the port's name.
+    pub fn ipsec_changes(
+        &self,
+        old: &IpsecConfig,
+        new: &IpsecConfig,
+        keys: &KeyRegistry,
+    ) -> Result<Vec<SaChange>, String> {
         let ipsec = self.control.ipsec();
         let mut changes = Vec::new();
         if old.policy != new.policy {
@@ -143,10 +148,7 @@ impl Port {
                 });
             }
         }
-        if changes.is_empty() {
-            return Ok(());
-        }
-        self.control.change_ipsec(&changes).map_err(|(_, error)| error.to_string())
+        Ok(changes)
     }
 }
 

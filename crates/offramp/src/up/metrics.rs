@@ -366,9 +366,11 @@ impl Collector for Metrics {
 mod tests {
     use super::*;
     use crate::control::CLIENTS_OF_USER_MAX;
+    use crate::control::Event;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::Receiver;
     use std::thread;
 
     /// A daemon without ports.
@@ -383,6 +385,10 @@ mod tests {
                 sandbox: None,
                 ports: vec![],
             }))
+        }
+
+        fn events(&self) -> Receiver<Event> {
+            std::sync::mpsc::channel().1
         }
     }
 

@@ -4,9 +4,11 @@
 //! the control socket, start the threads, say that all is ready.
 
 mod build;
+mod change;
 pub mod config;
 mod daemon;
 mod drain;
+mod events;
 mod host;
 mod ipsec;
 mod metrics;
@@ -22,7 +24,8 @@ use crate::control::SandboxStatus;
 use crate::control::server::{self, Access};
 use crate::control::socket::{self, ControlSocket, SocketError};
 use crate::exit::{FAILED, SETUP, fail};
-use build::{BuildError, Threads};
+use build::{BuildError, Devices, Port, RunningSwitch, Threads};
+use change::Change;
 use config::{Config, ConfigError, DaemonConfig};
 use daemon::Daemon;
 use drain::Rest;
@@ -127,13 +130,16 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let groups = identity.groups();
     // A thread in the sandbox makes no socket of the Internet.
     let metrics = config.daemon.metrics.as_ref().map(|address| MetricsSocket::listen(address, groups)).transpose()?;
-    let (sandbox, sandbox_status) =
+    let (sandbox, sandbox_status, socket_directories) =
         sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
     let controls = listen_for_clients(&config.daemon, groups)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
     keeper.start(&keys, &sandbox).map_err(system("starting a thread"))?;
-    let ports = build::start(&config, devices, Threads { keys: &keys, rest: &rest, sandbox: &sandbox, groups })?;
-    let daemon = Arc::new(Daemon::new(file, config, ports, keys, rest, sandbox_status.clone()));
+    let (sandbox_of_ports, events) = (sandbox.clone(), Arc::default());
+    let threads = Threads { keys, rest, sandbox: sandbox_of_ports, groups: groups.clone(), socket_directories, events };
+    let parts = start(&config, devices, &threads)?;
+    let daemon = Daemon::start(file, config, parts, threads, sandbox_status.clone());
+    let daemon = daemon.map_err(system("starting a thread"))?;
     for (access, control) in &controls {
         let listener = control.listener().map_err(system("listening for clients"))?;
         server::serve(listener, *access, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
@@ -145,6 +151,20 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     say(&sandbox_status);
     sandbox.enter_thread(ThreadKind::Main);
     Ok(Some(Running { daemon, controls, metrics, signals }))
+}
+
+/// Starts all ports and switches of the file.
+fn start(
+    config: &Config,
+    devices: Devices,
+    threads: &Threads,
+) -> Result<(Vec<Arc<Port>>, Vec<RunningSwitch>), BuildError> {
+    let mut opened = build::open(&config.ports, devices, threads)?;
+    let start = |switch| RunningSwitch::start(switch, &config.ports, &mut opened, threads);
+    let switches = config.switches.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let ports = opened.into_iter().zip(&config.ports);
+    let ports = ports.map(|(port, config)| port.connect_to(config, &switches).map(Arc::new));
+    Ok((ports.collect::<Result<_, _>>()?, switches))
 }
 
 fn listen_for_clients(config: &DaemonConfig, groups: &Groups) -> Result<Vec<(Access, ControlSocket)>, SocketError> {
@@ -181,14 +201,9 @@ impl Running {
 
     fn reload(&self) {
         notify::reloading();
-        match self.daemon.reload() {
-            Ok(refused) => {
-                for line in &refused {
-                    eprintln!("offramp: reload: {line}");
-                }
-                eprintln!("offramp: reloaded, {} refused", refused.len());
-            }
-            Err(error) => eprintln!("offramp: reload: {error}; nothing has changed"),
+        match self.daemon.change(Change::Reload) {
+            Ok(difference) => eprint!("offramp: reloaded\n{difference}"),
+            Err((_, error)) => eprintln!("offramp: reload: {error}; nothing has changed"),
         }
         notify::notify(notify::READY);
     }

@@ -67,6 +67,11 @@ impl Groups {
         found.collect::<Result<_, _>>().map(Self)
     }
 
+    /// Whether the process has looked the group up, and is a member where it has to be one.
+    pub fn has(&self, group: &str) -> bool {
+        self.0.contains_key(group)
+    }
+
     /// Who may connect to a socket with these permissions and this group.
     pub fn rights(&self, mode: u32, group: Option<&String>) -> SocketRights {
         SocketRights { mode, group: group.and_then(|name| self.0.get(name)).copied() }

@@ -3,6 +3,7 @@
 use crate::control::server::CLIENT_THREAD;
 use nix::sys::prctl::set_dumpable;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use offramp_ports::sys::heap::map_large_blocks;
 use std::io;
 use std::panic;
 use std::thread;
@@ -12,6 +13,7 @@ use std::thread;
 /// # Errors
 /// When the system refuses a limit.
 pub fn prepare() -> io::Result<()> {
+    map_large_blocks();
     leave_no_core()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     // A guest has up to some forty descriptors here.

@@ -6,15 +6,21 @@ use offramp_ports::ipsec_mb;
 use offramp_ports::sys::sandbox::{FileAccess, Reaction, Sandbox, SandboxError, ThreadKind, restrict_files};
 use std::path::{Path, PathBuf};
 
-/// Puts the process into its sandbox: the filters for its threads, and what is in force. What the kernel lacks is named,
-/// and the daemon runs without it.
-pub fn enter(config: &Config, file: &Path, notify_socket: Option<&str>) -> (Sandbox, SandboxStatus) {
+/// Puts the process into its sandbox: the filters for its threads, what is in force, and the only directories in which
+/// sockets can be made from then on; `None`: wherever its user may. What the kernel lacks is named, and the daemon runs
+/// without it.
+pub fn enter(
+    config: &Config,
+    file: &Path,
+    notify_socket: Option<&str>,
+) -> (Sandbox, SandboxStatus, Option<Vec<PathBuf>>) {
     // Its library is loaded from a directory that is closed afterwards.
     ipsec_mb::preferred();
     let level = config.daemon.sandbox;
+    let files = files(config, file, notify_socket);
     let mut lacks = Vec::new();
     let landlock = match level {
-        SandboxLevel::Full => noted(restrict_files(&files(config, file, notify_socket)), &mut lacks),
+        SandboxLevel::Full => noted(restrict_files(&files), &mut lacks),
         // Landlock has no way to allow what it would refuse.
         SandboxLevel::Log | SandboxLevel::Off => None,
     };
@@ -24,7 +30,7 @@ pub fn enter(config: &Config, file: &Path, notify_socket: Option<&str>) -> (Sand
         SandboxLevel::Off => None,
     };
     let status = SandboxStatus { level, seccomp: filters.is_some(), landlock, lacks };
-    (filters.unwrap_or_default(), status)
+    (filters.unwrap_or_default(), status, landlock.map(|_| files.sockets))
 }
 
 fn filter(reaction: Reaction) -> Result<Sandbox, SandboxError> {
@@ -45,6 +51,8 @@ fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAcces
     let mut read: Vec<PathBuf> =
         [file].into_iter().chain(config.key_files.iter().map(PathBuf::as_path)).map(directory).collect();
     read.dedup();
-    let sockets = config.sockets().map(|path| directory(path)).collect();
+    let mut sockets: Vec<_> = config.sockets().map(|path| directory(path)).collect();
+    sockets.sort();
+    sockets.dedup();
     FileAccess { read, sockets, abstract_sockets: notify_socket.is_some_and(|name| name.starts_with('@')) }
 }

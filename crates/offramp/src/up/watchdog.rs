@@ -5,16 +5,18 @@
 //! frontend is disconnected. A service manager that asks for it (`WatchdogSec=`) hears nothing while a thread stands still,
 //! and starts the daemon again if that does not end.
 //!
-//! The same looks find what guests have done wrong, for the log.
+//! The same looks find what guests have done wrong and which hosts are gone, for the log.
 
 use super::build::{Port, Queue};
 use super::daemon::Daemon;
+use super::events::Events;
 use super::notify::Heartbeat;
 use super::report::Report;
-use crate::control::HostStatus;
+use crate::control::{EventKind, HostStatus, LimitDirection};
+use offramp_adapter::port::PortError;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use offramp_ports::worker::{Worker, clock_ns};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -97,64 +99,79 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
     Ok(())
 }
 
+/// What was said of a port.
+#[derive(Default)]
+struct Reports {
+    guest: Report,
+    gone: BTreeSet<String>,
+    /// Of each direction, how often the limit was reached, and whether it was between the last two looks.
+    limits: [(u64, bool); 2],
+}
+
 fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
-    let (mut seen, mut reports) = (BTreeMap::new(), BTreeMap::new());
+    let (mut seen, mut reports) = (BTreeMap::new(), BTreeMap::<usize, Reports>::new());
     loop {
         thread::sleep(INTERVAL);
         let Some(daemon) = daemon.upgrade() else { return };
-        let workers = workers(daemon.ports());
+        let ports = daemon.ports();
+        let workers = workers(&ports);
         let mut is_well = true;
+        let events = &daemon.threads().events;
         for queues in workers.values() {
-            is_well &= look(daemon.ports(), queues, &mut seen, clock_ns());
+            is_well &= look(queues, &mut seen, events, clock_ns());
         }
         if is_well {
             heartbeat.beat();
         }
-        for (number, port) in daemon.ports().iter().enumerate() {
-            report(port, reports.entry(number).or_default(), clock_ns());
+        seen.retain(|thread, _| workers.values().flatten().any(|(_, queue)| queue.worker.thread_id() == *thread));
+        reports.retain(|id, _| ports.iter().any(|port| port.id == *id));
+        for port in &ports {
+            let Reports { guest, gone, limits } = reports.entry(port.id).or_default();
+            report_guest(port, guest, clock_ns());
+            report_gone(port, gone, events);
+            report_limits(port, limits, events);
         }
     }
 }
 
-/// The queue pairs that each thread serves, with the numbers of their ports.
-fn workers(ports: &[Port]) -> BTreeMap<*const Worker, Vec<(usize, &Queue)>> {
+/// The queue pairs that each thread serves, with their ports.
+fn workers(ports: &[Arc<Port>]) -> BTreeMap<*const Worker, Vec<(&Port, &Queue)>> {
     let mut workers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for (number, port) in ports.iter().enumerate() {
+    for port in ports {
         for queue in port.queues.iter().filter(|queue| queue.worker.is_running()) {
-            workers.entry(Arc::as_ptr(&queue.worker)).or_default().push((number, queue));
+            workers.entry(Arc::as_ptr(&queue.worker)).or_default().push((&**port, queue));
         }
     }
     workers
 }
 
 /// Looks at the thread of these queue pairs; whether it makes turns.
-fn look(ports: &[Port], queues: &[(usize, &Queue)], seen: &mut BTreeMap<i32, Seen>, now_ns: u64) -> bool {
+fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Events, now_ns: u64) -> bool {
     let Some((first, queue)) = queues.first() else { return true };
     let (worker, thread) = (&queue.worker, queue.worker.thread_id());
     let turns = worker.pulse().turns;
-    let port = queues.iter().find(|(number, queue)| ports[*number].is_served_by(queue)).map(|(number, _)| *number);
+    let port = queues.iter().find(|(port, queue)| port.is_served_by(queue)).map(|(port, _)| *port);
     let seen =
         seen.entry(thread).or_insert_with(|| Seen { turns, since_ns: now_ns, looked_ns: now_ns, ..Seen::default() });
-    let name = port.map(|port| ports[port].name.as_str());
+    let name = port.map(|port| port.name.as_str());
     let set_stall =
         |stall: Option<&str>| queues.iter().for_each(|(_, queue)| queue.mark.set_stall(stall.map(str::to_owned)));
-    let step = seen.look(turns, port, now_ns);
+    let step = seen.look(turns, port.map(|port| port.id), now_ns);
     match step {
         Step::Nothing | Step::Interrupt => {}
         Step::GoesOn => {
-            eprintln!("offramp: thread {thread} of port \"{}\" goes on", ports[*first].name);
+            eprintln!("offramp: thread {thread} of port \"{}\" goes on", first.name);
+            events.publish(EventKind::Resumed { thread });
             set_stall(None);
         }
         Step::Name => {
             let place =
                 name.map_or("outside of all ports".to_owned(), |name| format!("in the host of port \"{name}\""));
-            eprintln!(
-                "offramp: thread {thread} of port \"{}\" has stood still for a second, {place}",
-                ports[*first].name
-            );
+            eprintln!("offramp: thread {thread} of port \"{}\" has stood still for a second, {place}", first.name);
+            events.publish(EventKind::Stalled { thread, port: name.map(str::to_owned) });
             set_stall(Some(name.unwrap_or_default()));
         }
-        Step::End => end(&ports[port.unwrap_or(*first)]),
+        Step::End => end(port.unwrap_or(first)),
     }
     if matches!(step, Step::Name | Step::Interrupt | Step::End) {
         worker.interrupt();
@@ -163,12 +180,37 @@ fn look(ports: &[Port], queues: &[(usize, &Queue)], seen: &mut BTreeMap<i32, See
 }
 
 /// Says what a guest has done wrong.
-fn report(port: &Port, report: &mut Report, now_ns: u64) {
+fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     if let HostStatus::VhostUser { counters, last_refusal, .. } = port.host.status()
         && let Some(news) = report.next(&counters, now_ns)
     {
         let why = last_refusal.map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
         eprintln!("offramp: port \"{}\": {news}{why}", port.name);
+    }
+}
+
+/// Says once what is gone for good.
+fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
+    for (who, errno) in port.gone() {
+        if reported.insert(who.clone()) {
+            let reason = format!("{who} is gone: {}", PortError::Closed(errno));
+            eprintln!("offramp: {reason}; it carries nothing any more");
+            events.publish(EventKind::Gone { port: port.name.clone(), reason });
+        }
+    }
+}
+
+/// Says when a host comes to its limit: once, until it was below it from one look to the next.
+fn report_limits(port: &Port, limits: &mut [(u64, bool); 2], events: &Events) {
+    let directions = [LimitDirection::Transmit, LimitDirection::Receive];
+    for ((direction, reached), (before, is_at_limit)) in
+        directions.into_iter().zip(port.control.limits_reached()).zip(limits)
+    {
+        let was_at_limit = std::mem::replace(is_at_limit, reached > *before);
+        *before = reached;
+        if *is_at_limit && !was_at_limit {
+            events.publish(EventKind::LimitReached { port: port.name.clone(), direction });
+        }
     }
 }
 

@@ -39,7 +39,7 @@ fn an_address_is_another_station_in_another_vlan_but_not_under_another_priority(
 
 #[test]
 fn a_station_is_forgotten_when_it_was_silent_for_the_ageing_time() {
-    let mut table = Stations::new(4, 2, 300);
+    let mut table = Stations::new(4, 300);
     table.set_quota(0, 4);
     table.learn(station(1), 0, 1000);
     assert_eq!(table.find(station(1), 1299), Some(0));
@@ -53,7 +53,7 @@ fn a_station_is_forgotten_when_it_was_silent_for_the_ageing_time() {
 
 #[test]
 fn a_port_that_invents_addresses_displaces_only_its_own() {
-    let mut table = Stations::new(1000, 2, 300);
+    let mut table = Stations::new(1000, 300);
     table.set_quota(0, 10);
     table.set_quota(1, 990);
     for n in 0..10 {
@@ -69,11 +69,37 @@ fn a_port_that_invents_addresses_displaces_only_its_own() {
 
 #[test]
 fn a_port_without_quota_learns_nothing_and_takes_over_nobody() {
-    let mut table = Stations::new(4, 2, 300);
+    let mut table = Stations::new(4, 300);
     table.set_quota(0, 4);
+    table.set_quota(1, 0);
     table.learn(station(1), 0, 0);
     table.learn(station(2), 1, 0);
     assert_eq!((table.find(station(2), 0), table.len(1)), (None, 0));
+}
+
+#[test]
+fn a_quota_that_shrinks_forgets_those_that_were_idle_longest() {
+    let mut table = Stations::new(4, 300);
+    table.set_quota(0, 4);
+    (1..=4).for_each(|n| assert!(table.learn(station(n), 0, u64::from(n))));
+    table.learn(station(1), 0, 5);
+    table.set_quota(0, 2);
+    let known: Vec<_> = (1..=4).filter(|&n| table.find(station(n), 5).is_some()).collect();
+    assert_eq!((known, table.len(0)), (vec![1, 4], 2));
+}
+
+#[test]
+fn an_address_that_is_bound_is_forgotten_elsewhere_in_every_vlan_and_no_other_is() {
+    let mut table = Stations::new(16, 300);
+    (0..2).for_each(|port| table.set_quota(port, 8));
+    let tagged = station_of(&frame([2, 0, 0, 0, 0, 1], [0xff; 6], &[0x81, 0, 0, 5])).unwrap();
+    for known in [station(1), tagged, station(2), station(3)] {
+        table.learn(known, 0, 0);
+    }
+    table.bind(1, &[[2, 0, 0, 0, 0, 1]]);
+    assert_eq!((table.find(station(1), 0), table.find(tagged, 0)), (Some(1), Some(1)));
+    assert_eq!((table.find(station(2), 0), table.find(station(3), 0), table.len(0)), (Some(0), Some(0), 2));
+    assert!(!table.learn(tagged, 0, 0), "it is the other port's alone");
 }
 
 /// What the table promises, said with a list: stations in the order in which they were heard.
@@ -137,7 +163,7 @@ proptest! {
         quotas in prop::array::uniform3(0..8_usize),
         steps in prop::collection::vec(step(), 0..400),
     ) {
-        let mut table = Stations::new(quotas.iter().sum(), 3, 10);
+        let mut table = Stations::new(quotas.iter().sum(), 10);
         let mut oracle = Oracle { heard: Vec::new(), quotas, ageing_s: 10 };
         for (port, quota) in quotas.into_iter().enumerate() {
             table.set_quota(port, quota);

@@ -17,8 +17,7 @@ pub type Key<T> = Option<Spanned<T>>;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    #[serde(default)]
-    pub daemon: Daemon,
+    pub daemon: Key<Daemon>,
     pub faults: Key<bool>,
     #[serde(default)]
     pub port: Vec<Spanned<Port>>,

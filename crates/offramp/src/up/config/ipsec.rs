@@ -1,6 +1,7 @@
 //! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
 
 use super::file;
+use super::share::last;
 use super::{Check, ConfigError, DaemonConfig, HostConfig, PortConfig};
 use crate::ipsec::{KeyText, PolicyKeys, SaKeys, Shape, Word, no_match, other};
 use offramp_adapter::config::AdapterConfig;
@@ -97,7 +98,7 @@ impl Check<'_> {
         ports: &[PortConfig],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
-        for (at, (port, written)) in ports.iter().zip(written).enumerate() {
+        for (at, (port, written)) in last(ports, written) {
             for (n, (entry, sa)) in port.ipsec.associations.iter().zip(&written.as_ref().sa).enumerate() {
                 let same = |other: &&PortConfig| other.ipsec.associations.iter().any(|other| other.shares_key(entry));
                 if let Some(other) = ports[..at].iter().find(same) {

@@ -2,6 +2,7 @@
 //! `port.vlans`.
 
 use super::file;
+use super::share::last;
 use super::{Check, ConfigError, PortConfig, WireConfig};
 use crate::ipsec::prefix;
 use offramp_adapter::port_security::PortSecurity;
@@ -63,7 +64,7 @@ impl Check<'_> {
         ports: &[PortConfig],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
-        for (at, (port, written)) in ports.iter().zip(written).enumerate() {
+        for (at, (port, written)) in last(ports, written) {
             let on_same_switch = |other: &&PortConfig| {
                 matches!(port.wire, WireConfig::Switch(_)) && other.wire == port.wire && shares_address(port, other)
             };

@@ -29,8 +29,20 @@ impl fmt::Display for Made<'_> {
     }
 }
 
-/// What a port makes, with its place in the file.
-fn made<'a>(port: &'a PortConfig, written: &Spanned<file::Port>) -> impl Iterator<Item = (Made<'a>, Range<usize>)> {
+/// The ports that are written in the file, which are the last of all, with their places among all.
+pub(super) fn last<'a>(
+    ports: &'a [PortConfig],
+    written: &'a [Spanned<file::Port>],
+) -> impl Iterator<Item = (usize, (&'a PortConfig, &'a Spanned<file::Port>))> {
+    let first = ports.len() - written.len();
+    (first..).zip(ports[first..].iter().zip(written))
+}
+
+/// What a port makes, with its place in the file if it is written there.
+fn made<'a>(
+    port: &'a PortConfig,
+    written: Option<&Spanned<file::Port>>,
+) -> impl Iterator<Item = (Made<'a>, Range<usize>)> {
     let of_host = match &port.host {
         HostConfig::Tap(tap) => Some(Made::Tap { interface: &tap.interface, namespace: tap.namespace.as_ref() }),
         HostConfig::VhostUser(guest) => (guest.mode == Mode::Server).then_some(Made::Socket(&guest.socket)),
@@ -39,7 +51,10 @@ fn made<'a>(port: &'a PortConfig, written: &Spanned<file::Port>) -> impl Iterato
         WireConfig::Tap(interface) => Some(Made::Tap { interface, namespace: None }),
         WireConfig::Cable(_) | WireConfig::Packet(_) | WireConfig::Switch(_) => None,
     };
-    let (host, wire) = (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written));
+    let place = |written: &Spanned<file::Port>| {
+        (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written))
+    };
+    let (host, wire) = written.map(place).unwrap_or_default();
     of_host.map(|made| (made, host)).into_iter().chain(of_wire.map(|made| (made, wire)))
 }
 
@@ -67,7 +82,9 @@ impl Check<'_> {
             (Made::Socket(path), format!("the daemon's {what}"))
         };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
-        for (port, written) in ports.iter().zip(written) {
+        let others = ports[..ports.len() - written.len()].iter().map(|port| (port, None));
+        let of_file = last(ports, written).map(|(_, (port, written))| (port, Some(written)));
+        for (port, written) in others.chain(of_file) {
             for (made, place) in made(port, written) {
                 if let Some((_, other)) = all.iter().find(|(known, _)| *known == made) {
                     let message = format!("port \"{}\": {made} is {other} already; choose another", port.name);
@@ -87,7 +104,8 @@ impl Check<'_> {
         switches: &[SwitchConfig],
         written: &[Spanned<file::Switch>],
     ) -> Result<(), ConfigError> {
-        for (switch, written) in switches.iter().zip(written) {
+        let first = switches.len() - written.len();
+        for (at, switch) in switches.iter().enumerate() {
             let wire = WireConfig::Switch(switch.name.clone());
             let on_it = ports.iter().filter(|port| port.wire == wire).count();
             if switch.mac_entries_max < on_it {
@@ -96,7 +114,10 @@ impl Check<'_> {
                      use {on_it} or more",
                     switch.mac_entries_max, switch.name
                 );
-                let place = written.as_ref().mac_entries_max.as_ref().map_or(written.span(), Spanned::span);
+                let place = at
+                    .checked_sub(first)
+                    .map(|at| written[at].as_ref().mac_entries_max.as_ref().map_or(written[at].span(), Spanned::span));
+                let place = place.unwrap_or_default();
                 return Err(self.0.wrong(place, message));
             }
         }

@@ -1,0 +1,46 @@
+//! `offramp monitor`: what happens in a running daemon, a line of JSON for each event.
+
+use crate::control::client::{ClientError, Subscription};
+use crate::control::{Outcome, Request, VERSION};
+use crate::exit::{FAILED, SETUP, fail};
+use crate::up::config::CONTROL_DEFAULT;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const NOTES: &str = "\
+Each line is one JSON object with the moment and the event; docs/control.md lists the events. It ends with the daemon.
+
+Exit status: 0 the reader of its output has gone; 1 the daemon has ended; 2 wrong options, refused, or no daemon answered.";
+
+/// Print what happens in a running daemon, a line of JSON for each event
+#[derive(clap::Args)]
+#[command(after_help = NOTES)]
+pub struct Args {
+    /// The daemon's control socket, or the one that only shows
+    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
+    control: PathBuf,
+}
+
+/// Runs `offramp monitor`.
+pub fn run(args: &Args) -> ExitCode {
+    let mut events = match Subscription::start(&args.control, &Request::Monitor { version: VERSION }) {
+        Ok((Outcome::Monitoring {}, events)) => events,
+        Ok(_) => return fail(format!("monitor: {}", ClientError::Unexpected(args.control.clone())), SETUP),
+        Err(error) => return fail(format!("monitor: {error}"), SETUP),
+    };
+    loop {
+        match events.next() {
+            Ok(Some(Outcome::Event(event))) => {
+                // Every type in it has string keys; nothing can fail to become JSON.
+                let line = serde_json::to_string(&event).unwrap_or_default();
+                let mut out = io::stdout().lock();
+                if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+                    return ExitCode::SUCCESS;
+                }
+            }
+            Ok(_) => return fail("monitor: the daemon has ended, or has parted with this client", FAILED),
+            Err(error) => return fail(format!("monitor: {error}"), FAILED),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `offramp port` and `offramp switch`: ports and switches of a running daemon come and go.
+
+use crate::control::client::{ClientError, ask};
+use crate::control::{Difference, Outcome, Request, VERSION};
+use crate::exit::{SETUP, fail, print};
+use crate::up::config::CONTROL_DEFAULT;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const ADD_NOTES: &str = "\
+Examples:
+  offramp port add vm7.toml
+  echo '[[port]]
+  name = \"vm7\"
+  host.vhost_user = \"/run/offramp/vm7.sock\"
+  wire.switch = \"lan\"' | offramp port add -
+Everything that FILE has is added, or nothing. A cable comes with both of its ports, so they are in one file.
+No other port loses a frame. docs/config.md has the keys, docs/control.md what cannot be added to a running daemon.
+
+Exit status: 0 added; 2 wrong options, refused, or no daemon answered.";
+
+const REMOVE_NOTES: &str = "\
+All that are named go, or none. The guests of ports are disconnected, and their frames that are on the way are lost.
+No other port loses a frame. A switch goes after its ports, both ports of a cable together.
+
+Exit status: 0 removed; 2 wrong options, refused, or no daemon answered.";
+
+/// What is to be done.
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Add the ports and switches of a file
+    #[command(after_help = ADD_NOTES)]
+    Add {
+        /// `[[port]]` and `[[switch]]` as in the daemon's file; - is standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        daemon: To,
+    },
+    /// Remove by name
+    #[command(after_help = REMOVE_NOTES)]
+    Remove {
+        /// Names
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        daemon: To,
+    },
+}
+
+/// Whom to ask, and how to print the answer.
+#[derive(clap::Args)]
+pub struct To {
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    json: bool,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
+    control: PathBuf,
+}
+
+/// Runs `offramp port` or `offramp switch`, whose name is `noun`.
+pub fn run(noun: &str, command: &Command) -> ExitCode {
+    match change(noun, command) {
+        Ok((to, difference)) => {
+            // Every type in it has string keys; nothing can fail to become JSON.
+            let json = || serde_json::to_string(&difference).unwrap_or_default() + "\n";
+            print(if to.json { json() } else { difference.to_string() });
+            ExitCode::SUCCESS
+        }
+        Err(message) => fail(format!("{noun}: {message}"), SETUP),
+    }
+}
+
+fn change<'a>(noun: &str, command: &'a Command) -> Result<(&'a To, Difference), String> {
+    let (to, request) = match command {
+        Command::Add { file, daemon } => {
+            let toml = read(file).map_err(|cause| format!("{}: cannot be read: {cause}", file.display()))?;
+            (daemon, Request::Add { version: VERSION, source: file.display().to_string(), toml })
+        }
+        Command::Remove { names, daemon } => {
+            let (ports, switches) = if noun == "port" { (names.clone(), vec![]) } else { (vec![], names.clone()) };
+            (daemon, Request::Remove { version: VERSION, ports, switches })
+        }
+    };
+    match ask(&to.control, &request) {
+        Ok(Outcome::Difference(difference)) => Ok((to, difference)),
+        Ok(_) => Err(ClientError::Unexpected(to.control.clone()).to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn read(file: &Path) -> io::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        return io::stdin().read_to_string(&mut text).map(|_| text);
+    }
+    std::fs::read_to_string(file)
+}

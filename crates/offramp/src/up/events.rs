@@ -1,0 +1,86 @@
+//! What happens, for `monitor`: each of its clients has a queue of its own, and nobody waits for one that does not read.
+
+use crate::control::{Event, EventKind};
+use offramp_offload::sync::lock;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::SystemTime;
+
+/// Events that wait for a client; further ones are lost for it.
+pub const QUEUE_EVENTS_MAX: usize = 1024;
+
+/// Whoever reads events.
+#[derive(Debug, Default)]
+pub struct Events(Mutex<Vec<Reader>>);
+
+#[derive(Debug)]
+struct Reader {
+    queue: SyncSender<Event>,
+    /// Lost since the last one that it got.
+    lost: u64,
+}
+
+impl Reader {
+    /// Whether the reader is still there.
+    fn send(&mut self, event: &Event) -> bool {
+        if self.lost > 0 {
+            let lost = Event { event: EventKind::Lost { events: self.lost }, ..event.clone() };
+            match self.queue.try_send(lost) {
+                Ok(()) => self.lost = 0,
+                Err(TrySendError::Full(_)) => {}
+                Err(TrySendError::Disconnected(_)) => return false,
+            }
+        }
+        match self.queue.try_send(event.clone()) {
+            Ok(()) => true,
+            Err(TrySendError::Full(_)) => {
+                self.lost += 1;
+                true
+            }
+            Err(TrySendError::Disconnected(_)) => false,
+        }
+    }
+}
+
+impl Events {
+    /// All events from now on.
+    pub fn subscribe(&self) -> Receiver<Event> {
+        let (queue, events) = sync_channel(QUEUE_EVENTS_MAX);
+        lock(&self.0).push(Reader { queue, lost: 0 });
+        events
+    }
+
+    /// Something has happened now.
+    pub fn publish(&self, event: EventKind) {
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let event = Event { unix_ms: since_epoch.as_millis() as u64, event };
+        lock(&self.0).retain_mut(|reader| reader.send(&event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn added(port: usize) -> EventKind {
+        EventKind::PortAdded { port: port.to_string() }
+    }
+
+    #[test]
+    fn one_that_does_not_read_loses_events_and_hears_how_many_and_others_lose_none() {
+        let events = Events::default();
+        let (slow, fast) = (events.subscribe(), events.subscribe());
+        for port in 0..QUEUE_EVENTS_MAX + 5 {
+            events.publish(added(port));
+            assert_eq!(fast.recv().unwrap().event, added(port));
+        }
+        let heard: Vec<_> = slow.try_iter().collect();
+        assert_eq!((heard.len(), &heard[QUEUE_EVENTS_MAX - 1].event), (QUEUE_EVENTS_MAX, &added(QUEUE_EVENTS_MAX - 1)));
+        events.publish(added(7));
+        let then: Vec<_> = slow.try_iter().map(|event| event.event).collect();
+        assert_eq!(then, [EventKind::Lost { events: 5 }, added(7)]);
+        drop(slow);
+        events.publish(added(8));
+        assert_eq!(lock(&events.0).len(), 1, "who has gone is forgotten");
+    }
+}

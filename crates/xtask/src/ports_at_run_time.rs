@@ -1,0 +1,92 @@
+//! What a port costs that is added to a running daemon: time, memory, and idle processor time.
+
+use crate::daemon::{self, Daemon};
+use crate::failure::{Doing, Result, failed};
+use crate::scratch::Scratch;
+use crate::stats::median;
+use crate::stop;
+use offramp_ports::sys::{NetNs, cpu};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// How long the daemon idles with all ports while its processor time is measured.
+const IDLE: Duration = Duration::from_secs(10);
+/// What a port may cost: time to add it, and memory.
+const ADD_MS_MAX: f64 = 5.0;
+const PORT_KIB_MAX: f64 = 150.0;
+
+/// Ports to add.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many
+    #[arg(long, default_value_t = 500)]
+    ports: usize,
+}
+
+/// Adds guests' ports to one switch, one at a time, and removes them again; whether each costs no more than it may.
+///
+/// # Errors
+/// When the daemon refuses something.
+pub fn run(args: &Args) -> Result<bool> {
+    let (executable, scratch) = (daemon::build()?, Scratch::new()?);
+    let ns = NetNs::new().doing("making a namespace")?;
+    let daemon = Daemon::start(&executable, "[[switch]]\nname = \"lan\"\n", &scratch, &ns)?;
+    let control = scratch.file("control.sock");
+    let before_kib = memory_kib(&daemon)?;
+    let (mut add_ms, mut remove_ms) = (Vec::new(), Vec::new());
+    for n in 0..args.ports {
+        let socket = scratch.file(&format!("vm{n}.sock"));
+        let toml = format!("[[port]]\nname = \"vm{n}\"\nhost.vhost_user = \"{socket}\"\nwire.switch = \"lan\"\n");
+        let request = json!({"version": 1, "request": "add", "source": "xtask", "toml": toml});
+        add_ms.push(ask(&control, &request)?);
+        stop::sleep(Duration::ZERO)?;
+    }
+    let port_kib = (memory_kib(&daemon)? - before_kib) / args.ports as f64;
+    let idle_percent = idle_percent(&daemon)?;
+    for n in 0..args.ports {
+        remove_ms.push(ask(&control, &json!({"version": 1, "request": "remove", "ports": [format!("vm{n}")]}))?);
+    }
+    let after_kib = memory_kib(&daemon)?;
+    println!("{} ports of guests on one switch, one after the other", args.ports);
+    for (what, ms) in [("add", &add_ms), ("remove", &remove_ms)] {
+        let longest = ms.iter().copied().fold(0.0, f64::max);
+        println!("{what}: median {:.2} ms, longest {longest:.2} ms", median(ms));
+    }
+    println!(
+        "memory (Pss): {port_kib:.1} KiB a port; {before_kib:.0} KiB before, {after_kib:.0} KiB after all are removed"
+    );
+    println!("idle with all ports: {idle_percent:.2} % of a processor");
+    drop(daemon.terminate());
+    Ok(median(&add_ms) <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX)
+}
+
+/// Milliseconds until the answer, which is no error.
+fn ask(control: &str, request: &Value) -> Result<f64> {
+    let line = format!("{request}\n");
+    let began = Instant::now();
+    let mut stream = UnixStream::connect(control).doing("connecting to the daemon")?;
+    stream.write_all(line.as_bytes()).doing("asking the daemon")?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).doing("reading the daemon's answer")?;
+    let ms = began.elapsed().as_secs_f64() * 1e3;
+    let answer: Value = serde_json::from_str(&answer).doing("reading the daemon's answer")?;
+    if answer["difference"].is_null() { failed(format!("the daemon refuses {request}: {answer}")) } else { Ok(ms) }
+}
+
+/// What the daemon has for itself, in KiB (`proc_pid_smaps(5)`).
+fn memory_kib(daemon: &Daemon) -> Result<f64> {
+    let file = format!("/proc/{}/smaps_rollup", daemon.id());
+    let text = std::fs::read_to_string(&file).doing(&file)?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.trim().parse().ok());
+    kib.map_or_else(|| failed(format!("{file} has no Pss")), Ok)
+}
+
+/// Processor time of all its threads while nothing happens.
+fn idle_percent(daemon: &Daemon) -> Result<f64> {
+    let used_ns = || cpu::process_cpu_ns_of(daemon.id() as i32).doing("the daemon's processor time");
+    let before_ns = used_ns()?;
+    stop::sleep(IDLE)?;
+    Ok((used_ns()? - before_ns) as f64 / IDLE.as_nanos() as f64 * 100.0)
+}
