@@ -1,6 +1,7 @@
 //! Which offloads are checked, with which cases, and which features of the two interfaces are on meanwhile. Data alone.
 
 use crate::case::{Case, Checksum, Load, TcpOptions, Train};
+use crate::end::Way;
 use crate::packet::{Ip, Protocol};
 use strum::VariantArray;
 
@@ -27,6 +28,8 @@ pub enum Side {
 pub(crate) enum Cases {
     Checksum,
     Segmentation(Ip, Protocol),
+    /// Of UDP, by a socket (`UDP_SEGMENT`).
+    Socket(Ip),
     /// As `Segmentation`, with CWR.
     Ecn,
     Scatter,
@@ -50,7 +53,7 @@ pub(crate) struct Offload {
     pub cases: Cases,
 }
 
-const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
+pub(crate) const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 const FOR_SEGMENTATION: &[&str] =
     &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6", "tx-scatter-gather"];
 const FOR_VARIANTS: &[&str] = &[
@@ -113,6 +116,20 @@ pub(crate) const OFFLOADS: &[Offload] = &[
         features: &["tx-udp-segmentation"],
         needs: FOR_SEGMENTATION,
         cases: Cases::Segmentation(Ip::V6, Protocol::Udp),
+    },
+    Offload {
+        name: "uso4-socket",
+        side: Side::Transmit,
+        features: &["tx-udp-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Socket(Ip::V4),
+    },
+    Offload {
+        name: "uso6-socket",
+        side: Side::Transmit,
+        features: &["tx-udp-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Socket(Ip::V6),
     },
     Offload {
         name: "tx-vlan",
@@ -187,6 +204,7 @@ pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
     match cases {
         Cases::Checksum => checksums(mtu, depth),
         Cases::Segmentation(ip, protocol) => super_frames(ip, protocol, mtu, depth),
+        Cases::Socket(ip) => by_socket(ip, mtu, depth),
         Cases::Ecn => ecn(mtu),
         Cases::Scatter => scattered(mtu, depth),
         Cases::Verdict => verdicts(mtu, depth),
@@ -231,6 +249,11 @@ pub(crate) fn too_long(mtu: usize) -> Case {
 /// A frame without anything special, to see whether any arrives.
 pub(crate) fn probe() -> Case {
     Case::new(Ip::V4, Protocol::Udp, one(64, Checksum::Complete))
+}
+
+/// A datagram of a UDP socket, to see whether any arrives.
+pub(crate) fn datagram(ip: Ip) -> Case {
+    Case { way: Way::UdpSocket, ..Case::new(ip, Protocol::Udp, one(64, Checksum::Asked)) }
 }
 
 fn one(len: usize, checksum: Checksum) -> Load {
@@ -304,6 +327,16 @@ fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
         Case { ip_options: if plain.ip == Ip::V4 { 10 } else { 3 }, ..usual },
     ];
     variants.into_iter().filter_map(|case| super_frame(case, room(&case, mtu), 5, 101)).collect()
+}
+
+/// Super-frames whose headers the kernel makes: without tag, options and IDs that wrap.
+fn by_socket(ip: Ip, mtu: usize, depth: Depth) -> Vec<Case> {
+    let cases = super_frames(ip, Protocol::Udp, mtu, depth).into_iter();
+    let plain = cases.filter(|case| case.ip_options == 0 && !case.scattered && case.ip_id == datagram(ip).ip_id);
+    plain
+        .filter(|case| depth == Depth::Quick || case.vlan.is_none())
+        .map(|case| Case { vlan: None, way: Way::UdpSocket, ..case })
+        .collect()
 }
 
 fn ecn(mtu: usize) -> Vec<Case> {

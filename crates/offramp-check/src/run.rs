@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::case::{Addressing, Case};
-use crate::end::{End, Offered};
+use crate::end::{COALESCES_UDP, End, Offered, Way};
 use crate::error::CheckError;
 use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
 use crate::oracle::Allowed;
+use crate::packet::Ip;
 use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
 
@@ -26,6 +27,10 @@ const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
 /// Why an offload is not reachable that makes what the kernel cannot hand over.
 const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (since Linux 6.2 it can)";
+
+/// Why datagrams of a socket may be lost where frames of a packet socket are not.
+const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall, or a switch that knows who is in which multicast \
+     group, may keep them out";
 
 /// Name of the path itself, with every offload off.
 pub const PATH: &str = "path";
@@ -302,8 +307,8 @@ impl Direction<'_> {
 
     /// Repeats a wrong case with the software path on one side.
     fn blame(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<Blame, CheckError> {
-        let in_software = Setting::default();
-        let sender_off = Setting { transmit: Vec::new(), ..setting.clone() };
+        let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
+        let sender_off = Setting { transmit: in_software.transmit.clone(), ..setting.clone() };
         let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
         if self.is_right(case, setting, repeats)? {
             return Ok(Blame::Unrepeatable);
@@ -317,6 +322,17 @@ impl Direction<'_> {
             (false, false) if self.is_right(case, &in_software, repeats)? => Blame::Both,
             (false, false) => Blame::Path,
         })
+    }
+
+    /// What the sender must have on: before Linux 6.11 a socket has datagrams segmented only where the interface checksums.
+    fn least_for(&mut self, case: &Case) -> Result<Vec<&'static str>, CheckError> {
+        if case.way != Way::UdpSocket {
+            return Ok(Vec::new());
+        }
+        self.apply(&Setting::default())?;
+        let allowed = self.allowed();
+        let is_refused = matches!(self.exchange.one(case, allowed)?, Outcome::Refused(_));
+        Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
     }
 
     /// Whether a case is right each time that it is sent.
@@ -343,11 +359,12 @@ impl Direction<'_> {
         }
         let is_unseen = offload.features.iter().any(|feature| end.offered(feature) == Offered::Unseen);
         let unreachable = match offload.cases {
-            Cases::Unreachable(why) => Some(why),
-            _ => is_unseen.then_some(UNSEEN),
+            Cases::Unreachable(why) => Some(why.to_owned()),
+            Cases::Socket(ip) => self.without_datagrams(ip)?,
+            _ => is_unseen.then(|| UNSEEN.to_owned()),
         };
         if let Some(why) = unreachable {
-            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why: why.to_owned() }));
+            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why }));
         }
         let cases = plan::cases(offload.cases, mtu, self.config.depth);
         let mut row = self.judge(offload.name, &interface, &Setting::alone(offload), &cases)?;
@@ -360,6 +377,24 @@ impl Direction<'_> {
                 Verdict::NotReachable { why: "nothing arrived coalesced; all that arrived was right".to_owned() };
         }
         Ok(row)
+    }
+
+    /// Why no datagrams of a UDP socket arrive; `None` when they do.
+    fn without_datagrams(&mut self, ip: Ip) -> Result<Option<String>, CheckError> {
+        if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen {
+            return Ok(Some(UNSEEN.to_owned()));
+        }
+        self.apply(&Setting::default())?;
+        let allowed = self.allowed();
+        Ok(match self.exchange.one(&plan::datagram(ip), allowed)? {
+            Outcome::Refused(errno) => {
+                let why = nix::errno::Errno::from_raw(errno).desc();
+                Some(format!("the kernel refuses datagrams of a UDP socket there ({why})"))
+            }
+            Outcome::Wrong(wrong) if wrong.may_be_loss() => Some(KEPT_OUT.to_owned()),
+            // What else is wrong, the cases of the offload show.
+            Outcome::Right | Outcome::Wrong(_) => None,
+        })
     }
 
     /// Frames of exactly the MTU arrive, and the kernel sends none that is longer.
@@ -400,6 +435,11 @@ impl Direction<'_> {
         setting.receive.retain(|feature| !off.contains(feature));
         let mut kinds: Vec<Cases> = right.iter().map(|offload| offload.cases).collect();
         kinds.dedup();
+        for ip in [Ip::V4, Ip::V6] {
+            if kinds.contains(&Cases::Socket(ip)) && self.without_datagrams(ip)?.is_some() {
+                kinds.retain(|kind| *kind != Cases::Socket(ip));
+            }
+        }
         let cases: Vec<Case> = kinds.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
         self.judge(TOGETHER, interface, &setting, &cases)
     }

@@ -131,6 +131,35 @@ fn transmit_segments() -> Vec<Row> {
             Fault::UdpLengthOfSuperFrame,
         ),
         sent(
+            "each datagram of a socket has the UDP length of the super-frame",
+            "uso4-socket",
+            |frames, whole| {
+                let len = whole.bytes.len() - layout(&frames[0]).unwrap().transport_start;
+                for_each_datagram(frames, |bytes, at| put16(bytes, at + 4, len as u16));
+            },
+            Fault::UdpLengthOfSuperFrame,
+        ),
+        sent(
+            "the pseudo-header is not added to the checksums of a socket's datagrams",
+            "uso6-socket",
+            |frames, _| {
+                for frame in frames.iter_mut().filter(|frame| frame[..2] == [0x33, 0x33]) {
+                    checksum_of(frame, |_, transport| transport.checksum());
+                }
+            },
+            Fault::ChecksumWithoutPseudoHeader,
+        ),
+        sent(
+            "the last datagram of a socket is lost",
+            "uso4-socket",
+            |frames, _| {
+                if frames.len() > 1 {
+                    frames.pop();
+                }
+            },
+            Fault::FrameMissing,
+        ),
+        sent(
             "the UDP length is one too much",
             "uso4",
             |frames, _| {

@@ -3,6 +3,7 @@
 use std::io;
 
 pub mod cpu;
+pub mod datagrams;
 pub mod ethtool;
 pub mod link;
 mod netlink;
