@@ -487,6 +487,7 @@ impl fmt::Display for Case {
             (self.folds_to_zero, "a checksum of 0"),
             (self.scattered, "headers not contiguous"),
             (self.way == Way::UdpSocket, "by a UDP socket"),
+            (self.way == Way::TagInSkb && self.vlan.is_some(), "the tag beside the frame"),
         ];
         for (_, note) in notes.iter().filter(|(is_so, _)| *is_so) {
             write!(f, ", {note}")?;

@@ -15,11 +15,13 @@ use offramp_offload::layout::Transport;
 use offramp_offload::meta::RxMeta;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
 use offramp_ports::sys::ethtool::Features;
+use offramp_ports::sys::tags_in_skb::TagsInSkb;
 use offramp_ports::sys::{NetNs, datagrams, link};
 use serde::{Deserialize, Serialize};
 
 use crate::error::CheckError;
 use crate::oracle::Captured;
+use crate::run::DESTINATION;
 
 /// Where `ip netns` keeps its namespaces.
 const NAMESPACES: &str = "/run/netns";
@@ -46,6 +48,8 @@ pub(crate) const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
 pub enum Way {
     /// As it is, by a packet socket with a vnet header.
     PacketSocket,
+    /// The same, and its VLAN tag is moved beside it, as a VLAN interface hands it over.
+    TagInSkb,
     /// Its payload by a UDP socket, whose kernel makes the same headers, but for the IPv4 ID.
     UdpSocket,
 }
@@ -151,6 +155,8 @@ pub struct LocalEnd {
     queue: PacketQueue,
     guard: Option<Guard>,
     features: Features,
+    /// Attached while frames go [`Way::TagInSkb`].
+    tags: Option<TagsInSkb>,
 }
 
 /// The interface and the file of its namespace that `NS/IF` names: NS is a name of `ip netns`, or a path.
@@ -236,7 +242,7 @@ impl LocalEnd {
             mtu: packet.link()?.mtu,
             mac,
         };
-        Ok(Self { description, namespace, packet, queue, guard: Some(guard), features })
+        Ok(Self { description, namespace, packet, queue, guard: Some(guard), features, tags: None })
     }
 
     /// Waits until the link is back.
@@ -261,6 +267,15 @@ impl LocalEnd {
             PortError::Closed(_) => Some(CheckError::WentDown(self.description.name.clone())),
             PortError::Full | PortError::Refused(_) => None,
         }
+    }
+
+    /// Has tags moved beside the frames that leave the interface, or left in them.
+    fn move_tags(&mut self, is_wanted: bool) -> std::io::Result<()> {
+        if is_wanted != self.tags.is_some() {
+            let attach = || TagsInSkb::attach(&self.description.interface, DESTINATION);
+            self.tags = if is_wanted { Some(self.namespace.run(attach)??) } else { None };
+        }
+        Ok(())
     }
 
     /// Hands the payload of a frame to a UDP socket, which makes the frame again.
@@ -326,6 +341,9 @@ impl End for LocalEnd {
         if frame.way == Way::UdpSocket {
             return self.send_by_socket(frame);
         }
+        if let Err(error) = self.move_tags(frame.way == Way::TagInSkb) {
+            return Ok(Err(error.raw_os_error().unwrap_or(Errno::EIO as i32)));
+        }
         let begun = Instant::now();
         loop {
             match self.queue.rx_deliver(&frame.meta, &frame.bytes) {
@@ -366,6 +384,7 @@ impl End for LocalEnd {
     }
 
     fn finish(&mut self) -> Result<Vec<String>, CheckError> {
+        self.tags = None;
         let Some(guard) = self.guard.take() else { return Ok(Vec::new()) };
         Ok(self.namespace.run(|| guard.finish())??)
     }

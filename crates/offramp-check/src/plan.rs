@@ -36,8 +36,8 @@ pub(crate) enum Cases {
     Verdict,
     Coalescing(Protocol),
     Tags,
-    /// None can be sent by a packet socket; why.
-    Unreachable(&'static str),
+    /// As `Tags`, and super-frames, whose tag lies beside them.
+    TagsInSkb,
 }
 
 /// An offload.
@@ -135,10 +135,8 @@ pub(crate) const OFFLOADS: &[Offload] = &[
         name: "tx-vlan",
         side: Side::Transmit,
         features: &["tx-vlan-hw-insert"],
-        needs: &[],
-        cases: Cases::Unreachable(
-            "a packet socket hands tags over inside of the frame; only a VLAN interface asks for it",
-        ),
+        needs: FOR_SEGMENTATION,
+        cases: Cases::TagsInSkb,
     },
     Offload { name: "rx-checksum", side: Side::Receive, features: &["rx-checksum"], needs: &[], cases: Cases::Verdict },
     Offload {
@@ -210,7 +208,7 @@ pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
         Cases::Verdict => verdicts(mtu, depth),
         Cases::Coalescing(protocol) => trains(protocol, mtu, depth),
         Cases::Tags => tagged(mtu),
-        Cases::Unreachable(_) => Vec::new(),
+        Cases::TagsInSkb => tagged_beside(mtu),
     }
 }
 
@@ -254,6 +252,11 @@ pub(crate) fn probe() -> Case {
 /// A datagram of a UDP socket, to see whether any arrives.
 pub(crate) fn datagram(ip: Ip) -> Case {
     Case { way: Way::UdpSocket, ..Case::new(ip, Protocol::Udp, one(64, Checksum::Asked)) }
+}
+
+/// A frame whose tag lies beside it, to see whether the kernel takes it.
+pub(crate) fn tag_in_skb() -> Case {
+    Case { vlan: Some(TAG), way: Way::TagInSkb, ..probe() }
 }
 
 fn one(len: usize, checksum: Checksum) -> Load {
@@ -429,4 +432,11 @@ fn tagged(mtu: usize) -> Vec<Case> {
     let of = |ip, protocol| filling(Case::new(ip, protocol, one(0, Checksum::Complete)), mtu, 0);
     let plain = BOTH.into_iter().flat_map(|ip| [of(ip, Protocol::Tcp), of(ip, Protocol::Udp)]);
     plain.flat_map(|case| tags.map(|vlan| Case { vlan, ..case })).collect()
+}
+
+fn tagged_beside(mtu: usize) -> Vec<Case> {
+    let whole = |case: &Case| super_frame(Case { load: one(0, Checksum::Asked), ..*case }, room(case, mtu), 5, 101);
+    let frames = tagged(mtu);
+    let super_frames: Vec<Case> = frames.iter().filter_map(whole).collect();
+    frames.into_iter().chain(super_frames).map(|case| Case { way: Way::TagInSkb, ..case }).collect()
 }

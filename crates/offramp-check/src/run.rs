@@ -8,7 +8,6 @@ use crate::end::{COALESCES_UDP, End, Offered, Way};
 use crate::error::CheckError;
 use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
 use crate::oracle::Allowed;
-use crate::packet::Ip;
 use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
 
@@ -31,6 +30,10 @@ const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced 
 /// Why datagrams of a socket may be lost where frames of a packet socket are not.
 const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall, or a switch that knows who is in which multicast \
      group, may keep them out";
+
+/// Why no tag can be handed over beside a frame.
+const NO_PROGRAM: &str = "the kernel does not take a BPF program at the interface's egress, which hands tags over as a VLAN \
+     interface does (since Linux 6.6 it can)";
 
 /// Name of the path itself, with every offload off.
 pub const PATH: &str = "path";
@@ -358,11 +361,7 @@ impl Direction<'_> {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotOffered));
         }
         let is_unseen = offload.features.iter().any(|feature| end.offered(feature) == Offered::Unseen);
-        let unreachable = match offload.cases {
-            Cases::Unreachable(why) => Some(why.to_owned()),
-            Cases::Socket(ip) => self.without_datagrams(ip)?,
-            _ => is_unseen.then(|| UNSEEN.to_owned()),
-        };
+        let unreachable = if is_unseen { Some(UNSEEN.to_owned()) } else { self.unreachable(offload.cases)? };
         if let Some(why) = unreachable {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why }));
         }
@@ -379,19 +378,23 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Why no datagrams of a UDP socket arrive; `None` when they do.
-    fn without_datagrams(&mut self, ip: Ip) -> Result<Option<String>, CheckError> {
-        if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen {
-            return Ok(Some(UNSEEN.to_owned()));
-        }
+    /// Why cases that go another way than by a packet socket alone cannot be sent here; `None` when they can.
+    fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
+        let (probe, refuser) = match cases {
+            Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {
+                return Ok(Some(UNSEEN.to_owned()));
+            }
+            Cases::Socket(ip) => (plan::datagram(ip), "the kernel refuses datagrams of a UDP socket there"),
+            Cases::TagsInSkb => (plan::tag_in_skb(), NO_PROGRAM),
+            _ => return Ok(None),
+        };
         self.apply(&Setting::default())?;
         let allowed = self.allowed();
-        Ok(match self.exchange.one(&plan::datagram(ip), allowed)? {
-            Outcome::Refused(errno) => {
-                let why = nix::errno::Errno::from_raw(errno).desc();
-                Some(format!("the kernel refuses datagrams of a UDP socket there ({why})"))
+        Ok(match self.exchange.one(&probe, allowed)? {
+            Outcome::Refused(errno) => Some(format!("{refuser} ({})", nix::errno::Errno::from_raw(errno).desc())),
+            Outcome::Wrong(wrong) if wrong.may_be_loss() && matches!(cases, Cases::Socket(_)) => {
+                Some(KEPT_OUT.to_owned())
             }
-            Outcome::Wrong(wrong) if wrong.may_be_loss() => Some(KEPT_OUT.to_owned()),
             // What else is wrong, the cases of the offload show.
             Outcome::Right | Outcome::Wrong(_) => None,
         })
@@ -435,12 +438,14 @@ impl Direction<'_> {
         setting.receive.retain(|feature| !off.contains(feature));
         let mut kinds: Vec<Cases> = right.iter().map(|offload| offload.cases).collect();
         kinds.dedup();
-        for ip in [Ip::V4, Ip::V6] {
-            if kinds.contains(&Cases::Socket(ip)) && self.without_datagrams(ip)?.is_some() {
-                kinds.retain(|kind| *kind != Cases::Socket(ip));
+        let mut reachable = Vec::new();
+        for kind in kinds {
+            if self.unreachable(kind)?.is_none() {
+                reachable.push(kind);
             }
         }
-        let cases: Vec<Case> = kinds.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
+        let cases: Vec<Case> =
+            reachable.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
         self.judge(TOGETHER, interface, &setting, &cases)
     }
 }

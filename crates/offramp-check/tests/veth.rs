@@ -15,7 +15,7 @@ fn every_offload_of_a_veth_pair_is_right_and_every_setting_is_back() {
     assert_eq!(wrong(&report), "");
     assert_eq!(bed.settings(), before);
     let of = |offload: &str| report.rows.iter().filter(|row| row.offload == offload).collect::<Vec<_>>();
-    let names = "path mtu tx-checksum tso4 tso6 tso-ecn uso4 uso6 uso4-socket uso6-socket rx-checksum together";
+    let names = "path mtu tx-checksum tso4 tso6 tso-ecn uso4 uso6 uso4-socket uso6-socket tx-vlan rx-checksum together";
     for offload in names.split(' ') {
         let rows = of(offload);
         assert_eq!(rows.len(), 2, "{offload}: once in each direction");

@@ -72,6 +72,7 @@ const RECEIVE: u8 = 4;
 const CHECK_LINK: u8 = 5;
 const FINISH: u8 = 6;
 const SEND_BY_SOCKET: u8 = 7;
+const SEND_TAG_IN_SKB: u8 = 8;
 const WELCOME: u8 = 0x81;
 const APPLIED: u8 = 0x82;
 const SENT: u8 = 0x83;
@@ -88,6 +89,7 @@ impl Request {
                 let kind = match frame.way {
                     Way::PacketSocket => SEND,
                     Way::UdpSocket => SEND_BY_SOCKET,
+                    Way::TagInSkb => SEND_TAG_IN_SKB,
                 };
                 message(kind, &[&encode_rx(&frame.meta)[..], &frame.bytes].concat())
             }
@@ -110,8 +112,12 @@ impl Request {
                 let features: Option<Vec<_>> = named.into_iter().map(known).collect();
                 features.map(Self::Apply).ok_or(Malformed("a feature that is not checked"))
             }
-            SEND | SEND_BY_SOCKET => {
-                let way = if *kind == SEND { Way::PacketSocket } else { Way::UdpSocket };
+            SEND | SEND_BY_SOCKET | SEND_TAG_IN_SKB => {
+                let way = match *kind {
+                    SEND => Way::PacketSocket,
+                    SEND_BY_SOCKET => Way::UdpSocket,
+                    _ => Way::TagInSkb,
+                };
                 captured(body).map(|frame| Self::Send(Outgoing { way, bytes: frame.bytes, meta: frame.meta }))
             }
             RECEIVE => {
@@ -264,6 +270,7 @@ mod tests {
             Request::Apply(vec![("rx-gro", true), ("tx-udp-segmentation", false)]),
             Request::Send(Outgoing { way: Way::PacketSocket, bytes: partial.bytes.clone(), meta: partial.meta }),
             Request::Send(Outgoing { way: Way::UdpSocket, bytes: partial.bytes.clone(), meta: partial.meta }),
+            Request::Send(Outgoing { way: Way::TagInSkb, bytes: partial.bytes.clone(), meta: partial.meta }),
             Request::Receive(Duration::from_millis(250)),
             Request::CheckLink,
             Request::Finish,
@@ -297,7 +304,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(kind in prop_oneof![any::<u8>(), 1..8u8, 0x81..0x86u8], body: Vec<u8>) {
+        fn any_bytes_are_read_or_refused(kind in prop_oneof![any::<u8>(), 1..9u8, 0x81..0x86u8], body: Vec<u8>) {
             let message = message(kind, &body);
             let _ = (Request::decode(&message), Answer::decode(&message));
         }

@@ -179,7 +179,7 @@ fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     let is_small = frame.meta.segmentation.is_some_and(|segmentation| segmentation.size < SEGMENT_LEN_MIN);
     let station = Identity::and_station(&frame.bytes).map(|(_, station)| station);
     let is_handed_over_right = match frame.way {
-        Way::PacketSocket => station == Some(Station::Nobody),
+        Way::PacketSocket | Way::TagInSkb => station == Some(Station::Nobody),
         // Somebody may be in the group: nothing but discard is for them.
         Way::UdpSocket => station == Some(Station::Group) && is_to_discard(&frame.bytes),
     };

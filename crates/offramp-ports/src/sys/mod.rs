@@ -12,6 +12,7 @@ pub mod privilege;
 pub mod rps;
 pub mod sandbox;
 pub mod socket_file;
+pub mod tags_in_skb;
 pub mod xstate;
 
 pub use netns::{NetNs, confine};
