@@ -7,7 +7,8 @@ use std::fmt;
 
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 
-use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol};
+use crate::end::Way;
+use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol, Station};
 
 /// Bytes of an Ethernet header without a tag.
 const ETHERNET_LEN: usize = 14;
@@ -168,6 +169,8 @@ pub struct Case {
     pub folds_to_zero: bool,
     /// The vnet header says that the Ethernet header alone is contiguous: the others may lie in other pages.
     pub scattered: bool,
+    /// How it is handed over.
+    pub way: Way,
     /// What is sent.
     pub load: Load,
 }
@@ -221,6 +224,7 @@ impl Case {
             sequence: 0x0102_0304,
             folds_to_zero: false,
             scattered: false,
+            way: Way::PacketSocket,
             load,
         }
     }
@@ -232,15 +236,18 @@ impl Case {
     }
 
     fn headers(&self, addressing: &Addressing, identity: Identity) -> Headers {
+        let is_of_socket = self.way == Way::UdpSocket;
         Headers {
-            destination: addressing.destination,
+            destination: if is_of_socket { identity.group(self.ip) } else { addressing.destination },
             source: addressing.source,
             vlan: self.vlan,
             ip: self.ip,
             protocol: self.protocol,
             identity,
+            station: if is_of_socket { Station::Group } else { Station::Nobody },
             class: 0,
-            hops: 64,
+            // A socket's to a group stay on the link.
+            hops: if is_of_socket { 1 } else { 64 },
             ip_id: self.ip_id,
             ip_options: self.ip_options,
             sequence: self.sequence,
@@ -479,6 +486,8 @@ impl fmt::Display for Case {
             (self.sequence > u32::MAX - 65_536, "the sequence number wraps"),
             (self.folds_to_zero, "a checksum of 0"),
             (self.scattered, "headers not contiguous"),
+            (self.way == Way::UdpSocket, "by a UDP socket"),
+            (self.way == Way::TagInSkb && self.vlan.is_some(), "the tag beside the frame"),
         ];
         for (_, note) in notes.iter().filter(|(is_so, _)| *is_so) {
             write!(f, ", {note}")?;

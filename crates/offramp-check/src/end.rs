@@ -1,5 +1,6 @@
 //! One end of the path that is checked: an interface whose features are switched, where frames are sent and captured.
 
+use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,14 +10,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_lab::device::{Change, Guard};
 use offramp_offload::caps::Offloads;
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::Transport;
 use offramp_offload::meta::RxMeta;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
 use offramp_ports::sys::ethtool::Features;
-use offramp_ports::sys::{NetNs, link};
+use offramp_ports::sys::tags_in_skb::TagsInSkb;
+use offramp_ports::sys::{NetNs, datagrams, link};
 use serde::{Deserialize, Serialize};
 
 use crate::error::CheckError;
 use crate::oracle::Captured;
+use crate::run::DESTINATION;
 
 /// Where `ip netns` keeps its namespaces.
 const NAMESPACES: &str = "/run/netns";
@@ -33,12 +38,27 @@ const SETTLE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at a link.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
+/// Traffic class and flow label in the first word of an IPv6 header.
+const FLOW_INFO: u32 = 0x0fff_ffff;
 /// The feature that makes super-frames of received UDP.
-const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
+pub(crate) const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
+
+/// How a frame is handed to the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// As it is, by a packet socket with a vnet header.
+    PacketSocket,
+    /// The same, and its VLAN tag is moved beside it, as a VLAN interface hands it over.
+    TagInSkb,
+    /// Its payload by a UDP socket, whose kernel makes the same headers, but for the IPv4 ID.
+    UdpSocket,
+}
 
 /// A frame to be sent, and what is asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
+    /// How.
+    pub way: Way,
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// What is asked, as an adapter would report it: a partial checksum, a segmentation, and how many bytes are contiguous.
@@ -135,6 +155,8 @@ pub struct LocalEnd {
     queue: PacketQueue,
     guard: Option<Guard>,
     features: Features,
+    /// Attached while frames go [`Way::TagInSkb`].
+    tags: Option<TagsInSkb>,
 }
 
 /// The interface and the file of its namespace that `NS/IF` names: NS is a name of `ip netns`, or a path.
@@ -144,6 +166,24 @@ fn split_name(name: &str) -> (Option<PathBuf>, &str) {
         Some((namespace, interface)) if namespace.contains('/') => (Some(namespace.into()), interface),
         Some((namespace, interface)) => (Some(Path::new(NAMESPACES).join(namespace)), interface),
     }
+}
+
+/// Source, destination and payload of a UDP frame.
+pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
+    let mut bytes = frame.to_vec();
+    let parsed = Frame::received(&mut bytes);
+    let layout = *parsed.layout().ok().filter(|layout| layout.transport == Transport::Udp)?;
+    let (from, to) = parsed.addresses().split_at(parsed.addresses().len() / 2);
+    let word =
+        |at: usize| u16::from_be_bytes([frame[layout.transport_start + at], frame[layout.transport_start + at + 1]]);
+    // In network byte order, as the kernel's structure has it.
+    let flow_info =
+        frame[layout.network_start..].first_chunk::<4>().map(|word| u32::from_be_bytes(*word) & FLOW_INFO)?.to_be();
+    let address = |bytes: &[u8], port| match <[u8; 4]>::try_from(bytes) {
+        Ok(v4) => Some(SocketAddr::from((v4, port))),
+        Err(_) => Some(SocketAddrV6::new(<[u8; 16]>::try_from(bytes).ok()?.into(), port, flow_info, 0).into()),
+    };
+    Some((address(from, word(0))?, address(to, word(2))?, &frame[layout.payload_start..layout.packet_end]))
 }
 
 impl LocalEnd {
@@ -202,7 +242,7 @@ impl LocalEnd {
             mtu: packet.link()?.mtu,
             mac,
         };
-        Ok(Self { description, namespace, packet, queue, guard: Some(guard), features })
+        Ok(Self { description, namespace, packet, queue, guard: Some(guard), features, tags: None })
     }
 
     /// Waits until the link is back.
@@ -226,6 +266,29 @@ impl LocalEnd {
         match error {
             PortError::Closed(_) => Some(CheckError::WentDown(self.description.name.clone())),
             PortError::Full | PortError::Refused(_) => None,
+        }
+    }
+
+    /// Has tags moved beside the frames that leave the interface, or left in them.
+    fn move_tags(&mut self, is_wanted: bool) -> std::io::Result<()> {
+        if is_wanted != self.tags.is_some() {
+            let attach = || TagsInSkb::attach(&self.description.interface, DESTINATION);
+            self.tags = if is_wanted { Some(self.namespace.run(attach)??) } else { None };
+        }
+        Ok(())
+    }
+
+    /// Hands the payload of a frame to a UDP socket, which makes the frame again.
+    fn send_by_socket(&self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
+        let Some((from, to, payload)) = datagrams_of(&frame.bytes) else { return Ok(Err(Errno::EINVAL as i32)) };
+        let size = frame.meta.segmentation.map(|segmentation| segmentation.size);
+        let interface = &self.description.interface;
+        let sent = self.namespace.run(|| datagrams::send_to_group(interface, from, to, size, payload))?;
+        match sent.map_err(|error| error.raw_os_error().unwrap_or(Errno::EIO as i32)) {
+            Err(errno) if errno == Errno::ENODEV as i32 || errno == Errno::ENETDOWN as i32 => {
+                Err(CheckError::WentDown(self.description.name.clone()))
+            }
+            sent => Ok(sent),
         }
     }
 
@@ -275,6 +338,12 @@ impl End for LocalEnd {
     }
 
     fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
+        if frame.way == Way::UdpSocket {
+            return self.send_by_socket(frame);
+        }
+        if let Err(error) = self.move_tags(frame.way == Way::TagInSkb) {
+            return Ok(Err(error.raw_os_error().unwrap_or(Errno::EIO as i32)));
+        }
         let begun = Instant::now();
         loop {
             match self.queue.rx_deliver(&frame.meta, &frame.bytes) {
@@ -315,6 +384,7 @@ impl End for LocalEnd {
     }
 
     fn finish(&mut self) -> Result<Vec<String>, CheckError> {
+        self.tags = None;
         let Some(guard) = self.guard.take() else { return Ok(Vec::new()) };
         Ok(self.namespace.run(|| guard.finish())??)
     }

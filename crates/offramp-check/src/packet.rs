@@ -20,8 +20,8 @@ const DONT_FRAGMENT: u16 = 0x4000;
 const DESTINATION_OPTIONS: u8 = 60;
 /// IPv4's one-byte option that does nothing (RFC 791 3.1).
 const NO_OPERATION: u8 = 1;
-/// Ports of every frame: discard, and one of the range for private use (RFC 6335 6).
-const PORTS: [u16; 2] = [49_209, 9];
+/// Ports of every frame: one of the range for private use (RFC 6335 6), and discard.
+pub(crate) const PORTS: [u16; 2] = [49_209, 9];
 
 /// Version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,34 +67,68 @@ pub(crate) struct Identity {
 const RANGE_V4: [[u8; 2]; 2] = [[198, 18], [198, 19]];
 /// IPv6 addresses are unique local ones (RFC 4193): `fd00::/8`.
 const RANGE_V6: [u8; 14] = [0xfd, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70, 0, 0, 0, 0, 0, 0, 0];
+/// IPv4 multicast groups of the organization-local scope that nobody assigned (RFC 2365 6.2): `239.194.0.0/16`.
+const GROUPS_V4: [u8; 2] = [239, 194];
+/// IPv6 multicast groups of the link that nobody assigned (RFC 4291 2.7): `ff12::/16`.
+const GROUPS_V6: [u8; 14] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70];
+
+/// Whom a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Station {
+    /// An Ethernet address that is nobody's.
+    Nobody,
+    /// A multicast group that nobody is in. A socket reaches it without route and neighbour.
+    Group,
+}
 
 impl Identity {
     /// Source and destination, side by side.
-    fn addresses(self, ip: Ip) -> Vec<u8> {
+    fn addresses(self, ip: Ip, station: Station) -> Vec<u8> {
         let words = [self.case, self.run].map(u16::to_be_bytes);
+        let to_v4 = if station == Station::Group { GROUPS_V4 } else { RANGE_V4[1] };
+        let to_v6 = if station == Station::Group { GROUPS_V6 } else { RANGE_V6 };
         match ip {
-            Ip::V4 => [RANGE_V4[0], words[0], RANGE_V4[1], words[1]].concat(),
-            Ip::V6 => [&RANGE_V6[..], &words[0], &RANGE_V6, &words[1]].concat(),
+            Ip::V4 => [RANGE_V4[0], words[0], to_v4, words[1]].concat(),
+            Ip::V6 => [&RANGE_V6[..], &words[0], &to_v6, &words[1]].concat(),
         }
     }
 
-    /// What the addresses of a frame say; `None` of a frame that is not one of ours. Nothing else in it need be right.
+    /// The Ethernet address of the group (RFC 1112 6.4, RFC 2464 7).
+    pub(crate) fn group(self, ip: Ip) -> [u8; 6] {
+        let [a, b] = self.run.to_be_bytes();
+        match ip {
+            Ip::V4 => [0x01, 0x00, 0x5e, GROUPS_V4[1] & 0x7f, a, b],
+            Ip::V6 => [0x33, 0x33, GROUPS_V6[12], GROUPS_V6[13], a, b],
+        }
+    }
+
+    /// What the IP addresses of a frame say; `None` of a frame that is not one of ours. Nothing else in it need be right.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
+        Self::and_station(frame).map(|(identity, _)| identity)
+    }
+
+    /// As [`Identity::of`], and the Ethernet address for which such a frame is.
+    pub(crate) fn and_station(frame: &[u8]) -> Option<(Self, Station)> {
         let at = offramp_offload::layout::link_header_len(frame).ok()?;
-        let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        match frame.get(at)? >> 4 {
+        let word = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
+        let (case, to_nobody, to_group, run) = match frame.get(at)? >> 4 {
             4 => {
-                let addresses = frame.get(at + 12..at + 20)?;
-                let is_ours = addresses[..2] == RANGE_V4[0] && addresses[4..6] == RANGE_V4[1];
-                is_ours.then(|| Self { case: word(addresses, 2), run: word(addresses, 6) })
+                let [range, case, to, run] = [12, 14, 16, 18].map(|field| frame.get(at + field..at + field + 2));
+                (case.filter(|_| range == Some(&RANGE_V4[0])), to == Some(&RANGE_V4[1]), to == Some(&GROUPS_V4), run)
             }
             6 => {
-                let addresses = frame.get(at + 8..at + 40)?;
-                let is_ours = addresses[..14] == RANGE_V6 && addresses[16..30] == RANGE_V6;
-                is_ours.then(|| Self { case: word(addresses, 14), run: word(addresses, 30) })
+                let (from, to) = (frame.get(at + 8..at + 24)?, frame.get(at + 24..at + 40)?);
+                let case = from.strip_prefix(&RANGE_V6);
+                (case, to.starts_with(&RANGE_V6), to.starts_with(&GROUPS_V6), to.get(14..))
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        let station = match (to_nobody, to_group) {
+            (true, _) => Station::Nobody,
+            (_, true) => Station::Group,
+            _ => return None,
+        };
+        Some((Self { case: word(case?), run: word(run?) }, station))
     }
 }
 
@@ -108,6 +142,7 @@ pub(crate) struct Headers {
     pub ip: Ip,
     pub protocol: Protocol,
     pub identity: Identity,
+    pub station: Station,
     /// IPv4 type of service, IPv6 traffic class.
     pub class: u8,
     /// IPv4 TTL, IPv6 hop limit.
@@ -178,7 +213,7 @@ impl Headers {
         header.extend(self.ip_id.to_be_bytes());
         header.extend(DONT_FRAGMENT.to_be_bytes());
         header.extend([self.hops, protocol_number(self.protocol), 0, 0]);
-        header.extend(self.identity.addresses(Ip::V4));
+        header.extend(self.identity.addresses(Ip::V4, self.station));
         header.resize(header_len, NO_OPERATION);
         let checksum = !ones_complement_sum(&[&header]);
         header[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -192,7 +227,7 @@ impl Headers {
         header.extend((6u32 << 28 | u32::from(self.class) << 20 | 0x5_1a7e).to_be_bytes());
         header.extend(((extension_len + transport_len) as u16).to_be_bytes());
         header.extend([if extension_len > 0 { DESTINATION_OPTIONS } else { protocol }, self.hops]);
-        header.extend(self.identity.addresses(Ip::V6));
+        header.extend(self.identity.addresses(Ip::V6, self.station));
         if let Some(padding) = extension_len.checked_sub(4) {
             // PadN fills the header (RFC 8200 4.2).
             header.extend([protocol, self.ip_options - 1, 1, padding as u8]);
@@ -233,7 +268,7 @@ impl Headers {
 
     /// The pseudo-header (RFC 9293 3.1, RFC 768, RFC 8200 8.1) for a segment of that length.
     pub(crate) fn pseudo_header(&self, transport_len: usize) -> Vec<u8> {
-        let mut pseudo = self.identity.addresses(self.ip);
+        let mut pseudo = self.identity.addresses(self.ip, self.station);
         pseudo.extend((transport_len as u32).to_be_bytes());
         pseudo.extend([0, protocol_number(self.protocol)]);
         pseudo

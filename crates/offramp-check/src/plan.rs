@@ -1,6 +1,7 @@
 //! Which offloads are checked, with which cases, and which features of the two interfaces are on meanwhile. Data alone.
 
 use crate::case::{Case, Checksum, Load, TcpOptions, Train};
+use crate::end::Way;
 use crate::packet::{Ip, Protocol};
 use strum::VariantArray;
 
@@ -27,14 +28,16 @@ pub enum Side {
 pub(crate) enum Cases {
     Checksum,
     Segmentation(Ip, Protocol),
+    /// Of UDP, by a socket (`UDP_SEGMENT`).
+    Socket(Ip),
     /// As `Segmentation`, with CWR.
     Ecn,
     Scatter,
     Verdict,
     Coalescing(Protocol),
     Tags,
-    /// None can be sent by a packet socket; why.
-    Unreachable(&'static str),
+    /// As `Tags`, and super-frames, whose tag lies beside them.
+    TagsInSkb,
 }
 
 /// An offload.
@@ -50,7 +53,7 @@ pub(crate) struct Offload {
     pub cases: Cases,
 }
 
-const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
+pub(crate) const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 const FOR_SEGMENTATION: &[&str] =
     &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6", "tx-scatter-gather"];
 const FOR_VARIANTS: &[&str] = &[
@@ -115,13 +118,25 @@ pub(crate) const OFFLOADS: &[Offload] = &[
         cases: Cases::Segmentation(Ip::V6, Protocol::Udp),
     },
     Offload {
+        name: "uso4-socket",
+        side: Side::Transmit,
+        features: &["tx-udp-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Socket(Ip::V4),
+    },
+    Offload {
+        name: "uso6-socket",
+        side: Side::Transmit,
+        features: &["tx-udp-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Socket(Ip::V6),
+    },
+    Offload {
         name: "tx-vlan",
         side: Side::Transmit,
         features: &["tx-vlan-hw-insert"],
-        needs: &[],
-        cases: Cases::Unreachable(
-            "a packet socket hands tags over inside of the frame; only a VLAN interface asks for it",
-        ),
+        needs: FOR_SEGMENTATION,
+        cases: Cases::TagsInSkb,
     },
     Offload { name: "rx-checksum", side: Side::Receive, features: &["rx-checksum"], needs: &[], cases: Cases::Verdict },
     Offload {
@@ -187,12 +202,13 @@ pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
     match cases {
         Cases::Checksum => checksums(mtu, depth),
         Cases::Segmentation(ip, protocol) => super_frames(ip, protocol, mtu, depth),
+        Cases::Socket(ip) => by_socket(ip, mtu, depth),
         Cases::Ecn => ecn(mtu),
         Cases::Scatter => scattered(mtu, depth),
         Cases::Verdict => verdicts(mtu, depth),
         Cases::Coalescing(protocol) => trains(protocol, mtu, depth),
         Cases::Tags => tagged(mtu),
-        Cases::Unreachable(_) => Vec::new(),
+        Cases::TagsInSkb => tagged_beside(mtu),
     }
 }
 
@@ -231,6 +247,16 @@ pub(crate) fn too_long(mtu: usize) -> Case {
 /// A frame without anything special, to see whether any arrives.
 pub(crate) fn probe() -> Case {
     Case::new(Ip::V4, Protocol::Udp, one(64, Checksum::Complete))
+}
+
+/// A datagram of a UDP socket, to see whether any arrives.
+pub(crate) fn datagram(ip: Ip) -> Case {
+    Case { way: Way::UdpSocket, ..Case::new(ip, Protocol::Udp, one(64, Checksum::Asked)) }
+}
+
+/// A frame whose tag lies beside it, to see whether the kernel takes it.
+pub(crate) fn tag_in_skb() -> Case {
+    Case { vlan: Some(TAG), way: Way::TagInSkb, ..probe() }
 }
 
 fn one(len: usize, checksum: Checksum) -> Load {
@@ -304,6 +330,16 @@ fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
         Case { ip_options: if plain.ip == Ip::V4 { 10 } else { 3 }, ..usual },
     ];
     variants.into_iter().filter_map(|case| super_frame(case, room(&case, mtu), 5, 101)).collect()
+}
+
+/// Super-frames whose headers the kernel makes: without tag, options and IDs that wrap.
+fn by_socket(ip: Ip, mtu: usize, depth: Depth) -> Vec<Case> {
+    let cases = super_frames(ip, Protocol::Udp, mtu, depth).into_iter();
+    let plain = cases.filter(|case| case.ip_options == 0 && !case.scattered && case.ip_id == datagram(ip).ip_id);
+    plain
+        .filter(|case| depth == Depth::Quick || case.vlan.is_none())
+        .map(|case| Case { vlan: None, way: Way::UdpSocket, ..case })
+        .collect()
 }
 
 fn ecn(mtu: usize) -> Vec<Case> {
@@ -396,4 +432,11 @@ fn tagged(mtu: usize) -> Vec<Case> {
     let of = |ip, protocol| filling(Case::new(ip, protocol, one(0, Checksum::Complete)), mtu, 0);
     let plain = BOTH.into_iter().flat_map(|ip| [of(ip, Protocol::Tcp), of(ip, Protocol::Udp)]);
     plain.flat_map(|case| tags.map(|vlan| Case { vlan, ..case })).collect()
+}
+
+fn tagged_beside(mtu: usize) -> Vec<Case> {
+    let whole = |case: &Case| super_frame(Case { load: one(0, Checksum::Asked), ..*case }, room(case, mtu), 5, 101);
+    let frames = tagged(mtu);
+    let super_frames: Vec<Case> = frames.iter().filter_map(whole).collect();
+    frames.into_iter().chain(super_frames).map(|case| Case { way: Way::TagInSkb, ..case }).collect()
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::case::{Addressing, Case};
-use crate::end::{End, Offered};
+use crate::end::{COALESCES_UDP, End, Offered, Way};
 use crate::error::CheckError;
 use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
 use crate::oracle::Allowed;
@@ -26,6 +26,14 @@ const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
 /// Why an offload is not reachable that makes what the kernel cannot hand over.
 const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (since Linux 6.2 it can)";
+
+/// Why datagrams of a socket may be lost where frames of a packet socket are not.
+const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall, or a switch that knows who is in which multicast \
+     group, may keep them out";
+
+/// Why no tag can be handed over beside a frame.
+const NO_PROGRAM: &str = "the kernel does not take a BPF program at the interface's egress, which hands tags over as a VLAN \
+     interface does (since Linux 6.6 it can)";
 
 /// Name of the path itself, with every offload off.
 pub const PATH: &str = "path";
@@ -302,8 +310,8 @@ impl Direction<'_> {
 
     /// Repeats a wrong case with the software path on one side.
     fn blame(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<Blame, CheckError> {
-        let in_software = Setting::default();
-        let sender_off = Setting { transmit: Vec::new(), ..setting.clone() };
+        let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
+        let sender_off = Setting { transmit: in_software.transmit.clone(), ..setting.clone() };
         let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
         if self.is_right(case, setting, repeats)? {
             return Ok(Blame::Unrepeatable);
@@ -317,6 +325,17 @@ impl Direction<'_> {
             (false, false) if self.is_right(case, &in_software, repeats)? => Blame::Both,
             (false, false) => Blame::Path,
         })
+    }
+
+    /// What the sender must have on: before Linux 6.11 a socket has datagrams segmented only where the interface checksums.
+    fn least_for(&mut self, case: &Case) -> Result<Vec<&'static str>, CheckError> {
+        if case.way != Way::UdpSocket {
+            return Ok(Vec::new());
+        }
+        self.apply(&Setting::default())?;
+        let allowed = self.allowed();
+        let is_refused = matches!(self.exchange.one(case, allowed)?, Outcome::Refused(_));
+        Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
     }
 
     /// Whether a case is right each time that it is sent.
@@ -342,12 +361,9 @@ impl Direction<'_> {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotOffered));
         }
         let is_unseen = offload.features.iter().any(|feature| end.offered(feature) == Offered::Unseen);
-        let unreachable = match offload.cases {
-            Cases::Unreachable(why) => Some(why),
-            _ => is_unseen.then_some(UNSEEN),
-        };
+        let unreachable = if is_unseen { Some(UNSEEN.to_owned()) } else { self.unreachable(offload.cases)? };
         if let Some(why) = unreachable {
-            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why: why.to_owned() }));
+            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why }));
         }
         let cases = plan::cases(offload.cases, mtu, self.config.depth);
         let mut row = self.judge(offload.name, &interface, &Setting::alone(offload), &cases)?;
@@ -360,6 +376,28 @@ impl Direction<'_> {
                 Verdict::NotReachable { why: "nothing arrived coalesced; all that arrived was right".to_owned() };
         }
         Ok(row)
+    }
+
+    /// Why cases that go another way than by a packet socket alone cannot be sent here; `None` when they can.
+    fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
+        let (probe, refuser) = match cases {
+            Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {
+                return Ok(Some(UNSEEN.to_owned()));
+            }
+            Cases::Socket(ip) => (plan::datagram(ip), "the kernel refuses datagrams of a UDP socket there"),
+            Cases::TagsInSkb => (plan::tag_in_skb(), NO_PROGRAM),
+            _ => return Ok(None),
+        };
+        self.apply(&Setting::default())?;
+        let allowed = self.allowed();
+        Ok(match self.exchange.one(&probe, allowed)? {
+            Outcome::Refused(errno) => Some(format!("{refuser} ({})", nix::errno::Errno::from_raw(errno).desc())),
+            Outcome::Wrong(wrong) if wrong.may_be_loss() && matches!(cases, Cases::Socket(_)) => {
+                Some(KEPT_OUT.to_owned())
+            }
+            // What else is wrong, the cases of the offload show.
+            Outcome::Right | Outcome::Wrong(_) => None,
+        })
     }
 
     /// Frames of exactly the MTU arrive, and the kernel sends none that is longer.
@@ -400,7 +438,14 @@ impl Direction<'_> {
         setting.receive.retain(|feature| !off.contains(feature));
         let mut kinds: Vec<Cases> = right.iter().map(|offload| offload.cases).collect();
         kinds.dedup();
-        let cases: Vec<Case> = kinds.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
+        let mut reachable = Vec::new();
+        for kind in kinds {
+            if self.unreachable(kind)?.is_none() {
+                reachable.push(kind);
+            }
+        }
+        let cases: Vec<Case> =
+            reachable.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
         self.judge(TOGETHER, interface, &setting, &cases)
     }
 }

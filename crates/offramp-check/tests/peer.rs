@@ -130,11 +130,13 @@ fn what_is_no_request_is_refused_with_a_reason_and_the_next_client_is_served() {
     assert!(server.say(&message(99, b"?")).contains("a request of an unknown kind"));
     // No answer: the connection is closed before that much is read.
     assert_eq!(server.say(&u32::MAX.to_be_bytes()), "");
-    let hello = message(1, &1u16.to_be_bytes());
+    let hello = message(1, &2u16.to_be_bytes());
     let feature = message(2, br#"[["loopback", true]]"#);
     assert!(server.say(&[hello.clone(), feature].concat()).contains("a feature that is not checked"));
     let broadcast = message(3, &[[0; 12].as_slice(), &[0xff; 60]].concat());
-    assert!(server.say(&[hello, broadcast].concat()).contains("a frame that is not one of a check"));
+    assert!(server.say(&[hello.clone(), broadcast].concat()).contains("a frame that is not one of a check"));
+    let datagram = message(7, &[[0; 12].as_slice(), &[0; 60]].concat());
+    assert!(server.say(&[hello, datagram].concat()).contains("a frame that is not one of a check"));
     assert!(server.connect().is_ok());
 }
 

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx, encode_rx};
 use serde::{Deserialize, Serialize};
 
-use crate::end::{Offered, Outgoing};
+use crate::end::{Offered, Outgoing, Way};
 use crate::oracle::Captured;
 use crate::plan::{self, Side};
 
 /// Version of the protocol; both ends must have the same.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// Longest message, in bytes: a frame of 128 KiB and others beside it.
 pub(super) const LEN_MAX: usize = 320 << 10;
 /// Bytes of frames after which an answer is full.
@@ -71,6 +71,8 @@ const SEND: u8 = 3;
 const RECEIVE: u8 = 4;
 const CHECK_LINK: u8 = 5;
 const FINISH: u8 = 6;
+const SEND_BY_SOCKET: u8 = 7;
+const SEND_TAG_IN_SKB: u8 = 8;
 const WELCOME: u8 = 0x81;
 const APPLIED: u8 = 0x82;
 const SENT: u8 = 0x83;
@@ -83,7 +85,14 @@ impl Request {
         match self {
             Self::Hello { version } => message(HELLO, &version.to_be_bytes()),
             Self::Apply(features) => message(APPLY, &json(features)),
-            Self::Send(frame) => message(SEND, &[&encode_rx(&frame.meta)[..], &frame.bytes].concat()),
+            Self::Send(frame) => {
+                let kind = match frame.way {
+                    Way::PacketSocket => SEND,
+                    Way::UdpSocket => SEND_BY_SOCKET,
+                    Way::TagInSkb => SEND_TAG_IN_SKB,
+                };
+                message(kind, &[&encode_rx(&frame.meta)[..], &frame.bytes].concat())
+            }
             Self::Receive(wait) => message(RECEIVE, &(wait.as_micros().min(u128::from(u32::MAX)) as u32).to_be_bytes()),
             Self::CheckLink => message(CHECK_LINK, &[]),
             Self::Finish => message(FINISH, &[]),
@@ -103,7 +112,14 @@ impl Request {
                 let features: Option<Vec<_>> = named.into_iter().map(known).collect();
                 features.map(Self::Apply).ok_or(Malformed("a feature that is not checked"))
             }
-            SEND => captured(body).map(|frame| Self::Send(Outgoing { bytes: frame.bytes, meta: frame.meta })),
+            SEND | SEND_BY_SOCKET | SEND_TAG_IN_SKB => {
+                let way = match *kind {
+                    SEND => Way::PacketSocket,
+                    SEND_BY_SOCKET => Way::UdpSocket,
+                    _ => Way::TagInSkb,
+                };
+                captured(body).map(|frame| Self::Send(Outgoing { way, bytes: frame.bytes, meta: frame.meta }))
+            }
             RECEIVE => {
                 let usecs = <[u8; 4]>::try_from(body).map_err(|_| Malformed("a capture without a time"))?;
                 Ok(Self::Receive(Duration::from_micros(u32::from_be_bytes(usecs).into()).min(WAIT_MAX)))
@@ -252,7 +268,9 @@ mod tests {
         for request in [
             Request::Hello { version: VERSION },
             Request::Apply(vec![("rx-gro", true), ("tx-udp-segmentation", false)]),
-            Request::Send(Outgoing { bytes: partial.bytes.clone(), meta: partial.meta }),
+            Request::Send(Outgoing { way: Way::PacketSocket, bytes: partial.bytes.clone(), meta: partial.meta }),
+            Request::Send(Outgoing { way: Way::UdpSocket, bytes: partial.bytes.clone(), meta: partial.meta }),
+            Request::Send(Outgoing { way: Way::TagInSkb, bytes: partial.bytes.clone(), meta: partial.meta }),
             Request::Receive(Duration::from_millis(250)),
             Request::CheckLink,
             Request::Finish,
@@ -286,7 +304,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(kind in prop_oneof![any::<u8>(), 1..7u8, 0x81..0x86u8], body: Vec<u8>) {
+        fn any_bytes_are_read_or_refused(kind in prop_oneof![any::<u8>(), 1..9u8, 0x81..0x86u8], body: Vec<u8>) {
             let message = message(kind, &body);
             let _ = (Request::decode(&message), Answer::decode(&message));
         }

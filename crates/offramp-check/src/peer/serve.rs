@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::message::{self, Answer, FRAMES_LEN, Request, STOP_INTERVAL, VERSION, Welcome};
-use crate::end::{End, LocalEnd, Outgoing};
+use crate::end::{End, LocalEnd, Outgoing, Way, datagrams_of};
 use crate::error::CheckError;
-use crate::packet::Identity;
+use crate::packet::{Identity, Ip, PORTS, Station};
 use crate::plan::{self, Side};
 use crate::run::DESTINATION;
 
@@ -164,21 +164,36 @@ fn answer_of(end: &mut LocalEnd, request: Request) -> Result<Answer, CheckError>
     }
 }
 
-/// A frame of a check: to nobody's Ethernet address, between the addresses of the ranges for measurements.
+/// A frame of a check: between its addresses, to nobody's Ethernet address or that of a group.
 fn is_of_a_check(frame: &[u8]) -> bool {
-    frame.starts_with(&DESTINATION) && Identity::of(frame).is_some()
+    let is_for = |to: [u8; 6]| frame.starts_with(&to);
+    match Identity::and_station(frame) {
+        Some((_, Station::Nobody)) => is_for(DESTINATION),
+        Some((identity, Station::Group)) => is_for(identity.group(Ip::V4)) || is_for(identity.group(Ip::V6)),
+        None => false,
+    }
 }
 
 /// Refuses what is no frame of a check: the server must not send anything else for a stranger.
 fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     let is_small = frame.meta.segmentation.is_some_and(|segmentation| segmentation.size < SEGMENT_LEN_MIN);
+    let station = Identity::and_station(&frame.bytes).map(|(_, station)| station);
+    let is_handed_over_right = match frame.way {
+        Way::PacketSocket | Way::TagInSkb => station == Some(Station::Nobody),
+        // Somebody may be in the group: nothing but discard is for them.
+        Way::UdpSocket => station == Some(Station::Group) && is_to_discard(&frame.bytes),
+    };
     let reason = match () {
-        () if !is_of_a_check(&frame.bytes) => "a frame that is not one of a check",
+        () if !is_of_a_check(&frame.bytes) || !is_handed_over_right => "a frame that is not one of a check",
         () if frame.bytes[6..12] != own => "a frame with another source than the interface's address",
         () if is_small => "a request for segments that are too small",
         () => return Ok(()),
     };
     Err(CheckError::Client(format!("it handed over {reason}")))
+}
+
+fn is_to_discard(frame: &[u8]) -> bool {
+    datagrams_of(frame).is_some_and(|(_, to, _)| to.port() == PORTS[1])
 }
 
 /// Whether an address is reachable from everywhere: neither loopback, private (RFC 1918, RFC 4193), link-local nor for
@@ -201,7 +216,7 @@ fn is_public(address: IpAddr) -> bool {
 mod tests {
     use super::*;
     use crate::case::Addressing;
-    use crate::plan::probe;
+    use crate::plan::{datagram, probe};
     use offramp_offload::meta::{RxMeta, Segmentation, SegmentationKind};
 
     const OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
@@ -209,7 +224,7 @@ mod tests {
     fn frame() -> Outgoing {
         let addressing = Addressing { destination: DESTINATION, source: OWN, seed: 0 };
         let built = probe().build(&addressing, Identity { run: 1, case: 2 });
-        Outgoing { bytes: built.sent[0].bytes.clone(), meta: RxMeta::default() }
+        Outgoing { way: Way::PacketSocket, bytes: built.sent[0].bytes.clone(), meta: RxMeta::default() }
     }
 
     #[test]
@@ -228,6 +243,24 @@ mod tests {
             frame.meta.segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false });
         };
         assert!(changed(small).contains("too small"));
+        assert!(changed(|frame| frame.way = Way::UdpSocket).contains("not one of a check"), "to nobody");
+    }
+
+    #[test]
+    fn a_server_sends_datagrams_to_a_group_by_a_socket_and_to_discard_alone() {
+        let addressing = Addressing { destination: DESTINATION, source: OWN, seed: 0 };
+        for ip in [Ip::V4, Ip::V6] {
+            let built = datagram(ip).build(&addressing, Identity { run: 1, case: 2 });
+            let right = Outgoing { way: Way::UdpSocket, bytes: built.sent[0].bytes.clone(), meta: RxMeta::default() };
+            assert!(check_frame(&right, OWN).is_ok());
+            assert!(check_frame(&Outgoing { way: Way::PacketSocket, ..right.clone() }, OWN).is_err());
+            let port = if ip == Ip::V4 { 14 + 20 + 3 } else { 14 + 40 + 3 };
+            for at in [0, 5, 11, port] {
+                let mut other = right.clone();
+                other.bytes[at] ^= 1;
+                assert!(check_frame(&other, OWN).is_err(), "byte {at}");
+            }
+        }
     }
 
     #[test]

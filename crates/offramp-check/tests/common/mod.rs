@@ -85,7 +85,6 @@ impl Bed {
     pub fn set_up(&self, mtu: u32) {
         for (namespace, name) in self.namespaces.iter().zip(NAMES) {
             let up = || {
-                link::disable_ipv6(name).unwrap();
                 link::set_mtu(name, mtu).unwrap();
                 link::set_up(name).unwrap();
             };

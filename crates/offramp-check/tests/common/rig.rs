@@ -28,12 +28,15 @@ const RECEIVE: [(&str, Offloads); 3] = [
 ];
 /// VLAN stripping: an adapter of ours has none, a planted fault may be in it.
 const STRIPS: &str = "rx-vlan-hw-parse";
+/// VLAN insertion, which a TAP has: what an adapter with a planted fault does wrong then.
+const INSERTS: &str = "tx-vlan-hw-insert";
 
 /// What the adapter of one side is set to.
 #[derive(Debug)]
 pub struct Settings {
     pub control: Arc<PortControl>,
     pub strips: AtomicBool,
+    pub inserts: AtomicBool,
 }
 
 impl Settings {
@@ -65,8 +68,10 @@ impl Rig {
             moderation: ModerationConfig { policy: Policy::Coalescing(moderation), ..ModerationConfig::default() },
             ..AdapterConfig::default()
         };
-        let settings =
-            [0, 1].map(|_| Arc::new(Settings { control: PortControl::new(&config), strips: AtomicBool::new(false) }));
+        let settings = [0, 1].map(|_| {
+            let control = PortControl::new(&config);
+            Arc::new(Settings { control, strips: AtomicBool::new(false), inserts: AtomicBool::new(false) })
+        });
         let ends = cable(&CableConfig { mtu: mtu as usize, ..CableConfig::default() });
         let (mut taps, mut pairs) = (Vec::new(), Vec::new());
         for (side, wire) in [ends.0, ends.1].into_iter().enumerate() {
@@ -131,6 +136,7 @@ impl End for RigEnd {
             std::thread::sleep(Duration::from_millis(5));
             return Ok(());
         }
+        self.settings.inserts.store(features.contains(&(INSERTS, true)), Ordering::Relaxed);
         self.tap.apply(features)
     }
 

@@ -28,10 +28,15 @@ const fn received(name: &'static str, planted: Planted, offload: &'static str, f
     Row { name, planted, offload, fault, blame: Blame::Receiver }
 }
 
+const fn inserted(name: &'static str, change: fn(&mut Vec<u8>), fault: Fault) -> Row {
+    Row { name, planted: Planted::Inserts(change), offload: "tx-vlan", fault, blame: Blame::Sender }
+}
+
 /// Every fault.
 pub fn rows() -> Vec<Row> {
     let mut rows = transmit_checksums();
     rows.extend(transmit_segments());
+    rows.extend(insertion());
     rows.extend(receive());
     rows.push(Row {
         name: "the path decrements the TTL",
@@ -129,6 +134,35 @@ fn transmit_segments() -> Vec<Row> {
                 for_each_datagram(frames, |bytes, at| put16(bytes, at + 4, len as u16));
             },
             Fault::UdpLengthOfSuperFrame,
+        ),
+        sent(
+            "each datagram of a socket has the UDP length of the super-frame",
+            "uso4-socket",
+            |frames, whole| {
+                let len = whole.bytes.len() - layout(&frames[0]).unwrap().transport_start;
+                for_each_datagram(frames, |bytes, at| put16(bytes, at + 4, len as u16));
+            },
+            Fault::UdpLengthOfSuperFrame,
+        ),
+        sent(
+            "the pseudo-header is not added to the checksums of a socket's datagrams",
+            "uso6-socket",
+            |frames, _| {
+                for frame in frames.iter_mut().filter(|frame| frame[..2] == [0x33, 0x33]) {
+                    checksum_of(frame, |_, transport| transport.checksum());
+                }
+            },
+            Fault::ChecksumWithoutPseudoHeader,
+        ),
+        sent(
+            "the last datagram of a socket is lost",
+            "uso4-socket",
+            |frames, _| {
+                if frames.len() > 1 {
+                    frames.pop();
+                }
+            },
+            Fault::FrameMissing,
         ),
         sent(
             "the UDP length is one too much",
@@ -351,6 +385,52 @@ fn transmit_segments() -> Vec<Row> {
                 edit(&mut frames[last], |bytes, at| bytes[at.packet_end - 1] ^= 0x80);
             },
             Fault::Payload,
+        ),
+    ]
+}
+
+fn is_tagged(frame: &[u8]) -> bool {
+    frame[12..14] == [0x81, 0]
+}
+
+fn insertion() -> Vec<Row> {
+    vec![
+        inserted(
+            "the VLAN tag is not inserted",
+            |frame| {
+                if is_tagged(frame) {
+                    frame.drain(12..16);
+                }
+            },
+            Fault::VlanTagLost,
+        ),
+        inserted(
+            "the VLAN tag is inserted twice",
+            |frame| {
+                if is_tagged(frame) {
+                    let tag: Vec<u8> = frame[12..16].to_vec();
+                    frame.splice(12..12, tag);
+                }
+            },
+            Fault::VlanTagChanged,
+        ),
+        inserted(
+            "the VLAN tag is inserted without its priority",
+            |frame| {
+                if is_tagged(frame) {
+                    frame[14] &= 0x0f;
+                }
+            },
+            Fault::VlanTagChanged,
+        ),
+        inserted(
+            "a frame without a VLAN tag gets that of VLAN 0",
+            |frame| {
+                if !is_tagged(frame) {
+                    frame.splice(12..12, [0x81, 0, 0, 0]);
+                }
+            },
+            Fault::VlanTagAdded,
         ),
     ]
 }

@@ -84,7 +84,7 @@ fn what_is_wrong_alone_is_off_when_all_others_are_together() {
     });
     let report = run(&mut rig.ends(), &common::quick(), &AtomicBool::new(false), &mut |_| ()).unwrap();
     let wrong: Vec<_> = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).collect();
-    assert_eq!(wrong.iter().map(|row| row.offload).collect::<Vec<_>>(), ["uso4", "uso6"]);
+    assert_eq!(wrong.iter().map(|row| row.offload).collect::<Vec<_>>(), ["uso4", "uso6", "uso4-socket", "uso6-socket"]);
     assert_eq!(report.commands, ["ethtool -K cka tx-udp-segmentation off"]);
 }
 

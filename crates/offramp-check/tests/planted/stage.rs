@@ -50,6 +50,8 @@ pub enum Planted {
     Receive(Offloads, Receive),
     /// In the VLAN unit of the receive side.
     Strips(Receive),
+    /// In the VLAN unit of the transmit side.
+    Inserts(fn(&mut Vec<u8>)),
     Coalesces(Ignored),
     /// Batches are handed over backwards while coalescing is on.
     Reverses,
@@ -123,6 +125,11 @@ impl HostPort for Stage {
             Planted::Transmit(change) if whole.request != TxMeta::default() => {
                 self.made = done_right(&whole);
                 change(&mut self.made, &whole);
+                self.made.reverse();
+            }
+            Planted::Inserts(change) if self.settings.inserts.load(Ordering::Relaxed) => {
+                self.made = done_right(&whole);
+                self.made.iter_mut().for_each(change);
                 self.made.reverse();
             }
             Planted::Always(change) => {

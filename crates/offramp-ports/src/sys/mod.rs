@@ -3,6 +3,7 @@
 use std::io;
 
 pub mod cpu;
+pub mod datagrams;
 pub mod ethtool;
 pub mod heap;
 pub mod link;
@@ -12,6 +13,7 @@ pub mod privilege;
 pub mod rps;
 pub mod sandbox;
 pub mod socket_file;
+pub mod tags_in_skb;
 pub mod xstate;
 
 pub use netns::{NetNs, confine};

@@ -84,8 +84,6 @@ pub fn run() -> io::Result<()> {
 fn set_up() -> io::Result<()> {
     link::create_veth(VETH[0], VETH[1])?;
     for interface in SERVED {
-        // Its neighbour and router messages would be other traffic. A kernel without IPv6 has none.
-        let _ = link::disable_ipv6(interface);
         link::set_up(interface)?;
     }
     link::add_address(INTERFACE, GUEST, PREFIX_LEN)?;

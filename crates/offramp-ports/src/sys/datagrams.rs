@@ -1,0 +1,63 @@
+//! Datagrams of a UDP socket out of an interface that needs neither address, route nor neighbour: Linux sends to a multicast
+//! group on the interface to which the socket is bound, from any address if the socket is transparent.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, sendmsg, setsockopt, socket,
+    sockopt,
+};
+
+/// Sends `payload` out of an interface of the calling thread's namespace, to the multicast group `to` and from `from`, which
+/// need not be an address of this machine. The kernel segments it into datagrams of `size` bytes (`UDP_SEGMENT`).
+///
+/// # Errors
+/// When there is no such interface, the process has neither `CAP_NET_RAW` nor `CAP_NET_ADMIN`, or the kernel refuses: IPv6
+/// is off on the interface (`ENETUNREACH`), or before Linux 6.11 it computes no checksums (`EIO`).
+pub fn send_to_group(
+    interface: &str,
+    from: SocketAddr,
+    to: SocketAddr,
+    size: Option<u16>,
+    payload: &[u8],
+) -> io::Result<()> {
+    let family = if from.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    setsockopt(&fd, sockopt::BindToDevice, &interface.into())?;
+    if from.is_ipv4() {
+        setsockopt(&fd, sockopt::IpTransparent, &true)?;
+        // Without it a super-frame that is longer than the MTU has no DF.
+        set(fd.as_fd(), libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+    } else {
+        set(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1)?;
+        // Flow label and traffic class are those of the destination.
+        set(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_FLOWINFO_SEND, 1)?;
+    }
+    if let Some(size) = size {
+        setsockopt(&fd, sockopt::UdpGsoSegment, &size.into())?;
+    }
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(from))?;
+    // Where the machine has no address at all, bind(2) leaves the source open.
+    let packet_info = match from {
+        SocketAddr::V4(v4) => Some(libc::in_pktinfo {
+            ipi_ifindex: 0,
+            ipi_spec_dst: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+            ipi_addr: libc::in_addr { s_addr: 0 },
+        }),
+        SocketAddr::V6(_) => None,
+    };
+    let source: Vec<ControlMessage<'_>> = packet_info.iter().map(ControlMessage::Ipv4PacketInfo).collect();
+    let (parts, to) = ([IoSlice::new(payload)], SockaddrStorage::from(to));
+    sendmsg(fd.as_raw_fd(), &parts, &source, MsgFlags::empty(), Some(&to))?;
+    Ok(())
+}
+
+fn set(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: setsockopt(2) reads `len` bytes of `value`, which lives through the call.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
