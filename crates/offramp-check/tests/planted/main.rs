@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::rig::Rig;
+use common::tunnel;
 use faults::{Row, rows};
+use offramp_check::fault::Fault;
 use offramp_check::run::{Config, run};
 use offramp_check::verdict::{Blame, Report, Verdict};
 use stage::{Planted, Stage};
@@ -95,4 +97,25 @@ fn an_adapter_without_a_fault_is_right() {
     assert_eq!(common::wrong(&report), "");
     let coalesced = |row: &&offramp_check::verdict::Row| row.offload == "rx-gro-hw" && row.coalesced > 0;
     assert_eq!(report.rows.iter().filter(coalesced).count(), 2, "{report:?}");
+}
+
+#[test]
+fn a_fault_inside_of_a_tunnel_is_found() {
+    // Ethernet, IPv4, UDP and VXLAN in front of the frame inside, whose TTL it is.
+    const INNER_TTL: usize = 14 + 20 + 8 + 8 + 14 + 8;
+    let change = |frame: &mut Vec<u8>| {
+        let is_ipv4_inside = frame.get(INNER_TTL - 10..INNER_TTL - 8) == Some(&[0x08, 0x00]);
+        if is_ipv4_inside && frame[36..38] == 4789u16.to_be_bytes() {
+            frame[INNER_TTL] -= 1;
+        }
+    };
+    let rig =
+        Rig::new("vxlan", tunnel::MTU_BELOW, |_, tap, settings| Stage::new(tap, settings, Planted::Always(change)));
+    tunnel::vxlan(&rig.bed, "noudpcsum");
+    let report = tunnel::check(&rig.bed, &["tso4"]);
+    assert_eq!(report.rows.len(), 2);
+    for row in &report.rows {
+        let Verdict::Wrong(finding) = &row.verdict else { panic!("{row:?}") };
+        assert_eq!((finding.fault, finding.blame), (Fault::HopLimit, Blame::Path), "{finding:?}");
+    }
 }

@@ -128,7 +128,7 @@ fn program(destination: [u8; 6]) -> [Instruction; 18] {
 /// # Safety
 /// The pointers in `attributes` must be good for what the command reads or writes.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads as many bytes of `attributes` as it is told, which lives through the call; the caller answers
+    // SAFETY: the kernel reads as many bytes of `attributes` as the size says, which lives through the call; the caller answers
     // for its pointers.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     if fd < 0 {
