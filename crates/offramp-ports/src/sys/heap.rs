@@ -9,7 +9,7 @@ const MAPPED_LEN: libc::c_int = 64 * 1024;
 /// (`mallopt(3)`). A port that came after another had gone would then have its whole coalescer zeroed by hand, 4 MiB.
 pub fn map_large_blocks() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: mallopt takes numbers; it is called before other threads allocate, and an answer of 0 changes nothing.
+    // SAFETY: mallopt takes numbers; it runs before other threads allocate, and an answer of 0 changes nothing.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_LEN);
     }
