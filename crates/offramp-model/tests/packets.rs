@@ -192,8 +192,8 @@ proptest! {
             (0.97 * least..=1.01 * most + batch).contains(&frames.done_per_second),
             "{} of {rate} frames; {least} to {most} by the closed form", frames.done_per_second
         );
-        // What is lost was not worked for.
-        prop_assert!(frames.adapter_dropped_per_second > 0.97 * frames.lost_per_second, "{frames:?}");
+        // What is lost was not worked for. A ring that fills slowly has lost nothing yet.
+        prop_assert!(frames.adapter_dropped_per_second >= 0.97 * frames.lost_per_second, "{frames:?}");
     }
 
     #[test]
