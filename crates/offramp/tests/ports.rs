@@ -181,6 +181,10 @@ fn guests_that_were_added_exchange_frames_on_a_switch_and_a_cable() {
     assert!(statuses.iter().all(|status| status.contains("\nSeccomp:\t2\n")));
     // What is added is as it is in the file: shown, set, and gone with the daemon.
     assert!(bed.run(&["set", "s0", "lso", "off"]).status.success());
+    // Settings of others stay as they are.
+    assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
+    done(&add_by(&bed, "switch", "[[switch]]\nname = \"later\"\n"));
+    assert!(["a", "s0"].iter().all(|port| bed::feature(&bed.show(), port, "tso4")["allowed"] == false));
     refused(&bed.run(&["switch", "remove", "late"]), "port \"s0\" is on it");
     refused(&bed.run(&["port", "remove", "c0"]), "the cable of port \"c1\" ends there; remove both together");
     assert_eq!(

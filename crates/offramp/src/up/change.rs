@@ -12,6 +12,7 @@ use crate::control::{Difference, EventKind, RefusalCode};
 use offramp_adapter::ipsec::{KeyRegistry, SaChange};
 use offramp_adapter::pair::PreparedIpsec;
 use offramp_ports::vhost_user::Mode;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
 use std::mem::take;
@@ -100,7 +101,7 @@ impl Daemon {
         let added = target.parse_added(Path::new(source), toml).map_err(wrong)?;
         target.ports.extend(added.ports);
         target.switches.extend(added.switches);
-        let difference = self.apply(&target)?;
+        let difference = self.apply(&target, Vec::new())?;
         let mut state = self.state();
         state.of_clients.ports.extend_from_slice(&difference.added.ports);
         state.of_clients.switches.extend_from_slice(&difference.added.switches);
@@ -122,7 +123,7 @@ impl Daemon {
         if let Some(message) = target.loose_end() {
             return Err(wrong(message));
         }
-        self.apply(&target)
+        self.apply(&target, Vec::new())
     }
 
     fn reload(&self) -> Outcome {
@@ -144,19 +145,20 @@ impl Daemon {
         if let Some(message) = target.loose_end() {
             return Err(wrong(message));
         }
-        let difference = self.apply(&target)?;
+        let kept = kept(&self.state(), &target, &self.threads().keys).map_err(wrong)?;
+        let difference = self.apply(&target, kept)?;
         others.retain_own(&mut self.state().of_clients);
         Ok(difference)
     }
 
-    /// Makes what runs be `target`, or changes nothing.
-    fn apply(&self, target: &Config) -> Outcome {
+    /// Makes what runs be `target`, or changes nothing. Of ports that stay, `kept` change.
+    fn apply(&self, target: &Config, kept: Vec<Kept>) -> Outcome {
         let threads = self.threads();
-        let state = self.state();
-        let running = state.config.clone();
-        let kept = kept(&state, target, &threads.keys).map_err(wrong)?;
-        drop(state);
-        let added: Vec<PortConfig> = target.ports.iter().filter(|new| !running.has_port(&new.name)).cloned().collect();
+        let running = self.state().config.clone();
+        let names: BTreeSet<&str> = running.ports.iter().map(|port| &*port.name).collect();
+        let added = target.ports.iter().filter(|new| !names.contains(&*new.name));
+        let added: Vec<PortConfig> = added.cloned().collect();
+        let places: BTreeMap<&str, usize> = target.ports.iter().map(|port| &*port.name).zip(0..).collect();
         added.iter().try_for_each(|port| self.may_open(port)).map_err(wrong)?;
         let not_opened = |error: BuildError| (RefusalCode::NotOpened, error.to_string());
         let mut opened = open(&added, Devices::none(added.len()), threads).map_err(not_opened)?;
@@ -167,14 +169,14 @@ impl Daemon {
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
         // Nothing fails from here on.
-        let (stay, gone) = take(&mut state.ports).into_iter().partition(|port| target.has_port(&port.name));
+        let (stay, gone) = take(&mut state.ports).into_iter().partition(|port| places.contains_key(&*port.name));
         state.ports = stay;
         let (stay, gone_switches): (_, Vec<_>) =
             take(&mut state.switches).into_iter().partition(|switch| target.has_switch(&switch.name));
         state.switches = stay;
         state.switches.extend(new_switches);
         state.config = target.clone();
-        state.config.ports.retain(|port| running.has_port(&port.name));
+        state.config.ports.retain(|port| names.contains(&*port.name));
         target.retain_own(&mut state.of_clients);
         drop(state);
         drop(kept);
@@ -198,9 +200,8 @@ impl Daemon {
             state.ports.push(Arc::new(port));
             state.config.ports.push(config.clone());
         }
-        let place = |name: &str| target.ports.iter().position(|port| port.name == name);
-        state.ports.sort_by_key(|port| place(&port.name));
-        state.config.ports.sort_by_key(|port| place(&port.name));
+        state.ports.sort_by_key(|port| places.get(&*port.name));
+        state.config.ports.sort_by_key(|port| places.get(&*port.name));
         state.switches.iter().for_each(|switch| switch.place(&state.config.ports));
         difference.added.ports = added.into_iter().map(|port| port.name).collect();
         let new = target.switches.iter().filter(|switch| !running.has_switch(&switch.name));
@@ -250,8 +251,9 @@ struct Kept {
 /// What stays, if it can become what `target` says.
 fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>, String> {
     let mut kept = Vec::new();
+    let named: BTreeMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();
     for (port, old) in state.ports.iter().zip(&state.config.ports) {
-        let Some(new) = target.ports.iter().find(|new| new.name == old.name) else { continue };
+        let Some(&new) = named.get(&*old.name) else { continue };
         if let Some(key) = fixed_key(old, new) {
             return Err(format!(
                 "port \"{}\": {key} cannot change while the port runs; remove the port and add it again, or restart the daemon",

@@ -82,10 +82,12 @@ impl Check<'_> {
             (Made::Socket(path), format!("the daemon's {what}"))
         };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
-        let others = ports[..ports.len() - written.len()].iter().map(|port| (port, None));
-        let of_file = last(ports, written).map(|(_, (port, written))| (port, Some(written)));
-        for (port, written) in others.chain(of_file) {
-            for (made, place) in made(port, written) {
+        // Of the others nothing is to be checked again.
+        for port in &ports[..ports.len() - written.len()] {
+            all.extend(made(port, None).map(|(made, _)| (made, format!("that of port \"{}\"", port.name))));
+        }
+        for (_, (port, written)) in last(ports, written) {
+            for (made, place) in made(port, Some(written)) {
                 if let Some((_, other)) = all.iter().find(|(known, _)| *known == made) {
                     let message = format!("port \"{}\": {made} is {other} already; choose another", port.name);
                     return Err(self.0.wrong(place, message));
