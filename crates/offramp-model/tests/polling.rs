@@ -75,7 +75,7 @@ proptest! {
 
     #[test]
     fn queues_of_one_processor_share_its_budget(queues in 1_u64..6, weight in 1_u64..64, budget in 64_u64..300) {
-        // A socket that takes what comes between two turns of the process: the budget, what the last poll goes beyond it, and
+        // A socket that takes what comes between two turns of the process: the budget, what the last poll exceeds it by, and
         // what the protocol has not handed over when the turn begins.
         const DATAGRAM_LEN: u64 = 60 + 256;
         let numbers = [queues, weight, budget].map(|number| number.to_string());

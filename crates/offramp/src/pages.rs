@@ -38,3 +38,21 @@ fn write(directory: &Path, command: Command) -> io::Result<()> {
     }
     clap_mangen::generate_to(command, man)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn each_command_that_is_shown_has_a_page_and_no_other_has() {
+        let directory = std::env::temp_dir().join(format!("offramp-pages-{}", std::process::id()));
+        write(&directory, crate::Cli::command()).unwrap();
+        let has = |page: &str| directory.join("man").join(page).exists();
+        assert!(has("offramp.1") && has("offramp-up.1") && has("offramp-port-add.1"));
+        assert!(!has("offramp-pages.1") && !has("offramp-help.1") && !has("offramp-port-help.1"));
+        let completions = fs::read_dir(directory.join("completions")).unwrap();
+        assert_eq!(completions.count(), SHELLS.len());
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -513,7 +513,7 @@ pub struct Names {
     pub switches: Vec<String>,
 }
 
-/// What came and what went.
+/// Ports and switches that were added and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     pub added: Names,

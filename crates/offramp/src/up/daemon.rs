@@ -33,7 +33,7 @@ pub struct Daemon {
     state: Mutex<State>,
 }
 
-/// What comes and goes. A panic elsewhere leaves it whole: it is only ever replaced field by field with checked values.
+/// What is added and removed at run time. A panic elsewhere leaves it whole: it is only ever replaced field by field with checked values.
 #[derive(Debug)]
 pub struct State {
     /// What was written of what runs.
