@@ -4,6 +4,8 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::ptrace;
+use nix::unistd::Pid;
 
 /// Set where a test runs alone.
 const ALONE: &str = "OFFRAMP_TEST_ALONE";
@@ -39,9 +41,9 @@ impl StoppedThread {
     /// # Errors
     /// When this process may not trace it.
     pub fn new(thread: i32) -> nix::Result<Self> {
-        trace(libc::PTRACE_SEIZE, thread)?;
+        ptrace::seize(Pid::from_raw(thread), ptrace::Options::empty())?;
         let stopped = Self(thread);
-        trace(libc::PTRACE_INTERRUPT, thread)?;
+        ptrace::interrupt(Pid::from_raw(thread))?;
         // SAFETY: the kernel writes nothing where no place is given.
         Errno::result(unsafe { libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL) })?;
         Ok(stopped)
@@ -51,11 +53,6 @@ impl StoppedThread {
 impl Drop for StoppedThread {
     fn drop(&mut self) {
         // The process may have ended.
-        let _ = trace(libc::PTRACE_DETACH, self.0);
+        let _ = ptrace::detach(Pid::from_raw(self.0), None);
     }
-}
-
-fn trace(request: libc::c_uint, thread: libc::pid_t) -> nix::Result<()> {
-    // SAFETY: none of these requests reads or writes memory.
-    Errno::result(unsafe { libc::ptrace(request, thread, 0, 0) }).map(drop)
 }

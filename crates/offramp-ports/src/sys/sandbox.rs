@@ -311,6 +311,7 @@ const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
 /// The state of keys, in files that are open: who installs an association reserves its first numbers.
 const KEYS: &[Call] = &[
+    any(libc::SYS_fstat),
     any(libc::SYS_fsync),
     any(libc::SYS_ftruncate),
     any(libc::SYS_pwrite64),
