@@ -65,11 +65,11 @@ pub(super) fn cpu_set(cpus: &[usize]) -> io::Result<CpuSet> {
 pub fn set_idle_priority() -> io::Result<()> {
     // SAFETY: setpriority takes its arguments by value; 0 is the calling thread on Linux.
     let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICEST) };
-    // SAFETY: every bit pattern of a `sched_param` is one; all of it is 0, in every library of C.
-    let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
-    // SAFETY: sched_setscheduler reads one `sched_param`, which lives through the call.
-    let idle = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
-    Errno::result(nice.min(idle)).map_err(|e| SysError::new("giving a thread idle priority", e))?;
+    let priority: libc::c_int = 0;
+    // musl refuses sched_setscheduler(2), so this goes by its number. The kernel's `sched_param` is one int.
+    // SAFETY: the kernel reads one int, which lives through the call; 0 is the calling thread.
+    let idle = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_IDLE, &raw const priority) };
+    Errno::result(idle.min(nice.into())).map_err(|e| SysError::new("giving a thread idle priority", e))?;
     Ok(())
 }
 
