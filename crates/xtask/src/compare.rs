@@ -1,308 +1,243 @@
-//! DPDK's virtio driver as the guest, and DPDK's and offramp's vhost-user backends in turn.
+//! Two Linux guests and their host on one network, behind offramp and behind other backends.
 //!
-//! A host may move virtual processors between cores that share a cache and cores that do not, and a
-//! result of two processors changes with it several times over. So each sample knows how far apart the
-//! processors were, and only samples of the same distance are compared.
+//! ```text
+//!  guest 0 ── QEMU ── backend ──┐
+//!  guest 1 ── QEMU ── backend ──┼── switch or bridge ── the host's TCP/IP, in a namespace
+//! ```
+//!
+//! Kernel, file system, memory and the options of the card are the same everywhere. All guests run the whole time; one
+//! backend at a time has traffic, and what polls is stopped meanwhile (SIGSTOP). The table is Markdown: a row for each kind
+//! of traffic, a column for each backend.
 
-mod placement;
-mod sample;
+mod backend;
 
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::hugepages::HugePages;
-use crate::stats;
-use crate::testpmd::Memory;
-use placement::Placement;
-use sample::{Bench, Sample, Side};
-use serde::Serialize;
-use std::time::Duration;
-use strum::{IntoStaticStr, VariantArray};
+use crate::daemon;
+use crate::failure::{Failure, Result};
+use crate::guest::{self, Extras, GuestArgs};
+use crate::scratch::Scratch;
+use crate::stats::median;
+use backend::{Backend, Bed, Peers};
+use clap::ValueEnum;
+use std::path::PathBuf;
 
-/// Huge pages for both ends, in MiB.
-const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
-/// Frame lengths without FCS: where every packet's fixed cost counts, and where its bytes do.
-const FRAME_LENS: [usize; 2] = [64, 1500];
+/// What one guest card tells as the largest MTU; an MTU below it is set in the guest.
+const MTU_MAX: &str = "9000";
+const MTUS: [u16; 2] = [1500, 9000];
 
-/// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend.
+/// Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other.
 #[derive(clap::Args)]
-#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Args {
-    /// One JSON object a line
-    #[arg(long)]
-    json: bool,
-    /// Samples of each backend per cell, taken in turn
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Samples of each cell, in turn over all backends
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Only cells whose "ring bytes direction" has this in it
-    #[arg(long, value_name = "FILTER")]
-    only: Option<String>,
     /// Time that is counted in a sample, in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Use ordinary pages where huge ones cannot be had
-    #[arg(long)]
-    no_huge: bool,
-    /// After each sample of offramp, print where its time goes (needs `perf`)
-    #[arg(long)]
-    profile: bool,
-    /// In place of DPDK's backend, compare offramp's with itself: with sandbox, bound address, VLAN and limits that are not
-    /// reached, and with none of them
-    #[arg(long)]
-    protected: bool,
-    /// Print the command lines of each cell instead of running it
-    #[arg(long)]
-    print_commands: bool,
+    /// The backends [default: all that can be had]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    backend: Vec<Backend>,
+    /// Only rows whose "path traffic MTU" has this in it
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
+    /// Cloud Hypervisor's `vhost_user_net` [default: by PATH]
+    #[arg(long, value_name = "PROGRAM")]
+    vhost_user_net: Option<PathBuf>,
+    /// A passt that has `--vhost-user` [default: by PATH]
+    #[arg(long, value_name = "PROGRAM")]
+    passt: Option<PathBuf>,
+    #[command(flatten)]
+    guest: GuestArgs,
 }
 
-/// Whose backends are compared, in turn: the peer first.
-const SIDES: [Side; 2] = [Side::Dpdk, Side::Offramp];
-const PROTECTED_SIDES: [Side; 2] = [Side::Offramp, Side::Protected];
-
-/// How the guest handles its rings.
+/// Who talks to guest 0, and which way the data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
-    name: &'static str,
-    arguments: &'static str,
+enum Path {
+    GuestToHost,
+    HostToGuest,
+    GuestToGuest,
 }
 
-const RINGS: [Ring; 3] = [
-    Ring { name: "split mergeable", arguments: "mrg_rxbuf=1,packed_vq=0" },
-    Ring { name: "split plain", arguments: "mrg_rxbuf=0,packed_vq=0" },
-    Ring { name: "packed mergeable", arguments: "mrg_rxbuf=1,packed_vq=1" },
-];
+impl Path {
+    const ALL: [Self; 3] = [Self::GuestToHost, Self::HostToGuest, Self::GuestToGuest];
 
-/// Which way frames go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
-pub enum Direction {
-    /// The guest makes frames, the line swallows them.
-    #[strum(serialize = "guest>line")]
-    GuestToLine,
-    /// The line makes frames, the guest swallows them.
-    #[strum(serialize = "line>guest")]
-    LineToGuest,
-    /// Both send back what they get.
-    #[strum(serialize = "loop")]
-    Loop,
-}
-
-impl Direction {
     fn name(self) -> &'static str {
-        self.into()
+        match self {
+            Self::GuestToHost => "guest to host",
+            Self::HostToGuest => "host to guest",
+            Self::GuestToGuest => "guest to guest",
+        }
     }
 }
 
-/// What is compared.
+/// A kind of traffic: its name, and what `ttcp` is told.
+const TRAFFIC: [(&str, &str); 5] = [
+    ("TCP", ""),
+    ("TCP ping-pong", "--rr"),
+    ("UDP 64 B", "--udp --datagram-bytes 64"),
+    ("UDP 1472 B", "--udp --datagram-bytes 1472"),
+    ("UDP 8 × 1472 B in a write", "--udp --datagram-bytes 1472 --gso-segments 8 --gro"),
+];
+const PING_PONG: &str = "--rr";
+
+/// A row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Cell {
-    ring: Ring,
-    frame_len: usize,
-    direction: Direction,
+struct Cell {
+    path: Path,
+    traffic: (&'static str, &'static str),
+    mtu: u16,
 }
 
 impl Cell {
+    /// Every row; datagrams of these sizes do not differ at a larger MTU, and a ping-pong has no direction.
+    fn all() -> impl Iterator<Item = Self> {
+        let cells = MTUS.into_iter().flat_map(|mtu| {
+            TRAFFIC.into_iter().flat_map(move |traffic| Path::ALL.map(|path| Self { path, traffic, mtu }))
+        });
+        cells.filter(|cell| {
+            let is_tcp = cell.traffic.1.is_empty();
+            (is_tcp || cell.mtu == MTUS[0]) && !(cell.is_ping_pong() && cell.path == Path::HostToGuest)
+        })
+    }
+
     fn name(&self) -> String {
-        format!("{} {} {}", self.ring.name, self.frame_len, self.direction.name())
+        format!("{} | {} | {}", self.path.name(), self.traffic.0, self.mtu)
+    }
+
+    fn is_ping_pong(&self) -> bool {
+        self.traffic.1 == PING_PONG
+    }
+
+    /// The guest's command.
+    fn command(&self, seconds: f64) -> String {
+        let to = if self.path == Path::GuestToGuest { backend::GUESTS[1].0 } else { guest::HOST };
+        let direction = if self.path == Path::HostToGuest { "receive" } else { "send" };
+        let way = if self.is_ping_pong() { String::new() } else { format!("--direction {direction}") };
+        format!("offramp ttcp --to {to} --seconds {seconds} --json {way} {}", self.traffic.1)
     }
 }
 
-/// Medians of the samples of one cell and one placement.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Row {
-    ring: &'static str,
-    bytes: usize,
-    direction: &'static str,
-    placement: &'static str,
-    /// Samples of each side behind the medians.
-    samples: usize,
-    offramp_mpps: f64,
-    /// Of DPDK's backend, or of offramp's without protection.
-    peer_mpps: f64,
-    /// Busy time of the backend per packet.
-    offramp_ns: f64,
-    peer_ns: f64,
-    /// Median of the pairs' ratios of throughput, offramp by peer, and the lowest and highest of those.
-    ratio: f64,
-    ratio_range: [f64; 2],
+/// What one test found.
+#[derive(Clone, Copy, Debug)]
+enum Sample {
+    /// Bits per second, counted by the receiver, and processor time of the whole machine per gigabyte.
+    Bulk { bps: f64, cpu_s_per_gb: f64 },
+    /// Microseconds of a ping-pong.
+    Latency { p50_us: f64, p99_us: f64 },
 }
 
-/// Measures all cells and prints a row per cell and placement; whether all could be measured.
+/// Boots all guests, takes the samples, and prints the table.
 ///
 /// # Errors
-/// When the machine cannot be prepared, or a signal comes.
+/// When offramp or its guests do not start, a cell of offramp fails, or a signal comes. What a peer cannot do is a cell that says
+/// so, and a line below the table.
 pub fn run(args: &Args) -> Result<bool> {
-    let memory = if args.no_huge { Memory::Ordinary } else { Memory::Huge };
-    let window = Duration::try_from_secs_f64(args.seconds).doing("--seconds")?;
-    let bench = Bench::new(memory, window, args.profile)?;
-    let _pages = if args.no_huge || args.print_commands { None } else { Some(HugePages::reserve(HUGE_MIB)?) };
-    let cells = cells(args.only.as_deref());
-    if cells.is_empty() {
-        return failed("no cell has that name");
-    }
-    if !args.json && !args.print_commands {
-        println!("{}", heading());
-    }
-    let sides = if args.protected { PROTECTED_SIDES } else { SIDES };
-    let mut complete = true;
-    for cell in cells {
-        if args.print_commands {
-            bench.print_commands(&cell, &sides)?;
-            continue;
-        }
-        match measure(&bench, &cell, sides, args.rounds) {
-            Ok(rows) if rows.is_empty() => {
-                eprintln!("{}: no two samples of the same placement; give it more --rounds", cell.name());
-                complete = false;
-            }
-            Ok(rows) => rows.iter().try_for_each(|row| print(row, args.json))?,
+    let executable = daemon::build()?;
+    let scratch = Scratch::new()?;
+    let base = args.guest.base(Extras { programs: std::slice::from_ref(&executable), modules: &[] }, &scratch)?;
+    let peers = Peers { offramp: executable, vhost_user_net: args.vhost_user_net.clone(), passt: args.passt.clone() };
+    let wanted = if args.backend.is_empty() { Backend::value_variants() } else { &args.backend };
+    let (mut beds, mut notes) = (Vec::new(), Vec::new());
+    for &backend in wanted {
+        eprintln!("starting two guests behind {}", backend.name());
+        match Bed::start(backend, &base, &peers) {
+            Ok(bed) => beds.push(bed),
             Err(Failure::Stopped) => return Err(Failure::Stopped),
-            Err(why) => {
-                eprintln!("{}: {why}", cell.name());
-                complete = false;
+            Err(why) if backend == Backend::Offramp => return Err(why),
+            Err(why) => notes.push(format!("{}: {why}", backend.name())),
+        }
+    }
+    print_heads(&beds);
+    for mtu in MTUS {
+        for bed in &mut beds {
+            bed.set_mtu(mtu)?;
+        }
+        for cell in Cell::all().filter(|cell| cell.mtu == mtu) {
+            if args.only.as_ref().is_none_or(|only| cell.name().contains(only.as_str())) {
+                print_row(args, &cell, &mut beds, &mut notes)?;
             }
         }
     }
-    Ok(complete)
+    println!();
+    for note in notes {
+        println!("- {}", note.replace('\n', "\n  "));
+    }
+    beds.into_iter().for_each(Bed::stop);
+    Ok(true)
 }
 
-fn cells(only: Option<&str>) -> Vec<Cell> {
-    let mut cells = Vec::new();
-    for ring in RINGS {
-        for frame_len in FRAME_LENS {
-            cells.extend(Direction::VARIANTS.iter().map(|&direction| Cell { ring, frame_len, direction }));
+fn print_heads(beds: &[Bed]) {
+    let names: Vec<_> = beds.iter().map(|bed| bed.backend.name()).collect();
+    println!("| path | traffic | MTU | {} |\n|---|---|---|{}", names.join(" | "), "---|".repeat(beds.len()));
+    let memory = beds.iter().map(|bed| bed.memory_kib().map_or("in QEMU".to_owned(), |kib| format!("{kib} KiB")));
+    println!("| own memory of the backend, two idle guests | | | {} |", memory.collect::<Vec<_>>().join(" | "));
+}
+
+/// Takes the samples of a row, and prints it.
+fn print_row(args: &Args, cell: &Cell, beds: &mut [Bed], notes: &mut Vec<String>) -> Result<()> {
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); beds.len()];
+    let mut is_over = vec![false; beds.len()];
+    for round in 0..args.rounds as usize {
+        for turn in 0..beds.len() {
+            // Who goes first has no advantage in the long run.
+            let index = (round + turn) % beds.len();
+            if is_over[index] {
+                continue;
+            }
+            let backend = beds[index].backend;
+            match beds[index].sample(cell, args.seconds) {
+                Ok(sample) => samples[index].push(sample),
+                Err(Failure::Stopped) => return Err(Failure::Stopped),
+                Err(why) if backend == Backend::Offramp => return Err(why),
+                Err(why) => {
+                    is_over[index] = true;
+                    notes.push(format!("{}, {}: {why}", backend.name(), cell.name()));
+                }
+            }
         }
     }
-    cells.retain(|cell| only.is_none_or(|only| cell.name().contains(only)));
-    cells
-}
-
-fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<Vec<Row>> {
-    let mut samples = Vec::new();
-    for _ in 0..rounds {
-        for side in sides {
-            samples.push((side, bench.sample(cell, side)?));
-        }
-    }
-    Ok(rows(cell, sides, &samples))
-}
-
-/// A row for every placement in which each side has samples; of the side that has more, the first ones.
-fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
-    let of = |side, placement| {
-        let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;
-        samples.iter().filter(same).map(|(_, sample)| *sample).collect::<Vec<_>>()
-    };
-    let mut rows = Vec::new();
-    for &placement in Placement::VARIANTS {
-        let (peers, offramp) = (of(peer, placement), of(ours, placement));
-        let count = peers.len().min(offramp.len());
-        if count == 0 {
-            continue;
-        }
-        let ratios: Vec<_> = offramp.iter().zip(&peers).map(|(offramp, peer)| offramp.mpps / peer.mpps).collect();
-        rows.push(Row {
-            ring: cell.ring.name,
-            bytes: cell.frame_len,
-            direction: cell.direction.name(),
-            placement: placement.name(),
-            samples: count,
-            offramp_mpps: median(&offramp[..count], |sample| sample.mpps),
-            peer_mpps: median(&peers[..count], |sample| sample.mpps),
-            offramp_ns: median(&offramp[..count], |sample| sample.busy_ns),
-            peer_ns: median(&peers[..count], |sample| sample.busy_ns),
-            ratio: stats::median(&ratios),
-            ratio_range: [
-                ratios.iter().copied().fold(f64::INFINITY, f64::min),
-                ratios.iter().copied().fold(0.0, f64::max),
-            ],
-        });
-    }
-    rows
-}
-
-fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
-    stats::median(&samples.iter().map(value).collect::<Vec<_>>())
-}
-
-fn heading() -> String {
-    format!(
-        "{:18} {:>5} {:10} {:9} {:>7} {:>12} {:>9} {:>10} {:>7} {:>18}",
-        "ring",
-        "bytes",
-        "direction",
-        "placement",
-        "samples",
-        "offramp Mpps",
-        "peer Mpps",
-        "offramp ns",
-        "peer ns",
-        "ratio (range)"
-    )
-}
-
-fn print(row: &Row, json: bool) -> Result<()> {
-    if json {
-        println!("{}", serde_json::to_string(row).doing("writing a row")?);
-        return Ok(());
-    }
-    println!(
-        "{:18} {:>5} {:10} {:9} {:>7} {:>12.2} {:>9.2} {:>10.1} {:>7.1}  {:.3} ({:.3} … {:.3})",
-        row.ring,
-        row.bytes,
-        row.direction,
-        row.placement,
-        row.samples,
-        row.offramp_mpps,
-        row.peer_mpps,
-        row.offramp_ns,
-        row.peer_ns,
-        row.ratio,
-        row.ratio_range[0],
-        row.ratio_range[1]
-    );
+    let columns =
+        samples.iter().zip(is_over).map(|(samples, is_over)| if is_over { "–".to_owned() } else { shown(samples) });
+    println!("| {} | {} |", cell.name(), columns.collect::<Vec<_>>().join(" | "));
     Ok(())
+}
+
+/// The medians of a cell.
+fn shown(samples: &[Sample]) -> String {
+    let medians = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
+    let first = medians(|sample| match sample {
+        Sample::Bulk { bps, .. } => bps / 1e6,
+        Sample::Latency { p50_us, .. } => *p50_us,
+    });
+    let second = medians(|sample| match sample {
+        Sample::Bulk { cpu_s_per_gb, .. } => *cpu_s_per_gb,
+        Sample::Latency { p99_us, .. } => *p99_us,
+    });
+    match samples.first() {
+        Some(Sample::Latency { .. }) => format!("{first:.0} µs, p99 {second:.0}"),
+        _ => format!("{first:.0} Mbit/s, {second:.1} s/GB"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CELL: Cell = Cell { ring: RINGS[0], frame_len: 64, direction: Direction::Loop };
-
-    fn sample(mpps: f64, placement: Placement) -> Sample {
-        Sample { mpps, busy_ns: 1e3 / mpps, placement }
+    #[test]
+    fn every_path_has_tcp_at_both_mtus_and_no_row_comes_twice() {
+        let names: Vec<_> = Cell::all().map(|cell| cell.name()).collect();
+        for path in Path::ALL {
+            for mtu in MTUS {
+                assert!(names.contains(&format!("{} | TCP | {mtu}", path.name())));
+            }
+        }
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
     }
 
     #[test]
-    fn only_samples_of_the_same_placement_are_compared() {
-        let samples = [
-            (Side::Dpdk, sample(10.0, Placement::Near)),
-            (Side::Offramp, sample(1.0, Placement::Far)),
-            (Side::Dpdk, sample(30.0, Placement::Near)),
-            (Side::Offramp, sample(20.0, Placement::Near)),
-            (Side::Dpdk, sample(5.0, Placement::Mixed)),
-        ];
-        let rows = rows(&CELL, SIDES, &samples);
-        assert_eq!(rows.len(), 1);
-        assert_eq!((rows[0].placement, rows[0].samples), ("near", 1));
-        assert_eq!((rows[0].offramp_mpps, rows[0].peer_mpps), (20.0, 10.0));
-        assert_eq!((rows[0].ratio, rows[0].ratio_range), (2.0, [2.0; 2]));
-    }
-
-    #[test]
-    fn a_placement_that_only_one_side_has_gives_no_row() {
-        let samples = [(Side::Dpdk, sample(10.0, Placement::Mid)), (Side::Offramp, sample(30.0, Placement::Far))];
-        assert!(rows(&CELL, SIDES, &samples).is_empty());
-    }
-
-    #[test]
-    fn a_median_does_not_mind_one_bad_sample() {
-        let samples = [1.0, 100.0, 2.0].map(|mpps| sample(mpps, Placement::Near));
-        assert!((median(&samples, |sample| sample.mpps) - 2.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn cells_are_chosen_by_their_names() {
-        assert_eq!(cells(None).len(), 18);
-        assert_eq!(cells(Some("packed mergeable 64 line>guest")).len(), 1);
-        assert!(cells(Some("none")).is_empty());
+    fn a_cell_shows_the_medians_of_its_samples() {
+        let bulk = |bps, cpu_s_per_gb| Sample::Bulk { bps, cpu_s_per_gb };
+        assert_eq!(shown(&[bulk(1e6, 3.0), bulk(9e6, 1.0), bulk(2e6, 2.0)]), "2 Mbit/s, 2.0 s/GB");
+        assert_eq!(shown(&[Sample::Latency { p50_us: 5.0, p99_us: 7.4 }]), "5 µs, p99 7");
     }
 }

@@ -145,19 +145,19 @@ impl Base {
         &self.image.payload
     }
 
-    /// Starts a guest with one processor, and a card with one queue pair of split rings behind a vhost-user port;
-    /// [`Machine::wait_until_ready`] must follow. `arguments`: more of its kernel's command line.
+    /// Starts a guest with one processor, and a card with one queue pair of split rings; [`Machine::wait_until_ready`] must
+    /// follow.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start_small(&self, small: &Small, ns: &NetNs) -> Result<Machine> {
-        let options = options::short(&[("mq", "off"), ("packed", "off"), ("tx_queue_size", "1024")]);
-        let device = format!("{},mac={}", options.device_arguments(1, BackendKind::Offramp), small.mac);
+    pub fn start_small(&self, small: Small, ns: &NetNs) -> Result<Machine> {
+        let options = [("mq", "off"), ("packed", "off"), ("tx_queue_size", "1024"), ("host_mtu", small.mtu)];
+        let device = options::short(&options).device_arguments(1, BackendKind::Offramp);
         let config = MachineConfig {
             address: small.address,
             cpus: 1,
             arguments: small.arguments,
-            ..self.machine(vhost_user_network(small.socket, 1, ""), device)?
+            ..self.machine(small.network, format!("{device},mac={}", small.mac))?
         };
         Machine::start(&config, ns)
     }
@@ -174,14 +174,16 @@ impl Base {
 }
 
 /// What a guest with one processor is given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Small<'a> {
-    /// Its port.
-    pub socket: &'a str,
+    /// The host's side of its card: [`vhost_user_network`] or [`qemu_tap_network`].
+    pub network: Vec<String>,
     /// Its Ethernet address.
     pub mac: &'a str,
     /// Its address.
     pub address: Ipv4Addr,
+    /// Largest MTU that its card tells, where its backend does.
+    pub mtu: &'static str,
     /// More of its kernel's command line.
     pub arguments: &'static str,
 }
@@ -319,14 +321,14 @@ fn socket(scratch: &Scratch) -> String {
 fn network(backend: BackendKind, options: &Options, scratch: &Scratch) -> Vec<String> {
     let queues = options.queue_pairs(QUEUE_PAIRS);
     match backend {
-        BackendKind::QemuTap => qemu_tap_network(queues),
+        BackendKind::QemuTap => qemu_tap_network(TAP, queues),
         BackendKind::Offramp => vhost_user_network(&socket(scratch), queues, ""),
     }
 }
 
 /// The same for QEMU's own backend, without the kernel's help (vhost).
-pub fn qemu_tap_network(queues: u16) -> Vec<String> {
-    vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={TAP},script=no,downscript=no,vhost=off,queues={queues}")]
+pub fn qemu_tap_network(tap: &str, queues: u16) -> Vec<String> {
+    vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={tap},script=no,downscript=no,vhost=off,queues={queues}")]
 }
 
 /// The same for a vhost-user port; `chardev` are more options of the socket (`,reconnect=1`).

@@ -16,7 +16,7 @@ mod device;
 use crate::daemon::{self, Daemon};
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::guest::{self, Extras, GuestArgs, Machine, Small};
-use crate::program::Program;
+use crate::program::{self, Program};
 use crate::scratch::Scratch;
 use crate::stats::median;
 use crate::stop;
@@ -134,7 +134,8 @@ impl Bed {
         let daemon = Daemon::start(&executable, &file(&scratch), &scratch, &ns)?;
         let start = |name: &str, station: Station, arguments| {
             let (socket, mac) = (scratch.file(&format!("{name}.sock")), mac(station, ":"));
-            base.start_small(&Small { socket: &socket, mac: &mac, address: station.ip.into(), arguments }, &ns)
+            let network = guest::vhost_user_network(&socket, 1, "");
+            base.start_small(Small { network, mac: &mac, address: station.ip.into(), mtu: "1500", arguments }, &ns)
         };
         let mut victim = start("victim", VICTIM, "")?;
         let mut hostile = start("hostile", HOSTILE, device::KERNEL_ARGUMENT)?;
@@ -341,13 +342,8 @@ struct Account {
 
 impl Account {
     fn read(daemon: &Daemon) -> Result<Self> {
+        let memory_kib = program::own_memory_kib(daemon.id())?;
         let process = format!("/proc/{}", daemon.id());
-        let status = std::fs::read_to_string(format!("{process}/status")).doing("the daemon's status")?;
-        // Memory of guests is shared, and theirs.
-        let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next());
-        let Some(memory_kib) = memory.and_then(|memory| memory.parse().ok()) else {
-            return failed("the daemon's memory is not known");
-        };
         let descriptors = std::fs::read_dir(format!("{process}/fd")).doing("the daemon's descriptors")?.count();
         let shown = daemon.show()?;
         let mut ports = vec![shown["process"].clone()];

@@ -3,8 +3,8 @@
 mod adapters;
 mod cargo;
 mod compare;
-mod compare_qemu;
 mod compare_tunnels;
+mod compare_vhost;
 mod daemon;
 mod dist;
 mod failure;
@@ -44,12 +44,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// TCP throughput of a guest behind QEMU's own TAP backend and behind offramp's vhost-user port
-    CompareQemu(compare_qemu::Args),
+    /// Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other
+    Compare(compare::Args),
     /// One TCP stream over encrypted links: offramp's adapters, wireguard-go, strongSwan's user-space ESP
     CompareTunnels(compare_tunnels::Args),
     /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
-    CompareVhost(compare::Args),
+    CompareVhost(compare_vhost::Args),
     /// Everything that a release consists of: package, static program, image of a container, checksums
     Dist(dist::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
@@ -80,9 +80,9 @@ enum Command {
 fn run(command: &Command) -> Result<bool> {
     stop::listen()?;
     match command {
-        Command::CompareQemu(args) => compare_qemu::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::CompareTunnels(args) => compare_tunnels::run(args),
-        Command::CompareVhost(args) => compare::run(args),
+        Command::CompareVhost(args) => compare_vhost::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
         Command::Dist(args) => dist::run(args).map(|()| true),

@@ -24,6 +24,8 @@ pub const UML: Needed = Needed { program: "linux.uml", packages: &["user-mode-li
 pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-static"] };
 /// What Linux says of an interface's features.
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
+/// A switch in user space over DPDK.
+pub const OVS_DPDK: Needed = Needed { program: "ovs-vswitchd-dpdk", packages: &["openvswitch-switch-dpdk"] };
 /// A tunnel in user space, and what sets it up.
 pub const WIREGUARD_GO: Needed = Needed { program: "wireguard-go", packages: &["wireguard-go"] };
 pub const WG: Needed = Needed { program: "wg", packages: &["wireguard-tools"] };
@@ -53,7 +55,7 @@ pub const XZ: Needed = Needed { program: "xz", packages: &["xz-utils"] };
 /// Where a program is, by `PATH` and the places of system programs.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let places = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    let places = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/lib/openvswitch-switch-dpdk"]);
     places.map(|place| Path::new(place).join(program)).find(|file| file.is_file())
 }
 

@@ -191,6 +191,17 @@ fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mu
     });
 }
 
+/// A process' own memory, in KiB: what it shares, a guest's memory for one, is not in it.
+///
+/// # Errors
+/// When there is no such process.
+pub fn own_memory_kib(id: u32) -> Result<u64> {
+    let file = format!("/proc/{id}/status");
+    let status = std::fs::read_to_string(&file).doing(&file)?;
+    let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next());
+    memory.and_then(|memory| memory.parse().ok()).map_or_else(|| failed(format!("{file}: no RssAnon")), Ok)
+}
+
 /// A command as one would type it.
 pub fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());

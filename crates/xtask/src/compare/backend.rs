@@ -1,0 +1,385 @@
+//! A backend with two guests and a traffic server in a namespace, and how each is set up.
+
+use super::{Cell, Path, Sample};
+use crate::daemon::Daemon;
+use crate::failure::{Doing, Result, failed, not_possible};
+use crate::guest::{self, Base, Machine, PREFIX_LEN, Small};
+use crate::packages::{self, IP};
+use crate::program::{self, Program, shown};
+use crate::scratch::Scratch;
+use crate::{stop, ttcp};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use offramp_lab::cpu::CpuTimes;
+use offramp_ports::sys::{NetNs, SysError, confine, link};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Address and Ethernet address of each guest.
+pub const GUESTS: [(Ipv4Addr, &str); 2] =
+    [(Ipv4Addr::new(198, 18, 0, 2), "02:00:00:00:00:01"), (Ipv4Addr::new(198, 18, 0, 3), "02:00:00:00:00:02")];
+/// Where passt finds a network to be at: an interface that leads nowhere, and who is said to be behind it.
+const UPSTREAM: (&str, Ipv4Addr, Ipv4Addr) = ("upstream0", Ipv4Addr::new(198, 19, 0, 2), Ipv4Addr::new(198, 19, 0, 1));
+/// From the start of a peer to its socket or its interface.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(50);
+/// From the start of the traffic servers, or from a new MTU, to the first test.
+const SETTLE: Duration = Duration::from_millis(300);
+/// Memory of a peer that uses DPDK, in MiB.
+const DPDK_MIB: u32 = 1024;
+
+/// Who is behind the guests' cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Backend {
+    /// `offramp up`: two vhost-user ports and a TAP on one switch
+    Offramp,
+    /// QEMU's own device over TAPs, and a bridge of Linux
+    QemuTap,
+    /// Cloud Hypervisor's `vhost_user_net` over TAPs, and a bridge of Linux
+    VhostUserNet,
+    /// passt, which has the host's sockets in place of a network
+    Passt,
+    /// Open vSwitch with DPDK
+    OvsDpdk,
+    /// The same with its TSO, which it calls experimental
+    OvsDpdkTso,
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Offramp => "offramp",
+            Self::QemuTap => "QEMU's TAP",
+            Self::VhostUserNet => "vhost_user_net",
+            Self::Passt => "passt",
+            Self::OvsDpdk => "OVS-DPDK",
+            Self::OvsDpdkTso => "OVS-DPDK, TSO",
+        }
+    }
+
+    /// Whether it takes a whole processor, even for nothing.
+    fn polls(self) -> bool {
+        matches!(self, Self::OvsDpdk | Self::OvsDpdkTso)
+    }
+}
+
+/// Where programs are that Debian 12 does not have.
+#[derive(Debug)]
+pub struct Peers {
+    pub offramp: PathBuf,
+    pub vhost_user_net: Option<PathBuf>,
+    pub passt: Option<PathBuf>,
+}
+
+/// A backend, its guests, and the host's end. Dropped in this order.
+#[derive(Debug)]
+pub struct Bed {
+    pub backend: Backend,
+    guests: Vec<Machine>,
+    _server: Program,
+    daemon: Option<Daemon>,
+    programs: Vec<Program>,
+    ns: NetNs,
+    _scratch: Scratch,
+}
+
+impl Bed {
+    /// Starts a backend with two guests.
+    ///
+    /// # Errors
+    /// When a program is missing, or something does not come up.
+    pub fn start(backend: Backend, base: &Base, peers: &Peers) -> Result<Self> {
+        let network = Network { scratch: Scratch::new()?, ns: new_namespace()?, programs: Vec::new() };
+        let (mut network, daemon, cards) = network.with(backend, peers)?;
+        let mut guests = Vec::new();
+        for (card, (address, mac)) in cards.into_iter().zip(GUESTS) {
+            guests.push(
+                base.start_small(
+                    Small { network: card, mac, address, mtu: super::MTU_MAX, arguments: "" },
+                    &network.ns,
+                )?,
+            );
+        }
+        guests.iter_mut().try_for_each(Machine::wait_until_ready)?;
+        for program in &mut network.programs {
+            if program.has_ended()? {
+                return failed(format!("it ended when its guest came{}", program.tail()));
+            }
+        }
+        if matches!(backend, Backend::QemuTap | Backend::VhostUserNet) {
+            network.in_ns("joining a TAP and the bridge", || {
+                [0, 1].map(tap).iter().try_for_each(|tap| {
+                    link::set_master(tap, guest::TAP)?;
+                    link::set_up(tap)
+                })
+            })?;
+        }
+        if backend != Backend::Passt {
+            guest::prepare_host(&network.ns, guest::MTU)?;
+        }
+        let mut serve = Command::new(&peers.offramp);
+        serve.args(["ttcp", "--serve"]);
+        let server = network.begin("ttcp", serve)?;
+        guests[1].run("offramp ttcp --serve >/dev/null 2>&1 &")?;
+        stop::sleep(SETTLE)?;
+        let Network { scratch, ns, programs } = network;
+        let bed = Self { backend, guests, _server: server, daemon, programs, ns, _scratch: scratch };
+        bed.signal(Signal::SIGSTOP)?;
+        Ok(bed)
+    }
+
+    /// The backend's own memory; `None` where it is a part of QEMU.
+    pub fn memory_kib(&self) -> Option<u64> {
+        let ids = self.daemon.iter().map(Daemon::id).chain(self.programs.iter().map(Program::id));
+        let all: Vec<u64> = ids.filter_map(|id| program::own_memory_kib(id).ok()).collect();
+        (!all.is_empty()).then(|| all.iter().sum())
+    }
+
+    /// Sets the MTU of the guests and of the host's end.
+    ///
+    /// # Errors
+    /// When one of them refuses.
+    pub fn set_mtu(&mut self, mtu: u16) -> Result<()> {
+        self.signal(Signal::SIGCONT)?;
+        for guest in &mut self.guests {
+            guest.run(&format!("ip link set eth0 mtu {mtu}"))?;
+        }
+        if self.backend != Backend::Passt {
+            let taps = matches!(self.backend, Backend::QemuTap | Backend::VhostUserNet).then(|| [0, 1].map(tap));
+            let set = self.ns.run(|| {
+                taps.iter().flatten().try_for_each(|tap| link::set_mtu(tap, u32::from(mtu)))?;
+                link::set_mtu(guest::TAP, u32::from(mtu))
+            });
+            set.doing("entering the namespace")?.doing("the MTU of the host's end")?;
+        }
+        stop::sleep(SETTLE)?;
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// One test of a cell.
+    ///
+    /// # Errors
+    /// When it cannot be done here, or measures nothing.
+    pub fn sample(&mut self, cell: &Cell, seconds: f64) -> Result<Sample> {
+        if self.backend == Backend::Passt && cell.path == Path::GuestToGuest {
+            return not_possible("a passt serves one guest, and there is no network between two");
+        }
+        self.signal(Signal::SIGCONT)?;
+        let before = CpuTimes::read().doing("reading /proc/stat")?;
+        let begun = Instant::now();
+        let printed = self.guests[0].run(&cell.command(seconds));
+        let elapsed_s = begun.elapsed().as_secs_f64();
+        let busy = CpuTimes::read().doing("reading /proc/stat")?.since(&before);
+        self.signal(Signal::SIGSTOP)?;
+        let printed = printed?;
+        let report = ttcp::report(&printed).unwrap_or_default();
+        if cell.is_ping_pong() {
+            let us = |name: &str| report["transactions"]["latency"][name].as_f64();
+            return match (us("p50_us"), us("p99_us")) {
+                (Some(p50_us), Some(p99_us)) if p50_us > 0.0 => Ok(Sample::Latency { p50_us, p99_us }),
+                _ => failed(format!("ttcp in the guest measured nothing:\n{}", printed.trim())),
+            };
+        }
+        let busy_s = busy.all().iter().map(|cpu| cpu.busy_us() as f64 / 1e6).sum::<f64>();
+        match ttcp::throughput_bps(&printed) {
+            Some(bps) if bps > 0.0 => Ok(Sample::Bulk { bps, cpu_s_per_gb: busy_s / (bps * elapsed_s / 8e9) }),
+            _ => failed(format!("ttcp in the guest reported no throughput:\n{}", printed.trim())),
+        }
+    }
+
+    /// Stops what polls, or lets it go on.
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let polling = self.programs.iter().filter(|_| self.backend.polls());
+        polling.map(|program| Pid::from_raw(program.id() as i32)).try_for_each(|id| kill(id, signal).doing(signal))
+    }
+
+    /// Switches everything off.
+    pub fn stop(self) {
+        let _ = self.signal(Signal::SIGCONT);
+        self.guests.into_iter().for_each(Machine::power_off);
+        drop(self.daemon.map(Daemon::terminate));
+    }
+}
+
+fn new_namespace() -> Result<NetNs> {
+    NetNs::new().doing("making a network namespace (run as root)")
+}
+
+fn tap(guest: usize) -> String {
+    format!("guest{guest}")
+}
+
+/// How QEMU takes a guest's card: arguments for the host's side.
+type Cards = Vec<Vec<String>>;
+
+/// A namespace in which a backend is set up, and the programs that run in it.
+struct Network {
+    scratch: Scratch,
+    ns: NetNs,
+    programs: Vec<Program>,
+}
+
+impl Network {
+    fn with(mut self, backend: Backend, peers: &Peers) -> Result<(Self, Option<Daemon>, Cards)> {
+        let sockets = [0, 1].map(|guest| self.scratch.file(&format!("guest{guest}.sock")));
+        let to_sockets = |more: &str| sockets.iter().map(|path| guest::vhost_user_network(path, 1, more)).collect();
+        match backend {
+            Backend::Offramp => {
+                let daemon = Daemon::start(&peers.offramp, &file(&sockets), &self.scratch, &self.ns)?;
+                daemon.prefer()?;
+                Ok((self, Some(daemon), to_sockets("")))
+            }
+            Backend::QemuTap => {
+                self.in_ns("making a bridge", || link::create_bridge(guest::TAP))?;
+                let cards = [0, 1].map(|guest| guest::qemu_tap_network(&tap(guest), 1));
+                Ok((self, None, cards.into()))
+            }
+            Backend::VhostUserNet => {
+                let program = found(peers.vhost_user_net.as_deref(), "vhost_user_net")?;
+                self.in_ns("making a bridge", || link::create_bridge(guest::TAP))?;
+                for (guest, socket) in sockets.iter().enumerate() {
+                    let mut command = Command::new(&program);
+                    // Its TAP wants an address; nobody uses it.
+                    let (tap, address) = (tap(guest), format!("ip=198.19.{guest}.1,mask=255.255.255.0"));
+                    let options = format!("{address},socket={socket},num_queues=2,queue_size=1024,tap={tap}");
+                    command.args(["--net-backend", &options]);
+                    self.start("vhost_user_net", command)?;
+                    self.wait_for(socket)?;
+                }
+                Ok((self, None, to_sockets("")))
+            }
+            Backend::Passt => {
+                let program = found(peers.passt.as_deref(), "passt")?;
+                let ip = packages::need(IP)?;
+                let (name, address, gateway) = UPSTREAM;
+                self.in_ns("making an interface for passt", || {
+                    link::create_bridge(name)?;
+                    link::add_address(name, IpAddr::V4(address), PREFIX_LEN)?;
+                    ["lo", name].iter().try_for_each(|name| link::set_up(name))
+                })?;
+                self.run(&ip, &["route", "add", "default", "via", &gateway.to_string()])?;
+                for ((guest, _), socket) in GUESTS.iter().zip(&sockets) {
+                    let mut command = Command::new(&program);
+                    command.args(["--foreground", "--quiet", "--runas", "0", "--vhost-user", "--socket", socket]);
+                    command.args(["--address", &guest.to_string(), "--netmask", &PREFIX_LEN.to_string()]);
+                    // The guest's address for what the host has on its loopback.
+                    command.args(["--gateway", &guest::HOST.to_string()]);
+                    command.args(["--map-host-loopback", &guest::HOST.to_string()]);
+                    self.start("passt", command)?;
+                    self.wait_for(socket)?;
+                }
+                Ok((self, None, to_sockets("")))
+            }
+            Backend::OvsDpdk | Backend::OvsDpdkTso => {
+                self.open_vswitch(backend == Backend::OvsDpdkTso, &sockets)?;
+                Ok((self, None, to_sockets(",server=on")))
+            }
+        }
+    }
+
+    /// A bridge in user space with a port for each guest; its own port is the host's end.
+    fn open_vswitch(&mut self, has_tso: bool, sockets: &[String; 2]) -> Result<()> {
+        let needed = packages::OVS_DPDK;
+        let vswitchd = packages::need(needed)?;
+        let directory = self.scratch.path().to_owned();
+        let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
+        let (conf, db) = (path("conf.db"), format!("unix:{}", path("db.sock")));
+        let tool = |name: &str| packages::find(name).map_or_else(|| failed(format!("{name} is missing")), Ok);
+        self.run(&tool("ovsdb-tool")?, &["create", &conf, "/usr/share/openvswitch/vswitch.ovsschema"])?;
+        let mut server = Command::new(tool("ovsdb-server")?);
+        server.args([&conf, &format!("--remote=punix:{}", path("db.sock"))]).env("OVS_RUNDIR", &directory);
+        self.start("ovsdb-server", server)?;
+        self.wait_for(&path("db.sock"))?;
+        let vsctl = tool("ovs-vsctl")?;
+        let db = format!("--db={db}");
+        let other = |key: &str, value: &str| format!("other_config:{key}={value}");
+        self.run(
+            &vsctl,
+            &[
+                &db,
+                "--no-wait",
+                "set",
+                "Open_vSwitch",
+                ".",
+                &other("dpdk-init", "true"),
+                &other("dpdk-extra", &format!("\"--no-huge --legacy-mem -m {DPDK_MIB} --no-pci\"")),
+                &other("userspace-tso-enable", if has_tso { "true" } else { "false" }),
+            ],
+        )?;
+        let mut switch = Command::new(vswitchd);
+        switch.arg(format!("unix:{}", path("db.sock"))).env("OVS_RUNDIR", &directory);
+        self.start("ovs-vswitchd", switch)?;
+        let bridge = guest::TAP;
+        self.run(
+            &vsctl,
+            &[&db, "--timeout=60", "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev"],
+        )?;
+        for (guest, socket) in sockets.iter().enumerate() {
+            let name = tap(guest);
+            let path = format!("options:vhost-server-path={socket}");
+            let mtu = format!("mtu_request={}", super::MTU_MAX);
+            let interface = ["set", "Interface", &name, "type=dpdkvhostuserclient", &path, &mtu];
+            self.run(&vsctl, &[&[&db, "--timeout=60", "add-port", bridge, &name, "--"][..], &interface].concat())?;
+        }
+        Ok(())
+    }
+
+    fn in_ns(&self, what: &str, f: impl FnOnce() -> std::result::Result<(), SysError> + Send) -> Result<()> {
+        self.ns.run(f).doing("entering the namespace")?.doing(what)
+    }
+
+    /// Runs a program in the namespace to its end.
+    fn run(&self, program: &FilePath, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        confine(&mut command, Some(&self.ns), None).doing("preparing a program")?;
+        let output = command.output().doing(shown(&command))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        failed(format!("{}: {}", shown(&command), String::from_utf8_lossy(&output.stderr).trim()))
+    }
+
+    /// Starts a program in the namespace that belongs to the backend.
+    fn start(&mut self, name: &str, command: Command) -> Result<()> {
+        let program = self.begin(name, command)?;
+        self.programs.push(program);
+        Ok(())
+    }
+
+    fn begin(&self, name: &str, mut command: Command) -> Result<Program> {
+        confine(&mut command, Some(&self.ns), None).doing(format!("preparing {name}"))?;
+        Program::start(name, command)
+    }
+
+    /// Waits for a socket of the program that was started last.
+    fn wait_for(&mut self, socket: &str) -> Result<()> {
+        let end = Instant::now() + READY_TIMEOUT;
+        while !FilePath::new(socket).exists() {
+            let Some(program) = self.programs.last_mut() else { return failed("nothing was started") };
+            if Instant::now() >= end || program.has_ended()? {
+                return failed(format!("no {socket}{}", program.tail()));
+            }
+            stop::sleep(LOOK)?;
+        }
+        Ok(())
+    }
+}
+
+fn found(given: Option<&FilePath>, name: &str) -> Result<PathBuf> {
+    let found = given.map(FilePath::to_owned).or_else(|| packages::find(name));
+    found.map_or_else(|| not_possible(format!("no {name} on this machine")), Ok)
+}
+
+/// The daemon's file without `[daemon]`.
+fn file(sockets: &[String; 2]) -> String {
+    let mtu = super::MTU_MAX;
+    let port = |name: &str, host: &str| {
+        format!("[[port]]\nname = \"{name}\"\nmtu = {mtu}\nhost = {{ {host} }}\nwire = {{ switch = \"lan\" }}\n\n")
+    };
+    let guests = sockets.iter().enumerate().map(|(n, socket)| port(&tap(n), &format!("vhost_user = \"{socket}\"")));
+    let host = port("host", &format!("tap = \"{}\"", guest::TAP));
+    guests.chain([host, "[[switch]]\nname = \"lan\"\n".to_owned()]).collect()
+}

@@ -1,0 +1,308 @@
+//! DPDK's virtio driver as the guest, and DPDK's and offramp's vhost-user backends in turn.
+//!
+//! A host may move virtual processors between cores that share a cache and cores that do not, and a
+//! result of two processors changes with it several times over. So each sample knows how far apart the
+//! processors were, and only samples of the same distance are compared.
+
+mod placement;
+mod sample;
+
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::hugepages::HugePages;
+use crate::stats;
+use crate::testpmd::Memory;
+use placement::Placement;
+use sample::{Bench, Sample, Side};
+use serde::Serialize;
+use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
+
+/// Huge pages for both ends, in MiB.
+const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
+/// Frame lengths without FCS: where every packet's fixed cost counts, and where its bytes do.
+const FRAME_LENS: [usize; 2] = [64, 1500];
+
+/// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend.
+#[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub struct Args {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Samples of each backend per cell, taken in turn
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Only cells whose "ring bytes direction" has this in it
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
+    /// Time that is counted in a sample, in seconds
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Use ordinary pages where huge ones cannot be had
+    #[arg(long)]
+    no_huge: bool,
+    /// After each sample of offramp, print where its time goes (needs `perf`)
+    #[arg(long)]
+    profile: bool,
+    /// In place of DPDK's backend, compare offramp's with itself: with sandbox, bound address, VLAN and limits that are not
+    /// reached, and with none of them
+    #[arg(long)]
+    protected: bool,
+    /// Print the command lines of each cell instead of running it
+    #[arg(long)]
+    print_commands: bool,
+}
+
+/// Whose backends are compared, in turn: the peer first.
+const SIDES: [Side; 2] = [Side::Dpdk, Side::Offramp];
+const PROTECTED_SIDES: [Side; 2] = [Side::Offramp, Side::Protected];
+
+/// How the guest handles its rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    name: &'static str,
+    arguments: &'static str,
+}
+
+const RINGS: [Ring; 3] = [
+    Ring { name: "split mergeable", arguments: "mrg_rxbuf=1,packed_vq=0" },
+    Ring { name: "split plain", arguments: "mrg_rxbuf=0,packed_vq=0" },
+    Ring { name: "packed mergeable", arguments: "mrg_rxbuf=1,packed_vq=1" },
+];
+
+/// Which way frames go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+pub enum Direction {
+    /// The guest makes frames, the line swallows them.
+    #[strum(serialize = "guest>line")]
+    GuestToLine,
+    /// The line makes frames, the guest swallows them.
+    #[strum(serialize = "line>guest")]
+    LineToGuest,
+    /// Both send back what they get.
+    #[strum(serialize = "loop")]
+    Loop,
+}
+
+impl Direction {
+    fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    ring: Ring,
+    frame_len: usize,
+    direction: Direction,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        format!("{} {} {}", self.ring.name, self.frame_len, self.direction.name())
+    }
+}
+
+/// Medians of the samples of one cell and one placement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Row {
+    ring: &'static str,
+    bytes: usize,
+    direction: &'static str,
+    placement: &'static str,
+    /// Samples of each side behind the medians.
+    samples: usize,
+    offramp_mpps: f64,
+    /// Of DPDK's backend, or of offramp's without protection.
+    peer_mpps: f64,
+    /// Busy time of the backend per packet.
+    offramp_ns: f64,
+    peer_ns: f64,
+    /// Median of the pairs' ratios of throughput, offramp by peer, and the lowest and highest of those.
+    ratio: f64,
+    ratio_range: [f64; 2],
+}
+
+/// Measures all cells and prints a row per cell and placement; whether all could be measured.
+///
+/// # Errors
+/// When the machine cannot be prepared, or a signal comes.
+pub fn run(args: &Args) -> Result<bool> {
+    let memory = if args.no_huge { Memory::Ordinary } else { Memory::Huge };
+    let window = Duration::try_from_secs_f64(args.seconds).doing("--seconds")?;
+    let bench = Bench::new(memory, window, args.profile)?;
+    let _pages = if args.no_huge || args.print_commands { None } else { Some(HugePages::reserve(HUGE_MIB)?) };
+    let cells = cells(args.only.as_deref());
+    if cells.is_empty() {
+        return failed("no cell has that name");
+    }
+    if !args.json && !args.print_commands {
+        println!("{}", heading());
+    }
+    let sides = if args.protected { PROTECTED_SIDES } else { SIDES };
+    let mut complete = true;
+    for cell in cells {
+        if args.print_commands {
+            bench.print_commands(&cell, &sides)?;
+            continue;
+        }
+        match measure(&bench, &cell, sides, args.rounds) {
+            Ok(rows) if rows.is_empty() => {
+                eprintln!("{}: no two samples of the same placement; give it more --rounds", cell.name());
+                complete = false;
+            }
+            Ok(rows) => rows.iter().try_for_each(|row| print(row, args.json))?,
+            Err(Failure::Stopped) => return Err(Failure::Stopped),
+            Err(why) => {
+                eprintln!("{}: {why}", cell.name());
+                complete = false;
+            }
+        }
+    }
+    Ok(complete)
+}
+
+fn cells(only: Option<&str>) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for ring in RINGS {
+        for frame_len in FRAME_LENS {
+            cells.extend(Direction::VARIANTS.iter().map(|&direction| Cell { ring, frame_len, direction }));
+        }
+    }
+    cells.retain(|cell| only.is_none_or(|only| cell.name().contains(only)));
+    cells
+}
+
+fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<Vec<Row>> {
+    let mut samples = Vec::new();
+    for _ in 0..rounds {
+        for side in sides {
+            samples.push((side, bench.sample(cell, side)?));
+        }
+    }
+    Ok(rows(cell, sides, &samples))
+}
+
+/// A row for every placement in which each side has samples; of the side that has more, the first ones.
+fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
+    let of = |side, placement| {
+        let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;
+        samples.iter().filter(same).map(|(_, sample)| *sample).collect::<Vec<_>>()
+    };
+    let mut rows = Vec::new();
+    for &placement in Placement::VARIANTS {
+        let (peers, offramp) = (of(peer, placement), of(ours, placement));
+        let count = peers.len().min(offramp.len());
+        if count == 0 {
+            continue;
+        }
+        let ratios: Vec<_> = offramp.iter().zip(&peers).map(|(offramp, peer)| offramp.mpps / peer.mpps).collect();
+        rows.push(Row {
+            ring: cell.ring.name,
+            bytes: cell.frame_len,
+            direction: cell.direction.name(),
+            placement: placement.name(),
+            samples: count,
+            offramp_mpps: median(&offramp[..count], |sample| sample.mpps),
+            peer_mpps: median(&peers[..count], |sample| sample.mpps),
+            offramp_ns: median(&offramp[..count], |sample| sample.busy_ns),
+            peer_ns: median(&peers[..count], |sample| sample.busy_ns),
+            ratio: stats::median(&ratios),
+            ratio_range: [
+                ratios.iter().copied().fold(f64::INFINITY, f64::min),
+                ratios.iter().copied().fold(0.0, f64::max),
+            ],
+        });
+    }
+    rows
+}
+
+fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
+    stats::median(&samples.iter().map(value).collect::<Vec<_>>())
+}
+
+fn heading() -> String {
+    format!(
+        "{:18} {:>5} {:10} {:9} {:>7} {:>12} {:>9} {:>10} {:>7} {:>18}",
+        "ring",
+        "bytes",
+        "direction",
+        "placement",
+        "samples",
+        "offramp Mpps",
+        "peer Mpps",
+        "offramp ns",
+        "peer ns",
+        "ratio (range)"
+    )
+}
+
+fn print(row: &Row, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(row).doing("writing a row")?);
+        return Ok(());
+    }
+    println!(
+        "{:18} {:>5} {:10} {:9} {:>7} {:>12.2} {:>9.2} {:>10.1} {:>7.1}  {:.3} ({:.3} … {:.3})",
+        row.ring,
+        row.bytes,
+        row.direction,
+        row.placement,
+        row.samples,
+        row.offramp_mpps,
+        row.peer_mpps,
+        row.offramp_ns,
+        row.peer_ns,
+        row.ratio,
+        row.ratio_range[0],
+        row.ratio_range[1]
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CELL: Cell = Cell { ring: RINGS[0], frame_len: 64, direction: Direction::Loop };
+
+    fn sample(mpps: f64, placement: Placement) -> Sample {
+        Sample { mpps, busy_ns: 1e3 / mpps, placement }
+    }
+
+    #[test]
+    fn only_samples_of_the_same_placement_are_compared() {
+        let samples = [
+            (Side::Dpdk, sample(10.0, Placement::Near)),
+            (Side::Offramp, sample(1.0, Placement::Far)),
+            (Side::Dpdk, sample(30.0, Placement::Near)),
+            (Side::Offramp, sample(20.0, Placement::Near)),
+            (Side::Dpdk, sample(5.0, Placement::Mixed)),
+        ];
+        let rows = rows(&CELL, SIDES, &samples);
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].placement, rows[0].samples), ("near", 1));
+        assert_eq!((rows[0].offramp_mpps, rows[0].peer_mpps), (20.0, 10.0));
+        assert_eq!((rows[0].ratio, rows[0].ratio_range), (2.0, [2.0; 2]));
+    }
+
+    #[test]
+    fn a_placement_that_only_one_side_has_gives_no_row() {
+        let samples = [(Side::Dpdk, sample(10.0, Placement::Mid)), (Side::Offramp, sample(30.0, Placement::Far))];
+        assert!(rows(&CELL, SIDES, &samples).is_empty());
+    }
+
+    #[test]
+    fn a_median_does_not_mind_one_bad_sample() {
+        let samples = [1.0, 100.0, 2.0].map(|mpps| sample(mpps, Placement::Near));
+        assert!((median(&samples, |sample| sample.mpps) - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn cells_are_chosen_by_their_names() {
+        assert_eq!(cells(None).len(), 18);
+        assert_eq!(cells(Some("packed mergeable 64 line>guest")).len(), 1);
+        assert!(cells(Some("none")).is_empty());
+    }
+}
