@@ -30,6 +30,12 @@ pub const MRG_RXBUF: u64 = 1 << 15;
 pub const STATUS: u64 = 1 << 16;
 /// There is a control queue (virtio 1.3, 5.1.3).
 pub const CTRL_VQ: u64 = 1 << 17;
+/// The driver may change the offloads of what it receives.
+pub const CTRL_GUEST_OFFLOADS: u64 = 1 << 2;
+/// The driver may moderate its notifications in one queue.
+pub const VQ_NOTF_COAL: u64 = 1 << 52;
+/// The driver may moderate its notifications in all queues of a direction.
+pub const NOTF_COAL: u64 = 1 << 53;
 /// The driver tells its place when it is asked to (virtio 1.3, 5.1.3).
 pub const GUEST_ANNOUNCE: u64 = 1 << 21;
 /// There are several queue pairs (virtio 1.3, 5.1.3).

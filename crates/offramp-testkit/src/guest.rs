@@ -1,6 +1,7 @@
 //! The whole guest: memory, negotiated rings, and queues that send and receive frames.
 
 mod builder;
+mod control;
 mod pool;
 mod rx;
 mod signal;
@@ -10,6 +11,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 pub use builder::GuestBuilder;
+pub use control::ControlQueue;
 pub use rx::{ChainUse, Received, RxQueue};
 pub use signal::Signals;
 pub use tx::{DataPlacement, HeaderPlacement, TxLayout, TxQueue};
@@ -32,6 +34,7 @@ pub struct Guest {
     /// Queue pairs that were not taken out.
     rx: Vec<RxQueue>,
     tx: Vec<TxQueue>,
+    control: Option<ControlQueue>,
     /// What the backend keeps there outlives it.
     inflight: Option<Inflight>,
 }
@@ -51,6 +54,7 @@ impl Guest {
             options: builder.handshake_options(),
             rx: Vec::new(),
             tx: Vec::new(),
+            control: None,
             inflight: None,
         };
         guest.agreed = guest.frontend.negotiate(&guest.options).expect("negotiating with the backend");
@@ -84,6 +88,7 @@ impl Guest {
             self.rx.push(RxQueue::new(&self.memory, ring(), features));
             self.tx.push(TxQueue::new(&self.memory, ring(), features, builder.layout()));
         }
+        self.control = builder.wants_control_queue().then(|| ControlQueue::new(&self.memory, ring()));
     }
 
     fn give_inflight(&self) {
@@ -96,6 +101,7 @@ impl Guest {
     fn start_from(&self, base: impl Fn(&Virtqueue) -> u32) -> Result<(), PeerError> {
         let pairs = self.rx.iter().zip(&self.tx);
         let queues = pairs.flat_map(|(rx, tx)| [(rx.ring_ref(), rx.fds()), (tx.ring_ref(), tx.fds())]);
+        let queues = queues.chain(self.control.iter().map(|control| (control.ring(), control.fds())));
         let vrings: Vec<_> = queues
             .enumerate()
             .map(|(index, (ring, fds))| Vring {
@@ -119,12 +125,13 @@ impl Guest {
         self.start_from(Virtqueue::resume_base)
     }
 
-    /// Stops all rings (`GET_VRING_BASE`). Returns where the backend says that it ended: rx 0, tx 0, rx 1, ….
+    /// Stops all rings (`GET_VRING_BASE`). Returns where the backend says that it ended: rx 0, tx 0, rx 1, …, the control
+    /// queue if there is one.
     ///
     /// # Errors
     /// When the backend refuses or closes.
     pub fn stop(&self) -> Result<Vec<u32>, PeerError> {
-        let vrings = 2 * self.rx.len() as u32;
+        let vrings = 2 * self.rx.len() as u32 + u32::from(self.control.is_some());
         (0..vrings).map(|index| self.frontend.get_vring_base(index)).collect()
     }
 
@@ -193,6 +200,11 @@ impl Guest {
     /// Both queues of a pair.
     pub fn pair(&mut self, pair: usize) -> (&mut RxQueue, &mut TxQueue) {
         (&mut self.rx[pair], &mut self.tx[pair])
+    }
+
+    /// The control queue of [`GuestBuilder::control_queue`]. It panics when there is none.
+    pub fn control(&mut self) -> &mut ControlQueue {
+        self.control.as_mut().expect("a guest with a control queue")
     }
 
     /// Takes all queue pairs out, so that threads of their own can drive them. The guest keeps the connection; it can

@@ -5,11 +5,11 @@ use virtio_bindings::virtio_config::{
     VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
 };
 use virtio_bindings::virtio_net::{
-    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_GUEST_CSUM,
-    VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_USO4,
-    VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6,
-    VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MAC, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF,
-    VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS,
+    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_GUEST_OFFLOADS, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE,
+    VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6,
+    VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4,
+    VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MAC, VIRTIO_NET_F_MQ,
+    VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_NOTF_COAL, VIRTIO_NET_F_STATUS, VIRTIO_NET_F_VQ_NOTF_COAL,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
@@ -33,6 +33,12 @@ pub const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
 pub const IN_ORDER: u64 = 1 << VIRTIO_F_IN_ORDER;
 /// The guest announces itself when it is asked to.
 pub const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
+/// The driver may change the offloads of what it receives ([`Command::GuestOffloads`](crate::control::Command::GuestOffloads)).
+pub const CTRL_GUEST_OFFLOADS: u64 = 1 << VIRTIO_NET_F_CTRL_GUEST_OFFLOADS;
+/// The driver may moderate its notifications, in all queues of a direction.
+pub const NOTF_COAL: u64 = 1 << VIRTIO_NET_F_NOTF_COAL;
+/// The driver may moderate its notifications, in one queue.
+pub const VQ_NOTF_COAL: u64 = 1 << VIRTIO_NET_F_VQ_NOTF_COAL;
 /// The configuration has the largest MTU.
 pub const MTU: u64 = 1 << VIRTIO_NET_F_MTU;
 
@@ -74,6 +80,7 @@ pub fn feature_name(bit: u32) -> Option<&'static str> {
     Some(match bit {
         VIRTIO_NET_F_CSUM => "CSUM",
         VIRTIO_NET_F_GUEST_CSUM => "GUEST_CSUM",
+        VIRTIO_NET_F_CTRL_GUEST_OFFLOADS => "CTRL_GUEST_OFFLOADS",
         VIRTIO_NET_F_MTU => "MTU",
         VIRTIO_NET_F_MAC => "MAC",
         VIRTIO_NET_F_GUEST_TSO4 => "GUEST_TSO4",
@@ -97,6 +104,8 @@ pub fn feature_name(bit: u32) -> Option<&'static str> {
         VIRTIO_NET_F_GUEST_USO4 => "GUEST_USO4",
         VIRTIO_NET_F_GUEST_USO6 => "GUEST_USO6",
         VIRTIO_NET_F_HOST_USO => "HOST_USO",
+        VIRTIO_NET_F_VQ_NOTF_COAL => "VQ_NOTF_COAL",
+        VIRTIO_NET_F_NOTF_COAL => "NOTF_COAL",
         _ => return None,
     })
 }

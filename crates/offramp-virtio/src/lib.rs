@@ -8,6 +8,7 @@
 //! | [`vring`] | one virtqueue: fetch chains, read and write frames, publish, notify |
 //! | [`ring`] | how rings are described, and why one is refused; split and packed inside |
 //! | [`memory`] | a guest's memory, mapped from files |
+//! | [`control`] | commands of the control queue |
 //! | [`dirty_log`] | pages that the device wrote, for live migration |
 //! | [`inflight`] | a packed ring's position, for a device that starts after one that was killed |
 //! | [`notifier`] | notifications to the driver |
@@ -101,6 +102,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("rings of virtio 1 are little-endian, and are read here as they lie in memory");
 
+pub mod control;
 pub mod dirty_log;
 pub mod features;
 pub mod inflight;

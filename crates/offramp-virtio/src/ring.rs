@@ -97,8 +97,32 @@ pub struct RingOptions {
     pub event_idx: bool,
     /// `INDIRECT_DESC` was negotiated.
     pub indirect: bool,
-    /// The device writes the buffers: a receive ring.
-    pub writable: bool,
+    /// Who writes the buffers.
+    pub direction: Direction,
+}
+
+/// Who writes the buffers of a ring's chains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// The driver: a transmit ring.
+    #[default]
+    Transmit,
+    /// The device: a receive ring.
+    Receive,
+    /// The driver the first of a chain, the device the others: a control queue (virtio 1.3, 5.1.6.5).
+    Control,
+}
+
+impl Direction {
+    /// Whether a chain of this ring may have a buffer with those descriptor flags.
+    #[inline]
+    fn takes(self, flags: u16) -> bool {
+        match self {
+            Self::Transmit => flags & descriptor::WRITE == 0,
+            Self::Receive => flags & descriptor::WRITE != 0,
+            Self::Control => true,
+        }
+    }
 }
 
 /// Where a ring lies: addresses in the space of [`Extent::user`](crate::memory::Extent::user).
@@ -166,11 +190,11 @@ impl Ring {
         batch.chains.reserve(FETCH_MAX);
         batch.buffers.reserve(FETCH_MAX);
         let from = batch.chains.len();
-        let (fetched, writable) = match self {
-            Self::Split(ring) => (ring.fetch(memory, batch)?, ring.options.writable),
-            Self::Packed(ring) => (ring.fetch(memory, batch)?, ring.options.writable),
+        let (fetched, direction) = match self {
+            Self::Split(ring) => (ring.fetch(memory, batch)?, ring.options.direction),
+            Self::Packed(ring) => (ring.fetch(memory, batch)?, ring.options.direction),
         };
-        batch.prefetch(from, writable);
+        batch.prefetch(from, direction == Direction::Receive);
         Ok(fetched)
     }
 

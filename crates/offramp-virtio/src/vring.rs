@@ -8,6 +8,7 @@ use crate::ring::{BadRing, Batch, Broken, Buffer, Chain, Fetched, Published, Rin
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+mod command;
 mod frame;
 mod open;
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
 use super::call_pipe::CallPipe;
+use super::control::{Change, Control, ControlStatus};
 use super::features::{self, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
-use super::queue::{QueueState, Side, Start};
-use super::{MTU_MIN, VhostUserConfig, rarp};
+use super::queue::{QueueState, Request, Side, Start};
+use super::{ControlQueue, MTU_MIN, VhostUserConfig, rarp};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -13,6 +14,7 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::getpid;
 use offramp_offload::caps::Offloads;
 use offramp_virtio::MemoryError;
+use offramp_virtio::control::{self, Command};
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight;
 use offramp_virtio::memory::{Extent, GuestMemory, REGIONS_MAX};
@@ -55,7 +57,7 @@ pub(super) enum Refused {
     NoVring(usize),
     #[error(
         "vring {0}: the guest's control queue, which the port leaves to the frontend; with a frontend that has none \
-         (User Mode Linux) set control_queue = \"none\""
+         (User Mode Linux) set control_queue = \"none\", or \"backend\" to have the port serve it"
     )]
     ControlVring(usize),
     #[error("vring {vring}: {cause}")]
@@ -123,6 +125,8 @@ struct Setup {
     call_pipe: Option<CallPipe>,
     is_logged: bool,
     is_running: bool,
+    /// What the frontend last said, of a ring of data.
+    is_enabled: Option<bool>,
 }
 
 /// A guest's device as its frontend sees it.
@@ -139,6 +143,8 @@ pub(super) struct Device {
     call_threads: Arc<()>,
     queues: Vec<Sender<QueueState>>,
     vrings: Vec<Setup>,
+    /// The control queue, if the port serves it. Its vring is one of those, too.
+    control: Option<Control>,
     memory: Arc<GuestMemory>,
     features: u64,
     /// All that this frontend was shown. It may agree to that much later, and has no way to hear of a change: what was
@@ -165,7 +171,9 @@ impl Device {
         link: Arc<Link>,
         queues: Vec<Sender<QueueState>>,
     ) -> Self {
-        let vrings = (0..2 * queues.len()).map(|_| Setup::default()).collect();
+        let control = (config.control_queue == ControlQueue::Backend).then(|| Control::new(config.queue_pairs));
+        let count = 2 * queues.len() + usize::from(control.is_some());
+        let vrings = (0..count).map(|_| Setup::default()).collect();
         Self {
             config,
             allowed,
@@ -174,6 +182,7 @@ impl Device {
             call_threads: Arc::default(),
             queues,
             vrings,
+            control,
             memory: Arc::default(),
             features: 0,
             shown: 0,
@@ -239,16 +248,26 @@ impl Device {
     }
 
     fn vring(&mut self, vring: usize) -> std::result::Result<&mut Setup, Refused> {
-        let is_control = vring == self.vrings.len() && self.features & features::CTRL_VQ != 0;
+        let is_control = self.control.is_none() && vring == self.vrings.len() && self.features & features::CTRL_VQ != 0;
         let refused = if is_control { Refused::ControlVring(vring) } else { Refused::NoVring(vring) };
         self.vrings.get_mut(vring).ok_or(refused)
     }
 
+    /// Whether a vring is the control queue's.
+    fn is_control(&self, vring: usize) -> bool {
+        self.control.is_some() && Control::is_at(vring, self.features, self.config.queue_pairs)
+    }
+
     fn run<R: Send + 'static>(
-        &self,
+        &mut self,
         vring: usize,
         work: impl FnOnce(&mut QueueState, Side) -> R + Send + 'static,
     ) -> std::result::Result<R, Refused> {
+        if self.is_control(vring)
+            && let Some(control) = &mut self.control
+        {
+            return Ok(work(&mut control.queue, Side::Transmit));
+        }
         let (side, pair) = Side::of(vring);
         let queue = self.queues.get(pair).ok_or(Refused::NoVring(vring))?;
         Ok(queue.run(move |state| work(state, side))?)
@@ -271,10 +290,89 @@ impl Device {
             is_logged: setup.is_logged,
             inflight,
         };
+        let base = start.base;
         self.run(vring, move |state, side| state.start(side, start))?
             .map_err(|cause| Refused::Ring { vring, cause })?;
         self.vring(vring)?.is_running = true;
+        if self.is_control(vring) { self.control_started(base) } else { Ok(()) }
+    }
+
+    /// The control queue runs. What was set before a reset of the driver is forgotten.
+    fn control_started(&mut self, base: u32) -> std::result::Result<(), Refused> {
+        let Some(control) = &mut self.control else { return Ok(()) };
+        if control.is_new(base) {
+            control.forget();
+        }
+        self.apply(Change::QueuePairs)?;
+        self.apply(Change::Offloads)?;
+        self.apply(Change::Coalescing)
+    }
+
+    /// Obeys the commands that have come; whether there may be more.
+    pub fn serve_control(&mut self) -> bool {
+        if !self.control.as_mut().is_some_and(|control| control.queue.fetch_commands()) {
+            return false;
+        }
+        while let Some(request) = self.control.as_mut().and_then(|control| control.queue.next_command()) {
+            let answer = self.obey(&request);
+            if let Some(control) = &mut self.control {
+                control.queue.answer(&request, &answer);
+            }
+        }
+        true
+    }
+
+    /// The answer to a command, once it is in force.
+    fn obey(&mut self, request: &Request) -> Vec<u8> {
+        let change = Command::parse(&request.bytes).and_then(|command| self.control.as_mut()?.take(command));
+        let done = match change {
+            Some(Change::Answer(fields)) if request.answer_len_max > fields.len() => {
+                Some([&[control::OK][..], &fields].concat())
+            }
+            Some(Change::Answer(_)) | None => None,
+            Some(change) => self.apply(change).ok().map(|()| vec![control::OK]),
+        };
+        done.unwrap_or_else(|| {
+            self.control.iter_mut().for_each(Control::refuse);
+            vec![control::ERR]
+        })
+    }
+
+    /// Has all queues follow what the guest has set.
+    fn apply(&mut self, change: Change) -> std::result::Result<(), Refused> {
+        let Some(control) = &self.control else { return Ok(()) };
+        let features = control.features_in_force();
+        for vring in (0..2 * self.queues.len()).filter(|vring| !self.is_control(*vring)).collect::<Vec<_>>() {
+            let wish = self.control.as_ref().and_then(|control| control.wish(vring));
+            match change {
+                Change::Answer(_) => {}
+                Change::QueuePairs => {
+                    self.follow_enabled(vring)?;
+                    self.run(vring, move |state, side| state.coalesce(side, wish))?;
+                }
+                Change::Offloads => self.run(vring, move |state, _| state.set_features(features))?,
+                Change::Coalescing => self.run(vring, move |state, side| state.coalesce(side, wish))?,
+            }
+        }
         Ok(())
+    }
+
+    /// Has a ring of data be enabled as its frontend says, and as far as the guest uses its pair.
+    fn follow_enabled(&mut self, vring: usize) -> std::result::Result<(), Refused> {
+        let status = self.control.as_ref().and_then(Control::status);
+        let is_in_use = status.is_none_or(|status| vring / 2 < usize::from(status.queue_pairs));
+        let Some(is_enabled) = self.vring(vring)?.is_enabled else { return Ok(()) };
+        self.run(vring, move |state, side| state.set_enabled(side, is_enabled && is_in_use))
+    }
+
+    /// What the guest has set by a control queue that runs here.
+    pub fn control_status(&self) -> Option<ControlStatus> {
+        self.control.as_ref()?.status().cloned()
+    }
+
+    /// The kicks of the control queue, while it runs.
+    pub fn control_kick(&self) -> Option<Arc<OwnedFd>> {
+        self.control.as_ref().filter(|control| control.status().is_some())?.kick.clone()
     }
 
     /// Stops a ring; what was said of it stays, but for its kick.
@@ -293,6 +391,10 @@ impl Device {
             setup.is_running = false;
             // A ring that broke has no base of its own any more.
             setup.base = base.unwrap_or(setup.base);
+            let base = setup.base;
+            if self.is_control(vring) {
+                self.control.iter_mut().for_each(|control| control.stopped(base));
+            }
         }
         Ok(self.vring(vring)?.base)
     }
@@ -300,6 +402,9 @@ impl Device {
     /// Stops every ring and forgets what this frontend said.
     pub fn reset(&mut self) {
         mailbox::run_everywhere(&self.queues, QueueState::reset);
+        if let Some(control) = &mut self.control {
+            *control = Control::new(self.config.queue_pairs);
+        }
         self.vrings.fill_with(Setup::default);
         self.memory = Arc::default();
         self.features = 0;
@@ -337,6 +442,7 @@ impl Device {
             let memory = Arc::clone(&self.memory);
             queue.run(move |state| state.set_memory(memory)).map_err(Refused::from)?;
         }
+        self.control.iter_mut().for_each(|control| control.queue.set_memory(Arc::clone(&self.memory)));
         // The last who drops it unmaps it, which takes long: not the thread of the frames.
         drop(replaced);
         (0..self.vrings.len()).try_for_each(|vring| self.start(vring))
@@ -356,6 +462,7 @@ impl Device {
                 self.finish(vring)?;
                 self.vring(vring)?.base = 0;
             }
+            self.control.iter_mut().for_each(Control::forget);
         }
         Ok(())
     }
@@ -367,7 +474,13 @@ impl Device {
             1 => true,
             _ => return Err(Refused::Enable(num)),
         };
-        self.run(vring, move |state, side| state.set_enabled(side, is_enabled))
+        if self.is_control(vring) {
+            self.run(vring, move |state, side| state.set_enabled(side, is_enabled))?;
+            // From now on the guest chooses its pairs, or no longer.
+            return self.apply(Change::QueuePairs);
+        }
+        self.vring(vring)?.is_enabled = Some(is_enabled);
+        self.follow_enabled(vring)
     }
 
     /// `NET_SET_MTU`: what the frontend told the guest, in bytes of IP.
@@ -379,7 +492,7 @@ impl Device {
 
     /// `SEND_RARP`: the guest is here now. A guest that agreed to tell it itself (`GUEST_ANNOUNCE`) does so, and a
     /// frontend does not ask for it; if it does, there is nothing to do.
-    pub fn send_rarp(&self, payload: u64) -> std::result::Result<(), Refused> {
+    pub fn send_rarp(&mut self, payload: u64) -> std::result::Result<(), Refused> {
         if !self.speaks(VhostUserProtocolFeatures::RARP) {
             return Err(Refused::NotNegotiated("RARP"));
         }
@@ -447,10 +560,11 @@ impl Device {
         for queue in &self.queues {
             queue.run(move |state| state.set_features(negotiated)).map_err(Refused::from)?;
         }
+        self.control.iter_mut().for_each(|control| control.set_features(negotiated));
         // Without protocol features there is no SET_VRING_ENABLE: rings are enabled from the start.
         if negotiated & PROTOCOL_FEATURES == 0 {
             for vring in 0..self.vrings.len() {
-                self.run(vring, |state, side| state.set_enabled(side, true))?;
+                self.enable(vring, 1)?;
             }
         }
         Ok(())
@@ -480,6 +594,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.set_status(0)?;
         for vring in 0..self.vrings.len() {
             self.run(vring, QueueState::forget_enabled)?;
+            self.vring(vring)?.is_enabled = None;
         }
         Ok(())
     }
@@ -555,6 +670,12 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let vring = usize::from(index);
         self.stop(vring)?;
+        if self.is_control(vring)
+            && let Some(control) = &mut self.control
+        {
+            control.kick =
+                fd.as_ref().map(File::try_clone).transpose().map_err(Refused::Io)?.map(|fd| Arc::new(fd.into()));
+        }
         let kick = fd.map(|fd| self.event(fd)).transpose()?;
         self.vring(vring)?.kick = Some(kick.map_or(Kick::Polled, Kick::Event));
         Ok(self.start(vring)?)
@@ -583,11 +704,12 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Feature::CONFIGURE_MEM_SLOTS
             | Feature::STATUS
             | Feature::LOG_SHMFD;
-        offered.set(Feature::MQ, self.queues.len() > 1);
+        let is_served = self.control.is_some();
+        offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
         // A frontend that gives the guest an address itself (QEMU) refuses a backend with a configuration; it learns the
         // MTU by other means. The backend's channel serves for changes of the configuration alone.
         let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
-        offered.set(of_config, self.config.mac.is_some());
+        offered.set(of_config, self.config.mac.is_some() || is_served);
         Ok(offered)
     }
 
@@ -601,7 +723,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        Ok(self.queues.len() as u64)
+        // A frontend that leaves the control queue to the port counts vrings, any other queue pairs.
+        Ok(if self.control.is_some() { self.vrings.len() } else { self.queues.len() } as u64)
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
@@ -713,6 +836,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             let log = Some(Arc::clone(&log));
             queue.run(move |state| state.set_log(log)).map_err(Refused::from)?;
         }
+        self.control.iter_mut().for_each(|control| control.queue.set_log(self.log.clone()));
         // As memory that is replaced.
         drop(replaced);
         Ok(())

@@ -5,8 +5,8 @@ use super::ControlQueue;
 use offramp_offload::caps::Offloads;
 pub use offramp_virtio::features::RingFeatures;
 pub(super) use offramp_virtio::features::{
-    CTRL_VQ, EVENT_IDX, GUEST_ANNOUNCE, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU, RING_PACKED, VERSION_1,
-    header_len,
+    CTRL_GUEST_OFFLOADS, CTRL_VQ, EVENT_IDX, GUEST_ANNOUNCE, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU,
+    NOTF_COAL, RING_PACKED, VERSION_1, VQ_NOTF_COAL, header_len,
 };
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
@@ -42,11 +42,23 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: Cont
             bits |= of_offload;
         }
     }
-    if control_queue == ControlQueue::Frontend {
+    match control_queue {
         // The frontend serves it; these say that the device does not mind.
-        bits |= CTRL_VQ | GUEST_ANNOUNCE;
+        ControlQueue::Frontend => bits |= CTRL_VQ | GUEST_ANNOUNCE,
+        ControlQueue::Backend => {
+            bits |= CTRL_VQ | CTRL_GUEST_OFFLOADS | NOTF_COAL | VQ_NOTF_COAL;
+            // A monitor that leaves the control queue to the port resets a ring alone without a word (QEMU).
+            bits &= !RingFeatures::RING_RESET.bits();
+        }
+        ControlQueue::None => {}
     }
     bits | LOG_ALL
+}
+
+/// The bits of the offloads that a guest may switch while it runs (virtio 1.3, 5.1.6.5.6).
+pub(super) fn guest_offload_bits() -> u64 {
+    let of_receive = OFFLOADS.iter().filter(|(offload, _)| !offload.intersects(Offloads::TX));
+    of_receive.fold(0, |bits, (_, of_one)| bits | of_one)
 }
 
 /// The offloads that negotiated bits stand for.
@@ -86,6 +98,9 @@ mod tests {
         let all = offer(RingFeatures::all(), Offloads::all(), ControlQueue::Frontend);
         let without = offer(RingFeatures::all(), Offloads::all(), ControlQueue::None);
         assert_eq!(all ^ without, CTRL_VQ | GUEST_ANNOUNCE, "what needs a control queue, and nothing else");
+        let backend = offer(RingFeatures::all(), Offloads::all(), ControlQueue::Backend);
+        let commands = CTRL_VQ | CTRL_GUEST_OFFLOADS | NOTF_COAL | VQ_NOTF_COAL;
+        assert_eq!(backend ^ without, commands | RingFeatures::RING_RESET.bits());
         let none = offer(RingFeatures::empty(), Offloads::empty(), ControlQueue::Frontend);
         let every_offload = OFFLOADS.iter().fold(0, |bits, (_, of_one)| bits | of_one);
         assert_eq!(none & every_offload, 0);
@@ -93,7 +108,8 @@ mod tests {
 
     #[test]
     fn every_bit_that_is_offered_has_a_name() {
-        let bits = offer(RingFeatures::all(), Offloads::all(), ControlQueue::Frontend) | MQ | MAC | MTU;
+        let by = |control_queue| offer(RingFeatures::all(), Offloads::all(), control_queue);
+        let bits = by(ControlQueue::Frontend) | by(ControlQueue::Backend) | MQ | MAC | MTU;
         for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
             assert!(feature_name(bit).is_some(), "bit {bit}");
         }

@@ -28,6 +28,7 @@ use offramp_virtio::sigbus::Alarm;
 
 mod call_pipe;
 mod channel;
+mod control;
 mod counters;
 mod device;
 mod features;
@@ -41,6 +42,7 @@ mod rarp;
 mod session;
 mod socket_file;
 
+pub use control::ControlStatus;
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
 pub use link::Link;
@@ -86,6 +88,10 @@ pub enum ControlQueue {
     /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user), and the port never hears of it.
     #[default]
     Frontend,
+    /// The port: a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that gives the control queue to the
+    /// backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux). It is the vring after those of all
+    /// queue pairs, or after the first pair's for a driver without `MQ` (virtio 1.3, 5.1.2).
+    Backend,
     /// Nobody: `CTRL_VQ` and what needs it are not offered. For a frontend without a control queue of its own, as User
     /// Mode Linux is.
     None,
@@ -257,6 +263,8 @@ pub struct PortStatus {
     pub memory_regions: usize,
     /// Bytes of guest memory that are mapped.
     pub memory_bytes: u64,
+    /// What the guest has set by its control queue; `None` where the port does not serve one that runs.
+    pub control: Option<ControlStatus>,
     /// Why a frontend was last disconnected, if one was.
     pub last_refusal: Option<String>,
 }

@@ -16,12 +16,14 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
+mod commands;
 mod moderation;
 mod receive;
 mod state;
 mod transmit;
 mod vring;
 
+pub(super) use commands::Request;
 pub(super) use state::{QueueState, Side, Start};
 use vring::RingState;
 

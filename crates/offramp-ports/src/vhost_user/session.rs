@@ -157,6 +157,7 @@ impl Session {
             ring_entries: device.ring_entries(),
             memory_regions: device.memory_size().0,
             memory_bytes: device.memory_size().1,
+            control: device.control_status(),
             last_refusal: self.last_refusal.clone(),
         };
         drop(device);
@@ -228,11 +229,14 @@ impl Session {
         self.tell(true);
         loop {
             self.update_link();
+            let commands_wait = self.serve_control();
+            let kick = self.device().control_kick();
             let mut fds = vec![readable(&*self.stop), readable(stream), readable(&*self.alarm), readable(&*self.link)];
             fds.extend(self.carrier.as_ref().map(readable));
             fds.extend(self.channel.as_ref().map(readable));
+            fds.extend(kick.as_ref().map(readable));
             fds.extend(listener.map(readable));
-            wait(&mut fds, until(incoming.deadline()));
+            wait(&mut fds, if commands_wait { PollTimeout::ZERO } else { until(incoming.deadline()) });
             if is_ready(&fds[0]) {
                 return End::Stopped;
             }
@@ -257,6 +261,15 @@ impl Session {
             }
             self.tell(true);
         }
+    }
+
+    /// Obeys commands of the guest, a fetch of them at a time; whether there may be more.
+    fn serve_control(&self) -> bool {
+        let may_be_more = self.device().serve_control();
+        if may_be_more {
+            self.tell(true);
+        }
+        may_be_more
     }
 
     /// Reports a change of the link to the frontend, and reads its answer to the last report. This costs little beside

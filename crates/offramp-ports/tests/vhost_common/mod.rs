@@ -25,7 +25,9 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::TxMeta;
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
-use offramp_ports::vhost_user::{MEMORY_BYTES_MAX, Mode, VhostPort, VhostQueue, VhostUser, VhostUserConfig};
+use offramp_ports::vhost_user::{
+    ControlQueue, MEMORY_BYTES_MAX, Mode, VhostPort, VhostQueue, VhostUser, VhostUserConfig,
+};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_tx};
 use offramp_ports::worker::{CablePair, Task, Worker};
 use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
@@ -137,6 +139,7 @@ pub struct RigConfig {
     /// What the ports tell the guests of the MTU.
     pub mtu_told: Option<u16>,
     pub mac: Option<[u8; 6]>,
+    pub control_queue: ControlQueue,
     /// One thread for each side, instead of one for both.
     pub apart: bool,
     /// The link's rate in bits per second; `None`: unlimited.
@@ -159,6 +162,7 @@ impl Default for RigConfig {
             mode: Mode::Server,
             mtu_told: None,
             mac: None,
+            control_queue: ControlQueue::default(),
             apart: false,
             rate_bps: None,
             scratch: None,
@@ -211,6 +215,7 @@ impl Rig {
                 queue_pairs: config.adapter.queues,
                 mtu: config.mtu_told,
                 mac: config.mac,
+                control_queue: config.control_queue,
                 memory_bytes_max: config.memory_bytes_max,
                 ..VhostUserConfig::new(scratch.path(&format!("guest{side}")))
             };

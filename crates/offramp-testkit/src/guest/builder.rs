@@ -19,6 +19,7 @@ const QUEUE_SIZE: u16 = 256;
 
 /// Builds a [`Guest`].
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "what is chosen independently")]
 pub struct GuestBuilder {
     required: u64,
     optional: u64,
@@ -32,6 +33,7 @@ pub struct GuestBuilder {
     memory: Vec<RegionSpec>,
     huge_pages: Option<Arc<HugePages>>,
     inflight: bool,
+    control_queue: bool,
 }
 
 impl Default for GuestBuilder {
@@ -49,6 +51,7 @@ impl Default for GuestBuilder {
             memory: vec![RegionSpec::new(MEMORY_AT, MEMORY_LEN)],
             huge_pages: None,
             inflight: false,
+            control_queue: false,
         }
     }
 }
@@ -143,6 +146,12 @@ impl GuestBuilder {
         Self { interrupts: on, ..self }
     }
 
+    /// Has a control queue, which its frontend leaves to the backend: the vring after those of all pairs.
+    #[must_use]
+    pub fn control_queue(self) -> Self {
+        Self { control_queue: true, ..self.require(features::CTRL_VQ, true) }
+    }
+
     /// Whether the frontend enables the rings once they are started; a test does it later otherwise.
     #[must_use]
     pub fn enabled(self, on: bool) -> Self {
@@ -207,6 +216,10 @@ impl GuestBuilder {
 
     pub(super) fn wants_inflight(&self) -> bool {
         self.inflight
+    }
+
+    pub(super) fn wants_control_queue(&self) -> bool {
+        self.control_queue
     }
 
     pub(super) fn pairs(&self) -> u16 {

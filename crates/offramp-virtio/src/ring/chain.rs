@@ -1,7 +1,7 @@
 //! Chains that were fetched, and their buffers.
 
 use super::descriptor::{INDIRECT, NEXT, WRITE, prefetch, prefetch_to_write};
-use super::{BadChain, CHAIN_DESCRIPTORS_MAX, FETCH_BUFFERS_MAX, FETCH_MAX};
+use super::{BadChain, CHAIN_DESCRIPTORS_MAX, Direction, FETCH_BUFFERS_MAX, FETCH_MAX};
 use crate::memory::{GuestMemory, Window};
 use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
@@ -21,6 +21,7 @@ pub struct Buffer {
     /// Guest-physical address, for the dirty log.
     pub(crate) guest: u64,
     pub(crate) len: u32,
+    pub(crate) is_writable: bool,
 }
 
 impl Buffer {
@@ -135,15 +136,16 @@ impl Batch {
         (guest, len): (u64, u32),
         flags: u16,
         id: u16,
-        writable: bool,
+        direction: Direction,
     ) -> bool {
-        let wanted = if writable { WRITE } else { 0 };
+        let is_writable = direction == Direction::Receive;
+        let wanted = if is_writable { WRITE } else { 0 };
         if flags & (NEXT | INDIRECT | WRITE) != wanted || len == 0 {
             return false;
         }
         let Some(host) = window.at(guest, u64::from(len)) else { return false };
         let first = self.buffers.len() as u32;
-        self.buffers.push(Buffer { host, guest, len });
+        self.buffers.push(Buffer { host, guest, len, is_writable });
         self.chains.push(Chain { id, slots: 1, first, count: 1, len });
         true
     }
@@ -218,27 +220,32 @@ fn is_apart(start: *const u8, offset: usize) -> bool {
 #[inline]
 pub(super) fn add_buffer(
     memory: &GuestMemory,
-    guest: u64,
-    len: u32,
+    (guest, len): (u64, u32),
+    is_writable: bool,
     buffers: &mut Vec<Buffer>,
 ) -> Result<(), BadChain> {
     if len == 0 {
         return Ok(());
     }
     match memory.at_guest(guest, u64::from(len)) {
-        Some(host) => buffers.push(Buffer { host, guest, len }),
-        None => add_pieces(memory, guest, len, buffers)?,
+        Some(host) => buffers.push(Buffer { host, guest, len, is_writable }),
+        None => add_pieces(memory, (guest, len), is_writable, buffers)?,
     }
     Ok(())
 }
 
 #[cold]
-fn add_pieces(memory: &GuestMemory, mut guest: u64, len: u32, buffers: &mut Vec<Buffer>) -> Result<(), BadChain> {
+fn add_pieces(
+    memory: &GuestMemory,
+    (mut guest, len): (u64, u32),
+    is_writable: bool,
+    buffers: &mut Vec<Buffer>,
+) -> Result<(), BadChain> {
     let mut left = u64::from(len);
     while left > 0 {
         let piece = memory.left_at_guest(guest).ok_or(BadChain::Address)?.min(left);
         let host = memory.at_guest(guest, piece).ok_or(BadChain::Address)?;
-        buffers.push(Buffer { host, guest, len: piece as u32 });
+        buffers.push(Buffer { host, guest, len: piece as u32, is_writable });
         guest = guest.checked_add(piece).ok_or(BadChain::Address)?;
         left -= piece;
     }

@@ -143,12 +143,17 @@ fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() 
 
 /// What a chain of descriptors that lie one after the other is, by its flags alone. In a split ring each but the last goes on;
 /// an indirect table of a packed ring is a chain as a whole, and in one that the device reads `WRITE` means nothing.
-fn judge(flags: &[u16], is_packed: bool, writable: bool) -> Result<usize, BadChain> {
+fn judge(flags: &[u16], is_packed: bool, direction: Direction) -> Result<usize, BadChain> {
     for (at, flags) in flags.iter().enumerate() {
         if flags & INDIRECT != 0 {
             return Err(BadChain::Indirect);
         }
-        if (flags & WRITE != 0) != writable && (writable || !is_packed) {
+        let is_right = match direction {
+            Direction::Transmit => flags & WRITE == 0 || is_packed,
+            Direction::Receive => flags & WRITE != 0,
+            Direction::Control => true,
+        };
+        if !is_right {
             return Err(BadChain::Direction);
         }
         if flags & NEXT == 0 && !is_packed {
@@ -159,7 +164,7 @@ fn judge(flags: &[u16], is_packed: bool, writable: bool) -> Result<usize, BadCha
 }
 
 #[test]
-fn a_chain_of_up_to_four_descriptors_with_any_flags_has_one_direction_and_no_table_in_a_table() {
+fn a_chain_of_up_to_four_descriptors_with_any_flags_has_the_direction_of_its_ring_and_no_table_in_a_table() {
     // A table that is not indirect is a split ring's own: its size is a power of two.
     let split = [1u16, 2, 4].map(|size| (size, false, false));
     let indirect = [1, 2, 3, 4].into_iter().flat_map(|size| [(size, true, false), (size, true, true)]);
@@ -168,7 +173,8 @@ fn a_chain_of_up_to_four_descriptors_with_any_flags_has_one_direction_and_no_tab
         split.into_iter().chain(indirect).filter(|(size, ..)| *size < 3 || !cfg!(miri))
     {
         let table = if is_indirect { INDIRECT_AT } else { TABLE_AT };
-        for (number, writable) in (0..8u16.pow(size.into())).flat_map(|number| [(number, false), (number, true)]) {
+        let directions = [Direction::Transmit, Direction::Receive, Direction::Control];
+        for (number, direction) in (0..8u16.pow(size.into())).flat_map(|number| directions.map(|one| (number, one))) {
             let flags: Vec<u16> = (0..size).map(|at| number >> (3 * at) & 7).collect();
             for (at, flags) in (0..size).zip(&flags) {
                 let (place, addr) = (table + DESCRIPTOR_LEN * u64::from(at), BUFFER_AT + 16 * u64::from(at));
@@ -194,7 +200,7 @@ fn a_chain_of_up_to_four_descriptors_with_any_flags_has_one_direction_and_no_tab
                 poke(&memory, DRIVER_AT + 2, 1u16);
                 poke(&memory, DEVICE_AT + 2, 0u16);
             }
-            let options = RingOptions { indirect: true, writable, ..RingOptions::default() };
+            let options = RingOptions { indirect: true, direction, ..RingOptions::default() };
             let ring_size = if is_indirect { 1 } else { size };
             let mut ring = Ring::new(&memory, is_packed, &place(ring_size), 0, options, None).unwrap();
             let mut batch = Batch::default();
@@ -203,8 +209,11 @@ fn a_chain_of_up_to_four_descriptors_with_any_flags_has_one_direction_and_no_tab
                 Ring::Packed(ring) => ring.fetch(&memory, &mut batch),
             };
             let found = fetched.unwrap().reason.map_or(Ok(batch.buffers.len()), Err);
-            let what = format!("{flags:?}, indirect: {is_indirect}, packed: {is_packed}, writable: {writable}");
-            assert_eq!(found, judge(&flags, is_packed, writable), "{what}");
+            let what = format!("{flags:?}, indirect: {is_indirect}, packed: {is_packed}, {direction:?}");
+            assert_eq!(found, judge(&flags, is_packed, direction), "{what}");
+            let marked =
+                batch.buffers.iter().zip(&flags).all(|(buffer, flags)| buffer.is_writable == (flags & WRITE != 0));
+            assert!(marked, "{what}");
         }
     }
 }
@@ -434,7 +443,7 @@ fn every_address_and_length_about_the_borders_of_regions_is_inside_or_refused() 
             assert_eq!(memory.window().at(at, len.into()).is_some(), in_largest, "{len} bytes at {at:#x}");
             let is_mapped = len < 64 && (0..u64::from(len)).all(|n| at.checked_add(n).is_some_and(is_inside));
             let mut buffers = vec![];
-            let added = add_buffer(&memory, at, len, &mut buffers);
+            let added = add_buffer(&memory, (at, len), false, &mut buffers);
             assert_eq!(added, is_mapped.then_some(()).ok_or(BadChain::Address), "{len} bytes at {at:#x}");
             if is_mapped {
                 assert_eq!(close_chain(0, 1, 0, &buffers).unwrap().len(), len as usize);

@@ -4,8 +4,8 @@ use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
 use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
 use super::position::Position;
 use super::{
-    BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions,
-    RingPlace,
+    BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, Direction, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX,
+    RingOptions, RingPlace,
 };
 use crate::inflight::{Part, Progress, Saved};
 use crate::memory::GuestMemory;
@@ -217,7 +217,7 @@ impl Ring {
     #[inline]
     pub(crate) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         let window = memory.window();
-        let (size, writable) = (self.size, self.options.writable);
+        let (size, direction) = (self.size, self.options.direction);
         let mut fetched = Fetched::default();
         let mut at = self.next_available;
         // What the driver was not given back it cannot make available again. If it does all the same, a batch would
@@ -234,7 +234,7 @@ impl Ring {
             // SAFETY: the position is within the ring, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index))) };
             let Descriptor { addr, len, id, flags } = descriptor;
-            if id < size && batch.push_single(&window, (addr, len), flags, id, writable) {
+            if id < size && batch.push_single(&window, (addr, len), flags, id, direction) {
                 fetched.chains += 1;
                 at.advance(1, size);
                 free -= 1;
@@ -312,7 +312,7 @@ impl Ring {
 
     #[inline]
     fn add(&self, memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
-        if (descriptor.flags & WRITE != 0) != self.options.writable {
+        if !self.options.direction.takes(descriptor.flags) {
             return Err(BadChain::Direction);
         }
         Self::add_any(memory, descriptor, batch)
@@ -320,7 +320,8 @@ impl Ring {
 
     #[inline]
     fn add_any(memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
-        add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)
+        let is_writable = descriptor.flags & WRITE != 0;
+        add_buffer(memory, (descriptor.addr, descriptor.len), is_writable, &mut batch.buffers)
     }
 
     fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
@@ -334,11 +335,11 @@ impl Ring {
             if descriptor.flags & INDIRECT != 0 {
                 return Err(BadChain::Indirect);
             }
-            if self.options.writable {
-                self.add(memory, &descriptor, batch)?;
-            } else {
+            if self.options.direction == Direction::Transmit {
                 // DPDK's driver leaves WRITE set in tables for transmit. Reading such a buffer harms nobody.
                 Self::add_any(memory, &descriptor, batch)?;
+            } else {
+                self.add(memory, &descriptor, batch)?;
             }
         }
         Ok(())

@@ -129,7 +129,7 @@ impl Ring {
                 (descriptor.addr, descriptor.len),
                 descriptor.flags,
                 head,
-                self.options.writable,
+                self.options.direction,
             ) {
                 fetched.chains += 1;
                 continue;
@@ -181,10 +181,11 @@ impl Ring {
 
     #[inline]
     fn add(&self, memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
-        if (descriptor.flags & WRITE != 0) != self.options.writable {
+        if !self.options.direction.takes(descriptor.flags) {
             return Err(BadChain::Direction);
         }
-        add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)
+        let is_writable = descriptor.flags & WRITE != 0;
+        add_buffer(memory, (descriptor.addr, descriptor.len), is_writable, &mut batch.buffers)
     }
 
     fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {

@@ -9,7 +9,7 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_virtio::memory::{Extent, GuestMemory};
 use offramp_virtio::net_header::{HEADER_LEN, NetHeader};
-use offramp_virtio::ring::{Buffer, FETCH_MAX, RingOptions, RingPlace};
+use offramp_virtio::ring::{Buffer, Direction, FETCH_MAX, RingOptions, RingPlace};
 use offramp_virtio::vring::{Vring, VringSetup};
 
 /// Guest memory: small enough that a random address often hits. Buffers may cross the border of its two regions.
@@ -64,7 +64,12 @@ impl Bench {
         let base = if is_packed { slot(low) | slot(high) << 16 } else { low.into() };
         let [descriptors, driver, device] = PARTS[which];
         let is_on = |bit: u8| settings[0] >> bit & 1 == 1;
-        let options = RingOptions { event_idx: is_on(0), indirect: is_on(1), writable: which == 1 };
+        let direction = match which {
+            0 if has_commands(settings) => Direction::Control,
+            0 => Direction::Transmit,
+            _ => Direction::Receive,
+        };
+        let options = RingOptions { event_idx: is_on(0), indirect: is_on(1), direction };
         let mut vring = Vring::default();
         let place = RingPlace { size, descriptors, driver, device };
         let memory = Arc::clone(&self.memory);
@@ -86,7 +91,11 @@ pub fn ring(bytes: &[u8], is_packed: bool) {
         let [mut transmit, mut receive] = [0, 1].map(|which| bench.start(settings, is_packed, which));
         let frame = vec![0x5a; 1 + usize::from(settings[2]) * 16];
         for round in 0..ROUNDS {
-            drain(&mut transmit);
+            if has_commands(settings) {
+                answer(&mut transmit);
+            } else {
+                drain(&mut transmit);
+            }
             if settings[3] & 1 == 0 {
                 fill(&mut receive, &frame);
             } else {
@@ -141,6 +150,26 @@ fn drain(vring: &mut Vring) {
             let read = vring.read_frame(&chain, HEADER_LEN, &mut header, &mut frame);
             assert_eq!(read, bytes.checked_sub(HEADER_LEN).filter(|len| (1..=FRAME_LEN_MAX).contains(len)));
             vring.add_used(&chain, 0);
+        }
+    }
+    publish(vring);
+}
+
+/// Whether the driver's ring is a control queue.
+fn has_commands(settings: &[u8; SETTINGS_LEN]) -> bool {
+    settings[3] >> 1 & 1 == 1
+}
+
+/// Answers commands with as many bytes as they have room for.
+fn answer(vring: &mut Vring) {
+    while fetch(vring) {
+        while let Some(chain) = vring.pop() {
+            let Some((command, room)) = vring.read_command(&chain, FRAME_LEN_MAX) else {
+                vring.add_used(&chain, 0);
+                continue;
+            };
+            assert_eq!(command.len() + room, chain.len());
+            vring.answer(&chain, &vec![0x5a; room.min(FRAME_LEN_MAX)], None);
         }
     }
     publish(vring);

@@ -287,10 +287,35 @@ pub enum HostStatus {
         ring_entries: Vec<u16>,
         /// Guest memory that is mapped.
         memory_bytes: u64,
+        /// What the guest has set by its control queue; `None` where the port does not serve one.
+        #[serde(default)]
+        control_queue: Option<ControlQueueStatus>,
         /// Why the daemon last disconnected a frontend, if it did.
         last_refusal: Option<String>,
         counters: GuestCounters,
     },
+}
+
+/// What a guest has set by its control queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlQueueStatus {
+    /// Queue pairs that it uses.
+    pub queue_pairs: u16,
+    /// Offloads on receive that it takes, by the specification's names.
+    pub guest_offloads: Vec<String>,
+    /// How it wants to be notified, of each ring as in `ring_entries`; `None` where it has not said so.
+    pub coalescing: Vec<Option<CoalescingStatus>>,
+    /// Commands that were refused.
+    pub refused: u64,
+}
+
+/// How a guest wants to be notified of a ring (`ethtool -C` in the guest).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalescingStatus {
+    /// Microseconds after the first frame that waits.
+    pub usecs: u32,
+    /// Frames that wait.
+    pub frames: u32,
 }
 
 /// What happened at a guest's port besides frames, since the daemon began.
@@ -631,6 +656,12 @@ mod tests {
             virtio_features: vec!["CSUM".into()],
             ring_entries: vec![256, 256],
             memory_bytes: 4096,
+            control_queue: Some(ControlQueueStatus {
+                queue_pairs: 1,
+                guest_offloads: vec!["GUEST_CSUM".into()],
+                coalescing: vec![Some(CoalescingStatus { usecs: 50, frames: 16 }), None],
+                refused: 0,
+            }),
             last_refusal: Some("x".into()),
             counters,
         };

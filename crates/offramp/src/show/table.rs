@@ -2,7 +2,8 @@
 
 use super::style::Style;
 use crate::control::{
-    DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireLost, WireStatus,
+    ControlQueueStatus, DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor,
+    WireLost, WireStatus,
 };
 use crate::ipsec::{AssociationStatus, IpsecStatus};
 use comfy_table::{CellAlignment, Table, presets};
@@ -74,7 +75,8 @@ fn about(port: &PortStatus) -> String {
 
 /// Rings, negotiated features and events of a guest that is there, or was.
 fn guest(host: &HostStatus) -> Vec<String> {
-    let HostStatus::VhostUser { virtio_features, ring_entries, counters, last_refusal, .. } = host else {
+    let HostStatus::VhostUser { virtio_features, ring_entries, control_queue, counters, last_refusal, .. } = host
+    else {
         return Vec::new();
     };
     let mut lines = Vec::new();
@@ -84,6 +86,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     if !virtio_features.is_empty() {
         lines.push(format!("virtio: {}", virtio_features.join(" ")));
     }
+    lines.extend(control_queue.iter().map(guests_settings));
     let events = [
         ("connections", counters.connections),
         ("refused connections", counters.refused_connections),
@@ -101,6 +104,18 @@ fn guest(host: &HostStatus) -> Vec<String> {
     }
     lines.extend(last_refusal.iter().map(|why| format!("last frontend disconnected: {why}")));
     lines
+}
+
+/// What the guest has set itself.
+fn guests_settings(control: &ControlQueueStatus) -> String {
+    let mut parts = vec![format!("queue pairs {}", control.queue_pairs)];
+    let rings = ["receive", "transmit"].into_iter().cycle();
+    for (nth, (wish, ring)) in control.coalescing.iter().zip(rings).enumerate() {
+        parts.extend(wish.map(|wish| format!("{ring} {} {} µs or {} frames", nth / 2, wish.usecs, wish.frames)));
+    }
+    let refused = Some(control.refused).filter(|refused| *refused > 0);
+    parts.extend(refused.map(|refused| format!("refused {refused}")));
+    format!("control queue: {}", parts.join(", "))
 }
 
 fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {

@@ -669,7 +669,8 @@ impl Check<'_> {
     }
 
     fn control_queue(&self, host: &Host) -> Result<ControlQueue, ConfigError> {
-        let known = [("frontend", ControlQueue::Frontend), ("none", ControlQueue::None)];
+        let known =
+            [("frontend", ControlQueue::Frontend), ("backend", ControlQueue::Backend), ("none", ControlQueue::None)];
         let chosen = self.one_of("port.host", "control_queue", &host.control_queue, &known)?.unwrap_or_default();
         match &host.queue_pairs {
             Some(pairs) if chosen == ControlQueue::None && *pairs.as_ref() > 1 => {

@@ -5,7 +5,7 @@ use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
 use super::drain::{AnyHost, Mark, Rest, Resting};
 use super::events::Events;
 use super::privilege::Groups;
-use crate::control::{EventKind, GuestCounters, HostStatus};
+use crate::control::{CoalescingStatus, ControlQueueStatus, EventKind, GuestCounters, HostStatus};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -300,6 +300,16 @@ fn guest_status(port: &VhostUser) -> HostStatus {
         virtio_features: feature_names(status.features),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
+        control_queue: status.control.map(|control| ControlQueueStatus {
+            queue_pairs: control.queue_pairs,
+            guest_offloads: feature_names(control.guest_offloads),
+            coalescing: control
+                .coalescing
+                .iter()
+                .map(|wish| wish.map(|wish| CoalescingStatus { usecs: wish.max_usecs, frames: wish.max_packets }))
+                .collect(),
+            refused: control.refused,
+        }),
         last_refusal: status.last_refusal,
         counters: GuestCounters {
             connections: channel.connections.get(),

@@ -4,14 +4,14 @@ use super::vring::{PortVring, RingState};
 use crate::vhost_user::counters::QueueCounters;
 use crate::vhost_user::{features, rarp};
 use crate::vnet_hdr::HEADER_LEN;
-use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::port::InterruptCounts;
 use offramp_offload::caps::Offloads;
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight::Part;
 use offramp_virtio::memory::GuestMemory;
 use offramp_virtio::notifier::Event;
-use offramp_virtio::ring::{BadRing, RingOptions, RingPlace};
+use offramp_virtio::ring::{BadRing, Direction, RingOptions, RingPlace};
 use offramp_virtio::vring::VringSetup;
 use std::sync::Arc;
 
@@ -54,6 +54,10 @@ pub(in crate::vhost_user) struct QueueState {
     /// The driver wants its buffers back in the order in which it made them available.
     pub(super) is_in_order: bool,
     pub(super) offloads: Offloads,
+    /// A transmit ring's, or a control queue's: then there is no receive ring.
+    transmit_direction: Direction,
+    /// What the port's moderation is, for a ring of which its guest has said nothing.
+    moderation: ModerationConfig,
     pub(super) receive: PortVring,
     pub(super) transmit: PortVring,
     /// The receive ring had no room in this batch. It is not polled again before the batch ends: each look takes the
@@ -77,6 +81,8 @@ impl QueueState {
             is_mergeable: false,
             is_in_order: false,
             offloads: Offloads::empty(),
+            transmit_direction: Direction::Transmit,
+            moderation: ModerationConfig::default(),
             receive: PortVring::default(),
             transmit: PortVring::default(),
             out_of_buffers: false,
@@ -87,6 +93,13 @@ impl QueueState {
         }
     }
 
+    /// A control queue: its ring is the transmit ring.
+    pub fn of_commands(counters: Arc<QueueCounters>) -> Self {
+        let mut state = Self::new(counters);
+        state.transmit_direction = Direction::Control;
+        state
+    }
+
     /// Stops both rings and forgets what this frontend said.
     pub fn reset(&mut self) {
         for side in [Side::Receive, Side::Transmit] {
@@ -94,6 +107,7 @@ impl QueueState {
             self.set_call(side, None);
             self.set_err(side, None);
             self.forget_enabled(side);
+            self.coalesce(side, None);
         }
         self.set_log(None);
         self.announce(None);
@@ -137,7 +151,10 @@ impl QueueState {
         let options = RingOptions {
             event_idx: is_on(features::EVENT_IDX),
             indirect: is_on(features::INDIRECT_DESC),
-            writable: side == Side::Receive,
+            direction: match side {
+                Side::Receive => Direction::Receive,
+                Side::Transmit => self.transmit_direction,
+            },
         };
         let (memory, is_packed) = (Arc::clone(&self.memory), is_on(features::RING_PACKED));
         let setup = VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight };
@@ -177,16 +194,29 @@ impl QueueState {
         self.side(side).vring.set_err(err);
     }
 
-    /// Changes when the guest is notified, in both directions.
+    /// Changes when the guest is notified, in both directions, as far as it has no wish of its own.
     pub(super) fn moderate(&mut self, config: &ModerationConfig) {
-        self.receive.moderate(config, &self.counters);
-        self.transmit.moderate(config, &self.counters);
+        self.moderation = *config;
+        for side in [Side::Receive, Side::Transmit] {
+            let wish = self.side(side).wish;
+            self.coalesce(side, wish);
+        }
+    }
+
+    /// The guest's wish when it is notified of a ring, which wins over the port's moderation; `None`: it has none.
+    pub fn coalesce(&mut self, side: Side, wish: Option<Coalescing>) {
+        let of_wish = |wish| ModerationConfig { policy: Policy::Coalescing(wish), ..self.moderation };
+        let config = wish.map_or(self.moderation, of_wish);
+        let counters = Arc::clone(&self.counters);
+        let ring = self.side(side);
+        ring.wish = wish;
+        ring.moderate(&config, &counters);
     }
 
     /// Notifies the guest where moderation says so now; how many notifications were made since the last time.
     #[inline]
     pub(super) fn notify_due(&mut self, now_ns: u64) -> InterruptCounts {
-        if !self.receive.moderation.is_off() {
+        if !(self.receive.moderation.is_off() && self.transmit.moderation.is_off()) {
             self.notify_moderated(now_ns);
         }
         InterruptCounts { receive: self.receive.take_made(), transmit: self.transmit.take_made() }
@@ -229,6 +259,8 @@ impl QueueState {
 impl Drop for QueueState {
     /// Nobody else would make the deferred notifications.
     fn drop(&mut self) {
-        self.moderate(&ModerationConfig::default());
+        self.moderation = ModerationConfig::default();
+        self.coalesce(Side::Receive, None);
+        self.coalesce(Side::Transmit, None);
     }
 }

@@ -3,7 +3,7 @@
 use super::moderation::{CallModeration, Tally};
 use crate::vhost_user::counters::QueueCounters;
 use crate::worker::thread_time_ns;
-use offramp_adapter::moderation::{ModerationConfig, Policy};
+use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::ring::{BadRing, Chain};
 use offramp_virtio::vring::{Vring, VringSetup};
@@ -39,6 +39,8 @@ pub(super) struct PortVring {
     /// Frames in chains that were added to the used ones and not published.
     pub tally: Tally,
     pub moderation: CallModeration,
+    /// How its guest wants to be notified, if it has said so.
+    pub wish: Option<Coalescing>,
     /// Notifications that were made and that nobody asked about yet.
     made: u64,
 }

@@ -364,9 +364,9 @@ fn a_value_out_of_range_is_refused_with_its_range() {
         "port.host.control_queue belongs to a host with vhost_user",
     );
     wrong(
-        "host = { vhost_user = \"/s\", control_queue = \"backend\" }\nwire.cable = \"b\"",
+        "host = { vhost_user = \"/s\", control_queue = \"guest\" }\nwire.cable = \"b\"",
         1,
-        "control_queue \"backend\"",
+        "control_queue \"guest\"",
     );
     wrong(
         "host = { vhost_user = \"/s\", control_queue = \"none\", queue_pairs = 2 }\nwire.cable = \"b\"",

@@ -1,0 +1,62 @@
+//! The ring of a control queue: commands of the guest, each answered before the next is read.
+
+use super::state::QueueState;
+use super::vring::RingState;
+use offramp_virtio::control::COMMAND_LEN_MAX;
+use offramp_virtio::ring::Chain;
+
+/// A command as the guest wrote it.
+#[derive(Debug)]
+pub(in crate::vhost_user) struct Request {
+    chain: Chain,
+    pub bytes: Vec<u8>,
+    /// Bytes that the answer may have.
+    pub answer_len_max: usize,
+}
+
+impl QueueState {
+    /// Fetches commands; whether there may be any. If not, the guest kicks for the next.
+    pub fn fetch_commands(&mut self) -> bool {
+        let Self { transmit, log, counters, .. } = self;
+        let log = log.as_deref();
+        if transmit.state != RingState::Enabled || !transmit.vring.is_started() {
+            return false;
+        }
+        transmit.vring.disable_notifications(log);
+        if transmit.fetch(log, counters) {
+            return true;
+        }
+        transmit.vring.enable_notifications(log);
+        // One may have come before the guest saw that.
+        transmit.fetch(log, counters)
+    }
+
+    /// The next command that was fetched. What is none goes back as it is.
+    pub fn next_command(&mut self) -> Option<Request> {
+        while let Some(chain) = self.transmit.vring.pop() {
+            match self.transmit.vring.read_command(&chain, COMMAND_LEN_MAX) {
+                Some((bytes, answer_len_max)) if answer_len_max > 0 => {
+                    return Some(Request { chain, bytes, answer_len_max });
+                }
+                _ => {
+                    // A bad one was counted when it was fetched.
+                    self.counters.bad_chains.add(u64::from(chain.len() > 0));
+                    self.transmit.add_used(&chain, 0);
+                    self.publish_transmit();
+                }
+            }
+        }
+        None
+    }
+
+    /// Answers a command; the guest sees it at once.
+    pub fn answer(&mut self, request: &Request, answer: &[u8]) {
+        self.transmit.vring.answer(&request.chain, answer, self.log.as_deref());
+        self.publish_transmit();
+    }
+
+    /// Whether a ring runs that the frontend has enabled.
+    pub fn is_live(&self) -> bool {
+        self.transmit.state == RingState::Enabled && self.transmit.vring.is_started()
+    }
+}

@@ -1,0 +1,259 @@
+//! The guest's control queue where the port serves it (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and
+//! whatever else a guest may write there. The numbers are those of the table in `docs/vhost-user.md`.
+
+mod vhost_common;
+
+use offramp_adapter::moderation::Coalescing;
+use offramp_ports::vhost_user::{ControlQueue, ControlStatus};
+use offramp_testkit::features::{self, protocol};
+use offramp_testkit::vnet::{GSO_NONE, GSO_TCPV4, NEEDS_CSUM};
+use offramp_testkit::{Buffer, Dialect, Guest, GuestBuilder, Received, VnetHeader};
+use rand::{Rng, RngExt};
+use vhost_common::packet::{Checksum, Packet};
+use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, cut, frame, rng, wait_until};
+
+const OK: u8 = 0;
+const ERR: u8 = 1;
+/// Classes and commands (virtio 1.3, 5.1.6.5.5, .6 and .7).
+const PAIRS_SET: [u8; 2] = [4, 0];
+const OFFLOADS_SET: [u8; 2] = [5, 0];
+const COALESCE_TX: [u8; 2] = [6, 0];
+const COALESCE_RX: [u8; 2] = [6, 1];
+const COALESCE_VQ: [u8; 2] = [6, 2];
+const COALESCING_OF_VQ: [u8; 2] = [6, 3];
+/// All that a driver of this queue negotiates.
+const COMMANDS: u64 = features::CTRL_GUEST_OFFLOADS | features::NOTF_COAL | features::VQ_NOTF_COAL;
+
+fn rig(pairs: u16) -> Rig {
+    Rig::with(&RigConfig { control_queue: ControlQueue::Backend, ..RigConfig::mtu(1500).queue_pairs(pairs) })
+}
+
+fn builder(case: &Case, pairs: u16) -> GuestBuilder {
+    let features = if pairs > 1 { COMMANDS | features::MQ } else { COMMANDS };
+    case.guest().queue_pairs(pairs).features(features).control_queue()
+}
+
+/// A command in two pieces, as Linux sends it; the one byte of its answer.
+fn command(guest: &mut Guest, command: [u8; 2], fields: &[u8]) -> u8 {
+    match guest.control().command(&[&command, fields], &[1]).as_deref() {
+        Some([ack]) => *ack,
+        other => panic!("an answer of {other:?}"),
+    }
+}
+
+/// `virtio_net_ctrl_coal`.
+fn coalescing(max_usecs: u32, max_packets: u32) -> Vec<u8> {
+    [max_packets.to_le_bytes(), max_usecs.to_le_bytes()].concat()
+}
+
+/// `virtio_net_ctrl_coal_vq`.
+fn of_vq(vring: u16, max_usecs: u32, max_packets: u32) -> Vec<u8> {
+    [&vring.to_le_bytes()[..], &[0; 2], &coalescing(max_usecs, max_packets)].concat()
+}
+
+fn status(rig: &Rig, side: usize) -> ControlStatus {
+    rig.ports[side].status().control.expect("a control queue that runs")
+}
+
+fn wish(max_usecs: u32, max_packets: u32) -> Coalescing {
+    Coalescing { max_usecs, max_packets }
+}
+
+#[test]
+fn what_a_guest_sets_is_acknowledged_and_shown_and_can_be_asked_for() {
+    for case in Case::rings() {
+        let rig = rig(2);
+        let mut guest = rig.guest(0, &builder(&case, 2));
+        assert_eq!(command(&mut guest, PAIRS_SET, &2u16.to_le_bytes()), OK, "{case:?}");
+        assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(50, 16)), OK);
+        assert_eq!(command(&mut guest, COALESCE_VQ, &of_vq(3, 7, 9)), OK);
+        let asked = [&COALESCING_OF_VQ[..], &of_vq(3, 0, 0)].concat();
+        let answer = guest.control().command(&[&asked], &[1, 8]);
+        assert_eq!(answer, Some([&[OK][..], &coalescing(7, 9)].concat()));
+        wait_until("what was set", || {
+            status(&rig, 0).coalescing == [Some(wish(50, 16)), None, Some(wish(50, 16)), Some(wish(7, 9))]
+        });
+        assert_eq!((status(&rig, 0).queue_pairs, status(&rig, 0).refused), (2, 0));
+    }
+}
+
+/// V56, V57: the pair is the guest's choice, however the frontend has enabled the rings.
+#[test]
+fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
+    let rig = rig(2);
+    for case in Case::layouts() {
+        let mut a = rig.guest(0, &builder(&case, 2));
+        let mut b = rig.guest(1, &builder(&case, 2));
+        wait_until("both control queues", || rig.ports.iter().all(|port| port.status().control.is_some()));
+        assert_eq!(status(&rig, 1).queue_pairs, 1);
+        let mut rng = rng();
+        for guest in [&mut a, &mut b] {
+            guest.rx(0).fill(64, 2048);
+            guest.rx(1).fill(64, 2048);
+        }
+        carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
+        // What is sent on a pair that is not in use goes nowhere.
+        let before = rig.ports[0].queue_counters()[1].discarded.get();
+        a.tx(1).send(&VnetHeader::default(), &[&frame(&mut rng, 100)]);
+        wait_until("the frame to be discarded", || rig.ports[0].queue_counters()[1].discarded.get() == before + 1);
+        for guest in [&mut a, &mut b] {
+            assert_eq!(command(guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
+        }
+        carry(&mut a, &mut b, 1, &frame(&mut rng, 100), &case);
+        assert_eq!(command(&mut b, PAIRS_SET, &1u16.to_le_bytes()), OK);
+        assert!(command(&mut b, PAIRS_SET, &3u16.to_le_bytes()) == ERR && command(&mut b, PAIRS_SET, &[0, 0]) == ERR);
+        wait_until("one pair", || status(&rig, 1).queue_pairs == 1);
+    }
+}
+
+#[test]
+fn a_guest_that_coalesces_is_interrupted_once_for_its_number_of_frames_and_at_once_when_it_asks_for_less() {
+    for case in Case::rings() {
+        let rig = rig(1);
+        let mut a = rig.guest(0, &builder(&case, 1));
+        let mut b = rig.guest(1, &builder(&case, 1).interrupts(true).queue_size(256));
+        b.rx(0).fill(250, 2048);
+        let mut rng = rng();
+        // Far longer than this test: frames alone end the wait (V80).
+        assert_eq!(command(&mut b, COALESCE_RX, &coalescing(u32::MAX, 15)), OK);
+        let calls = |b: &mut Guest| b.rx(0).signals().calls;
+        let begun = calls(&mut b);
+        for _ in 0..10 {
+            a.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng, 100)]);
+        }
+        wait_until("ten frames", || rig.received(1, |count| count.frames_out.get()) == 10);
+        assert_eq!(calls(&mut b), begun, "{case:?}: interrupted before the limit");
+        // V82: what waits is judged anew when the limit changes.
+        assert_eq!(command(&mut b, COALESCE_RX, &coalescing(u32::MAX, 8)), OK);
+        wait_until("the interrupt", || calls(&mut b) > begun);
+    }
+}
+
+/// Segments of the super-frame, and the payload of each.
+const SEGMENTS: usize = 8;
+const MSS: u16 = 1000;
+
+/// What a guest sends that leaves checksum and segmentation to its adapter.
+fn super_frame() -> (VnetHeader, Vec<u8>) {
+    let packet = Packet { checksum: Checksum::Partial, ..Packet::tcp(SEGMENTS * usize::from(MSS)) };
+    let header = VnetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: packet.payload_start() as u16,
+        gso_size: MSS,
+        csum_start: packet.transport_start() as u16,
+        csum_offset: packet.checksum_offset() as u16,
+        num_buffers: 0,
+    };
+    (header, packet.build())
+}
+
+fn segments_of(received: &Received) -> usize {
+    if received.vnet().gso_type == GSO_NONE { 1 } else { cut(&received.header, &received.frame).len() }
+}
+
+#[test]
+fn offloads_that_a_guest_switches_off_are_not_used_until_it_switches_them_on() {
+    const TAKES: u64 = features::GUEST_CSUM | features::GUEST_TSO4;
+    let rig = rig(1);
+    let case = Case::layouts().next().unwrap();
+    let mut sender = rig.guest(1, &builder(&case, 1).features(features::CSUM | features::HOST_TSO4));
+    let mut guest = rig.guest(0, &builder(&case, 1).features(TAKES));
+    guest.rx(0).fill(64, 2048);
+    let mut takes = |guest: &mut Guest, bits| {
+        wait_until("the offloads", || rig.ports[0].status().control.is_some_and(|now| now.guest_offloads == bits));
+        let (header, frame) = super_frame();
+        sender.tx(0).send(&header, &[&frame]);
+        let mut received = vec![guest.rx(0).recv(PATIENCE)];
+        while received.iter().map(segments_of).sum::<usize>() < SEGMENTS {
+            received.push(guest.rx(0).recv(PATIENCE));
+        }
+        assert_eq!(received.len() < SEGMENTS, bits & features::GUEST_TSO4 != 0, "{bits:#x}");
+    };
+    takes(&mut guest, TAKES);
+    assert_eq!(command(&mut guest, OFFLOADS_SET, &features::GUEST_CSUM.to_le_bytes()), OK);
+    takes(&mut guest, features::GUEST_CSUM);
+    // Of transmit, and one that was not negotiated.
+    for wrong in [features::CSUM, features::GUEST_ECN, u64::MAX] {
+        assert_eq!(command(&mut guest, OFFLOADS_SET, &wrong.to_le_bytes()), ERR);
+    }
+    wait_until("three refusals", || status(&rig, 0).refused == 3);
+    takes(&mut guest, features::GUEST_CSUM);
+    assert_eq!(command(&mut guest, OFFLOADS_SET, &TAKES.to_le_bytes()), OK);
+    takes(&mut guest, TAKES);
+}
+
+/// A monitor that stops a guest and continues it says the same as one whose guest was reset, but for the base.
+#[test]
+fn what_was_set_outlives_a_pause_and_not_a_reset() {
+    for case in Case::layouts() {
+        let rig = rig(2);
+        // Without SET_STATUS, as QEMU's generic frontend.
+        let builder = builder(&case, 2).protocol_features(protocol::MQ | protocol::REPLY_ACK);
+        let mut guest = rig.guest(0, &builder);
+        assert_eq!(command(&mut guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
+        assert_eq!(command(&mut guest, COALESCE_TX, &coalescing(3, 4)), OK);
+        let before = status(&rig, 0);
+        let bases = guest.stop().unwrap();
+        wait_until("the end of the ring", || rig.ports[0].status().control.is_none());
+        guest.start_at(&bases).unwrap();
+        wait_until("what was set before", || rig.ports[0].status().control.as_ref() == Some(&before));
+        assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(1, 1)), OK);
+        drop(guest);
+        let _guest = rig.guest(0, &builder);
+        let after = || rig.ports[0].status().control;
+        wait_until("a ring that begins anew", || after().is_some_and(|after| after.queue_pairs == 1));
+        assert_eq!(status(&rig, 0).coalescing, vec![None; 4]);
+    }
+}
+
+#[test]
+fn the_control_queue_of_a_guest_without_several_pairs_is_the_third_ring() {
+    let rig = rig(1);
+    for dialect in [Dialect::Qemu, Dialect::UserModeLinux] {
+        let case = Case::layouts().next().unwrap();
+        let mut guest = rig.guest(0, &builder(&case, 1).dialect(dialect));
+        assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(5, 6)), OK, "{dialect:?}");
+        // Not negotiated.
+        assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), ERR);
+        wait_until("what was set", || status(&rig, 0).coalescing[0] == Some(wish(5, 6)));
+    }
+}
+
+#[test]
+fn whatever_a_guest_writes_into_its_control_queue_it_is_answered_or_given_back() {
+    const COMMANDS_SENT: usize = 2000;
+    for case in Case::rings() {
+        let rig = rig(2);
+        let mut a = rig.guest(0, &builder(&case, 2));
+        let mut b = rig.guest(1, &builder(&case, 2));
+        let mut rng = rng();
+        for _ in 0..COMMANDS_SENT {
+            let mut bytes = vec![0; rng.random_range(0..24)];
+            rng.fill_bytes(&mut bytes);
+            if let [class, number, ..] = &mut bytes[..] {
+                (*class, *number) = (*class % 8, *number % 5);
+            }
+            let cut = rng.random_range(0..=bytes.len());
+            let answer_len = rng.random_range(0..12);
+            let pieces: Vec<&[u8]> = [&bytes[..cut], &bytes[cut..]].into_iter().filter(|p| !p.is_empty()).collect();
+            if pieces.is_empty() && answer_len == 0 {
+                continue;
+            }
+            let lens: Vec<usize> = Some(answer_len).filter(|len| *len > 0).into_iter().collect();
+            let answer = a.control().command(&pieces, &lens);
+            assert_eq!(answer.is_some(), answer_len > 0, "{case:?}: {bytes:?}");
+            assert!(answer.is_none_or(|answer| answer[0] <= ERR && answer.len() <= answer_len));
+        }
+        // The answer before the command, and a command beyond all bounds.
+        let at = b.memory().alloc(1 << 17, 64);
+        assert_eq!(a.control().chain(&[Buffer::writable(at, 1), Buffer::readable(at, 8)]), None);
+        let long = vec![4; 1 << 16 | 1];
+        assert_eq!(a.control().command(&[&long], &[1]), None);
+        // Others, and the guest itself, are as before.
+        assert_eq!(command(&mut a, PAIRS_SET, &1u16.to_le_bytes()), OK);
+        a.rx(0).fill(8, 2048);
+        b.rx(0).fill(8, 2048);
+        carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
+    }
+}

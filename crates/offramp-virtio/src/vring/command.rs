@@ -1,0 +1,41 @@
+//! Commands of a control queue (virtio 1.3, 5.1.6.5): the driver writes the first buffers of a chain, the device its answer
+//! into the others.
+
+use super::Vring;
+use crate::dirty_log::DirtyLog;
+use crate::ring::{Buffer, Chain};
+
+impl Vring {
+    /// Copies a command into private memory, and says how many bytes its answer may have. `None`: the chain cannot be used, a
+    /// buffer to read follows one to write (virtio 1.3, 2.7.4.2), or the command is longer than `len_max` bytes.
+    pub fn read_command(&self, chain: &Chain, len_max: usize) -> Option<(Vec<u8>, usize)> {
+        let buffers = self.buffers(chain);
+        let (request, answer) = buffers.split_at(buffers.iter().take_while(|buffer| !buffer.is_writable).count());
+        let len: usize = request.iter().map(Buffer::len).sum();
+        if len > len_max || answer.iter().any(|buffer| !buffer.is_writable) {
+            return None;
+        }
+        let mut command = vec![0; len];
+        let mut rest = &mut command[..];
+        for buffer in request {
+            let (piece, later) = rest.split_at_mut(buffer.len());
+            buffer.read(0, piece);
+            rest = later;
+        }
+        Some((command, answer.iter().map(Buffer::len).sum()))
+    }
+
+    /// Writes an answer, as far as it has room, and gives the chain back.
+    pub fn answer(&mut self, chain: &Chain, answer: &[u8], log: Option<&DirtyLog>) {
+        let mut rest = answer;
+        for buffer in self.buffers(chain).iter().filter(|buffer| buffer.is_writable) {
+            let (piece, later) = rest.split_at(rest.len().min(buffer.len()));
+            buffer.write(0, piece);
+            if let Some(log) = log {
+                log.mark(buffer.guest, piece.len() as u64);
+            }
+            rest = later;
+        }
+        self.add_used(chain, (answer.len() - rest.len()) as u32);
+    }
+}
