@@ -114,6 +114,12 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// The flags of a descriptor that is a whole chain, of a frame.
+    #[inline]
+    fn of_a_frame(self) -> u16 {
+        if self == Self::Receive { descriptor::WRITE } else { 0 }
+    }
+
     /// Whether a chain of this ring may have a buffer with those descriptor flags.
     #[inline]
     fn takes(self, flags: u16) -> bool {

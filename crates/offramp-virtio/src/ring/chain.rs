@@ -1,7 +1,7 @@
 //! Chains that were fetched, and their buffers.
 
 use super::descriptor::{INDIRECT, NEXT, WRITE, prefetch, prefetch_to_write};
-use super::{BadChain, CHAIN_DESCRIPTORS_MAX, Direction, FETCH_BUFFERS_MAX, FETCH_MAX};
+use super::{BadChain, CHAIN_DESCRIPTORS_MAX, FETCH_BUFFERS_MAX, FETCH_MAX};
 use crate::memory::{GuestMemory, Window};
 use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
@@ -21,10 +21,16 @@ pub struct Buffer {
     /// Guest-physical address, for the dirty log.
     pub(crate) guest: u64,
     pub(crate) len: u32,
-    pub(crate) is_writable: bool,
+    /// Of its descriptor.
+    pub(super) flags: u16,
 }
 
 impl Buffer {
+    /// Whether the device may write it (and not read it).
+    pub(crate) fn is_writable(&self) -> bool {
+        self.flags & WRITE != 0
+    }
+
     /// Asks for the lines of `len` bytes from `offset` on, to write them, as far as the buffer goes. Returns how many bytes
     /// those are.
     #[inline]
@@ -127,7 +133,7 @@ impl Batch {
         self.buffers.len() - buffers >= FETCH_BUFFERS_MAX
     }
 
-    /// Adds a chain of one buffer that lies in the window, as almost every chain does. `false`: it is another chain,
+    /// Adds a chain of one buffer that lies in the window and has the flags `wanted`, as almost every chain does. `false`: it is another chain,
     /// and takes the long way.
     #[inline]
     pub(super) fn push_single(
@@ -136,16 +142,14 @@ impl Batch {
         (guest, len): (u64, u32),
         flags: u16,
         id: u16,
-        direction: Direction,
+        wanted: u16,
     ) -> bool {
-        let is_writable = direction == Direction::Receive;
-        let wanted = if is_writable { WRITE } else { 0 };
         if flags & (NEXT | INDIRECT | WRITE) != wanted || len == 0 {
             return false;
         }
         let Some(host) = window.at(guest, u64::from(len)) else { return false };
         let first = self.buffers.len() as u32;
-        self.buffers.push(Buffer { host, guest, len, is_writable });
+        self.buffers.push(Buffer { host, guest, len, flags });
         self.chains.push(Chain { id, slots: 1, first, count: 1, len });
         true
     }
@@ -221,15 +225,15 @@ fn is_apart(start: *const u8, offset: usize) -> bool {
 pub(super) fn add_buffer(
     memory: &GuestMemory,
     (guest, len): (u64, u32),
-    is_writable: bool,
+    flags: u16,
     buffers: &mut Vec<Buffer>,
 ) -> Result<(), BadChain> {
     if len == 0 {
         return Ok(());
     }
     match memory.at_guest(guest, u64::from(len)) {
-        Some(host) => buffers.push(Buffer { host, guest, len, is_writable }),
-        None => add_pieces(memory, (guest, len), is_writable, buffers)?,
+        Some(host) => buffers.push(Buffer { host, guest, len, flags }),
+        None => add_pieces(memory, (guest, len), flags, buffers)?,
     }
     Ok(())
 }
@@ -238,14 +242,14 @@ pub(super) fn add_buffer(
 fn add_pieces(
     memory: &GuestMemory,
     (mut guest, len): (u64, u32),
-    is_writable: bool,
+    flags: u16,
     buffers: &mut Vec<Buffer>,
 ) -> Result<(), BadChain> {
     let mut left = u64::from(len);
     while left > 0 {
         let piece = memory.left_at_guest(guest).ok_or(BadChain::Address)?.min(left);
         let host = memory.at_guest(guest, piece).ok_or(BadChain::Address)?;
-        buffers.push(Buffer { host, guest, len: piece as u32, is_writable });
+        buffers.push(Buffer { host, guest, len: piece as u32, flags });
         guest = guest.checked_add(piece).ok_or(BadChain::Address)?;
         left -= piece;
     }

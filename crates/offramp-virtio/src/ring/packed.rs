@@ -217,7 +217,7 @@ impl Ring {
     #[inline]
     pub(crate) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         let window = memory.window();
-        let (size, direction) = (self.size, self.options.direction);
+        let (size, of_a_frame) = (self.size, self.options.direction.of_a_frame());
         let mut fetched = Fetched::default();
         let mut at = self.next_available;
         // What the driver was not given back it cannot make available again. If it does all the same, a batch would
@@ -234,7 +234,7 @@ impl Ring {
             // SAFETY: the position is within the ring, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index))) };
             let Descriptor { addr, len, id, flags } = descriptor;
-            if id < size && batch.push_single(&window, (addr, len), flags, id, direction) {
+            if id < size && batch.push_single(&window, (addr, len), flags, id, of_a_frame) {
                 fetched.chains += 1;
                 at.advance(1, size);
                 free -= 1;
@@ -320,8 +320,7 @@ impl Ring {
 
     #[inline]
     fn add_any(memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
-        let is_writable = descriptor.flags & WRITE != 0;
-        add_buffer(memory, (descriptor.addr, descriptor.len), is_writable, &mut batch.buffers)
+        add_buffer(memory, (descriptor.addr, descriptor.len), descriptor.flags, &mut batch.buffers)
     }
 
     fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {

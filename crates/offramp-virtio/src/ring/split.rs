@@ -1,7 +1,7 @@
 //! The split ring (virtio 1.3, 2.7): descriptor table, available ring, used ring.
 
 use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
-use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
+use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, indirect_table, need_event, prefetch, read_descriptor};
 use super::{
     BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions,
     RingPlace,
@@ -119,18 +119,13 @@ impl Ring {
             prefetch(unsafe { self.descriptors.add(usize::from(*head)).as_ptr() }.cast());
         }
         let window = memory.window();
+        let of_a_frame = self.options.direction.of_a_frame();
         let buffers = batch.buffers.len();
         for &head in &heads[..count] {
             self.next_available = self.next_available.wrapping_add(1);
             // SAFETY: the head is within the table, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(head))) };
-            if batch.push_single(
-                &window,
-                (descriptor.addr, descriptor.len),
-                descriptor.flags,
-                head,
-                self.options.direction,
-            ) {
+            if batch.push_single(&window, (descriptor.addr, descriptor.len), descriptor.flags, head, of_a_frame) {
                 fetched.chains += 1;
                 continue;
             }
@@ -184,8 +179,7 @@ impl Ring {
         if !self.options.direction.takes(descriptor.flags) {
             return Err(BadChain::Direction);
         }
-        let is_writable = descriptor.flags & WRITE != 0;
-        add_buffer(memory, (descriptor.addr, descriptor.len), is_writable, &mut batch.buffers)
+        add_buffer(memory, (descriptor.addr, descriptor.len), descriptor.flags, &mut batch.buffers)
     }
 
     fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {

@@ -10,9 +10,9 @@ impl Vring {
     /// buffer to read follows one to write (virtio 1.3, 2.7.4.2), or the command is longer than `len_max` bytes.
     pub fn read_command(&self, chain: &Chain, len_max: usize) -> Option<(Vec<u8>, usize)> {
         let buffers = self.buffers(chain);
-        let (request, answer) = buffers.split_at(buffers.iter().take_while(|buffer| !buffer.is_writable).count());
+        let (request, answer) = buffers.split_at(buffers.iter().take_while(|buffer| !buffer.is_writable()).count());
         let len: usize = request.iter().map(Buffer::len).sum();
-        if len > len_max || answer.iter().any(|buffer| !buffer.is_writable) {
+        if len > len_max || answer.iter().any(|buffer| !buffer.is_writable()) {
             return None;
         }
         let mut command = vec![0; len];
@@ -28,7 +28,7 @@ impl Vring {
     /// Writes an answer, as far as it has room, and gives the chain back.
     pub fn answer(&mut self, chain: &Chain, answer: &[u8], log: Option<&DirtyLog>) {
         let mut rest = answer;
-        for buffer in self.buffers(chain).iter().filter(|buffer| buffer.is_writable) {
+        for buffer in self.buffers(chain).iter().filter(|buffer| buffer.is_writable()) {
             let (piece, later) = rest.split_at(rest.len().min(buffer.len()));
             buffer.write(0, piece);
             if let Some(log) = log {
