@@ -3,8 +3,10 @@
 #[allow(dead_code, reason = "shared with the tests of the daemon")]
 #[path = "up/bed.rs"]
 mod bed;
+#[path = "../../offramp-check/tests/common/traffic.rs"]
+mod traffic;
 
-use bed::{Bed, Directory, INTERFACE, offramp};
+use bed::{ADDRESSES, Bed, Directory, INTERFACE, offramp};
 use offramp_ports::sys::ethtool::{Features, set_features};
 use offramp_ports::sys::{NetNs, link};
 use serde_json::Value;
@@ -13,6 +15,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use traffic::{Traffic, runs};
 
 /// The two ends of the veth pair of a test.
 const NAMES: [&str; 2] = ["cva", "cvb"];
@@ -137,6 +140,26 @@ fn two_ports_of_a_daemon_are_right_and_its_features_are_as_they_were() {
     assert_eq!(after, before);
     refused(&check(&["--self", "a", "c"]), "no port \"c\" with a TAP; there are: a, b");
     refused(&check(&["--self", "a"]), "name two ports after --self, such as: a b");
+}
+
+#[test]
+fn two_ports_of_a_daemon_are_never_wrong_beside_other_traffic() {
+    for mtu in [1500, 9000] {
+        let port = format!("mtu = {mtu}");
+        let bed = Bed::with_ports(&format!("check-never-{mtu}"), "", &port, &port, 1);
+        let directory = Directory::new(&format!("check-never-state-{mtu}"));
+        let (state_dir, control) = (directory.path("state").display().to_string(), bed.control().display().to_string());
+        let traffic = Traffic::start(bed.host(0), ADDRESSES);
+        for seed in (0..runs()).map(|seed| seed.to_string()) {
+            let before = traffic.sent();
+            let places = ["--state-dir", &state_dir, "--control", &control];
+            let output = offramp(&[&["check", "--self", "--quick", "--seed", &seed], &places[..]].concat());
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "seed {seed}: {text}{}", String::from_utf8_lossy(&output.stderr));
+            assert!(text.contains(&format!("MTU {mtu}")), "{text}");
+            assert!(traffic.sent() > before, "the other traffic stands still");
+        }
+    }
 }
 
 #[test]

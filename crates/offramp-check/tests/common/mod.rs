@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod rig;
+pub mod traffic;
 pub mod tunnel;
 
 use std::fs;

@@ -1,0 +1,60 @@
+//! Other traffic beside a check. Tests of the program have this file too.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use offramp_ports::sys::NetNs;
+
+/// How often each path is checked; overrides the number for a short test.
+const RUNS: &str = "OFFRAMP_CHECK_RUNS";
+const PORT: u16 = 9;
+/// Datagrams that are sent at once. Then as long a pause follows: half of the load that a thread makes. A burst fits the
+/// shortest queue on the way: this is other traffic, and no flood.
+const BURST: usize = 32;
+
+pub fn runs() -> u64 {
+    std::env::var(RUNS).map_or(1, |text| text.parse().unwrap_or_else(|_| panic!("{RUNS}={text} is not a number")))
+}
+
+/// UDP in one direction, half of the time. It ends when this is dropped.
+pub struct Traffic {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Traffic {
+    /// Sends from the first address, which is the namespace's, to the second.
+    pub fn start(namespace: &NetNs, addresses: [Ipv4Addr; 2]) -> Self {
+        let socket = namespace.run(|| UdpSocket::bind((addresses[0], 0)).unwrap()).unwrap();
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (until, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let thread = thread::spawn(move || {
+            let datagram = [0x5a; 1400];
+            while !until.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                for _ in 0..BURST {
+                    let is_sent = socket.send_to(&datagram, (addresses[1], PORT)).is_ok();
+                    count.fetch_add(u64::from(is_sent), Ordering::Relaxed);
+                }
+                thread::sleep(begun.elapsed());
+            }
+        });
+        Self { stop, sent, thread: Some(thread) }
+    }
+
+    /// Datagrams so far.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
