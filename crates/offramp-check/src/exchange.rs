@@ -281,7 +281,7 @@ impl Capture {
     }
 }
 
-fn outgoing(sent: &Sent, way: Way) -> Outgoing {
+pub(crate) fn outgoing(sent: &Sent, way: Way) -> Outgoing {
     let checksum = sent.request.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
     let meta = RxMeta { segmentation: sent.request.segmentation, header_len: sent.header_len, ..RxMeta::default() };
     Outgoing { way, bytes: sent.bytes.clone(), meta: RxMeta { checksum, ..meta } }

@@ -10,7 +10,7 @@ mod remote;
 mod serve;
 
 pub use remote::RemoteEnd;
-pub use serve::{Serve, serve};
+pub use serve::{Serve, converse, serve};
 
 /// Port of the server.
 pub const PORT_DEFAULT: u16 = 5011;

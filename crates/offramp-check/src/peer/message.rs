@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ pub(super) const LEN_MAX: usize = 320 << 10;
 pub(super) const FRAMES_LEN: usize = 128 << 10;
 /// Longest time that a capture is asked to wait.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often a reader looks whether it should stop.
+/// How often a reader or writer looks whether it should stop.
 pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What the client asks for.
@@ -203,19 +202,29 @@ fn frames(mut bytes: &[u8]) -> Result<Vec<Captured>, Malformed> {
     Ok(frames)
 }
 
-/// Writes a message with its length in front.
-pub(super) fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
-    let len = (message.len() as u32).to_be_bytes();
-    stream.write_all(&[&len[..], message].concat())
+/// Writes a message with its length in front. The stream's write timeout must be [`STOP_INTERVAL`].
+pub(super) fn write(stream: &mut impl Write, message: &[u8], patience: Duration, stop: &AtomicBool) -> io::Result<()> {
+    let limit = Limit::new(patience, stop);
+    let bytes = [&(message.len() as u32).to_be_bytes()[..], message].concat();
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        limit.check()?;
+        match stream.write(rest) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(len) => rest = &rest[len..],
+            Err(error) if is_pause(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Reads a message; `None` when the other side has closed the connection. The stream's read timeout must be
 /// [`STOP_INTERVAL`].
-pub(super) fn read(stream: &mut TcpStream, patience: Duration, stop: &AtomicBool) -> io::Result<Option<Vec<u8>>> {
-    let begun = Instant::now();
-    let mut is_over = || stop.load(Ordering::Relaxed) || begun.elapsed() > patience;
+pub(super) fn read(stream: &mut impl Read, patience: Duration, stop: &AtomicBool) -> io::Result<Option<Vec<u8>>> {
+    let limit = Limit::new(patience, stop);
     let mut len = [0; 4];
-    if !fill(stream, &mut len, &mut is_over)? {
+    if !fill(stream, &mut len, &limit)? {
         return Ok(None);
     }
     let len = u32::from_be_bytes(len) as usize;
@@ -223,31 +232,49 @@ pub(super) fn read(stream: &mut TcpStream, patience: Duration, stop: &AtomicBool
         return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {len} bytes; {LEN_MAX} are allowed")));
     }
     let mut message = vec![0; len];
-    if !fill(stream, &mut message, &mut is_over)? {
+    if !fill(stream, &mut message, &limit)? {
         return Err(ErrorKind::UnexpectedEof.into());
     }
     Ok(Some(message))
 }
 
 /// Reads until `bytes` is full; `false` when the stream ends before the first byte.
-fn fill(stream: &mut TcpStream, bytes: &mut [u8], is_over: &mut impl FnMut() -> bool) -> io::Result<bool> {
+fn fill(stream: &mut impl Read, bytes: &mut [u8], limit: &Limit<'_>) -> io::Result<bool> {
     let mut done = 0;
     while done < bytes.len() {
+        limit.check()?;
         match stream.read(&mut bytes[done..]) {
             Ok(0) if done == 0 => return Ok(false),
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(len) => done += len,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
-            {
-                if is_over() {
-                    return Err(ErrorKind::TimedOut.into());
-                }
-            }
+            Err(error) if is_pause(&error) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(true)
+}
+
+/// Whether nothing went through yet, and more may.
+fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// How long one message may take, however slowly its bytes come and go.
+struct Limit<'a> {
+    begun: Instant,
+    patience: Duration,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Limit<'a> {
+    fn new(patience: Duration, stop: &'a AtomicBool) -> Self {
+        Self { begun: Instant::now(), patience, stop }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let is_over = self.stop.load(Ordering::Relaxed) || self.begun.elapsed() > self.patience;
+        if is_over { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]
@@ -293,6 +320,53 @@ mod tests {
             Answer::Refused("no".to_owned()),
         ] {
             assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+        }
+    }
+
+    /// A stream on which one byte comes at a time, without end, until somebody stops it.
+    struct Trickle<'a> {
+        left: usize,
+        stop: &'a AtomicBool,
+    }
+
+    impl Trickle<'_> {
+        fn one(&mut self) -> io::Result<usize> {
+            self.left -= 1;
+            self.stop.store(self.left == 0, Ordering::Relaxed);
+            Ok(1)
+        }
+    }
+
+    impl Read for Trickle<'_> {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            bytes[0] = 0;
+            self.one()
+        }
+    }
+
+    impl Write for Trickle<'_> {
+        fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+            self.one()
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_message_whose_bytes_come_and_go_one_by_one_can_be_stopped_and_ends_in_time() {
+        let stop = AtomicBool::new(false);
+        let kind = |result: io::Result<()>| result.unwrap_err().kind();
+        let long = vec![0; 100];
+        for patience in [Duration::ZERO, Duration::MAX] {
+            let mut trickle = Trickle { left: 50, stop: &stop };
+            assert_eq!(kind(write(&mut trickle, &long, patience, &stop)), ErrorKind::TimedOut);
+            stop.store(false, Ordering::Relaxed);
+            let limit = Limit::new(patience, &stop);
+            let mut trickle = Trickle { left: 50, stop: &stop };
+            assert_eq!(kind(fill(&mut trickle, &mut [0; 100], &limit).map(drop)), ErrorKind::TimedOut);
+            stop.store(false, Ordering::Relaxed);
         }
     }
 

@@ -52,7 +52,7 @@ impl RemoteEnd {
         let mut stream = connected.ok_or_else(|| failed(reason))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STOP_INTERVAL))?;
-        stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
+        stream.set_write_timeout(Some(STOP_INTERVAL))?;
         let answer = ask(&mut stream, &Request::Hello { version: VERSION }, peer, stop)?;
         let Answer::Welcome(welcome) = answer else { return Err(failed("an unexpected answer".to_owned())) };
         let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
@@ -87,8 +87,8 @@ impl RemoteEnd {
 
 fn ask(stream: &mut TcpStream, request: &Request, peer: &str, stop: &AtomicBool) -> Result<Answer, CheckError> {
     let failed = |reason: String| CheckError::Peer { peer: peer.to_owned(), reason };
-    message::write(stream, &request.encode()).map_err(|error| failed(error.to_string()))?;
-    let answer = match message::read(stream, ANSWER_PATIENCE, stop) {
+    let written = message::write(stream, &request.encode(), ANSWER_PATIENCE, stop);
+    let answer = match written.and_then(|()| message::read(stream, ANSWER_PATIENCE, stop)) {
         Ok(Some(answer)) => answer,
         Ok(None) => return Err(failed("it closed the connection".to_owned())),
         Err(_) if stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(CheckError::Stopped),

@@ -1,10 +1,14 @@
 //! The server: one client after the other, each with the interface to itself.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::{ChecksumState, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 
 use super::message::{self, Answer, FRAMES_LEN, Request, STOP_INTERVAL, VERSION, Welcome};
 use crate::end::{End, LocalEnd, Outgoing, Way, datagrams_of};
@@ -17,9 +21,10 @@ use crate::run::DESTINATION;
 const IDLE_MAX: Duration = Duration::from_mins(1);
 /// A client has the interface for that long at most.
 const SESSION_MAX: Duration = Duration::from_mins(15);
-/// Smallest segments that a client may ask for. Each repeats the headers, so smaller ones would send a multiple of what was
-/// received.
+/// Smallest segments that a client may ask for.
 const SEGMENT_LEN_MIN: u16 = 60;
+/// Bytes that may go out for one that was received: each segment repeats the headers. Cases of a check need 2.9.
+const OUT_PER_IN_MAX: usize = 3;
 
 /// What a server does.
 #[derive(Clone, Debug)]
@@ -47,8 +52,7 @@ pub fn serve(
         match listener.accept() {
             Ok((stream, client)) => {
                 progress(&format!("{client}: connected"));
-                let outcome = Session::new(stream, config, stop).and_then(|mut session| session.run(progress));
-                match outcome {
+                match serve_one(stream, config, stop, progress) {
                     Ok(()) => progress(&format!("{client}: done; every setting is back")),
                     Err(error) => progress(&format!("{client}: {error}")),
                 }
@@ -61,68 +65,76 @@ pub fn serve(
     Ok(())
 }
 
-/// One client. When it is dropped, every setting is back.
-struct Session<'a> {
-    stream: TcpStream,
-    config: &'a Serve,
-    stop: &'a AtomicBool,
-    end: Option<LocalEnd>,
+fn serve_one(
+    mut stream: TcpStream,
+    config: &Serve,
+    stop: &AtomicBool,
+    progress: &mut (dyn FnMut(&str) + Send),
+) -> Result<(), CheckError> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(STOP_INTERVAL))?;
+    stream.set_write_timeout(Some(STOP_INTERVAL))?;
+    if is_public(stream.local_addr()?.ip()) && !config.allows_public {
+        let reason = "this address is public; the server takes clients there if --bind names it";
+        message::write(&mut stream, &Answer::Refused(reason.to_owned()).encode(), IDLE_MAX, stop)?;
+        return Err(CheckError::Client(reason.to_owned()));
+    }
+    let mut open = || -> Result<Box<dyn End>, CheckError> {
+        Ok(Box::new(LocalEnd::open(&config.interface, &config.state_dir, progress)?))
+    };
+    converse(&mut stream, &mut open, stop)
 }
 
-impl<'a> Session<'a> {
-    fn new(stream: TcpStream, config: &'a Serve, stop: &'a AtomicBool) -> Result<Self, CheckError> {
-        stream.set_nonblocking(false)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(STOP_INTERVAL))?;
-        stream.set_write_timeout(Some(IDLE_MAX))?;
-        Ok(Self { stream, config, stop, end: None })
-    }
-
-    fn run(&mut self, progress: &mut (dyn FnMut(&str) + Send)) -> Result<(), CheckError> {
-        if is_public(self.stream.local_addr()?.ip()) && !self.config.allows_public {
-            let reason = "this address is public; the server takes clients there if --bind names it";
-            message::write(&mut self.stream, &Answer::Refused(reason.to_owned()).encode())?;
-            return Err(CheckError::Client(reason.to_owned()));
+/// Serves one client. `open` opens the interface for it; every setting is back when this returns. A read and a write of
+/// `stream` that take longer than a fifth of a second must fail with [`io::ErrorKind::WouldBlock`], so that `stop` works.
+///
+/// # Errors
+/// When the client sends what is no request or asks for what it may not, the interface fails, or it took too long.
+pub fn converse(
+    stream: &mut (impl Read + Write),
+    open: &mut dyn FnMut() -> Result<Box<dyn End>, CheckError>,
+    stop: &AtomicBool,
+) -> Result<(), CheckError> {
+    let begun = Instant::now();
+    let mut end = None;
+    loop {
+        let patience = IDLE_MAX.min(SESSION_MAX.saturating_sub(begun.elapsed()));
+        if patience.is_zero() {
+            return Err(CheckError::Client("it took longer than a check may".to_owned()));
         }
-        let begun = Instant::now();
-        while begun.elapsed() < SESSION_MAX {
-            let Some(request) = message::read(&mut self.stream, IDLE_MAX, self.stop)? else { return Ok(()) };
-            let answer = Request::decode(&request)
-                .map_err(|error| CheckError::Client(format!("it sent {error}")))
-                .and_then(|request| self.answer(request, progress));
-            match answer {
-                Ok(answer) => message::write(&mut self.stream, &answer.encode())?,
-                Err(error) => {
-                    message::write(&mut self.stream, &Answer::Refused(error.to_string()).encode())?;
-                    return Err(error);
-                }
-            }
-        }
-        Err(CheckError::Client("it took longer than a check may".to_owned()))
-    }
-
-    fn answer(&mut self, request: Request, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Answer, CheckError> {
-        match request {
-            Request::Hello { version: VERSION } => {
-                // Only one: the interface that is open must be put back before it is opened again.
-                self.end = None;
-                let end = LocalEnd::open(&self.config.interface, &self.config.state_dir, progress)?;
-                let welcome = welcome(&end);
-                self.end = Some(end);
-                Ok(Answer::Welcome(welcome))
-            }
-            Request::Hello { version } => Err(CheckError::Client(format!(
-                "the peer speaks version {version} of the protocol, this offramp {VERSION}; use the same at both ends"
-            ))),
-            request => {
-                let end = self.end.as_mut().ok_or_else(|| CheckError::Client("it did not greet".to_owned()))?;
-                answer_of(end, request)
-            }
-        }
+        let Some(request) = message::read(stream, patience, stop)? else { return Ok(()) };
+        let answer = Request::decode(&request)
+            .map_err(|error| CheckError::Client(format!("it sent {error}")))
+            .and_then(|request| answer(&mut end, request, open));
+        let reply = answer.as_ref().map_or_else(|error| Answer::Refused(error.to_string()).encode(), Answer::encode);
+        message::write(stream, &reply, IDLE_MAX, stop)?;
+        answer?;
     }
 }
 
-fn welcome(end: &LocalEnd) -> Welcome {
+fn answer(
+    end: &mut Option<Box<dyn End>>,
+    request: Request,
+    open: &mut dyn FnMut() -> Result<Box<dyn End>, CheckError>,
+) -> Result<Answer, CheckError> {
+    match request {
+        Request::Hello { version: VERSION } => {
+            // Only one: the interface that is open must be put back before it is opened again.
+            *end = None;
+            Ok(Answer::Welcome(welcome(end.insert(open()?).as_ref())))
+        }
+        Request::Hello { version } => Err(CheckError::Client(format!(
+            "the peer speaks version {version} of the protocol, this offramp {VERSION}; use the same at both ends"
+        ))),
+        request => {
+            let end = end.as_mut().ok_or_else(|| CheckError::Client("it did not greet".to_owned()))?;
+            answer_of(end.as_mut(), request)
+        }
+    }
+}
+
+fn welcome(end: &dyn End) -> Welcome {
     let about = end.description();
     let features = [Side::Transmit, Side::Receive].into_iter().flat_map(plan::features_of);
     Welcome {
@@ -134,7 +146,7 @@ fn welcome(end: &LocalEnd) -> Welcome {
     }
 }
 
-fn answer_of(end: &mut LocalEnd, request: Request) -> Result<Answer, CheckError> {
+fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> {
     match request {
         Request::Hello { .. } => Err(CheckError::Client("it greeted twice".to_owned())),
         Request::Apply(features) => {
@@ -151,8 +163,9 @@ fn answer_of(end: &mut LocalEnd, request: Request) -> Result<Answer, CheckError>
             while bytes < FRAMES_LEN
                 && let Some(frame) = end.receive(wait)?
             {
+                // All of them count: other traffic may never end.
+                bytes += frame.bytes.len();
                 if is_of_a_check(&frame.bytes) {
-                    bytes += frame.bytes.len();
                     frames.push(frame);
                 }
                 wait = Duration::ZERO;
@@ -187,9 +200,26 @@ fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
         () if !is_of_a_check(&frame.bytes) || !is_handed_over_right => "a frame that is not one of a check",
         () if frame.bytes[6..12] != own => "a frame with another source than the interface's address",
         () if is_small => "a request for segments that are too small",
+        () if !is_as_long_as_it_may_be(frame) => "a request that would send a multiple of what it handed over",
         () => return Ok(()),
     };
     Err(CheckError::Client(format!("it handed over {reason}")))
+}
+
+/// Whether what goes out for a frame is known, and is at most [`OUT_PER_IN_MAX`] times as long.
+fn is_as_long_as_it_may_be(frame: &Outgoing) -> bool {
+    let Some(segmentation) = frame.meta.segmentation else { return true };
+    let checksum = match frame.meta.checksum {
+        ChecksumState::Partial(partial) => Some(partial),
+        _ => None,
+    };
+    let mut bytes = frame.bytes.clone();
+    let request = Frame::new(&mut bytes, TxMeta { checksum, segmentation: Some(segmentation) });
+    let Ok(layout) = request.layout() else { return false };
+    let headers_len = layout.payload_start;
+    Segmenter::new(&request, &SegmentPolicy::default()).is_ok_and(|segmenter| {
+        frame.bytes.len() + (segmenter.frames_left() - 1) * headers_len <= OUT_PER_IN_MAX * frame.bytes.len()
+    })
 }
 
 fn is_to_discard(frame: &[u8]) -> bool {
@@ -215,8 +245,10 @@ fn is_public(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Addressing;
-    use crate::plan::{datagram, probe};
+    use crate::case::{Addressing, Case, Load, TcpOptions};
+    use crate::exchange::outgoing;
+    use crate::packet::Protocol;
+    use crate::plan::{Cases, Depth, datagram, probe};
     use offramp_offload::meta::{RxMeta, Segmentation, SegmentationKind};
 
     const OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
@@ -244,6 +276,32 @@ mod tests {
         };
         assert!(changed(small).contains("too small"));
         assert!(changed(|frame| frame.way = Way::UdpSocket).contains("not one of a check"), "to nobody");
+    }
+
+    #[test]
+    fn a_server_sends_every_case_of_a_check_and_no_multiple_of_what_it_is_sent() {
+        let addressing = Addressing { destination: DESTINATION, source: OWN, seed: 0 };
+        let sent = |case: &Case| {
+            let way = case.way;
+            let built = case.build(&addressing, Identity { run: 1, case: 2 });
+            built.sent.into_iter().map(move |sent| outgoing(&sent, way)).collect::<Vec<_>>()
+        };
+        let is_small = |case: &Case| matches!(case.load, Load::Super { size: ..100, .. });
+        let mut longest = plan::cases(Cases::Segmentation(Ip::V6, Protocol::Tcp), 1500, Depth::Full);
+        longest.retain(is_small);
+        assert!(longest.len() > 100);
+        let sockets = [Ip::V4, Ip::V6].into_iter().flat_map(|ip| plan::cases(Cases::Socket(ip), 1500, Depth::Quick));
+        for case in plan::path(1500, Depth::Quick).into_iter().chain(longest).chain(sockets) {
+            let refused = sent(&case).iter().find_map(|frame| check_frame(frame, OWN).err());
+            assert!(refused.is_none(), "{case}: {refused:?}");
+        }
+        let load = Load::Super { size: 61, segments: 64, last: 61 };
+        let tcp = Case { tcp_options: TcpOptions::Full, ..Case::new(Ip::V6, Protocol::Tcp, load) };
+        let long = sent(&Case { ip_options: 10, ..tcp }).remove(0);
+        assert!(check_frame(&long, OWN).unwrap_err().to_string().contains("a multiple"));
+        let mut frame = sent(&tcp).remove(0);
+        frame.meta.segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size: 61, ecn: false });
+        assert!(check_frame(&frame, OWN).unwrap_err().to_string().contains("a multiple"), "not to be segmented");
     }
 
     #[test]
