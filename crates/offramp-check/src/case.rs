@@ -432,17 +432,17 @@ fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
 }
 
 /// Payload that is drawn from a seed, so that no two places of a run hold the same bytes.
-struct Bytes {
+pub(crate) struct Bytes {
     state: u64,
 }
 
 impl Bytes {
-    fn new(seed: u64, case: u16) -> Self {
+    pub(crate) fn new(seed: u64, case: u16) -> Self {
         Self { state: seed ^ u64::from(case) << 48 }
     }
 
     /// The next `len` bytes, by `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
-    fn take(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
             self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -13,7 +13,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::Transport;
 use offramp_offload::meta::RxMeta;
-use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
+use offramp_ports::packet::{Arrival, Packet, PacketConfig, PacketQueue, RxQueues};
 use offramp_ports::sys::ethtool::Features;
 use offramp_ports::sys::tags_in_skb::TagsInSkb;
 use offramp_ports::sys::{NetNs, datagrams, link};
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CheckError;
 use crate::oracle::Captured;
+use crate::rss::Steering;
 use crate::run::DESTINATION;
 
 /// Where `ip netns` keeps its namespaces.
@@ -126,6 +127,23 @@ pub trait End {
     /// When the interface is gone.
     fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError>;
 
+    /// How received frames are spread over queues.
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    fn steering(&mut self) -> Result<Steering, CheckError> {
+        Ok(Steering::NotOffered)
+    }
+
+    /// Takes the next frame of a check with its receive queue; waits for at most `wait`. The first call begins to capture,
+    /// the next [`End::apply`] ends it.
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    fn arrival(&mut self, _wait: Duration) -> Result<Option<Arrival>, CheckError> {
+        Ok(None)
+    }
+
     /// Checks that the interface is still as it was.
     ///
     /// # Errors
@@ -157,6 +175,8 @@ pub struct LocalEnd {
     features: Features,
     /// Attached while frames go [`Way::TagInSkb`].
     tags: Option<TagsInSkb>,
+    /// Open while receive queues are asked for.
+    arrivals: Option<RxQueues>,
 }
 
 /// The interface and the file of its namespace that `NS/IF` names: NS is a name of `ip netns`, or a path.
@@ -242,7 +262,7 @@ impl LocalEnd {
             mtu: packet.link()?.mtu,
             mac,
         };
-        Ok(Self { description, namespace, packet, queue, guard: Some(guard), features, tags: None })
+        Ok(Self { description, namespace, packet, queue, guard: Some(guard), features, tags: None, arrivals: None })
     }
 
     /// Waits until the link is back.
@@ -309,6 +329,16 @@ impl LocalEnd {
     }
 }
 
+/// Waits for input for at most `wait`.
+fn is_readable(source: &impl AsFd, wait: Duration) -> std::io::Result<bool> {
+    let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
+    match poll(&mut [PollFd::new(source.as_fd(), PollFlags::POLLIN)], wait) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 impl End for LocalEnd {
     fn description(&self) -> &Description {
         &self.description
@@ -327,6 +357,7 @@ impl End for LocalEnd {
     }
 
     fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError> {
+        self.arrivals = None;
         let Some(guard) = &self.guard else { return Ok(()) };
         let change = Change { features: features.to_vec(), gso_segs_max: None };
         self.features = self.namespace.run(|| guard.apply(&change))??;
@@ -363,11 +394,28 @@ impl End for LocalEnd {
         if let Some(captured) = self.take()? {
             return Ok(Some(captured));
         }
-        let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(self.queue.as_fd(), PollFlags::POLLIN)], wait) {
-            Ok(0) | Err(Errno::EINTR) => Ok(None),
-            Ok(_) => self.take(),
-            Err(errno) => Err(std::io::Error::from(errno).into()),
+        if is_readable(&self.queue, wait)? { self.take() } else { Ok(None) }
+    }
+
+    fn steering(&mut self) -> Result<Steering, CheckError> {
+        Ok(self.namespace.run(|| Steering::of_interface(&self.description.interface))?)
+    }
+
+    fn arrival(&mut self, wait: Duration) -> Result<Option<Arrival>, CheckError> {
+        let gone = |error: std::io::Error| match error.raw_os_error() {
+            Some(errno) if errno == Errno::ENETDOWN as i32 => CheckError::WentDown(self.description.name.clone()),
+            _ => error.into(),
+        };
+        let arrivals = match &mut self.arrivals {
+            Some(arrivals) => arrivals,
+            none => {
+                let open = || RxQueues::open(&self.description.interface, DESTINATION);
+                none.insert(self.namespace.run(open)??)
+            }
+        };
+        match arrivals.next_arrival().map_err(gone)? {
+            None if is_readable(&*arrivals, wait)? => arrivals.next_arrival().map_err(gone),
+            next => Ok(next),
         }
     }
 

@@ -104,7 +104,7 @@ impl Exchange<'_> {
     }
 
     /// An interface that is not as it was explains all that is missing.
-    fn check_links(&mut self) -> Result<(), CheckError> {
+    pub(crate) fn check_links(&mut self) -> Result<(), CheckError> {
         self.sender.check_link()?;
         self.receiver.check_link()
     }

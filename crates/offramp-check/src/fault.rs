@@ -122,9 +122,24 @@ pub enum Fault {
     Metadata,
     /// A frame longer than the MTU was accepted.
     LongerThanMtu,
+    /// Every frame arrives on one receive queue.
+    RssOneQueue,
+    /// The hash is that of a key whose words have their bytes in the other order.
+    RssKeyByteOrder,
+    /// The hash is that of other header fields.
+    RssFields,
+    /// Frames are spread by the right hash, but by another indirection table.
+    RssTable,
+    /// Frames arrive on other receive queues than key and table say.
+    RssHash,
 }
 
 impl Fault {
+    /// Whether it concerns the receive queue, and not the frame.
+    pub fn is_of_queue(self) -> bool {
+        matches!(self, Self::RssOneQueue | Self::RssKeyByteOrder | Self::RssFields | Self::RssTable | Self::RssHash)
+    }
+
     /// In words, after "what arrived:".
     pub fn text(self) -> &'static str {
         match self {
@@ -186,6 +201,11 @@ impl Fault {
             Self::AggregateTooLong => "more was coalesced than one packet may hold",
             Self::Metadata => "what the interface reports contradicts the frame",
             Self::LongerThanMtu => "a frame longer than the MTU was accepted",
+            Self::RssOneQueue => "every frame arrives on one receive queue",
+            Self::RssKeyByteOrder => "the bytes of the hash key are in another order than the driver says",
+            Self::RssFields => "other fields are hashed than the driver says",
+            Self::RssTable => "the indirection table is another one than the driver says",
+            Self::RssHash => "frames arrive on other receive queues than key and table say",
         }
     }
 }

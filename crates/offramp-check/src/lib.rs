@@ -6,6 +6,7 @@
 //! | [`case`] | one case: what is sent, and the frames that must arrive for it |
 //! | [`end`] | an interface: its features are switched, frames are sent and captured |
 //! | [`peer`] | the same on another machine |
+//! | [`rss`] | on which receive queue a frame must arrive |
 //! | [`run`] | the whole: every offload alone and together, and whose fault it is |
 //! | [`fault`] | what may be wrong, by name |
 //! | [`verdict`] | what was found |
@@ -25,6 +26,7 @@ mod packet;
 pub mod peer;
 pub mod plan;
 pub mod report;
+pub mod rss;
 pub mod run;
 pub mod verdict;
 

@@ -108,9 +108,12 @@ fn details(finding: &Finding) -> Vec<String> {
     vec![
         format!("{}: expected {}, got {}", finding.place, finding.expected, finding.got),
         format!("case: {}", finding.case),
-        format!("blame: {}", blame(finding.blame)),
+        format!("blame: {}", if finding.fault.is_of_queue() { OF_QUEUE } else { blame(finding.blame) }),
     ]
 }
+
+/// The blame for a wrong receive queue.
+const OF_QUEUE: &str = "the receiver; its adapter or driver alone chooses the queue";
 
 fn blame(blame: Blame) -> &'static str {
     match blame {

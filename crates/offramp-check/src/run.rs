@@ -9,6 +9,7 @@ use crate::error::CheckError;
 use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
 use crate::oracle::Allowed;
 use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
+use crate::rss::{self, Judged};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
 
 /// Wrong cases after which the check of an offload ends.
@@ -39,6 +40,8 @@ const NO_PROGRAM: &str = "the kernel does not take a BPF program at the interfac
 pub const PATH: &str = "path";
 /// Name of frames of the MTU.
 pub const MTU: &str = "mtu";
+/// Name of the receive queues on which frames arrive.
+pub const RSS: &str = "rss";
 /// Name of all offloads together.
 pub const TOGETHER: &str = "together";
 
@@ -55,7 +58,7 @@ pub struct Config {
 
 /// Names that [`Config::only`] takes, in the order in which they are checked.
 pub fn names() -> Vec<&'static str> {
-    [PATH, MTU].into_iter().chain(OFFLOADS.iter().map(|offload| offload.name)).chain([TOGETHER]).collect()
+    [PATH, MTU].into_iter().chain(OFFLOADS.iter().map(|offload| offload.name)).chain([RSS, TOGETHER]).collect()
 }
 
 /// Checks the path between two ends, both ways. `stop` ends it after the batch that is under way; `progress` gets a line
@@ -197,6 +200,14 @@ impl Direction<'_> {
             progress(&format!("{way}: {}", offload.name));
             let row = self.offload(offload, mtu)?;
             self.rows.push(row);
+        }
+        if self.is_wanted(RSS) {
+            progress(&format!("{way}: {RSS}"));
+            self.apply(&Setting::default())?;
+            let Judged { verdict, cases, lost } = rss::judge(&mut self.exchange, self.config.depth)?;
+            // What captured the queues ends with the next setting.
+            self.setting = None;
+            self.rows.push(Row { cases, lost, ..self.row(RSS, &names[1], Vec::new(), verdict) });
         }
         if self.is_wanted(TOGETHER) {
             progress(&format!("{way}: {TOGETHER}"));
@@ -489,6 +500,8 @@ fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
         for row in rows {
             let Verdict::Wrong(finding) = &row.verdict else { continue };
             let side = match finding.blame {
+                // It has no feature that turns it off.
+                _ if row.offload == RSS => continue,
                 Blame::Sender if row.from == about.name => Side::Transmit,
                 Blame::Receiver if row.to == about.name => Side::Receive,
                 _ => continue,

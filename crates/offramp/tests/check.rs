@@ -253,6 +253,22 @@ fn nothing_is_wrong_in_a_guest() {
 }
 
 #[test]
+#[ignore = "needs QEMU and a guest kernel"]
+fn a_guest_receives_frames_on_the_queues_that_its_card_says() {
+    let kernel = std::env::var("OFFRAMP_GUEST_KERNEL").expect("OFFRAMP_GUEST_KERNEL names a kernel");
+    let directory = Directory::new("check-guest-rss");
+    let state_dir = directory.path("state").display().to_string();
+    let guest = ["check", "--guest-kernel", &kernel, "--guest-path", "virtio-net-rss", "--state-dir", &state_dir];
+    let output = offramp(&[&guest[..], &["--quick", "--json", "--only", "rss"]].concat());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap().iter();
+    let found = rows.map(|row| (row["to"] == "tap0", row["verdict"].as_str().unwrap(), row["cases"].as_u64().unwrap()));
+    assert_eq!(found.collect::<Vec<_>>(), [(true, "not-offered", 0), (false, "right", 256)], "{report}");
+}
+
+#[test]
 fn a_guest_that_cannot_be_booted_is_refused() {
     let output = offramp(&["check", "--guest-kernel", "/dev/null"]);
     let message = String::from_utf8_lossy(&output.stderr);

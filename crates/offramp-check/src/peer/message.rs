@@ -6,12 +6,14 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use offramp_ports::packet::Arrival;
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx, encode_rx};
 use serde::{Deserialize, Serialize};
 
 use crate::end::{Offered, Outgoing, Way};
 use crate::oracle::Captured;
 use crate::plan::{self, Side};
+use crate::rss::Steering;
 
 /// Version of the protocol; both ends must have the same.
 pub(super) const VERSION: u16 = 2;
@@ -19,6 +21,8 @@ pub(super) const VERSION: u16 = 2;
 pub(super) const LEN_MAX: usize = 320 << 10;
 /// Bytes of frames after which an answer is full.
 pub(super) const FRAMES_LEN: usize = 128 << 10;
+/// Arrivals after which an answer is full.
+pub(super) const ARRIVALS_MAX: usize = 256;
 /// Longest time that a capture is asked to wait.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How often a reader or writer looks whether it should stop.
@@ -33,6 +37,8 @@ pub(super) enum Request {
     Receive(Duration),
     CheckLink,
     Finish,
+    Steering,
+    Arrivals(Duration),
 }
 
 /// What the server says.
@@ -45,6 +51,8 @@ pub(super) enum Answer {
     Sent(i32),
     Frames(Vec<Captured>),
     Done(Vec<String>),
+    Steering(Steering),
+    Arrivals(Vec<Arrival>),
     Refused(String),
 }
 
@@ -57,6 +65,9 @@ pub(super) struct Welcome {
     pub mac: [u8; 6],
     /// Features by name.
     pub offered: BTreeMap<String, Offered>,
+    /// It takes [`Request::Steering`]; versions before did not.
+    #[serde(default)]
+    pub has_steering: bool,
 }
 
 /// Bytes that are no message.
@@ -72,11 +83,15 @@ const CHECK_LINK: u8 = 5;
 const FINISH: u8 = 6;
 const SEND_BY_SOCKET: u8 = 7;
 const SEND_TAG_IN_SKB: u8 = 8;
+const STEERING: u8 = 9;
+const ARRIVALS: u8 = 10;
 const WELCOME: u8 = 0x81;
 const APPLIED: u8 = 0x82;
 const SENT: u8 = 0x83;
 const FRAMES: u8 = 0x84;
 const DONE: u8 = 0x85;
+const STEERED: u8 = 0x86;
+const ARRIVED: u8 = 0x87;
 const REFUSED: u8 = 0xff;
 
 impl Request {
@@ -92,7 +107,9 @@ impl Request {
                 };
                 message(kind, &[&encode_rx(&frame.meta)[..], &frame.bytes].concat())
             }
-            Self::Receive(wait) => message(RECEIVE, &(wait.as_micros().min(u128::from(u32::MAX)) as u32).to_be_bytes()),
+            Self::Receive(wait) => message(RECEIVE, &usecs(*wait)),
+            Self::Arrivals(wait) => message(ARRIVALS, &usecs(*wait)),
+            Self::Steering => message(STEERING, &[]),
             Self::CheckLink => message(CHECK_LINK, &[]),
             Self::Finish => message(FINISH, &[]),
         }
@@ -119,10 +136,9 @@ impl Request {
                 };
                 captured(body).map(|frame| Self::Send(Outgoing { way, bytes: frame.bytes, meta: frame.meta }))
             }
-            RECEIVE => {
-                let usecs = <[u8; 4]>::try_from(body).map_err(|_| Malformed("a capture without a time"))?;
-                Ok(Self::Receive(Duration::from_micros(u32::from_be_bytes(usecs).into()).min(WAIT_MAX)))
-            }
+            RECEIVE => wait(body).map(Self::Receive),
+            ARRIVALS => wait(body).map(Self::Arrivals),
+            STEERING => Ok(Self::Steering),
             CHECK_LINK => Ok(Self::CheckLink),
             FINISH => Ok(Self::Finish),
             _ => Err(Malformed("a request of an unknown kind")),
@@ -144,6 +160,8 @@ impl Answer {
                 message(FRAMES, &frames.iter().flat_map(one).collect::<Vec<u8>>())
             }
             Self::Done(lines) => message(DONE, &json(lines)),
+            Self::Steering(steering) => message(STEERED, &json(steering)),
+            Self::Arrivals(arrivals) => message(ARRIVED, &arrivals.iter().flat_map(arrival_bytes).collect::<Vec<u8>>()),
             Self::Refused(reason) => message(REFUSED, reason.as_bytes()),
         }
     }
@@ -159,10 +177,40 @@ impl Answer {
             }
             FRAMES => frames(body).map(Self::Frames),
             DONE => from_json(body).map(Self::Done),
+            STEERED => from_json(body).map(Self::Steering),
+            ARRIVED => arrivals(body).map(Self::Arrivals),
             REFUSED => Ok(Self::Refused(String::from_utf8_lossy(body).replace(char::is_control, " "))),
             _ => Err(Malformed("an answer of an unknown kind")),
         }
     }
+}
+
+fn usecs(wait: Duration) -> [u8; 4] {
+    (wait.as_micros().min(u128::from(u32::MAX)) as u32).to_be_bytes()
+}
+
+fn wait(body: &[u8]) -> Result<Duration, Malformed> {
+    let usecs = <[u8; 4]>::try_from(body).map_err(|_| Malformed("a capture without a time"))?;
+    Ok(Duration::from_micros(u32::from_be_bytes(usecs).into()).min(WAIT_MAX))
+}
+
+/// The queue's number counted from 1 (0: unknown), a length, the head.
+fn arrival_bytes(arrival: &Arrival) -> Vec<u8> {
+    let number = arrival.queue.map_or(0, |queue| queue.saturating_add(1));
+    [&number.to_be_bytes()[..], &[arrival.head.len() as u8], &arrival.head].concat()
+}
+
+fn arrivals(mut bytes: &[u8]) -> Result<Vec<Arrival>, Malformed> {
+    const TRUNCATED: Malformed = Malformed("a receive queue without its frame");
+    let mut arrivals = Vec::new();
+    while !bytes.is_empty() {
+        let ([high, low, len], rest) = bytes.split_first_chunk::<3>().ok_or(TRUNCATED)?;
+        let (head, rest) = rest.split_at_checked(usize::from(*len)).ok_or(TRUNCATED)?;
+        let queue = u16::from_be_bytes([*high, *low]).checked_sub(1);
+        arrivals.push(Arrival { head: head.to_vec(), queue });
+        bytes = rest;
+    }
+    Ok(arrivals)
 }
 
 fn known_feature(name: &str) -> Option<&'static str> {
@@ -280,6 +328,7 @@ impl<'a> Limit<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rss::Hashed;
     use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
     use proptest::prelude::*;
 
@@ -301,6 +350,8 @@ mod tests {
             Request::Receive(Duration::from_millis(250)),
             Request::CheckLink,
             Request::Finish,
+            Request::Steering,
+            Request::Arrivals(Duration::from_millis(50)),
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
@@ -310,13 +361,19 @@ mod tests {
             mtu: 1500,
             mac: [2; 6],
             offered: [("rx-gro".to_owned(), Offered::Switchable)].into(),
+            has_steering: true,
         };
+        let arrival = |queue| Arrival { head: vec![7; 64], queue };
+        let hashed = [Hashed::Addresses, Hashed::AddressesAndPorts, Hashed::Unknown, Hashed::Addresses];
         for answer in [
             Answer::Welcome(welcome),
             Answer::Applied(vec!["rx-gro".to_owned()]),
             Answer::Sent(90),
             Answer::Frames(vec![partial, good]),
             Answer::Done(vec!["a".to_owned()]),
+            Answer::Steering(Steering::ByHash { key: vec![1; 40], table: vec![0, 1], hashed }),
+            Answer::Steering(Steering::NotReachable("no".to_owned())),
+            Answer::Arrivals(vec![arrival(None), arrival(Some(0)), arrival(Some(255))]),
             Answer::Refused("no".to_owned()),
         ] {
             assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
@@ -378,7 +435,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(kind in prop_oneof![any::<u8>(), 1..9u8, 0x81..0x86u8], body: Vec<u8>) {
+        fn any_bytes_are_read_or_refused(kind in prop_oneof![any::<u8>(), 1..11u8, 0x81..0x88u8], body: Vec<u8>) {
             let message = message(kind, &body);
             let _ = (Request::decode(&message), Answer::decode(&message));
         }

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use offramp_ports::packet::Arrival;
+
 use super::message::{self, Answer, Request, STOP_INTERVAL, VERSION, Welcome};
 use crate::end::{Description, End, Offered, Outgoing};
 use crate::error::CheckError;
 use crate::oracle::Captured;
+use crate::rss::Steering;
 
 /// How long a connection may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -26,6 +29,7 @@ pub struct RemoteEnd {
     is_on: BTreeSet<String>,
     /// Frames that were handed over and not taken.
     captured: VecDeque<Captured>,
+    arrivals: VecDeque<Arrival>,
     is_finished: bool,
     stop: Arc<AtomicBool>,
 }
@@ -71,6 +75,7 @@ impl RemoteEnd {
             welcome,
             is_on: BTreeSet::new(),
             captured: VecDeque::new(),
+            arrivals: VecDeque::new(),
             is_finished: false,
             stop: Arc::clone(stop),
         })
@@ -140,6 +145,26 @@ impl End for RemoteEnd {
             }
         }
         Ok(self.captured.pop_front())
+    }
+
+    fn steering(&mut self) -> Result<Steering, CheckError> {
+        if !self.welcome.has_steering {
+            return Ok(Steering::NotReachable("the offramp there is older and does not say".to_owned()));
+        }
+        match self.ask(&Request::Steering)? {
+            Answer::Steering(steering) => Ok(steering),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn arrival(&mut self, wait: Duration) -> Result<Option<Arrival>, CheckError> {
+        if self.arrivals.is_empty() {
+            match self.ask(&Request::Arrivals(wait))? {
+                Answer::Arrivals(arrivals) => self.arrivals.extend(arrivals),
+                _ => return Err(self.unexpected()),
+            }
+        }
+        Ok(self.arrivals.pop_front())
     }
 
     fn check_link(&mut self) -> Result<(), CheckError> {

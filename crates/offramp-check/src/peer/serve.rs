@@ -10,7 +10,7 @@ use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 
-use super::message::{self, Answer, FRAMES_LEN, Request, STOP_INTERVAL, VERSION, Welcome};
+use super::message::{self, ARRIVALS_MAX, Answer, FRAMES_LEN, Request, STOP_INTERVAL, VERSION, Welcome};
 use crate::end::{End, LocalEnd, Outgoing, Way, datagrams_of};
 use crate::error::CheckError;
 use crate::packet::{Identity, Ip, PORTS, Station};
@@ -143,6 +143,7 @@ fn welcome(end: &dyn End) -> Welcome {
         mtu: about.mtu,
         mac: about.mac,
         offered: features.map(|feature| (feature.to_owned(), end.offered(feature))).collect(),
+        has_steering: true,
     }
 }
 
@@ -171,6 +172,18 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
                 wait = Duration::ZERO;
             }
             Ok(Answer::Frames(frames))
+        }
+        Request::Steering => end.steering().map(Answer::Steering),
+        Request::Arrivals(mut wait) => {
+            let mut arrivals = Vec::new();
+            for _ in 0..ARRIVALS_MAX {
+                let Some(arrival) = end.arrival(wait)? else { break };
+                if is_of_a_check(&arrival.head) {
+                    arrivals.push(arrival);
+                }
+                wait = Duration::ZERO;
+            }
+            Ok(Answer::Arrivals(arrivals))
         }
         Request::CheckLink => end.check_link().map(|()| Answer::Done(Vec::new())),
         Request::Finish => end.finish().map(Answer::Done),

@@ -23,7 +23,7 @@ const OUT_PER_IN_MAX: usize = 3;
 /// Most bytes of an answer: a client takes no more.
 const ANSWER_LEN_MAX: usize = 320 << 10;
 /// Kinds of answers.
-const ANSWERS: [u8; 6] = [0x81, 0x82, 0x83, FRAMES, 0x85, REFUSED];
+const ANSWERS: [u8; 8] = [0x81, 0x82, 0x83, FRAMES, 0x85, 0x86, 0x87, REFUSED];
 const FRAMES: u8 = 0x84;
 const REFUSED: u8 = 0xff;
 /// Bytes of a length, and of the vnet header before each frame of an answer.

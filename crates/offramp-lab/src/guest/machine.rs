@@ -194,6 +194,8 @@ pub(super) enum Card<'a> {
         namespace: &'a NetNs,
         /// Its name.
         name: &'a str,
+        /// Queue pairs, and processors of the guest. Several are for RSS.
+        queue_pairs: usize,
     },
 }
 
@@ -484,7 +486,8 @@ fn last_words(text: &str) -> String {
 fn command(config: &MachineConfig, initramfs: &Path, console: &Path, memory_mib: u64) -> std::process::Command {
     let Runner { accelerator, program, kernel, .. } = config.runner;
     let arguments = format!("-- {}", config.argument);
-    let hardware = Hardware { kernel, initramfs, memory_mib, cpus: CPUS, arguments: &arguments };
+    let cpus = if let Card::Tap { queue_pairs, .. } = config.card { queue_pairs } else { CPUS };
+    let hardware = Hardware { kernel, initramfs, memory_mib, cpus, arguments: &arguments };
     match accelerator {
         // The kernel's console is standard error, which goes to the same file as QEMU's.
         Accelerator::Uml => {
@@ -511,8 +514,9 @@ fn add_devices(command: &mut std::process::Command, accelerator: Accelerator, co
             let options = format!(",tx_queue_size={RING_ENTRIES}{}", accelerator.interrupts());
             ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
         }
-        Card::Tap { name, .. } => {
-            (format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off"), String::new())
+        Card::Tap { name, queue_pairs, .. } => {
+            let backend = format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off,queues={queue_pairs}");
+            (backend, if queue_pairs > 1 { ",mq=on,rss=on".to_owned() } else { String::new() })
         }
     };
     let mac = config.mac.map(|byte| format!("{byte:02x}")).join(":");

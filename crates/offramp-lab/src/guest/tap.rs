@@ -25,7 +25,7 @@ impl TapGuest {
     pub const TAP: &str = "tap0";
 
     /// Boots a guest with those modules besides its card's. `argument` tells the program what to be in the guest.
-    /// The TAP gets that address.
+    /// The TAP gets that address. With several queue pairs the card does RSS.
     ///
     /// # Errors
     /// When the guest does not start, or the run is stopped.
@@ -34,11 +34,13 @@ impl TapGuest {
         argument: &str,
         modules: &[&str],
         address: (IpAddr, u8),
+        queue_pairs: usize,
         stop: &AtomicBool,
     ) -> Result<Self, LabError> {
         let host = NetNs::new()?;
-        let (machine, ..) =
-            boot_first(&spec.runners, |runner| boot(runner, &spec.program, argument, modules, &host, stop))?;
+        let (machine, ..) = boot_first(&spec.runners, |runner| {
+            boot(runner, &spec.program, argument, modules, (&host, queue_pairs), stop)
+        })?;
         host.run(|| -> io::Result<()> {
             link::add_address(Self::TAP, address.0, address.1)?;
             Ok(link::set_up(Self::TAP)?)
@@ -62,7 +64,7 @@ fn boot(
     program: &Path,
     argument: &str,
     modules: &[&str],
-    host: &NetNs,
+    (namespace, queue_pairs): (&NetNs, usize),
     stop: &AtomicBool,
 ) -> Result<Machine, LabError> {
     let scratch = Scratch::new()?;
@@ -72,7 +74,7 @@ fn boot(
         argument,
         modules,
         directory: scratch.path(),
-        card: Card::Tap { namespace: host, name: TapGuest::TAP },
+        card: Card::Tap { namespace, name: TapGuest::TAP, queue_pairs },
         mac: MACS[0],
         mtu: MTU,
         cpus: &cpu::online(),

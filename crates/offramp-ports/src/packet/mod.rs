@@ -20,9 +20,11 @@ use crate::sys::link::{self, NAME_LEN_MAX};
 use crate::sys::{NetNs, SysError};
 
 mod queue;
+mod rx_queue;
 mod socket;
 
 pub use queue::PacketQueue;
+pub use rx_queue::{Arrival, HEAD_LEN, RxQueues};
 
 /// Most queues of one port: members of a fanout group (Linux `PACKET_FANOUT_MAX` before 5.16).
 pub const QUEUES_MAX: u16 = 256;

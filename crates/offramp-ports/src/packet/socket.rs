@@ -71,8 +71,40 @@ pub(super) fn set_buffers(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
 
 /// Lets no frame in until [`let_in`].
 pub(super) fn keep_out(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    set_filter(fd, &mut [instruction(libc::BPF_RET | libc::BPF_K, 0, 0)])
+}
+
+/// Ends [`keep_out`] for frames to `destination`. Each is truncated to `len` bytes and as many more as the number of its receive
+/// queue, counted from 1; 0 where the driver records none.
+pub(super) fn let_in_by_queue(fd: BorrowedFd<'_>, destination: [u8; 6], len: u32) -> io::Result<()> {
+    /// Where the comparisons go that fail: the last instruction.
+    const REFUSE: u8 = 7;
+    let first = u32::from_be_bytes(*destination.first_chunk().expect("6 bytes"));
+    let last = u16::from_be_bytes(*destination.last_chunk().expect("6 bytes"));
+    let load = libc::BPF_LD | libc::BPF_ABS;
+    let is_equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let queue = (libc::SKF_AD_OFF + libc::SKF_AD_QUEUE) as u32;
+    set_filter(
+        fd,
+        &mut [
+            instruction(load | libc::BPF_W, 0, 0),
+            instruction(is_equal, REFUSE - 2, first),
+            instruction(load | libc::BPF_H, 0, 4),
+            instruction(is_equal, REFUSE - 4, last.into()),
+            instruction(load | libc::BPF_W, 0, queue),
+            instruction(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, 0, len),
+            instruction(libc::BPF_RET | libc::BPF_A, 0, 0),
+            instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
+        ],
+    )
+}
+
+fn instruction(code: u32, else_skip: u8, value: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: else_skip, k: value }
+}
+
+fn set_filter(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // The kernel copies the program, which lives through the call.
     set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }

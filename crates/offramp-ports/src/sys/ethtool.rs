@@ -11,6 +11,12 @@ use super::{SysError, link};
 const GET_DRIVER: u32 = 0x03;
 /// `ETHTOOL_GSTRINGS`: the names of a set.
 const GET_STRINGS: u32 = 0x1b;
+/// `ETHTOOL_GRXFH`: the header fields that are hashed for a kind of packet.
+const GET_HASH_FIELDS: u32 = 0x29;
+/// `ETHTOOL_GRXRINGS`: the number of receive queues.
+const GET_RX_QUEUES: u32 = 0x2d;
+/// `ETHTOOL_GRSSH`: hash function, key and indirection table.
+const GET_RX_HASH: u32 = 0x46;
 /// `ETHTOOL_GSSET_INFO`: how many names a set has.
 const GET_SET_SIZE: u32 = 0x37;
 /// `ETHTOOL_GFEATURES`: the state of all features.
@@ -27,6 +33,44 @@ const DRIVER_WORDS: usize = 196 / 4;
 const F_UNSUPPORTED: i32 = 1;
 /// `ETHTOOL_F_WISH`: a feature did not take the state that was asked for, because of another.
 const F_WISH: i32 = 2;
+
+/// 32-bit words of `struct ethtool_rxfh` without the table and the key that follow.
+const RX_HASH_WORDS: usize = 6;
+/// 32-bit words of `struct ethtool_rxnfc`.
+const RXNFC_WORDS: usize = 192 / 4;
+/// `RXH_IP_SRC` and `RXH_IP_DST`: the addresses are hashed.
+pub const HASHED_ADDRESSES: u64 = 1 << 4 | 1 << 5;
+/// `RXH_L4_B_0_1` and `RXH_L4_B_2_3`: the ports are.
+pub const HASHED_PORTS: u64 = 1 << 6 | 1 << 7;
+/// `ETH_RSS_HASH_TOP`: Toeplitz.
+pub const HASH_TOEPLITZ: u8 = 1;
+
+/// A kind of packet of which the same fields are hashed (`TCP_V4_FLOW`, …).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum FlowKind {
+    /// TCP over IPv4.
+    Tcp4 = 1,
+    /// UDP over IPv4.
+    Udp4 = 2,
+    /// TCP over IPv6.
+    Tcp6 = 5,
+    /// UDP over IPv6.
+    Udp6 = 6,
+}
+
+/// How an interface spreads received frames over its queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RxHash {
+    /// The hash function, [`HASH_TOEPLITZ`] or another; 0 when the driver does not say.
+    pub function: u8,
+    /// What is done to the fields before they are hashed (since Linux 6.8); 0 for nothing.
+    pub transform: u8,
+    /// The key of the hash.
+    pub key: Vec<u8>,
+    /// The indirection table: a queue for each value of the hash's low bits.
+    pub table: Vec<u32>,
+}
 
 /// The state of an interface's features at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +180,52 @@ pub fn driver_info(name: &str) -> Result<DriverInfo, SysError> {
     Ok(DriverInfo { driver: text(0), version: text(1), firmware: text(2), bus: text(3) })
 }
 
+/// How the interface spreads received frames over its queues.
+///
+/// # Errors
+/// When there is no such interface, or its driver does not say (`EOPNOTSUPP`).
+pub fn rx_hash(name: &str) -> Result<RxHash, SysError> {
+    let read = || -> io::Result<RxHash> {
+        let mut request = vec![0; RX_HASH_WORDS];
+        request[0] = GET_RX_HASH;
+        call(name, &mut request)?;
+        let [entries, key_len] = [request[2], request[3]].map(|len| len as usize);
+        request.fill(0);
+        request[..4].copy_from_slice(&[GET_RX_HASH, 0, entries as u32, key_len as u32]);
+        request.resize(RX_HASH_WORDS + entries + key_len.div_ceil(4), 0);
+        call(name, &mut request)?;
+        let [function, transform, ..] = request[4].to_ne_bytes();
+        let (table, key) = request[RX_HASH_WORDS..].split_at(entries);
+        Ok(RxHash { function, transform, key: to_bytes(key)[..key_len].to_vec(), table: table.to_vec() })
+    };
+    read().map_err(|e| SysError::new(format!("reading the hash of received frames of interface \"{name}\""), e))
+}
+
+/// The header fields that are hashed, [`HASHED_ADDRESSES`] and others (`RXH_…`).
+///
+/// # Errors
+/// When there is no such interface, or its driver does not say.
+pub fn rx_hash_fields(name: &str, kind: FlowKind) -> Result<u64, SysError> {
+    rxnfc(name, GET_HASH_FIELDS, kind as u32, "the hashed fields")
+}
+
+/// The number of receive queues.
+///
+/// # Errors
+/// When there is no such interface, or its driver does not say.
+pub fn rx_queues(name: &str) -> Result<u64, SysError> {
+    rxnfc(name, GET_RX_QUEUES, 0, "the receive queues")
+}
+
+/// The member `data` of `struct ethtool_rxnfc` after a command.
+fn rxnfc(name: &str, command: u32, flow_type: u32, what: &str) -> Result<u64, SysError> {
+    let mut request = vec![0; RXNFC_WORDS];
+    request[..2].copy_from_slice(&[command, flow_type]);
+    call(name, &mut request).map_err(|e| SysError::new(format!("reading {what} of interface \"{name}\""), e))?;
+    let [a, b] = [request[2], request[3]].map(u32::to_ne_bytes);
+    Ok(u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]))
+}
+
 /// The names of all features in the order of their bits; unused bits have an empty name.
 fn feature_names(name: &str) -> io::Result<Vec<String>> {
     let count = feature_count(name)?;
@@ -194,8 +284,8 @@ fn call(name: &str, data: &mut Vec<u32>) -> io::Result<i32> {
     request.name[..name.len()].copy_from_slice(name.as_bytes());
     // SAFETY: SIOCETHTOOL reads one `struct ifreq` (size asserted above) and writes the structure of
     // the command that its pointer names. Each caller sized `data` for its command: the counts that
-    // size names and features are constants of the running kernel, read from it just before, and the
-    // link mode masks are written only when their announced number of words is right.
+    // size names and features are constants of the running kernel, read from it just before; the link mode masks, and
+    // the table and key of the hash, are written only when the announced sizes are right.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     data.truncate(len);
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }

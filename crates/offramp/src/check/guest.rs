@@ -37,6 +37,8 @@ const STATE_DIR: &str = "/tmp";
 pub enum GuestPath {
     /// The guest's virtio-net card, against a TAP of this machine
     VirtioNet,
+    /// The same with two queue pairs and RSS
+    VirtioNetRss,
     /// A veth pair inside of the guest
     Veth,
 }
@@ -48,14 +50,15 @@ pub fn ends(
     state_dir: &Path,
     stop: &Arc<AtomicBool>,
 ) -> Result<(TapGuest, [Box<dyn End>; 2]), CheckError> {
-    let guest = TapGuest::boot(spec, ARGUMENT, &MODULES, HOST, stop)?;
+    let queue_pairs = if path == GuestPath::VirtioNetRss { 2 } else { 1 };
+    let guest = TapGuest::boot(spec, ARGUMENT, &MODULES, HOST, queue_pairs, stop)?;
     let served = |at: usize| {
         let peer = format!("{GUEST}:{}", PORT_DEFAULT + at as u16);
         guest.host().run(|| RemoteEnd::connect(&peer, stop))?
     };
     let ends: [Box<dyn End>; 2] = match path {
         GuestPath::Veth => [Box::new(served(1)?), Box::new(served(2)?)],
-        GuestPath::VirtioNet => {
+        GuestPath::VirtioNet | GuestPath::VirtioNetRss => {
             let host = guest.host().try_clone()?;
             let tap =
                 LocalEnd::open_in(host, TapGuest::TAP, TapGuest::TAP, state_dir, &mut |line| eprintln!("{line}"))?;

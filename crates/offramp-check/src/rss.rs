@@ -1,0 +1,308 @@
+//! Receive-side scaling: whether frames arrive on the queues that the driver's key and indirection table say.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::RxMeta;
+use offramp_offload::rss::{KEY_LEN, Toeplitz};
+use offramp_ports::packet::HEAD_LEN;
+use offramp_ports::sys::ethtool::{self, FlowKind, HASH_TOEPLITZ, HASHED_ADDRESSES, HASHED_PORTS};
+use serde::{Deserialize, Serialize};
+
+use crate::case::{Bytes, Case, Checksum, Load};
+use crate::end::{Outgoing, Way};
+use crate::error::CheckError;
+use crate::exchange::Exchange;
+use crate::fault::Fault;
+use crate::packet::{Identity, Ip, Protocol};
+use crate::plan::Depth;
+use crate::verdict::{Blame, Evidence, Finding, Verdict};
+
+/// Kinds of packets, each of which may be hashed otherwise.
+const KINDS: [(Ip, Protocol, FlowKind); 4] = [
+    (Ip::V4, Protocol::Tcp, FlowKind::Tcp4),
+    (Ip::V4, Protocol::Udp, FlowKind::Udp4),
+    (Ip::V6, Protocol::Tcp, FlowKind::Tcp6),
+    (Ip::V6, Protocol::Udp, FlowKind::Udp6),
+];
+/// Flows of each kind.
+const FLOWS_QUICK: usize = 64;
+const FLOWS_FULL: usize = 512;
+/// Frames that are sent before what arrived is fetched.
+const BATCH: usize = 64;
+/// Payload of a frame.
+const PAYLOAD_LEN: u16 = 1100;
+/// Most queues for which such a frame is long enough.
+const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
+/// How often a frame is sent that does not arrive: other traffic may have cost it.
+const ATTEMPTS_MAX: usize = 6;
+/// Bytes of both ports.
+const PORTS_LEN: usize = 4;
+
+/// How an end spreads received frames over its queues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Steering {
+    /// Its driver does not say, or does not do it.
+    NotOffered,
+    /// It cannot be checked; why.
+    NotReachable(String),
+    /// By a Toeplitz hash.
+    ByHash {
+        /// The key.
+        key: Vec<u8>,
+        /// A queue for each value of the hash's low bits. Their number is a power of two.
+        table: Vec<u32>,
+        /// What is hashed of TCP and UDP over IPv4, TCP and UDP over IPv6; [`Hashed::Unknown`] is not checked.
+        hashed: [Hashed; 4],
+    },
+}
+
+/// Header fields that are hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hashed {
+    /// Both addresses.
+    Addresses,
+    /// Addresses and ports.
+    AddressesAndPorts,
+    /// Nothing, others, or the driver does not say.
+    Unknown,
+}
+
+impl Steering {
+    /// What the driver of an interface in the calling thread's namespace says.
+    pub(crate) fn of_interface(name: &str) -> Self {
+        let not_reachable = |why: &str| Self::NotReachable(why.to_owned());
+        let hash = match ethtool::rx_hash(name) {
+            Ok(hash) if hash.key.is_empty() || hash.table.is_empty() => return Self::NotOffered,
+            Ok(hash) => hash,
+            Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => return Self::NotOffered,
+            Err(error) => return Self::NotReachable(error.to_string()),
+        };
+        let queues = ethtool::rx_queues(name).unwrap_or(0);
+        let is_single = hash.table.iter().all(|queue| *queue == hash.table[0]);
+        let hashed = KINDS.map(|(_, _, kind)| match ethtool::rx_hash_fields(name, kind) {
+            Ok(HASHED_ADDRESSES) => Hashed::Addresses,
+            Ok(fields) if fields == HASHED_ADDRESSES | HASHED_PORTS => Hashed::AddressesAndPorts,
+            _ => Hashed::Unknown,
+        });
+        match () {
+            () if queues < 2 => not_reachable("it has one receive queue; `ethtool -L` may give it more"),
+            () if queues > QUEUES_MAX => Self::NotReachable(format!("it has more than {QUEUES_MAX} receive queues")),
+            () if is_single => not_reachable("its indirection table names one queue alone (`ethtool -x`)"),
+            () if hash.function != HASH_TOEPLITZ => not_reachable("its hash is not Toeplitz's (`ethtool -x`)"),
+            () if hash.transform != 0 => not_reachable("its hash is symmetric, which is not checked (`ethtool -x`)"),
+            () if hash.key.len() < KEY_LEN => Self::NotReachable(format!("its key is shorter than {KEY_LEN} bytes")),
+            () if !hash.table.len().is_power_of_two() => {
+                not_reachable("the size of its indirection table is no power of two (`ethtool -x`)")
+            }
+            () if hashed == [Hashed::Unknown; 4] => not_reachable(
+                "the driver does not say which fields it hashes, or they are others than addresses and ports",
+            ),
+            () => Self::ByHash { key: hash.key, table: hash.table, hashed },
+        }
+    }
+}
+
+/// A frame of a flow of its own.
+struct Flow {
+    kind: usize,
+    case: Case,
+    bytes: Vec<u8>,
+    /// Addresses and ports, as they are hashed.
+    input: Vec<u8>,
+    /// It has arrived; on which queue, if the driver records that.
+    arrived: Option<Option<u16>>,
+}
+
+impl Flow {
+    fn new(kind: usize, source: [u8; 6], destination: [u8; 6], random: &mut Bytes) -> Self {
+        let (ip, protocol, _) = KINDS[kind];
+        let [a, b, c, d] = *random.take(4).first_chunk().expect("as many as were asked for");
+        let ports = random.take(PORTS_LEN);
+        let word = |high, low| u16::from_be_bytes([high, low]);
+        let case = Case::new(ip, protocol, Load::One { len: PAYLOAD_LEN, checksum: Checksum::Complete });
+        let addressing = crate::case::Addressing { destination, source, seed: word(a, b).into() };
+        let mut bytes =
+            case.build(&addressing, Identity { run: word(a, b), case: word(c, d) }).sent.swap_remove(0).bytes;
+        let layout = *Frame::received(&mut bytes).layout().expect("a frame of our own");
+        bytes[layout.transport_start..][..PORTS_LEN].copy_from_slice(&ports);
+        let mut frame = Frame::received(&mut bytes);
+        frame.write_checksum();
+        let input = [frame.addresses(), &ports].concat();
+        Self { kind, case, bytes, input, arrived: None }
+    }
+
+    /// What is hashed.
+    fn hashed(&self, hashed: Hashed) -> &[u8] {
+        match hashed {
+            Hashed::Addresses => &self.input[..self.input.len() - PORTS_LEN],
+            Hashed::AddressesAndPorts | Hashed::Unknown => &self.input,
+        }
+    }
+}
+
+/// What was found.
+pub(crate) struct Judged {
+    pub verdict: Verdict,
+    pub cases: usize,
+    /// Frames that arrived only when they were sent again.
+    pub lost: usize,
+}
+
+/// The verdict on the receiver. Nothing but the receiver chooses a queue, so nothing is repeated to see whose fault it is.
+pub(crate) fn judge(exchange: &mut Exchange<'_>, depth: Depth) -> Result<Judged, CheckError> {
+    let nothing = |verdict| Ok(Judged { verdict, cases: 0, lost: 0 });
+    let (key, table, hashed) = match exchange.receiver.steering()? {
+        Steering::NotOffered => return nothing(Verdict::NotOffered),
+        Steering::NotReachable(why) => return nothing(Verdict::NotReachable { why }),
+        Steering::ByHash { key, table, hashed } => (key, table, hashed),
+    };
+    let Some(key) = key.first_chunk::<KEY_LEN>().filter(|_| table.len().is_power_of_two()) else {
+        return nothing(Verdict::NotReachable { why: "its key or its indirection table is too short".to_owned() });
+    };
+    let rule = Rule { hash: Toeplitz::new(key), table: &table, hashed };
+    let mut flows = flows(exchange, &hashed, depth);
+    let lost = match exchange.send_flows(&mut flows)? {
+        Ok(lost) => lost,
+        Err(errno) => {
+            let why =
+                format!("the kernel refuses such frames from a packet socket ({})", Errno::from_raw(errno).desc());
+            return nothing(Verdict::NotReachable { why });
+        }
+    };
+    let verdict = match rule.first_wrong(&flows) {
+        _ if flows.iter().all(|flow| flow.arrived == Some(None)) => {
+            let why = "the driver does not record on which queue a frame arrives".to_owned();
+            Verdict::NotReachable { why }
+        }
+        Some(flow) => Verdict::Wrong(Box::new(rule.finding(flow, &flows))),
+        None => Verdict::Right,
+    };
+    Ok(Judged { verdict, cases: flows.len(), lost })
+}
+
+fn flows(exchange: &Exchange<'_>, hashed: &[Hashed; 4], depth: Depth) -> Vec<Flow> {
+    let each = if depth == Depth::Quick { FLOWS_QUICK } else { FLOWS_FULL };
+    let addressing = exchange.addressing;
+    let mut random = Bytes::new(addressing.seed, exchange.run);
+    let kinds = (0..KINDS.len()).filter(|kind| hashed[*kind] != Hashed::Unknown);
+    kinds
+        .flat_map(|kind| std::iter::repeat_n(kind, each))
+        .map(|kind| Flow::new(kind, addressing.source, addressing.destination, &mut random))
+        .collect()
+}
+
+impl Exchange<'_> {
+    /// Sends a frame of each flow until all have arrived, and returns how many were lost at first; the inner error is the
+    /// kernel's refusal.
+    fn send_flows(&mut self, flows: &mut [Flow]) -> Result<Result<usize, i32>, CheckError> {
+        // The first call begins to capture.
+        while self.receiver.arrival(Duration::ZERO)?.is_some() {}
+        let mut lost = 0;
+        for attempt in 0..ATTEMPTS_MAX {
+            let mut missing: Vec<&mut Flow> = flows.iter_mut().filter(|flow| flow.arrived.is_none()).collect();
+            lost = if attempt == 1 { missing.len() } else { lost };
+            for batch in missing.chunks_mut(BATCH) {
+                if self.stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return Err(CheckError::Stopped);
+                }
+                for flow in &*batch {
+                    let (bytes, meta) = (flow.bytes.clone(), RxMeta::default());
+                    if let Err(errno) = self.sender.send(&Outgoing { way: Way::PacketSocket, bytes, meta })? {
+                        return Ok(Err(errno));
+                    }
+                }
+                self.fetch(batch)?;
+            }
+        }
+        self.check_links()?;
+        Ok(Ok(lost))
+    }
+
+    /// Takes what arrives of these flows until they are complete or nothing more comes.
+    fn fetch(&mut self, flows: &mut [&mut Flow]) -> Result<(), CheckError> {
+        let mut last = Instant::now();
+        while flows.iter().any(|flow| flow.arrived.is_none()) && last.elapsed() < self.patience {
+            let left = self.patience.saturating_sub(last.elapsed());
+            let Some(arrival) = self.receiver.arrival(left)? else { continue };
+            if let Some(flow) = flows.iter_mut().find(|flow| flow.bytes[..HEAD_LEN] == arrival.head) {
+                flow.arrived = Some(arrival.queue);
+                last = Instant::now();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// By which hash, table and fields a queue is chosen.
+struct Rule<'a> {
+    hash: Toeplitz,
+    table: &'a [u32],
+    hashed: [Hashed; 4],
+}
+
+impl Rule<'_> {
+    fn hash_of(&self, flow: &Flow) -> u32 {
+        self.hash.hash(flow.hashed(self.hashed[flow.kind]))
+    }
+
+    fn entry(&self, flow: &Flow) -> usize {
+        self.hash_of(flow) as usize & (self.table.len() - 1)
+    }
+
+    /// Whether a flow arrived on its queue, or it is not known where.
+    fn is_right(&self, flow: &Flow) -> bool {
+        let queue = self.table[self.entry(flow)];
+        flow.arrived.is_some_and(|arrived| arrived.is_none_or(|arrived| u32::from(arrived) == queue))
+    }
+
+    fn first_wrong<'a>(&self, flows: &'a [Flow]) -> Option<&'a Flow> {
+        flows.iter().find(|flow| !self.is_right(flow))
+    }
+
+    fn finding(&self, flow: &Flow, flows: &[Flow]) -> Finding {
+        let (hash, entry) = (self.hash_of(flow), self.entry(flow));
+        let fault = self.name(flows);
+        let got = match flow.arrived {
+            None => "it does not arrive".to_owned(),
+            Some(queue) => queue.map_or_else(|| "unknown".to_owned(), |queue| queue.to_string()),
+        };
+        Finding {
+            fault,
+            what: fault.text(),
+            blame: if fault == Fault::FrameMissing { Blame::Path } else { Blame::Receiver },
+            case: format!("{}, hash {hash:#010x}, entry {entry} of {}", flow.case, self.table.len()),
+            wrong_cases: flows.iter().filter(|flow| !self.is_right(flow)).count(),
+            place: "receive queue of a frame".to_owned(),
+            expected: self.table[entry].to_string(),
+            got,
+            evidence: Evidence { sent: vec![flow.bytes.clone()], ..Evidence::default() },
+        }
+    }
+
+    /// What is wrong, by what it would be right with.
+    fn name(&self, flows: &[Flow]) -> Fault {
+        let all_right = |rule: &Self| rule.first_wrong(flows).is_none();
+        let swapped: Vec<u8> = self.hash.key().chunks(4).flat_map(|word| word.iter().rev().copied()).collect();
+        let key = swapped.first_chunk().expect("as long as the key");
+        // Each kind by itself: the fields of one may be right.
+        let fits_other_fields = |kind: usize| {
+            let others = [Hashed::Addresses, Hashed::AddressesAndPorts].map(|fields| [fields; 4]);
+            let rules = others.map(|hashed| Self { hash: self.hash.clone(), table: self.table, hashed });
+            rules.iter().any(|rule| flows.iter().filter(|flow| flow.kind == kind).all(|flow| rule.is_right(flow)))
+        };
+        let mut by_entry = vec![None; self.table.len()];
+        let mut is_of_entry = |flow: &Flow| *by_entry[self.entry(flow)].get_or_insert(flow.arrived) == flow.arrived;
+        match () {
+            () if flows.iter().any(|flow| flow.arrived.is_none()) => Fault::FrameMissing,
+            () if flows.iter().all(|flow| flow.arrived == flows[0].arrived) => Fault::RssOneQueue,
+            () if all_right(&Self { hash: Toeplitz::new(key), ..*self }) => Fault::RssKeyByteOrder,
+            () if (0..KINDS.len()).all(fits_other_fields) => Fault::RssFields,
+            () if flows.iter().all(&mut is_of_entry) => Fault::RssTable,
+            () => Fault::RssHash,
+        }
+    }
+}

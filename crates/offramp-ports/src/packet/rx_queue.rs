@@ -1,0 +1,77 @@
+//! On which receive queue of its adapter a frame arrived. No system call says it, so a filter truncates each frame to a
+//! length that does.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::{PacketConfig, PacketError, open_socket, socket, system};
+use crate::sys::link;
+use crate::vnet_hdr::HEADER_LEN;
+
+/// Bytes of a frame that are there: headers up to the ports.
+pub const HEAD_LEN: usize = 64;
+/// Bytes that the kernel may hold.
+const BUFFER_LEN: usize = 4 << 20;
+
+/// The beginning of a frame, and where it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its first [`HEAD_LEN`] bytes, or all.
+    pub head: Vec<u8>,
+    /// The receive queue, counted from 0; `None` when the driver does not record it.
+    pub queue: Option<u16>,
+}
+
+/// Frames that an interface receives for one Ethernet address, with their receive queues. They must be longer than
+/// [`HEAD_LEN`] bytes and as many more as there are queues.
+#[derive(Debug)]
+pub struct RxQueues {
+    fd: OwnedFd,
+    header_len: usize,
+    buffer: Box<[u8]>,
+}
+
+impl RxQueues {
+    /// Begins to capture on an interface of the calling thread's namespace.
+    ///
+    /// # Errors
+    /// When there is no such interface, or the kernel refuses.
+    pub fn open(interface: &str, destination: [u8; 6]) -> Result<Self, PacketError> {
+        let config = PacketConfig { buffer_len: BUFFER_LEN, ..PacketConfig::new(interface) };
+        super::check(&config)?;
+        let index = link::index(interface).map_err(|_| PacketError::NoInterface(interface.to_owned()))?;
+        let (fd, header_len) = open_socket(&config, index)?;
+        socket::set_promiscuous(fd.as_fd(), index).map_err(system(interface, "turning on promiscuous mode"))?;
+        socket::let_in_by_queue(fd.as_fd(), destination, HEAD_LEN as u32)
+            .map_err(system(interface, "filtering frames"))?;
+        let buffer = vec![0; HEAD_LEN + usize::from(u16::MAX)].into_boxed_slice();
+        Ok(Self { fd, header_len, buffer })
+    }
+
+    /// Takes the next frame, if there is one. Poll for it by the descriptor.
+    ///
+    /// # Errors
+    /// When the interface is down or gone.
+    pub fn next_arrival(&mut self) -> io::Result<Option<Arrival>> {
+        loop {
+            let mut header = [0; HEADER_LEN];
+            match socket::receive(self.fd.as_fd(), &mut header[..self.header_len], &mut self.buffer) {
+                Ok(received) if received.is_outgoing => {}
+                Ok(received) => {
+                    let number = received.len.saturating_sub(HEAD_LEN) as u16;
+                    let head = self.buffer[..received.len.min(HEAD_LEN)].to_vec();
+                    return Ok(Some(Arrival { head, queue: number.checked_sub(1) }));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for RxQueues {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
