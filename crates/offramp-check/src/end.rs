@@ -188,6 +188,20 @@ fn split_name(name: &str) -> (Option<PathBuf>, &str) {
     }
 }
 
+/// The namespace and the interface that `NS/IF` names, and the file of the namespace.
+pub(crate) fn namespace_of(name: &str) -> Result<(NetNs, &str, Option<PathBuf>), CheckError> {
+    let (file, interface) = split_name(name);
+    let namespace = match &file {
+        None => NetNs::current()?,
+        Some(file) => NetNs::open(file).map_err(|cause| CheckError::Namespace {
+            interface: name.to_owned(),
+            namespace: file.display().to_string(),
+            cause,
+        })?,
+    };
+    Ok((namespace, interface, file))
+}
+
 /// Source, destination and payload of a UDP frame.
 pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let mut bytes = frame.to_vec();
@@ -212,15 +226,7 @@ impl LocalEnd {
     /// # Errors
     /// When there is no such interface, it is not Ethernet, down, or may not be changed.
     pub fn open(name: &str, state_dir: &Path, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Self, CheckError> {
-        let (file, interface) = split_name(name);
-        let namespace = match &file {
-            None => NetNs::current()?,
-            Some(file) => NetNs::open(file).map_err(|cause| CheckError::Namespace {
-                interface: name.to_owned(),
-                namespace: file.display().to_string(),
-                cause,
-            })?,
-        };
+        let (namespace, interface, file) = namespace_of(name)?;
         let shell_prefix = match file.as_ref().filter(|file| file.parent() == Some(Path::new(NAMESPACES))) {
             Some(file) => format!("ip netns exec {} ", file.file_name().unwrap_or_default().display()),
             None => file.map_or_else(String::new, |file| format!("nsenter --net={} ", file.display())),

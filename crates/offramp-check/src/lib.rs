@@ -10,6 +10,7 @@
 //! | [`run`] | the whole: every offload alone and together, and whose fault it is |
 //! | [`fault`] | what may be wrong, by name |
 //! | [`verdict`] | what was found |
+//! | [`worth`] | what a right offload is worth |
 //! | [`report`] | the same as text, `JSON`, `XML`, a page and a capture |
 //!
 //! Frames are known to the byte. They go out of a packet socket with the request that the kernel's own stack would make
@@ -29,6 +30,7 @@ pub mod report;
 pub mod rss;
 pub mod run;
 pub mod verdict;
+pub mod worth;
 
 pub use case::Case;
 pub use oracle::Captured;

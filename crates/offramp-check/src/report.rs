@@ -5,7 +5,7 @@ mod pcapng;
 
 use std::fmt::Write;
 
-use crate::verdict::{Blame, Finding, Report, Row, Verdict};
+use crate::verdict::{Blame, Effect, Finding, Report, Row, Verdict};
 
 pub use page::document;
 pub use pcapng::pcapng;
@@ -30,6 +30,12 @@ pub fn text(report: &Report) -> String {
                 }
             }
         }
+    }
+    for (n, worth) in report.worth.iter().enumerate() {
+        if n == 0 {
+            let _ = writeln!(out, "\nworth on {}", worth.interface);
+        }
+        let _ = writeln!(out, "  {:<18} {:<14} {}", worth.offloads.join(", "), effect_word(worth.effect), worth.found);
     }
     let _ = writeln!(out, "\n{} ({:.1} s)", summary(report), report.elapsed_s);
     for command in &report.commands {
@@ -83,6 +89,15 @@ fn verdict_word(verdict: &Verdict) -> &'static str {
         Verdict::Wrong(_) => "WRONG",
         Verdict::NotOffered => "not offered",
         Verdict::NotReachable { .. } => "not reachable",
+    }
+}
+
+fn effect_word(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Pays => "pays",
+        Effect::SlowsDown => "slows down",
+        Effect::NoDifference => "no difference",
+        Effect::Unknown => "unknown",
     }
 }
 
@@ -141,7 +156,7 @@ fn summary(report: &Report) -> String {
 mod tests {
     use super::*;
     use crate::fault::Fault;
-    use crate::verdict::{Evidence, Interface, VERSION};
+    use crate::verdict::{Evidence, Interface, VERSION, Worth};
 
     pub(super) fn report() -> Report {
         let interface = |name: &str| Interface { name: name.to_owned(), driver: "veth".to_owned(), mtu: 1500 };
@@ -182,6 +197,12 @@ mod tests {
                 row("tx-vlan", Verdict::NotReachable { why: "no".to_owned() }),
             ],
             commands: vec!["ethtool -K a tx-udp-segmentation off".to_owned()],
+            worth: vec![Worth {
+                offloads: vec!["tso4", "tso6"],
+                interface: "a".to_owned(),
+                effect: Effect::SlowsDown,
+                found: "on against off: 0.9 × throughput.".to_owned(),
+            }],
         }
     }
 
@@ -193,6 +214,7 @@ mod tests {
             "uso4               WRONG          each datagram has the UDP length of the super-frame",
             "UDP length of frame 1 of 2: expected 108, got <109>",
             "blame: the sender",
+            "worth on a\n  tso4, tso6         slows down     on against off: 0.9 × throughput.\n",
             "  ethtool -K a tx-udp-segmentation off\n",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
@@ -213,7 +235,8 @@ mod tests {
     #[test]
     fn the_page_describes_every_field_of_the_object_and_every_offload() {
         let object: serde_json::Value = serde_json::from_str(&json(&report())).unwrap();
-        let rows = object["rows"].as_array().unwrap().iter().filter_map(serde_json::Value::as_object);
+        let lists = ["rows", "worth"].into_iter().flat_map(|list| object[list].as_array().unwrap());
+        let rows = lists.filter_map(serde_json::Value::as_object);
         let fields = object.as_object().into_iter().chain(rows).flat_map(serde_json::Map::keys).map(String::as_str);
         for name in fields.chain(crate::run::names()) {
             assert!(PAGE.contains(&format!("`{name}`")), "{name} is not in docs/check.md");

@@ -98,6 +98,7 @@ pub fn run(
         }),
         commands,
         rows,
+        worth: Vec::new(),
     })
 }
 

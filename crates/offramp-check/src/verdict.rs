@@ -30,6 +30,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Commands that turn off what is wrong, one for each interface that has something wrong.
     pub commands: Vec<String>,
+    /// What right offloads are worth, where it was measured.
+    pub worth: Vec<Worth>,
 }
 
 /// An end.
@@ -133,6 +135,33 @@ pub struct Evidence {
     pub expected: Vec<Vec<u8>>,
     /// As they were captured.
     pub captured: Vec<Vec<u8>>,
+}
+
+/// What an offload is worth on an interface.
+#[derive(Clone, Debug, Serialize)]
+pub struct Worth {
+    /// Names of offloads that are switched together, as `--only` takes them.
+    pub offloads: Vec<&'static str>,
+    /// The interface.
+    pub interface: String,
+    /// What it does.
+    pub effect: Effect,
+    /// The measurement in a sentence.
+    pub found: String,
+}
+
+/// What an offload does to the speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// More goes through, or it takes this machine less time.
+    Pays,
+    /// Less goes through, or it takes this machine more time.
+    SlowsDown,
+    /// Neither, as far as can be seen.
+    NoDifference,
+    /// It could not be measured, or the noise is too large.
+    Unknown,
 }
 
 impl fmt::Debug for Evidence {

@@ -11,6 +11,7 @@ use offramp_check::error::CheckError;
 use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
 use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
+use offramp_check::worth::{self, WorthConfig};
 use offramp_check::{report, run as check};
 use offramp_lab::device;
 use offramp_lab::error::LabError;
@@ -34,6 +35,7 @@ Examples:
   offramp check --device eth0 --peer 10.0.0.2     here, against that one
   offramp check --self a b                        two ports of a running daemon
   offramp check --guest-kernel vmlinuz            a kernel's virtio-net driver, in QEMU against a TAP
+  offramp check --pair va vb --worth 10.0.0.2     and what each right offload of va is worth
   offramp check --list                            what there is
 
 Both interfaces are switched through ethtool's kernel interface, and every setting is put back; after a crash,
@@ -85,6 +87,9 @@ pub struct Args {
     /// Check only these offloads
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+    /// Also measure what each right offload of the first interface is worth; `offramp ttcp --serve` runs there
+    #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["serve", "ports", "guest_kernel", "list"])]
+    worth: Option<String>,
     /// Seed of the payloads
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -106,6 +111,10 @@ pub struct Args {
 }
 
 impl Args {
+    fn depth(&self) -> Depth {
+        if self.quick { Depth::Quick } else { Depth::Full }
+    }
+
     fn state_dir(&self) -> PathBuf {
         self.state_dir.clone().unwrap_or_else(device::default_state_dir)
     }
@@ -133,7 +142,17 @@ pub fn run(args: &Args) -> ExitCode {
     match check_path(args, &stop) {
         Err(CheckError::Stopped) => fail("check: stopped; every setting was put back", exit::STOPPED),
         Err(error) => fail(format!("check: {error}"), SETUP),
-        Ok(found) => show(args, &found),
+        Ok(mut found) => {
+            let measured = args.worth.as_ref().map_or(Ok(()), |peer| measure(args, peer, &mut found, &stop));
+            let status = show(args, &found);
+            match measured {
+                Ok(()) => status,
+                Err(CheckError::Settings(LabError::Stopped)) => {
+                    fail("check: stopped; every setting was put back", exit::STOPPED)
+                }
+                Err(error) => fail(format!("check: --worth: {error}"), SETUP),
+            }
+        }
     }
 }
 
@@ -189,11 +208,7 @@ fn serve_peers(args: &Args, interface: &str, stop: &AtomicBool) -> ExitCode {
 }
 
 fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError> {
-    let config = check::Config {
-        depth: if args.quick { Depth::Quick } else { Depth::Full },
-        only: args.only.clone(),
-        seed: args.seed,
-    };
+    let config = check::Config { depth: args.depth(), only: args.only.clone(), seed: args.seed };
     let shows_progress = std::io::stderr().is_terminal();
     let mut progress = |line: &str| {
         if shows_progress {
@@ -206,6 +221,23 @@ fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError>
         return Ok(Report { kernel: guest.kernel().to_owned(), ..report });
     }
     check::run(&mut ends(args, stop)?, &config, stop, &mut progress)
+}
+
+/// Adds to the report what the offloads of its first end are worth.
+fn measure(args: &Args, peer: &str, found: &mut Report, stop: &AtomicBool) -> Result<(), CheckError> {
+    let config = WorthConfig {
+        end: found.ends[0].name.clone(),
+        peer: peer.to_owned(),
+        depth: args.depth(),
+        state_dir: args.state_dir(),
+    };
+    let shows_progress = std::io::stderr().is_terminal();
+    let mut progress = |line: &str| {
+        if shows_progress {
+            eprintln!("{line}");
+        }
+    };
+    worth::measure(found, &config, stop, &mut progress)
 }
 
 fn show(args: &Args, found: &Report) -> ExitCode {

@@ -8,9 +8,10 @@ mod traffic;
 
 use bed::{ADDRESSES, Bed, Directory, INTERFACE, offramp};
 use offramp_ports::sys::ethtool::{Features, set_features};
-use offramp_ports::sys::{NetNs, link};
+use offramp_ports::sys::{NetNs, confine, link};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -99,6 +100,44 @@ fn a_veth_pair_is_right_in_text_json_and_files_and_its_settings_are_back() {
     let only = pair.check(&["--quick", "--only", "uso4,mtu"]);
     let text = String::from_utf8_lossy(&only.stdout);
     assert_eq!((only.status.code(), text.matches(" right ").count()), (Some(0), 4), "{text}");
+    assert_eq!(pair.settings(), before);
+}
+
+#[test]
+fn what_a_right_offload_is_worth_is_measured_if_asked_for() {
+    let pair = Pair::new("worth");
+    let addresses = ["10.61.9.1", "10.61.9.2"];
+    for (side, address) in addresses.iter().enumerate() {
+        pair.namespaces[side].run(|| link::add_address(NAMES[side], address.parse().unwrap(), 24).unwrap()).unwrap();
+    }
+    let before = pair.settings();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    serve.args(["ttcp", "--serve", "--json", "--bind", addresses[1]]).stdin(Stdio::null()).stdout(Stdio::piped());
+    // It ends with this test, however that ends.
+    confine(&mut serve, Some(&pair.namespaces[1]), None).unwrap();
+    let mut server = serve.spawn().unwrap();
+    let mut listening = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut listening).unwrap();
+    let output = pair.check(&["--quick", "--json", "--only", "tso4,rx-gro,rx-lro", "--worth", addresses[1]]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let worth = report["worth"].as_array().unwrap();
+    let of = |key: &str| worth.iter().map(|worth| worth[key].clone()).collect::<Vec<_>>();
+    assert_eq!(
+        of("offloads"),
+        [Value::from(vec!["tso4"]), Value::from(vec!["rx-gro"])],
+        "what is not offered is not measured"
+    );
+    assert!(of("interface").iter().all(|interface| *interface == pair.end(0)), "{text}");
+    assert!(of("found").iter().all(|found| found.as_str().unwrap().contains("× processor time per GB")), "{text}");
+    assert_eq!(pair.settings(), before);
+    // The verdicts are printed all the same.
+    let alone = pair.check(&["--quick", "--only", "tso4", "--worth", addresses[1]]);
+    refused(&alone, "check: --worth: ");
+    assert!(String::from_utf8_lossy(&alone.stdout).contains("Nothing is wrong."));
     assert_eq!(pair.settings(), before);
 }
 

@@ -2,8 +2,8 @@
 
 use offramp_lab::report::document::{Document, Section, Table};
 
-use super::{details, remark, summary, verdict_word};
-use crate::verdict::{Report, Row, Verdict};
+use super::{details, effect_word, remark, summary, verdict_word};
+use crate::verdict::{Report, Row, Verdict, Worth};
 
 /// The page.
 pub fn document(report: &Report) -> Document {
@@ -20,6 +20,7 @@ pub fn document(report: &Report) -> Document {
             },
         );
     }
+    sections.extend(worth(report));
     Document {
         title: format!("Are the offloads of {} and {} right?", a.name, b.name),
         lead: vec![
@@ -40,6 +41,20 @@ pub fn document(report: &Report) -> Document {
         ],
         sections,
     }
+}
+
+fn worth(report: &Report) -> Option<Section> {
+    let interface = &report.worth.first()?.interface;
+    let cells =
+        |worth: &Worth| vec![worth.offloads.join(", "), effect_word(worth.effect).to_owned(), worth.found.clone()];
+    let table = Table {
+        head: ["offloads", "effect", "found"].map(str::to_owned).to_vec(),
+        rows: report.worth.iter().map(cells).collect(),
+        notes: report.worth.iter().map(|_| Vec::new()).collect(),
+        ..Table::default()
+    };
+    let heading = format!("What are they worth on {interface}?");
+    Some(Section { heading, tables: vec![table], ..Section::default() })
 }
 
 fn section(report: &Report, from: &str, to: &str) -> Option<Section> {
@@ -78,7 +93,14 @@ mod tests {
     #[test]
     fn the_page_has_every_verdict_and_escapes_what_was_captured() {
         let page = document(&report()).html();
-        for part in ["WRONG", "not offered", "got &lt;109&gt;", "ethtool -K a tx-udp-segmentation off", "ns&#x2f;b"] {
+        for part in [
+            "WRONG",
+            "not offered",
+            "got &lt;109&gt;",
+            "ethtool -K a tx-udp-segmentation off",
+            "slows down",
+            "ns&#x2f;b",
+        ] {
             assert!(page.contains(part), "{part} is not in {page}");
         }
     }
