@@ -18,6 +18,8 @@ const WRONG_MAX: usize = 3;
 const REPEATS: usize = 5;
 /// How often a first frame is sent until one arrives: switches learn, links come up.
 const PROBES_MAX: usize = 8;
+/// Frames that show whether the path loses any.
+const LOSS_PROBES: usize = 64;
 /// Least MTU: the smallest of IPv6 (RFC 8200 5).
 const MTU_MIN: u32 = 1280;
 /// Destination of every frame, of the range that is administered locally: no host's own, so no host answers.
@@ -31,6 +33,10 @@ const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced 
 /// Why datagrams of a socket may be lost where frames of a packet socket are not.
 const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall, or a switch that knows who is in which multicast \
      group, may keep them out";
+
+/// Why nothing can be said where frames are missing.
+const LOSSY: &str =
+    "frames are missing, but with every offload off the path loses others too; check again beside less traffic";
 
 /// Why no tag can be handed over beside a frame.
 const NO_PROGRAM: &str = "the kernel does not take a BPF program at the interface's egress, which hands tags over as a VLAN \
@@ -308,6 +314,9 @@ impl Direction<'_> {
                 *lost += 1;
                 continue;
             }
+            if wrong.may_be_loss() && self.loses_others()? {
+                return Ok(Verdict::NotReachable { why: LOSSY.to_owned() });
+            }
             return Ok(Verdict::Wrong(Box::new(finding(&case, wrong, wrong_cases, blame))));
         }
         let is_refused = outcomes.sent > 0 && outcomes.refused.len() == outcomes.sent;
@@ -318,6 +327,13 @@ impl Direction<'_> {
             }
             _ => Verdict::Right,
         })
+    }
+
+    /// Whether the path loses frames without anything special now, with every offload off.
+    fn loses_others(&mut self) -> Result<bool, CheckError> {
+        self.apply(&Setting::default())?;
+        let outcomes = self.exchange.all(&[plan::probe(); LOSS_PROBES], Allowed::default(), 1)?;
+        Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
     }
 
     /// Repeats a wrong case with the software path on one side.
