@@ -15,6 +15,7 @@
 //! guest memory. Only descriptors hold namespaces and interfaces, so the kernel removes them however the process ends.
 
 mod bell;
+pub mod capture;
 pub mod ipsec_mb;
 pub mod packet;
 pub mod socket;

@@ -1,5 +1,5 @@
 //! What a TCP socket of the kernel says about its connection, `TCP_INFO`; a limit that it can be given,
-//! `TCP_WINDOW_CLAMP`; and busy polling, `SO_BUSY_POLL`.
+//! `TCP_WINDOW_CLAMP`; busy polling, `SO_BUSY_POLL`; and which packets a socket takes, `SO_ATTACH_FILTER`.
 //!
 //! Source: tcp(7), and `struct tcp_info` of the kernel's `include/uapi/linux/tcp.h`, which only ever grows at its end.
 
@@ -58,6 +58,26 @@ pub fn set_busy_poll(socket: &impl AsFd, usecs: u32) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, usecs)
 }
 
+/// An instruction of a filter: `code`, `jt`, `jf`, `k` (the kernel's `Documentation/networking/filter.rst`).
+pub type FilterInstruction = (u16, u8, u8, u32);
+
+/// Has a socket drop each packet that the filter does not accept (`SO_ATTACH_FILTER`).
+///
+/// # Errors
+/// What setsockopt(2) reports: `EINVAL` for a program that the kernel's checker refuses.
+pub fn attach_filter(socket: &impl AsFd, program: &[FilterInstruction]) -> io::Result<()> {
+    let mut filters: Vec<_> = program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
+    let len = filters.len().try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: filters.as_mut_ptr() };
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    let (descriptor, size) = (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
+    // SAFETY: `program` is readable for `size` bytes and names the `len` instructions of `filters`, which live until the
+    // kernel has copied them. The descriptor is borrowed from `socket`, so it stays open.
+    let result = unsafe { libc::setsockopt(descriptor, level, option, (&raw const program).cast(), size) };
+    Errno::result(result)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +131,21 @@ mod tests {
         // Less than what the kernel's setting is already may be asked for by everybody.
         assert!(set_busy_poll(&socket, 0).is_ok());
         assert!(set_busy_poll(&socket, u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_socket_takes_what_its_filter_accepts_and_a_filter_without_an_end_is_refused() {
+        use std::os::unix::net::UnixDatagram;
+        let (near, far) = UnixDatagram::pair().unwrap();
+        far.set_nonblocking(true).unwrap();
+        // ldb [0]; jeq #7, +0, +1; ret #1; ret #0.
+        attach_filter(&far, &[(0x30, 0, 0, 0), (0x15, 0, 1, 7), (6, 0, 0, 1), (6, 0, 0, 0)]).unwrap();
+        for (first, is_taken) in [(7, true), (8, false)] {
+            assert_eq!(near.send(&[first; 70_000]).unwrap(), 70_000);
+            assert_eq!(far.recv(&mut [0]).is_ok(), is_taken, "{first}");
+        }
+        assert!(attach_filter(&far, &[(0x30, 0, 0, 0)]).is_err());
+        assert!(attach_filter(&far, &[]).is_err());
     }
 
     #[test]

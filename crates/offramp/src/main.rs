@@ -4,6 +4,7 @@
 
 #[cfg(feature = "lab")]
 mod calibrate;
+mod capture;
 #[cfg(feature = "lab")]
 mod check;
 mod control;
@@ -71,6 +72,8 @@ enum Command {
     Show(show::Args),
     /// Switch features of a running adapter
     Set(set::Args),
+    /// Capture the packets of a port of a running daemon as pcapng
+    Capture(capture::Args),
     /// Print what happens in a running daemon, a line of JSON for each event
     Monitor(monitor::Args),
     /// Add and remove ports of a running daemon
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Set(args) => set::run(&args),
+        Command::Capture(args) => capture::run(&args),
         Command::Monitor(args) => monitor::run(&args),
         Command::Port(command) => ports::run("port", &command),
         Command::Switch(command) => ports::run("switch", &command),

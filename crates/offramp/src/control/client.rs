@@ -2,7 +2,7 @@
 
 use super::line::Lines;
 use super::{ANSWER_LEN_MAX, Answer, LINE_TIME_MAX, Outcome, REQUEST_LEN_MAX, Request, VERSION};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,6 +77,22 @@ impl Subscription {
     pub fn next(&mut self) -> io::Result<Option<Outcome>> {
         let Some(line) = self.0.read_within(FOLLOWING_TIME_MAX)? else { return Ok(None) };
         Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
+    }
+
+    /// Everything that follows, as it comes.
+    ///
+    /// # Errors
+    /// When the system refuses a wait without an end.
+    pub fn bytes(&self) -> io::Result<impl Read + '_> {
+        Ok(self.0.rest().chain(self.0.unlimited()?))
+    }
+
+    /// A handle of the connection, to end it.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn end(&self) -> io::Result<UnixStream> {
+        self.0.unlimited()?.try_clone()
     }
 }
 

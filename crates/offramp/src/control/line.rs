@@ -41,6 +41,21 @@ impl Lines {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
     }
 
+    /// The connection, for what is no line and may take any time.
+    ///
+    /// # Errors
+    /// When the system refuses it.
+    pub fn unlimited(&self) -> io::Result<&UnixStream> {
+        self.stream.set_read_timeout(None)?;
+        self.stream.set_write_timeout(None)?;
+        Ok(&self.stream)
+    }
+
+    /// What was read after the last line.
+    pub fn rest(&self) -> &[u8] {
+        &self.rest
+    }
+
     /// The next line without its newline; `None` at the end.
     ///
     /// # Errors

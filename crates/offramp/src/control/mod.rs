@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod line;
+pub mod pcapng;
 pub mod server;
 pub mod socket;
 
@@ -24,6 +25,8 @@ pub const REQUEST_LEN_MAX: usize = 64 * 1024;
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
 /// Time that either side has for a whole line.
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Most bytes of a packet in a capture, as tcpdump has it: every super-frame is whole.
+pub const SNAPLEN_MAX: u32 = 262_144;
 /// Clients at once; the next one gets an error and is disconnected.
 pub const CLIENTS_MAX: usize = 32;
 /// Most of them of one user: no user can keep all others out.
@@ -45,6 +48,16 @@ pub enum Request {
     Monitor {
         /// Version of the protocol that the client speaks.
         version: u32,
+    },
+    /// The packets of a port, until the client ends its side of the connection.
+    Capture {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Bytes of each packet.
+        #[serde(default = "snaplen_max")]
+        snaplen: u32,
     },
     /// Switches features of a port, or changes its moderation or its limit; at least one of them.
     Set {
@@ -124,6 +137,10 @@ pub enum Request {
     },
 }
 
+fn snaplen_max() -> u32 {
+    SNAPLEN_MAX
+}
+
 /// What the daemon answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -140,6 +157,8 @@ pub enum Outcome {
     Monitoring {},
     /// After `monitoring`, as often as something happens.
     Event(Event),
+    /// To `capture`: pcapng follows.
+    Capturing {},
     /// To anything that cannot be done.
     Error(Refusal),
 }
@@ -744,6 +763,7 @@ mod tests {
             })),
             Answer::new(Outcome::Difference(Difference::default())),
             Answer::new(Outcome::Monitoring {}),
+            Answer::new(Outcome::Capturing {}),
             Answer::refuse(RefusalCode::Busy, "x"),
         ];
         for answer in &answers {
@@ -767,7 +787,8 @@ mod tests {
         let grace_seconds = Some(1);
         let rekey = Request::SaRekey { version: VERSION, port, direction, spi, to: sa, key, grace_seconds };
         let monitor = Request::Monitor { version: VERSION };
-        for request in [set, show, monitor, come, go, add, del, rekey] {
+        let capture = Request::Capture { version: VERSION, port: "a".into(), snaplen: 1 };
+        for request in [set, show, monitor, capture, come, go, add, del, rekey] {
             let value = serde_json::to_value(request).unwrap();
             found.push(value["request"].as_str().unwrap().to_owned());
             names(&value, &mut found);
@@ -803,6 +824,7 @@ mod tests {
             LINE_TIME_MAX.as_secs(),
             CLIENTS_MAX as u64,
             CLIENTS_OF_USER_MAX as u64,
+            u64::from(SNAPLEN_MAX),
             u64::from(VERSION),
         ] {
             assert!(DOCUMENT.contains(&format!(" {limit}")), "docs/control.md does not name {limit}");
@@ -840,6 +862,7 @@ mod tests {
             [
                 Request::Show { .. },
                 Request::Monitor { .. },
+                Request::Capture { snaplen: 128, .. },
                 Request::Set { moderation: None, .. },
                 Request::Set { moderation: Some(_), .. },
                 Request::Set { moderation: Some(_), .. },

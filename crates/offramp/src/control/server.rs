@@ -1,9 +1,12 @@
 //! The daemon's side: a thread for each client, so that none of them waits for another.
 
 use super::line::Lines;
-use super::{Answer, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Event, Outcome, REQUEST_LEN_MAX, RefusalCode, Request, VERSION};
+use super::pcapng;
+use super::{Answer, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Event, Outcome, REQUEST_LEN_MAX, RefusalCode, Request};
+use super::{SNAPLEN_MAX, VERSION};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use offramp_offload::sync::lock;
+use offramp_ports::capture::Capture;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use std::collections::BTreeMap;
 use std::io;
@@ -28,6 +31,12 @@ pub trait Handler: Send + Sync + 'static {
 
     /// What happens from now on.
     fn events(&self) -> Receiver<Event>;
+
+    /// The packets of a port from now on.
+    ///
+    /// # Errors
+    /// The refusal, if they cannot be had.
+    fn capture(&self, port: &str, snaplen: u32) -> Result<Capture, Answer>;
 }
 
 /// What clients of a socket may do.
@@ -181,6 +190,14 @@ fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Res
             Ok(None) => return Ok(()),
             Ok(Some(line)) => match parse(&line, access) {
                 Ok(Request::Monitor { .. }) => return monitor(lines, &handler.events()),
+                Ok(Request::Capture { port, snaplen, .. }) => {
+                    let started = start_capture(handler, &port, snaplen);
+                    log(&client, &format!("capture of port {port:?}"), started.is_ok());
+                    match started {
+                        Ok(packets) => return capture(lines, &port, snaplen, &packets),
+                        Err(refused) => say(&mut lines, &refused)?,
+                    }
+                }
                 Ok(request) => say(&mut lines, &answer(request, handler, &client))?,
                 Err(refused) => say(&mut lines, &refused)?,
             },
@@ -202,6 +219,20 @@ fn monitor(mut lines: Lines, events: &Receiver<Event>) -> io::Result<()> {
             Err(_) => return Ok(()),
         }
     }
+}
+
+fn start_capture(handler: &impl Handler, port: &str, snaplen: u32) -> Result<Capture, Answer> {
+    if !(1..=SNAPLEN_MAX).contains(&snaplen) {
+        let message = format!("snaplen {snaplen} is out of range; use 1 to {SNAPLEN_MAX}");
+        return Err(Answer::refuse(RefusalCode::BadRequest, message));
+    }
+    handler.capture(port, snaplen)
+}
+
+/// Sends the packets of a port. A client that does not read them holds up nobody, and may go on.
+fn capture(mut lines: Lines, port: &str, snaplen: u32, packets: &Capture) -> io::Result<()> {
+    say(&mut lines, &Answer::new(Outcome::Capturing {}))?;
+    pcapng::write(port, snaplen, packets, lines.unlimited()?, || lines.has_ended())
 }
 
 fn say(lines: &mut Lines, answer: &Answer) -> io::Result<()> {
@@ -241,17 +272,20 @@ fn answer(request: Request, handler: &impl Handler, client: &str) -> Answer {
     let change = logged(&request);
     let answer = handler.answer(request);
     if let Some(change) = change {
-        let end = if matches!(answer.outcome, Outcome::Error(_)) { "refused" } else { "done" };
-        eprintln!("offramp: {client}: {change}: {end}");
+        log(client, &change, !matches!(answer.outcome, Outcome::Error(_)));
     }
     answer
+}
+
+fn log(client: &str, change: &str, is_done: bool) {
+    eprintln!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
 }
 
 /// What a request changes of ports, switches and security associations, for the log: who changed them must be found
 /// afterwards.
 fn logged(request: &Request) -> Option<String> {
     match request {
-        Request::Show { .. } | Request::Monitor { .. } | Request::Set { .. } => None,
+        Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } | Request::Set { .. } => None,
         Request::Add { source, .. } => Some(format!("add {source:?}")),
         Request::Remove { ports, switches, .. } => Some(format!("remove ports {ports:?}, switches {switches:?}")),
         Request::SaAdd { port, sa, .. } => {
@@ -283,6 +317,10 @@ mod tests {
                 sandbox: None,
                 ports: vec![],
             }))
+        }
+
+        fn capture(&self, port: &str, _: u32) -> Result<Capture, Answer> {
+            Err(Answer::refuse(RefusalCode::UnknownPort, port))
         }
 
         fn events(&self) -> Receiver<Event> {
@@ -368,6 +406,16 @@ mod tests {
     }
 
     #[test]
+    fn a_capture_of_no_bytes_or_of_more_than_a_packet_has_is_refused() {
+        let stream = UnixStream::connect_addr(&served_with(Access::Full)).unwrap();
+        for (snaplen, code) in [(0, "bad_request"), (SNAPLEN_MAX + 1, "bad_request"), (1, "unknown_port")] {
+            let request = format!("{{\"version\":1,\"request\":\"capture\",\"port\":\"a\",\"snaplen\":{snaplen}}}\n");
+            let answer = say_and_hear(&stream, &request);
+            assert!(answer.contains(code), "{snaplen}: {answer}");
+        }
+    }
+
+    #[test]
     fn silent_clients_delay_no_other_and_too_many_are_told_so() {
         let address = served();
         let connect = || UnixStream::connect_addr(&address).unwrap();
@@ -399,6 +447,7 @@ mod tests {
         let stream = UnixStream::connect_addr(&served_with(Access::ReadOnly)).unwrap();
         for change in [
             "{\"version\":1,\"request\":\"set\",\"port\":\"a\",\"features\":{\"tso4\":true}}\n",
+            "{\"version\":1,\"request\":\"capture\",\"port\":\"a\"}\n",
             "{\"version\":1,\"request\":\"sa_del\",\"port\":\"a\",\"direction\":\"out\",\"spi\":4096}\n",
         ] {
             assert!(say_and_hear(&stream, change).contains("\"read_only\""), "{change}");

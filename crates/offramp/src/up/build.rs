@@ -21,6 +21,7 @@ use offramp_adapter::switch::{self, FloodLimit, Serving, Switch, SwitchControl, 
 use offramp_impair::fault::FaultConfig;
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
+use offramp_ports::capture::CapturePoint;
 use offramp_ports::ipsec_mb;
 use offramp_ports::packet::{Packet, PacketConfig, PacketError};
 use offramp_ports::sys::cpu::online;
@@ -69,6 +70,8 @@ pub struct Port {
     pub queues: Vec<Queue>,
     /// What happened to its security associations.
     pub events: Arc<EventLog>,
+    /// Where its host's frames can be watched.
+    pub capture: Arc<CapturePoint>,
     /// Its place on a switch or a link, and how it is given up; `None` on a cable.
     on_switch: Option<(Arc<SwitchPort>, Arc<SwitchControl<AnyHost>>)>,
     /// The place of the interface on its wire.
@@ -299,7 +302,9 @@ impl Unwired {
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
         let (queues, on_switch, interface) = (Vec::new(), None, None);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let port = Port { id, name, host, queue_pairs, adapter, control, queues, events, on_switch, interface, wire };
+        let capture = Arc::default();
+        let port =
+            Port { id, name, host, queue_pairs, adapter, control, queues, events, capture, on_switch, interface, wire };
         Ok(Self {
             port,
             memory: config.memory,
@@ -319,9 +324,9 @@ impl Unwired {
 
     fn cable_task(&mut self, queue: usize, wire: CableEnd, rest: &Arc<Rest>) -> Option<(Box<dyn Task>, Arc<Mark>)> {
         let mark = Arc::new(Mark::default());
-        let Port { host, adapter, control, .. } = &mut self.port;
+        let Port { host, adapter, control, capture: point, .. } = &mut self.port;
         let (memory, faults) = (&self.memory, &self.faults);
-        let parts = TaskParts { adapter, memory, faults, control, rest, mark: &mark };
+        let parts = TaskParts { adapter, memory, faults, control, point, rest, mark: &mark };
         Some((host.cable_task(queue, wire, &parts)?, mark))
     }
 
@@ -342,7 +347,8 @@ impl Unwired {
         switch: &Arc<SwitchControl<AnyHost>>,
         flood_limit: Option<FloodLimit>,
     ) -> Result<(), BuildError> {
-        let Some(host) = self.port.host.switch_port() else { return Ok(()) };
+        let Port { host, capture, control, .. } = &mut self.port;
+        let Some(host) = host.switch_port(capture, control) else { return Ok(()) };
         let AdapterConfig { mtu, coalesce, queues, .. } = self.port.adapter;
         let shape = switch::PortConfig { mtu, coalesce, queues, flood_limit, ..Default::default() };
         let config = switch::PortConfig { isolated: self.isolated, ..shape };

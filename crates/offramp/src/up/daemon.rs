@@ -13,6 +13,7 @@ use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
+use offramp_ports::capture::Capture;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
@@ -197,6 +198,16 @@ impl State {
 }
 
 impl Handler for Daemon {
+    fn capture(&self, port: &str, snaplen: u32) -> Result<Capture, Answer> {
+        let state = self.state();
+        let started = state.port(port)?.capture.start(snaplen as usize);
+        started.ok_or_else(|| {
+            let message =
+                format!("port \"{port}\" is captured already, which one client at a time can do; stop that first");
+            Answer::refuse(RefusalCode::Busy, message)
+        })
+    }
+
     fn events(&self) -> Receiver<Event> {
         self.threads.events.subscribe()
     }
@@ -204,8 +215,9 @@ impl Handler for Daemon {
     fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
-            // Its events are sent by whoever has its connection.
+            // What follows is sent by whoever has the connection.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
+            Request::Capture { .. } => Ok(Outcome::Capturing {}),
             Request::Set { port, features, moderation, limit, .. } => {
                 self.set(&port, &features, moderation.as_ref(), limit).map(Outcome::Changed)
             }

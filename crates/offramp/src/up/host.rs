@@ -15,6 +15,7 @@ use offramp_impair::fault::{self, FaultConfig};
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_offload::sync::lock;
+use offramp_ports::capture::{CapturePoint, Watched};
 use offramp_ports::sys::{NetNs, SysError, link};
 use offramp_ports::tap::{Tap, TapConfig, TapError};
 use offramp_ports::vhost_user::{
@@ -253,13 +254,13 @@ impl Host {
     }
 
     /// All its queue pairs as one port of a switch; `None` when they are in use.
-    pub fn switch_port(&mut self) -> Option<AnyHost> {
+    pub fn switch_port(&mut self, point: &Arc<CapturePoint>, control: &Arc<PortControl>) -> Option<AnyHost> {
         Some(match self {
-            Self::Tap { tap, .. } => Box::new(tap.port()),
+            Self::Tap { tap, .. } => Box::new(Watched::new(tap.port(), point, control, 0)),
             Self::VhostUser(port) => {
                 let mut port = lock(port);
                 let queues = (0..usize::from(port.config().queue_pairs)).map(|queue| port.queue(queue));
-                Box::new(VhostPort::new(queues.collect::<Option<_>>()?)?)
+                Box::new(Watched::new(VhostPort::new(queues.collect::<Option<_>>()?)?, point, control, 0))
             }
         })
     }
@@ -272,6 +273,7 @@ fn pair_task<H: HostIo + Send + 'static>(
     parts: &TaskParts<'_>,
 ) -> Box<dyn Task> {
     let (memory, faults) = (parts.memory, parts.faults);
+    let host = Watched::new(host, parts.point, parts.control, queue);
     if memory.is_none() && faults.is_none() {
         resting(host, wire, queue, parts)
     } else {
@@ -332,6 +334,7 @@ pub struct TaskParts<'a> {
     pub memory: &'a MemoryConfig,
     pub faults: &'a FaultConfig,
     pub control: &'a Arc<PortControl>,
+    pub point: &'a Arc<CapturePoint>,
     pub rest: &'a Arc<Rest>,
     pub mark: &'a Arc<Mark>,
 }

@@ -366,7 +366,8 @@ impl Collector for Metrics {
 mod tests {
     use super::*;
     use crate::control::CLIENTS_OF_USER_MAX;
-    use crate::control::Event;
+    use crate::control::{Event, RefusalCode};
+    use offramp_ports::capture::Capture;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -385,6 +386,10 @@ mod tests {
                 sandbox: None,
                 ports: vec![],
             }))
+        }
+
+        fn capture(&self, port: &str, _: u32) -> Result<Capture, Answer> {
+            Err(Answer::refuse(RefusalCode::UnknownPort, port))
         }
 
         fn events(&self) -> Receiver<Event> {

@@ -1,0 +1,383 @@
+//! A host whose frames can be watched while it runs.
+//!
+//! Each queue of a port has a [`Watched`] around its host, which costs a frame one look at a flag while nobody watches. While
+//! somebody does, each frame is copied into a queue of bounded length. The thread of the frames never waits for the one who
+//! reads them: what has no room is lost to the capture, and counted.
+
+use crate::worker::HostIo;
+use offramp_adapter::pair::PortControl;
+use offramp_adapter::port::{HostPort, Interrupts, PortError};
+use offramp_adapter::stats::Loss;
+use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::Sum;
+use offramp_offload::coalesce::Appended;
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation};
+use offramp_offload::sync::lock;
+use offramp_offload::vlan::TagChange;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, SystemTime};
+
+/// Packets that wait for the reader of a capture.
+const PACKETS_MAX: usize = 8192;
+/// Their bytes: some fifty milliseconds of 1 Gbit/s.
+const BYTES_MAX: usize = 8 << 20;
+
+/// Which way a packet goes, as its host sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The host sends it.
+    Transmit,
+    /// The host receives it.
+    Receive,
+}
+
+/// What stands in the vnet header of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vnet {
+    /// The checksum that is still to be completed.
+    pub partial: Option<PartialChecksum>,
+    /// The adapter's verdict on the checksums of a received packet.
+    pub verdict: Option<bool>,
+    /// Set for a super-frame.
+    pub segmentation: Option<Segmentation>,
+}
+
+/// A packet of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// When it was copied, since the epoch.
+    pub at: Duration,
+    /// Which way it goes.
+    pub way: Way,
+    /// Its queue pair.
+    pub queue: usize,
+    /// What goes with it.
+    pub vnet: Vnet,
+    /// Frames of it that were lost, and why the first of them was.
+    pub lost: Option<(Loss, u64)>,
+    /// Its length.
+    pub len: usize,
+    /// Its first bytes.
+    pub data: Box<[u8]>,
+    /// Packets before it that the capture has lost, as its reader was slow.
+    pub missed: u64,
+}
+
+/// Where the frames of a port can be watched. It ends captures when it is dropped.
+#[derive(Debug, Default)]
+pub struct CapturePoint {
+    /// Grows with each change, so that a frame without one takes no lock.
+    changes: AtomicU32,
+    sink: Mutex<Option<Arc<Sink>>>,
+}
+
+/// Where packets go.
+#[derive(Debug)]
+struct Sink {
+    packets: SyncSender<Packet>,
+    snaplen: usize,
+    waiting: Arc<Waiting>,
+}
+
+/// What waits for the reader.
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: AtomicUsize,
+    missed: AtomicU64,
+}
+
+/// The packets of a port, until this is dropped.
+#[derive(Debug)]
+pub struct Capture {
+    packets: Receiver<Packet>,
+    waiting: Arc<Waiting>,
+    point: Weak<CapturePoint>,
+}
+
+impl CapturePoint {
+    /// Captures the first `snaplen` bytes of each packet from the next batch on; `None` while another capture runs.
+    pub fn start(self: &Arc<Self>, snaplen: usize) -> Option<Capture> {
+        let mut sink = lock(&self.sink);
+        if sink.is_some() {
+            return None;
+        }
+        let (sender, packets) = sync_channel(PACKETS_MAX);
+        let waiting = Arc::new(Waiting::default());
+        *sink = Some(Arc::new(Sink { packets: sender, snaplen, waiting: Arc::clone(&waiting) }));
+        self.changes.fetch_add(1, Ordering::Release);
+        Some(Capture { packets, waiting, point: Arc::downgrade(self) })
+    }
+}
+
+impl Capture {
+    /// The next packet.
+    ///
+    /// # Errors
+    /// When none came within `time`, or the port is gone.
+    pub fn next(&self, time: Duration) -> Result<Packet, RecvTimeoutError> {
+        let packet = self.packets.recv_timeout(time)?;
+        self.waiting.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);
+        Ok(packet)
+    }
+
+    /// Captures nothing more from the next batch on. What was captured can still be had.
+    pub fn stop(&self) {
+        if let Some(point) = self.point.upgrade() {
+            let mut sink = lock(&point.sink);
+            // By now it may be another capture's.
+            if sink.as_ref().is_some_and(|sink| Arc::ptr_eq(&sink.waiting, &self.waiting)) {
+                *sink = None;
+                point.changes.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Packets that were lost since the last one, as the reader was slow.
+    pub fn missed(&self) -> u64 {
+        self.waiting.missed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Sink {
+    /// A copy of a packet, if there is room for one.
+    fn copy(&self, way: Way, queue: usize, vnet: Vnet, frame: &[u8], len: usize) -> Option<Packet> {
+        let data = &frame[..frame.len().min(self.snaplen)];
+        let bytes = self.waiting.bytes.fetch_add(data.len(), Ordering::Relaxed);
+        if bytes + data.len() > BYTES_MAX {
+            self.waiting.bytes.fetch_sub(data.len(), Ordering::Relaxed);
+            self.waiting.missed.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Some(Packet { at, way, queue, vnet, lost: None, len, data: data.into(), missed: 0 })
+    }
+
+    fn send(&self, mut packet: Packet) {
+        packet.missed = self.waiting.missed.swap(0, Ordering::Relaxed);
+        if let Err(TrySendError::Full(packet) | TrySendError::Disconnected(packet)) = self.packets.try_send(packet) {
+            self.waiting.bytes.fetch_sub(packet.data.len(), Ordering::Relaxed);
+            self.waiting.missed.fetch_add(packet.missed + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A host whose frames go through a [`CapturePoint`].
+#[derive(Debug)]
+pub struct Watched<H> {
+    host: H,
+    point: Arc<CapturePoint>,
+    /// Of the port: it says what became of a frame that was sent.
+    control: Arc<PortControl>,
+    queue: usize,
+    /// The last change of the point that was taken over.
+    changes: u32,
+    watch: Option<Watch>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    sink: Arc<Sink>,
+    /// The frame that the host sent last: what becomes of it is known when the next one is fetched.
+    sent: Option<Packet>,
+    /// Frames lost until it was fetched, by reason.
+    lost: Vec<u64>,
+}
+
+impl<H: HostPort> Watched<H> {
+    /// Queue pair `queue` of the port of `control`.
+    pub fn new(host: H, point: &Arc<CapturePoint>, control: &Arc<PortControl>, queue: usize) -> Self {
+        let (point, control) = (Arc::clone(point), Arc::clone(control));
+        Self { host, point, control, queue, changes: 0, watch: None }
+    }
+
+    #[cold]
+    fn take_over(&mut self, changes: u32) {
+        self.changes = changes;
+        let sink = lock(&self.point.sink).clone();
+        self.watch = sink.map(|sink| Watch { sink, sent: None, lost: Vec::new() });
+    }
+
+    fn lost(&self) -> Vec<u64> {
+        let stats = &self.control.queues()[self.queue].transmit;
+        Loss::ALL.iter().map(|&reason| stats.lost(reason)).collect()
+    }
+
+    /// Sends on the frame that was fetched last, with what has become of it.
+    #[cold]
+    fn conclude(&mut self) {
+        let now = self.lost();
+        let Some(Watch { sink, sent, lost }) = &mut self.watch else { return };
+        let Some(mut packet) = sent.take() else { return };
+        let since = Loss::ALL.iter().zip(now.iter().zip(&*lost)).map(|(&reason, (now, before))| (reason, now - before));
+        packet.lost =
+            since.filter(|(_, frames)| *frames > 0).reduce(|(reason, sum), (_, frames)| (reason, sum + frames));
+        sink.send(packet);
+    }
+
+    #[cold]
+    fn note_sent(&mut self) {
+        let lost = self.lost();
+        let Self { host, queue, watch: Some(watch), .. } = self else { return };
+        watch.lost = lost;
+        watch.sent = if let Some(bytes) = host.tx_unasked() {
+            watch.sink.copy(Way::Transmit, *queue, Vnet::default(), bytes, bytes.len())
+        } else {
+            let frame = host.tx_frame();
+            let request = frame.request();
+            let vnet = Vnet { partial: request.checksum, segmentation: request.segmentation, verdict: None };
+            watch.sink.copy(Way::Transmit, *queue, vnet, frame.bytes(), frame.bytes().len())
+        };
+    }
+
+    #[cold]
+    fn note_received(&self, meta: &RxMeta, frame: &[u8], len: usize, outcome: Result<(), PortError>) {
+        let Some(Watch { sink, .. }) = &self.watch else { return };
+        let (partial, verdict) = match meta.checksum {
+            ChecksumState::Unknown => (None, None),
+            ChecksumState::Good => (None, Some(true)),
+            ChecksumState::Bad => (None, Some(false)),
+            ChecksumState::Partial(partial) => (Some(partial), None),
+        };
+        let vnet = Vnet { partial, verdict, segmentation: meta.segmentation };
+        if let Some(packet) = sink.copy(Way::Receive, self.queue, vnet, frame, len) {
+            // As the counters have it.
+            let reason =
+                outcome.err().map(|error| if error == PortError::Full { Loss::Drop } else { Loss::HostRefused });
+            sink.send(Packet { lost: reason.map(|reason| (reason, u64::from(meta.segments))), ..packet });
+        }
+    }
+}
+
+impl<H: HostPort> HostPort for Watched<H> {
+    #[inline]
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        if self.watch.is_some() {
+            self.conclude();
+        }
+        let changes = self.point.changes.load(Ordering::Acquire);
+        if changes != self.changes {
+            self.take_over(changes);
+        }
+        let next = self.host.tx_next(now_ns);
+        if self.watch.is_some() && next == Ok(true) {
+            self.note_sent();
+        }
+        next
+    }
+
+    fn tx_hold(&mut self) {
+        if self.watch.is_some() {
+            self.conclude();
+        }
+        self.host.tx_hold();
+    }
+
+    #[inline]
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.host.tx_frame()
+    }
+
+    #[inline]
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.host.tx_frame_with_tag(change)
+    }
+
+    #[inline]
+    fn tx_unasked(&self) -> Option<&[u8]> {
+        self.host.tx_unasked()
+    }
+
+    #[inline]
+    fn tx_cost_bytes(&self) -> usize {
+        self.host.tx_cost_bytes()
+    }
+
+    #[inline]
+    fn steers_flows(&self) -> bool {
+        self.host.steers_flows()
+    }
+
+    #[inline]
+    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
+        self.host.flow_hash(frame)
+    }
+
+    #[inline]
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let outcome = self.host.rx_deliver(meta, frame);
+        if self.watch.is_some() {
+            self.note_received(meta, frame, frame.len(), outcome);
+        }
+        outcome
+    }
+
+    /// What is written in place is in the host's memory alone: while somebody watches, no new frame is.
+    #[inline]
+    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
+        self.watch.is_none() && self.host.rx_reserve(slot, head_len)
+    }
+
+    #[inline]
+    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        self.host.rx_append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        let outcome = self.host.rx_commit(slot, meta, head, len);
+        if self.watch.is_some() {
+            // It was begun before: of the rest there is no copy.
+            self.note_received(meta, head, len, outcome);
+        }
+        outcome
+    }
+
+    #[inline]
+    fn rx_wants_commit(&self) -> bool {
+        self.host.rx_wants_commit()
+    }
+
+    #[inline]
+    fn rx_flush(&mut self, now_ns: u64) {
+        self.host.rx_flush(now_ns);
+    }
+
+    #[inline]
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        self.host.interrupts()
+    }
+
+    #[inline]
+    fn accepts(&self) -> Offloads {
+        self.host.accepts()
+    }
+
+    #[inline]
+    fn honours_data_valid(&self) -> bool {
+        self.host.honours_data_valid()
+    }
+}
+
+impl<H: HostIo> HostIo for Watched<H> {
+    fn arm(&mut self) {
+        self.host.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.host.disarm();
+    }
+
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.host.watch(is_held, watch);
+    }
+}

@@ -1,0 +1,127 @@
+//! The packets of a capture in the format pcapng, one block after the other as they come.
+
+use offramp_offload::meta::SegmentationKind;
+use offramp_ports::capture::{Capture, Packet, Way};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+use pcap_file::pcapng::blocks::interface_statistics::{InterfaceStatisticsBlock, InterfaceStatisticsOption};
+use pcap_file::{DataLink, PcapError};
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Time between two checks whether the reader wants no more.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a thread of frames may take to let go of a capture that has ended: one that sleeps wakes ten times a second.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
+/// Timestamps count nanoseconds (`if_tsresol`).
+const NANOSECONDS: u8 = 9;
+/// Directions in `epb_flags`.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// Writes the packets of `port` until it or the capture ends. `is_over`: the reader wants no more; the statistics follow.
+///
+/// # Errors
+/// When the reader has gone.
+pub fn write(
+    port: &str,
+    snaplen: u32,
+    capture: &Capture,
+    out: impl Write,
+    is_over: impl Fn() -> bool,
+) -> io::Result<()> {
+    let mut writer = PcapNgWriter::new(out).map_err(io_error)?;
+    let options = vec![
+        InterfaceDescriptionOption::IfName(Cow::Borrowed(port)),
+        InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+    ];
+    let interface = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen, options };
+    writer.write_pcapng_block(interface).map_err(io_error)?;
+    let (mut checked, mut is_stopped, mut delivered, mut missed) = (Instant::now(), false, 0, 0);
+    loop {
+        match capture.next(if is_stopped { END_TIME_MAX } else { CHECK_INTERVAL }) {
+            Ok(packet) => {
+                delivered += 1;
+                missed += packet.missed;
+                writer.write_pcapng_block(block(&packet)).map_err(io_error)?;
+            }
+            // A thread that stands still has not let go of it.
+            Err(RecvTimeoutError::Timeout) if is_stopped => break,
+            Err(RecvTimeoutError::Timeout) => {}
+            // All that was captured is written.
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if !is_stopped && checked.elapsed() >= CHECK_INTERVAL {
+            checked = Instant::now();
+            if is_over() {
+                is_stopped = true;
+                capture.stop();
+            }
+        }
+    }
+    let options = vec![
+        InterfaceStatisticsOption::IsbOsDrop(missed + capture.missed()),
+        InterfaceStatisticsOption::IsbUsrDeliv(delivered),
+    ];
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    // The upper half stands first, which the library leaves to the order of bytes.
+    let timestamp = if cfg!(target_endian = "little") { now.rotate_left(32) } else { now };
+    let statistics = InterfaceStatisticsBlock { interface_id: 0, timestamp, options };
+    writer.write_pcapng_block(statistics).map(drop).map_err(io_error)
+}
+
+/// The error of the system, or what is wrong with the format.
+pub fn io_error(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        error => io::Error::other(error),
+    }
+}
+
+fn block(packet: &Packet) -> EnhancedPacketBlock<'_> {
+    let direction = if packet.way == Way::Receive { INBOUND } else { OUTBOUND };
+    let mut options = vec![EnhancedPacketOption::Flags(direction)];
+    if packet.missed > 0 {
+        options.push(EnhancedPacketOption::DropCount(packet.missed));
+    }
+    let comment = comment(packet);
+    if !comment.is_empty() {
+        options.push(EnhancedPacketOption::Comment(Cow::Owned(comment)));
+    }
+    EnhancedPacketBlock {
+        interface_id: 0,
+        timestamp: packet.at,
+        original_len: packet.len as u32,
+        data: Cow::Borrowed(&packet.data),
+        options,
+    }
+}
+
+/// What a frame has besides its bytes, by the names of the vnet header (virtio 1.3, 5.1.6).
+fn comment(packet: &Packet) -> String {
+    let mut parts = Vec::new();
+    if let Some((reason, frames)) = packet.lost {
+        parts.push(format!("lost={} frames={frames}", reason.name()));
+    }
+    if let Some(segmentation) = packet.vnet.segmentation {
+        let kind = match segmentation.kind {
+            SegmentationKind::Tcp4 => "tcpv4",
+            SegmentationKind::Tcp6 => "tcpv6",
+            SegmentationKind::Udp => "udp_l4",
+            SegmentationKind::UdpFragments => "udp",
+        };
+        let ecn = if segmentation.ecn { " ecn" } else { "" };
+        parts.push(format!("gso_type={kind}{ecn} gso_size={}", segmentation.size));
+    }
+    if let Some(partial) = packet.vnet.partial {
+        parts.push(format!("needs_csum csum_start={} csum_offset={}", partial.start, partial.offset));
+    }
+    parts.extend(packet.vnet.verdict.map(|is_good| if is_good { "data_valid" } else { "bad_csum" }.to_owned()));
+    if packet.queue > 0 {
+        parts.push(format!("queue={}", packet.queue));
+    }
+    parts.join(" ")
+}
