@@ -1,12 +1,16 @@
 //! The file under whose name a listening Unix socket is found: what is at its place, and whose it is (unix(7)).
 
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen as listen_on, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, getsockname, getsockopt, listen as listen_on, socket,
+    sockopt,
+};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
 use nix::unistd::{Gid, fchownat, geteuid};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -70,6 +74,29 @@ pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, Socket
     let file = SocketFile::new(&making.0, path).map_err(system("looking at it"))?;
     put_in_place(&making.0, path)?;
     Ok((listener, file))
+}
+
+/// The listening Unix stream socket that this process was started with under the number `descriptor`. Ask once, and before
+/// the process opens anything itself: the descriptor is taken to be nobody else's.
+///
+/// # Errors
+/// When it is not open, or something else.
+pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
+    if descriptor <= libc::STDERR_FILENO {
+        return Err(io::Error::other("0 to 2 are standard input, output and error"));
+    }
+    // SAFETY: this reads the flags of a number, which need not be open.
+    Errno::result(unsafe { libc::fcntl(descriptor, libc::F_GETFD) })?;
+    // SAFETY: it is open, and by what the caller says nobody else in this process has it.
+    let fd = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let is_stream = getsockopt(&fd, sockopt::SockType)? == SockType::Stream;
+    let is_unix = getsockname::<UnixAddr>(descriptor).is_ok();
+    if !(is_unix && is_stream && getsockopt(&fd, sockopt::AcceptConn)?) {
+        return Err(io::Error::other("it is no Unix stream socket that listens"));
+    }
+    let listener = UnixListener::from(fd);
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Whether the place is free: nothing there, or the file of a process that is dead.

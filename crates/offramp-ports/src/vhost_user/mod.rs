@@ -16,6 +16,7 @@
 
 use offramp_offload::sync::lock;
 use std::io;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -342,6 +343,20 @@ impl VhostUser {
         sandbox: Sandbox,
         observer: Observer,
     ) -> Result<Self, VhostUserError> {
+        Self::open_on(None, config, sandbox, observer)
+    }
+
+    /// As [`VhostUser::open_observed`], on a listening socket that does not block and was made elsewhere, if there is one.
+    /// Its file is not removed.
+    ///
+    /// # Errors
+    /// As [`VhostUser::open`].
+    pub fn open_on(
+        listener: Option<UnixListener>,
+        config: &VhostUserConfig,
+        sandbox: Sandbox,
+        observer: Observer,
+    ) -> Result<Self, VhostUserError> {
         config.check()?;
         let system = |doing| move |cause| VhostUserError::System { socket: config.socket.clone(), doing, cause };
         let mut senders = Vec::new();
@@ -364,6 +379,7 @@ impl VhostUser {
         let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
         let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
         let (listener, socket_file) = match config.mode {
+            Mode::Server if listener.is_some() => (listener, None),
             Mode::Server => socket_file::listen(&config.socket, config.socket_rights)
                 .map(|(listener, file)| (Some(listener), Some(file)))?,
             Mode::Client => (None, None),

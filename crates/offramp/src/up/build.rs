@@ -9,6 +9,7 @@
 use super::config::{Config, HostConfig, PortConfig, SwitchConfig, WireConfig};
 use super::drain::{AnyHost, Mark, Rest, Resting};
 use super::events::Events;
+use super::given::Given;
 use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here};
 use super::ipsec::{EventLog, warn_of};
 use super::privilege::Groups;
@@ -231,6 +232,8 @@ pub struct Threads {
     pub socket_directories: Option<Vec<PathBuf>>,
     /// Who hears what happens.
     pub events: Arc<Events>,
+    /// Sockets that the file does not name.
+    pub given: Arc<Given>,
 }
 
 /// Opens the guests, and starts the threads that drive cables and links. Ports on switches wait for

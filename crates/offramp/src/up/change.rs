@@ -137,6 +137,7 @@ impl Daemon {
         let is_in_file = |name: &String| file.switches.iter().any(|switch| switch.name == *name);
         others.switches.retain(|switch| of_clients.switches.contains(&switch.name) && !is_in_file(&switch.name));
         let mut target = Config::load_beside(self.file(), &others).map_err(wrong)?;
+        self.threads().given.replace(&mut target);
         if target.daemon != running.daemon {
             return Err(wrong("[daemon] cannot change while the daemon runs; restart it"));
         }

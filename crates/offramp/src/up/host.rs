@@ -73,7 +73,9 @@ pub fn open_privileged(config: &PortConfig) -> Result<Option<Host>, HostError> {
 pub fn open_guest(config: &PortConfig, threads: &Threads) -> Result<Option<Host>, HostError> {
     let HostConfig::VhostUser(host) = &config.host else { return Ok(None) };
     let guest = guest_config(config, host, &threads.groups);
-    let opened = VhostUser::open_observed(&guest, threads.sandbox.clone(), observer(&config.name, &threads.events));
+    let listener = threads.given.listener(&config.name);
+    let observer = observer(&config.name, &threads.events);
+    let opened = VhostUser::open_on(listener, &guest, threads.sandbox.clone(), observer);
     let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
     Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
 }

@@ -9,6 +9,7 @@ pub mod config;
 mod daemon;
 mod drain;
 mod events;
+mod given;
 mod host;
 mod ipsec;
 mod metrics;
@@ -29,6 +30,7 @@ use change::Change;
 use config::{Config, ConfigError, DaemonConfig};
 use daemon::Daemon;
 use drain::Rest;
+use given::{Given, GivenError};
 use metrics::MetricsSocket;
 use offramp_ports::sys::sandbox::ThreadKind;
 use privilege::{Groups, Identity, PrivilegeError};
@@ -36,6 +38,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use state::StateError;
 use std::io::{self, Write};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -43,8 +46,12 @@ use std::sync::Arc;
 const NOTES: &str = "\
 Signals: SIGTERM and SIGINT end it, when every frame it took has gone out; SIGHUP reads the file again.
 The file is described in docs/config.md; examples/two-taps.toml begins with how to run it.
+Sockets of guests may come from a service manager (LISTEN_FDS), each named after its port: docs/deployment.md.
 
 Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
+
+/// What QEMU's `docs/interop/vhost-user.json` has a backend say of itself.
+const CAPABILITIES: &str = "{\"type\":\"net\"}";
 
 /// Permissions of directories that the daemon makes: anyone may see that the control socket is there.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
@@ -55,11 +62,20 @@ const STATE_DIRECTORY_MODE: u32 = 0o700;
 #[command(after_help = NOTES)]
 pub struct Args {
     /// Adapters, wires, features and processors
-    #[arg(value_name = "FILE.toml")]
-    file: PathBuf,
+    #[arg(value_name = "FILE.toml", required_unless_present = "print_capabilities")]
+    file: Option<PathBuf>,
     /// Only check the file
     #[arg(long)]
     check: bool,
+    /// The listening socket of the file's only guest, which this process was started with
+    #[arg(long, value_name = "N", conflicts_with = "socket_path")]
+    fd: Option<RawFd>,
+    /// The socket of the file's only guest, in place of the path there
+    #[arg(long, value_name = "PATH")]
+    socket_path: Option<PathBuf>,
+    /// Only print what kind of vhost-user backend this is, as JSON
+    #[arg(long)]
+    print_capabilities: bool,
 }
 
 /// Why nothing began.
@@ -75,6 +91,8 @@ enum UpError {
     Socket(#[from] SocketError),
     #[error(transparent)]
     State(#[from] StateError),
+    #[error(transparent)]
+    Given(#[from] GivenError),
     #[error("{doing}: {cause}")]
     System { doing: &'static str, cause: io::Error },
 }
@@ -107,16 +125,23 @@ struct Running {
 }
 
 fn begin(args: &Args) -> Result<Option<Running>, UpError> {
-    let config = Config::load(&args.file)?;
+    let Some(file) = args.file.as_ref().filter(|_| !args.print_capabilities) else {
+        println!("{CAPABILITIES}");
+        return Ok(None);
+    };
+    let passed = given::take(args.fd)?;
+    let mut config = Config::load(file)?;
+    let system = |doing| move |cause| UpError::System { doing, cause };
+    let socket_path = args.socket_path.as_ref().map(std::path::absolute).transpose();
+    let given = Given::new(passed, socket_path.map_err(system("--socket-path"))?, &mut config)?;
     if args.check {
-        println!("{}: {} ports, nothing wrong", args.file.display(), config.ports.len());
+        println!("{}: {} ports, nothing wrong", file.display(), config.ports.len());
         return Ok(None);
     }
-    let system = |doing| move |cause| UpError::System { doing, cause };
     process::prepare().map_err(system("setting the limits of the process"))?;
     // Before anything that a signal would leave half done.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
-    let file = std::path::absolute(&args.file).map_err(system("finding the file"))?;
+    let file = std::path::absolute(file).map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
     config.daemon.sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
@@ -135,8 +160,10 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let controls = listen_for_clients(&config.daemon, groups)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
     keeper.start(&keys, &sandbox).map_err(system("starting a thread"))?;
-    let (sandbox_of_ports, events) = (sandbox.clone(), Arc::default());
-    let threads = Threads { keys, rest, sandbox: sandbox_of_ports, groups: groups.clone(), socket_directories, events };
+    let (sandbox_of_ports, groups_of_ports, events, given) =
+        (sandbox.clone(), groups.clone(), Arc::default(), Arc::new(given));
+    let threads =
+        Threads { keys, rest, sandbox: sandbox_of_ports, groups: groups_of_ports, socket_directories, events, given };
     let parts = start(&config, devices, &threads)?;
     let daemon = Daemon::start(file, config, parts, threads, sandbox_status.clone());
     let daemon = daemon.map_err(system("starting a thread"))?;

@@ -1,0 +1,129 @@
+//! Sockets of guests that the file does not name: `--socket-path`, `--fd`, and what a service manager passes
+//! (`sd_listen_fds(3)`).
+
+use super::config::{Config, HostConfig, unknown};
+use offramp_offload::sync::lock;
+use offramp_ports::sys::socket_file::passed;
+use offramp_ports::vhost_user::Mode;
+use std::collections::BTreeMap;
+use std::env::var;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// The first descriptor of a service manager.
+const LISTEN_FDS_START: RawFd = 3;
+
+/// Why a socket that was passed is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum GivenError {
+    #[error("{from}: {cause}; pass a Unix stream socket that listens")]
+    NoSocket { from: String, cause: io::Error },
+    #[error("{from}: {hint}; name the socket (FileDescriptorName=) after the port whose guest it is for")]
+    NoPort { from: String, hint: String },
+    #[error("{from}: port \"{port}\" has another socket already; pass one")]
+    Twice { from: String, port: String },
+    #[error(
+        "{option}: the file has {guests} ports with a guest for which the daemon listens; use it with a file that has one"
+    )]
+    NotOneGuest { option: &'static str, guests: usize },
+}
+
+/// A socket that was passed: where it comes from, and its name.
+#[derive(Debug)]
+pub struct Passed {
+    from: String,
+    name: Option<String>,
+    listener: UnixListener,
+}
+
+/// Takes what was passed: the descriptor of `--fd`, or those of a service manager. Nothing was opened before.
+///
+/// # Errors
+/// When one of them is no listening socket.
+pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
+    let passed = |descriptor, from: String, name| match passed(descriptor) {
+        Ok(listener) => Ok(Passed { from, name, listener }),
+        Err(cause) => Err(GivenError::NoSocket { from, cause }),
+    };
+    if let Some(fd) = fd {
+        return Ok(vec![passed(fd, format!("--fd {fd}"), None)?]);
+    }
+    // They may be those of the process that started this one.
+    let is_own = var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
+    let count = var("LISTEN_FDS").ok().filter(|_| is_own).and_then(|count| count.parse().ok()).unwrap_or(0);
+    let names = var("LISTEN_FDNAMES").unwrap_or_default();
+    let names = names.split(':').map(str::to_owned).chain(std::iter::repeat(String::new()));
+    let descriptors = LISTEN_FDS_START..LISTEN_FDS_START.saturating_add(count);
+    descriptors.zip(names).map(|(fd, name)| passed(fd, format!("LISTEN_FDS, descriptor {fd}"), Some(name))).collect()
+}
+
+/// The sockets of guests that the file does not name, by the names of the ports.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// Each until its port takes it.
+    listeners: Mutex<BTreeMap<String, UnixListener>>,
+    /// In place of those in the file.
+    paths: BTreeMap<String, PathBuf>,
+}
+
+impl Given {
+    /// Finds the port of each socket: the one of that name, or the only one of the file.
+    ///
+    /// # Errors
+    /// When there is none, or not one alone where only one can be meant.
+    pub fn new(passed: Vec<Passed>, socket_path: Option<PathBuf>, config: &mut Config) -> Result<Self, GivenError> {
+        let guests: Vec<String> = guests(config).map(|(name, _)| name.clone()).collect();
+        let (mut listeners, mut paths) = (BTreeMap::new(), BTreeMap::new());
+        if let Some(path) = socket_path {
+            let [guest] = &guests[..] else {
+                return Err(GivenError::NotOneGuest { option: "--socket-path", guests: guests.len() });
+            };
+            paths.insert(guest.clone(), path);
+        }
+        let is_alone = passed.len() == 1 && guests.len() == 1;
+        for Passed { from, name, listener } in passed {
+            let port = match name {
+                _ if is_alone => guests[0].clone(),
+                None => return Err(GivenError::NotOneGuest { option: "--fd", guests: guests.len() }),
+                Some(name) if guests.contains(&name) => name,
+                Some(name) => {
+                    let hint = unknown("port with a guest", &name, guests.iter().map(String::as_str));
+                    return Err(GivenError::NoPort { from, hint });
+                }
+            };
+            let bound = listener.local_addr().ok();
+            paths.extend(bound.and_then(|to| Some((port.clone(), to.as_pathname()?.to_owned()))));
+            if listeners.insert(port.clone(), listener).is_some() {
+                return Err(GivenError::Twice { from, port });
+            }
+        }
+        let given = Self { listeners: Mutex::new(listeners), paths };
+        given.replace(config);
+        Ok(given)
+    }
+
+    /// Puts the paths of these sockets in the place of those in the file.
+    pub fn replace(&self, config: &mut Config) {
+        for (port, path) in guests(config) {
+            if let Some(given) = self.paths.get(port) {
+                path.clone_from(given);
+            }
+        }
+    }
+
+    /// The socket that was passed for a port, once.
+    pub fn listener(&self, port: &str) -> Option<UnixListener> {
+        lock(&self.listeners).remove(port)
+    }
+}
+
+/// The ports with guests for which the daemon listens, and their sockets.
+fn guests(config: &mut Config) -> impl Iterator<Item = (&String, &mut PathBuf)> {
+    config.ports.iter_mut().filter_map(|port| match &mut port.host {
+        HostConfig::VhostUser(host) if host.mode == Mode::Server => Some((&port.name, &mut host.socket)),
+        HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,
+    })
+}
