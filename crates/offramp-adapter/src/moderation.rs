@@ -514,6 +514,12 @@ impl Moderator {
         &self.config
     }
 
+    /// How long the oldest frame that waits has waited, nanoseconds.
+    #[inline]
+    pub fn waited_ns(&self, now_ns: u64) -> u64 {
+        if self.waiting.frames == 0 { 0 } else { now_ns.saturating_sub(self.waiting.first_ns) }
+    }
+
     /// Frames that wait.
     pub fn waiting(&self) -> u64 {
         self.waiting.frames

@@ -67,6 +67,10 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.interrupt(now_ns);
         let stats = &self.control.queues()[self.queue].transmit;
         let sent = self.transmit.poll(&mut self.host, &mut self.wire, stats, now_ns)?;
+        // Idle transmit must not dirty this cache line; another worker may own it.
+        if sent.host_frames > 0 {
+            stats.end_batch();
+        }
         if !self.interrupt(now_ns) && sent.moved {
             // Idle transmit must not dirty this cache line; another worker may own it.
             if sent.host_frames > 0 {

@@ -74,6 +74,12 @@ pub trait Interrupts {
     /// Returns how many were sent since the last time, also those that nothing held back.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
+    /// How long the oldest received frame had waited for an interrupt that moderation deferred and that was sent since the
+    /// last time, nanoseconds; `None` when that was said for each of them.
+    fn take_wait_ns(&mut self) -> Option<u64> {
+        None
+    }
+
     /// When the next one is due if the host is shown nothing more, as of the last [`Interrupts::send_due`].
     fn next_due_ns(&self) -> Option<u64>;
 

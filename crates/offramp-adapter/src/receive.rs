@@ -95,7 +95,7 @@ impl Receive {
         clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
         self.gate.left(wire.advance(now_ns, stats));
-        let due = if self.is_open(now_ns) { self.gate.open(wire, now_ns) } else { 0 };
+        let due = if self.is_open(now_ns) { self.gate.open(wire, stats, now_ns) } else { 0 };
         if due == 0 && self.deliver.next_release_ns().is_none_or(|at| now_ns < at) {
             return Ok(Progress::default());
         }

@@ -135,6 +135,41 @@ impl Gauge {
     }
 }
 
+/// Bounds of a [`Histogram`].
+const BOUNDS: usize = 15;
+
+/// How often values came up to each bound, and the sum of all. Bounds are powers of two, in units of `UNIT`. One thread writes it.
+#[derive(Debug, Default)]
+pub struct Histogram<const UNIT: u64> {
+    counts: [Counter; BOUNDS + 1],
+    sum: Counter,
+}
+
+impl<const UNIT: u64> Histogram<UNIT> {
+    /// Counts a value.
+    #[inline]
+    pub fn record(&self, value: u64) {
+        let bucket = u64::BITS - value.div_ceil(UNIT).saturating_sub(1).leading_zeros();
+        self.counts[(bucket as usize).min(BOUNDS)].add(1);
+        self.sum.add(value);
+    }
+
+    /// The bounds, which are in their buckets. Another bucket is for what is above all of them.
+    pub fn bounds() -> impl Iterator<Item = u64> {
+        (0..BOUNDS).map(|power| UNIT << power)
+    }
+
+    /// The values of each bucket.
+    pub fn counts(&self) -> impl Iterator<Item = u64> {
+        self.counts.iter().map(Counter::get)
+    }
+
+    /// The sum of all values.
+    pub fn sum(&self) -> u64 {
+        self.sum.get()
+    }
+}
+
 /// One direction of one queue.
 #[derive(Debug, Default)]
 pub struct Direction {
@@ -172,6 +207,10 @@ pub struct Direction {
     /// Receive: frames that could not be parsed (they are passed on, not lost).
     pub unparsed: Counter,
     lost: [Counter; Loss::ALL.len()],
+    /// Frames of the host that it was given, or that were taken from it, in one batch.
+    pub batch_frames: Histogram<1>,
+    /// Receive: how long the oldest frame had waited for each interrupt that moderation decided on, nanoseconds.
+    pub interrupt_wait_ns: Histogram<1000>,
 }
 
 impl Direction {
@@ -190,6 +229,16 @@ impl Direction {
             if reason == Loss::Drop {
                 self.memory_dropped.add(frames);
             }
+        }
+    }
+
+    /// Ends a batch, in which the host may have had no frame.
+    #[inline]
+    pub(crate) fn end_batch(&self) {
+        // Some may have been taken back.
+        let frames = self.host_frames.get().saturating_sub(self.batch_frames.sum());
+        if frames > 0 {
+            self.batch_frames.record(frames);
         }
     }
 
@@ -265,6 +314,37 @@ mod tests {
         }
         let reasons = Loss::ALL.len() as u64;
         assert_eq!(d.lost_total(), reasons * (reasons + 1) / 2);
+    }
+
+    #[test]
+    fn a_value_is_counted_up_to_the_least_bound_that_it_does_not_exceed() {
+        fn counts<const UNIT: u64>(values: &[u64]) -> (Vec<u64>, u64) {
+            let histogram = Histogram::<UNIT>::default();
+            values.iter().for_each(|value| histogram.record(*value));
+            let counts: Vec<u64> = histogram.counts().collect();
+            for (bound, up_to) in Histogram::<UNIT>::bounds().zip(1..) {
+                let expected = values.iter().filter(|value| **value <= bound).count() as u64;
+                assert_eq!(counts[..up_to].iter().sum::<u64>(), expected, "up to {bound}");
+            }
+            (counts, histogram.sum())
+        }
+        let (counts_of_frames, sum) = counts::<1>(&[0, 1, 2, 3, 4, 5, 64, 65, 16_384, 16_385, 1 << 40]);
+        assert_eq!(counts_of_frames, [2, 1, 2, 1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(sum, 144 + 32_769 + (1 << 40));
+        let (counts_of_ns, _) = counts::<1000>(&[0, 1, 1000, 1001, 2000, 2001, 16_384_000, 16_384_001]);
+        assert_eq!((counts_of_ns[0], counts_of_ns[1], counts_of_ns[2], counts_of_ns[15]), (3, 2, 1, 1));
+    }
+
+    #[test]
+    fn a_batch_is_as_many_frames_as_the_host_had_since_the_last_one() {
+        let d = Direction::default();
+        for frames in [3, 0, 1, 0, 64] {
+            d.host_frames.add(frames);
+            d.end_batch();
+        }
+        let counts: Vec<u64> = d.batch_frames.counts().collect();
+        assert_eq!((counts[0], counts[2], counts[6], d.batch_frames.sum()), (1, 1, 1, 68));
+        assert_eq!(counts.iter().sum::<u64>(), 3);
     }
 
     #[test]

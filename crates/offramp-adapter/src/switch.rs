@@ -590,6 +590,7 @@ impl<P: HostPort> Switch<P> {
         let progress = self.move_frames(from, &mut budget, now_ns, clock);
         if let Some(port) = &mut self.ports[from] {
             port.debt_bytes += budget.debt_bytes;
+            port.shared.stats().transmit.end_batch();
         }
         progress
     }

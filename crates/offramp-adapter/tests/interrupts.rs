@@ -8,7 +8,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
-use offramp_adapter::stats::QueueStats;
+use offramp_adapter::stats::{Direction, QueueStats};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
@@ -31,6 +31,7 @@ struct RingHost {
     /// How often it had been interrupted when it was last asked for frames.
     interrupts_when_asked: u64,
     interrupts_sent: u64,
+    waited_ns: Option<u64>,
     settings: Vec<ModerationConfig>,
 }
 
@@ -84,11 +85,16 @@ impl Interrupts for RingHost {
         self.receive.arrived_together(now_ns, (given - self.told) as u32, 0);
         self.told = given;
         if self.receive.is_due(now_ns) {
+            self.waited_ns = Some(self.receive.waited_ns(now_ns));
             self.receive.fired(now_ns);
             self.interrupts.receive += 1;
             self.interrupts_sent += 1;
         }
         std::mem::take(&mut self.interrupts)
+    }
+
+    fn take_wait_ns(&mut self) -> Option<u64> {
+        self.waited_ns.take()
     }
 
     fn next_due_ns(&self) -> Option<u64> {
@@ -263,4 +269,62 @@ fn a_host_whose_handing_over_is_the_interrupt_is_moderated_on_the_line_as_ever()
     assert_eq!((right.host().given.len(), right.next_deadline_ns()), (0, Some(50_000)));
     right.poll(50_000).unwrap();
     assert_eq!((right.host().given.len(), interrupts(&controls[1].queues()[0])), (1, (1, 0)));
+}
+
+/// How often interrupts were waited for up to each power of two in microseconds, and the sum of all in nanoseconds.
+fn waits(stats: &QueueStats) -> (Vec<u64>, u64) {
+    let histogram = &stats.receive.interrupt_wait_ns;
+    let counts: Vec<u64> = histogram.counts().collect();
+    let used = counts.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+    (counts[..used].to_vec(), histogram.sum())
+}
+
+#[test]
+fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_waited() {
+    // On a cable: a host that is interrupted, and one that is handed frames.
+    let ([mut left, mut right], controls) = pairs(coalescing(50));
+    for now_ns in [1000, 2000, 51_000, 52_000, 112_000] {
+        left.host_mut().memory.to_send.push_back(tcp_frame(0, 1, b"x"));
+        left.poll(now_ns).unwrap();
+        right.poll(now_ns).unwrap();
+    }
+    // The third came with the first interrupt, the fourth waited until the fifth.
+    assert_eq!(waits(&controls[1].queues()[0]), (vec![0, 0, 0, 0, 0, 0, 2], 50_000 + 60_000));
+    let (a, b) = cable(&CableConfig::default());
+    let config = AdapterConfig { moderation: coalescing(3), ..AdapterConfig::default() };
+    let controls = [PortControl::new(&config), PortControl::new(&config)];
+    let mut left = QueuePair::new(&config, &controls[0], 0, MemoryHost::default(), a);
+    let mut right = QueuePair::new(&config, &controls[1], 0, MemoryHost::default(), b);
+    for (now_ns, frames) in [(0, 3), (3000, 0), (9000, 1), (12_500, 0)] {
+        left.host_mut().to_send.extend((0..frames).map(|n| tcp_frame(n, 1, b"x")));
+        left.poll(now_ns).unwrap();
+        right.poll(now_ns).unwrap();
+    }
+    let stats = &controls[1].queues()[0];
+    assert_eq!(waits(stats), (vec![0, 0, 2], 3000 + 3500));
+    let batches = |direction: &Direction| direction.batch_frames.counts().take(4).collect::<Vec<_>>();
+    assert_eq!(batches(&stats.receive), [1, 0, 1, 0]);
+    assert_eq!(batches(&controls[0].queues()[0].transmit), [1, 0, 1, 0]);
+    // Without moderation nothing is deferred.
+    controls[1].set_moderation(ModerationConfig::default());
+    left.host_mut().to_send.push_back(tcp_frame(0, 2, b"x"));
+    left.poll(20_000).unwrap();
+    right.poll(20_000).unwrap();
+    assert_eq!((waits(stats).1, batches(&stats.receive)), (6500, vec![2, 0, 1, 0]));
+    // On a switch.
+    let mut switch = Switch::new(&SwitchConfig::default());
+    let moderations = [ModerationConfig::default(), coalescing(50)];
+    let add = |moderation| {
+        let config = PortConfig { moderation, ..PortConfig::default() };
+        switch.control().add(MemoryHost::default(), &config).unwrap()
+    };
+    let ports: Vec<Arc<SwitchPort>> = moderations.map(add).into();
+    switch.poll(0);
+    switch.host_mut(0).unwrap().to_send.extend([broadcast(), broadcast()]);
+    for now_ns in [1000, 51_000, 60_000] {
+        switch.poll(now_ns);
+    }
+    assert_eq!(waits(ports[1].stats()), (vec![0, 0, 0, 0, 0, 0, 1], 50_000));
+    assert_eq!(batches(&ports[1].stats().receive), [0, 1, 0, 0]);
+    assert_eq!(batches(&ports[0].stats().transmit), [0, 1, 0, 0]);
 }

@@ -6,20 +6,28 @@ mod frames;
 
 use frames::{CHECKSUM_OFFSET, CHECKSUM_START, HEADERS_LEN, MSS, SEGMENTS};
 use nix::sys::eventfd::EventFd;
+use offramp_adapter::cable::{CableConfig, CableEnd, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::pair::{PortControl, QueuePair};
+use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
-use offramp_offload::frame::Frame;
+use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::Transport;
 use offramp_offload::meta::{PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_ports::capture::Watched;
 use offramp_testkit::{Buffer, Virtqueue, ring};
 use offramp_virtio::Vring;
 use offramp_virtio::memory::{Extent, GuestMemory};
 use offramp_virtio::ring::{FETCH_MAX, RingOptions, RingPlace};
 use offramp_virtio::vring::VringSetup;
+use std::cell::Cell;
 use std::fs::File;
 use std::hint::black_box;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Distance of frames: whole cache lines, and room for the longest head.
@@ -43,6 +51,7 @@ fn main() {
     receive();
     drive("split", false);
     drive("packed", true);
+    carry();
 }
 
 /// Does a work twice, with what must come before it, and has the second one counted: the first touches cold memory.
@@ -130,6 +139,81 @@ fn drive(kind: &str, is_packed: bool) {
         queue.fetch();
     };
     count(&format!("add and publish {FETCH_MAX} used chains, {kind} ring"), &mut queue, refill, Queue::give_back);
+}
+
+/// Two queue pairs on a cable, as a daemon has them: each host can be captured.
+fn carry() {
+    const FRAMES: usize = 32;
+    // Without moderation: what one side sends is there for the other at once.
+    let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
+    let (near, far) = cable(&CableConfig::default());
+    let (left, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let pair = |line| {
+        let control = PortControl::new(&config);
+        let host = Host { frame: small_frame(), left: Rc::clone(&left), received: Rc::clone(&received) };
+        let host = Watched::new(host, &Arc::default(), &control, 0);
+        QueuePair::new(&config, &control, 0, host, line)
+    };
+    let mut pairs = [pair(near), pair(far)];
+    let poll = |pairs: &mut [QueuePair<Watched<Host>, CableEnd>; 2]| {
+        received.set(0);
+        for pair in pairs {
+            pair.poll(0).expect("a host that stays");
+        }
+        assert_eq!((left.get(), received.get()), (0, FRAMES));
+    };
+    count(&format!("carry {FRAMES} frames of 60 B over a cable"), &mut pairs, |_| left.set(FRAMES), poll);
+}
+
+/// UDP over IPv4, for which the host asks nothing.
+fn small_frame() -> FrameBuffer<Vec<u8>> {
+    let mut frame = vec![0; 60];
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..34].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
+    let mut buffer = FrameBuffer::new(frame);
+    buffer.set(0..60, TxMeta::default());
+    buffer
+}
+
+/// A host that sends as many equal frames as are left, one side after the other.
+struct Host {
+    frame: FrameBuffer<Vec<u8>>,
+    left: Rc<Cell<usize>>,
+    received: Rc<Cell<usize>>,
+}
+
+impl HostPort for Host {
+    fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        Ok(left > 0)
+    }
+
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.frame.frame()
+    }
+
+    fn tx_unasked(&self) -> Option<&[u8]> {
+        self.frame.unasked()
+    }
+
+    fn rx_deliver(&mut self, _: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        black_box(frame);
+        self.received.set(self.received.get() + 1);
+        Ok(())
+    }
+
+    fn rx_flush(&mut self, _: u64) {}
+
+    fn accepts(&self) -> Offloads {
+        Offloads::all()
+    }
+
+    fn honours_data_valid(&self) -> bool {
+        true
+    }
 }
 
 /// Both ends of a virtqueue.

@@ -141,6 +141,20 @@ fn frames_are_there_before_the_call() {
 }
 
 #[test]
+fn a_deferred_call_says_once_how_long_the_oldest_frame_has_waited() {
+    for case in Case::rings() {
+        let mut bench = Bench::asleep(case, coalescing(50, u32::MAX));
+        bench.give_batch(1);
+        bench.now_ns += 20 * MICROSECOND_NS;
+        bench.give_batch(3);
+        assert_eq!(bench.queue.take_wait_ns(), None, "{case:?}");
+        bench.advance_to(bench.now_ns + 30 * MICROSECOND_NS);
+        assert_eq!((bench.calls_seen(), bench.queue.take_wait_ns()), (1, Some(50 * MICROSECOND_NS)), "{case:?}");
+        assert_eq!(bench.queue.take_wait_ns(), None, "{case:?}");
+    }
+}
+
+#[test]
 fn each_decision_is_one_call_however_many_batches_it_is_for() {
     for case in Case::rings() {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, 8));

@@ -148,6 +148,8 @@ mod tests {
             fifo: Some(0),
             frame: Some(0),
             lost: [("drop".to_owned(), drop)].into(),
+            batch_frames: Default::default(),
+            interrupt_wait_ns: Default::default(),
             rates: None,
         };
         let rates = rates(&direction(300, 5000, 7, 50), &direction(100, 1000, 5, 40), 2.0);

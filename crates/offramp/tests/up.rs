@@ -932,6 +932,13 @@ fn prometheus_reads_what_show_says_of_a_daemon_in_its_sandbox() {
             let labels = format!("{{port=\"{name}\",direction=\"transmit\",queue=\"0\"");
             text.contains(&format!("\nofframp_bytes_out_total{labels}}} {}\n", transmit["bytes_out"]))
                 && text.contains(&format!("\nofframp_lost_frames_total{labels},reason=\"drop\"}} "))
+                && text.contains(&format!(
+                    "\nofframp_batch_frames_sum{labels}}} {:?}\n",
+                    transmit["host_frames"].as_f64().unwrap()
+                ))
+                && text.contains(&format!(
+                    "\nofframp_batch_frames_bucket{{le=\"+Inf\",port=\"{name}\",direction=\"transmit\",queue=\"0\"}} "
+                ))
         })
     });
     bed.signal(Signal::SIGTERM);

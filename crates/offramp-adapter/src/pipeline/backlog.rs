@@ -88,6 +88,9 @@ impl Backlog {
     ) {
         let begun_ns = (!self.moderator.is_off() && self.moderator.measures_next()).then(clock);
         if self.released == 0 {
+            if !self.moderator.is_off() {
+                stats.interrupt_wait_ns.record(self.moderator.waited_ns(now_ns));
+            }
             self.moderator.fired(now_ns);
             self.released = self.frames.len();
         }

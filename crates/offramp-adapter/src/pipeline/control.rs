@@ -196,6 +196,9 @@ impl PortControl {
         }
         if counts.receive > 0 {
             stats.receive.interrupts.add(counts.receive);
+            while let Some(wait_ns) = interrupts.take_wait_ns() {
+                stats.receive.interrupt_wait_ns.record(wait_ns);
+            }
             stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
         }
         interrupts.next_due_ns()

@@ -583,6 +583,7 @@ impl Deliver {
     /// Shows the host what it was handed, and counts the interrupt where handing over is one.
     pub(crate) fn flush(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         outlet.host.rx_flush(now_ns);
+        outlet.stats.end_batch();
         self.note(outlet);
         if std::mem::take(&mut self.has_taken) && self.interrupts_by_handing_over {
             outlet.stats.interrupts.add(1);

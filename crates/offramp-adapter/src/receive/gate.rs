@@ -5,6 +5,7 @@
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};
+use crate::stats::Direction;
 
 /// One queue's gate.
 #[derive(Debug)]
@@ -35,11 +36,11 @@ impl Gate {
 
     /// How many frames may be fetched from the wire now.
     #[inline]
-    pub(super) fn open(&mut self, wire: &impl WirePort, now_ns: u64) -> usize {
-        if self.moderator.is_off() { usize::MAX } else { self.open_moderated(wire, now_ns) }
+    pub(super) fn open(&mut self, wire: &impl WirePort, stats: &Direction, now_ns: u64) -> usize {
+        if self.moderator.is_off() { usize::MAX } else { self.open_moderated(wire, stats, now_ns) }
     }
 
-    fn open_moderated(&mut self, wire: &impl WirePort, now_ns: u64) -> usize {
+    fn open_moderated(&mut self, wire: &impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let Self { moderator, noted, knows_room, .. } = self;
         let known = *noted;
         let room = wire.arrivals(self.released + known, now_ns, |arrival| {
@@ -51,6 +52,7 @@ impl Gate {
             *knows_room = true;
         }
         if self.released == 0 && moderator.is_due(now_ns) {
+            stats.interrupt_wait_ns.record(moderator.waited_ns(now_ns));
             moderator.fired(now_ns);
             self.released = std::mem::take(noted);
         }

@@ -184,6 +184,10 @@ impl Interrupts for VhostPort {
         })
     }
 
+    fn take_wait_ns(&mut self) -> Option<u64> {
+        self.queues.iter_mut().find_map(Interrupts::take_wait_ns)
+    }
+
     fn next_due_ns(&self) -> Option<u64> {
         self.queues.iter().filter_map(Interrupts::next_due_ns).min()
     }

@@ -193,6 +193,10 @@ impl Interrupts for VhostQueue {
         self.state.notify_due(now_ns)
     }
 
+    fn take_wait_ns(&mut self) -> Option<u64> {
+        self.state.receive.moderation.take_waited_ns()
+    }
+
     #[inline]
     fn next_due_ns(&self) -> Option<u64> {
         let QueueState { receive, transmit, .. } = &self.state;

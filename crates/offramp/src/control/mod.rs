@@ -450,8 +450,21 @@ pub struct DirectionStatus {
     pub frame: Option<u64>,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
+    /// Frames of the host in a batch. Empty of an older daemon, as the next.
+    #[serde(default)]
+    pub batch_frames: HistogramStatus,
+    /// Receive: how long the oldest frame waited for a deferred interrupt.
+    #[serde(default)]
+    pub interrupt_wait_ns: HistogramStatus,
     /// Over an interval; the command `show` works them out, the daemon leaves them `null`.
     pub rates: Option<Rates>,
+}
+
+/// How often values came up to each bound and above the one before, and above all bounds; and the sum of all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistogramStatus {
+    pub counts: Vec<u64>,
+    pub sum: u64,
 }
 
 /// How much in a second.
@@ -619,6 +632,8 @@ mod tests {
             fifo: Some(0),
             frame: Some(0),
             lost: offramp_adapter::stats::Loss::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect(),
+            batch_frames: HistogramStatus::default(),
+            interrupt_wait_ns: HistogramStatus::default(),
             rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0, interrupts_per_s: Some(1.0) }),
         };
         let feature = FeatureStatus {

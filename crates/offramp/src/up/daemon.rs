@@ -5,12 +5,12 @@ use super::change::{self, Asked, Change};
 use super::config::{Config, PortConfig, WireConfig, feature, unknown};
 use crate::control::server::Handler;
 use crate::control::{
-    Answer, Changed, DirectionStatus, Event, FeatureStatus, Names, Outcome, PortStatus, QueueStatus, RefusalCode,
-    Request, SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
+    Answer, Changed, DirectionStatus, Event, FeatureStatus, HistogramStatus, Names, Outcome, PortStatus, QueueStatus,
+    RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::limit::Limit;
 use crate::moderation::{Moderation, gap_usecs};
-use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
+use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
 use offramp_ports::capture::Capture;
@@ -345,6 +345,12 @@ fn direction_status(direction: &Direction) -> DirectionStatus {
         fifo: Some(fifo),
         frame: Some(frame),
         lost: lost(direction),
+        batch_frames: histogram_status(&direction.batch_frames),
+        interrupt_wait_ns: histogram_status(&direction.interrupt_wait_ns),
         rates: None,
     }
+}
+
+fn histogram_status<const UNIT: u64>(histogram: &Histogram<UNIT>) -> HistogramStatus {
+    HistogramStatus { counts: histogram.counts().collect(), sum: histogram.sum() }
 }

@@ -8,15 +8,16 @@ use super::privilege::Groups;
 use crate::control::line::left;
 use crate::control::server::{Handler, Listener, serve_each};
 use crate::control::socket::SocketError;
-use crate::control::{Answer, DirectionStatus, GuestCounters, HostStatus, LINE_TIME_MAX, Outcome, PortStatus, Request};
-use crate::control::{Status, VERSION};
+use crate::control::{Answer, DirectionStatus, GuestCounters, HistogramStatus, HostStatus, LINE_TIME_MAX, Outcome};
+use crate::control::{PortStatus, Request, Status, VERSION};
 use crate::ipsec::AssociationStatus;
 use nix::sys::utsname::uname;
+use offramp_adapter::stats::Histogram;
 use offramp_ports::sys::sandbox::Sandbox;
 use offramp_ports::sys::socket_file::{self, MakeError, SocketFile};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
@@ -279,6 +280,25 @@ impl Metrics {
         Ok(())
     }
 
+    fn encode_histograms(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Frames and super-frames of the host in a batch";
+        let mut family = encoder.encode_descriptor("batch_frames", help, None, MetricType::Histogram)?;
+        for (mut labels, queue, of) in self.directions() {
+            labels.push(("queue", &queue));
+            encode_histogram::<1>(family.encode_family(&labels)?, &of.batch_frames, 1.0)?;
+        }
+        let help = "How long the oldest frame waited for an interrupt that moderation deferred";
+        let mut family =
+            encoder.encode_descriptor("interrupt_wait", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (mut labels, queue, of) in
+            self.directions().filter(|(labels, ..)| labels.contains(&("direction", "receive")))
+        {
+            labels.push(("queue", &queue));
+            encode_histogram::<1000>(family.encode_family(&labels)?, &of.interrupt_wait_ns, 1e9)?;
+        }
+        Ok(())
+    }
+
     fn encode_wires(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Frames that were lost at the interface on the wire of a port, by reason";
         let mut family = encoder.encode_descriptor("wire_lost_frames", help, None, MetricType::Counter)?;
@@ -346,6 +366,13 @@ impl Metrics {
     }
 }
 
+/// A histogram of values of which `per` are one unit of the metric.
+fn encode_histogram<const UNIT: u64>(mut encoder: MetricEncoder<'_>, of: &HistogramStatus, per: f64) -> fmt::Result {
+    let bounds = Histogram::<UNIT>::bounds().map(|bound| bound as f64 / per).chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(of.counts.iter().copied()).collect();
+    encoder.encode_histogram::<NoLabelSet>(of.sum as f64 / per, of.counts.iter().sum(), &buckets, None)
+}
+
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let labels = [("version", self.0.offramp.as_str()), ("kernel", kernel())];
@@ -355,6 +382,7 @@ impl Collector for Metrics {
         let help = "Time since the daemon began";
         encoder.encode_descriptor("uptime", help, Some(&Unit::Seconds), MetricType::Gauge)?.encode_gauge(&uptime)?;
         self.encode_directions(&mut encoder)?;
+        self.encode_histograms(&mut encoder)?;
         self.encode_wires(&mut encoder)?;
         self.encode_ports(&mut encoder)?;
         self.encode_guests(&mut encoder)?;
@@ -368,6 +396,7 @@ mod tests {
     use crate::control::CLIENTS_OF_USER_MAX;
     use crate::control::{Event, RefusalCode};
     use offramp_ports::capture::Capture;
+    use std::collections::BTreeSet;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -429,6 +458,43 @@ mod tests {
         assert!(text.contains("\nofframp_uptime_seconds 1.5\n"), "{text}");
         let head_alone = ask(&served(), &GET.replace("GET", "HEAD"));
         assert!(head_alone.ends_with("\r\n\r\n") && head_alone.starts_with("HTTP/1.1 200 OK"), "{head_alone}");
+    }
+
+    /// The names of all samples, by the text of a daemon without ports.
+    fn sample_names() -> BTreeSet<String> {
+        let text = ask(&served(), GET);
+        let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let samples = |(name, kind): (&str, &str)| match kind {
+            "counter" => vec![format!("{name}_total")],
+            "histogram" => ["bucket", "count", "sum"].map(|part| format!("{name}_{part}")).into(),
+            "info" => vec![format!("{name}_info")],
+            _ => vec![name.to_owned()],
+        };
+        kinds.flat_map(samples).collect()
+    }
+
+    #[test]
+    fn the_board_and_the_page_name_metrics_that_there_are() {
+        let board: serde_json::Value = serde_json::from_str(include_str!("../../../../dist/grafana.json")).unwrap();
+        let panels = board["panels"].as_array().unwrap();
+        let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+        let asked: Vec<&str> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
+        assert!(asked.len() > 15, "{asked:?}");
+        let (known, page) = (sample_names(), include_str!("../../../../docs/metrics.md"));
+        let alerts = page.split("## What should I alert on?").nth(1).unwrap();
+        for text in asked.into_iter().chain([alerts, board["templating"].to_string().as_str()]) {
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let mut names = words.filter(|word| word.starts_with("offramp_")).peekable();
+            assert!(names.peek().is_some(), "{text}");
+            names.for_each(|name| assert!(known.contains(name), "{name} in {text}: there is none"));
+        }
+        // What the page lists, but for names that it writes in short.
+        let listed =
+            page.split('`').filter(|name| name.starts_with("offramp_") && !name.contains(['{', '>', '=', '*']));
+        listed.for_each(|name| {
+            let name = if known.contains(name) { name.to_owned() } else { format!("{name}_bucket") };
+            assert!(known.contains(&name), "docs/metrics.md: {name}");
+        });
     }
 
     #[test]

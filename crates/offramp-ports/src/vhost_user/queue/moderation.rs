@@ -51,6 +51,8 @@ pub(super) struct CallModeration {
     unwanted: Tally,
     /// Frames that were published since the last notification, wanted or not.
     since_call: u64,
+    /// How long the oldest frame had waited for the last notification, nanoseconds, until somebody asks.
+    waited_ns: Option<u64>,
 }
 
 impl Default for CallModeration {
@@ -61,6 +63,7 @@ impl Default for CallModeration {
             wanted: Tally::default(),
             unwanted: Tally::default(),
             since_call: 0,
+            waited_ns: None,
         }
     }
 }
@@ -96,11 +99,17 @@ impl CallModeration {
     /// counts from here.
     pub fn notified(&mut self, now_ns: Option<u64>) {
         self.since_call = 0;
+        self.waited_ns = now_ns.map(|now_ns| self.moderator.waited_ns(now_ns));
         match now_ns {
             Some(now_ns) => self.moderator.fired(now_ns),
             None => self.moderator.seen(),
         };
         self.wanted = Tally::default();
+    }
+
+    /// How long the oldest frame had waited for the last notification, nanoseconds; once.
+    pub fn take_waited_ns(&mut self) -> Option<u64> {
+        self.waited_ns.take()
     }
 
     /// The guest polls, and sees all that was deferred.
