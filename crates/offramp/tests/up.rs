@@ -9,8 +9,9 @@ use nix::sys::signal::Signal;
 use offramp_ports::sys::{NetNs, link};
 use offramp_testkit::process::StoppedThread;
 use offramp_testkit::{Guest, VnetHeader};
+use serde_json::Value;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
@@ -882,6 +883,48 @@ fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_mea
     bed.until(|| stalled(0).is_null());
     heartbeat();
     bed.carry_tcp();
+}
+
+/// What `monitor` says from now on.
+fn events(bed: &Bed) -> impl FnMut() -> Value {
+    let mut stream = UnixStream::connect(bed.control()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    stream.write_all(b"{\"version\":1,\"request\":\"monitor\"}\n").unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "{\"version\":1,\"monitoring\":{}}");
+    move || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap()["event"].take()
+}
+
+#[test]
+fn monitor_says_which_thread_stands_still_and_that_it_goes_on() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let bed = Bed::start("monitor-stalled", "");
+    let mut next = events(&bed);
+    let thread = bed.show()["ports"][0]["queues"][0]["thread"].as_i64().unwrap();
+    let stopped = StoppedThread::new(thread as i32).unwrap();
+    let stalled = next();
+    assert_eq!((&stalled["event"], &stalled["thread"]), (&"stalled".into(), &thread.into()), "{stalled}");
+    bed.until(|| bed.show()["ports"][0]["queues"][0]["stalled"].is_string());
+    let shown = bed.show()["ports"][0]["queues"][0]["stalled"].take();
+    assert_eq!(stalled["port"].as_str().unwrap_or_default(), shown.as_str().unwrap());
+    drop(stopped);
+    let resumed = next();
+    assert_eq!((&resumed["event"], &resumed["thread"]), (&"resumed".into(), &thread.into()), "{resumed}");
+}
+
+#[test]
+fn monitor_says_once_that_a_host_is_gone() {
+    let bed = Bed::start("monitor-gone", "");
+    let mut next = events(&bed);
+    for (side, port) in ["a", "b"].iter().enumerate() {
+        bed.host(side).run(|| link::delete(bed::INTERFACE).unwrap()).unwrap();
+        let gone = next();
+        assert_eq!((&gone["event"], &gone["port"]), (&"gone".into(), &Value::from(*port)), "{gone}");
+        let reason = format!("port \"{port}\", queue pair 0: the host is gone: closed (error number ");
+        assert!(gone["reason"].as_str().unwrap().starts_with(&reason), "{gone}");
+    }
 }
 
 #[test]
