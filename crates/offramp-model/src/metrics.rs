@@ -80,9 +80,6 @@ fn cpu_ns_per_byte(outcome: &Outcome) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Workload;
-    use crate::profile::Profile;
-    use crate::simulation::run;
 
     #[test]
     fn every_name_is_there_once_and_is_found() {
@@ -91,13 +88,5 @@ mod tests {
             assert_eq!(find(metric.name).map(|found| found.heading), Some(metric.heading));
         }
         assert!(find("speed").is_none());
-    }
-
-    #[test]
-    fn processor_time_per_byte_and_throughput_give_the_load() {
-        let profile = Profile::load("486-wd8003ep").unwrap().with("workload.time", "2s");
-        let outcome = run(&profile, Workload::TtcpReceive).unwrap();
-        let load = cpu_ns_per_byte(&outcome) * 1e-9 * outcome.bytes_per_second;
-        assert!((load * 100.0 - outcome.cpu_percent).abs() < 1e-6);
     }
 }

@@ -99,6 +99,12 @@ fn no_figure_that_is_called_predicted_hangs_on_a_number_that_was_fitted_to_it_or
     }
 }
 
+#[test]
+fn the_table_is_the_same_every_time_it_is_made() {
+    let make = || claims::text(&claims::check(claims::all(), |_| false, 0).unwrap());
+    assert_eq!(make(), make());
+}
+
 /// Set `OFFRAMP_BLESS=1` to write the table again; its change then shows in review.
 #[test]
 fn the_table_is_the_one_that_was_reviewed() {
