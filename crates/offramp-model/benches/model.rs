@@ -13,47 +13,21 @@ use offramp_model::config::Workload;
 use offramp_model::profile::Profile;
 use offramp_model::simulation::run;
 use offramp_model::sweep::{Axis, Design, Journal, Sweep};
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 /// Events per second that one core should reach.
 const EVENTS_PER_SECOND_TARGET: f64 = 5e6;
-type Settings = &'static [(&'static str, &'static str)];
-/// Each a system, a workload, settings, and what it should reach. The last two forward a million of the smallest frames: in a poll
-/// loop that has more than it can, and in livelock.
-const CASES: [(&str, Workload, Settings, &str); 9] = [
-    ("486-wd8003ep", Workload::TtcpReceive, &[("workload.time", "2000s")], "2000 times real time"),
-    ("486-3c503", Workload::TtcpReceive, &[("workload.time", "2000s")], "2000 times real time"),
-    ("486-wd8003e", Workload::NfsRead, &[("workload.time", "2000s")], "2000 times real time"),
-    ("486-wd8013", Workload::NfsRead, &[("workload.time", "2000s")], "2000 times real time"),
-    ("p4-e1000-processor", Workload::TtcpSend, &[("workload.time", "10s")], "10 times real time"),
-    ("p4-e1000-processor", Workload::TtcpReceive, &[("workload.time", "10s")], "10 times real time"),
-    ("p4-e1000-pci", Workload::TtcpBoth, &[("workload.time", "10s")], "10 times real time"),
-    (
-        "server-82599",
-        Workload::Forward,
-        &[
-            ("host.poll_budget", "64"),
-            ("adapter.moderation", "off"),
-            ("workload.request_rate", "4000000"),
-            ("workload.warmup", "0s"),
-            ("workload.time", "250ms"),
-        ],
-        "2 s",
-    ),
-    (
-        "pentium3-e1000",
-        Workload::Forward,
-        &[
-            ("host.receive", "interrupt"),
-            ("adapter.moderation", "off"),
-            ("workload.request_rate", "80000"),
-            ("workload.warmup", "0s"),
-            ("workload.time", "12.5s"),
-        ],
-        "2 s",
-    ),
-];
+/// What is run: a system, a workload, settings, and what it should reach.
+#[derive(Deserialize)]
+struct Case {
+    system: String,
+    workload: Workload,
+    set: BTreeMap<String, String>,
+    target: String,
+}
 /// The best of this number of runs is shown: what others do on the machine can only make a run slower.
 const RUNS: usize = 5;
 
@@ -80,9 +54,10 @@ fn main() {
 
 fn speed() {
     println!("target: {EVENTS_PER_SECOND_TARGET:.0} events/s, and as each line says");
-    for (name, workload, settings, target) in CASES {
-        let mut profile = Profile::load(name).expect("a profile that comes with offramp");
-        profile.set_all(settings.iter().copied()).expect("parameters that there are");
+    let mut cases: BTreeMap<String, Vec<Case>> = toml::from_str(include_str!("cases.toml")).expect("cases");
+    for Case { system, workload, set, target } in cases.remove("cases").expect("cases") {
+        let mut profile = Profile::load(&system).expect("a profile that comes with offramp");
+        profile.set_all(set).expect("parameters that there are");
         let times = (0..RUNS).map(|_| {
             let began = Instant::now();
             let outcome = run(&profile, workload).expect("a run");
@@ -90,7 +65,7 @@ fn speed() {
         });
         let (best_s, outcome) = times.min_by(|a, b| a.0.total_cmp(&b.0)).expect("several runs");
         println!(
-            "{name:18} {:12} {:>6.1} million events/s, {best_s:>6.2} s, {:>6.0} times real time; target: {target}",
+            "{system:18} {:12} {:>6.1} million events/s, {best_s:>6.2} s, {:>6.0} times real time; target: {target}",
             workload.name(),
             outcome.events as f64 / best_s / 1e6,
             outcome.seconds / best_s

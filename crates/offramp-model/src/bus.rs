@@ -8,7 +8,7 @@ use crate::time::Span;
 use pci::{Command, Pci};
 use pcie::Pcie;
 use pcix::PciX;
-use std::str::FromStr;
+use serde::Deserialize;
 
 /// Parts of a million: the unit of ratios.
 pub const PPM: u64 = 1_000_000;
@@ -54,7 +54,10 @@ pub enum Bus {
 }
 
 /// What a bus master does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[derive(strum::EnumString, strum::VariantArray, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = no_transfers)]
 pub enum Transfers {
     /// Reads alone.
     Read,
@@ -64,18 +67,8 @@ pub enum Transfers {
     Both,
 }
 
-impl Transfers {
-    /// Every kind, with its name.
-    pub const NAMES: [(&'static str, Self); 3] = [("read", Self::Read), ("write", Self::Write), ("both", Self::Both)];
-}
-
-impl FromStr for Transfers {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Self::NAMES.iter().find(|(of, _)| *of == name);
-        found.map(|(_, transfers)| *transfers).ok_or("use one of: read, write, both")
-    }
+fn no_transfers(_: &str) -> String {
+    "use one of: read, write, both".to_owned()
 }
 
 impl Bus {

@@ -245,20 +245,13 @@ fn numbers(cases: &[Case], tag: Tag) -> Vec<FittedNumber> {
     found.into_values().collect()
 }
 
-macro_rules! embedded {
-    ($($id:literal),* $(,)?) => {
-        &[$((concat!("cases/", $id, ".toml"), include_str!(concat!("../cases/", $id, ".toml"))),)*]
-    };
-}
-
 /// The claims, in the order of their numbers.
-#[rustfmt::skip]
-static EMBEDDED: &[(&str, &str)] = embedded![
+static EMBEDDED: &[(&str, &str)] = embedded! { "cases", "toml":
     "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "M11", "M12", "M13", "M14", "M15", "M16", "M17", "M18", "M19", "M20", "M21",
     "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11", "R12",
     "H1", "H2", "H3", "H4", "H5", "H6", "H7",
     "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17", "I18", "I19", "I20",
-];
+};
 
 /// Every claim that comes with offramp, in the order of their numbers.
 ///

@@ -10,7 +10,7 @@ use crate::link::LinkConfig;
 use crate::profile::quantity::Dimension;
 use crate::profile::{Profile, schema};
 use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig};
-use crate::time::{PICOSECONDS_PER_MICROSECOND, PICOSECONDS_PER_NANOSECOND, Span};
+use crate::time::{PICOSECONDS_PER_MICROSECOND, Span};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
 use offramp_impair::OutOfRange;
 use offramp_impair::memory::{MemoryConfig, OverflowPolicy, ReceiveMemory};
@@ -19,20 +19,9 @@ use serde::de::DeserializeOwned;
 use strum::{EnumMessage, VariantArray};
 
 /// What is sent.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    strum::EnumString,
-    strum::EnumMessage,
-    strum::VariantArray,
-    strum::IntoStaticStr,
-    Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::EnumString, strum::EnumMessage, strum::VariantArray, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Workload {
     #[default]
@@ -408,12 +397,9 @@ impl Config {
     /// When the adapter's memory is none.
     pub fn new(profile: &Profile, workload: Workload) -> Result<Self, OutOfRange> {
         let fields = Fields(profile);
-        let adapter = fields.adapter()?;
-        // What is encrypted is in protocols.
-        let crypt_bps = if workload.is_of_frames() { 0 } else { adapter.engine.crypt_bps };
         Ok(Self {
             host: fields.host(),
-            adapter: AdapterConfig { engine: EngineConfig { crypt_bps, ..adapter.engine }, ..adapter },
+            adapter: fields.adapter(workload)?,
             link: link(profile),
             peer: fields.peer(),
             workload: fields.workload(workload),
@@ -424,7 +410,7 @@ impl Config {
 /// The bus of a profile, and the command by which its adapter reads over PCI.
 pub fn bus(profile: &Profile) -> (Bus, Command) {
     let fields = Fields(profile);
-    (fields.bus(), fields.engine().read_command)
+    (fields.bus(), fields.section::<EngineConfig>("adapter").read_command)
 }
 
 /// The line of a profile.
@@ -514,16 +500,14 @@ impl Fields<'_> {
         }
     }
 
-    fn adapter(&self) -> Result<AdapterConfig, OutOfRange> {
-        let memory = MemoryConfig { policy: self.overflow(), ..self.memory()? };
-        memory.check()?;
+    fn adapter(&self, workload: Workload) -> Result<AdapterConfig, OutOfRange> {
         Ok(AdapterConfig {
             queues: self.0.value("adapter.queues"),
-            memory,
+            memory: self.memory()?,
             moderation: self.moderation(),
             completion_moderation: self.completion_moderation(),
             bus: self.bus(),
-            engine: self.engine(),
+            engine: self.engine(workload),
             coalesced_by: match self.0.word("adapter.coalesce") {
                 "on" => CoalescedBy::Adapter,
                 "host" => CoalescedBy::Host,
@@ -535,8 +519,9 @@ impl Fields<'_> {
         })
     }
 
-    fn engine(&self) -> EngineConfig {
-        let encrypts = self.0.word("adapter.ipsec") == "adapter";
+    fn engine(&self, workload: Workload) -> EngineConfig {
+        // What is encrypted is in protocols.
+        let encrypts = self.0.word("adapter.ipsec") == "adapter" && !workload.is_of_frames();
         EngineConfig {
             crypt_bps: if encrypts { self.0.value("adapter.crypt_rate") } else { 0 },
             encrypted_ppm: self.0.value("workload.encrypted"),
@@ -545,25 +530,25 @@ impl Fields<'_> {
     }
 
     fn memory(&self) -> Result<MemoryConfig, OutOfRange> {
-        if self.0.word("adapter.memory_kind") == "dp8390" {
-            return MemoryConfig::dp8390(self.0.value("adapter.memory") as usize);
-        }
-        Ok(MemoryConfig {
-            receive: ReceiveMemory::Unlimited,
-            receive_ring_entries: Some(self.0.value("adapter.receive_descriptors") as usize),
-            transmit_buffers: Some(self.0.value("adapter.transmit_descriptors") as usize),
-            policy: OverflowPolicy::Drop,
-        })
-    }
-
-    fn overflow(&self) -> OverflowPolicy {
-        match self.0.word("adapter.overflow") {
+        let size = |name| self.0.value(name) as usize;
+        let policy = match self.0.word("adapter.overflow") {
             "overrun" => OverflowPolicy::Overrun,
-            "stop-and-recover" => OverflowPolicy::StopAndRecover {
-                recover_ns: self.time("adapter.recover_time").0 / PICOSECONDS_PER_NANOSECOND,
-            },
+            "stop-and-recover" => {
+                OverflowPolicy::StopAndRecover { recover_ns: self.time("adapter.recover_time").whole_ns() }
+            }
             _ => OverflowPolicy::Drop,
-        }
+        };
+        let memory = match self.0.word("adapter.memory_kind") {
+            "dp8390" => MemoryConfig { policy, ..MemoryConfig::dp8390(size("adapter.memory"))? },
+            _ => MemoryConfig {
+                receive: ReceiveMemory::Unlimited,
+                receive_ring_entries: Some(size("adapter.receive_descriptors")),
+                transmit_buffers: Some(size("adapter.transmit_descriptors")),
+                policy,
+            },
+        };
+        memory.check()?;
+        Ok(memory)
     }
 
     fn moderation(&self) -> ModerationConfig {
@@ -571,10 +556,7 @@ impl Fields<'_> {
             "fixed-gap" => {
                 Policy::FixedGap { max_interrupts_per_second: self.0.value("adapter.interrupt_rate") as u32 }
             }
-            "coalescing" => Policy::Coalescing(Coalescing {
-                max_usecs: (self.time("adapter.interrupt_wait").0 / PICOSECONDS_PER_MICROSECOND) as u32,
-                max_packets: self.0.value("adapter.interrupt_frames") as u32,
-            }),
+            "coalescing" => self.coalescing("adapter.interrupt_wait", "adapter.interrupt_frames"),
             "e1000" => Policy::E1000(E1000Mode::default()),
             "net-dim" => Policy::NetDim(DimProfiles::default()),
             "area" => Policy::Area(AreaConfig::default()),
@@ -587,34 +569,30 @@ impl Fields<'_> {
     fn completion_moderation(&self) -> Option<ModerationConfig> {
         let policy = match self.0.word("adapter.transmit_moderation") {
             "off" => Policy::Off,
-            "coalescing" => Policy::Coalescing(Coalescing {
-                max_usecs: (self.time("adapter.transmit_wait").0 / PICOSECONDS_PER_MICROSECOND) as u32,
-                max_packets: self.0.value("adapter.transmit_frames") as u32,
-            }),
+            "coalescing" => self.coalescing("adapter.transmit_wait", "adapter.transmit_frames"),
             _ => return None,
         };
         Some(ModerationConfig { policy, ..ModerationConfig::default() })
     }
 
-    fn bus(&self) -> Bus {
-        let access = self.0.word("adapter.access");
-        if self.0.word("bus.kind") != "isa" {
-            return self.master();
-        }
-        // Memory needs no recovery between two accesses.
-        let recovery_cycles = if access == "port" { self.0.value("adapter.recovery_cycles") } else { 0 };
-        Bus::Isa(IsaTransfers {
-            clock_hz: self.0.value("bus.clock"),
-            width: self.0.value("adapter.transfer_width"),
-            cycles: self.0.value("adapter.transfer_cycles"),
-            recovery_cycles,
-            contention_ppm: self.0.value("adapter.contention"),
-        })
+    fn coalescing(&self, wait: &str, frames: &str) -> Policy {
+        let max_usecs = (self.time(wait).0 / PICOSECONDS_PER_MICROSECOND) as u32;
+        Policy::Coalescing(Coalescing { max_usecs, max_packets: self.0.value(frames) as u32 })
     }
 
-    /// What a bus master is master of.
-    fn master(&self) -> Bus {
+    fn bus(&self) -> Bus {
         match self.0.word("bus.kind") {
+            "isa" => Bus::Isa(IsaTransfers {
+                clock_hz: self.0.value("bus.clock"),
+                width: self.0.value("adapter.transfer_width"),
+                cycles: self.0.value("adapter.transfer_cycles"),
+                // Memory needs no recovery between two accesses.
+                recovery_cycles: match self.0.word("adapter.access") {
+                    "port" => self.0.value("adapter.recovery_cycles"),
+                    _ => 0,
+                },
+                contention_ppm: self.0.value("adapter.contention"),
+            }),
             "pci" => Bus::Pci(Pci {
                 clock_hz: self.0.value("bus.clock"),
                 width: self.0.value("bus.width"),
@@ -718,6 +696,7 @@ mod tests {
     use super::*;
     use crate::profile::schema::{self, KEYS};
     use crate::simulation::run;
+    use std::collections::BTreeMap;
 
     #[test]
     fn a_run_uses_each_time_of_the_processor_scaled_and_nothing_else() {
@@ -739,6 +718,10 @@ mod tests {
         let base = base.with("workload.warmup", "5ms").with("workload.rate", "20Mbit/s");
         let base = base.with("host.crypt_time", "5ns/byte").with("host.rpc_time", "5us");
         let base = base.with("workload.request_size", "4000byte").with("workload.arrivals", "poisson");
+        let others = "rpc_issue=round role=client frame_size=128byte frame_mix=imix direction=from-host arrivals=bursts \
+                      service=exponential request_rate=20000 response_size=100byte encrypted=50% tcp_options=12byte \
+                      flows=3 rpc_outstanding=3 rate=30Mbit/s read_size=1KiB";
+        let others: BTreeMap<_, _> = others.split(' ').filter_map(|of| of.split_once('=')).collect();
         let mut wrong = Vec::new();
         for (name, workload) in Workload::names() {
             let plain = run(&base, workload).unwrap();
@@ -747,24 +730,9 @@ mod tests {
                 if ["warmup", "time", "seed", "rpc_timer", "outstanding", "burst"].contains(&own) {
                     continue;
                 }
-                let other = match own {
-                    "rpc_issue" => "round".to_owned(),
-                    "role" => "client".to_owned(),
-                    "frame_size" => "128byte".to_owned(),
-                    "frame_mix" => "imix".to_owned(),
-                    "direction" => "from-host".to_owned(),
-                    "arrivals" => "bursts".to_owned(),
-                    "service" => "exponential".to_owned(),
-                    "request_rate" => "20000".to_owned(),
-                    "response_size" => "100byte".to_owned(),
-                    "encrypted" => "50%".to_owned(),
-                    "tcp_options" => "12byte".to_owned(),
-                    "flows" | "rpc_outstanding" => "3".to_owned(),
-                    "rate" => "30Mbit/s".to_owned(),
-                    "read_size" => "1KiB".to_owned(),
-                    _ => format!("{}byte", base.value(key) / 2),
-                };
-                let outcome = run(&base.clone().with(key, &other), workload).unwrap();
+                let half = format!("{}byte", base.value(key) / 2);
+                let other = others.get(own).copied().unwrap_or(&half);
+                let outcome = run(&base.clone().with(key, other), workload).unwrap();
                 if (outcome != plain) != workload.parameters().contains(&key) {
                     wrong.push(format!("{name} {key}={other}"));
                 }

@@ -82,11 +82,8 @@ pub fn explain(outcome: &Outcome) -> Explanation {
     let loads = outcome.processor_loads.iter().filter(|_| outcome.processors > 1);
     let processors = loads.map(|of| work(&of.activities, all_us * (1.0 - of.busy_percent / 100.0))).collect();
     let [to_host, from_host] = outcome.counts.bus_busy.map(Span::as_us);
-    let bus = if to_host + from_host > 0.0 {
-        vec![part("moving to the host", to_host), part("moving from the host", from_host)]
-    } else {
-        Vec::new()
-    };
+    let bus = [part("moving to the host", to_host), part("moving from the host", from_host)];
+    let bus = bus.into_iter().filter(|_| to_host + from_host > 0.0).collect();
     Explanation {
         us_between_frames: all_us / frames,
         line,

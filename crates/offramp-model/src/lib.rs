@@ -24,6 +24,16 @@
 
 #![forbid(unsafe_code)]
 
+/// Files of a directory of this crate: the path of each, and its text.
+macro_rules! embedded {
+    ($directory:literal, $extension:literal: $($name:literal),* $(,)?) => {
+        &[$((
+            concat!($directory, "/", $name, ".", $extension),
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $directory, "/", $name, ".", $extension)),
+        ),)*]
+    };
+}
+
 pub mod bus;
 pub mod claims;
 pub mod compare;

@@ -299,22 +299,21 @@ mod tests {
 
     #[test]
     fn two_that_wait_for_the_same_frame_to_end_collide_and_one_that_waits_alone_does_not() {
-        let mut link = Link::new(ethernet10(Span::us(5)));
-        let begin = link.ask(0, at(100));
-        let Action::Start { ends, other: None } = begins(&mut link, begin) else { panic!("it is alone") };
-        let waits = link.ask(1, at(150));
-        assert_eq!(waits.at, ends + Span::us(5) + link.config.gap(), "as soon as it has heard nothing for a gap");
-        link.sent(0, ends);
-        let again = link.ask(0, ends + link.config.gap());
-        assert!(matches!(begins(&mut link, again), Action::Start { other: None, .. }));
-        assert!(matches!(begins(&mut link, waits), Action::Collision { .. }));
-
-        let mut link = Link::new(ethernet10(Span::us(5)));
-        let begin = link.ask(0, at(100));
-        let Action::Start { ends, .. } = begins(&mut link, begin) else { panic!("it is alone") };
-        let waits = link.ask(1, at(150));
-        link.sent(0, ends);
-        assert!(matches!(begins(&mut link, waits), Action::Start { .. }));
+        for is_alone in [false, true] {
+            let mut link = Link::new(ethernet10(Span::us(5)));
+            let begin = link.ask(0, at(100));
+            let Action::Start { ends, other: None } = begins(&mut link, begin) else { panic!("it is alone") };
+            let waits = link.ask(1, at(150));
+            assert_eq!(waits.at, ends + Span::us(5) + link.config.gap(), "as soon as it has heard nothing for a gap");
+            link.sent(0, ends);
+            if !is_alone {
+                let again = link.ask(0, ends + link.config.gap());
+                assert!(matches!(begins(&mut link, again), Action::Start { other: None, .. }));
+            }
+            let met = begins(&mut link, waits);
+            assert_eq!(matches!(met, Action::Start { .. }), is_alone);
+            assert_eq!(matches!(met, Action::Collision { .. }), !is_alone);
+        }
     }
 
     #[test]

@@ -28,7 +28,10 @@ pub fn map<T: Sync, R: Send>(
         for _ in 0..threads.get().min(items.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);
             scope.spawn(move || {
-                while let Some((at, item)) = take(items, next) {
+                loop {
+                    // Each number is given out once; no other memory hangs on it. It grows by one per thread past the end at most.
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(at) else { return };
                     if sender.send((at, work(item))).is_err() {
                         return;
                     }
@@ -46,12 +49,6 @@ pub fn map<T: Sync, R: Send>(
     results
 }
 
-fn take<'a, T>(items: &'a [T], next: &AtomicUsize) -> Option<(usize, &'a T)> {
-    // Each number is given out once; no other memory hangs on it. It grows by one per thread past the end at most.
-    let at = next.fetch_add(1, Ordering::Relaxed);
-    items.get(at).map(|item| (at, item))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,15 +62,11 @@ mod tests {
         let items: Vec<u64> = (0..500).collect();
         for threads in [1, 2, 7] {
             let mut reported = Vec::new();
-            let results = map(
-                &items,
-                count(threads),
-                |item| item * item,
-                |at, _| {
-                    reported.push(at);
-                    true
-                },
-            );
+            let report = |at, _: &u64| {
+                reported.push(at);
+                true
+            };
+            let results = map(&items, count(threads), |item| item * item, report);
             let squares: Vec<_> = items.iter().map(|item| Some(item * item)).collect();
             assert_eq!(results, squares);
             reported.sort_unstable();

@@ -121,7 +121,7 @@ struct RawProfile {
 }
 
 /// A system with all its parts: a value for every parameter.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// Name, or path of its file.
     pub name: String,
@@ -155,8 +155,7 @@ impl Profile {
     /// # Errors
     /// When it or one of its parts is not there or wrong: the file, the key, the reason.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
-        let mut profile =
-            Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
+        let mut profile = Self { name: name.to_owned(), ..Self::default() };
         profile.add(SYSTEM, name, Path::new(""), &mut Vec::new())?;
         profile.check_parts()?;
         profile.add_defaults();
@@ -169,8 +168,7 @@ impl Profile {
     /// # Errors
     /// As [`Self::load`].
     pub fn load_bus(name: &str) -> Result<Self, ProfileError> {
-        let mut profile =
-            Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
+        let mut profile = Self { name: name.to_owned(), ..Self::default() };
         profile.add("bus", name, Path::new(""), &mut Vec::new())?;
         profile.add_defaults();
         if profile.word("bus.kind") != "isa" {
@@ -264,10 +262,8 @@ impl Profile {
         for key in KEYS.iter() {
             self.values.entry(key.name).or_insert_with(|| Quantity {
                 value: key.parse(key.default).unwrap_or(key.min),
-                interval: None,
-                tag: Tag::Assumed,
                 source: "the default where a profile says nothing".to_owned(),
-                fitted_to: Vec::new(),
+                ..Quantity::default()
             });
         }
     }
@@ -442,8 +438,7 @@ fn parsed(key: &Key, text: &str) -> Result<(u64, Option<[u64; 2]>), String> {
 }
 
 fn set_for_this_run(value: u64) -> Quantity {
-    let source = "set for this run".to_owned();
-    Quantity { value, interval: None, tag: Tag::Set, source, fitted_to: Vec::new() }
+    Quantity { value, tag: Tag::Set, source: "set for this run".to_owned(), ..Quantity::default() }
 }
 
 fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity, ProfileError> {
@@ -516,4 +511,4 @@ pub(crate) fn key_error(file: &str, key: &str, why: String) -> ProfileError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,6 +10,8 @@ use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxM
 use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
 
 const IPV4_HEADER_LEN: usize = 20;
+/// Offset of the UDP or TCP header in a frame.
+const TRANSPORT_AT: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
 /// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM_AT: u16 = 6;
 /// Payload of a fragment at an MTU of 1500, a multiple of 8 (RFC 791).
@@ -35,7 +37,7 @@ fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
 
 /// The lengths of the frames into which the adapter's own segmenter divides one.
 fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
-    let mut segmenter = segmenter(frame)?;
+    let mut segmenter = Segmenter::new(frame, &SegmentPolicy::default())?;
     let frames = 0..segmenter.frames_left();
     let next = |_| {
         let len = segmenter.next_len() as u64;
@@ -45,31 +47,24 @@ fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
     Ok(frames.map(next).collect())
 }
 
-/// The adapter's own segmenter.
-fn segmenter(frame: &Frame<'_>) -> Result<Segmenter, Refused> {
-    Segmenter::new(frame, &SegmentPolicy::default())
-}
-
 /// A datagram that is to be segmented into fragments if it is longer than one.
 fn udp_frame(bytes: &mut [u8]) -> Frame<'_> {
-    let transport_start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
-    let datagram_len = bytes.len() - ETHERNET_HEADER_LEN - IPV4_HEADER_LEN;
+    let datagram_len = bytes.len() - TRANSPORT_AT;
     let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
-    let meta = TxMeta {
-        checksum: Some(PartialChecksum { start: transport_start, offset: UDP_CHECKSUM_AT }),
-        segmentation: (datagram_len > usize::from(FRAGMENT_PAYLOAD_LEN)).then_some(segmentation),
-    };
-    Frame::new(bytes, meta)
+    let is_one = datagram_len <= usize::from(FRAGMENT_PAYLOAD_LEN);
+    handed_down(bytes, UDP_CHECKSUM_AT, (!is_one).then_some(segmentation))
 }
 
-/// An Ethernet frame with a UDP datagram of that length, headers and all.
+/// A frame whose checksum, and segmentation if there is one, its host leaves to the adapter.
+fn handed_down(bytes: &mut [u8], offset: u16, segmentation: Option<Segmentation>) -> Frame<'_> {
+    let checksum = Some(PartialChecksum { start: TRANSPORT_AT as u16, offset });
+    Frame::new(bytes, TxMeta { checksum, segmentation })
+}
+
+/// An Ethernet frame with a UDP datagram of that length, headers and all, between no ports.
 fn datagram(datagram_len: usize) -> Vec<u8> {
-    const NFS_PORT: u16 = 2049;
     let mut frame = ipv4_frame(PROTOCOL_UDP, datagram_len);
-    let udp = &mut frame[ETHERNET_HEADER_LEN + IPV4_HEADER_LEN..];
-    udp[0..2].copy_from_slice(&NFS_PORT.to_be_bytes());
-    udp[2..4].copy_from_slice(&NFS_PORT.to_be_bytes());
-    udp[4..6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
+    frame[TRANSPORT_AT + 4..TRANSPORT_AT + 6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
     frame
 }
 
@@ -100,11 +95,10 @@ pub(crate) struct Endpoint {
 /// Writes who sends to whom into a frame with IPv4 and TCP or UDP, whose ports are in the same place.
 fn address(frame: &mut [u8], from: Endpoint, to: Endpoint) {
     const ADDRESSES_AT: usize = ETHERNET_HEADER_LEN + 12;
-    const PORTS_AT: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
     frame[ADDRESSES_AT..ADDRESSES_AT + 4].copy_from_slice(&from.address);
     frame[ADDRESSES_AT + 4..ADDRESSES_AT + 8].copy_from_slice(&to.address);
-    frame[PORTS_AT..PORTS_AT + 2].copy_from_slice(&from.port.to_be_bytes());
-    frame[PORTS_AT + 2..PORTS_AT + 4].copy_from_slice(&to.port.to_be_bytes());
+    frame[TRANSPORT_AT..TRANSPORT_AT + 2].copy_from_slice(&from.port.to_be_bytes());
+    frame[TRANSPORT_AT + 2..TRANSPORT_AT + 4].copy_from_slice(&to.port.to_be_bytes());
 }
 
 /// A frame with nothing but headers of a TCP connection.
@@ -122,7 +116,7 @@ pub(crate) fn first_reply_frame(size: usize, from: Endpoint, to: Endpoint) -> Re
     let mut reply = datagram(UDP_HEADER_LEN + REPLY_HEADER_LEN + size);
     address(&mut reply, from, to);
     let reply = udp_frame(&mut reply);
-    let mut segmenter = segmenter(&reply)?;
+    let mut segmenter = Segmenter::new(&reply, &SegmentPolicy::default())?;
     let mut first = vec![0; segmenter.next_len()];
     segmenter.write_next(&reply, &mut first);
     Ok(first)
@@ -130,14 +124,14 @@ pub(crate) fn first_reply_frame(size: usize, from: Endpoint, to: Endpoint) -> Re
 
 const TCP_HEADER_LEN: usize = 20;
 /// Bytes of all headers of a large send.
-const TCP_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_LEN;
+const TCP_HEADERS_LEN: usize = TRANSPORT_AT + TCP_HEADER_LEN;
 
 /// An Ethernet frame with this number of bytes of a TCP stream, from the byte `sequence` on, as a host hands it down.
 fn large_send(sequence: u64, len: u64) -> Vec<u8> {
     const DATA_OFFSET_WORDS: u8 = 0x50;
     const ACK: u8 = 0x10;
     let mut frame = ipv4_frame(PROTOCOL_TCP, TCP_HEADER_LEN + len as usize);
-    let tcp = &mut frame[ETHERNET_HEADER_LEN + IPV4_HEADER_LEN..];
+    let tcp = &mut frame[TRANSPORT_AT..];
     tcp[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
     tcp[12] = DATA_OFFSET_WORDS;
     tcp[13] = ACK;
@@ -147,14 +141,10 @@ fn large_send(sequence: u64, len: u64) -> Vec<u8> {
 /// A large send that is to be segmented if it is longer than one segment.
 fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
     const TCP_CHECKSUM_AT: u16 = 16;
-    let start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
     let size = u16::try_from(mss).unwrap_or(u16::MAX);
     let is_one = (bytes.len() - TCP_HEADERS_LEN) as u64 <= mss;
-    let meta = TxMeta {
-        checksum: Some(PartialChecksum { start, offset: TCP_CHECKSUM_AT }),
-        segmentation: (!is_one).then_some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false }),
-    };
-    Frame::new(bytes, meta)
+    let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false };
+    handed_down(bytes, TCP_CHECKSUM_AT, (!is_one).then_some(segmentation))
 }
 
 /// The payloads of the segments of a large send of `len` bytes.
@@ -179,7 +169,7 @@ pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
         send[id..id + 2].copy_from_slice(&(frames.len() as u16).to_be_bytes());
         sum_headers(&mut send);
         let send = tcp_super_frame(&mut send, mss);
-        let mut segmenter = segmenter(&send).unwrap();
+        let mut segmenter = Segmenter::new(&send, &SegmentPolicy::default()).unwrap();
         while segmenter.frames_left() > 0 {
             let mut frame = vec![0; segmenter.next_len()];
             segmenter.write_next(&send, &mut frame);

@@ -386,8 +386,7 @@ mod tests {
     #[test]
     fn a_number_that_was_measured_is_varied_over_its_interval_unless_a_share_is_wanted() {
         let (key, other) = (crate::profile::schema::find("host.wake_time").unwrap(), [0, 4_000_000]);
-        let (tag, source) = (Tag::Measured, "a test".to_owned());
-        let quantity = Quantity { value: 1_000_000, interval: Some(other), tag, source, fitted_to: Vec::new() };
+        let quantity = Quantity { value: 1_000_000, interval: Some(other), tag: Tag::Measured, ..Quantity::default() };
         let over = |quantity: &Quantity, ranges| {
             let factor = Factor::new(key, quantity, ranges);
             [0.0, 0.5, 1.0].map(|place| factor.at(place))

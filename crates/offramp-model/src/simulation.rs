@@ -11,7 +11,6 @@
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
 //! | `simulation/exchange.rs` | requests, responses, datagrams and raw frames, and where they wait |
-//! | `simulation/frames.rs` | raw frames: what their sender has no time for, and how they are forwarded |
 //! | `simulation/latency.rs` | what they say of a run |
 //! | `simulation/peer.rs` | the other machine |
 //! | `simulation/outcome.rs` | what is counted |
@@ -19,7 +18,6 @@
 mod dma;
 mod driver;
 mod exchange;
-mod frames;
 mod host;
 mod latency;
 mod line;
@@ -32,7 +30,7 @@ mod steering;
 pub use latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
 pub use outcome::{Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
-use crate::config::{Config, Placement, SendConfig, Workload};
+use crate::config::{Config, Placement, Workload};
 use crate::cpu::{Completion, Cpu, Priority};
 use crate::events::EventQueue;
 use crate::link::{Begin, Link, STATIONS, Station};
@@ -267,7 +265,7 @@ enum Owner {
 }
 
 /// A TCP connection with data in one direction.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Flow {
     /// From the peer to the host; else from the host to the peer.
     is_to_host: bool,
@@ -442,7 +440,7 @@ impl Simulation {
         }
         let parts = self.parts_now().since(&warm_parts);
         let latency = self.exchanges.as_mut().map(|of| of.outcome(end, self.config.workload.time));
-        Ok(Outcome::new(&self.config, &counts, &parts, self.handled, latency))
+        Ok(Outcome::new(&self.config, &counts, &parts, &self.steering, self.handled, latency))
     }
 
     fn handle(&mut self, event: Event) {
@@ -456,11 +454,12 @@ impl Simulation {
             Event::Sent { adapter, station, transmission } => self.on_sent(adapter, station, transmission),
             Event::Begin { adapter, begin } => self.on_begin(adapter, begin),
             Event::Left(frame) => self.on_left(frame),
-            Event::Arrive(station, frame) => self.on_arrive(station, frame),
+            Event::Arrive(HOST, frame) => self.on_host_frame(frame),
+            Event::Arrive(_, frame) => self.on_peer_frame(frame, self.now),
             Event::Moderation { queue } => self.on_moderation(queue),
             Event::PeerSends(frame) => self.send(PEER, frame),
             Event::PeerReplies { slot, number, attempt } => self.on_peer_replies(slot, number, attempt),
-            Event::PeerAck { flow, next, window } => self.on_peer_ack(flow, next, window),
+            Event::PeerAck { flow, next, window } => self.on_acknowledged(flow, next, window),
             Event::Write { flow } => self.on_write(flow),
             Event::NextDatagram => self.on_next_datagram(),
             Event::RequestDue { from_host } => self.on_request_due(from_host),
@@ -553,11 +552,6 @@ impl Simulation {
         usize::from(self.steering.is_forwarded(&frame.content))
     }
 
-    /// Whether an interrupt's processor has nothing to do.
-    fn finds_idle(&self, job: &Job) -> bool {
-        self.cpus[self.place(Priority::Interrupt, job)].jobs() == 0
-    }
-
     /// Work for the processor, charged to what it is for.
     fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
@@ -626,7 +620,7 @@ fn directions(config: &Config) -> Vec<bool> {
 impl Adapter {
     fn new(config: &Config) -> Self {
         Self {
-            dma: Dma::new(&config.adapter),
+            dma: Dma::default(),
             link: Link::new(config.link),
             stations: [StationState::new(config.adapter.gap), StationState::new(config.peer.gap)],
         }
@@ -634,22 +628,10 @@ impl Adapter {
 }
 
 impl Flow {
-    fn new(config: &Config, is_to_host: bool) -> Self {
-        let SendConfig { sender, .. } = config.host.send;
+    fn new(Config { host, peer, .. }: &Config, is_to_host: bool) -> Self {
         let (sender, policy) =
-            if is_to_host { (config.peer.sender, config.host.ack_policy) } else { (sender, config.peer.ack_policy) };
-        Self {
-            is_to_host,
-            sender: Sender::new(sender),
-            receiver: Receiver::new(policy),
-            process_works: false,
-            refused: 0,
-            timer_at: None,
-            ack_due: None,
-            ack_timer_runs: false,
-            written: 0,
-            write_at: None,
-        }
+            if is_to_host { (peer.sender, host.ack_policy) } else { (host.send.sender, peer.ack_policy) };
+        Self { is_to_host, sender: Sender::new(sender), receiver: Receiver::new(policy), ..Self::default() }
     }
 
     fn waiting(&self, at: usize) -> String {

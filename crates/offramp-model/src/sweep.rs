@@ -134,20 +134,14 @@ impl Sweep {
 
     fn grid(&self) -> Result<Vec<Vec<u64>>, SweepError> {
         let values = self.axes.iter().map(Axis::listed).collect::<Result<Vec<_>, _>>()?;
-        let count = values.iter().try_fold(1usize, |count, values| count.checked_mul(values.len()));
-        let count = allowed(count)?;
-        let at = |mut point: usize| -> Vec<u64> {
-            // The last axis changes fastest.
-            let places = values.iter().rev().map(|values| {
-                let value = values[point % values.len()];
-                point /= values.len();
-                value
-            });
-            let mut reversed: Vec<u64> = places.collect();
-            reversed.reverse();
-            reversed
-        };
-        Ok((0..count).map(at).collect())
+        allowed(values.iter().try_fold(1usize, |count, values| count.checked_mul(values.len())))?;
+        let mut points = vec![Vec::new()];
+        // The last axis changes fastest.
+        for values in values {
+            let with = |point: &Vec<u64>| values.iter().map(|value| [point.as_slice(), &[*value]].concat()).collect();
+            points = points.iter().flat_map(|point| -> Vec<Vec<u64>> { with(point) }).collect();
+        }
+        Ok(points)
     }
 
     fn latin(&self, points: usize, seed: u64) -> Result<Vec<Vec<u64>>, SweepError> {

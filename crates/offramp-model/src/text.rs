@@ -5,11 +5,9 @@ use crate::uncertainty::intervals;
 use minijinja::{Environment, Value};
 use std::sync::LazyLock;
 
-macro_rules! embedded {
-    ($($name:literal),* $(,)?) => {
-        [$((concat!($name, ".txt"), include_str!(concat!("../texts/", $name, ".txt"))),)*]
-    };
-}
+static TEXTS: &[(&str, &str)] = embedded! { "texts", "txt":
+    "claims", "compare", "explain", "latency", "outcome", "run", "sensitivity", "uncertainty",
+};
 
 static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::new();
@@ -26,9 +24,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.add_filter("last_16", |name: String| -> String {
         name.chars().skip(name.chars().count().saturating_sub(16)).collect()
     });
-    for (name, text) in
-        embedded!["claims", "compare", "explain", "latency", "outcome", "run", "sensitivity", "uncertainty"]
-    {
+    for (name, text) in TEXTS {
         environment.add_template(name, text).unwrap_or_else(|error| panic!("{error:#}"));
     }
     environment
@@ -39,6 +35,6 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
 /// # Panics
 /// Never: the templates are part of the program, and tests fill them.
 pub(crate) fn render(template: &str, values: Value) -> String {
-    let template = TEMPLATES.get_template(template).unwrap_or_else(|error| panic!("{error:#}"));
+    let template = TEMPLATES.get_template(&format!("texts/{template}")).unwrap_or_else(|error| panic!("{error:#}"));
     template.render(values).unwrap_or_else(|error| panic!("{error:#}"))
 }

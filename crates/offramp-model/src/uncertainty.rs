@@ -127,12 +127,8 @@ impl Samples {
             let values = rows.iter().filter_map(|row| row.result.as_ref().ok()).map(|values| values[at]);
             // A figure that a workload does not have is no number, and stays so.
             let [low, high] = values.fold([nominal; 2], |[low, high], value| [low.min(value), high.max(value)]);
-            (low < high).then_some(Figure {
-                name: metric.name,
-                heading: metric.heading,
-                nominal,
-                interval: [low, high],
-            })
+            let (name, heading, interval) = (metric.name, metric.heading, [low, high]);
+            (low < high).then_some(Figure { name, heading, nominal, interval })
         };
         let failures: Vec<_> = rows.iter().filter_map(|row| row.result.as_ref().err()).collect();
         Spread {

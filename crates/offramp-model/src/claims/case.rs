@@ -63,12 +63,10 @@ pub(super) struct RunSpec {
 }
 
 /// What one row compares.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RowSpec {
-    #[serde(default)]
     pub(super) part: String,
-    #[serde(default)]
     pub(super) kind: Kind,
     /// The figure that the row is about.
     pub(super) metric: Option<String>,
@@ -81,7 +79,6 @@ pub(super) struct RowSpec {
     /// A condition.
     pub(super) holds: Option<String>,
     pub(super) target: Option<String>,
-    #[serde(default)]
     pub(super) assumed: String,
 }
 
@@ -233,16 +230,20 @@ pub(super) enum Variation {
 impl Variation {
     /// A profile varied, and how; `None` where nothing changes.
     fn of(self, profile: &Profile) -> Option<(Profile, String)> {
+        let mut varied = profile.clone();
         match self {
             Self::None => None,
-            Self::Raised(key) => Some((raise(profile, key)?, key.name.to_owned())),
+            Self::Raised(key) => {
+                let value = profile.value(key.name);
+                let is_raised = value > 0 && varied.set_base_units([(key, raised(key, value))]).is_ok();
+                is_raised.then(|| (varied, key.name.to_owned()))
+            }
             Self::Sample(sample, samples) => {
                 let intervals: Vec<_> =
                     KEYS.iter().filter_map(|key| Some((key, profile.interval(key.name)?))).collect();
                 let at = |&(key, interval): &(&'static Key, _)| {
                     (key, between(key, interval, false, place(key, sample, samples)))
                 };
-                let mut varied = profile.clone();
                 let is_varied = !intervals.is_empty() && varied.set_base_units(intervals.iter().map(at)).is_ok();
                 is_varied.then(|| (varied, format!("sample {sample} of {samples}")))
             }
@@ -265,12 +266,6 @@ fn place(key: &Key, sample: usize, samples: usize) -> f64 {
 pub(super) fn raised(key: &Key, value: u64) -> u64 {
     let higher = value.saturating_add(value / 10);
     (higher - higher % key.step()).max(value.saturating_add(key.step()))
-}
-
-/// `None` where that is no value of this profile, or the profile has none.
-fn raise(profile: &Profile, key: &'static Key) -> Option<Profile> {
-    let (mut higher, value) = (profile.clone(), profile.value(key.name));
-    (value > 0 && higher.set_base_units([(key, raised(key, value))]).is_ok()).then_some(higher)
 }
 
 /// The first key of a row that does not go with the others.

@@ -5,7 +5,7 @@ use super::case::Settings;
 use crate::bus::Transfers;
 use crate::bus::pci::shared::{Master, PACKET_LEN, SHARED_33_32, SharedBus, WRITER};
 use crate::bus::pci::{Command, PCI_33_32};
-use crate::bus::pcie::measured::{self, E5, IOMMU_READS};
+use crate::bus::pcie::measured::{E5, TABLE};
 use crate::bus::pcie::payload_bps;
 use crate::config::{self, Config, Workload};
 use crate::profile::{Profile, schema};
@@ -19,7 +19,6 @@ use offramp_adapter::port::Arrival;
 use offramp_impair::memory::{Fate, Memory, MemoryConfig};
 use serde::Deserialize;
 
-const KIB: u64 = 1024;
 /// Clocks for which masters are run against each other.
 const CYCLES: u64 = 1_000_000;
 
@@ -60,11 +59,10 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("dma_gbps", dma_gbps);
     environment.add_function("pcie_bench", |transfers: &str| {
         let transfers: Transfers = transfers.parse().map_err(wrong)?;
-        let of = measured::measured().into_iter().find(|of| of.host == E5 && of.transfers == transfers);
-        Ok::<_, Error>(Value::from_serialize(of.map(|of| of.rates)))
+        let of = TABLE.curves.iter().find(|of| of.host == E5 && of.transfers == transfers);
+        Ok::<_, Error>(Value::from_serialize(of.map(|of| &of.rates)))
     });
-    environment
-        .add_function("pcie_bench_iommu", || Value::from_serialize(IOMMU_READS.map(|(len, gbps)| (len / KIB, gbps))));
+    environment.add_function("pcie_bench_iommu", || Value::from_serialize(&TABLE.iommu_reads));
     environment
 }
 

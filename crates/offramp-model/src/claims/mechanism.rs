@@ -188,27 +188,10 @@ impl Mechanism {
     }
 }
 
-macro_rules! embedded {
-    ($($name:literal),* $(,)?) => {
-        &[$((concat!("charts/", $name, ".toml"), include_str!(concat!("../../charts/", $name, ".toml"))),)*]
-    };
-}
-
-static EMBEDDED: &[(&str, &str)] = embedded![
-    "isa-clock",
-    "window",
-    "nfs",
-    "order",
-    "moderation",
-    "queues",
-    "pci-bursts",
-    "pci-shared",
-    "pcie",
-    "large-send",
-    "jumbo",
-    "checksum",
-    "ipsec",
-];
+static EMBEDDED: &[(&str, &str)] = embedded! { "charts", "toml":
+    "isa-clock", "window", "nfs", "order", "moderation", "queues", "pci-bursts", "pci-shared", "pcie", "large-send", "jumbo",
+    "checksum", "ipsec",
+};
 
 /// Every mechanism that comes with offramp.
 ///

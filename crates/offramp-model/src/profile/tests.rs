@@ -1,10 +1,10 @@
 use super::*;
 
 /// A directory with files that goes when it is dropped.
-struct Files(PathBuf);
+pub(crate) struct Files(pub(crate) PathBuf);
 
 impl Files {
-    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(name: &str, files: &[(&str, &str)]) -> Self {
         let directory = std::env::temp_dir().join(format!("offramp-model-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         for (file, text) in files {
@@ -13,7 +13,7 @@ impl Files {
         Self(directory)
     }
 
-    fn load(&self, file: &str) -> Result<Profile, ProfileError> {
+    pub(crate) fn load(&self, file: &str) -> Result<Profile, ProfileError> {
         Profile::load(self.0.join(file).to_str().unwrap())
     }
 
@@ -29,7 +29,7 @@ impl Drop for Files {
 }
 
 /// A table of `wrong.toml`.
-fn wrong(name: &str) -> Vec<[String; 3]> {
+pub(crate) fn wrong(name: &str) -> Vec<[String; 3]> {
     let mut tables: BTreeMap<String, Vec<[String; 3]>> = toml::from_str(include_str!("wrong.toml")).unwrap();
     tables.remove(name).unwrap()
 }
@@ -45,8 +45,7 @@ fn every_profile_that_comes_with_offramp_is_right() {
         assert_eq!(profile.parts.len(), SECTIONS.len() - 1, "{} names all parts", system.name);
     }
     for part in listed.iter().filter(|listed| listed.kind != SYSTEM) {
-        let mut profile =
-            Profile { name: String::new(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
+        let mut profile = Profile::default();
         profile.add(part.kind, part.name, Path::new(""), &mut Vec::new()).unwrap_or_else(|error| panic!("{error}"));
         profile.add_defaults();
         assert!(profile.said().count() > 0, "{} says something", part.name);
@@ -94,17 +93,10 @@ fn an_interval_is_in_the_unit_of_its_value_and_goes_when_the_value_is_set() {
 
 #[test]
 fn a_file_that_another_one_names_and_that_cannot_be_had_is_said_with_who_names_it() {
-    let system = |rest: &str| format!("kind = \"system\"\ntitle = \"x\"\n{rest}\n");
-    let extends = "extends = \"486-wd8003ep\"\n[parts]\nadapter = ";
-    for (rest, expected) in [
-        ("extends = \"486-wd8003\"".to_owned(), ["bad.toml: extends: ", "\"486-wd8003e\""]),
-        ("extends = \"none.toml\"".to_owned(), ["bad.toml: extends: ", "none.toml: No such file"]),
-        (format!("{extends}\"isa-8\""), ["bad.toml: parts.adapter: ", "no adapter profile \"isa-8\""]),
-        (format!("{extends}\"none.toml\""), ["bad.toml: parts.adapter: ", "none.toml: No such file"]),
-        (format!("{extends}\"mine.toml\""), ["mine.toml: extends: ", "\"wd8003e\""]),
-    ] {
+    for [rest, expected @ ..] in wrong("named") {
+        let system = format!("kind = \"system\"\ntitle = \"x\"\n{rest}\n");
         let mine = "kind = \"adapter\"\ntitle = \"x\"\nextends = \"wd8003eq\"\n";
-        let files = Files::new("named", &[("bad.toml", &system(&rest)), ("mine.toml", mine)]);
+        let files = Files::new("named", &[("bad.toml", &system), ("mine.toml", mine)]);
         let error = files.error("bad.toml");
         assert!(expected.iter().all(|part| error.contains(part)), "{rest}\n{error}");
     }

@@ -10,7 +10,7 @@ use crate::bus::Bus;
 use crate::bus::pci::{Command, Pci};
 use crate::bus::pcie::{Pcie, PcieState, REGISTER_LEN, Use};
 use crate::bus::pcix::{self, PciX, PciXState};
-use crate::config::{AdapterConfig, EngineConfig};
+use crate::config::{AdapterConfig, Config, EngineConfig};
 use crate::rpc::tcp_payloads;
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
@@ -59,6 +59,15 @@ struct Transfer {
     taken: Span,
 }
 
+impl Transfer {
+    /// On a bus that does one after the other, and is free again at `free`.
+    fn next(free: &mut Time, now: Time, taken: Span) -> Self {
+        let from = now.max(*free);
+        *free = from + taken;
+        Self { done: *free, from, taken }
+    }
+}
+
 /// A bus on which adapters are masters, and when it is free again.
 #[derive(Debug)]
 pub(super) enum Master {
@@ -86,10 +95,7 @@ impl Master {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
             Self::Pci(pci, _, free) => {
-                let taken = pci.time(Command::Write, bytes) + descriptors.on_pci(pci);
-                let from = now.max(*free);
-                *free = from + taken;
-                Transfer { done: *free, from, taken }
+                Transfer::next(free, now, pci.time(Command::Write, bytes) + descriptors.on_pci(pci))
             }
             Self::PciX(pcix, state) => {
                 let used = descriptors.beside_on_pcix(pcix, pcix.write(bytes));
@@ -111,10 +117,7 @@ impl Master {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
             Self::Pci(pci, command, free) => {
                 let data = if is_part { part_of_burst(pci, *command, bytes) } else { pci.time(*command, bytes) };
-                let taken = data + descriptors.on_pci(pci);
-                let from = now.max(*free);
-                *free = from + taken;
-                Transfer { done: *free, from, taken }
+                Transfer::next(free, now, data + descriptors.on_pci(pci))
             }
             Self::PciX(pcix, state) => {
                 let used = descriptors.beside_on_pcix(pcix, pcix.read(bytes));
@@ -192,9 +195,8 @@ struct Posted {
 pub(super) const PAGE_LEN: u64 = 4096;
 
 /// The adapter between bus and line.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Dma {
-    engine: EngineConfig,
     receive_free: Time,
     transmit_free: Time,
     crypt_free: Time,
@@ -210,52 +212,45 @@ pub(super) struct Dma {
 }
 
 impl Dma {
-    pub(super) fn new(config: &AdapterConfig) -> Self {
-        Self {
-            engine: config.engine,
-            receive_free: Time::START,
-            transmit_free: Time::START,
-            crypt_free: Time::START,
-            receive_fifo: 0,
-            transmit_fifo: 0,
-            posted: VecDeque::new(),
-            segmented: (0, Vec::new()),
-            dropped: 0,
-            busy: Default::default(),
-        }
-    }
-
     /// When the adapter has encrypted or decrypted a frame that is there at `at`.
-    fn crypt(&mut self, at: Time, bytes: u64) -> Time {
-        if self.engine.crypt_bps == 0 {
+    fn crypt(&mut self, engine: &EngineConfig, at: Time, bytes: u64) -> Time {
+        if engine.crypt_bps == 0 {
             return at;
         }
-        let whole = Span::of_bytes_at(bytes, self.engine.crypt_bps);
-        self.crypt_free = self.crypt_free.max(at) + whole.scaled_ppm(self.engine.encrypted_ppm);
+        let whole = Span::of_bytes_at(bytes, engine.crypt_bps);
+        self.crypt_free = self.crypt_free.max(at) + whole.scaled_ppm(engine.encrypted_ppm);
         self.crypt_free
     }
 
     /// When the host can have a frame whose first bytes arrived at `began`; `None` if the frame is lost.
-    fn receive(&mut self, master: &mut Master, began: Time, now: Time, len: u64) -> Option<Time> {
-        if self.receive_fifo + len > self.engine.receive_fifo {
+    fn receive(
+        &mut self,
+        engine: &EngineConfig,
+        master: &mut Master,
+        began: Time,
+        now: Time,
+        len: u64,
+    ) -> Option<Time> {
+        if self.receive_fifo + len > engine.receive_fifo {
             self.dropped += 1;
             return None;
         }
         self.receive_fifo += len;
-        self.receive_free = self.receive_free.max(began) + self.engine.receive_time;
-        let ready = self.receive_free;
-        let ready = self.crypt(ready, len);
-        let descriptors = Descriptors::new(&self.engine, len.div_ceil(self.engine.buffer));
+        self.receive_free = self.receive_free.max(began) + engine.receive_time;
+        let ready = self.crypt(engine, self.receive_free, len);
+        let descriptors = Descriptors::new(engine, len.div_ceil(engine.buffer));
         let Transfer { done, from, taken } = master.write(ready, len, &descriptors);
         self.busy[0].book(now, from, taken);
         Some(done.max(now))
     }
 
     /// The next piece that the FIFO has room for, and when it is on the adapter, ready for the line.
-    fn next_piece(&mut self, master: &mut Master, now: Time, mss: u64, headers_len: u64) -> Option<(Frame, Time)> {
+    fn next_piece(&mut self, config: &Config, master: &mut Master, now: Time) -> Option<(Frame, Time)> {
+        let (mss, headers_len) = (config.host.send.sender.mss, config.workload.headers_len);
+        let engine = &config.adapter.engine;
         let posted = *self.posted.front()?;
         let (piece, is_last) = self.piece(&posted, mss, headers_len);
-        if self.transmit_fifo > 0 && self.transmit_fifo + piece.len > self.engine.transmit_fifo {
+        if self.transmit_fifo > 0 && self.transmit_fifo + piece.len > engine.transmit_fifo {
             return None;
         }
         self.transmit_fifo += piece.len;
@@ -268,11 +263,10 @@ impl Dma {
             (false, _) => 0,
         };
         let bytes = if is_first { piece.len } else { piece.len - headers_len };
-        let Transfer { done, from, taken } = master.read(now, bytes, is_part, &Descriptors::new(&self.engine, count));
+        let Transfer { done, from, taken } = master.read(now, bytes, is_part, &Descriptors::new(engine, count));
         self.busy[1].book(now, from, taken);
-        self.transmit_free = self.transmit_free.max(done) + self.engine.segment_time;
-        let ready = self.transmit_free;
-        let ready = self.crypt(ready, piece.len);
+        self.transmit_free = self.transmit_free.max(done) + engine.segment_time;
+        let ready = self.crypt(engine, self.transmit_free, piece.len);
         self.advance(is_last, piece.len - headers_len.min(piece.len));
         Some((piece, ready))
     }
@@ -313,7 +307,8 @@ impl Simulation {
         let began = Time(now.0.saturating_sub(early.0));
         let adapter = self.adapter_of(&frame);
         let master = adapter % self.masters.len();
-        match self.adapters[adapter].dma.receive(&mut self.masters[master], began, now, frame.len) {
+        let engine = &self.config.adapter.engine;
+        match self.adapters[adapter].dma.receive(engine, &mut self.masters[master], began, now, frame.len) {
             Some(done) if done > now => self.events.schedule(done, Event::DmaWritten(frame)),
             Some(_) => self.on_dma_written(frame),
             None => self.lose_frame(&frame, Place::Adapter),
@@ -334,11 +329,9 @@ impl Simulation {
     }
 
     fn fill_transmit_fifo(&mut self, adapter: usize) {
-        let workload = &self.config.workload;
-        let (mss, headers_len) = (self.config.host.send.sender.mss, workload.headers_len);
         let master = adapter % self.masters.len();
         while let Some((piece, ready)) =
-            self.adapters[adapter].dma.next_piece(&mut self.masters[master], self.now, mss, headers_len)
+            self.adapters[adapter].dma.next_piece(&self.config, &mut self.masters[master], self.now)
         {
             if ready > self.now {
                 self.events.schedule(ready, Event::DmaRead(piece));

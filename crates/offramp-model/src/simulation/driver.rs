@@ -342,7 +342,8 @@ impl Simulation {
     /// The handler begins. No other interrupt comes until what it has deferred has ended.
     pub(super) fn enter_interrupt(&mut self, queue: usize) {
         let costs = self.config.host.costs;
-        let wake = if self.finds_idle(&Job::InterruptEntry { queue }) { costs.wake_time } else { Span::ZERO };
+        let processor = self.place(Priority::Interrupt, &Job::InterruptEntry { queue });
+        let wake = if self.cpus[processor].jobs() == 0 { costs.wake_time } else { Span::ZERO };
         let took = costs.interrupt_time + wake;
         let driver = &mut self.drivers[queue];
         (driver.is_active, driver.interrupted_at) = (true, self.now);

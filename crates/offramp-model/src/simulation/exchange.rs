@@ -9,7 +9,8 @@
 //! message is lost is lost; in a closed loop the next one begins after `workload.rpc_timer`.
 
 use super::latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
-use super::{Activity, Content, Event, Frame, Job, ModelError, Simulation};
+use super::line::SENDER_FRAMES;
+use super::{Activity, Content, Event, Frame, Job, ModelError, PEER, Simulation};
 use crate::config::{Arrivals, Carrier, Config, ExchangeConfig, IMIX};
 use crate::cpu::Priority;
 use crate::link::{FCS_LEN, FRAME_LEN_MIN};
@@ -137,17 +138,12 @@ impl Kind {
 
     /// Requests and responses.
     fn of_messages(config: &Config, exchange: &ExchangeConfig) -> Result<Self, ModelError> {
-        let headers_len = config.workload.headers_len;
         let frames = |len: u64| -> Result<Vec<u64>, ModelError> {
-            let lens = if exchange.carrier == Carrier::Tcp {
-                tcp_payloads(len, config.host.send.sender.mss)
-                    .into_iter()
-                    .map(|payload| payload + headers_len)
-                    .collect()
-            } else {
-                datagram_frames(len as usize)?
+            let (lens, headers_len) = match exchange.carrier {
+                Carrier::Tcp => (tcp_payloads(len, config.host.send.sender.mss), config.workload.headers_len),
+                _ => (datagram_frames(len as usize)?, 0),
             };
-            Ok(lens.into_iter().map(|len| len.max(FRAME_LEN_MIN)).collect())
+            Ok(lens.into_iter().map(|len| (len + headers_len).max(FRAME_LEN_MIN)).collect())
         };
         Ok(Self {
             weight: 1,
@@ -205,7 +201,7 @@ struct Exchange {
 /// All exchanges of a run.
 #[derive(Debug)]
 pub(super) struct Exchanges {
-    pub(super) config: ExchangeConfig,
+    config: ExchangeConfig,
     slots: Vec<Exchange>,
     free: Vec<usize>,
     kinds: Vec<Kind>,
@@ -216,12 +212,18 @@ pub(super) struct Exchanges {
     /// Bytes of requests that wait for the process.
     socket_len: u64,
     /// Raw frames that the host's process has not sent yet.
-    pub(super) unsent: u64,
+    unsent: u64,
     under_way: Occupancy,
     /// How many were under way when counting began.
     under_way_at_start: u64,
     queues: [Occupancy; QUEUES.len()],
     latencies: Histogram<u64>,
+    counted: Counted,
+}
+
+/// What is counted of exchanges.
+#[derive(Debug, Default)]
+struct Counted {
     stages: [u128; STAGES.len()],
     done: u64,
     offered: u64,
@@ -252,14 +254,11 @@ impl Exchanges {
             under_way_at_start: 0,
             queues: Default::default(),
             latencies,
-            stages: [0; STAGES.len()],
-            done: 0,
-            offered: 0,
-            lost: [0; PLACES],
+            counted: Counted::default(),
         }))
     }
 
-    pub(super) fn is_of_frames(&self) -> bool {
+    fn is_of_frames(&self) -> bool {
         matches!(self.config.carrier, Carrier::Frame(_))
     }
 
@@ -269,7 +268,7 @@ impl Exchanges {
     }
 
     /// Longest frame of a request.
-    pub(super) fn frame_len_max(&self) -> u64 {
+    fn frame_len_max(&self) -> u64 {
         self.kinds.iter().flat_map(|kind| kind.frames[0].iter().copied()).max().unwrap_or(FRAME_LEN_MIN)
     }
 
@@ -301,8 +300,7 @@ impl Exchanges {
         self.under_way.count_from(now);
         self.under_way_at_start = self.under_way.count;
         self.queues.iter_mut().for_each(|queue| queue.count_from(now));
-        (self.done, self.offered, self.lost) = (0, 0, [0; PLACES]);
-        self.stages = [0; STAGES.len()];
+        self.counted = Counted::default();
         self.latencies.reset();
     }
 
@@ -312,9 +310,9 @@ impl Exchanges {
     }
 
     fn begin(&mut self, now: Time, from_host: bool, kind: usize) -> Option<Message> {
-        self.offered += 1;
+        self.counted.offered += 1;
         if self.under_way() == UNDER_WAY_MAX {
-            self.lost[Place::Sender as usize] += 1;
+            self.counted.lost[Place::Sender as usize] += 1;
             return None;
         }
         let slot = self.free.pop().unwrap_or(self.slots.len());
@@ -378,7 +376,7 @@ impl Exchanges {
     }
 
     /// The response to a message, if it is a request.
-    pub(super) fn response_to(&mut self, request: Message) -> Option<Message> {
+    fn response_to(&mut self, request: Message) -> Option<Message> {
         let of = self.of(request)?;
         (of.message.is_response, of.frames) = (true, 0);
         Some(of.message)
@@ -387,14 +385,14 @@ impl Exchanges {
     /// Whether more were due than were done or lost: by more than a part of those due, and than come at once.
     fn grows(&self) -> bool {
         let more = self.under_way.count.saturating_sub(self.under_way_at_start);
-        more > self.config.at_once() && more * GROWTH_PARTS > self.offered
+        more > self.config.at_once() && more * GROWTH_PARTS > self.counted.offered
     }
 
     /// Their results by `now`, over the time that was counted.
     pub(super) fn outcome(&mut self, now: Time, counted: Span) -> Latency {
         let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
         let per_second = |count: u64| count as f64 / counted.as_s();
-        let mean_us = |sum_ps: u128| sum_ps as f64 / 1e6 / self.done as f64;
+        let mean_us = |sum_ps: u128| sum_ps as f64 / 1e6 / self.counted.done as f64;
         let (first, ratio) = BUCKETS;
         let buckets = self.latencies.iter_log(first, ratio).map(|bucket| LatencyBucket {
             up_to_ns: bucket.value_iterated_to(),
@@ -403,14 +401,17 @@ impl Exchanges {
         let (is_of_frames, grows) = (self.is_of_frames(), self.grows());
         let begun = self.slots.iter().filter(|of| of.message.number > 0).map(|of| of.due);
         let waited = begun.fold(Span::ZERO, |sum, due| sum + now.since(due).min(counted));
-        let lost = |place| per_second(self.lost[place as usize]);
+        let lost = |place| per_second(self.counted.lost[place as usize]);
         let queue = |(name, of): (&'static str, &mut Occupancy)| QueueMean { name, mean_frames: of.mean(now, counted) };
+        // Nothing else waits in an output queue.
+        let stages = if is_of_frames { STAGES.len() } else { Stage::OutputQueue as usize };
+        let stages = STAGES.into_iter().zip(self.counted.stages).take(stages);
         let queues = QUEUES.into_iter().zip(&mut self.queues).map(queue);
         Latency {
             is_of_frames,
-            offered_per_second: per_second(self.offered),
-            done_per_second: per_second(self.done),
-            lost_per_second: per_second(self.lost.iter().sum()),
+            offered_per_second: per_second(self.counted.offered),
+            done_per_second: per_second(self.counted.done),
+            lost_per_second: per_second(self.counted.lost.iter().sum()),
             sender_dropped_per_second: lost(Place::Sender),
             adapter_dropped_per_second: lost(Place::Adapter),
             backlog_dropped_per_second: lost(Place::Backlog),
@@ -428,13 +429,7 @@ impl Exchanges {
             p99_us: us(0.99),
             p999_us: us(0.999),
             max_us: self.latencies.max() as f64 / 1e3,
-            parts: STAGES
-                .into_iter()
-                .zip(self.stages)
-                // Nothing else waits in an output queue.
-                .take(if is_of_frames { STAGES.len() } else { Stage::OutputQueue as usize })
-                .map(|(name, sum)| LatencyPart { name, mean_us: mean_us(sum) })
-                .collect(),
+            parts: stages.map(|(name, sum)| LatencyPart { name, mean_us: mean_us(sum) }).collect(),
             histogram: buckets.filter(|bucket| bucket.count > 0).collect(),
         }
     }
@@ -495,6 +490,16 @@ impl Simulation {
         }
     }
 
+    /// A sender of raw frames has as many before the next one as its own queue holds.
+    fn sender_is_late(&self, from_host: bool) -> bool {
+        let Some(exchanges) = self.exchanges.as_ref().filter(|of| of.is_of_frames()) else { return false };
+        let frames_max = SENDER_FRAMES.max(exchanges.config.at_once());
+        if from_host {
+            return exchanges.unsent >= frames_max;
+        }
+        self.is_behind(PEER, frames_max, exchanges.frame_len_max())
+    }
+
     /// The peer sends a message, or a process of the host does when it runs.
     fn send_message(&mut self, message: Message) {
         if message.is_of_host() {
@@ -551,6 +556,13 @@ impl Simulation {
         }
     }
 
+    /// A raw frame is in a queue, or in none any more.
+    pub(super) fn wait_in(&mut self, frame: &Frame, queue: Option<Queue>) {
+        if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
+            exchanges.move_to(self.now, message, queue);
+        }
+    }
+
     /// The driver has read a frame out, after an interrupt that came at `interrupted`.
     pub(super) fn mark_read_out(&mut self, frame: &Frame, interrupted: Time) {
         if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
@@ -566,7 +578,12 @@ impl Simulation {
         let protocol = match of.carrier {
             Carrier::Tcp => (Activity::Tcp, costs.tcp_time),
             Carrier::Udp => (Activity::Udp, costs.udp_time),
-            Carrier::Frame(_) if of.forwards => return self.receive_to_forward(message, len),
+            // It waits for the softirq that forwards it.
+            Carrier::Frame(_) if of.forwards => {
+                let bus = (Activity::Bus, self.config.adapter.bus.processor_time(len));
+                let costs = [(Activity::Route, costs.route_time), (Activity::Registers, costs.register_time), bus];
+                return self.work_of_protocol(Job::Message(message), &costs);
+            }
             // No protocol takes it.
             Carrier::Frame(_) => return self.finish(message),
         };
@@ -586,7 +603,9 @@ impl Simulation {
         exchanges.move_to(self.now, message, None);
         let of = exchanges.config;
         if of.forwards {
-            return self.forward(message);
+            // Out of the second adapter.
+            let forwarded = exchanges.response_to(message);
+            return forwarded.into_iter().for_each(|forwarded| self.transmit_message(forwarded));
         }
         if !exchanges.completes(message) {
             return;
@@ -644,23 +663,22 @@ impl Simulation {
         let Some(cost) = exchanges.of(message).map(|of| of.cost) else { return };
         exchanges.mark(Time(self.now.0.saturating_sub(cost.0)), message, Stage::WakeUp);
         exchanges.mark(self.now, message, Stage::Application);
+        let mut sent = Some(message);
         if !message.is_of_host() {
-            let Some(exchanges) = &mut self.exchanges else { return };
             if !message.is_response && of.carrier == Carrier::Udp {
                 exchanges.socket_len -= exchanges.request_buffer_len();
             }
             if message.is_response || of.response_len == 0 {
                 return self.finish(message);
             }
+            sent = exchanges.response_to(message);
         }
-        let is_answer = !message.is_of_host();
-        let Some(exchanges) = &mut self.exchanges else { return };
-        if let Some(sent) = if is_answer { exchanges.response_to(message) } else { Some(message) } {
+        if let Some(sent) = sent {
             self.transmit_message(sent);
         }
     }
 
-    pub(super) fn transmit_message(&mut self, message: Message) {
+    fn transmit_message(&mut self, message: Message) {
         let mut at = 0;
         while let Some(frame) = self.message_frame(message, at) {
             self.transmit(frame);
@@ -688,8 +706,8 @@ impl Simulation {
         let Some(of) = exchanges.of(message).copied() else { return };
         let latency = self.now.since(of.due);
         exchanges.latencies.saturating_record(latency.whole_ns());
-        exchanges.stages.iter_mut().zip(of.stages).for_each(|(sum, span)| *sum += u128::from(span.0));
-        exchanges.done += 1;
+        exchanges.counted.stages.iter_mut().zip(of.stages).for_each(|(sum, span)| *sum += u128::from(span.0));
+        exchanges.counted.done += 1;
         exchanges.end(self.now, message);
         self.counts.bytes += exchanges.kinds[of.kind].bytes;
         let wait = if message.from_host { Span::ZERO } else { self.config.peer.turnaround_time };
@@ -724,7 +742,7 @@ impl Simulation {
             self.counts.timeouts += 1;
             return self.events.schedule(self.now + sender.rto_min, Event::SendMessage(message));
         }
-        exchanges.lost[place as usize] += 1;
+        exchanges.counted.lost[place as usize] += 1;
         exchanges.end(self.now, message);
         self.next_of_loop(message.from_host, self.config.workload.rpc_timer);
     }

@@ -17,7 +17,8 @@ pub(super) struct StationState {
     is_idle: bool,
     /// From the end of one frame until it is ready for the next one.
     gap: Span,
-    ready_at: Time,
+    /// When it may send the next frame.
+    pub(super) ready_at: Time,
     /// Which transmission is the one under way; a collision ends it.
     transmission: u64,
 }
@@ -25,11 +26,6 @@ pub(super) struct StationState {
 impl StationState {
     pub(super) fn new(gap: Span) -> Self {
         Self { queue: VecDeque::new(), is_idle: true, gap, ready_at: Time::START, transmission: 0 }
-    }
-
-    /// When it may send the next frame.
-    pub(super) fn free_at(&self) -> Time {
-        self.ready_at
     }
 }
 
@@ -151,9 +147,5 @@ impl Simulation {
         if station == HOST {
             self.on_transmitted(frame);
         }
-    }
-
-    pub(super) fn on_arrive(&mut self, station: Station, frame: Frame) {
-        if station == HOST { self.on_host_frame(frame) } else { self.on_peer_frame(frame, self.now) }
     }
 }

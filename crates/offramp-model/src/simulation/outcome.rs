@@ -3,6 +3,7 @@
 use super::Simulation;
 use super::driver::Driver;
 use super::latency::Latency;
+use super::steering::Steering;
 use crate::bus::Bus;
 use crate::config::{Config, Placement, Workload};
 use crate::cpu::PRIORITIES;
@@ -74,6 +75,12 @@ impl Since for Span {
 impl<T: Since, const LEN: usize> Since for [T; LEN] {
     fn since(&self, earlier: &Self) -> Self {
         std::array::from_fn(|at| self[at].since(&earlier[at]))
+    }
+}
+
+impl<T: Since> Since for Vec<T> {
+    fn since(&self, earlier: &Self) -> Self {
+        self.iter().zip(earlier).map(|(now, before)| now.since(before)).collect()
     }
 }
 
@@ -185,15 +192,13 @@ impl Simulation {
             ..self.counts
         }
     }
-}
 
-impl Simulation {
     /// Time for which lines that a station has to itself are given away already, to frames that have not left.
     fn promised(&self, station: usize) -> Span {
         if !self.config.link.full_duplex {
             return Span::ZERO;
         }
-        let given = self.adapters.iter().map(|of| of.stations[station].free_at().since(self.now));
+        let given = self.adapters.iter().map(|of| of.stations[station].ready_at.since(self.now));
         given.fold(Span::ZERO, |sum, span| sum + span)
     }
 
@@ -203,14 +208,10 @@ impl Simulation {
             busy: PRIORITIES.map(|priority| cpu.busy(self.now, priority)),
             activities,
         });
-        let queues = self.drivers.iter().enumerate().map(|(at, queue)| {
-            let memory = queue.memory.counts();
-            QueueCounts {
-                flows: self.steering.flows_of(at) as u64,
-                frames: queue.received,
-                interrupts: queue.interrupts,
-                lost: memory.dropped + memory.overrun,
-            }
+        let queues = self.drivers.iter().map(|queue| QueueCounts {
+            frames: queue.received,
+            interrupts: queue.interrupts,
+            lost: queue.memory.counts().dropped + queue.memory.counts().overrun,
         });
         Parts { processors: processors.collect(), queues: queues.collect() }
     }
@@ -225,33 +226,22 @@ growing! {
     }
 }
 
-/// Counters of one queue, all growing but for the connections that it has.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct QueueCounts {
-    flows: u64,
-    frames: u64,
-    interrupts: u64,
-    lost: u64,
+growing! {
+    /// Counters of one queue, all growing.
+    #[derive(Clone, Copy, Debug)]
+    pub(super) struct QueueCounts {
+        frames: u64,
+        interrupts: u64,
+        lost: u64,
+    }
 }
 
-/// Counters of each processor and of each queue.
-#[derive(Clone, Debug)]
-pub(super) struct Parts {
-    processors: Vec<ProcessorCounts>,
-    queues: Vec<QueueCounts>,
-}
-
-impl Parts {
-    /// What came since `earlier`.
-    pub(super) fn since(&self, earlier: &Self) -> Self {
-        let processors = self.processors.iter().zip(&earlier.processors).map(|(now, before)| now.since(before));
-        let queues = self.queues.iter().zip(&earlier.queues).map(|(now, before)| QueueCounts {
-            flows: now.flows,
-            frames: now.frames - before.frames,
-            interrupts: now.interrupts - before.interrupts,
-            lost: now.lost - before.lost,
-        });
-        Self { processors: processors.collect(), queues: queues.collect() }
+growing! {
+    /// Counters of each processor and of each queue.
+    #[derive(Clone, Debug)]
+    pub(super) struct Parts {
+        processors: Vec<ProcessorCounts>,
+        queues: Vec<QueueCounts>,
     }
 }
 
@@ -342,27 +332,31 @@ const KIB: f64 = 1024.0;
 pub const FULL_FRAME_LEN: u64 = 1514;
 
 impl Outcome {
-    pub(super) fn new(config: &Config, counts: &Counts, parts: &Parts, events: u64, latency: Option<Latency>) -> Self {
+    pub(super) fn new(
+        config: &Config,
+        counts: &Counts,
+        parts: &Parts,
+        steering: &Steering,
+        events: u64,
+        latency: Option<Latency>,
+    ) -> Self {
         let seconds = config.workload.time.as_s();
         let percent = |span: Span| 100.0 * span.as_s() / seconds;
         let processors = config.host.processors as f64;
         let per_second = |count: u64| count as f64 / seconds;
         let in_flight = counts.in_flight as f64 / counts.acks_received.max(1) as f64;
         let workload: Workload = config.workload.workload;
-        let processor_loads: Vec<_> = parts
-            .processors
-            .iter()
-            .map(|of| ProcessorLoad {
-                busy_percent: percent(of.busy.into_iter().fold(Span::ZERO, |sum, span| sum + span)),
-                busy_percent_by_priority: of.busy.map(percent),
-                activities: of.activities,
-            })
-            .collect();
+        let processor_load = |of: &ProcessorCounts| ProcessorLoad {
+            busy_percent: percent(of.busy.into_iter().fold(Span::ZERO, |sum, span| sum + span)),
+            busy_percent_by_priority: of.busy.map(percent),
+            activities: of.activities,
+        };
+        let processor_loads: Vec<_> = parts.processors.iter().map(processor_load).collect();
         let goes_round = config.host.placement == Placement::Balanced && config.host.processors > 1;
         let queue_load = |(at, queue): (usize, &QueueCounts)| QueueLoad {
             adapter: at as u64 / config.adapter.queues,
             processor: (!goes_round).then_some(at as u64 % config.host.processors),
-            flows: queue.flows,
+            flows: steering.flows_of(at) as u64,
             frames_per_second: per_second(queue.frames),
             interrupts_per_second: per_second(queue.interrupts),
             lost_frames: queue.lost,

@@ -90,8 +90,11 @@ impl Simulation {
             Content::Ack { flow, next, window } if at > self.now => {
                 self.events.schedule(at, Event::PeerAck { flow, next, window });
             }
-            Content::Ack { flow, next, window } => self.on_peer_ack(flow, next, window),
-            Content::Request { slot, number, attempt } => self.reply(arrives, slot, number, attempt),
+            Content::Ack { flow, next, window } => self.on_acknowledged(flow, next, window),
+            Content::Request { slot, number, attempt } => {
+                let at = arrives + self.config.peer.service_time;
+                self.events.schedule(at, Event::PeerReplies { slot, number, attempt });
+            }
             Content::Segment { flow, start, len } => self.on_peer_segment(arrives, flow, start, len),
             Content::Datagram { payload } => self.counts.bytes += payload,
             Content::Message(_) if arrives > self.now => self.events.schedule(arrives, Event::Arrive(PEER, frame)),
@@ -128,17 +131,13 @@ impl Simulation {
         }
     }
 
-    pub(super) fn on_peer_ack(&mut self, flow: usize, next: u64, window: u64) {
+    /// The sender of a stream has an acknowledgement.
+    pub(super) fn on_acknowledged(&mut self, flow: usize, next: u64, window: u64) {
         let sender = &mut self.flows[flow].sender;
         self.counts.acks_received += 1;
         self.counts.in_flight += sender.in_flight();
         sender.acknowledge(self.now, next, window);
         self.pump(flow);
-    }
-
-    fn reply(&mut self, arrives: Time, slot: usize, number: u64, attempt: u32) {
-        let at = arrives + self.config.peer.service_time;
-        self.events.schedule(at, Event::PeerReplies { slot, number, attempt });
     }
 
     /// All fragments of a reply leave back to back.

@@ -86,11 +86,7 @@ impl Simulation {
 
     /// An acknowledgement has reached the sender's TCP.
     pub(super) fn on_ack_in(&mut self, flow: usize, next: u64, window: u64) {
-        self.counts.acks_received += 1;
-        let sender = &mut self.flows[flow].sender;
-        self.counts.in_flight += sender.in_flight();
-        sender.acknowledge(self.now, next, window);
-        self.pump(flow);
+        self.on_acknowledged(flow, next, window);
         self.write_more(flow);
     }
 

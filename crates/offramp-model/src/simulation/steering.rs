@@ -11,7 +11,6 @@ use offramp_offload::frame::Frame;
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 /// Addresses for measurements of adapters (RFC 2544, C.2.2; RFC 6890).
@@ -138,12 +137,11 @@ fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
 fn ephemeral_ports(seed: u64, count: usize) -> Vec<u16> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(PORT_STREAM);
-    let mut taken = BTreeSet::new();
     let count = count.min(EPHEMERAL_PORTS.len());
     let mut ports = Vec::with_capacity(count);
     while ports.len() < count {
         let port = rng.random_range(EPHEMERAL_PORTS);
-        if taken.insert(port) {
+        if !ports.contains(&port) {
             ports.push(port);
         }
     }
@@ -154,6 +152,7 @@ fn ephemeral_ports(seed: u64, count: usize) -> Vec<u16> {
 mod tests {
     use super::*;
     use crate::profile::Profile;
+    use std::collections::BTreeSet;
 
     fn steering(workload: Workload, settings: &[(&str, &str)]) -> Steering {
         let base = Profile::load("server-82599").unwrap();
@@ -164,12 +163,8 @@ mod tests {
 
     #[test]
     fn many_connections_are_spread_evenly_and_another_seed_spreads_them_otherwise() {
-        let of = |seed| {
-            steering(
-                Workload::TtcpReceive,
-                &[("adapter.queues", "4"), ("workload.flows", "64"), ("workload.seed", seed)],
-            )
-        };
+        let settings = |seed| [("adapter.queues", "4"), ("workload.flows", "64"), ("workload.seed", seed)];
+        let of = |seed| steering(Workload::TtcpReceive, &settings(seed));
         let [first, again, other] = ["1", "1", "2"].map(|seed| of(seed).of_flows);
         assert_eq!(first, again);
         assert_ne!(first, other);

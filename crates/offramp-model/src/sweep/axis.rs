@@ -118,13 +118,10 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
     if matches!(key.dimension, Dimension::Choice(_)) {
         return Err("it is a word; list the words, with commas".to_owned());
     }
-    let (rest, count) = match rest.split_once('/') {
-        // "Mbit/s" has a slash of its own: a count is all digits.
-        _ if !has_count(rest) => (rest, None),
-        Some(_) => {
-            let (rest, count) = rest.rsplit_once('/').unwrap_or((rest, ""));
-            (rest, Some(counted(count)?))
-        }
+    // "Mbit/s" has a slash of its own: a count is all digits.
+    let is_count = |count: &str| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
+    let (rest, count) = match rest.rsplit_once('/').filter(|(_, count)| is_count(count)) {
+        Some((rest, count)) => (rest, Some(counted(count)?)),
         None => (rest, None),
     };
     let (to, is_log) = rest.strip_suffix(":log").map_or((rest, false), |to| (to, true));
@@ -144,10 +141,6 @@ fn counted(count: &str) -> Result<usize, String> {
         Ok(_) => Err(format!("a range has 2 values at least, and at most {POINTS_MAX}")),
         Err(_) => Err(format!("{count:?} is no count")),
     }
-}
-
-fn has_count(rest: &str) -> bool {
-    rest.rsplit_once('/').is_some_and(|(_, count)| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -182,18 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_with_the_axis() {
-        for (text, why) in [
-            ("bus.clock", "write KEY=VALUE"),
-            ("bus.clok=1MHz..2MHz/2", "did you mean \"bus.clock\""),
-            ("bus.clock=1..2MHz/2", "the unit is missing"),
-            ("bus.clock=2MHz..1MHz/2", "the smaller value comes first"),
-            ("bus.clock=1MHz..2MHz/1", "2 values at least"),
-            ("bus.clock=1MHz..2MHz/99999999999", "at most 1000000"),
-            ("bus.clock=1MHz..2MHz/99999999999999999999", "is no count"),
-            ("bus.clock=1Hz..2MHz/2", "out of range"),
-            ("peer.gap=0us..1ms:log/3", "cannot begin at 0"),
-            ("adapter.overflow=drop..overrun/2", "list the words"),
-        ] {
+        for [text, why, _] in &crate::profile::tests::wrong("axes") {
             let error = Axis::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
         }

@@ -26,17 +26,17 @@ impl Journal {
     /// When it cannot be read or written, or belongs to another sweep.
     pub fn open(path: &Path, sweep: &Sweep) -> Result<(Self, Vec<Row>), SweepError> {
         let points = sweep.points()?.len();
-        let failed = |error| SweepError::File { file: path.display().to_string(), error };
+        let failed = failed(path);
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let mut journal = Self { path: path.to_owned(), file: open.map_err(failed)? };
+        let mut journal = Self { path: path.to_owned(), file: open.map_err(&failed)? };
         let mut text = String::new();
-        journal.file.read_to_string(&mut text).map_err(failed)?;
+        journal.file.read_to_string(&mut text).map_err(&failed)?;
         let head = format!("{}\n", sweep.fingerprint());
         let other = |what: String| SweepError::OtherSweep { file: path.display().to_string(), what };
         // Only what ends in a newline was written to its end.
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         if whole == 0 && head.starts_with(&text) {
-            journal.begin(&head).map_err(failed)?;
+            journal.begin(&head).map_err(&failed)?;
             return Ok((journal, Vec::new()));
         }
         let Some(lines) = text[..whole].strip_prefix(&head) else {
@@ -67,8 +67,7 @@ impl Journal {
             Err(why) => format!("{FAILED}\t{why}"),
         };
         let line = format!("{}\t{what}\n", row.point);
-        let written = self.file.write_all(line.as_bytes());
-        written.map_err(|error| SweepError::File { file: self.path.display().to_string(), error })
+        self.file.write_all(line.as_bytes()).map_err(failed(&self.path))
     }
 
     /// Removes it: the result is written.
@@ -76,9 +75,12 @@ impl Journal {
     /// # Errors
     /// When it cannot be removed.
     pub fn remove(self) -> Result<(), SweepError> {
-        let removed = std::fs::remove_file(&self.path);
-        removed.map_err(|error| SweepError::File { file: self.path.display().to_string(), error })
+        std::fs::remove_file(&self.path).map_err(failed(&self.path))
     }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> SweepError {
+    move |error| SweepError::File { file: path.display().to_string(), error }
 }
 
 /// The rows of all lines after the first one.

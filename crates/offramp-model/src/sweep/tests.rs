@@ -1,4 +1,5 @@
 use super::*;
+use crate::profile::tests::{Files, wrong};
 use std::path::PathBuf;
 
 fn sweep(axes: &[&str], design: Design) -> Sweep {
@@ -11,19 +12,11 @@ fn threads(count: usize) -> NonZeroUsize {
     NonZeroUsize::new(count).unwrap()
 }
 
-/// A path that goes when it is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("offramp-sweep-{name}-{}", std::process::id())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A directory, which goes when it is dropped, and the path of a journal in it.
+fn scratch(name: &str) -> (Files, PathBuf) {
+    let files = Files::new(&format!("sweep-{name}"), &[]);
+    let path = files.0.join("journal");
+    (files, path)
 }
 
 #[test]
@@ -39,19 +32,12 @@ fn a_grid_has_every_value_with_every_other_the_last_one_changing_fastest() {
 fn a_name_alone_is_varied_over_the_interval_that_the_profile_has_of_it() {
     let text = "kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\nclock = { value = 8, unit = \"MHz\", \
                 interval = [6, 10], tag = \"measured\", source = \"a test\" }\n";
-    let file = Scratch(std::env::temp_dir().join(format!("offramp-sweep-interval-{}.toml", std::process::id())));
-    std::fs::write(&file.0, text).unwrap();
-    let profile = Profile::load(file.0.to_str().unwrap()).unwrap();
+    let profile = Files::new("sweep-interval", &[("a.toml", text)]).load("a.toml").unwrap();
     let axis = Axis::parse_for("bus.clock/3", &profile).unwrap();
     assert_eq!(axis.listed().unwrap(), [6_000_000, 8_000_000, 10_000_000]);
     let axis = Axis::parse_for("bus.clock=7MHz..9MHz/2", &profile).unwrap();
     assert_eq!(axis.listed().unwrap(), [7_000_000, 9_000_000], "a range that is named is taken");
-    for (text, why) in [
-        ("bus.clock/1", "2 values at least"),
-        ("bus.clock/x", "no count"),
-        ("bus.clok/3", "did you mean \"bus.clock\""),
-        ("host.tcp_time/3", "has no interval of it; write KEY=VALUE"),
-    ] {
+    for [text, why, _] in &wrong("intervals") {
         let error = Axis::parse_for(text, &profile).unwrap_err().to_string();
         assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
     }
@@ -95,17 +81,17 @@ fn a_sweep_that_was_interrupted_anywhere_ends_with_the_same_bytes() {
     let whole = sweep.run(Vec::new(), threads(2), |_| true).unwrap();
     let table = |rows: &[Row]| csv(&columns(&sweep, rows).unwrap());
     for ended_after in 0..whole.len() {
-        let scratch = Scratch::new(&format!("resumes-{ended_after}"));
-        let (mut journal, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        let (_files, path) = scratch(&format!("resumes-{ended_after}"));
+        let (mut journal, done) = Journal::open(&path, &sweep).unwrap();
         assert!(done.is_empty());
         for row in &whole[..ended_after] {
             journal.add(row).unwrap();
         }
         drop(journal);
         // The line that was being written when the process ended.
-        let half_a_line = format!("{}{ended_after}\t3.14", std::fs::read_to_string(&scratch.0).unwrap());
-        std::fs::write(&scratch.0, half_a_line).unwrap();
-        let (mut journal, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        let half_a_line = format!("{}{ended_after}\t3.14", std::fs::read_to_string(&path).unwrap());
+        std::fs::write(&path, half_a_line).unwrap();
+        let (mut journal, done) = Journal::open(&path, &sweep).unwrap();
         assert_eq!(done.len(), ended_after);
         let mut begun = 0;
         let rows = sweep.run(done, threads(1), |row| {
@@ -114,25 +100,25 @@ fn a_sweep_that_was_interrupted_anywhere_ends_with_the_same_bytes() {
         });
         assert_eq!(begun, whole.len() - ended_after, "what was done is not done again");
         assert_eq!(table(&rows.unwrap()), table(&whole));
-        let (journal, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        let (journal, done) = Journal::open(&path, &sweep).unwrap();
         assert_eq!(done.len(), whole.len());
         journal.remove().unwrap();
-        assert!(!scratch.0.exists());
+        assert!(!path.exists());
     }
 }
 
 #[test]
 fn a_journal_of_another_sweep_is_refused_with_what_is_other_and_left_as_it_is() {
-    let scratch = Scratch::new("other");
+    let (_files, path) = scratch("other");
     let first = sweep(&["bus.clock=8MHz,16MHz"], Design::Grid);
-    let (mut journal, _) = Journal::open(&scratch.0, &first).unwrap();
+    let (mut journal, _) = Journal::open(&path, &first).unwrap();
     journal.add(&Row { point: 0, result: Err("none".to_owned()) }).unwrap();
     let with = |change: fn(&mut Sweep)| {
         let mut other = first.clone();
         change(&mut other);
         other
     };
-    let text = std::fs::read_to_string(&scratch.0).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
     for (other, what) in [
         (sweep(&["bus.clock=8MHz,20MHz"], Design::Grid), "other varied parameters;"),
         (sweep(&["bus.clock=8MHz,16MHz", "peer.gap=10us,20us"], Design::Grid), "other varied parameters;"),
@@ -146,16 +132,16 @@ fn a_journal_of_another_sweep_is_refused_with_what_is_other_and_left_as_it_is() 
             "other profile (peer.gap=100000000 there, peer.gap=50000000 here);",
         ),
     ] {
-        let error = Journal::open(&scratch.0, &other).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{}: holds points of a sweep with {what}", scratch.0.display())), "{error}");
+        let error = Journal::open(&path, &other).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: holds points of a sweep with {what}", path.display())), "{error}");
         assert!(error.ends_with("or remove the file to begin anew"), "{error}");
-        assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), text);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 }
 
 #[test]
 fn a_journal_of_a_binary_with_other_columns_is_refused_and_left_as_it_is() {
-    let scratch = Scratch::new("columns");
+    let (_files, path) = scratch("columns");
     let sweep = sweep(&["bus.clock=8MHz,16MHz"], Design::Grid);
     let head = sweep.fingerprint();
     let metric = METRICS.last().unwrap().name;
@@ -170,17 +156,17 @@ fn a_journal_of_a_binary_with_other_columns_is_refused_and_left_as_it_is() {
         assert_ne!(other_head, head, "{what}");
         // Also without a line of figures, and with a head that was not written to its end.
         for text in [format!("{other_head}\n0\t{figures}\n"), format!("{other_head}\n"), other_head.clone()] {
-            std::fs::write(&scratch.0, &text).unwrap();
-            let error = Journal::open(&scratch.0, &sweep).unwrap_err().to_string();
+            std::fs::write(&path, &text).unwrap();
+            let error = Journal::open(&path, &sweep).unwrap_err().to_string();
             assert!(error.contains(&format!("holds points of a sweep with {what}")), "{error}");
-            assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), text);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
     }
 }
 
 #[test]
 fn a_journal_that_is_damaged_or_none_is_refused_with_the_line_and_left_as_it_is() {
-    let scratch = Scratch::new("damaged");
+    let (_files, path) = scratch("damaged");
     let sweep = sweep(&["bus.clock=8MHz,16MHz"], Design::Grid);
     let head = sweep.fingerprint();
     let figures = vec!["1"; METRICS.len()].join("\t");
@@ -192,16 +178,16 @@ fn a_journal_that_is_damaged_or_none_is_refused_with_the_line_and_left_as_it_is(
         ("a file of somebody else's".to_owned(), "holds no points of a sweep that is known here"),
         ("point,bus.clock_hz\n0,8000000\n".to_owned(), "holds no points of a sweep that is known here"),
     ] {
-        std::fs::write(&scratch.0, &text).unwrap();
-        let error = Journal::open(&scratch.0, &sweep).unwrap_err().to_string();
+        std::fs::write(&path, &text).unwrap();
+        let error = Journal::open(&path, &sweep).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
-        assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), text);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
     for begun in 0..=head.len() {
-        std::fs::write(&scratch.0, &head[..begun]).unwrap();
-        let (_, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        std::fs::write(&path, &head[..begun]).unwrap();
+        let (_, done) = Journal::open(&path, &sweep).unwrap();
         assert!(done.is_empty(), "a head that was not written to its end is written anew");
-        assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), format!("{head}\n"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{head}\n"));
     }
 }
 

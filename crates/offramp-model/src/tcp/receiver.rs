@@ -26,7 +26,7 @@ pub enum Received {
 }
 
 /// What was received of a stream.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Receiver {
     policy: AckPolicy,
     /// Next byte in order.
@@ -48,16 +48,7 @@ pub struct Receiver {
 impl Receiver {
     /// A receiver that has received nothing.
     pub fn new(policy: AckPolicy) -> Self {
-        Self {
-            policy,
-            next: 0,
-            early: BTreeMap::new(),
-            unread: 0,
-            unacknowledged: 0,
-            offered_until: policy.window,
-            out_of_order: 0,
-            duplicates: 0,
-        }
+        Self { policy, offered_until: policy.window, ..Self::default() }
     }
 
     /// Bytes that are in order.

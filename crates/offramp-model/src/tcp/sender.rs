@@ -93,7 +93,7 @@ pub struct Segment {
 }
 
 /// What was sent of a stream, and what may be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sender {
     config: SenderConfig,
     /// First byte that is not acknowledged.
@@ -134,27 +134,13 @@ impl Sender {
     /// A sender of an unlimited stream.
     pub fn new(config: SenderConfig) -> Self {
         Self {
-            una: 0,
-            nxt: 0,
-            sent_max: 0,
             available: u64::MAX,
             cwnd: config.mss * config.initial_window_segments,
             ssthresh: u64::MAX,
-            duplicates: 0,
-            recover: None,
-            resend: false,
             window: config.window,
-            srtt: None,
-            rttvar: Span::ZERO,
-            timed: None,
-            doublings: 0,
-            cubic: Cubic::default(),
-            timeouts_in_row: 0,
             deadline: Time::NEVER,
-            retransmissions: 0,
-            timeouts: 0,
-            duplicate_acks: 0,
             config,
+            ..Self::default()
         }
     }
 
@@ -254,7 +240,7 @@ impl Sender {
         self.deadline = if self.nxt > self.una { now + self.rto() } else { Time::NEVER };
         match self.recover.take() {
             // A partial acknowledgement: the next hole is filled at once (RFC 6582 3.2).
-            Some(recover) if self.keeps_recovering() && ack < recover => {
+            Some(recover) if matches!(self.config.variant, Variant::NewReno | Variant::Cubic) && ack < recover => {
                 self.recover = Some(recover);
                 self.resend = true;
                 self.cwnd = (self.cwnd.saturating_sub(acked) + self.config.mss).max(self.config.mss);
@@ -263,10 +249,6 @@ impl Sender {
             Some(_) => self.cwnd = self.ssthresh,
             None => self.grow(now, acked),
         }
-    }
-
-    fn keeps_recovering(&self) -> bool {
-        matches!(self.config.variant, Variant::NewReno | Variant::Cubic)
     }
 
     /// Slow start by what was acknowledged, at most two segments (RFC 3465); then a segment per window (RFC 5681 3.1).

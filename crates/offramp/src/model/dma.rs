@@ -9,6 +9,7 @@ use offramp_model::profile::Profile;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::str::FromStr as _;
+use strum::VariantArray as _;
 
 /// Lengths of transfers that are shown where none is asked for.
 const BYTES: [u64; 8] = [64, 128, 256, 512, 1024, 1514, 2048, 4096];
@@ -36,8 +37,8 @@ pub(super) fn run(args: &Args) -> Done {
     let mut out = format!("{}: {}\n\n", profile.name, profile.title);
     let _ = writeln!(out, "{:>7} {:5} {:>10} {:>12} {:>10}  limit", "bytes", "op", "Gbit/s", "transfers/s", "ns each");
     for &bytes in &args.bytes {
-        let wanted = Transfers::NAMES.iter().filter(|(_, transfers)| args.op.is_none_or(|op| op == *transfers));
-        for &(name, transfers) in wanted {
+        for &transfers in Transfers::VARIANTS.iter().filter(|of| args.op.is_none_or(|op| op == **of)) {
+            let name: &str = transfers.into();
             let transfer = bus.transfer(transfers, command, bytes);
             let unlimited = || format!("{}: nobody is master of a bus that has limits", profile.name);
             let (interval, limit) = transfer.ok_or_else(unlimited).or_failed()?;

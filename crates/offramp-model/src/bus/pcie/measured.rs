@@ -9,9 +9,24 @@ use super::{Pcie, payload_bps};
 use crate::bus::{Bus, Transfers};
 use crate::config;
 use crate::profile::Profile;
+use serde::Deserialize;
+use std::sync::LazyLock;
 
-/// The table, a line for each curve.
-const TABLE: &str = include_str!("pcie-bench.csv");
+/// The table.
+#[derive(Debug, Deserialize)]
+pub struct Table {
+    /// All curves.
+    pub curves: Vec<Measured>,
+    /// Reads of 64 bytes through the IOMMU of the [`E5`], in pages of 4 KiB: KiB of memory read, and Gbit/s.
+    pub iommu_reads: Vec<(u64, f64)>,
+}
+
+/// What was measured.
+///
+/// # Panics
+/// Never: the table is part of the program, and tests read it.
+pub static TABLE: LazyLock<Table> =
+    LazyLock::new(|| toml::from_str(include_str!("pcie-bench.toml")).unwrap_or_else(|error| panic!("{error}")));
 
 impl Transfers {
     /// What the model says of a link, Gbit/s of payload each way.
@@ -21,10 +36,10 @@ impl Transfers {
 }
 
 /// One curve.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Measured {
     /// The host's processor.
-    pub host: &'static str,
+    pub host: String,
     /// What the adapter did.
     pub transfers: Transfers,
     /// Median latency of a read of 64 bytes in this host, ns.
@@ -38,19 +53,6 @@ impl Measured {
     pub fn link(&self) -> Pcie {
         link(self.read_latency_ns)
     }
-}
-
-/// All curves.
-pub fn measured() -> Vec<Measured> {
-    let mut lines = TABLE.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(','));
-    let sizes: Vec<u64> = lines.next().into_iter().flatten().skip(3).filter_map(|size| size.parse().ok()).collect();
-    let curve = |mut fields: std::str::Split<'static, char>| {
-        let (host, latency, name) = (fields.next()?, fields.next()?, fields.next()?);
-        let transfers = name.parse().ok()?;
-        let rates = sizes.iter().copied().zip(fields.filter_map(|rate| rate.parse().ok())).collect();
-        Some(Measured { host, transfers, read_latency_ns: latency.parse().ok()?, rates })
-    };
-    lines.filter_map(curve).collect()
 }
 
 /// The adapter's link in a host with that latency: the profile `pcie-3x8`.
@@ -67,15 +69,3 @@ pub fn link(read_latency_ns: u64) -> Pcie {
 
 /// The server whose rows of 64 and 128 bytes the adapter's numbers are fitted to.
 pub const E5: &str = "E5-2637v3";
-
-/// Reads of 64 bytes through the IOMMU of the E5-2637v3, in pages of 4 KiB: bytes of memory read, and Gbit/s.
-pub const IOMMU_READS: [(u64, f64); 8] = [
-    (256 << 10, 30.0),
-    (512 << 10, 22.2),
-    (1 << 20, 15.2),
-    (2 << 20, 12.2),
-    (4 << 20, 10.9),
-    (8 << 20, 10.4),
-    (16 << 20, 10.1),
-    (64 << 20, 9.8),
-];
