@@ -28,33 +28,9 @@ use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const EXAMPLES: &str = "\
-Examples:
-  offramp model list                                             the profiles that there are
-  offramp model params window                                    parameters with this in their name or meaning
-  offramp model workloads                                        what can be sent
-  offramp model run 486-wd8003ep --workload ttcp-receive         a WD8003EP in a 486DX-40
-  offramp model run 486-wd8003ep --workload ttcp-receive --set bus.clock=13.4MHz
-  offramp model run server-82599 --workload ttcp --set adapter.lso=off
-  offramp model explain 486-wd8003e --workload nfs-read --set workload.rpc_size=4KiB
-  offramp model compare 486-wd8003ep 486-wd8013 --workload ttcp-receive --html compare.html
-  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 \\
-      --out sweep.csv
-  offramp model sensitivity 486-wd8003ep --workload ttcp-receive --method sobol
-  offramp model params bus.                        the parameters of a bus
-  offramp model dma pcie-3x8 --bytes 64,1514 --op both
-  offramp model claims                             what was published beside what the model says
-  offramp model check results/                     the same for published results of your own
-  offramp lab --json > lab.json
-  offramp model claims --live lab.json             and beside what was measured here
-  offramp model report --html claims.html          the same as a page, with charts
-
-Exit status: 0 done; 1 a claim left its target, nothing came through, points of a sweep failed, or
-a file could not be written; 2 wrong options or a wrong profile; 130 stopped.";
-
 /// Predict throughput and processor load of adapters, buses and hosts that are not here.
 #[derive(ClapArgs)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("model/examples.txt").trim_end())]
 pub struct Args {
     #[command(subcommand)]
     command: Command,

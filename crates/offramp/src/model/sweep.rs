@@ -15,24 +15,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const EXAMPLES: &str = "\
-Examples:
-  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 \\
-      --vary host.receive_window=4KiB,8KiB,32KiB --out isa.csv --html isa.html
-  offramp model sweep ndis-2011 --workload ttcp-receive --vary host.tcp_time=5us..50us:log \\
-      --vary adapter.interrupt_rate=500..20000:log --latin 1000 \\
-      --out latin.csv --parquet latin.parquet
-
-KEY=VALUE,VALUE,...        these values
-KEY=FROM..TO/COUNT         so many values at equal distances, both ends included
-KEY=FROM..TO:log/COUNT     so many values at equal ratios
-KEY/COUNT                  so many values over the interval that the profile has of it
-A Latin hypercube needs no COUNT. A sweep that is interrupted goes on where it ended when it is begun
-again.";
-
 /// Run a workload on every point of a grid, or of a Latin hypercube.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("sweep-examples.txt").trim_end())]
 pub(super) struct Args {
     /// A system: its name, or a file that ends in .toml
     profile: String,
