@@ -245,7 +245,7 @@ impl Queue {
             is_logged: false,
             inflight: None,
         };
-        device.start(setup).expect("a ring of our own");
+        device.start(setup, None).expect("a ring of our own");
         Self { driver, device, buffer: guest.alloc(BUFFER_LEN as u64, 64) }
     }
 
@@ -260,7 +260,7 @@ impl Queue {
     }
 
     fn fetch(&mut self) {
-        let fetched = self.device.fetch().expect("a ring of our own");
+        let fetched = self.device.fetch(None).expect("a ring of our own");
         assert_eq!(fetched.chains, FETCH_MAX);
     }
 

@@ -5,14 +5,14 @@ mod vhost_common;
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::frame::Frame;
 use offramp_testkit::features::{self, protocol};
-use offramp_testkit::frontend::{DirtyLog, VringAddr};
-use offramp_testkit::ring::RingAddresses;
 use offramp_testkit::vnet::{DATA_VALID, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use offramp_testkit::{Buffer, DataPlacement, Guest, GuestMemory, HeaderPlacement, RegionSpec, TxLayout, VnetHeader};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use vhost_common::packet::{Checksum, Packet, pattern};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, check_received, cut, frame, random_len, rng, wait_until};
+use vhost_common::{
+    Case, PATIENCE, Rig, RigConfig, carry, check_received, cut, frame, log_writes, random_len, rng, wait_until,
+};
 
 /// Longest frame of a line with the largest MTU.
 const FRAME_LEN_MAX: usize = 65_535;
@@ -610,20 +610,6 @@ fn a_guest_is_called_exactly_when_its_event_index_is_passed() {
             }
         }
     }
-}
-
-/// Starts to log what the device writes, as a frontend does that migrates its guest.
-fn log_writes(guest: &mut Guest, rings: &[RingAddresses]) -> DirtyLog {
-    let log = DirtyLog::new(guest.memory());
-    let (memory, negotiated) = (guest.memory().clone(), guest.negotiated().features);
-    let frontend = guest.frontend();
-    frontend.set_log_base(&log).unwrap();
-    frontend.set_features(negotiated | features::LOG_ALL).unwrap();
-    for (index, ring) in rings.iter().enumerate() {
-        let addr = VringAddr::new(&memory, index as u32, *ring).with_log(ring.device);
-        frontend.set_vring_addr(&addr).unwrap();
-    }
-    log
 }
 
 #[test]

@@ -182,6 +182,21 @@ impl Guest {
         self.start_from(knows).expect("starting the backend's rings again");
     }
 
+    /// Goes on in `memory`, which has all that this guest's has, at a backend that listens at `path`, as a live migration
+    /// ends. The rings begin at `bases`, which [`Guest::stop`] returned.
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn move_to(&mut self, memory: GuestMemory, path: impl AsRef<Path>, bases: &[u32]) -> Result<(), PeerError> {
+        memory.take_over_allocations(&self.memory);
+        self.rx.iter_mut().for_each(|queue| queue.move_to(&memory));
+        self.tx.iter_mut().for_each(|queue| queue.move_to(&memory));
+        self.memory = memory;
+        self.frontend = Frontend::connect(path);
+        self.agreed = self.frontend.negotiate(&self.options)?;
+        self.start_at(bases)
+    }
+
     /// Queue pairs that were not taken out.
     pub fn pairs(&self) -> usize {
         self.rx.len()

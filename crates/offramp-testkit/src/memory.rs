@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -51,6 +51,8 @@ pub struct Region {
     reserved_len: NonZeroUsize,
     base: NonNull<u8>,
     next_free: AtomicU64,
+    /// Pages that the guest wrote since it was last asked.
+    written: Vec<AtomicBool>,
 }
 
 // SAFETY: the pointers stay valid until the region is dropped, and every access through them is atomic or a copy of
@@ -94,7 +96,8 @@ impl Region {
         .expect("mapping guest memory");
         // SAFETY: the region begins in the first page that is mapped.
         let base = unsafe { mapped.cast().add((spec.file_offset - first_page) as usize) };
-        Self { spec, file, reserved, reserved_len, base, next_free: AtomicU64::new(spec.guest_addr) }
+        let written = (0..spec.len / PAGE_LEN).map(|_| AtomicBool::new(false)).collect();
+        Self { spec, file, reserved, reserved_len, base, next_free: AtomicU64::new(spec.guest_addr), written }
     }
 
     /// Its first guest-physical address.
@@ -193,6 +196,7 @@ macro_rules! integers {
             let place = self.region_of(addr).pointer(addr).cast::<$int>();
             // SAFETY: aligned, and inside of the region, whose length is a multiple of a page.
             unsafe { $atomic::from_ptr(place) }.store(value.to_le(), Ordering::Release);
+            self.note_written(addr, LEN as u64);
         }
     )*};
 }
@@ -294,6 +298,7 @@ impl GuestMemory {
             unsafe { std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), place, len) };
             done += len;
         }
+        self.note_written(addr, bytes.len() as u64);
     }
 
     /// Sets `len` bytes to `byte`.
@@ -304,6 +309,58 @@ impl GuestMemory {
             // SAFETY: `place` is good for `piece_len` bytes of the mapping, which no Rust reference points into.
             unsafe { std::ptr::write_bytes(place, byte, piece_len) };
             done += piece_len;
+        }
+        self.note_written(addr, len as u64);
+    }
+
+    /// Notes what the guest wrote, after the write.
+    fn note_written(&self, addr: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        for page in addr / PAGE_LEN..(addr + len).div_ceil(PAGE_LEN) {
+            let region = self.region_of(page * PAGE_LEN);
+            let at = page - region.spec.guest_addr / PAGE_LEN;
+            region.written[at as usize].store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Addresses of the pages that the guest wrote since the last call: what a monitor knows of its guest during a live
+    /// migration. The guest writes nothing meanwhile. What the device wrote is in a
+    /// [`DirtyLog`](crate::frontend::DirtyLog) alone.
+    pub fn take_written(&self) -> Vec<u64> {
+        let of_region = |region: &Region| {
+            let is_written = |page: &&AtomicBool| page.swap(false, Ordering::Relaxed);
+            let written = region.written.iter().enumerate().filter(|(_, page)| is_written(page));
+            written.map(|(at, _)| region.spec.guest_addr + at as u64 * PAGE_LEN).collect::<Vec<_>>()
+        };
+        self.regions.iter().flat_map(of_region).collect()
+    }
+
+    /// Takes an aligned word out, and leaves 0 in its place.
+    pub(crate) fn take_u64(&self, addr: u64) -> u64 {
+        #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
+        let place = self.region_of(addr).pointer(addr).cast::<u64>();
+        assert!(addr.is_multiple_of(8), "{addr:#x} is not aligned");
+        // SAFETY: aligned, and inside of the region, whose length is a multiple of a page.
+        u64::from_le(unsafe { AtomicU64::from_ptr(place) }.swap(0, Ordering::AcqRel))
+    }
+
+    /// Memory of the same regions in files of its own, all zero, for a guest that moves.
+    #[must_use]
+    pub fn new_alike(&self) -> Self {
+        Self::new(&self.regions.iter().map(|region| region.spec).collect::<Vec<_>>())
+    }
+
+    /// Copies a page of `from` to the same guest address.
+    pub fn copy_page(&self, from: &Self, addr: u64) {
+        self.write(addr, &from.read_vec(addr, PAGE_LEN as usize));
+    }
+
+    /// Takes for taken what is taken in `from`.
+    pub(crate) fn take_over_allocations(&self, from: &Self) {
+        for (mine, theirs) in self.regions.iter().zip(from.regions.iter()) {
+            mine.next_free.store(theirs.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
@@ -367,6 +424,20 @@ mod tests {
         assert_eq!(memory.alloc(1, 1), 0x1000);
         assert_eq!(memory.alloc(16, 16), 0x1010);
         assert_eq!(memory.alloc(PAGE_LEN, 4096), 0x10_0000);
+    }
+
+    #[test]
+    fn pages_that_were_written_are_named_once() {
+        let memory = GuestMemory::new(&[RegionSpec::new(0x1000, PAGE_LEN), RegionSpec::new(0x2000, 3 * PAGE_LEN)]);
+        memory.write_u16(0x1ffe, 1);
+        memory.write(0x3fff, b"ab");
+        memory.fill(0x2000, 0, 1);
+        assert_eq!(memory.take_written(), [0x1000, 0x3000, 0x4000]);
+        assert_eq!(memory.take_written(), [0; 0]);
+        let copy = memory.new_alike();
+        copy.copy_page(&memory, 0x3000);
+        copy.copy_page(&memory, 0x4000);
+        assert_eq!((copy.read_vec(0x3fff, 2), copy.read_u16(0x1ffe)), (b"ab".to_vec(), 0));
     }
 
     #[test]

@@ -196,6 +196,11 @@ impl Virtqueue {
         either!(self, ring => ring.resume_base())
     }
 
+    /// Goes on at the same addresses of other memory, which has all that was in the first.
+    pub(crate) fn move_to(&mut self, memory: &GuestMemory) {
+        either!(self, ring => ring.memory = memory.clone());
+    }
+
     /// Makes the ring as it is after a reset of the device: empty, at its beginning. Chains in flight are forgotten.
     pub fn reset(&mut self) {
         either!(self, ring => ring.reset());

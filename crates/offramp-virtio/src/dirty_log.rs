@@ -40,7 +40,9 @@ impl DirtyLog {
             }
             // SAFETY: at < len, and len bytes are mapped for as long as `self` is.
             let byte = unsafe { AtomicU8::from_ptr(self.mapping.start().add(at).as_ptr()) };
-            byte.fetch_or(1 << (page % 8), Ordering::Relaxed);
+            // Release: whoever finds the mark finds the write, too, and copies it. One that is made before the write would be
+            // taken with the old bytes.
+            byte.fetch_or(1 << (page % 8), Ordering::Release);
         }
     }
 }

@@ -22,9 +22,9 @@
 //!
 //! # Drive a ring
 //! ```text
-//! vring.start(setup)                                 // memory, place, features, kick; kicks are disabled
+//! vring.start(setup, log)                            // memory, place, features, kick; kicks are disabled
 //! loop {
-//!     vring.fetch()                                  // up to FETCH_MAX chains; Err: vring.fail(), wait for a new start
+//!     vring.fetch(log)                               // up to FETCH_MAX chains; Err: vring.fail(), wait for a new start
 //!     while let Some(chain) = vring.pop() {
 //!         vring.read_frame(&chain, ..)               // transmit: copy the frame out
 //!         vring.add_used(&chain, 0)
@@ -34,7 +34,7 @@
 //!     }
 //!     if there was nothing to fetch {
 //!         vring.enable_notifications(log)
-//!         if vring.fetch() still finds nothing { sleep on vring.kick() }
+//!         if vring.fetch(log) still finds nothing { sleep on vring.kick() }
 //!         vring.disable_notifications(log)
 //!     }
 //! }
@@ -71,7 +71,7 @@
 //! let call = EventFd::new()?;
 //! let mut vring = Vring::default();
 //! vring.set_call(Some(Events::new()?.event(nix::unistd::dup(&call)?)?));
-//! vring.start(VringSetup {
+//! let setup = VringSetup {
 //!     memory,
 //!     place: RingPlace { size: 4, descriptors: 0, driver: 64, device: 68 },
 //!     is_packed: true,
@@ -80,8 +80,9 @@
 //!     kick: None,
 //!     is_logged: false,
 //!     inflight: None,
-//! })?;
-//! assert_eq!(vring.fetch()?.chains, 1);
+//! };
+//! vring.start(setup, None)?;
+//! assert_eq!(vring.fetch(None)?.chains, 1);
 //! let chain = vring.pop().unwrap();
 //! let (mut header, mut frame) = ([0; HEADER_LEN], [0; 1514]);
 //! let len = vring.read_frame(&chain, HEADER_LEN, &mut header, &mut frame).unwrap();

@@ -68,7 +68,7 @@ impl Vring {
     ///
     /// # Errors
     /// When the ring does not lie in the memory, is not aligned, or has no valid size or base. It is as before then.
-    pub fn start(&mut self, setup: VringSetup) -> Result<(), BadRing> {
+    pub fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
         let VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight } = setup;
         let mut ring = Ring::new(&memory, is_packed, &place, base, options, inflight)?;
         ring.disable_notifications();
@@ -78,6 +78,7 @@ impl Vring {
         self.place = place;
         self.kick = Kick::new(kick);
         self.is_logged = is_logged;
+        self.mark_written(log);
         Ok(())
     }
 
@@ -130,12 +131,14 @@ impl Vring {
         self.is_logged = is_logged;
     }
 
-    /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after those that wait.
+    /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after those that wait. Without a log it may write into
+    /// buffers that nothing is received in: bytes that mean nothing.
     ///
     /// # Errors
     /// When the ring's state makes no sense. Call [`Vring::fail`] then.
     #[inline]
-    pub fn fetch(&mut self) -> Result<Fetched, Broken> {
+    pub fn fetch(&mut self, log: Option<&DirtyLog>) -> Result<Fetched, Broken> {
+        self.batch.claims = log.is_none();
         match &mut self.ring {
             Some(ring) => ring.fetch(&self.memory, &mut self.batch),
             None => Ok(Fetched::default()),

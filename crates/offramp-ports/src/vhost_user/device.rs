@@ -2,7 +2,7 @@
 
 use super::call_pipe::CallPipe;
 use super::control::{Change, Control, ControlStatus};
-use super::features::{self, PROTOCOL_FEATURES};
+use super::features::{self, LOG_ALL, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
 use super::queue::{QueueState, Request, Side, Start};
@@ -557,8 +557,19 @@ impl Device {
 
     fn set_every_feature(&mut self) -> std::result::Result<(), Refused> {
         let negotiated = self.features;
+        // The frontend reads the log no more: the migration was cancelled.
+        let is_log_over = negotiated & LOG_ALL == 0;
         for queue in &self.queues {
-            queue.run(move |state| state.set_features(negotiated)).map_err(Refused::from)?;
+            let change = move |state: &mut QueueState| {
+                state.set_features(negotiated);
+                if is_log_over {
+                    state.set_log(None);
+                }
+            };
+            queue.run(change).map_err(Refused::from)?;
+        }
+        if is_log_over {
+            self.log = None;
         }
         self.control.iter_mut().for_each(|control| control.set_features(negotiated));
         // Without protocol features there is no SET_VRING_ENABLE: rings are enabled from the start.

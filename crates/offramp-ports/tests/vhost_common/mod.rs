@@ -30,6 +30,9 @@ use offramp_ports::vhost_user::{
 };
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_tx};
 use offramp_ports::worker::{CablePair, Task, Worker};
+use offramp_testkit::features;
+use offramp_testkit::frontend::{DirtyLog, VringAddr};
+use offramp_testkit::ring::RingAddresses;
 use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -384,6 +387,20 @@ pub fn carry(from: &mut Guest, to: &mut Guest, pair: usize, frame: &[u8], what: 
     let received = came.unwrap_or_else(|| panic!("{} bytes did not arrive: {what:?}", frame.len()));
     assert!(received.frame == frame, "{} bytes arrived otherwise: {what:?}", frame.len());
     received
+}
+
+/// Starts to log what the device writes, as a frontend does that migrates its guest.
+pub fn log_writes(guest: &mut Guest, rings: &[RingAddresses]) -> DirtyLog {
+    let log = DirtyLog::new(guest.memory());
+    let (memory, negotiated) = (guest.memory().clone(), guest.negotiated().features);
+    let frontend = guest.frontend();
+    frontend.set_log_base(&log).unwrap();
+    frontend.set_features(negotiated | features::LOG_ALL).unwrap();
+    for (index, ring) in rings.iter().enumerate() {
+        let addr = VringAddr::new(&memory, index as u32, *ring).with_log(ring.device);
+        frontend.set_vring_addr(&addr).unwrap();
+    }
+    log
 }
 
 /// The segments of a super-frame, as its header asks for them.

@@ -54,6 +54,17 @@ impl DirtyLog {
         self.log.read_vec(0, self.len() as usize).iter().map(|byte| byte.count_ones()).sum()
     }
 
+    /// Takes the marks out: addresses of the pages that were written. Each word is exchanged, because the backend may mark
+    /// others meanwhile.
+    pub fn take(&self) -> Vec<u64> {
+        let words = (0..self.len()).step_by(8);
+        let marked = words.map(|at| (at * 8 * PAGE_LEN, self.log.take_u64(at))).filter(|(_, word)| *word != 0);
+        let pages = marked.flat_map(|(first, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit * PAGE_LEN)
+        });
+        pages.collect()
+    }
+
     /// Makes all pages clean again.
     pub fn clear(&self) {
         self.log.fill(0, self.len() as usize, 0);

@@ -19,6 +19,10 @@ impl Pool {
         Self { memory: memory.clone(), free: BTreeMap::new() }
     }
 
+    pub(super) fn move_to(&mut self, memory: &GuestMemory) {
+        self.memory = memory.clone();
+    }
+
     /// A buffer of at least `len` bytes.
     pub(super) fn take(&mut self, len: usize) -> u64 {
         let class = class(len);

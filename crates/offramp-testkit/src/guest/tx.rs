@@ -277,6 +277,12 @@ impl TxQueue {
         &self.fds
     }
 
+    pub(super) fn move_to(&mut self, memory: &GuestMemory) {
+        self.memory = memory.clone();
+        self.ring.move_to(memory);
+        self.pool.move_to(memory);
+    }
+
     pub(super) fn reset(&mut self) {
         self.ring.reset();
         if self.interrupts_off {

@@ -70,7 +70,7 @@ impl Position {
 /// The driver of a packed virtqueue.
 #[derive(Debug)]
 pub struct PackedDriver {
-    memory: GuestMemory,
+    pub(super) memory: GuestMemory,
     size: u16,
     addresses: RingAddresses,
     options: RingOptions,

@@ -55,7 +55,7 @@ impl SplitDescriptor {
 /// The driver of a split virtqueue.
 #[derive(Debug)]
 pub struct SplitDriver {
-    memory: GuestMemory,
+    pub(super) memory: GuestMemory,
     size: u16,
     addresses: RingAddresses,
     options: RingOptions,

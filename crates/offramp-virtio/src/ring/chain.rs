@@ -105,6 +105,8 @@ pub(crate) struct Batch {
     pub(super) chains: Vec<Chain>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) next: usize,
+    /// Whether buffers to write are claimed. A log would not have these writes.
+    pub(crate) claims: bool,
 }
 
 // SAFETY: the pointers of a batch are into guest memory that its vring keeps mapped; see `Region`.
@@ -201,7 +203,7 @@ impl Batch {
         for buffer in &self.buffers[first..] {
             let start = buffer.host.as_ptr();
             prefetch(start);
-            if writable {
+            if writable && self.claims {
                 if !is_apart(start, HEADER_LEN) {
                     buffer.claim(0);
                 }

@@ -5,7 +5,12 @@ use super::*;
 use crate::memory::Extent;
 use crate::net_header::HEADER_LEN;
 use crate::ring::FETCH_MAX;
+use crate::sigbus::Alarm;
+use nix::sys::eventfd::EventFd;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
 use std::hint::spin_loop;
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
@@ -92,10 +97,10 @@ fn device(memory: Arc<GuestMemory>, is_packed: bool) {
     let options = RingOptions::default();
     let setup =
         VringSetup { memory, place: PLACE, is_packed, options, base, kick: None, is_logged: false, inflight: None };
-    vring.start(setup).unwrap();
+    vring.start(setup, None).unwrap();
     let mut expected = 0;
     while expected < CHAINS {
-        assert!(vring.fetch().unwrap().chains <= FETCH_MAX);
+        assert!(vring.fetch(None).unwrap().chains <= FETCH_MAX);
         while let Some(chain) = vring.pop() {
             let (mut header, mut frame) = ([0; HEADER_LEN], [0; 8]);
             assert_eq!(vring.read_frame(&chain, HEADER_LEN, &mut header, &mut frame), Some(8));
@@ -118,5 +123,25 @@ fn a_driver_in_another_thread_has_each_buffer_back_before_it_writes_there_again(
             scope.spawn(|| if is_packed { driver.packed() } else { driver.split() });
             scope.spawn(|| device(memory, is_packed));
         });
+    }
+}
+
+#[test]
+fn a_log_has_what_a_ring_writes_when_it_is_started() {
+    let file = File::from(memfd_create(c"log", MFdFlags::MFD_CLOEXEC).unwrap());
+    file.set_len(4096).unwrap();
+    let log = DirtyLog::map(&file, 0, 2, &Alarm::new(EventFd::new().unwrap())).unwrap();
+    for (is_packed, base) in [(false, 0), (true, 0x8000_8000)] {
+        // Page 9 of the guest.
+        let extent = Extent { guest: 9 * 4096, user: 0, len: 4096, file_offset: 0 };
+        let memory = Arc::new(GuestMemory::anonymous(&[extent]));
+        let options = RingOptions::default();
+        let setup =
+            VringSetup { memory, place: PLACE, is_packed, options, base, kick: None, is_logged: true, inflight: None };
+        file.write_all_at(&[0; 2], 0).unwrap();
+        Vring::default().start(setup, Some(&log)).unwrap();
+        let mut marks = [0; 2];
+        file.read_exact_at(&mut marks, 0).unwrap();
+        assert_eq!(marks, [0, 1 << 1], "packed: {is_packed}");
     }
 }

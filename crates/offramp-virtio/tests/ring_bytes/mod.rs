@@ -75,7 +75,7 @@ impl Bench {
         let memory = Arc::clone(&self.memory);
         let setup =
             VringSetup { memory, place, is_packed, options, base, kick: None, is_logged: false, inflight: None };
-        vring.start(setup).expect("a ring that is right");
+        vring.start(setup, None).expect("a ring that is right");
         vring
     }
 }
@@ -122,7 +122,7 @@ pub fn ring(bytes: &[u8], is_packed: bool) {
 
 /// Fetches; `false` when there was nothing or the ring is broken.
 fn fetch(vring: &mut Vring) -> bool {
-    let Ok(fetched) = vring.fetch() else {
+    let Ok(fetched) = vring.fetch(None) else {
         vring.fail();
         return false;
     };

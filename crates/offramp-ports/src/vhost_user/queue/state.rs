@@ -156,9 +156,10 @@ impl QueueState {
                 Side::Transmit => self.transmit_direction,
             },
         };
-        let (memory, is_packed) = (Arc::clone(&self.memory), is_on(features::RING_PACKED));
+        let (memory, log) = (Arc::clone(&self.memory), self.log.clone());
+        let is_packed = is_on(features::RING_PACKED);
         let setup = VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight };
-        self.side(side).start(setup)
+        self.side(side).start(setup, log.as_deref())
     }
 
     /// Stops a ring; its base, `None` when it did not run.

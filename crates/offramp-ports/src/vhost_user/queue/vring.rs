@@ -47,8 +47,8 @@ pub(super) struct PortVring {
 
 impl PortVring {
     /// Starts the ring.
-    pub fn start(&mut self, setup: VringSetup) -> Result<(), BadRing> {
-        self.vring.start(setup)?;
+    pub fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
+        self.vring.start(setup, log)?;
         if !self.moderation.is_off() && self.vring.inherit_unsignalled() {
             // Whoever drove it before may have deferred a notification.
             self.moderation.defer(Tally::default().take());
@@ -138,7 +138,7 @@ impl PortVring {
     /// Fetches chains; whether any wait now. A ring that makes no sense is stopped, and reported to the frontend.
     #[inline]
     pub fn fetch(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> bool {
-        let Ok(fetched) = self.vring.fetch() else {
+        let Ok(fetched) = self.vring.fetch(log) else {
             self.fail(log, counters);
             return false;
         };
