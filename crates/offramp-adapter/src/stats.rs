@@ -320,7 +320,9 @@ mod tests {
     fn a_value_is_counted_up_to_the_least_bound_that_it_does_not_exceed() {
         fn counts<const UNIT: u64>(values: &[u64]) -> (Vec<u64>, u64) {
             let histogram = Histogram::<UNIT>::default();
-            values.iter().for_each(|value| histogram.record(*value));
+            for value in values {
+                histogram.record(*value);
+            }
             let counts: Vec<u64> = histogram.counts().collect();
             for (bound, up_to) in Histogram::<UNIT>::bounds().zip(1..) {
                 let expected = values.iter().filter(|value| **value <= bound).count() as u64;

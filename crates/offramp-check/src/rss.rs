@@ -114,6 +114,7 @@ struct Flow {
     /// Addresses and ports, as they are hashed.
     input: Vec<u8>,
     /// It has arrived; on which queue, if the driver records that.
+    #[allow(clippy::option_option, reason = "whether it has arrived, and whether it is known where")]
     arrived: Option<Option<u16>>,
 }
 

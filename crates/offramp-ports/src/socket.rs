@@ -141,7 +141,7 @@ mod tests {
         // ldb [0]; jeq #7, +0, +1; ret #1; ret #0.
         attach_filter(&far, &[(0x30, 0, 0, 0), (0x15, 0, 1, 7), (6, 0, 0, 1), (6, 0, 0, 0)]).unwrap();
         for (first, is_taken) in [(7, true), (8, false)] {
-            assert_eq!(near.send(&[first; 70_000]).unwrap(), 70_000);
+            assert_eq!(near.send(&vec![first; 70_000]).unwrap(), 70_000);
             assert_eq!(far.recv(&mut [0]).is_ok(), is_taken, "{first}");
         }
         assert!(attach_filter(&far, &[(0x30, 0, 0, 0)]).is_err());

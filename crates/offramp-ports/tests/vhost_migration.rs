@@ -405,6 +405,10 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
     if traffic.rng.random() {
         traffic.receive_until(MOVES, "all frames before the stop", |traffic| traffic.is_received_by(MOVES));
     }
+    if traffic.rng.random() {
+        // As QEMU 7.2 does.
+        traffic.guests[MOVES].frontend().set_status(0).unwrap();
+    }
     let bases = traffic.guests[MOVES].stop().expect("stopping the rings");
     migration.pass(&memory);
     traffic.send(STAYS);
@@ -427,7 +431,9 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
     traffic.guests[MOVES].move_to(copy, destination.socket(MOVES), &bases).expect("starting the destination");
     traffic.steps(&destination);
     // Rings that have moved go on, also where nothing came from before.
-    [STAYS, MOVES].into_iter().for_each(|side| traffic.send(side));
+    for side in [STAYS, MOVES] {
+        traffic.send(side);
+    }
     for side in [STAYS, MOVES] {
         traffic.receive_until(side, "all frames after the move", |traffic| traffic.is_received_by(side));
         (0..traffic.flows.len()).for_each(|pair| traffic.guests[side].tx(pair).drain(PATIENCE));

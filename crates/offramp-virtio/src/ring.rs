@@ -114,10 +114,14 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The flags of a descriptor that is a whole chain, of a frame.
+    /// The flags of a descriptor that is a whole chain, of a frame. A command is none.
     #[inline]
     fn of_a_frame(self) -> u16 {
-        if self == Self::Receive { descriptor::WRITE } else { 0 }
+        match self {
+            Self::Transmit => 0,
+            Self::Receive => descriptor::WRITE,
+            Self::Control => u16::MAX,
+        }
     }
 
     /// Whether a chain of this ring may have a buffer with those descriptor flags.

@@ -148,8 +148,8 @@ mod tests {
             fifo: Some(0),
             frame: Some(0),
             lost: [("drop".to_owned(), drop)].into(),
-            batch_frames: Default::default(),
-            interrupt_wait_ns: Default::default(),
+            batch_frames: crate::control::HistogramStatus::default(),
+            interrupt_wait_ns: crate::control::HistogramStatus::default(),
             rates: None,
         };
         let rates = rates(&direction(300, 5000, 7, 50), &direction(100, 1000, 5, 40), 2.0);

@@ -69,7 +69,7 @@ impl Path {
     }
 }
 
-/// A kind of traffic: its name, and what `ttcp` is told.
+/// A kind of traffic: its name, and the options of `ttcp`.
 const TRAFFIC: [(&str, &str); 5] = [
     ("TCP", ""),
     ("TCP ping-pong", "--rr"),

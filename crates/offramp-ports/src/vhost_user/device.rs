@@ -119,6 +119,9 @@ struct Setup {
     place: RingPlace,
     has_place: bool,
     base: u32,
+    /// Where the ring ended at a reset. QEMU resets the status of a device that moves before it asks for its bases (7.2:
+    /// `vhost_dev_stop`).
+    ended_at: Option<u32>,
     /// Set once the frontend starts the ring.
     kick: Option<Kick>,
     /// Set if interrupts go through a pipe.
@@ -293,7 +296,8 @@ impl Device {
         let base = start.base;
         self.run(vring, move |state, side| state.start(side, start))?
             .map_err(|cause| Refused::Ring { vring, cause })?;
-        self.vring(vring)?.is_running = true;
+        let setup = self.vring(vring)?;
+        (setup.is_running, setup.ended_at) = (true, None);
         if self.is_control(vring) { self.control_started(base) } else { Ok(()) }
     }
 
@@ -459,8 +463,11 @@ impl Device {
         self.status = status;
         if status == 0 {
             for vring in 0..self.vrings.len() {
-                self.finish(vring)?;
-                self.vring(vring)?.base = 0;
+                let has_run = self.vring(vring)?.is_running;
+                let base = self.finish(vring)?;
+                let setup = self.vring(vring)?;
+                setup.base = 0;
+                setup.ended_at = has_run.then_some(base).or(setup.ended_at);
             }
             self.control.iter_mut().for_each(Control::forget);
         }
@@ -569,6 +576,7 @@ impl Device {
             queue.run(change).map_err(Refused::from)?;
         }
         if is_log_over {
+            self.control.iter_mut().for_each(|control| control.queue.set_log(None));
             self.log = None;
         }
         self.control.iter_mut().for_each(|control| control.set_features(negotiated));
@@ -668,13 +676,15 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.vring(index as usize)?.base = base;
+        let setup = self.vring(index as usize)?;
+        (setup.base, setup.ended_at) = (base, None);
         Ok(())
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let vring = index as usize;
         let base = self.finish(vring)?;
+        let base = self.vring(vring)?.ended_at.take().unwrap_or(base);
         Ok(VhostUserVringState::new(index, base))
     }
 

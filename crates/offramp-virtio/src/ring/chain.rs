@@ -21,16 +21,9 @@ pub struct Buffer {
     /// Guest-physical address, for the dirty log.
     pub(crate) guest: u64,
     pub(crate) len: u32,
-    /// Of its descriptor.
-    pub(super) flags: u16,
 }
 
 impl Buffer {
-    /// Whether the device may write it (and not read it).
-    pub(crate) fn is_writable(&self) -> bool {
-        self.flags & WRITE != 0
-    }
-
     /// Asks for the lines of `len` bytes from `offset` on, to write them, as far as the buffer goes. Returns how many bytes
     /// those are.
     #[inline]
@@ -107,6 +100,9 @@ pub(crate) struct Batch {
     pub(super) next: usize,
     /// Whether buffers to write are claimed. A log would not have these writes.
     pub(crate) claims: bool,
+    /// Of a control queue's buffers, whether the device may write each (and not read it); empty in another ring, where a
+    /// frame does not pay for it.
+    pub(super) is_writable: Vec<bool>,
 }
 
 // SAFETY: the pointers of a batch are into guest memory that its vring keeps mapped; see `Region`.
@@ -135,8 +131,8 @@ impl Batch {
         self.buffers.len() - buffers >= FETCH_BUFFERS_MAX
     }
 
-    /// Adds a chain of one buffer that lies in the window and has the flags `wanted`, as almost every chain does. `false`: it is another chain,
-    /// and takes the long way.
+    /// Adds a chain of one buffer that lies in the window and has the flags `wanted`, as almost every chain does. `false`: it
+    /// is another chain, and takes the long way.
     #[inline]
     pub(super) fn push_single(
         &mut self,
@@ -151,9 +147,25 @@ impl Batch {
         }
         let Some(host) = window.at(guest, u64::from(len)) else { return false };
         let first = self.buffers.len() as u32;
-        self.buffers.push(Buffer { host, guest, len, flags });
+        self.buffers.push(Buffer { host, guest, len });
         self.chains.push(Chain { id, slots: 1, first, count: 1, len });
         true
+    }
+
+    /// Whether the device may write each buffer of a control queue's chain.
+    pub fn is_writable(&self, chain: &Chain) -> &[bool] {
+        &self.is_writable[chain.first as usize..][..chain.count as usize]
+    }
+
+    /// Notes that the buffers of a control queue that were added last are to be written, or to be read.
+    pub(super) fn mark(&mut self, is_writable: bool) {
+        self.is_writable.resize(self.buffers.len(), is_writable);
+    }
+
+    /// Forgets the buffers of a bad chain, which were added from `first` on.
+    pub(super) fn truncate(&mut self, first: usize) {
+        self.buffers.truncate(first);
+        self.is_writable.truncate(first);
     }
 
     /// Takes the next chain.
@@ -185,6 +197,7 @@ impl Batch {
         self.next = 0;
         let buffers = self.chains.first().map_or(self.buffers.len(), |chain| chain.first as usize);
         self.buffers.drain(..buffers);
+        self.is_writable.drain(..buffers.min(self.is_writable.len()));
         for chain in &mut self.chains {
             chain.first -= buffers as u32;
         }
@@ -193,6 +206,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.chains.clear();
         self.buffers.clear();
+        self.is_writable.clear();
         self.next = 0;
     }
 
@@ -226,32 +240,27 @@ fn is_apart(start: *const u8, offset: usize) -> bool {
 #[inline]
 pub(super) fn add_buffer(
     memory: &GuestMemory,
-    (guest, len): (u64, u32),
-    flags: u16,
+    guest: u64,
+    len: u32,
     buffers: &mut Vec<Buffer>,
 ) -> Result<(), BadChain> {
     if len == 0 {
         return Ok(());
     }
     match memory.at_guest(guest, u64::from(len)) {
-        Some(host) => buffers.push(Buffer { host, guest, len, flags }),
-        None => add_pieces(memory, (guest, len), flags, buffers)?,
+        Some(host) => buffers.push(Buffer { host, guest, len }),
+        None => add_pieces(memory, guest, len, buffers)?,
     }
     Ok(())
 }
 
 #[cold]
-fn add_pieces(
-    memory: &GuestMemory,
-    (mut guest, len): (u64, u32),
-    flags: u16,
-    buffers: &mut Vec<Buffer>,
-) -> Result<(), BadChain> {
+fn add_pieces(memory: &GuestMemory, mut guest: u64, len: u32, buffers: &mut Vec<Buffer>) -> Result<(), BadChain> {
     let mut left = u64::from(len);
     while left > 0 {
         let piece = memory.left_at_guest(guest).ok_or(BadChain::Address)?.min(left);
         let host = memory.at_guest(guest, piece).ok_or(BadChain::Address)?;
-        buffers.push(Buffer { host, guest, len: piece as u32, flags });
+        buffers.push(Buffer { host, guest, len: piece as u32 });
         guest = guest.checked_add(piece).ok_or(BadChain::Address)?;
         left -= piece;
     }

@@ -270,7 +270,7 @@ impl Ring {
                 fetched.chains += 1;
             }
             Err(reason) => {
-                batch.buffers.truncate(first);
+                batch.truncate(first);
                 batch.chains.push(Chain { id, slots, first: first as u32, count: 0, len: 0 });
                 fetched.bad += 1;
                 fetched.reason = Some(reason);
@@ -315,12 +315,16 @@ impl Ring {
         if !self.options.direction.takes(descriptor.flags) {
             return Err(BadChain::Direction);
         }
-        Self::add_any(memory, descriptor, batch)
+        Self::add_any(memory, descriptor, batch)?;
+        if self.options.direction == Direction::Control {
+            batch.mark(descriptor.flags & WRITE != 0);
+        }
+        Ok(())
     }
 
     #[inline]
     fn add_any(memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
-        add_buffer(memory, (descriptor.addr, descriptor.len), descriptor.flags, &mut batch.buffers)
+        add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)
     }
 
     fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {

@@ -1,10 +1,10 @@
 //! The split ring (virtio 1.3, 2.7): descriptor table, available ring, used ring.
 
 use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
-use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, indirect_table, need_event, prefetch, read_descriptor};
+use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
 use super::{
-    BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions,
-    RingPlace,
+    BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, Direction, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX,
+    RingOptions, RingPlace,
 };
 use crate::memory::{GuestMemory, clamped};
 use std::ptr::NonNull;
@@ -139,7 +139,7 @@ impl Ring {
                     }
                 }
                 Err(reason) => {
-                    batch.buffers.truncate(first);
+                    batch.truncate(first);
                     // It must not overtake those that were fetched before it and are not used yet.
                     batch.chains.push(Chain { id: head, slots: 1, first: first as u32, count: 0, len: 0 });
                     fetched.bad += 1;
@@ -179,7 +179,11 @@ impl Ring {
         if !self.options.direction.takes(descriptor.flags) {
             return Err(BadChain::Direction);
         }
-        add_buffer(memory, (descriptor.addr, descriptor.len), descriptor.flags, &mut batch.buffers)
+        add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)?;
+        if self.options.direction == Direction::Control {
+            batch.mark(descriptor.flags & WRITE != 0);
+        }
+        Ok(())
     }
 
     fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {

@@ -115,7 +115,7 @@ fn what_was_taken_does_not_pile_up_before_what_always_waits() {
         // One chain waits whenever the next ones are fetched.
         while batch.waiting().len() < 3 {
             let first = batch.buffers.len() as u32;
-            batch.buffers.push(Buffer { host, guest: u64::from(next), len: 1, flags: WRITE });
+            batch.buffers.push(Buffer { host, guest: u64::from(next), len: 1 });
             batch.chains.push(Chain { id: next, slots: 1, first, count: 1, len: 1 });
             next = next.wrapping_add(1);
         }

@@ -9,10 +9,11 @@ impl Vring {
     /// Copies a command into private memory, and says how many bytes its answer may have. `None`: the chain cannot be used, a
     /// buffer to read follows one to write (virtio 1.3, 2.7.4.2), or the command is longer than `len_max` bytes.
     pub fn read_command(&self, chain: &Chain, len_max: usize) -> Option<(Vec<u8>, usize)> {
-        let buffers = self.buffers(chain);
-        let (request, answer) = buffers.split_at(buffers.iter().take_while(|buffer| !buffer.is_writable()).count());
+        let (buffers, is_writable) = (self.buffers(chain), self.batch.is_writable(chain));
+        let readable = is_writable.iter().take_while(|is_writable| !**is_writable).count();
+        let (request, answer) = buffers.split_at(readable);
         let len: usize = request.iter().map(Buffer::len).sum();
-        if len > len_max || answer.iter().any(|buffer| !buffer.is_writable()) {
+        if len > len_max || is_writable[readable..].contains(&false) {
             return None;
         }
         let mut command = vec![0; len];
@@ -28,7 +29,8 @@ impl Vring {
     /// Writes an answer, as far as it has room, and gives the chain back.
     pub fn answer(&mut self, chain: &Chain, answer: &[u8], log: Option<&DirtyLog>) {
         let mut rest = answer;
-        for buffer in self.buffers(chain).iter().filter(|buffer| buffer.is_writable()) {
+        let buffers = self.buffers(chain).iter().zip(self.batch.is_writable(chain));
+        for (buffer, _) in buffers.filter(|(_, is_writable)| **is_writable) {
             let (piece, later) = rest.split_at(rest.len().min(buffer.len()));
             buffer.write(0, piece);
             if let Some(log) = log {

@@ -325,8 +325,8 @@ mod tests {
             fifo: Some(0),
             frame: Some(0),
             lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
-            batch_frames: Default::default(),
-            interrupt_wait_ns: Default::default(),
+            batch_frames: crate::control::HistogramStatus::default(),
+            interrupt_wait_ns: crate::control::HistogramStatus::default(),
             rates: None,
         }
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Address and Ethernet address of each guest.
 pub const GUESTS: [(Ipv4Addr, &str); 2] =
     [(Ipv4Addr::new(198, 18, 0, 2), "02:00:00:00:00:01"), (Ipv4Addr::new(198, 18, 0, 3), "02:00:00:00:00:02")];
-/// Where passt finds a network to be at: an interface that leads nowhere, and who is said to be behind it.
+/// The network that passt wants to be at: an interface that leads nowhere, its address, and a gateway that is not there.
 const UPSTREAM: (&str, Ipv4Addr, Ipv4Addr) = ("upstream0", Ipv4Addr::new(198, 19, 0, 2), Ipv4Addr::new(198, 19, 0, 1));
 /// From the start of a peer to its socket or its interface.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -109,7 +109,7 @@ impl Bed {
             }
         }
         if matches!(backend, Backend::QemuTap | Backend::VhostUserNet) {
-            network.in_ns("joining a TAP and the bridge", || {
+            network.in_ns("adding TAPs to the bridge", || {
                 [0, 1].map(tap).iter().try_for_each(|tap| {
                     link::set_master(tap, guest::TAP)?;
                     link::set_up(tap)
