@@ -123,7 +123,7 @@ fn a_guest_that_coalesces_is_interrupted_once_for_its_number_of_frames_and_at_on
         }
         wait_until("ten frames", || rig.received(1, |count| count.frames_out.get()) == 10);
         assert_eq!(calls(&mut b), begun, "{case:?}: interrupted before the limit");
-        // V82: what waits is judged anew when the limit changes.
+        // V82: what waits is checked again when the limit changes.
         assert_eq!(command(&mut b, COALESCE_RX, &coalescing(u32::MAX, 8)), OK);
         wait_until("the interrupt", || calls(&mut b) > begun);
     }
@@ -202,7 +202,7 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
         drop(guest);
         let _guest = rig.guest(0, &builder);
         let after = || rig.ports[0].status().control;
-        wait_until("a ring that begins anew", || after().is_some_and(|after| after.queue_pairs == 1));
+        wait_until("a ring after a reset", || after().is_some_and(|after| after.queue_pairs == 1));
         assert_eq!(status(&rig, 0).coalescing, vec![None; 4]);
     }
 }

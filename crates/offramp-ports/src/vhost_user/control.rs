@@ -45,7 +45,7 @@ pub(super) struct Control {
     negotiated: u64,
     queue_pairs_max: u16,
     status: ControlStatus,
-    /// The last wishes for all rings of a direction, which a queue has that is enabled anew (V75, V76).
+    /// The last wishes for all rings of a direction, which a queue has that is enabled again (V75, V76).
     of_all: [Option<Coalescing>; 2],
     /// Where the ring stopped.
     stopped_at: Option<(u32, u64)>,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_used_anew_has_the_last_wish_for_all() {
+    fn a_queue_that_is_used_again_has_the_last_wish_for_all() {
         let mut control = control(ALL);
         control.take(Command::QueuePairs(2));
         control.take(Command::CoalesceReceive(FIRST));
