@@ -179,7 +179,7 @@ pub struct Watched<H> {
     /// Of the port: it says what became of a frame that was sent.
     control: Arc<PortControl>,
     queue: usize,
-    /// The last change of the point that was taken over.
+    /// The last change of the point that was taken over; while somebody watches, the one before: each frame is looked at.
     changes: u32,
     watch: Option<Watch>,
 }
@@ -187,6 +187,8 @@ pub struct Watched<H> {
 #[derive(Debug)]
 struct Watch {
     sink: Arc<Sink>,
+    /// The last change of the point that was taken over.
+    changes: u32,
     /// The frame that the host sent last: what becomes of it is known when the next one is fetched.
     sent: Option<Packet>,
     /// Frames lost until it was fetched, by reason.
@@ -200,11 +202,23 @@ impl<H: HostPort> Watched<H> {
         Self { host, point, control, queue, changes: 0, watch: None }
     }
 
-    #[cold]
     fn take_over(&mut self, changes: u32) {
-        self.changes = changes;
         let sink = lock(&self.point.sink).clone();
-        self.watch = sink.map(|sink| Watch { sink, sent: None, lost: Vec::new() });
+        self.changes = changes.wrapping_sub(u32::from(sink.is_some()));
+        self.watch = sink.map(|sink| Watch { sink, changes, sent: None, lost: Vec::new() });
+    }
+
+    #[cold]
+    fn tx_next_watched(&mut self, changes: u32, now_ns: u64) -> Result<bool, PortError> {
+        self.conclude();
+        if self.watch.as_ref().is_none_or(|watch| watch.changes != changes) {
+            self.take_over(changes);
+        }
+        let next = self.host.tx_next(now_ns);
+        if self.watch.is_some() && next == Ok(true) {
+            self.note_sent();
+        }
+        next
     }
 
     fn lost(&self) -> Vec<u64> {
@@ -216,7 +230,7 @@ impl<H: HostPort> Watched<H> {
     #[cold]
     fn conclude(&mut self) {
         let now = self.lost();
-        let Some(Watch { sink, sent, lost }) = &mut self.watch else { return };
+        let Some(Watch { sink, sent, lost, .. }) = &mut self.watch else { return };
         let Some(mut packet) = sent.take() else { return };
         let since = Loss::ALL.iter().zip(now.iter().zip(&*lost)).map(|(&reason, (now, before))| (reason, now - before));
         packet.lost =
@@ -261,18 +275,8 @@ impl<H: HostPort> Watched<H> {
 impl<H: HostPort> HostPort for Watched<H> {
     #[inline]
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        if self.watch.is_some() {
-            self.conclude();
-        }
         let changes = self.point.changes.load(Ordering::Acquire);
-        if changes != self.changes {
-            self.take_over(changes);
-        }
-        let next = self.host.tx_next(now_ns);
-        if self.watch.is_some() && next == Ok(true) {
-            self.note_sent();
-        }
-        next
+        if changes == self.changes { self.host.tx_next(now_ns) } else { self.tx_next_watched(changes, now_ns) }
     }
 
     fn tx_hold(&mut self) {
