@@ -374,6 +374,10 @@ impl<H: HostPort> HostPort for Watched<H> {
 
 impl<H: HostIo> HostIo for Watched<H> {
     fn arm(&mut self) {
+        // Before it sleeps: the next frame may be long in coming.
+        if self.watch.is_some() {
+            self.conclude();
+        }
         self.host.arm();
     }
 

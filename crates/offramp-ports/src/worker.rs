@@ -25,8 +25,8 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest sleep: a guard against a lost wake-up, long enough to cost nothing.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Longest sleep: a guard against a lost wake-up. Five hundred ports that are polled for nothing take 1 ms.
+pub const SLEEP_MAX: Duration = Duration::from_secs(2);
 /// How much later than asked a sleep may end, nanoseconds: the smallest value allowed. The kernel's default of 50 us
 /// is longer than moderation delays most interrupts.
 const TIMER_SLACK_NS: u64 = 1;
@@ -247,12 +247,20 @@ struct Shared {
 }
 
 const NO_TASK: usize = usize::MAX;
+/// In no task, but asleep until somebody rings.
+const ASLEEP: usize = NO_TASK - 1;
 
 impl Shared {
     /// The thread is in this task from now on.
     #[inline]
     fn enter(&self, task: usize) {
-        self.task.store(task, Ordering::Relaxed);
+        self.task.store(task, Ordering::Release);
+    }
+
+    /// A turn begins. Nobody else counts them.
+    #[inline]
+    fn count_turn(&self) {
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     fn end(&self) {
@@ -264,8 +272,10 @@ impl Shared {
 /// What a worker does at a moment, for a watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pulse {
-    /// Grows with each turn of all tasks. A worker that sleeps makes ten turns a second at least.
+    /// Grows with each turn of all tasks.
     pub turns: u64,
+    /// It sleeps until there is something to do, for [`SLEEP_MAX`] at most.
+    pub is_asleep: bool,
     /// The task that it drives, counted as they were given; `None` between two.
     pub task: Option<usize>,
 }
@@ -337,8 +347,9 @@ impl Worker {
 
     /// What the thread does now.
     pub fn pulse(&self) -> Pulse {
-        let task = Some(self.shared.task.load(Ordering::Relaxed)).filter(|&task| task != NO_TASK);
-        Pulse { turns: self.shared.turns.load(Ordering::Relaxed), task }
+        let task = self.shared.task.load(Ordering::Acquire);
+        let turns = self.shared.turns.load(Ordering::Relaxed);
+        Pulse { turns, is_asleep: task == ASLEEP, task: Some(task).filter(|&task| task < ASLEEP) }
     }
 
     /// Interrupts a system call in which the thread waits (`EINTR`), if it waits in one. It goes on in any case.
@@ -349,6 +360,11 @@ impl Worker {
         // none, and before it begins it is 0, which the kernel refuses.
         // SAFETY: the call takes its arguments by value, and the signal's handler does nothing.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT as libc::c_int) };
+    }
+
+    /// Has the thread make a turn soon if it sleeps: its tasks find what was changed for them.
+    pub fn wake(&self) {
+        self.shared.bell.ring();
     }
 
     /// Has the thread poll in this way from its next sleep on, and run on `cpus`.
@@ -415,8 +431,10 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
         // What came between the last poll and the arming would not have rung.
         let now_ns = clock_ns();
         if !poll_all(&mut tasks, shared, now_ns) {
-            shared.enter(NO_TASK);
+            shared.enter(ASLEEP);
             sleep(&mut tasks, &shared.bell, now_ns);
+            // Before it is in a task: that it was long asleep is not to count as standing still.
+            shared.count_turn();
             poll_time.slept(Duration::from_nanos(clock_ns() - now_ns));
             poll_time.follow(*lock(&shared.polling));
         }
@@ -431,8 +449,7 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
 /// Polls every task once; whether any frame moved or a task ended, which is given up then: after the last one there is
 /// nothing to sleep for.
 fn poll_all<T: Task>(tasks: &mut Vec<(usize, T)>, shared: &Shared, now_ns: u64) -> bool {
-    // Nobody else counts them.
-    shared.turns.store(shared.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    shared.count_turn();
     let mut moved = false;
     tasks.retain_mut(|(number, task)| {
         shared.enter(*number);

@@ -99,7 +99,7 @@ fn a_capture_has_every_packet_of_the_host_with_its_vnet_header_on_a_cable_and_a_
         let running = capture(&bed, "b", &file, &["--snaplen", "128"]);
         let second = bed.run(&["capture", "b", "-w", "/dev/null"]);
         assert!(String::from_utf8_lossy(&second.stderr).contains("is captured already"));
-        // A port that moves nothing takes the capture over when it wakes, ten times a second.
+        // A port that moves nothing is woken to take the capture over.
         std::thread::sleep(std::time::Duration::from_millis(300));
         bed.carry_tcp();
         let after = bed.show_at_rest();

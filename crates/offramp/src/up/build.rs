@@ -92,6 +92,11 @@ impl Port {
         self.interface.as_ref().is_none_or(|port| port.closed().is_none())
     }
 
+    /// Has its threads see soon what was changed for them.
+    pub fn wake(&self) {
+        self.queues.iter().for_each(|queue| queue.worker.wake());
+    }
+
     /// Whether the thread of one of its queue pairs is in its host now.
     pub fn is_served_by(&self, queue: &Queue) -> bool {
         let Some(task) = queue.worker.pulse().task else { return false };

@@ -138,6 +138,7 @@ impl Daemon {
         if let Some(Limit(limits)) = limit {
             port.control.set_limits(limits);
         }
+        port.wake();
         // Also those that stand on a named one.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
@@ -200,7 +201,9 @@ impl State {
 impl Handler for Daemon {
     fn capture(&self, port: &str, snaplen: u32) -> Result<Capture, Answer> {
         let state = self.state();
-        let started = state.port(port)?.capture.start(snaplen as usize);
+        let captured = state.port(port)?;
+        let started = captured.capture.start(snaplen as usize);
+        captured.wake();
         started.ok_or_else(|| {
             let message =
                 format!("port \"{port}\" is captured already, which one client at a time can do; stop that first");

@@ -15,7 +15,7 @@ use super::report::Report;
 use crate::control::{EventKind, HostStatus, LimitDirection};
 use offramp_adapter::port::PortError;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
-use offramp_ports::worker::{Worker, clock_ns};
+use offramp_ports::worker::{Pulse, SLEEP_MAX, Worker, clock_ns};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -26,7 +26,8 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(250);
 /// A look that comes later than this says nothing: the machine stood still, or was too busy for this thread, too.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// How long a thread may take for one turn before it is named and interrupted, and before its port is ended.
+/// How long a thread may take for one turn, beyond the time that it may sleep, before it is named and interrupted, and before its
+/// port is ended.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
@@ -57,8 +58,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// What to do about a thread that has made `turns` and is in `port` at `now_ns`.
-    fn look(&mut self, turns: u64, port: Option<usize>, now_ns: u64) -> Step {
+    /// What to do about a thread that has made `turns` and is in `port`, or asleep, at `now_ns`.
+    fn look(&mut self, Pulse { turns, is_asleep, .. }: Pulse, port: Option<usize>, now_ns: u64) -> Step {
         let is_late = now_ns - self.looked_ns > LATE_NS;
         self.looked_ns = now_ns;
         if turns != self.turns {
@@ -71,7 +72,7 @@ impl Seen {
         }
         let still_ns = now_ns - self.since_ns;
         if !self.is_named {
-            if still_ns < NAMED_NS {
+            if still_ns < NAMED_NS + if is_asleep { SLEEP_MAX.as_nanos() as u64 } else { 0 } {
                 return Step::Nothing;
             }
             (self.is_named, self.named_in) = (true, port);
@@ -149,14 +150,18 @@ fn workers(ports: &[Arc<Port>]) -> BTreeMap<*const Worker, Vec<(&Port, &Queue)>>
 fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Events, now_ns: u64) -> bool {
     let Some((first, queue)) = queues.first() else { return true };
     let (worker, thread) = (&queue.worker, queue.worker.thread_id());
-    let turns = worker.pulse().turns;
+    let pulse = worker.pulse();
     let port = queues.iter().find(|(port, queue)| port.is_served_by(queue)).map(|(port, _)| *port);
-    let seen =
-        seen.entry(thread).or_insert_with(|| Seen { turns, since_ns: now_ns, looked_ns: now_ns, ..Seen::default() });
+    let seen = seen.entry(thread).or_insert_with(|| Seen {
+        turns: pulse.turns,
+        since_ns: now_ns,
+        looked_ns: now_ns,
+        ..Seen::default()
+    });
     let name = port.map(|port| port.name.as_str());
     let set_stall =
         |stall: Option<&str>| queues.iter().for_each(|(_, queue)| queue.mark.set_stall(stall.map(str::to_owned)));
-    let step = seen.look(turns, port.map(|port| port.id), now_ns);
+    let step = seen.look(pulse, port.map(|port| port.id), now_ns);
     match step {
         Step::Nothing | Step::Interrupt => {}
         Step::GoesOn => {
@@ -227,13 +232,17 @@ mod tests {
 
     const STEP_NS: u64 = INTERVAL.as_nanos() as u64;
 
+    const fn awake(turns: u64) -> Pulse {
+        Pulse { turns, is_asleep: false, task: None }
+    }
+
     /// What is done at each look about a thread whose turns and port are those, a look each interval.
     fn looks(of: &[(u64, Option<usize>)]) -> Vec<Step> {
         let mut seen = Seen::default();
         let mut now_ns = 0;
         let mut look = |&(turns, port): &(u64, Option<usize>)| {
             now_ns += STEP_NS;
-            seen.look(turns, port, now_ns)
+            seen.look(awake(turns), port, now_ns)
         };
         of.iter().map(&mut look).collect()
     }
@@ -242,6 +251,17 @@ mod tests {
     fn a_thread_that_makes_turns_is_left_alone_however_few() {
         let turns: Vec<_> = (0..100).map(|look| (1 + look / 4, Some(0))).collect();
         assert!(looks(&turns).iter().all(|step| *step == Step::Nothing));
+    }
+
+    #[test]
+    fn a_thread_may_sleep_for_as_long_as_it_does_without_being_called_and_a_second_more() {
+        let mut seen = Seen::default();
+        let asleep = Pulse { is_asleep: true, ..awake(7) };
+        let steps: Vec<_> = (1..20).map(|look| seen.look(asleep, None, look * STEP_NS)).collect();
+        let named_at = steps.iter().position(|step| *step == Step::Name);
+        assert_eq!(named_at, Some(((SLEEP_MAX.as_nanos() as u64 + NAMED_NS) / STEP_NS) as usize));
+        assert!(steps[..12].iter().all(|step| *step == Step::Nothing));
+        assert_eq!(seen.look(awake(8), None, 20 * STEP_NS), Step::GoesOn);
     }
 
     #[test]
@@ -267,7 +287,7 @@ mod tests {
     fn a_machine_that_stood_still_itself_blames_nobody() {
         let mut seen = Seen::default();
         for look in 1..100 {
-            assert_eq!(seen.look(7, Some(3), look * (LATE_NS + 1)), Step::Nothing);
+            assert_eq!(seen.look(awake(7), Some(3), look * (LATE_NS + 1)), Step::Nothing);
         }
     }
 }
