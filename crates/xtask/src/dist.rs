@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
     succeed(release(root).arg(STATIC_TRIPLE))?;
     let program = target.join("release/offramp");
     succeed(Command::new(&program).arg("pages").arg(target.join(PAGES)))?;
-    let deb = ["deb", "--locked", "--no-build", "--package", "offramp", "--output"];
+    let deb = ["deb", "--locked", "--no-build", "--strip", "--package", "offramp", "--output"];
     succeed(Command::new("cargo").args(deb).arg(out.join("offramp.deb")).current_dir(root))?;
     let bare = out.join("offramp");
     succeed(Command::new("strip").arg("-o").arg(&bare).arg(target.join(STATIC_TRIPLE).join("release/offramp")))?;
