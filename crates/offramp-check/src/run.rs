@@ -7,6 +7,7 @@ use crate::case::{Addressing, Case};
 use crate::end::{COALESCES_UDP, End, Offered, Way};
 use crate::error::CheckError;
 use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
+use crate::fault::Fault;
 use crate::oracle::Allowed;
 use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
 use crate::rss::{self, Judged};
@@ -211,9 +212,13 @@ impl Direction<'_> {
         if self.is_wanted(RSS) {
             progress(&format!("{way}: {RSS}"));
             self.apply(&Setting::default())?;
-            let Judged { verdict, cases, lost } = rss::judge(&mut self.exchange, self.config.depth)?;
+            let Judged { mut verdict, cases, lost } = rss::judge(&mut self.exchange, self.config.depth)?;
             // What captured the queues ends with the next setting.
             self.setting = None;
+            let is_missing = matches!(&verdict, Verdict::Wrong(finding) if finding.fault == Fault::FrameMissing);
+            if is_missing && self.loses_others()? {
+                verdict = Verdict::NotReachable { why: LOSSY.to_owned() };
+            }
             self.rows.push(Row { cases, lost, ..self.row(RSS, &names[1], Vec::new(), verdict) });
         }
         if self.is_wanted(TOGETHER) {
@@ -438,7 +443,7 @@ impl Direction<'_> {
         }
         row.cases += 1;
         if let Outcome::Right = self.exchange.one(&case, Allowed::default())? {
-            let fault = crate::fault::Fault::LongerThanMtu;
+            let fault = Fault::LongerThanMtu;
             row.verdict = Verdict::Wrong(Box::new(Finding {
                 fault,
                 what: fault.text(),

@@ -14,6 +14,9 @@ use offramp_check::error::CheckError;
 use offramp_check::plan::Depth;
 use offramp_check::run::{Config, run};
 use offramp_check::verdict::{Report, Verdict};
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::TxMeta;
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::sys::ethtool::Features;
 use offramp_ports::sys::{NetNs, link};
 
@@ -110,6 +113,20 @@ impl Drop for Bed {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.state_dir);
     }
+}
+
+/// The frames that a request asks for.
+pub fn segments(bytes: &[u8], request: TxMeta) -> Vec<Vec<u8>> {
+    let mut bytes = bytes.to_vec();
+    let frame = Frame::new(&mut bytes, request);
+    let Ok(mut segmenter) = Segmenter::new(&frame, &SegmentPolicy::default()) else { return Vec::new() };
+    let mut frames = Vec::new();
+    while segmenter.frames_left() > 0 {
+        let mut out = vec![0; segmenter.next_len()];
+        segmenter.write_next(&frame, &mut out);
+        frames.push(out);
+    }
+    frames
 }
 
 /// Checks a bed.

@@ -8,7 +8,7 @@ use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, Network, Transport};
 use offramp_offload::meta::{ChecksumState, RxMeta};
 
-use crate::stage::{Ignored, Planted, Whole, edit, layout, write_ip_checksum};
+use crate::stage::{Ignored, Planted, edit, layout, write_ip_checksum};
 
 /// A fault, where it is planted, and what must be said of it.
 pub struct Row {
@@ -187,11 +187,11 @@ fn transmit_segments() -> Vec<Row> {
             "the segments are 12 bytes shorter than asked for",
             "tso6",
             |frames, whole| {
-                let mut whole = Whole { bytes: whole.bytes.clone(), request: whole.request };
-                if let Some(segmentation) = whole.request.segmentation.as_mut() {
+                let mut request = whole.request;
+                if let Some(segmentation) = request.segmentation.as_mut() {
                     segmentation.size -= 12;
                 }
-                *frames = crate::stage::done_right(&whole);
+                *frames = crate::common::segments(&whole.bytes, request);
             },
             Fault::SegmentSize,
         ),

@@ -12,11 +12,11 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::{FrameLayout, Network, Transport};
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
-use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::tap::TapQueue;
 use offramp_ports::worker::HostIo;
 
 use crate::common::rig::Settings;
+use crate::common::segments;
 
 /// What the sender's adapter does to the frames that it made: `whole` is what the host asked it for.
 pub type Transmit = fn(frames: &mut Vec<Vec<u8>>, whole: &Whole);
@@ -95,20 +95,6 @@ impl Stage {
     }
 }
 
-/// What the request asks for, done right.
-pub fn done_right(whole: &Whole) -> Vec<Vec<u8>> {
-    let mut bytes = whole.bytes.clone();
-    let frame = Frame::new(&mut bytes, whole.request);
-    let Ok(mut segmenter) = Segmenter::new(&frame, &SegmentPolicy::default()) else { return Vec::new() };
-    let mut frames = Vec::new();
-    while segmenter.frames_left() > 0 {
-        let mut out = vec![0; segmenter.next_len()];
-        segmenter.write_next(&frame, &mut out);
-        frames.push(out);
-    }
-    frames
-}
-
 impl HostPort for Stage {
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if let Some(frame) = self.made.pop() {
@@ -123,17 +109,17 @@ impl HostPort for Stage {
         let whole = Whole { bytes: frame.bytes().to_vec(), request: frame.request() };
         match self.planted {
             Planted::Transmit(change) if whole.request != TxMeta::default() => {
-                self.made = done_right(&whole);
+                self.made = segments(&whole.bytes, whole.request);
                 change(&mut self.made, &whole);
                 self.made.reverse();
             }
             Planted::Inserts(change) if self.settings.inserts.load(Ordering::Relaxed) => {
-                self.made = done_right(&whole);
+                self.made = segments(&whole.bytes, whole.request);
                 self.made.iter_mut().for_each(change);
                 self.made.reverse();
             }
             Planted::Always(change) => {
-                self.made = done_right(&whole);
+                self.made = segments(&whole.bytes, whole.request);
                 self.made.iter_mut().for_each(change);
                 self.made.reverse();
             }

@@ -1,0 +1,160 @@
+//! A path that loses frames of every kind says nothing about an offload; one that loses those of an offload alone does. The
+//! wire is a queue in memory, which loses frames by their number: nothing depends on time.
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use common::segments;
+use offramp_check::Captured;
+use offramp_check::end::{Description, End, Offered, Outgoing};
+use offramp_check::error::CheckError;
+use offramp_check::fault::Fault;
+use offramp_check::rss::{Hashed, Steering};
+use offramp_check::run::{Config, RSS, run};
+use offramp_check::verdict::{Blame, Row, Verdict};
+use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
+use offramp_offload::rss::MICROSOFT_KEY;
+use offramp_ports::packet::{Arrival, HEAD_LEN};
+
+const TSO: &str = "tx-tcp-segmentation";
+const FEATURES: [&str; 3] = ["tx-checksum-ip-generic", "tx-scatter-gather", TSO];
+
+/// What the path loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loses {
+    EverySecond,
+    /// The last segment of each super-frame that an interface segments itself.
+    LastOfTso,
+}
+
+/// Frames that are on their way to one end.
+type Wire = Rc<RefCell<VecDeque<Vec<u8>>>>;
+
+struct Host {
+    description: Description,
+    loses: Loses,
+    on: Vec<&'static str>,
+    sent: usize,
+    out: Wire,
+    into: Wire,
+}
+
+impl Host {
+    fn new(name: &str, loses: Loses, out: &Wire, into: &Wire) -> Self {
+        let description = Description {
+            name: name.to_owned(),
+            interface: name.to_owned(),
+            shell_prefix: String::new(),
+            driver: "memory".to_owned(),
+            mtu: 1500,
+            mac: [2, 0, 0, 0, 0, 7],
+        };
+        Self { description, loses, on: Vec::new(), sent: 0, out: Rc::clone(out), into: Rc::clone(into) }
+    }
+
+    /// The next frame; the time passes where there is none.
+    fn next(&self, wait: Duration) -> Option<Vec<u8>> {
+        let next = self.into.borrow_mut().pop_front();
+        if next.is_none() {
+            std::thread::sleep(wait);
+        }
+        next
+    }
+}
+
+impl End for Host {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn offered(&self, feature: &str) -> Offered {
+        if FEATURES.contains(&feature) { Offered::Switchable } else { Offered::No }
+    }
+
+    fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError> {
+        self.on.retain(|feature| !features.contains(&(*feature, false)));
+        self.on.extend(features.iter().filter(|(_, is_on)| *is_on).map(|(feature, _)| *feature));
+        Ok(())
+    }
+
+    fn is_on(&self, feature: &str) -> bool {
+        self.on.contains(&feature)
+    }
+
+    fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
+        let checksum = match frame.meta.checksum {
+            ChecksumState::Partial(partial) => Some(partial),
+            _ => None,
+        };
+        let request = TxMeta { checksum, segmentation: frame.meta.segmentation };
+        let mut frames = segments(&frame.bytes, request);
+        if self.loses == Loses::LastOfTso && request.segmentation.is_some() && self.is_on(TSO) {
+            frames.pop();
+        }
+        for frame in frames {
+            self.sent += 1;
+            if self.loses != Loses::EverySecond || self.sent % 2 == 1 {
+                self.out.borrow_mut().push_back(frame);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError> {
+        Ok(self.next(wait).map(|bytes| Captured { bytes, meta: RxMeta::default() }))
+    }
+
+    fn steering(&mut self) -> Result<Steering, CheckError> {
+        let hashed = [Hashed::AddressesAndPorts; 4];
+        Ok(Steering::ByHash { key: MICROSOFT_KEY.to_vec(), table: vec![0; 2], hashed })
+    }
+
+    fn arrival(&mut self, wait: Duration) -> Result<Option<Arrival>, CheckError> {
+        Ok(self.next(wait).map(|bytes| Arrival { head: bytes[..HEAD_LEN].to_vec(), queue: Some(0) }))
+    }
+
+    fn check_link(&mut self) -> Result<(), CheckError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<String>, CheckError> {
+        Ok(Vec::new())
+    }
+}
+
+/// The verdicts on a path: both ways.
+fn verdicts(loses: Loses, only: &str) -> Vec<Row> {
+    let (there, back) = (Wire::default(), Wire::default());
+    let mut ends: [Box<dyn End>; 2] =
+        [Box::new(Host::new("a", loses, &there, &back)), Box::new(Host::new("b", loses, &back, &there))];
+    let config = Config { only: vec![only.to_owned()], ..common::quick() };
+    let report = run(&mut ends, &config, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    assert_eq!(report.rows.len(), 2, "{report:?}");
+    report.rows
+}
+
+#[test]
+fn where_other_frames_are_lost_too_no_offload_is_wrong() {
+    for only in ["tso4", RSS] {
+        for row in verdicts(Loses::EverySecond, only) {
+            let Verdict::NotReachable { why } = &row.verdict else { panic!("{row:?}") };
+            assert!(why.contains("the path loses others too"), "{only}: {why}");
+        }
+    }
+}
+
+#[test]
+fn where_only_the_frames_of_an_offload_are_lost_it_is_wrong() {
+    for row in verdicts(Loses::LastOfTso, "tso4") {
+        let Verdict::Wrong(finding) = &row.verdict else { panic!("{row:?}") };
+        assert_eq!((finding.fault, finding.blame), (Fault::FrameMissing, Blame::Sender), "{finding:?}");
+    }
+    for row in verdicts(Loses::LastOfTso, RSS) {
+        assert!(matches!(row.verdict, Verdict::Right), "{row:?}");
+    }
+}
