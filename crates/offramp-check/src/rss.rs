@@ -113,9 +113,17 @@ struct Flow {
     bytes: Vec<u8>,
     /// Addresses and ports, as they are hashed.
     input: Vec<u8>,
-    /// It has arrived; on which queue, if the driver records that.
-    #[allow(clippy::option_option, reason = "whether it has arrived, and whether it is known where")]
-    arrived: Option<Option<u16>>,
+    place: Place,
+}
+
+/// Where a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It has not arrived.
+    Missing,
+    /// It has arrived; the driver does not record the queue.
+    AnyQueue,
+    Queue(u16),
 }
 
 impl Flow {
@@ -133,7 +141,7 @@ impl Flow {
         let mut frame = Frame::received(&mut bytes);
         frame.write_checksum();
         let input = [frame.addresses(), &ports].concat();
-        Self { kind, case, bytes, input, arrived: None }
+        Self { kind, case, bytes, input, place: Place::Missing }
     }
 
     /// What is hashed.
@@ -175,7 +183,7 @@ pub(crate) fn judge(exchange: &mut Exchange<'_>, depth: Depth) -> Result<Judged,
         }
     };
     let verdict = match rule.first_wrong(&flows) {
-        _ if flows.iter().all(|flow| flow.arrived == Some(None)) => {
+        _ if flows.iter().all(|flow| flow.place == Place::AnyQueue) => {
             let why = "the driver does not record on which queue a frame arrives".to_owned();
             Verdict::NotReachable { why }
         }
@@ -204,7 +212,7 @@ impl Exchange<'_> {
         while self.receiver.arrival(Duration::ZERO)?.is_some() {}
         let mut lost = 0;
         for attempt in 0..ATTEMPTS_MAX {
-            let mut missing: Vec<&mut Flow> = flows.iter_mut().filter(|flow| flow.arrived.is_none()).collect();
+            let mut missing: Vec<&mut Flow> = flows.iter_mut().filter(|flow| flow.place == Place::Missing).collect();
             lost = if attempt == 1 { missing.len() } else { lost };
             for batch in missing.chunks_mut(BATCH) {
                 if self.stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -226,11 +234,11 @@ impl Exchange<'_> {
     /// Takes what arrives of these flows until they are complete or nothing more comes.
     fn fetch(&mut self, flows: &mut [&mut Flow]) -> Result<(), CheckError> {
         let mut last = Instant::now();
-        while flows.iter().any(|flow| flow.arrived.is_none()) && last.elapsed() < self.patience {
+        while flows.iter().any(|flow| flow.place == Place::Missing) && last.elapsed() < self.patience {
             let left = self.patience.saturating_sub(last.elapsed());
             let Some(arrival) = self.receiver.arrival(left)? else { continue };
             if let Some(flow) = flows.iter_mut().find(|flow| flow.bytes[..HEAD_LEN] == arrival.head) {
-                flow.arrived = Some(arrival.queue);
+                flow.place = arrival.queue.map_or(Place::AnyQueue, Place::Queue);
                 last = Instant::now();
             }
         }
@@ -256,8 +264,11 @@ impl Rule<'_> {
 
     /// Whether a flow arrived on its queue, or it is not known where.
     fn is_right(&self, flow: &Flow) -> bool {
-        let queue = self.table[self.entry(flow)];
-        flow.arrived.is_some_and(|arrived| arrived.is_none_or(|arrived| u32::from(arrived) == queue))
+        match flow.place {
+            Place::Missing => false,
+            Place::AnyQueue => true,
+            Place::Queue(queue) => u32::from(queue) == self.table[self.entry(flow)],
+        }
     }
 
     fn first_wrong<'a>(&self, flows: &'a [Flow]) -> Option<&'a Flow> {
@@ -267,9 +278,10 @@ impl Rule<'_> {
     fn finding(&self, flow: &Flow, flows: &[Flow]) -> Finding {
         let (hash, entry) = (self.hash_of(flow), self.entry(flow));
         let fault = self.name(flows);
-        let got = match flow.arrived {
-            None => "it does not arrive".to_owned(),
-            Some(queue) => queue.map_or_else(|| "unknown".to_owned(), |queue| queue.to_string()),
+        let got = match flow.place {
+            Place::Missing => "it does not arrive".to_owned(),
+            Place::AnyQueue => "unknown".to_owned(),
+            Place::Queue(queue) => queue.to_string(),
         };
         Finding {
             fault,
@@ -296,10 +308,10 @@ impl Rule<'_> {
             rules.iter().any(|rule| flows.iter().filter(|flow| flow.kind == kind).all(|flow| rule.is_right(flow)))
         };
         let mut by_entry = vec![None; self.table.len()];
-        let mut is_of_entry = |flow: &Flow| *by_entry[self.entry(flow)].get_or_insert(flow.arrived) == flow.arrived;
+        let mut is_of_entry = |flow: &Flow| *by_entry[self.entry(flow)].get_or_insert(flow.place) == flow.place;
         match () {
-            () if flows.iter().any(|flow| flow.arrived.is_none()) => Fault::FrameMissing,
-            () if flows.iter().all(|flow| flow.arrived == flows[0].arrived) => Fault::RssOneQueue,
+            () if flows.iter().any(|flow| flow.place == Place::Missing) => Fault::FrameMissing,
+            () if flows.iter().all(|flow| flow.place == flows[0].place) => Fault::RssOneQueue,
             () if all_right(&Self { hash: Toeplitz::new(key), ..*self }) => Fault::RssKeyByteOrder,
             () if (0..KINDS.len()).all(fits_other_fields) => Fault::RssFields,
             () if flows.iter().all(&mut is_of_entry) => Fault::RssTable,
