@@ -60,20 +60,19 @@ fn worth(report: &Report) -> Option<Section> {
 fn section(report: &Report, from: &str, to: &str) -> Option<Section> {
     let rows: Vec<&Row> = report.rows.iter().filter(|row| row.from == from && row.to == to).collect();
     let cells = |row: &&Row| {
-        vec![
-            row.offload.to_owned(),
-            verdict_word(&row.verdict).to_owned(),
-            row.interface.clone(),
-            remark(row),
-            row.features.join(", "),
-        ]
+        vec![row.offload.to_owned(), verdict_word(&row.verdict).to_owned(), row.interface.clone(), remark(row)]
     };
-    let notes = |row: &&Row| match &row.verdict {
-        Verdict::Wrong(finding) => details(finding),
-        _ => Vec::new(),
+    // A column of features would leave the others a word in each line.
+    let notes = |row: &&Row| {
+        let features = (!row.features.is_empty()).then(|| format!("on: {}", row.features.join(", ")));
+        let details = match &row.verdict {
+            Verdict::Wrong(finding) => details(finding),
+            _ => Vec::new(),
+        };
+        details.into_iter().chain(features).collect()
     };
     let table = Table {
-        head: ["offload", "verdict", "interface", "found", "features that were on"].map(str::to_owned).to_vec(),
+        head: ["offload", "verdict", "interface", "found"].map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
         notes: rows.iter().map(notes).collect(),
         ..Table::default()
@@ -98,6 +97,7 @@ mod tests {
             "not offered",
             "got &lt;109&gt;",
             "ethtool -K a tx-udp-segmentation off",
+            "on: tx-udp-segmentation",
             "slows down",
             "ns&#x2f;b",
         ] {
