@@ -18,7 +18,7 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 
 /// The Ethernet address of the interface.
 pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
-/// Most bytes that go out for one that comes in.
+/// Most bytes that are sent for each byte that a client sends.
 const OUT_PER_IN_MAX: usize = 3;
 /// Most bytes of an answer: a client takes no more.
 const ANSWER_LEN_MAX: usize = 320 << 10;
@@ -29,20 +29,20 @@ const REFUSED: u8 = 0xff;
 /// Bytes of a length, and of the vnet header before each frame of an answer.
 const LENGTH_LEN: usize = 4;
 const HEADER_LEN: usize = 12;
-/// Bytes that a read hands out at most: messages come in pieces.
+/// Most bytes of one read, so that messages arrive in pieces.
 const READ_MAX: usize = 37;
 
-/// A client that says these bytes and goes away.
+/// A client that sends these bytes and disconnects.
 struct Client<'a> {
-    says: &'a [u8],
+    input: &'a [u8],
     answers: Vec<u8>,
 }
 
 impl Read for Client<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let len = self.says.len().min(bytes.len()).min(READ_MAX);
-        bytes[..len].copy_from_slice(&self.says[..len]);
-        self.says = &self.says[len..];
+        let len = self.input.len().min(bytes.len()).min(READ_MAX);
+        bytes[..len].copy_from_slice(&self.input[..len]);
+        self.input = &self.input[len..];
         Ok(len)
     }
 }
@@ -58,7 +58,7 @@ impl Write for Client<'_> {
     }
 }
 
-/// An interface that captures what it sends, and frames of others without end.
+/// An interface that captures what it sends, and then endless frames of other hosts.
 struct Loopback {
     description: Description,
     captured: VecDeque<Captured>,
@@ -159,7 +159,7 @@ fn wire_len(frame: &Outgoing) -> usize {
     total
 }
 
-/// To nobody or a group that nobody assigned, and between the addresses of a check.
+/// Whether a frame goes to the Ethernet address or a multicast group of a check, between IP addresses of a check.
 fn is_of_a_check(frame: &[u8]) -> bool {
     let is_to = |prefix: &[u8]| frame.starts_with(prefix);
     let to_nobody = is_to(&[0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d]);
@@ -177,11 +177,11 @@ fn is_of_a_check(frame: &[u8]) -> bool {
     }
 }
 
-/// A client says `bytes`: what goes out is of a check and no multiple of what came in, the answers are short, and every
-/// setting is back in the end.
+/// A client sends `bytes`. The server sends frames of a check alone, at most [`OUT_PER_IN_MAX`] bytes for each byte. Answers
+/// are short, and the interface is closed in the end.
 pub fn messages(bytes: &[u8]) {
     let count = Rc::new(Count::default());
-    let mut client = Client { says: bytes, answers: Vec::new() };
+    let mut client = Client { input: bytes, answers: Vec::new() };
     let mut open = || -> Result<Box<dyn End>, CheckError> { Ok(Box::new(Loopback::new(&count))) };
     let outcome = converse(&mut client, &mut open, &AtomicBool::new(false));
     assert!(!count.is_open.get(), "the interface stays open");
@@ -201,7 +201,7 @@ pub fn messages(bytes: &[u8]) {
     assert!(rest.is_empty());
 }
 
-/// A client gets frames of a check alone.
+/// Every frame of an answer is one of a check.
 fn frames(mut bytes: &[u8]) {
     while let Some((len, after)) = bytes.split_first_chunk::<LENGTH_LEN>() {
         let (frame, after) = after.split_at(HEADER_LEN + u32::from_be_bytes(*len) as usize);
