@@ -91,20 +91,18 @@ fn assert_near(measured: f64, theory: f64, what: &str) {
 }
 
 #[test]
-fn constant_service_waits_as_in_m_d_1() {
-    for load in [0.3, 0.6, 0.8] {
-        let class = Class { priority: Priority::User, jobs_per_ns: load / 1000.0, service_ns: |_| 1000.0 };
-        assert_near(mean_waits(&[class])[0], 1000.0 * load / (2.0 * (1.0 - load)), "M/D/1");
-    }
-}
-
-#[test]
 fn any_service_waits_as_in_m_g_1() {
-    // Pollaczek and Khinchine: arrivals per time, times the mean square of the service, over twice the idle share.
-    let cases: [(Service, f64); 2] = [(exponential_1000, 2e6), (mixed_1000, 4.24e6)];
-    for (service_ns, mean_square) in cases {
-        let load = 0.6;
+    let constant: (Service, f64) = (|_| 1000.0, 1e6);
+    let cases = [
+        (0.3, constant),
+        (0.6, constant),
+        (0.8, constant),
+        (0.6, (exponential_1000, 2e6)),
+        (0.6, (mixed_1000, 4.24e6)),
+    ];
+    for (load, (service_ns, mean_square)) in cases {
         let class = Class { priority: Priority::Softirq, jobs_per_ns: load / 1000.0, service_ns };
+        // Pollaczek and Khinchine: arrivals per time, times the mean square of the service, over twice the idle share.
         let theory = load / 1000.0 * mean_square / (2.0 * (1.0 - load));
         assert_near(mean_waits(&[class])[0], theory, "M/G/1");
     }

@@ -108,23 +108,6 @@ mod tests {
 
     use PCI_33_32 as PCI33;
 
-    fn is_within(value: u64, mb: f64, percent: f64) -> bool {
-        (value as f64 / 1e6 / mb - 1.0).abs() * 100.0 <= percent
-    }
-
-    #[test]
-    fn bursts_of_24_words_reach_what_was_measured_of_a_bridge_that_ends_them_there() {
-        assert!(is_within(PCI33.bytes_per_second(24 * 4), 72.3, 1.0), "{}", PCI33.bytes_per_second(96));
-    }
-
-    #[test]
-    fn throughput_by_burst_is_what_arithmetic_says_with_its_knee_near_256_bytes() {
-        for (burst, mb) in [(64, 58.8), (128, 81.6), (256, 101.0), (512, 115.0), (1516, 126.5)] {
-            assert!(is_within(PCI33.bytes_per_second(burst), mb, 1.5), "{burst}: {}", PCI33.bytes_per_second(burst));
-        }
-        assert_eq!(PCI33.bytes_per_second_max(), 133_333_332);
-    }
-
     #[test]
     fn a_command_that_says_how_much_is_wanted_needs_fewer_transactions() {
         let clocks = [Command::Read, Command::ReadLine, Command::ReadMultiple].map(|c| PCI33.clocks(c, 1536));
@@ -134,6 +117,7 @@ mod tests {
 
     #[test]
     fn wait_states_and_width_scale_the_data_phases_alone() {
+        assert_eq!(PCI33.bytes_per_second_max(), 133_333_332);
         let waiting = Pci { wait_states: 2, ..PCI33 };
         assert_eq!(waiting.clocks(Command::Write, 400), 300 + 20);
         let wide = Pci { width: 8, ..PCI33 };

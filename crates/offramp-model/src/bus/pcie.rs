@@ -314,30 +314,6 @@ mod tests {
     }
 
     #[test]
-    fn bytes_alone_give_the_published_curve() {
-        for (bytes, write, read) in [(64, 42.1, 44.1), (128, 48.8, 50.1), (256, 52.9, 53.7), (1024, 52.9, 53.7)] {
-            let unlimited = Pcie { read_latency: Span::ZERO, ..gen3x8() };
-            assert!((gbps(bytes, &unlimited.write(bytes)) / write - 1.0).abs() < 0.005, "write {bytes}");
-            assert!((gbps(bytes, &unlimited.read(bytes)) / read - 1.0).abs() < 0.005, "read {bytes}");
-        }
-    }
-
-    #[test]
-    fn reads_under_way_over_latency_bound_small_reads_as_little_s_law_says() {
-        let pcie = Pcie { outstanding_reads: 34, ..gen3x8() };
-        let reads_per_second = 34.0 / 600e-9;
-        assert!((gbps(64, &pcie.read(64)) - reads_per_second * 512.0 / 1e9).abs() < 0.1);
-        // A long read is several requests, and the link is the limit again.
-        assert!((gbps(4096, &pcie.read(4096)) / 53.7 - 1.0).abs() < 0.01);
-    }
-
-    #[test]
-    fn credits_bound_posted_writes_by_what_is_under_way() {
-        let pcie = Pcie { posted_credit_len: 2048, credit_latency: Span::us(1), ..gen3x8() };
-        assert!((gbps(256, &pcie.write(256)) - 2048.0 * 8.0 / 1e3).abs() < 0.1);
-    }
-
-    #[test]
     fn a_window_that_the_translations_cover_costs_nothing_and_a_larger_one_bounds_by_walks() {
         let iommu =
             |window_len| Iommu { entries: 64, page_len: 4096, window_len, walk_time: Span::ns(330), walkers: 6 };

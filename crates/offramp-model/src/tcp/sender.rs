@@ -366,12 +366,6 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_variant_dumps_the_whole_window_at_once() {
-        assert_eq!(sent(&mut sender(Variant::GoBackN, 4096)), [1460, 1460, 1176]);
-        assert_eq!(sent(&mut sender(Variant::GoBackN, 32_768)).len(), 23);
-    }
-
-    #[test]
     fn reno_doubles_its_window_each_round_trip_until_the_receiver_limits_it() {
         let mut sender = sender(Variant::Reno, 16 * MSS);
         let mut acked = 0;
