@@ -4,7 +4,7 @@ pub mod pci;
 pub mod pcie;
 pub mod pcix;
 
-use crate::time::Span;
+use crate::time::{Span, Time};
 use pci::{Command, Pci};
 use pcie::Pcie;
 use pcix::PciX;
@@ -65,6 +65,17 @@ pub enum Transfers {
     Write,
     /// As many of both at once; a rate is that of one of them.
     Both,
+}
+
+/// When a transfer of a bus master is over, and which time of the bus it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// When the last byte is there.
+    pub done: Time,
+    /// From when on the bus is given to it.
+    pub from: Time,
+    /// For how long.
+    pub taken: Span,
 }
 
 fn no_transfers(_: &str) -> String {

@@ -2,9 +2,8 @@
 //!
 //! A field whose name is that of a parameter is this parameter, and `parameters.toml` says what it means.
 
-use crate::bus::pci::{Command, Pci};
-use crate::bus::pcie::{Iommu, Pcie};
-use crate::bus::pcix::PciX;
+use crate::bus::pci::Command;
+use crate::bus::pcie::Pcie;
 use crate::bus::{Bus, IsaTransfers};
 use crate::link::LinkConfig;
 use crate::profile::quantity::Dimension;
@@ -429,6 +428,7 @@ impl Fields<'_> {
     fn section<T: DeserializeOwned>(&self, section: &str) -> T {
         let own = |name: &str| name.strip_prefix(section)?.strip_prefix('.').map(str::to_owned);
         let value = |key: &schema::Key| match (key.dimension, self.0.value(key.name)) {
+            (Dimension::Choice(["off", "on"]), at) => toml::Value::Boolean(at == 1),
             (Dimension::Choice(words), at) => toml::Value::String(words[at as usize].to_owned()),
             _ if key.is_scaled => toml::Value::Integer(self.cost(key.name).0 as i64),
             (_, value) => toml::Value::Integer(value as i64),
@@ -593,47 +593,12 @@ impl Fields<'_> {
                 },
                 contention_ppm: self.0.value("adapter.contention"),
             }),
-            "pci" => Bus::Pci(Pci {
-                clock_hz: self.0.value("bus.clock"),
-                width: self.0.value("bus.width"),
-                overhead_cycles: self.0.value("bus.overhead"),
-                wait_states: self.0.value("bus.wait_states"),
-                burst_len_max: self.0.value("bus.burst"),
-                cache_line_len: self.0.value("bus.cache_line"),
-            }),
-            "pci-x" => Bus::PciX(PciX {
-                clock_hz: self.0.value("bus.clock"),
-                width: self.0.value("bus.width"),
-                overhead_cycles: self.0.value("bus.overhead"),
-                burst_len_max: self.0.value("bus.burst"),
-                read_request_len_max: self.0.value("bus.read_request"),
-                read_latency: self.time("bus.read_latency"),
-                outstanding_reads: self.0.value("bus.outstanding_reads"),
-            }),
-            "pcie" => Bus::Pcie(Pcie {
-                transfers_per_second: self.0.value("bus.clock"),
-                lanes: self.0.value("bus.lanes"),
-                payload_len_max: self.0.value("bus.payload"),
-                read_request_len_max: self.0.value("bus.read_request"),
-                completion_len_max: self.0.value("bus.completion"),
-                has_ecrc: self.is_on("bus.ecrc"),
-                read_latency: self.time("bus.read_latency"),
-                write_latency: self.time("bus.write_latency"),
-                outstanding_reads: self.0.value("bus.outstanding_reads"),
-                write_interval: self.time("bus.write_interval"),
-                read_engine: self.time("bus.read_time"),
-                write_engine: self.time("bus.write_time"),
-                line_len: self.0.value("bus.cache_line"),
-                posted_credit_len: self.0.value("bus.posted_credit"),
-                credit_latency: self.time("bus.credit_latency"),
-                iommu: self.is_on("bus.iommu").then(|| Iommu {
-                    entries: self.0.value("bus.iotlb"),
-                    page_len: self.0.value("bus.page"),
-                    window_len: self.0.value("bus.window"),
-                    walk_time: self.time("bus.walk_time"),
-                    walkers: self.0.value("bus.walkers"),
-                }),
-            }),
+            "pci" => Bus::Pci(self.section("bus")),
+            "pci-x" => Bus::PciX(self.section("bus")),
+            "pcie" => {
+                let iommu = self.is_on("bus.iommu").then(|| self.section("bus"));
+                Bus::Pcie(Pcie { iommu, ..self.section("bus") })
+            }
             _ => Bus::Master,
         }
     }

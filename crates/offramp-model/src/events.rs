@@ -1,79 +1,48 @@
 //! What happens next: a queue of events in the order of time, and of scheduling where times are equal.
 
 use crate::time::Time;
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// The events that are to come.
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    heap: BinaryHeap<Reverse<Entry<E>>>,
+    /// The moment of each, its number, and where it is: what is moved about is short.
+    heap: BinaryHeap<Reverse<(Time, u64, usize)>>,
+    events: Vec<Option<E>>,
+    free: Vec<usize>,
     next_sequence: u64,
-}
-
-#[derive(Debug)]
-struct Entry<E> {
-    at: Time,
-    sequence: u64,
-    event: E,
-}
-
-impl<E> Entry<E> {
-    fn key(&self) -> (Time, u64) {
-        (self.at, self.sequence)
-    }
-}
-
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl<E> Eq for Entry<E> {}
-
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> Ord for Entry<E> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
-    }
 }
 
 impl<E> Default for EventQueue<E> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), next_sequence: 0 }
+        Self { heap: BinaryHeap::new(), events: Vec::new(), free: Vec::new(), next_sequence: 0 }
     }
 }
 
 impl<E> EventQueue<E> {
     /// An event at a moment, behind all that are scheduled for the same.
     pub fn schedule(&mut self, at: Time, event: E) {
-        let sequence = self.next_sequence;
+        let slot = self.free.pop().unwrap_or(self.events.len());
+        match self.events.get_mut(slot) {
+            Some(free) => *free = Some(event),
+            None => self.events.push(Some(event)),
+        }
+        self.heap.push(Reverse((at, self.next_sequence, slot)));
         self.next_sequence += 1;
-        self.heap.push(Reverse(Entry { at, sequence, event }));
     }
 
     /// The next event and its moment, if it comes before `end`.
     pub fn next_before(&mut self, end: Time) -> Option<(Time, E)> {
-        if self.heap.peek()?.0.at >= end {
-            return None;
-        }
-        self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
+        let Reverse((at, ..)) = *self.heap.peek().filter(|Reverse((at, ..))| *at < end)?;
+        let Reverse((_, _, slot)) = self.heap.pop()?;
+        self.free.push(slot);
+        self.events[slot].take().map(|event| (at, event))
     }
 
     /// Whether nothing is to come any more.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
-    }
-
-    /// Events that were scheduled so far.
-    pub fn scheduled(&self) -> u64 {
-        self.next_sequence
     }
 }
 

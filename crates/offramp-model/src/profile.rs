@@ -25,6 +25,7 @@ pub mod parameters;
 pub mod quantity;
 pub mod schema;
 
+use crate::bus::PPM;
 use crate::config::Workload;
 use crate::time::Span;
 use quantity::{Dimension, Quantity, Tag, nearest};
@@ -38,8 +39,6 @@ use std::path::{Path, PathBuf};
 /// How many files may extend each other in a row.
 const EXTENDS_MAX: usize = 16;
 const SYSTEM: &str = "system";
-/// All of a ratio, in parts of a million.
-const PPM: u64 = 1_000_000;
 /// Longest file of a profile, bytes: a hundred times the longest that comes with offramp.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
@@ -64,31 +63,13 @@ pub enum ProfileError {
         /// Why.
         error: std::io::Error,
     },
-    /// A file is no TOML, or not of the form of a profile.
-    #[error("{file}: {error}")]
-    Form {
-        /// The file.
-        file: String,
-        /// Where and why.
-        error: Box<toml::de::Error>,
-    },
-    /// A key or its value is wrong.
-    #[error("{file}: {key}: {why}")]
-    Key {
+    /// What a file or a user says is wrong.
+    #[error("{file}: {why}")]
+    Wrong {
         /// The file, or `--set`.
         file: String,
-        /// The key.
-        key: String,
-        /// What is wrong, and what would be right.
+        /// Which key, what is wrong, and what would be right.
         why: String,
-    },
-    /// Profiles that extend each other in a circle.
-    #[error("{file}: extends itself, by way of {chain}")]
-    Circle {
-        /// The file.
-        file: String,
-        /// All files of the circle.
-        chain: String,
     },
 }
 
@@ -185,9 +166,10 @@ impl Profile {
         let names_itself = chain.contains(&file) || chain.len() >= EXTENDS_MAX;
         chain.push(file.clone());
         if names_itself {
-            return Err(ProfileError::Circle { file, chain: chain.join(", ") });
+            let why = format!("extends itself, by way of {}", chain.join(", "));
+            return Err(ProfileError::Wrong { file, why });
         }
-        let raw: RawProfile = toml::from_str(&text).map_err(|error| form(&file, error))?;
+        let raw: RawProfile = toml::from_str(&text).map_err(|error| form(&file, &error))?;
         if let Some((name, _)) = [("kind", &raw.kind), ("title", &raw.title)].into_iter().find(|(_, of)| of.is_empty())
         {
             return Err(key_error(&file, name, "it is missing".to_owned()));
@@ -389,7 +371,7 @@ impl Profile {
 fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     match error {
         ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),
-        of_itself => of_itself,
+        of_itself @ ProfileError::Wrong { .. } => of_itself,
     }
 }
 
@@ -499,15 +481,16 @@ fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
 }
 
 /// An error of form; an unknown name is the key, and is answered with the nearest.
-pub(crate) fn form(file: &str, error: toml::de::Error) -> ProfileError {
-    match wrong_name(&error) {
+pub(crate) fn form(file: &str, error: &toml::de::Error) -> ProfileError {
+    match wrong_name(error) {
         Some((name, why)) if error.message().starts_with("unknown") => key_error(file, name, format!("it {why}")),
-        _ => ProfileError::Form { file: file.to_owned(), error: Box::new(error) },
+        _ => ProfileError::Wrong { file: file.to_owned(), why: error.to_string() },
     }
 }
 
-pub(crate) fn key_error(file: &str, key: &str, why: String) -> ProfileError {
-    ProfileError::Key { file: file.to_owned(), key: key.to_owned(), why }
+pub(crate) fn key_error(file: &str, key: &str, mut why: String) -> ProfileError {
+    why.insert_str(0, &format!("{key}: "));
+    ProfileError::Wrong { file: file.to_owned(), why }
 }
 
 #[cfg(test)]

@@ -49,14 +49,14 @@ fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
 
 /// A datagram that is to be segmented into fragments if it is longer than one.
 fn udp_frame(bytes: &mut [u8]) -> Frame<'_> {
-    let datagram_len = bytes.len() - TRANSPORT_AT;
-    let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
-    let is_one = datagram_len <= usize::from(FRAGMENT_PAYLOAD_LEN);
-    handed_down(bytes, UDP_CHECKSUM_AT, (!is_one).then_some(segmentation))
+    handed_down(bytes, TRANSPORT_AT, UDP_CHECKSUM_AT, SegmentationKind::UdpFragments, FRAGMENT_PAYLOAD_LEN)
 }
 
-/// A frame whose checksum, and segmentation if there is one, its host leaves to the adapter.
-fn handed_down(bytes: &mut [u8], offset: u16, segmentation: Option<Segmentation>) -> Frame<'_> {
+/// A frame whose checksum its host leaves to the adapter, and whose segmentation if it has more than `size` bytes after
+/// its headers.
+fn handed_down(bytes: &mut [u8], headers_len: usize, offset: u16, kind: SegmentationKind, size: u16) -> Frame<'_> {
+    let is_one = bytes.len() - headers_len <= usize::from(size);
+    let segmentation = (!is_one).then_some(Segmentation { kind, size, ecn: false });
     let checksum = Some(PartialChecksum { start: TRANSPORT_AT as u16, offset });
     Frame::new(bytes, TxMeta { checksum, segmentation })
 }
@@ -142,9 +142,7 @@ fn large_send(sequence: u64, len: u64) -> Vec<u8> {
 fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
     const TCP_CHECKSUM_AT: u16 = 16;
     let size = u16::try_from(mss).unwrap_or(u16::MAX);
-    let is_one = (bytes.len() - TCP_HEADERS_LEN) as u64 <= mss;
-    let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false };
-    handed_down(bytes, TCP_CHECKSUM_AT, (!is_one).then_some(segmentation))
+    handed_down(bytes, TCP_HEADERS_LEN, TCP_CHECKSUM_AT, SegmentationKind::Tcp4, size)
 }
 
 /// The payloads of the segments of a large send of `len` bytes.
@@ -224,16 +222,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_of_8_kib_is_six_frames_back_to_back() {
-        let frames = reply_frames(8192).unwrap();
-        assert_eq!(frames.len(), 6);
-        assert_eq!(frames[..5], [1514; 5]);
-    }
-
-    #[test]
-    fn smaller_reads_take_the_pages_that_arithmetic_gives_them() {
+    fn reads_take_the_pages_that_arithmetic_gives_them() {
         let pages = |size| -> u64 { reply_frames(size).unwrap().iter().map(|len| (len + 8).div_ceil(256)).sum() };
         assert_eq!([1024, 2048, 4096, 8192].map(pages), [5, 9, 18, 34]);
+        assert_eq!(reply_frames(8192).unwrap()[..5], [1514; 5]);
     }
 
     #[test]

@@ -39,11 +39,11 @@ pub const POINTS_MAX: usize = 1_000_000;
 /// Why there is no sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// A range is none.
-    #[error("{axis}: {why}")]
-    Axis {
-        /// As it was written.
-        axis: String,
+    /// A range is none, or what is done already belongs to something else.
+    #[error("{of}: {why}")]
+    Wrong {
+        /// The range as it was written, or the file.
+        of: String,
         /// What is wrong, and what would be right.
         why: String,
     },
@@ -60,16 +60,6 @@ pub enum SweepError {
         file: String,
         /// Why.
         error: io::Error,
-    },
-    /// What is done already belongs to something else.
-    #[error(
-        "{file}: {what}; end that sweep with the command and the version that began it, or remove the file to begin anew"
-    )]
-    OtherSweep {
-        /// The file.
-        file: String,
-        /// What is other than here.
-        what: String,
     },
 }
 
@@ -126,7 +116,7 @@ impl Sweep {
         for (at, axis) in self.axes.iter().enumerate() {
             if self.axes[..at].iter().any(|before| before.key.name == axis.key.name) {
                 let why = "it is varied twice; give all its values at once".to_owned();
-                return Err(SweepError::Axis { axis: axis.key.name.to_owned(), why });
+                return Err(SweepError::Wrong { of: axis.key.name.to_owned(), why });
             }
         }
         Ok(())

@@ -27,19 +27,18 @@ pub enum Command {
 }
 
 /// A bus and its bridge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Pci {
-    /// Clock of the bus.
+    #[serde(rename = "clock")]
     pub clock_hz: u64,
-    /// Bytes of a data phase: 4 or 8.
     pub width: u64,
-    /// Clocks of a transaction in which no data move.
+    #[serde(rename = "overhead")]
     pub overhead_cycles: u64,
-    /// Clocks that each data phase waits.
     pub wait_states: u64,
-    /// Longest burst, bytes: what the bridge allows before it disconnects.
+    #[serde(rename = "burst")]
     pub burst_len_max: u64,
-    /// Bytes of a cache line, which a Memory Read Line fetches.
+    #[serde(rename = "cache_line")]
     pub cache_line_len: u64,
 }
 

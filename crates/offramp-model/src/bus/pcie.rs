@@ -10,8 +10,9 @@
 
 pub mod measured;
 
-use super::Transfers;
+use super::{PPM, Transfer, Transfers};
 use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
+use serde::Deserialize;
 
 /// Header of a memory read or write with a 64-bit address: sequence number, LCRC and framing 8, header 16
 /// (PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
@@ -29,57 +30,51 @@ const SKIP_INTERVAL: f64 = 1538.0;
 const ACK_FORMULA_OVERHEAD: f64 = 28.0;
 /// Bytes of a register.
 pub const REGISTER_LEN: u64 = 4;
-const PPM: u64 = 1_000_000;
 
 /// A link and what is at both of its ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Pcie {
-    /// Transfers per second and lane: 8 000 000 000 is generation 3.
+    #[serde(rename = "clock")]
     pub transfers_per_second: u64,
-    /// Lanes.
     pub lanes: u64,
-    /// Largest payload of a packet (MPS), bytes.
+    #[serde(rename = "payload")]
     pub payload_len_max: u64,
-    /// Largest read request (MRRS), bytes.
+    #[serde(rename = "read_request")]
     pub read_request_len_max: u64,
-    /// Largest completion, bytes: the payload, or the read completion boundary where the root splits there.
+    #[serde(rename = "completion")]
     pub completion_len_max: u64,
-    /// Packets carry an end-to-end CRC.
+    #[serde(rename = "ecrc")]
     pub has_ecrc: bool,
-    /// From a read request to its first data.
     pub read_latency: Span,
-    /// From a write until the host can see it.
     pub write_latency: Span,
-    /// Read requests that the adapter has under way at most.
     pub outstanding_reads: u64,
-    /// Shortest time between two writes of the adapter's engine.
     pub write_interval: Span,
-    /// The adapter's engine, for each read request, beside its bytes.
+    #[serde(rename = "read_time")]
     pub read_engine: Span,
-    /// The adapter's engine, for each write, beside its bytes.
+    #[serde(rename = "write_time")]
     pub write_engine: Span,
-    /// Bytes of a line: the engine moves whole ones.
+    #[serde(rename = "cache_line")]
     pub line_len: u64,
-    /// Posted bytes that the root takes before it gives credits back; 0: as many as come.
+    #[serde(rename = "posted_credit")]
     pub posted_credit_len: u64,
-    /// From a posted write until its credits are back.
     pub credit_latency: Span,
     /// Translation of addresses; `None`: off.
+    #[serde(skip)]
     pub iommu: Option<Iommu>,
 }
 
 /// An IOMMU with a cache of translations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Iommu {
-    /// Translations that the cache holds.
+    #[serde(rename = "iotlb")]
     pub entries: u64,
-    /// Bytes of a page.
+    #[serde(rename = "page")]
     pub page_len: u64,
-    /// Bytes that the adapter's buffers cover, used in no order.
+    #[serde(rename = "window")]
     pub window_len: u64,
-    /// Time of a walk through the tables.
     pub walk_time: Span,
-    /// Walks at once.
     pub walkers: u64,
 }
 
@@ -255,34 +250,24 @@ pub struct PcieState {
 }
 
 impl PcieState {
-    /// The adapter writes; returns when the host sees it.
-    pub fn write(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
-        let begins = now.max(self.up).max(self.write);
-        self.write = begins + used.interval;
-        self.up = begins + used.engine + used.up;
+    /// The adapter writes: over when the host sees it. It takes the engine and the link to the host.
+    pub fn write(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Transfer {
+        let from = now.max(self.up).max(self.write);
+        self.write = from + used.interval;
+        self.up = from + used.engine + used.up;
         // The engine works for nothing else meanwhile, so neither link moves.
         self.down = self.down.max(now) + used.engine + used.down;
-        self.up + pcie.write_latency
+        Transfer { done: self.up + pcie.write_latency, from, taken: used.engine + used.up }
     }
 
-    /// The adapter reads; returns when the last byte is there.
-    pub fn read(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
+    /// The adapter reads. It takes the engine and the link from the host.
+    pub fn read(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.up).max(self.read);
         self.read = begins + used.interval;
         self.up = begins + used.engine + used.up;
-        let data = (begins + used.up + pcie.read_latency).max(self.down);
-        self.down = data + used.engine + used.down;
-        self.down
-    }
-
-    /// When the last transfer that asked gets the engine and the link to the host.
-    pub fn begun_up(&self, used: &Use) -> Time {
-        Time(self.up.0.saturating_sub((used.engine + used.up).0))
-    }
-
-    /// When the last transfer that asked gets the engine and the link from the host.
-    pub fn begun_down(&self, used: &Use) -> Time {
-        Time(self.down.0.saturating_sub((used.engine + used.down).0))
+        let from = (begins + used.up + pcie.read_latency).max(self.down);
+        self.down = from + used.engine + used.down;
+        Transfer { done: self.down, from, taken: used.engine + used.down }
     }
 }
 
@@ -347,7 +332,8 @@ mod tests {
             let mut state = PcieState::default();
             let mut end = Time::START;
             for _ in 0..PAIRS {
-                end = state.write(&pcie, &write, Time::START).max(state.read(&pcie, &read, Time::START));
+                let written = state.write(&pcie, &write, Time::START).done;
+                end = written.max(state.read(&pcie, &read, Time::START).done);
             }
             let took = end.since(Time::START).0;
             let law = limit.times(PAIRS).0;
@@ -371,8 +357,8 @@ mod tests {
         let mut state = PcieState::default();
         let (write, read) = (gen3x8().write(1024), gen3x8().read(1024));
         let written = state.write(&gen3x8(), &write, Time::START);
-        assert_eq!(written, Time::START + write.up + gen3x8().write_latency);
+        assert_eq!(written.done, Time::START + write.up + gen3x8().write_latency);
         let was_read = state.read(&gen3x8(), &read, Time::START);
-        assert_eq!(was_read, Time::START + write.up + read.up + gen3x8().read_latency + read.down);
+        assert_eq!(was_read.done, Time::START + write.up + read.up + gen3x8().read_latency + read.down);
     }
 }

@@ -6,7 +6,9 @@
 //! is interrupted ends at a boundary of 128 bytes (2.2). A read request asks for at most the maximum memory read byte
 //! count.
 
+use super::Transfer;
 use crate::time::{Span, Time};
+use serde::Deserialize;
 
 /// Clocks of the attribute phase (PCI-X Addendum 1.0a, 2.5).
 pub const ATTRIBUTE_CYCLES: u64 = 1;
@@ -16,21 +18,19 @@ pub const DISCONNECT_BOUNDARY_LEN: u64 = 128;
 const SPLIT_RESPONSE_CYCLES: u64 = 1;
 
 /// A bus and its bridge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the bus")]
 pub struct PciX {
-    /// Clock of the bus.
+    #[serde(rename = "clock")]
     pub clock_hz: u64,
-    /// Bytes of a data phase: 4 or 8.
     pub width: u64,
-    /// Clocks of a transaction without data, the attribute phase aside: arbitration, address, response, turn-around.
+    #[serde(rename = "overhead")]
     pub overhead_cycles: u64,
-    /// Longest transaction, bytes; the bridge ends it at the boundary before.
+    #[serde(rename = "burst")]
     pub burst_len_max: u64,
-    /// Largest read request (maximum memory read byte count), bytes: 512 to 4096.
+    #[serde(rename = "read_request")]
     pub read_request_len_max: u64,
-    /// From a read request to its split completion.
     pub read_latency: Span,
-    /// Split transactions that the adapter has under way at most.
     pub outstanding_reads: u64,
 }
 
@@ -94,24 +94,20 @@ pub struct PciXState {
 }
 
 impl PciXState {
-    /// The adapter writes; returns when the last byte is over.
-    pub fn write(&mut self, used: &Use, now: Time) -> Time {
-        self.bus = now.max(self.bus) + used.bus;
-        self.bus
+    /// The adapter writes.
+    pub fn write(&mut self, used: &Use, now: Time) -> Transfer {
+        let from = now.max(self.bus);
+        self.bus = from + used.bus;
+        Transfer { done: self.bus, from, taken: used.bus }
     }
 
-    /// The adapter reads; returns when the last byte is there. Between request and completion the bus is free for others,
-    /// so it is charged with the time of both, and not with the wait.
-    pub fn read(&mut self, pcix: &PciX, used: &Use, now: Time) -> Time {
+    /// The adapter reads. Between request and completion the bus is free for others, so it is charged with the time of
+    /// both, and not with the wait.
+    pub fn read(&mut self, pcix: &PciX, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.bus).max(self.read);
         self.read = begins + used.engine;
-        self.bus = now.max(self.bus) + used.bus;
-        self.bus.max(begins + pcix.read_latency + used.bus)
-    }
-
-    /// From when on the bus is given to the transfer that was the last to ask.
-    pub fn begun(&self, used: &Use) -> Time {
-        Time(self.bus.0.saturating_sub(used.bus.0))
+        let on_bus = self.write(used, now);
+        Transfer { done: on_bus.done.max(begins + pcix.read_latency + used.bus), ..on_bus }
     }
 }
 
@@ -163,9 +159,9 @@ mod tests {
         let (read, write) = (PCIX133.read(512), PCIX133.write(512));
         let mut state = PciXState::default();
         let there = state.read(&PCIX133, &read, Time::START);
-        assert_eq!(there, Time::START + Span::ns(500) + read.bus);
+        assert_eq!(there.done, Time::START + Span::ns(500) + read.bus);
         let written = state.write(&write, Time::START);
-        assert_eq!(written, Time::START + read.bus + write.bus, "it goes into the gap");
+        assert_eq!(written.done, Time::START + read.bus + write.bus, "it goes into the gap");
     }
 
     #[test]
@@ -174,7 +170,7 @@ mod tests {
             let pcix = PciX { outstanding_reads, ..PCIX133 };
             let used = pcix.read(512);
             let mut state = PciXState::default();
-            let last = (0..1000).map(|_| state.read(&pcix, &used, Time::START)).last().unwrap();
+            let last = (0..1000).map(|_| state.read(&pcix, &used, Time::START).done).last().unwrap();
             512_000.0 / (last.0 as f64 / 1e12)
         };
         // One at a time waits for each; and never more than the bus has clocks for.

@@ -152,7 +152,7 @@ impl Case {
     /// # Errors
     /// When it is no TOML, or a key is unknown, missing or wrong: the file, the key, and the nearest name.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ProfileError> {
-        let mut case: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), error))?;
+        let mut case: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), &error))?;
         file.clone_into(&mut case.file);
         if case.id.is_empty() {
             case.id = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();

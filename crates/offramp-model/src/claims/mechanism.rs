@@ -122,7 +122,7 @@ impl Mechanism {
     /// # Errors
     /// When it is no TOML, when a key is unknown, missing or wrong, when a run stands still, or when an expression is none.
     pub fn draw(text: &str, file: &Path) -> Result<Self, ProfileError> {
-        let mut mechanism: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), error))?;
+        let mut mechanism: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), &error))?;
         file.clone_into(&mut mechanism.file);
         mechanism.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let engine = Engine::new();

@@ -6,10 +6,10 @@
 
 use super::exchange::Place;
 use super::{Content, Event, Frame, HOST, Simulation};
-use crate::bus::Bus;
 use crate::bus::pci::{Command, Pci};
 use crate::bus::pcie::{Pcie, PcieState, REGISTER_LEN, Use};
 use crate::bus::pcix::{self, PciX, PciXState};
+use crate::bus::{Bus, Transfer};
 use crate::config::{AdapterConfig, Config, EngineConfig};
 use crate::rpc::tcp_payloads;
 use crate::time::{Span, Time};
@@ -51,23 +51,6 @@ impl Busy {
     }
 }
 
-/// When a transfer is over, and which time of the bus it takes.
-#[derive(Clone, Copy, Debug)]
-struct Transfer {
-    done: Time,
-    from: Time,
-    taken: Span,
-}
-
-impl Transfer {
-    /// On a bus that does one after the other, and is free again at `free`.
-    fn next(free: &mut Time, now: Time, taken: Span) -> Self {
-        let from = now.max(*free);
-        *free = from + taken;
-        Self { done: *free, from, taken }
-    }
-}
-
 /// A bus on which adapters are masters, and when it is free again.
 #[derive(Debug)]
 pub(super) enum Master {
@@ -95,18 +78,10 @@ impl Master {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
             Self::Pci(pci, _, free) => {
-                Transfer::next(free, now, pci.time(Command::Write, bytes) + descriptors.on_pci(pci))
+                one_after_the_other(free, now, pci.time(Command::Write, bytes) + descriptors.on_pci(pci))
             }
-            Self::PciX(pcix, state) => {
-                let used = descriptors.beside_on_pcix(pcix, pcix.write(bytes));
-                let done = state.write(&used, now);
-                Transfer { done, from: state.begun(&used), taken: used.bus }
-            }
-            Self::Pcie(pcie, state) => {
-                let used = pcie.write(bytes).beside(&descriptors.on_pcie(pcie));
-                let done = state.write(pcie, &used, now);
-                Transfer { done, from: state.begun_up(&used), taken: used.engine + used.up }
-            }
+            Self::PciX(pcix, state) => state.write(&descriptors.beside_on_pcix(pcix, pcix.write(bytes)), now),
+            Self::Pcie(pcie, state) => state.write(pcie, &pcie.write(bytes).beside(&descriptors.on_pcie(pcie)), now),
         }
     }
 
@@ -117,20 +92,19 @@ impl Master {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
             Self::Pci(pci, command, free) => {
                 let data = if is_part { part_of_burst(pci, *command, bytes) } else { pci.time(*command, bytes) };
-                Transfer::next(free, now, data + descriptors.on_pci(pci))
+                one_after_the_other(free, now, data + descriptors.on_pci(pci))
             }
-            Self::PciX(pcix, state) => {
-                let used = descriptors.beside_on_pcix(pcix, pcix.read(bytes));
-                let done = state.read(pcix, &used, now);
-                Transfer { done, from: state.begun(&used), taken: used.bus }
-            }
-            Self::Pcie(pcie, state) => {
-                let used = pcie.read(bytes).beside(&descriptors.on_pcie(pcie));
-                let done = state.read(pcie, &used, now);
-                Transfer { done, from: state.begun_down(&used), taken: used.engine + used.down }
-            }
+            Self::PciX(pcix, state) => state.read(pcix, &descriptors.beside_on_pcix(pcix, pcix.read(bytes)), now),
+            Self::Pcie(pcie, state) => state.read(pcie, &pcie.read(bytes).beside(&descriptors.on_pcie(pcie)), now),
         }
     }
+}
+
+/// A transfer on a bus that is free again at `free`.
+fn one_after_the_other(free: &mut Time, now: Time, taken: Span) -> Transfer {
+    let from = now.max(*free);
+    *free = from + taken;
+    Transfer { done: *free, from, taken }
 }
 
 /// Time of a part of a large send: its share of bursts as long as the bus allows.

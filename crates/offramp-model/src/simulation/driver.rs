@@ -72,21 +72,19 @@ impl Aggregate {
         Self { frame, piece, segments: 1, since }
     }
 
-    /// Whether another segment may follow.
-    fn is_open(&self, segments_max: u64) -> bool {
+    /// Whether there is room for `more` bytes of another segment.
+    fn has_room(&self, more: u64, segments_max: u64) -> bool {
         let Content::Segment { len, .. } = self.frame.content else { return false };
-        self.segments < segments_max
-            && len.is_multiple_of(self.piece)
-            && self.frame.len + self.piece <= COALESCED_LEN_MAX
+        let is_open = self.segments < segments_max && len.is_multiple_of(self.piece);
+        is_open && self.frame.len + more <= COALESCED_LEN_MAX
     }
 
     /// Appends a segment if it follows, and is no longer than the first.
     fn append(&mut self, next: &Self, segments_max: u64) -> bool {
         let Content::Segment { start: next_start, len: next_len, .. } = next.frame.content else { return false };
-        let is_open = self.segments < segments_max && next.segments == 1;
+        let fits = next.segments == 1 && next_len <= self.piece && self.has_room(next_len, segments_max);
         let Content::Segment { start, len, .. } = &mut self.frame.content else { return false };
-        let follows = *start + *len == next_start && len.is_multiple_of(self.piece) && next_len <= self.piece;
-        if !is_open || !follows || self.frame.len + next_len > COALESCED_LEN_MAX {
+        if !fits || *start + *len != next_start {
             return false;
         }
         *len += next_len;
@@ -483,7 +481,9 @@ impl Simulation {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);
         let is_held: Vec<bool> = (batch.iter().enumerate())
-            .map(|(at, of)| of.is_open(segments_max) && !self.is_old(of.since) && last_of(of.frame.flow()) == Some(at))
+            .map(|(at, of)| {
+                of.has_room(of.piece, segments_max) && !self.is_old(of.since) && last_of(of.frame.flow()) == Some(at)
+            })
             .collect();
         let mut is_held = is_held.into_iter();
         batch.extract_if(.., |_| is_held.next() == Some(true)).collect()

@@ -19,6 +19,7 @@ use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 use hdrhistogram::Histogram;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use strum::EnumCount;
 
 /// Exchanges under way at most. Those due beyond them are lost.
 const UNDER_WAY_MAX: usize = 1 << 16;
@@ -67,7 +68,7 @@ const STAGES: [&str; 8] = [
 ];
 
 /// Where a message is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount)]
 pub(super) enum Place {
     /// Before it is on the link: its sender has more to send than it can, or gave it up after too many collisions.
     Sender,
@@ -80,9 +81,6 @@ pub(super) enum Place {
     /// Before the transmit ring.
     OutputQueue,
 }
-
-/// Places there are.
-const PLACES: usize = 5;
 
 /// Queues of the host in which raw frames wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,7 +225,7 @@ struct Counted {
     stages: [u128; STAGES.len()],
     done: u64,
     offered: u64,
-    lost: [u64; PLACES],
+    lost: [u64; Place::COUNT],
 }
 
 impl Exchanges {
@@ -506,15 +504,15 @@ impl Simulation {
             let costs = self.message_costs(message);
             return self.process(message, &costs);
         }
-        let mut at = 0;
-        while let Some(frame) = self.message_frame(message, at) {
-            self.peer_sends(frame);
-            at += 1;
-        }
+        self.each_frame(message, Self::peer_sends);
     }
 
-    fn message_frame(&self, message: Message, at: usize) -> Option<Frame> {
-        self.exchanges.as_ref()?.frames(message).get(at).map(|&len| Frame::new(len, Content::Message(message)))
+    /// Does something with every frame of a message.
+    fn each_frame(&mut self, message: Message, send: fn(&mut Self, Frame)) {
+        for at in 0.. {
+            let Some(&len) = self.exchanges.as_ref().and_then(|of| of.frames(message).get(at)) else { return };
+            send(self, Frame::new(len, Content::Message(message)));
+        }
     }
 
     /// Work of the process of a message.
@@ -527,26 +525,16 @@ impl Simulation {
 
     /// What a message costs the process that sends it.
     fn message_costs(&self, message: Message) -> [(Activity, Span); 7] {
-        let (costs, bus) = (&self.config.host.costs, &self.config.adapter.bus);
+        let costs = &self.config.host.costs;
         let Some(exchanges) = &self.exchanges else { return [(Activity::Process, Span::ZERO); 7] };
         let of = exchanges.config;
         let len = if message.is_response { of.response_len } else { of.request_len };
-        let frames = exchanges.frames(message);
-        let (write, (protocol, each)) = match of.carrier {
-            Carrier::Tcp => (costs.write_time, (Activity::Segment, costs.segment_time)),
-            Carrier::Udp => (costs.write_time, (Activity::Udp, costs.udp_time)),
-            // Nothing but the driver sends it.
-            Carrier::Frame(_) => (Span::ZERO, (Activity::Driver, Span::ZERO)),
+        let protocol = match of.carrier {
+            Carrier::Tcp => (Activity::Segment, costs.segment_time),
+            Carrier::Udp => (Activity::Udp, costs.udp_time),
+            Carrier::Frame(_) => (Activity::Driver, Span::ZERO),
         };
-        [
-            (Activity::Process, write),
-            (protocol, each.times(frames.len() as u64)),
-            (Activity::Registers, costs.register_time.times(frames.len() as u64)),
-            (Activity::Copy, Span::of_bytes(len, costs.write_copy_fs_per_byte)),
-            (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
-            (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
-            (Activity::Bus, bus.processor_time(frames.iter().sum())),
-        ]
+        self.costs_of_frames(len, exchanges.frames(message), protocol)
     }
 
     /// A frame has come as far as this.
@@ -679,11 +667,7 @@ impl Simulation {
     }
 
     fn transmit_message(&mut self, message: Message) {
-        let mut at = 0;
-        while let Some(frame) = self.message_frame(message, at) {
-            self.transmit(frame);
-            at += 1;
-        }
+        self.each_frame(message, Self::transmit);
     }
 
     /// The peer has a frame. It answers a request after its service time; a response ends the exchange.

@@ -94,21 +94,31 @@ impl Simulation {
         self.config.workload.write_size.min(DATAGRAM_LEN_MAX)
     }
 
+    /// What `len` bytes cost the process that writes them, in frames that each take the protocol's time.
+    pub(super) fn costs_of_frames(
+        &self,
+        len: u64,
+        frames: &[u64],
+        (protocol, each): (Activity, Span),
+    ) -> [(Activity, Span); 7] {
+        let costs = &self.config.host.costs;
+        // Nothing but the driver sends a raw frame.
+        let write = if protocol == Activity::Driver { Span::ZERO } else { costs.write_time };
+        [
+            (Activity::Process, write),
+            (protocol, each.times(frames.len() as u64)),
+            (Activity::Registers, costs.register_time.times(frames.len() as u64)),
+            (Activity::Copy, Span::of_bytes(len, costs.write_copy_fs_per_byte)),
+            (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
+            (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
+            (Activity::Bus, self.config.adapter.bus.processor_time(frames.iter().sum())),
+        ]
+    }
+
     /// The process sends the next datagram.
     pub(super) fn send_datagram(&mut self) {
-        let costs = &self.config.host.costs;
-        let size = self.datagram_len();
-        let fragments = self.datagram_frames.len() as u64;
-        let on_bus: u64 = self.datagram_frames.iter().sum();
-        let costs = [
-            (Activity::Process, costs.write_time),
-            (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte)),
-            (Activity::Udp, costs.udp_time.times(fragments)),
-            (Activity::Registers, costs.register_time.times(fragments)),
-            (Activity::Checksum, Span::of_bytes(size, costs.send_checksum_fs_per_byte)),
-            (Activity::Crypt, Span::of_bytes(size, costs.crypt_fs_per_byte)),
-            (Activity::Bus, self.config.adapter.bus.processor_time(on_bus)),
-        ];
+        let protocol = (Activity::Udp, self.config.host.costs.udp_time);
+        let costs = self.costs_of_frames(self.datagram_len(), &self.datagram_frames, protocol);
         self.work(Priority::User, Job::Datagram, &costs);
     }
 

@@ -42,7 +42,7 @@ impl Axis {
     /// # Errors
     /// When there is no such parameter, or a value does not fit it.
     pub fn parse(text: &str) -> Result<Self, SweepError> {
-        let wrong = |why: String| SweepError::Axis { axis: text.to_owned(), why };
+        let wrong = |why: String| SweepError::Wrong { of: text.to_owned(), why };
         let (name, values) = text.split_once('=').ok_or_else(|| wrong(FORMS.to_owned()))?;
         let key = schema::known(name.trim()).map_err(wrong)?;
         let values = match values.split_once("..") {
@@ -60,7 +60,7 @@ impl Axis {
         if text.contains('=') {
             return Self::parse(text);
         }
-        let wrong = |why: String| SweepError::Axis { axis: text.to_owned(), why };
+        let wrong = |why: String| SweepError::Wrong { of: text.to_owned(), why };
         let (name, count) = text.split_once('/').map_or((text, None), |(name, count)| (name, Some(count)));
         let key = schema::known(name.trim()).map_err(wrong)?;
         let Some([from, to]) = profile.interval(key.name) else {
@@ -80,7 +80,7 @@ impl Axis {
             }
             Values::Range { count: None, .. } => {
                 let why = "a grid needs to know how many values; add /COUNT".to_owned();
-                Err(SweepError::Axis { axis: self.key.name.to_owned(), why })
+                Err(SweepError::Wrong { of: self.key.name.to_owned(), why })
             }
         }
     }

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Stands in the place of figures where a point has none.
 const FAILED: &str = "failed";
+/// What to do with a journal of another sweep.
+const OTHER: &str = "; end that sweep with the command and the version that began it, or remove the file to begin anew";
 
 /// An open journal.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ impl Journal {
         let mut text = String::new();
         journal.file.read_to_string(&mut text).map_err(&failed)?;
         let head = format!("{}\n", sweep.fingerprint());
-        let other = |what: String| SweepError::OtherSweep { file: path.display().to_string(), what };
+        let other = |what: String| SweepError::Wrong { of: path.display().to_string(), why: what + OTHER };
         // Only what ends in a newline was written to its end.
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         if whole == 0 && head.starts_with(&text) {

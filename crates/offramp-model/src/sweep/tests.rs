@@ -1,6 +1,6 @@
 use super::*;
 use crate::profile::tests::{Files, wrong};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn sweep(axes: &[&str], design: Design) -> Sweep {
     let profile = Profile::load("486-wd8003ep").unwrap().with("workload.time", "200ms").with("workload.warmup", "0s");
@@ -17,6 +17,14 @@ fn scratch(name: &str) -> (Files, PathBuf) {
     let files = Files::new(&format!("sweep-{name}"), &[]);
     let path = files.0.join("journal");
     (files, path)
+}
+
+/// Why a journal with this text is none of a sweep. It is left as it is.
+fn refused(path: &Path, text: &str, sweep: &Sweep) -> String {
+    std::fs::write(path, text).unwrap();
+    let error = Journal::open(path, sweep).unwrap_err().to_string();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), text);
+    error
 }
 
 #[test]
@@ -132,10 +140,9 @@ fn a_journal_of_another_sweep_is_refused_with_what_is_other_and_left_as_it_is() 
             "other profile (peer.gap=100000000 there, peer.gap=50000000 here);",
         ),
     ] {
-        let error = Journal::open(&path, &other).unwrap_err().to_string();
+        let error = refused(&path, &text, &other);
         assert!(error.starts_with(&format!("{}: holds points of a sweep with {what}", path.display())), "{error}");
         assert!(error.ends_with("or remove the file to begin anew"), "{error}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 }
 
@@ -156,10 +163,8 @@ fn a_journal_of_a_binary_with_other_columns_is_refused_and_left_as_it_is() {
         assert_ne!(other_head, head, "{what}");
         // Also without a line of figures, and with a head that was not written to its end.
         for text in [format!("{other_head}\n0\t{figures}\n"), format!("{other_head}\n"), other_head.clone()] {
-            std::fs::write(&path, &text).unwrap();
-            let error = Journal::open(&path, &sweep).unwrap_err().to_string();
+            let error = refused(&path, &text, &sweep);
             assert!(error.contains(&format!("holds points of a sweep with {what}")), "{error}");
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
     }
 }
@@ -178,10 +183,8 @@ fn a_journal_that_is_damaged_or_none_is_refused_with_the_line_and_left_as_it_is(
         ("a file of somebody else's".to_owned(), "holds no points of a sweep that is known here"),
         ("point,bus.clock_hz\n0,8000000\n".to_owned(), "holds no points of a sweep that is known here"),
     ] {
-        std::fs::write(&path, &text).unwrap();
-        let error = Journal::open(&path, &sweep).unwrap_err().to_string();
+        let error = refused(&path, &text, &sweep);
         assert!(error.contains(what), "{error}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
     for begun in 0..=head.len() {
         std::fs::write(&path, &head[..begun]).unwrap();
