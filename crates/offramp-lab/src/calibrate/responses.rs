@@ -42,8 +42,8 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
     Moderated { of, moderation, wait_us }
 }
 
-/// Variants that are predicted. The e1000's rule keeps either of two rates for bulk data at 1 Gbit/s, 4000 or 20,000 interrupts a
-/// second, so nothing is predicted of it.
+/// Variants that are predicted. The e1000's rule keeps either of two rates for bulk data at 1 Gbit/s: 20,000 interrupts a second,
+/// where it begins, until one is 80 us late, and 4000 from then on. So nothing is predicted of it.
 const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
