@@ -15,12 +15,9 @@ use offramp_lab::rig::{Placement, Rig, RigConfig};
 use offramp_lab::run as runner;
 use offramp_lab::sample::{Bench, Stage};
 use offramp_ports::sys::privilege;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Rounds of a default run: enough for a mean and a range.
@@ -127,11 +124,7 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), LabError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let stop = exit::stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);
     // Before any thread: a user namespace can only be entered by a process of one.

@@ -17,7 +17,6 @@ use offramp_lab::device;
 use offramp_lab::error::LabError;
 use offramp_lab::guest::machine::{Choice, GuestSpec};
 use port_end::PortEnd;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -126,16 +125,11 @@ pub fn run(args: &Args) -> ExitCode {
         print(check::names().join("\n") + "\n");
         return ExitCode::SUCCESS;
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // A second signal ends the process at once; the next check, or `lab --restore`, puts the settings back.
-        let registered =
-            signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        if let Err(error) = registered {
-            return fail(format!("check: cannot watch for signal {signal}: {error}"), SETUP);
-        }
-    }
+    // After a second signal the next check, or `lab --restore`, puts the settings back.
+    let stop = match exit::stop_flag() {
+        Ok(stop) => stop,
+        Err(error) => return fail(format!("check: {error}"), SETUP),
+    };
     if let Some(interface) = &args.serve {
         return serve_peers(args, interface, &stop);
     }

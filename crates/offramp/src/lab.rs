@@ -15,12 +15,10 @@ use offramp_lab::sample::{Bench, Stage};
 use offramp_lab::traffic::{BUSY_POLL_MAX_USECS, CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -318,17 +316,11 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(why) = check_page(&args.html) {
         return fail(format!("lab: {why}"), SETUP);
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // A second signal ends the process at once: the kernel takes namespaces and TAPs back, and
-        // `--restore` the settings of an interface.
-        let registered =
-            signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        if let Err(error) = registered {
-            return fail(format!("lab: cannot watch for signal {signal}: {error}"), SETUP);
-        }
-    }
+    // After a second signal the kernel takes namespaces and TAPs back, and `--restore` the settings of an interface.
+    let stop = match exit::stop_flag() {
+        Ok(stop) => stop,
+        Err(error) => return fail(format!("lab: {error}"), SETUP),
+    };
     let result = match (&args.on_device.device, &args.on_device.peer) {
         _ if args.on_device.restore => restore(args),
         (Some(interface), Some(peer)) => run_device(args, interface, peer, &stop),

@@ -7,13 +7,11 @@ use offramp_lab::report::{modelled, parquet};
 use offramp_model::config::Workload;
 use offramp_model::pool;
 use offramp_model::sweep::{Axis, Design, Journal, Row, Sweep, SweepError, columns, csv};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Run a workload on every point of a grid, or of a Latin hypercube.
 #[derive(clap::Args)]
@@ -75,7 +73,8 @@ impl Args {
 pub(super) fn run(args: &Args) -> Done {
     let sweep = args.sweep()?;
     let of = sweep.points()?.len();
-    let stop = stop_flag().map_err(|error| format!("cannot watch for signals: {error}")).or_setup()?;
+    // A signal ends the sweep after the points that are under way; it can go on.
+    let stop = exit::stop_flag().or_setup()?;
     let (mut journal, done) = Journal::open(&args.journal(), &sweep)?;
     let threads = args.threads.unwrap_or_else(pool::threads);
     if !done.is_empty() {
@@ -108,16 +107,6 @@ pub(super) fn run(args: &Args) -> Done {
             Err(Failure { why, status: FAILED })
         }
     }
-}
-
-/// A signal ends the sweep after the points that are under way, a second one at once; either way it can go on.
-fn stop_flag() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
 
 fn write(args: &Args, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
