@@ -76,8 +76,9 @@ enum Command {
     Claims(ClaimsArgs),
 }
 
+// What is run.
 #[derive(ClapArgs)]
-struct RunArgs {
+struct SystemArgs {
     /// A system: its name, or a file that ends in .toml
     profile: String,
     /// What is sent
@@ -86,6 +87,18 @@ struct RunArgs {
     /// Set a parameter, with its unit: bus.clock=13.4MHz, or bus.clock=8MHz..13.4MHz for an interval
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
+}
+
+impl SystemArgs {
+    fn load(&self) -> Result<Profile, Failure> {
+        load_with(&self.profile, &self.settings).or_setup()
+    }
+}
+
+#[derive(ClapArgs)]
+struct RunArgs {
+    #[command(flatten)]
+    system: SystemArgs,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -231,16 +244,34 @@ fn simulated(profile: Profile, workload: Workload) -> Result<(Profile, Outcome),
 
 impl RunArgs {
     fn simulated(&self) -> Result<(Profile, Outcome), Failure> {
-        simulated(load_with(&self.profile, &self.settings).or_setup()?, self.workload)
+        simulated(self.system.load()?, self.system.workload)
     }
 }
 
 fn show(args: &RunArgs, profile: &Profile, outcome: &Outcome, spread: Option<Spread>, text: &str) -> Done {
-    if args.json {
-        return print_json(&JsonRun::new(profile, args.workload, outcome, spread));
-    }
-    print(format_args!("{}: {}, {}\n\n{text}", profile.name, profile.title, outcome.workload));
-    Ok(ExitCode::SUCCESS)
+    let parameter = |(key, quantity): (&'static Key, &Quantity)| JsonParameter {
+        name: key.name,
+        value: key.dimension.show(quantity.value),
+        used: profile.used(key).0,
+        interval: quantity.interval.map(|ends| ends.map(|end| key.dimension.show(end))),
+        tag: quantity.tag.to_string(),
+        source: quantity.source.clone(),
+        fitted_to: quantity.fitted_to.clone(),
+    };
+    let json = JsonRun {
+        profile: &profile.name,
+        outcome,
+        explanation: explain::explain(outcome),
+        frames_dropped: outcome.counts.dropped,
+        frames_overrun: outcome.counts.overrun,
+        retransmissions: outcome.counts.retransmissions,
+        timeouts: outcome.counts.timeouts,
+        collisions: outcome.counts.collisions,
+        spread,
+        without_effect: profile.without_effect(args.system.workload),
+        parameters: profile.said().map(parameter).collect(),
+    };
+    print_as(args.json, &json, format_args!("{}: {}, {}\n\n{text}", profile.name, profile.title, outcome.workload))
 }
 
 fn explain_workload(args: &RunArgs) -> Done {
@@ -250,9 +281,10 @@ fn explain_workload(args: &RunArgs) -> Done {
 
 fn run_workload(args: &RunArgs, samples: &SampleArgs, html: Option<&Path>) -> Done {
     let (profile, outcome) = args.simulated()?;
-    let spread = samples.run(&[&profile], args.workload)?.map(|samples| samples.spread(0, &outcome));
+    let workload = args.system.workload;
+    let spread = samples.run(&[&profile], workload)?.map(|samples| samples.spread(0, &outcome));
     let written = html.map(|path| {
-        let load = load::charts(&[&profile], args.workload).or_failed()?;
+        let load = load::charts(&[&profile], workload).or_failed()?;
         write_page(&explanation::page(&profile, &outcome, spread.as_ref(), load, &command_line()), path)
     });
     let mut text = explain::run_text(&profile, &outcome);
@@ -266,21 +298,19 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     let own = own_profile(name).filter(|path| path.is_file() && !profile::list().iter().any(|of| of.name == name));
     let mut profile = match own {
         Some(path) => Profile::load(&path.to_string_lossy())?,
-        None => Profile::load(name).map_err(told_of_calibrate)?,
+        None => Profile::load(name).map_err(|mut error| {
+            // This machine has no profile before it was measured.
+            if let profile::ProfileError::Unknown { hint, .. } = &mut error
+                && name == calibrate::NAME
+            {
+                "; `offramp calibrate` makes it".clone_into(hint);
+            }
+            error
+        })?,
     };
     name.clone_into(&mut profile.name);
     profile.set_all(settings.iter().cloned())?;
     Ok(profile)
-}
-
-/// This machine has no profile before it was measured.
-fn told_of_calibrate(error: profile::ProfileError) -> profile::ProfileError {
-    match error {
-        profile::ProfileError::Unknown { kind, name, .. } if name == calibrate::NAME => {
-            profile::ProfileError::Unknown { kind, name, hint: "; `offramp calibrate` makes it".to_owned() }
-        }
-        other => other,
-    }
 }
 
 /// The command as it was typed, for the page that shows what it made.
@@ -324,16 +354,17 @@ fn check(args: &CheckArgs) -> Done {
 }
 
 fn show_claims(args: &LedgerArgs, table: &claims::Table) -> Done {
-    if args.json {
-        print_json(table)?;
-    } else {
-        print(claims::text(table));
-    }
+    print_as(args.json, table, claims::text(table))?;
     Ok(if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn print_json(value: &impl Serialize) -> Done {
-    print(format_args!("{}\n", serde_json::to_string_pretty(value).or_failed()?));
+/// Prints what a command found: as JSON, or as text for people.
+fn print_as(is_json: bool, found: &impl Serialize, text: impl Display) -> Done {
+    if is_json {
+        print(format_args!("{}\n", serde_json::to_string_pretty(found).or_failed()?));
+    } else {
+        print(text);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -352,45 +383,18 @@ struct JsonRun<'a> {
     spread: Option<Spread>,
     /// What was set and changes nothing, each with the reason.
     without_effect: Vec<String>,
-    parameters: Vec<JsonParameter<'a>>,
+    parameters: Vec<JsonParameter>,
 }
 
 #[derive(Serialize)]
-struct JsonParameter<'a> {
-    name: &'a str,
+struct JsonParameter {
+    name: &'static str,
     value: String,
     /// As the run used it: times of the processor are scaled by `host.cost_scale`.
     used: String,
     /// From where to where it was found; `null`: nobody said.
     interval: Option<[String; 2]>,
     tag: String,
-    source: &'a str,
-    fitted_to: &'a [String],
-}
-
-impl<'a> JsonRun<'a> {
-    fn new(profile: &'a Profile, workload: Workload, outcome: &'a Outcome, spread: Option<Spread>) -> Self {
-        let parameter = |(key, quantity): (&'static Key, &'a Quantity)| JsonParameter {
-            name: key.name,
-            value: key.dimension.show(quantity.value),
-            used: profile.used(key).0,
-            interval: quantity.interval.map(|ends| ends.map(|end| key.dimension.show(end))),
-            tag: quantity.tag.to_string(),
-            source: &quantity.source,
-            fitted_to: &quantity.fitted_to,
-        };
-        Self {
-            profile: &profile.name,
-            outcome,
-            explanation: explain::explain(outcome),
-            frames_dropped: outcome.counts.dropped,
-            frames_overrun: outcome.counts.overrun,
-            retransmissions: outcome.counts.retransmissions,
-            timeouts: outcome.counts.timeouts,
-            collisions: outcome.counts.collisions,
-            spread,
-            without_effect: profile.without_effect(workload),
-            parameters: profile.said().map(parameter).collect(),
-        }
-    }
+    source: String,
+    fitted_to: Vec<String>,
 }

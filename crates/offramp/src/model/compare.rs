@@ -1,7 +1,6 @@
 //! `offramp model compare`: two systems side by side.
 
-use super::{Done, OrFail, SampleArgs, command_line, load_with, print_json, setting, simulated, workload, write_page};
-use crate::exit::print;
+use super::{Done, OrFail, SampleArgs, command_line, load_with, print_as, setting, simulated, workload, write_page};
 use offramp_lab::report::modelled::{explanation, load};
 use offramp_model::compare;
 use offramp_model::config::Workload;
@@ -60,10 +59,6 @@ pub(super) fn run(args: &Args) -> Done {
         let load = load::charts(&systems, args.workload).or_failed()?;
         write_page(&explanation::comparison_page(&comparison, outcomes, load, &command_line()), path)
     });
-    if args.json {
-        print_json(&comparison)?;
-    } else {
-        print(compare::text(&comparison));
-    }
+    print_as(args.json, &comparison, compare::text(&comparison))?;
     written.unwrap_or(Ok(ExitCode::SUCCESS))
 }

@@ -1,11 +1,10 @@
 //! `offramp model params` and `offramp model workloads`: what can be set, and what can be run.
 
-use super::{Done, OrFail, print_json};
-use crate::exit::print;
+use super::{Done, OrFail, print_as};
 use offramp_model::config::Workload;
 use offramp_model::profile::parameters::{Parameter, parameters};
 use serde::Serialize;
-use std::process::ExitCode;
+use std::fmt::Write as _;
 
 /// Every parameter: unit, range, default, meaning, and which profiles set it.
 #[derive(clap::Args)]
@@ -20,18 +19,16 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Done {
     let found = parameters(&args.pattern).or_setup()?;
-    if args.json {
-        return print_json(&found);
-    }
+    let mut text = String::new();
     for Parameter { name, units, range, default, is_scaled, meaning, set_by } in &found {
         let range = range.as_ref().map_or_else(|| units.clone(), |[from, to]| format!("{from} to {to} ({units})"));
         let scaled = if *is_scaled { "; scaled by host.cost_scale" } else { "" };
-        print(format_args!("{name:30} default {default:16} {range}\n    {meaning}{scaled}\n"));
+        let _ = writeln!(text, "{name:30} default {default:16} {range}\n    {meaning}{scaled}");
         if !set_by.is_empty() {
-            print(format_args!("    set by {}\n", set_by.join(", ")));
+            let _ = writeln!(text, "    set by {}", set_by.join(", "));
         }
     }
-    Ok(ExitCode::SUCCESS)
+    print_as(args.json, &found, text)
 }
 
 #[derive(Serialize)]
@@ -44,11 +41,7 @@ struct About {
 pub(super) fn workloads(json: bool) -> Done {
     let about = |(name, of): (_, Workload)| About { name, meaning: of.meaning(), parameters: of.parameters() };
     let all: Vec<_> = Workload::names().map(about).collect();
-    if json {
-        return print_json(&all);
-    }
-    for About { name, meaning, parameters } in all {
-        print(format_args!("{name:14} {meaning}\n    {}\n", parameters.join(" ")));
-    }
-    Ok(ExitCode::SUCCESS)
+    let line =
+        |About { name, meaning, parameters }: &About| format!("{name:14} {meaning}\n    {}\n", parameters.join(" "));
+    print_as(json, &all, all.iter().map(line).collect::<String>())
 }

@@ -1,17 +1,13 @@
 //! `offramp model sensitivity`: which parameters an outcome hangs on.
 
-use super::{Done, OrFail, command_line, load_with, print_json, setting, workload, write_page};
-use crate::exit::print;
+use super::{Done, OrFail, SystemArgs, command_line, print_as, write_page};
 use clap::ValueEnum;
 use offramp_lab::report::modelled;
-use offramp_model::config::Workload;
 use offramp_model::metrics::{self, METRICS, Metric};
 use offramp_model::pool;
-use offramp_model::profile::Profile;
 use offramp_model::sensitivity::{
-    Factor, Ranges, Sensitivity, Study, checked_runs, checked_share, elasticities, factors, morris, only, sobol, text,
+    Ranges, Study, checked_runs, checked_share, elasticities, factors, morris, only, sobol, text,
 };
-use offramp_model::simulation::ModelError;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,11 +18,8 @@ const RANGE_PERCENT: f64 = 10.0;
 /// How much an outcome changes with each number of a profile.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A system: its name, or a file that ends in .toml
-    profile: String,
-    /// What is sent
-    #[arg(long, value_parser = workload())]
-    workload: Workload,
+    #[command(flatten)]
+    system: SystemArgs,
     /// What is read off
     #[arg(long, default_value = "throughput_kib_per_s", value_parser = metric)]
     metric: &'static Metric,
@@ -49,9 +42,6 @@ pub(super) struct Args {
     /// Of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Set a parameter, with its unit
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
-    settings: Vec<(String, String)>,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -78,34 +68,38 @@ fn metric(name: &str) -> Result<&'static Metric, String> {
 }
 
 pub(super) fn run(args: &Args) -> Done {
-    let (profile, factors, not_varied) = chosen(args).or_setup()?;
-    let found = study(args, &profile, &factors, &not_varied);
-    let found = found.map_err(|error| format!("{}: {error}", profile.name)).or_failed()?;
-    let written = args.html.as_ref().map(|path| {
-        let page = modelled::sensitivity::page(&profile, args.workload.name(), &found, &command_line());
-        write_page(&page, path)
-    });
-    if args.json {
-        print_json(&found)?;
-    } else {
-        print(format_args!("{}: {}, {}\n\n{}", profile.name, profile.title, args.workload.name(), text(&found)));
-    }
-    written.unwrap_or(Ok(ExitCode::SUCCESS))
-}
-
-fn chosen(args: &Args) -> Result<(Profile, Vec<Factor>, Vec<&'static str>), String> {
-    let profile = load_with(&args.profile, &args.settings).map_err(|error| error.to_string())?;
-    let (all, not_varied) = factors(&profile, ranges(args)?);
+    let Args { system: SystemArgs { workload, .. }, paths, samples, .. } = args;
+    let profile = args.system.load()?;
+    let (all, fixed) = factors(&profile, ranges(args).or_setup()?);
     let (factors, not_varied) = match args.parameters.as_slice() {
-        [] => (all, not_varied),
-        names => (only(&all, names)?, Vec::new()),
+        [] => (all, fixed),
+        names => (only(&all, names).or_setup()?, Vec::new()),
     };
-    match args.method {
-        Method::Elasticity => checked_runs(2, factors.len()),
-        Method::Morris => checked_runs(factors.len() + 1, args.paths.get()),
-        Method::Sobol => checked_runs(factors.len() + 2, args.samples.get()),
+    let study = Study {
+        profile: &profile,
+        workload: *workload,
+        metric: args.metric,
+        threads: pool::threads(),
+        not_varied: &not_varied,
+    };
+    let within = |runs_each: usize, times: usize| checked_runs(runs_each, times).or_setup();
+    let found = match args.method {
+        Method::Elasticity => within(2, factors.len()).map(|_| elasticities(&study, &factors)),
+        Method::Morris => {
+            within(factors.len() + 1, paths.get()).map(|_| morris(&study, &factors, paths.get(), args.seed))
+        }
+        Method::Sobol => {
+            within(factors.len() + 2, samples.get()).map(|_| sobol(&study, &factors, samples.get(), args.seed))
+        }
     }?;
-    Ok((profile, factors, not_varied))
+    let found = found.map_err(|error| format!("{}: {error}", profile.name)).or_failed()?;
+    let written = args
+        .html
+        .as_ref()
+        .map(|path| write_page(&modelled::sensitivity::page(&profile, workload.name(), &found, &command_line()), path));
+    let text = format!("{}: {}, {}\n\n{}", profile.name, profile.title, workload.name(), text(&found));
+    print_as(args.json, &found, text)?;
+    written.unwrap_or(Ok(ExitCode::SUCCESS))
 }
 
 /// An elasticity is of the neighbourhood of a value, whatever is known of it; the other methods ask what follows from
@@ -115,19 +109,5 @@ fn ranges(args: &Args) -> Result<Ranges, String> {
     match (args.range, args.method) {
         (None, Method::Morris | Method::Sobol) => Ok(Ranges::Intervals(share)),
         _ => Ok(Ranges::Share(share)),
-    }
-}
-
-fn study(
-    args: &Args,
-    profile: &Profile,
-    factors: &[Factor],
-    not_varied: &[&'static str],
-) -> Result<Sensitivity, ModelError> {
-    let study = Study { profile, workload: args.workload, metric: args.metric, threads: pool::threads(), not_varied };
-    match args.method {
-        Method::Elasticity => elasticities(&study, factors),
-        Method::Morris => morris(&study, factors, args.paths.get(), args.seed),
-        Method::Sobol => sobol(&study, factors, args.samples.get(), args.seed),
     }
 }

@@ -1,10 +1,9 @@
 //! `offramp model sweep`: a workload over ranges of parameters.
 
 use super::progress::Progress;
-use super::{Done, Failure, OrFail, command_line, load_with, setting, workload, write_page};
+use super::{Done, Failure, OrFail, SystemArgs, command_line, write_page};
 use crate::exit::{self, FAILED, SETUP};
 use offramp_lab::report::{modelled, parquet};
-use offramp_model::config::Workload;
 use offramp_model::pool;
 use offramp_model::sweep::{Axis, Design, Journal, Row, Sweep, SweepError, columns, csv};
 use std::io;
@@ -17,11 +16,8 @@ use std::sync::atomic::Ordering;
 #[derive(clap::Args)]
 #[command(after_help = include_str!("sweep-examples.txt").trim_end())]
 pub(super) struct Args {
-    /// A system: its name, or a file that ends in .toml
-    profile: String,
-    /// What is sent
-    #[arg(long, value_parser = workload())]
-    workload: Workload,
+    #[command(flatten)]
+    system: SystemArgs,
     /// Vary a parameter; several times: each value with each other one
     #[arg(long, value_name = "KEY=RANGE", required = true)]
     vary: Vec<String>,
@@ -31,9 +27,6 @@ pub(super) struct Args {
     /// Of the random numbers of the hypercube
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Set a parameter for all points, with its unit
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
-    settings: Vec<(String, String)>,
     /// Where the table goes, as CSV; what is done of an interrupted sweep is kept in FILE.partial
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -57,10 +50,10 @@ impl From<SweepError> for Failure {
 
 impl Args {
     fn sweep(&self) -> Result<Sweep, Failure> {
-        let profile = load_with(&self.profile, &self.settings).or_setup()?;
+        let profile = self.system.load()?;
         let axes: Vec<Axis> = self.vary.iter().map(|axis| Axis::parse_for(axis, &profile)).collect::<Result<_, _>>()?;
         let design = self.latin.map_or(Design::Grid, |points| Design::Latin { points, seed: self.seed });
-        Ok(Sweep { profile, workload: self.workload, axes, design })
+        Ok(Sweep { profile, workload: self.system.workload, axes, design })
     }
 
     fn journal(&self) -> PathBuf {
