@@ -4,13 +4,17 @@
 mod vhost_common;
 
 use offramp_adapter::moderation::Coalescing;
-use offramp_ports::vhost_user::{ControlQueue, ControlStatus};
+use offramp_adapter::port::HostPort;
+use offramp_ports::vhost_user::{ControlQueue, ControlStatus, VhostQueue, VhostUser, VhostUserConfig};
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::vnet::{GSO_NONE, GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{Buffer, Dialect, Guest, GuestBuilder, Received, VnetHeader};
 use rand::{Rng, RngExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use vhost_common::packet::{Checksum, Packet};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, cut, frame, rng, wait_until};
+use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
 
 const OK: u8 = 0;
 const ERR: u8 = 1;
@@ -205,6 +209,55 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
         wait_until("a ring after a reset", || after().is_some_and(|after| after.queue_pairs == 1));
         assert_eq!(status(&rig, 0).coalescing, vec![None; 4]);
     }
+}
+
+/// A thread that drives the first `driven` of these pairs, until that is 0. The others are there, and answer nothing.
+fn drive(mut queues: Vec<VhostQueue>, driven: &Arc<AtomicUsize>) -> JoinHandle<()> {
+    let driven = Arc::clone(driven);
+    std::thread::spawn(move || {
+        loop {
+            let count = driven.load(Ordering::Acquire);
+            if count == 0 {
+                return;
+            }
+            queues[..count].iter_mut().for_each(|queue| queue.rx_flush(0));
+            std::thread::yield_now();
+        }
+    })
+}
+
+#[test]
+fn what_a_queue_does_not_answer_to_is_refused_and_not_shown_and_the_others_go_back() {
+    let scratch = Scratch::new();
+    let config = VhostUserConfig {
+        queue_pairs: 2,
+        control_queue: ControlQueue::Backend,
+        ..VhostUserConfig::new(scratch.path("port"))
+    };
+    let mut port = VhostUser::open(&config).unwrap();
+    let driven = Arc::new(AtomicUsize::new(2));
+    let thread = drive((0..2).map(|pair| port.queue(pair).unwrap()).collect(), &driven);
+    let mut guest = builder(&Case::rings().next().unwrap(), 2).connect(scratch.path("port"));
+    let status = |port: &VhostUser| port.status().control.expect("a control queue that runs");
+    assert_eq!(command(&mut guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
+    assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(50, 16)), OK);
+    let before = status(&port);
+    driven.store(1, Ordering::Release);
+    // Longer than the port waits for the second pair.
+    assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(7, 3)), ERR);
+    wait_until("the refusal", || status(&port).refused == 1);
+    assert_eq!(status(&port), ControlStatus { refused: 1, ..before.clone() });
+    // What concerns only the first pair needs no answer of the second.
+    assert_eq!(command(&mut guest, COALESCE_VQ, &of_vq(1, 9, 9)), OK);
+    let asked = [&COALESCING_OF_VQ[..], &of_vq(0, 0, 0)].concat();
+    assert_eq!(guest.control().command(&[&asked], &[1, 8]), Some([&[OK][..], &coalescing(50, 16)].concat()));
+    // The second pair answers again, and has what is shown.
+    driven.store(2, Ordering::Release);
+    assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), OK);
+    wait_until("one pair", || status(&port).queue_pairs == 1);
+    port.close();
+    driven.store(0, Ordering::Release);
+    thread.join().unwrap();
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The guest's control queue where the port serves it: what the guest has set, and when that is forgotten.
 //!
 //! The ring belongs to the port's own thread, so that a guest that floods it holds up nobody. A command that changes the
-//! queues goes through their mailboxes, and is answered once it is in force in all of them.
+//! queues goes through their mailboxes, and is answered and shown once it is in force in all of them.
 
-use super::features::{self, CTRL_GUEST_OFFLOADS, MQ, NOTF_COAL, VQ_NOTF_COAL};
+use super::features::{self, CTRL_GUEST_OFFLOADS, LOG_ALL, MQ, NOTF_COAL, VQ_NOTF_COAL};
 use super::queue::{QueueState, Side};
 use offramp_adapter::moderation::Coalescing;
 use offramp_virtio::control::{Command, NotificationCoalescing};
@@ -23,17 +23,34 @@ pub struct ControlStatus {
     pub refused: u64,
 }
 
-/// What has to be done for a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// Nothing: the answer has these bytes after `ack`.
-    Answer([u8; 8]),
-    /// The pairs in use have changed.
-    QueuePairs,
-    /// The offloads have changed.
-    Offloads,
-    /// The wishes of some rings have changed.
-    Coalescing,
+/// What a command comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Planned {
+    /// The answer has these bytes after `ack`.
+    Answer(Vec<u8>),
+    /// The guest wants these settings.
+    Change(Settings),
+}
+
+/// What a guest sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Settings {
+    queue_pairs: u16,
+    guest_offloads: u64,
+    coalescing: Vec<Option<Coalescing>>,
+    /// The last wishes for all rings of a direction, which a queue has that is enabled again (V75, V76).
+    of_all: [Option<Coalescing>; 2],
+}
+
+/// What a ring of data has of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RingSettings {
+    /// The guest uses the ring's pair.
+    pub is_in_use: bool,
+    /// What is negotiated, without the offloads that the guest has switched off.
+    pub features: u64,
+    /// When the guest wants to be notified; `None`: it has not said so.
+    pub wish: Option<Coalescing>,
 }
 
 /// A control queue and what its guest has set.
@@ -44,26 +61,53 @@ pub(super) struct Control {
     pub kick: Option<Arc<OwnedFd>>,
     negotiated: u64,
     queue_pairs_max: u16,
-    status: ControlStatus,
-    /// The last wishes for all rings of a direction, which a queue has that is enabled again (V75, V76).
-    of_all: [Option<Coalescing>; 2],
+    /// What is in force.
+    pub settings: Settings,
+    /// Commands that were refused.
+    refused: u64,
     /// Where the ring stopped.
     stopped_at: Option<(u32, u64)>,
 }
 
+impl Settings {
+    /// Those of a device that was reset (V56, V79).
+    fn after_reset(negotiated: u64, queue_pairs_max: u16) -> Self {
+        Self {
+            queue_pairs: 1,
+            guest_offloads: negotiated & features::guest_offload_bits(),
+            coalescing: vec![None; 2 * usize::from(queue_pairs_max)],
+            of_all: [None; 2],
+        }
+    }
+
+    /// With other queue pairs in use. A queue that is used again has the last wish for all of its direction (V75, V76).
+    fn with_queue_pairs(mut self, pairs: u16) -> Self {
+        self.queue_pairs = pairs;
+        for (vring, wish) in self.coalescing.iter_mut().enumerate().skip(2 * usize::from(pairs)) {
+            *wish = self.of_all[vring % 2];
+        }
+        self
+    }
+
+    fn with_wish_of_all(mut self, side: Side, wish: NotificationCoalescing) -> Self {
+        let nth = usize::from(side == Side::Transmit);
+        self.of_all[nth] = Some(coalescing(wish));
+        self.coalescing.iter_mut().skip(nth).step_by(2).for_each(|of_ring| *of_ring = self.of_all[nth]);
+        self
+    }
+}
+
 impl Control {
     pub fn new(queue_pairs_max: u16) -> Self {
-        let mut control = Self {
+        Self {
             queue: QueueState::of_commands(Arc::default()),
             kick: None,
             negotiated: 0,
             queue_pairs_max,
-            status: ControlStatus::default(),
-            of_all: [None; 2],
+            settings: Settings::after_reset(0, queue_pairs_max),
+            refused: 0,
             stopped_at: None,
-        };
-        control.forget();
-        control
+        }
     }
 
     /// Whether a vring is the control queue's: the last one, or the third for a driver without `MQ` (virtio 1.3, 5.1.2). Such a
@@ -73,103 +117,102 @@ impl Control {
     }
 
     /// What the guest has set, while its ring runs.
-    pub fn status(&self) -> Option<&ControlStatus> {
-        self.queue.is_live().then_some(&self.status)
+    pub fn status(&self) -> Option<ControlStatus> {
+        let Settings { queue_pairs, guest_offloads, coalescing, .. } = &self.settings;
+        self.queue.is_live().then(|| ControlStatus {
+            queue_pairs: *queue_pairs,
+            guest_offloads: *guest_offloads,
+            coalescing: coalescing.clone(),
+            refused: self.refused,
+        })
     }
 
-    /// Takes over what was negotiated.
+    /// Takes over what was negotiated. Of another driver nothing is set; that a migration begins or ends changes nothing.
     pub fn set_features(&mut self, negotiated: u64) {
+        if negotiated & !LOG_ALL != self.negotiated & !LOG_ALL {
+            self.settings = Settings::after_reset(negotiated, self.queue_pairs_max);
+        }
         self.negotiated = negotiated;
         self.queue.set_features(negotiated);
+    }
+
+    /// What is negotiated, without the offloads that the guest has switched off.
+    pub fn features_in_force(&self, settings: &Settings) -> u64 {
+        self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
     /// The ring has stopped at `base`. A monitor that stops a guest and continues it does the same as one whose guest resets
     /// the device, and a guest that continues does not repeat its commands.
     pub fn stopped(&mut self, base: u32) {
-        self.stopped_at = Some((base, self.negotiated));
+        self.stopped_at = Some((base, self.negotiated & !LOG_ALL));
     }
 
     /// The ring starts at `base`; whether the guest's driver was reset since it stopped, so that nothing is set.
     pub fn is_new(&mut self, base: u32) -> bool {
-        self.stopped_at.take() != Some((base, self.negotiated))
+        self.stopped_at.take() != Some((base, self.negotiated & !LOG_ALL))
     }
 
-    /// Forgets what the guest has set, as a reset does (V56, V79).
+    /// Forgets what the guest has set, as a reset does.
     pub fn forget(&mut self) {
-        self.of_all = [None; 2];
         self.stopped_at = None;
-        self.status = ControlStatus {
-            queue_pairs: 1,
-            guest_offloads: self.negotiated & features::guest_offload_bits(),
-            coalescing: vec![None; 2 * usize::from(self.queue_pairs_max)],
-            refused: self.status.refused,
-        };
+        self.settings = Settings::after_reset(self.negotiated, self.queue_pairs_max);
     }
 
-    /// What is negotiated, without the offloads that the guest has switched off.
-    pub fn features_in_force(&self) -> u64 {
-        self.negotiated & !features::guest_offload_bits() | self.status.guest_offloads
-    }
-
-    /// The guest's wish for a ring.
-    pub fn wish(&self, vring: usize) -> Option<Coalescing> {
-        self.status.coalescing.get(vring).copied().flatten()
+    /// What a ring of data has of some settings. While no control queue runs, the frontend alone says which are in use.
+    pub fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
+        RingSettings {
+            is_in_use: !self.queue.is_live() || vring / 2 < usize::from(settings.queue_pairs),
+            features: self.features_in_force(settings),
+            wish: settings.coalescing.get(vring).copied().flatten(),
+        }
     }
 
     /// Counts a command that was refused.
     pub fn refuse(&mut self) {
-        self.status.refused += 1;
+        self.refused += 1;
     }
 
-    /// Takes a command over; what is left to do for it. `None`: it makes no sense, or was not negotiated.
-    pub fn take(&mut self, command: Command) -> Option<Change> {
-        match command {
-            Command::QueuePairs(pairs) => self.set_queue_pairs(pairs),
+    /// What a command comes to; nothing has changed yet. `None`: it makes no sense, or was not negotiated.
+    pub fn plan(&self, command: &Command) -> Option<Planned> {
+        let mut next = self.settings.clone();
+        Some(Planned::Change(match *command {
+            Command::QueuePairs(pairs) => {
+                self.has(MQ).filter(|()| (1..=self.queue_pairs_max).contains(&pairs))?;
+                next.with_queue_pairs(pairs)
+            }
             Command::GuestOffloads(bits) => {
                 let may_be = self.negotiated & features::guest_offload_bits();
                 self.has(CTRL_GUEST_OFFLOADS).filter(|()| bits & !may_be == 0)?;
-                self.status.guest_offloads = bits;
-                Some(Change::Offloads)
+                Settings { guest_offloads: bits, ..next }
             }
-            Command::CoalesceReceive(wish) => self.coalesce_all(Side::Receive, wish),
-            Command::CoalesceTransmit(wish) => self.coalesce_all(Side::Transmit, wish),
+            Command::CoalesceReceive(wish) => {
+                self.has(NOTF_COAL)?;
+                next.with_wish_of_all(Side::Receive, wish)
+            }
+            Command::CoalesceTransmit(wish) => {
+                self.has(NOTF_COAL)?;
+                next.with_wish_of_all(Side::Transmit, wish)
+            }
             Command::CoalesceQueue(vring, wish) => {
-                *self.wish_of_queue(vring)? = Some(coalescing(wish));
-                Some(Change::Coalescing)
+                *next.coalescing.get_mut(self.coalesced_queue(vring)?)? = Some(coalescing(wish));
+                next
             }
             Command::CoalescingOfQueue(vring) => {
-                let wish = (*self.wish_of_queue(vring)?).unwrap_or_default();
+                let wish = next.coalescing.get(self.coalesced_queue(vring)?)?.unwrap_or_default();
                 let in_force = NotificationCoalescing { max_usecs: wish.max_usecs, max_packets: wish.max_packets };
-                Some(Change::Answer(in_force.to_bytes()))
+                return Some(Planned::Answer(in_force.to_bytes().to_vec()));
             }
-        }
+        }))
     }
 
     fn has(&self, feature: u64) -> Option<()> {
         (self.negotiated & feature != 0).then_some(())
     }
 
-    fn set_queue_pairs(&mut self, pairs: u16) -> Option<Change> {
-        self.has(MQ).filter(|()| (1..=self.queue_pairs_max).contains(&pairs))?;
-        self.status.queue_pairs = pairs;
-        for (vring, wish) in self.status.coalescing.iter_mut().enumerate().skip(2 * usize::from(pairs)) {
-            *wish = self.of_all[vring % 2];
-        }
-        Some(Change::QueuePairs)
-    }
-
-    fn coalesce_all(&mut self, side: Side, wish: NotificationCoalescing) -> Option<Change> {
-        self.has(NOTF_COAL)?;
-        let nth = usize::from(side == Side::Transmit);
-        self.of_all[nth] = Some(coalescing(wish));
-        self.status.coalescing.iter_mut().skip(nth).step_by(2).for_each(|of_ring| *of_ring = self.of_all[nth]);
-        Some(Change::Coalescing)
-    }
-
-    /// The wish for a queue that the guest uses, if it may have one for a single queue (V74).
-    fn wish_of_queue(&mut self, vring: u16) -> Option<&mut Option<Coalescing>> {
-        self.has(VQ_NOTF_COAL).filter(|()| vring / 2 < self.status.queue_pairs)?;
-        self.status.coalescing.get_mut(usize::from(vring))
+    /// A queue that the guest uses, if it may have a wish for a single one (V74).
+    fn coalesced_queue(&self, vring: u16) -> Option<usize> {
+        self.has(VQ_NOTF_COAL).filter(|()| vring / 2 < self.settings.queue_pairs)?;
+        Some(usize::from(vring))
     }
 }
 
@@ -192,10 +235,24 @@ mod tests {
         control
     }
 
+    /// Has a command in force at once; whether it makes sense.
+    fn obey(control: &mut Control, command: Command) -> bool {
+        let planned = control.plan(&command);
+        if let Some(Planned::Change(next)) = planned {
+            control.settings = next;
+            return true;
+        }
+        planned.is_some()
+    }
+
+    fn wish(control: &Control, vring: usize) -> Option<Coalescing> {
+        control.of_ring(&control.settings, vring).wish
+    }
+
     #[test]
     fn the_last_wish_for_a_ring_wins_whichever_command_brought_it() {
         let mut control = control(ALL);
-        control.take(Command::QueuePairs(2));
+        obey(&mut control, Command::QueuePairs(2));
         let steps = [
             (Command::CoalesceReceive(FIRST), [Some(FIRST), None, Some(FIRST)]),
             (Command::CoalesceQueue(0, SECOND), [Some(SECOND), None, Some(FIRST)]),
@@ -203,21 +260,21 @@ mod tests {
             (Command::CoalesceReceive(SECOND), [Some(SECOND), Some(FIRST), Some(SECOND)]),
         ];
         for (command, expected) in steps {
-            assert_eq!(control.take(command), Some(Change::Coalescing));
-            assert_eq!([0, 1, 2].map(|vring| control.wish(vring)), expected.map(|wish| wish.map(coalescing)));
+            assert!(obey(&mut control, command));
+            assert_eq!([0, 1, 2].map(|vring| wish(&control, vring)), expected.map(|wish| wish.map(coalescing)));
         }
     }
 
     #[test]
     fn a_queue_that_is_used_again_has_the_last_wish_for_all() {
         let mut control = control(ALL);
-        control.take(Command::QueuePairs(2));
-        control.take(Command::CoalesceReceive(FIRST));
-        control.take(Command::CoalesceQueue(2, SECOND));
-        control.take(Command::CoalesceQueue(3, SECOND));
-        control.take(Command::QueuePairs(1));
-        control.take(Command::QueuePairs(2));
-        assert_eq!([2, 3].map(|vring| control.wish(vring)), [Some(coalescing(FIRST)), None]);
+        obey(&mut control, Command::QueuePairs(2));
+        obey(&mut control, Command::CoalesceReceive(FIRST));
+        obey(&mut control, Command::CoalesceQueue(2, SECOND));
+        obey(&mut control, Command::CoalesceQueue(3, SECOND));
+        obey(&mut control, Command::QueuePairs(1));
+        obey(&mut control, Command::QueuePairs(2));
+        assert_eq!([2, 3].map(|vring| wish(&control, vring)), [Some(coalescing(FIRST)), None]);
     }
 
     #[test]
@@ -231,11 +288,10 @@ mod tests {
             (CTRL_GUEST_OFFLOADS, Command::GuestOffloads(0)),
         ];
         for (feature, command) in commands {
-            assert_eq!(control(ALL & !feature).take(command), None, "{command:?}");
-            assert!(control(ALL).take(command).is_some(), "{command:?}");
+            assert_eq!(control(ALL & !feature).plan(&command), None, "{command:?}");
+            assert!(control(ALL).plan(&command).is_some(), "{command:?}");
         }
-        let mut control = control(ALL);
-        let before = control.status.clone();
+        let control = control(ALL);
         let wrong = [
             Command::QueuePairs(0),
             Command::QueuePairs(5),
@@ -248,9 +304,8 @@ mod tests {
             Command::GuestOffloads(1 << 7),
         ];
         for command in wrong {
-            assert_eq!(control.take(command), None, "{command:?}");
+            assert_eq!(control.plan(&command), None, "{command:?}");
         }
-        assert_eq!(control.status, before);
     }
 
     #[test]
@@ -264,5 +319,10 @@ mod tests {
         control.stopped(7);
         control.set_features(MQ);
         assert!(control.is_new(7), "another driver");
+        assert!(obey(&mut control, Command::QueuePairs(2)));
+        control.stopped(9);
+        control.set_features(MQ | LOG_ALL);
+        assert!(!control.is_new(9), "a migration began");
+        assert_eq!(control.settings.queue_pairs, 2);
     }
 }

@@ -1,11 +1,11 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
 use super::call_pipe::CallPipe;
-use super::control::{Change, Control, ControlStatus};
+use super::control::Control;
 use super::features::{self, LOG_ALL, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
-use super::queue::{QueueState, Request, Side, Start};
+use super::queue::{QueueState, Side, Start};
 use super::{ControlQueue, MTU_MIN, VhostUserConfig, rarp};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -14,7 +14,6 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::getpid;
 use offramp_offload::caps::Offloads;
 use offramp_virtio::MemoryError;
-use offramp_virtio::control::{self, Command};
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight;
 use offramp_virtio::memory::{Extent, GuestMemory, REGIONS_MAX};
@@ -32,6 +31,8 @@ use vhost::vhost_user::message::{
     VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+mod commands;
 
 /// Bytes of `struct virtio_net_config` (virtio 1.3, 5.1.4): a frontend may ask for all of it.
 const CONFIG_LEN: usize = 64;
@@ -301,84 +302,6 @@ impl Device {
         if self.is_control(vring) { self.control_started(base) } else { Ok(()) }
     }
 
-    /// The control queue runs. What was set before a reset of the driver is forgotten.
-    fn control_started(&mut self, base: u32) -> std::result::Result<(), Refused> {
-        let Some(control) = &mut self.control else { return Ok(()) };
-        if control.is_new(base) {
-            control.forget();
-        }
-        self.apply(Change::QueuePairs)?;
-        self.apply(Change::Offloads)?;
-        self.apply(Change::Coalescing)
-    }
-
-    /// Obeys the commands that have come; whether there may be more.
-    pub fn serve_control(&mut self) -> bool {
-        if !self.control.as_mut().is_some_and(|control| control.queue.fetch_commands()) {
-            return false;
-        }
-        while let Some(request) = self.control.as_mut().and_then(|control| control.queue.next_command()) {
-            let answer = self.obey(&request);
-            if let Some(control) = &mut self.control {
-                control.queue.answer(&request, &answer);
-            }
-        }
-        true
-    }
-
-    /// The answer to a command, once it is in force.
-    fn obey(&mut self, request: &Request) -> Vec<u8> {
-        let change = Command::parse(&request.bytes).and_then(|command| self.control.as_mut()?.take(command));
-        let done = match change {
-            Some(Change::Answer(fields)) if request.answer_len_max > fields.len() => {
-                Some([&[control::OK][..], &fields].concat())
-            }
-            Some(Change::Answer(_)) | None => None,
-            Some(change) => self.apply(change).ok().map(|()| vec![control::OK]),
-        };
-        done.unwrap_or_else(|| {
-            self.control.iter_mut().for_each(Control::refuse);
-            vec![control::ERR]
-        })
-    }
-
-    /// Has all queues follow what the guest has set.
-    fn apply(&mut self, change: Change) -> std::result::Result<(), Refused> {
-        let Some(control) = &self.control else { return Ok(()) };
-        let features = control.features_in_force();
-        for vring in (0..2 * self.queues.len()).filter(|vring| !self.is_control(*vring)).collect::<Vec<_>>() {
-            let wish = self.control.as_ref().and_then(|control| control.wish(vring));
-            match change {
-                Change::Answer(_) => {}
-                Change::QueuePairs => {
-                    self.follow_enabled(vring)?;
-                    self.run(vring, move |state, side| state.coalesce(side, wish))?;
-                }
-                Change::Offloads => self.run(vring, move |state, _| state.set_features(features))?,
-                Change::Coalescing => self.run(vring, move |state, side| state.coalesce(side, wish))?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Has a ring of data be enabled as its frontend says, and as far as the guest uses its pair.
-    fn follow_enabled(&mut self, vring: usize) -> std::result::Result<(), Refused> {
-        let status = self.control.as_ref().and_then(Control::status);
-        let is_in_use = status.is_none_or(|status| vring / 2 < usize::from(status.queue_pairs));
-        let Some(is_enabled) = self.vring(vring)?.is_enabled else { return Ok(()) };
-        self.run(vring, move |state, side| state.set_enabled(side, is_enabled && is_in_use))
-    }
-
-    /// What the guest has set by a control queue that runs here.
-    pub fn control_status(&self) -> Option<ControlStatus> {
-        self.control.as_ref()?.status().cloned()
-    }
-
-    /// The kicks of the control queue, while it runs.
-    pub fn control_kick(&self) -> Option<Arc<OwnedFd>> {
-        self.control.as_ref().filter(|control| control.status().is_some())?.kick.clone()
-    }
-
     /// Stops a ring; what was said of it stays, but for its kick.
     fn stop(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
         self.end(vring, QueueState::stop)
@@ -484,7 +407,7 @@ impl Device {
         if self.is_control(vring) {
             self.run(vring, move |state, side| state.set_enabled(side, is_enabled))?;
             // From now on the guest chooses its pairs, or no longer.
-            return self.apply(Change::QueuePairs);
+            return self.follow_control();
         }
         self.vring(vring)?.is_enabled = Some(is_enabled);
         self.follow_enabled(vring)
@@ -566,9 +489,12 @@ impl Device {
         let negotiated = self.features;
         // The frontend reads the log no more: the migration was cancelled.
         let is_log_over = negotiated & LOG_ALL == 0;
+        self.control.iter_mut().for_each(|control| control.set_features(negotiated));
+        let in_force = self.control.as_ref().map(|control| control.features_in_force(&control.settings));
+        let of_queues = in_force.unwrap_or(negotiated);
         for queue in &self.queues {
             let change = move |state: &mut QueueState| {
-                state.set_features(negotiated);
+                state.set_features(of_queues);
                 if is_log_over {
                     state.set_log(None);
                 }
@@ -579,7 +505,6 @@ impl Device {
             self.control.iter_mut().for_each(|control| control.queue.set_log(None));
             self.log = None;
         }
-        self.control.iter_mut().for_each(|control| control.set_features(negotiated));
         // Without protocol features there is no SET_VRING_ENABLE: rings are enabled from the start.
         if negotiated & PROTOCOL_FEATURES == 0 {
             for vring in 0..self.vrings.len() {

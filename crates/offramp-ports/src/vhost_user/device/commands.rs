@@ -1,0 +1,110 @@
+//! The guest's commands: what is done for each, and how its rings of data follow.
+
+use super::{Device, Refused};
+use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
+use crate::vhost_user::queue::Request;
+use offramp_virtio::control::{self, Command};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+impl Device {
+    /// The control queue runs. What was set before a reset of the driver is forgotten.
+    pub(super) fn control_started(&mut self, base: u32) -> Result<(), Refused> {
+        let Some(control) = &mut self.control else { return Ok(()) };
+        if control.is_new(base) {
+            control.forget();
+        }
+        self.follow_control()
+    }
+
+    /// Obeys the commands that have come; whether there may be more.
+    pub fn serve_control(&mut self) -> bool {
+        if !self.control.as_mut().is_some_and(|control| control.queue.fetch_commands()) {
+            return false;
+        }
+        while let Some(request) = self.control.as_mut().and_then(|control| control.queue.next_command()) {
+            let answer = self.obey(&request);
+            if let Some(control) = &mut self.control {
+                control.queue.answer(&request, &answer);
+            }
+        }
+        true
+    }
+
+    /// The answer to a command, once it is in force.
+    fn obey(&mut self, request: &Request) -> Vec<u8> {
+        let planned = Command::parse(&request.bytes).and_then(|command| self.control.as_ref()?.plan(&command));
+        let done = match planned {
+            Some(Planned::Answer(fields)) if request.answer_len_max > fields.len() => {
+                Some([&[control::OK][..], &fields].concat())
+            }
+            Some(Planned::Change(next)) => self.change(&next).ok().map(|()| vec![control::OK]),
+            Some(Planned::Answer(_)) | None => None,
+        };
+        done.unwrap_or_else(|| {
+            self.control.iter_mut().for_each(Control::refuse);
+            vec![control::ERR]
+        })
+    }
+
+    /// Brings what the guest wants into force. Where a ring does not follow, those before it go back, and nothing has changed.
+    fn change(&mut self, next: &Settings) -> Result<(), Refused> {
+        let Some(control) = &self.control else { return Ok(()) };
+        let now = control.settings.clone();
+        let differs = |vring: &usize| control.of_ring(&now, *vring) != control.of_ring(next, *vring);
+        let changed: Vec<usize> = self.data_vrings().filter(differs).collect();
+        for (nth, vring) in changed.iter().enumerate() {
+            if let Err(refused) = self.follow(*vring, next) {
+                // One that does not answer now either is the next that a command waits for.
+                changed[..nth].iter().for_each(|vring| drop(self.follow(*vring, &now)));
+                return Err(refused);
+            }
+        }
+        self.control.iter_mut().for_each(|control| control.settings = next.clone());
+        Ok(())
+    }
+
+    /// Has all rings of data follow what the guest has set.
+    pub(super) fn follow_control(&mut self) -> Result<(), Refused> {
+        let Some(control) = &self.control else { return Ok(()) };
+        let settings = control.settings.clone();
+        self.data_vrings().collect::<Vec<_>>().into_iter().try_for_each(|vring| self.follow(vring, &settings))
+    }
+
+    fn data_vrings(&self) -> impl Iterator<Item = usize> {
+        (0..2 * self.queues.len()).filter(|vring| !self.is_control(*vring))
+    }
+
+    /// Has a ring of data follow what the guest sets, and be enabled as its frontend says.
+    fn follow(&mut self, vring: usize, settings: &Settings) -> Result<(), Refused> {
+        let Some(control) = &self.control else { return Ok(()) };
+        let of_ring = control.of_ring(settings, vring);
+        let is_enabled = self.vring(vring)?.is_enabled;
+        self.run(vring, move |state, side| {
+            let RingSettings { is_in_use, features, wish } = of_ring;
+            state.set_features(features);
+            state.coalesce(side, wish);
+            if let Some(is_enabled) = is_enabled {
+                state.set_enabled(side, is_enabled && is_in_use);
+            }
+        })
+    }
+
+    /// Has a ring of data be enabled as its frontend says, and as far as the guest uses its pair.
+    pub(super) fn follow_enabled(&mut self, vring: usize) -> Result<(), Refused> {
+        let of_ring = self.control.as_ref().map(|control| control.of_ring(&control.settings, vring));
+        let is_in_use = of_ring.is_none_or(|of_ring| of_ring.is_in_use);
+        let Some(is_enabled) = self.vring(vring)?.is_enabled else { return Ok(()) };
+        self.run(vring, move |state, side| state.set_enabled(side, is_enabled && is_in_use))
+    }
+
+    /// What the guest has set by a control queue that runs here.
+    pub fn control_status(&self) -> Option<ControlStatus> {
+        self.control.as_ref()?.status()
+    }
+
+    /// The kicks of the control queue, while it runs.
+    pub fn control_kick(&self) -> Option<Arc<OwnedFd>> {
+        self.control.as_ref().filter(|control| control.queue.is_live())?.kick.clone()
+    }
+}
