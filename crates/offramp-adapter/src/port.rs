@@ -16,7 +16,7 @@
 //!     for each frame for the host:
 //!         port.rx_deliver(meta, bytes)?           Full: lost and counted; Closed: the port ends
 //!         or, in place, where the port lends its host's buffers, several frames at a time:
-//!         port.rx_reserve(slot, head_len)         a frame begins
+//!         port.rx_reserve(slot, head)             a frame begins
 //!         port.rx_append(slot, payload, checksum) copied and verified in one pass
 //!         port.rx_commit(slot, meta, head)?       headers last; then as rx_deliver
 //!         port.rx_wants_commit()                  the host waits for its buffers: commit all of them
@@ -26,7 +26,7 @@
 //! ```
 
 use crate::moderation::ModerationConfig;
-use crate::stats::Direction;
+use crate::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::Appended;
@@ -44,9 +44,23 @@ pub enum PortError {
     /// The other side refuses this frame (its error number).
     #[error("refused (error number {0})")]
     Refused(i32),
+    /// The other side has said that it does not want such frames.
+    #[error("filtered by the host")]
+    Filtered,
     /// The other side is gone and will not come back; the port is of no more use.
     #[error("closed (error number {0})")]
     Closed(i32),
+}
+
+impl PortError {
+    /// The reason under which a frame that was not delivered is counted.
+    pub fn loss(self) -> Loss {
+        match self {
+            Self::Full => Loss::Drop,
+            Self::Filtered => Loss::GuestFilter,
+            Self::Refused(_) | Self::Closed(_) => Loss::HostRefused,
+        }
+    }
 }
 
 /// How often a host was interrupted.
@@ -152,12 +166,13 @@ pub trait HostPort {
     /// When the host has no room, refuses the frame or is gone: the frame is lost.
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
-    /// Begins a frame that is written in place, into the host's own buffers, with `head_len` bytes left free at its front.
-    /// `slot` names it until it is committed. `false`, as of a port without such buffers: the frame is built in the
-    /// adapter's memory and delivered by [`HostPort::rx_deliver`].
+    /// Begins a frame that is written in place, into the host's own buffers, with room for `head` left free at its front:
+    /// these are its headers, and others of the same length and addresses follow. `slot` names it until it is committed.
+    /// `false`, as of a port without such buffers: the frame is built in the adapter's memory and delivered by
+    /// [`HostPort::rx_deliver`].
     #[inline]
-    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
-        let _ = (slot, head_len);
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        let _ = (slot, head);
         false
     }
 

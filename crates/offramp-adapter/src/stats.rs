@@ -25,6 +25,8 @@ pub enum Loss {
     BadRequest,
     /// The host refused the frame.
     HostRefused,
+    /// The host's own filter does not take the frame: its address or its VLAN is in none of the host's tables.
+    GuestFilter,
     /// Its source is none that the host of the port may use, or is another port's alone.
     Spoofed,
     /// Its VLAN is none of the port's, or its tag is one that the port does not pass; on a switch also: the port of its station,
@@ -274,8 +276,7 @@ impl Direction {
                 self.bytes_out.add(len as u64);
                 self.host_frames.add(1);
             }
-            Err(PortError::Full) => self.lose(Loss::Drop, frames),
-            Err(PortError::Refused(_) | PortError::Closed(_)) => self.lose(Loss::HostRefused, frames),
+            Err(error) => self.lose(error.loss(), frames),
         }
     }
 

@@ -635,7 +635,7 @@ impl<P: HostPort> Switch<P> {
                 port.plan.meter.spend_refused();
                 Some((Loss::BadRequest, 1))
             }
-            Ok(false) | Err(PortError::Full) => return None,
+            Ok(false) | Err(PortError::Full | PortError::Filtered) => return None,
             Err(PortError::Closed(errno)) => {
                 port.shared.close(errno);
                 self.stations.forget(from);

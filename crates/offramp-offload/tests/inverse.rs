@@ -134,7 +134,8 @@ impl Sink for Receiver {
         self.pieces.push(Piece::new(*meta, frame));
     }
 
-    fn reserve(&mut self, slot: usize, head_len: usize) -> bool {
+    fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        let head_len = head.len();
         let is_lent = !self.random.random_bool(self.scarcity);
         if is_lent {
             self.lent[slot] = Some(vec![0xee; head_len]);

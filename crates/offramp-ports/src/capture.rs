@@ -265,8 +265,7 @@ impl<H: HostPort> Watched<H> {
         let vnet = Vnet { partial, verdict, segmentation: meta.segmentation };
         if let Some(packet) = sink.copy(Way::Receive, self.queue, vnet, frame, len) {
             // As the counters have it.
-            let reason =
-                outcome.err().map(|error| if error == PortError::Full { Loss::Drop } else { Loss::HostRefused });
+            let reason = outcome.err().map(PortError::loss);
             sink.send(Packet { lost: reason.map(|reason| (reason, u64::from(meta.segments))), ..packet });
         }
     }
@@ -327,8 +326,8 @@ impl<H: HostPort> HostPort for Watched<H> {
 
     /// What is written in place is in the host's memory alone: while somebody watches, no new frame is.
     #[inline]
-    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
-        self.watch.is_none() && self.host.rx_reserve(slot, head_len)
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.watch.is_none() && self.host.rx_reserve(slot, head)
     }
 
     #[inline]

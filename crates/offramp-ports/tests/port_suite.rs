@@ -127,7 +127,7 @@ fn frames_that_are_written_in_place_never_keep_more_than_half_a_ring_from_the_gu
         let mut bed = Vhost::new(&builder.mergeable(true).queue_size(RING));
         bed.guest.rx(0).fill(usize::from(RING), BUFFER_LEN);
         let mut segments = [0; 2];
-        assert!(bed.port.rx_reserve(0, HEAD_LEN) && bed.port.rx_reserve(1, HEAD_LEN));
+        assert!(bed.port.rx_reserve(0, &[0; HEAD_LEN]) && bed.port.rx_reserve(1, &[0; HEAD_LEN]));
         while !bed.port.rx_wants_commit() {
             let slot = usize::from(segments[0] > segments[1]);
             append(&mut bed.port, slot);
@@ -150,7 +150,7 @@ fn frames_that_are_written_in_place_never_keep_more_than_half_a_ring_from_the_gu
 fn a_frontend_that_stops_a_ring_takes_no_frame_that_is_being_written() {
     for builder in [Guest::builder().split(), Guest::builder().packed()] {
         let mut bed = Vhost::new(&builder.mergeable(true));
-        assert!(bed.port.rx_reserve(0, HEAD_LEN));
+        assert!(bed.port.rx_reserve(0, &[0; HEAD_LEN]));
         append(&mut bed.port, 0);
         let Vhost { port, guest, .. } = &mut bed;
         std::thread::scope(|scope| {

@@ -1,6 +1,12 @@
 //! The guest's control queue where the port serves it (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and
 //! whatever else a guest may write there. The numbers are those of the table in `docs/vhost-user.md`.
 
+#[path = "vhost_control/configuration.rs"]
+mod configuration;
+#[path = "vhost_control/filters.rs"]
+mod filters;
+#[path = "vhost_control/statistics.rs"]
+mod statistics;
 mod vhost_common;
 
 use offramp_adapter::moderation::Coalescing;

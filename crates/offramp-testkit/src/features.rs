@@ -32,6 +32,16 @@ pub const STATUS: u64 = 1 << 16;
 pub const CTRL_VQ: u64 = 1 << 17;
 /// The driver may change the offloads of what it receives.
 pub const CTRL_GUEST_OFFLOADS: u64 = 1 << 2;
+/// The driver may ask for statistics of its queues.
+pub const DEVICE_STATS: u64 = 1 << 50;
+/// The driver says what it receives.
+pub const CTRL_RX: u64 = 1 << 18;
+/// The driver says which VLANs it receives.
+pub const CTRL_VLAN: u64 = 1 << 19;
+/// There are further modes of receiving.
+pub const CTRL_RX_EXTRA: u64 = 1 << 20;
+/// The driver may change its address.
+pub const CTRL_MAC_ADDR: u64 = 1 << 23;
 /// The driver may moderate its notifications in one queue.
 pub const VQ_NOTF_COAL: u64 = 1 << 52;
 /// The driver may moderate its notifications in all queues of a direction.
@@ -62,6 +72,8 @@ pub const GUEST_USO6: u64 = 1 << 55;
 pub const HOST_USO: u64 = 1 << 56;
 /// The device tells the hash of every frame (virtio 1.3, 5.1.3).
 pub const HASH_REPORT: u64 = 1 << 57;
+/// The device tells the speed of its link.
+pub const SPEED_DUPLEX: u64 = 1 << 63;
 /// `hdr_len` of what the device segments is exact (virtio 1.3, 5.1.3).
 pub const GUEST_HDRLEN: u64 = 1 << 59;
 

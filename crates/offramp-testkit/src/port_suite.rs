@@ -161,11 +161,11 @@ fn headers_sum(payload: &[u8]) -> Sum {
 fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) {
     const HEAD_LEN: usize = 54;
     let wanted = [frame(1, 1514), frame(2, 1201), frame(3, 300)];
-    let lends = bed.port().rx_reserve(0, HEAD_LEN);
+    let lends = bed.port().rx_reserve(0, &[0; HEAD_LEN]);
     if !lends {
         return; // The other tests are all there is of such a port.
     }
-    assert!(bed.port().rx_reserve(1, HEAD_LEN) && bed.port().rx_reserve(2, HEAD_LEN));
+    assert!(bed.port().rx_reserve(1, &[0; HEAD_LEN]) && bed.port().rx_reserve(2, &[0; HEAD_LEN]));
     // Piece by piece, in turn, with wrong pieces between them.
     let payloads: Vec<Vec<&[u8]>> = wanted.iter().map(|frame| frame[HEAD_LEN..].chunks(331).collect()).collect();
     for round in 0..5 {
@@ -193,7 +193,7 @@ fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) 
 
 fn a_frame_that_is_not_committed_is_never_seen(bed: &mut impl Bed) {
     for round in 0..BURST {
-        if !bed.port().rx_reserve(round % 3, 54) {
+        if !bed.port().rx_reserve(round % 3, &[0; 54]) {
             break;
         }
         let payload = frame(round, 500);
@@ -209,7 +209,7 @@ fn a_frame_begun_anew_has_nothing_of_the_one_before(bed: &mut impl Bed) {
     const HEAD_LEN: usize = 54;
     let (forgotten, wanted) = (frame(1, 1400), frame(2, 1300));
     for bytes in [&forgotten, &wanted] {
-        if !bed.port().rx_reserve(0, HEAD_LEN) {
+        if !bed.port().rx_reserve(0, &[0; HEAD_LEN]) {
             return;
         }
         let payload = &bytes[HEAD_LEN..];

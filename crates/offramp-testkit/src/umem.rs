@@ -110,7 +110,8 @@ impl HostPort for UmemPort {
         Ok(())
     }
 
-    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        let head_len = head.len();
         self.free.extend(self.open.remove(&slot).map(|forgotten| forgotten.start));
         let Some(start) = self.free.pop_front() else { return false };
         self.open.insert(slot, Open { start, len: head_len });

@@ -3,11 +3,18 @@
 //! A command is a class, a number in it, and fields in little-endian order. Bytes after the last field are ignored: the
 //! structures of Linux' driver are padded.
 
+pub mod statistics;
+
+use statistics::StatisticsOf;
 use virtio_bindings::virtio_net::{
-    VIRTIO_NET_CTRL_GUEST_OFFLOADS, VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET, VIRTIO_NET_CTRL_MQ,
-    VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_RX_SET,
-    VIRTIO_NET_CTRL_NOTF_COAL_TX_SET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET,
-    VIRTIO_NET_ERR, VIRTIO_NET_OK,
+    VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, VIRTIO_NET_CTRL_GUEST_OFFLOADS,
+    VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET, VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_ADDR_SET,
+    VIRTIO_NET_CTRL_MAC_TABLE_SET, VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, VIRTIO_NET_CTRL_NOTF_COAL,
+    VIRTIO_NET_CTRL_NOTF_COAL_RX_SET, VIRTIO_NET_CTRL_NOTF_COAL_TX_SET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET,
+    VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET, VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_ALLMULTI, VIRTIO_NET_CTRL_RX_ALLUNI,
+    VIRTIO_NET_CTRL_RX_NOBCAST, VIRTIO_NET_CTRL_RX_NOMULTI, VIRTIO_NET_CTRL_RX_NOUNI, VIRTIO_NET_CTRL_RX_PROMISC,
+    VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET, VIRTIO_NET_CTRL_STATS_QUERY, VIRTIO_NET_CTRL_VLAN,
+    VIRTIO_NET_CTRL_VLAN_ADD, VIRTIO_NET_CTRL_VLAN_DEL, VIRTIO_NET_ERR, VIRTIO_NET_OK,
 };
 
 /// `ack` of an answer: done.
@@ -26,9 +33,52 @@ pub struct NotificationCoalescing {
     pub max_packets: u32,
 }
 
+/// An Ethernet address.
+pub type MacAddress = [u8; MAC_LEN];
+const MAC_LEN: usize = 6;
+
+bitflags::bitflags! {
+    /// What a driver receives besides frames to its own address and to those of its table (virtio 1.3, 5.1.6.5.1).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct ReceiveModes: u8 {
+        /// Everything.
+        const PROMISC = 1 << VIRTIO_NET_CTRL_RX_PROMISC;
+        /// All multicast.
+        const ALLMULTI = 1 << VIRTIO_NET_CTRL_RX_ALLMULTI;
+        /// All unicast.
+        const ALLUNI = 1 << VIRTIO_NET_CTRL_RX_ALLUNI;
+        /// No multicast, but broadcast.
+        const NOMULTI = 1 << VIRTIO_NET_CTRL_RX_NOMULTI;
+        /// No unicast.
+        const NOUNI = 1 << VIRTIO_NET_CTRL_RX_NOUNI;
+        /// No broadcast.
+        const NOBCAST = 1 << VIRTIO_NET_CTRL_RX_NOBCAST;
+    }
+}
+
+impl ReceiveModes {
+    /// Those of the feature `CTRL_RX_EXTRA`; the others are `CTRL_RX`'s.
+    pub const EXTRA: Self = Self::ALLUNI.union(Self::NOMULTI).union(Self::NOUNI).union(Self::NOBCAST);
+}
+
 /// What a driver wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
+    /// `VIRTIO_NET_CTRL_RX`: a mode of receiving, one bit, is on or off.
+    ReceiveMode(ReceiveModes, bool),
+    /// `VIRTIO_NET_CTRL_MAC_TABLE_SET`: the addresses that it receives besides its own.
+    MacTable {
+        /// Of stations.
+        unicast: Vec<MacAddress>,
+        /// Of groups.
+        multicast: Vec<MacAddress>,
+    },
+    /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: its own address.
+    MacAddress(MacAddress),
+    /// `VIRTIO_NET_CTRL_VLAN_ADD` and `_DEL`: whether it receives frames with that VLAN's tag.
+    Vlan(u16, bool),
+    /// `VIRTIO_NET_CTRL_ANNOUNCE_ACK`: it has seen that it is to announce itself.
+    Announced,
     /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`: it uses that many queue pairs.
     QueuePairs(u16),
     /// `VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET`: it takes those offloads on receive, as feature bits.
@@ -41,6 +91,10 @@ pub enum Command {
     CoalesceQueue(u16, NotificationCoalescing),
     /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET`: it asks for what is in force in a queue.
     CoalescingOfQueue(u16),
+    /// `VIRTIO_NET_CTRL_STATS_QUERY`: it asks which statistics there are.
+    StatisticsTypes,
+    /// `VIRTIO_NET_CTRL_STATS_GET`: it asks for statistics of queues.
+    Statistics(Vec<StatisticsOf>),
 }
 
 impl Command {
@@ -53,6 +107,17 @@ impl Command {
         let coalescing =
             |at: usize| Some(NotificationCoalescing { max_packets: u32_at(at)?, max_usecs: u32_at(at + 4)? });
         Some(match (class.into(), command.into()) {
+            (VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_PROMISC..=VIRTIO_NET_CTRL_RX_NOBCAST) => {
+                Self::ReceiveMode(ReceiveModes::from_bits_retain(1 << command), *fields.first()? != 0)
+            }
+            (VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_TABLE_SET) => {
+                let (unicast, rest) = mac_table(fields)?;
+                Self::MacTable { unicast, multicast: mac_table(rest)?.0 }
+            }
+            (VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_ADDR_SET) => Self::MacAddress(*fields.first_chunk()?),
+            (VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_ADD) => Self::Vlan(u16_at(0)?, true),
+            (VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_DEL) => Self::Vlan(u16_at(0)?, false),
+            (VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK) => Self::Announced,
             (VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET) => Self::QueuePairs(u16_at(0)?),
             (VIRTIO_NET_CTRL_GUEST_OFFLOADS, VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET) => {
                 Self::GuestOffloads(u64::from(u32_at(4)?) << 32 | u64::from(u32_at(0)?))
@@ -64,9 +129,19 @@ impl Command {
                 Self::CoalesceQueue(u16_at(0)?, coalescing(4)?)
             }
             (VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET) => Self::CoalescingOfQueue(u16_at(0)?),
+            (VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_QUERY) => Self::StatisticsTypes,
+            (VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET) => Self::Statistics(StatisticsOf::parse(fields)),
             _ => return None,
         })
     }
+}
+
+/// `virtio_net_ctrl_mac`: the number of addresses, then those; and what comes after them.
+fn mac_table(bytes: &[u8]) -> Option<(Vec<MacAddress>, &[u8])> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let len = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(MAC_LEN)?;
+    let (table, rest) = rest.split_at_checked(len)?;
+    Some((table.as_chunks().0.to_vec(), rest))
 }
 
 impl NotificationCoalescing {
@@ -86,13 +161,29 @@ mod tests {
     fn commands_are_read_as_linux_sends_them() {
         let coalescing = NotificationCoalescing { max_usecs: 50, max_packets: 16 };
         let fields = [16, 0, 0, 0, 50, 0, 0, 0];
+        let [own, group] = [[2, 0, 0, 0, 0, 1], [1, 0, 0x5e, 0, 0, 1]];
+        let tables = [&[1, 0, 0, 0, 0, 0, 1, 0, 0, 0][..], &group].concat();
         let cases = [
+            (vec![0, 0, 1], Command::ReceiveMode(ReceiveModes::PROMISC, true)),
+            (vec![0, 1, 0], Command::ReceiveMode(ReceiveModes::ALLMULTI, false)),
+            (vec![0, 5, 1], Command::ReceiveMode(ReceiveModes::NOBCAST, true)),
+            (tables, Command::MacTable { unicast: vec![], multicast: vec![group] }),
+            (
+                [&[1, 0, 1, 0, 0, 0][..], &own, &[0; 4]].concat(),
+                Command::MacTable { unicast: vec![own], multicast: vec![] },
+            ),
+            ([&[1, 1][..], &own].concat(), Command::MacAddress(own)),
+            (vec![2, 0, 5, 0], Command::Vlan(5, true)),
+            (vec![2, 1, 0xff, 0x0f], Command::Vlan(4095, false)),
+            (vec![3, 0], Command::Announced),
             (vec![4, 0, 2, 0], Command::QueuePairs(2)),
             (vec![5, 0, 0x82, 1, 0, 0, 0, 0, 0xc0, 0], Command::GuestOffloads(0x00c0_0000_0000_0182)),
             ([&[6, 0][..], &fields].concat(), Command::CoalesceTransmit(coalescing)),
             ([&[6, 1][..], &fields].concat(), Command::CoalesceReceive(coalescing)),
             ([&[6, 2, 3, 0, 0xff, 0xff][..], &fields, &[0; 3]].concat(), Command::CoalesceQueue(3, coalescing)),
             (vec![6, 3, 1, 0, 0, 0], Command::CoalescingOfQueue(1)),
+            (vec![8, 0], Command::StatisticsTypes),
+            (vec![8, 1, 0, 0, 0, 0], Command::Statistics(vec![])),
         ];
         for (bytes, expected) in cases {
             assert_eq!(Command::parse(&bytes), Some(expected));
@@ -102,9 +193,27 @@ mod tests {
 
     #[test]
     fn what_is_unknown_or_too_short_is_no_command() {
-        for bytes in
-            [&[][..], &[4], &[4, 0], &[4, 0, 2], &[6, 2, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0], &[4, 9, 2, 0], &[9, 0]]
-        {
+        let cases: [&[u8]; 17] = [
+            &[],
+            &[4],
+            &[4, 0],
+            &[4, 0, 2],
+            &[6, 2, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0],
+            &[4, 9, 2, 0],
+            &[9, 0],
+            &[0, 0],
+            &[0, 6, 1],
+            &[1, 0, 0, 0, 0, 0],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 0],
+            // An address is missing, and as many as no memory has.
+            &[1, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+            &[1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
+            &[1, 1, 2, 0, 0, 0, 0],
+            &[1, 2, 2, 0, 0, 0, 0, 1],
+            &[2, 0, 5],
+            &[2, 2, 5, 0],
+        ];
+        for bytes in cases {
             assert_eq!(Command::parse(bytes), None, "{bytes:?}");
         }
     }

@@ -228,8 +228,8 @@ impl<H: HostPort> Sink for ToHost<'_, '_, H> {
     }
 
     #[inline]
-    fn reserve(&mut self, slot: usize, head_len: usize) -> bool {
-        self.is_lending && self.outlet.host.rx_reserve(slot, head_len)
+    fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.is_lending && self.outlet.host.rx_reserve(slot, head)
     }
 
     #[inline]

@@ -98,7 +98,7 @@ impl Flow {
         }
         buffer[..headers.len()].copy_from_slice(headers);
         let header_sum = self.sums.transport_headers(transport, layout.transport_len() as u16);
-        let lent = out.reserve(first.slot, headers.len()).then(|| out.append(first.slot, payload, header_sum));
+        let lent = out.reserve(first.slot, headers).then(|| out.append(first.slot, payload, header_sum));
         self.is_in_place = lent == Some(Appended::Kept);
         let is_right = match lent {
             Some(Appended::Kept) => true,

@@ -20,7 +20,7 @@ pub enum Appended {
 /// A receiver with memory of its own lends it, so that payload is copied once:
 ///
 /// ```text
-/// reserve(slot, head_len)              a frame begins
+/// reserve(slot, head)                  a frame begins
 /// append(slot, payload, headers_sum)   for each segment: copied into place and verified in one pass
 /// commit(slot, meta, head, len)        the headers, repaired, go in front; only now may the receiver see the frame
 /// ```
@@ -29,10 +29,10 @@ pub trait Sink {
     fn deliver(&mut self, meta: &RxMeta, frame: &[u8]);
 
     /// Begins frame `slot` (below [`CoalesceConfig::flows_max`](super::CoalesceConfig::flows_max)) in the receiver's own
-    /// memory, with `head_len` bytes left free at its front. What was begun there and not committed is forgotten. `false`:
-    /// nothing is lent.
-    fn reserve(&mut self, slot: usize, head_len: usize) -> bool {
-        let _ = (slot, head_len);
+    /// memory, with room for `head`, its headers so far, left free at its front. What was begun there and not committed is
+    /// forgotten. `false`: nothing is lent.
+    fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        let _ = (slot, head);
         false
     }
 

@@ -3,10 +3,18 @@
 //! The ring belongs to the port's own thread, so that a guest that floods it holds up nobody. A command that changes the
 //! queues goes through their mailboxes, and is answered and shown once it is in force in all of them.
 
-use super::features::{self, CTRL_GUEST_OFFLOADS, LOG_ALL, MQ, NOTF_COAL, VQ_NOTF_COAL};
+use super::VhostUserConfig;
+use super::features::{
+    self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, DEVICE_STATS, GUEST_ANNOUNCE, LOG_ALL,
+    MQ, NOTF_COAL, VQ_NOTF_COAL,
+};
+use super::filter::{Filter, VlanTable};
 use super::queue::{QueueState, Side};
+use super::rarp::is_station;
 use offramp_adapter::moderation::Coalescing;
-use offramp_virtio::control::{Command, NotificationCoalescing};
+use offramp_offload::caps::Offloads;
+use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes};
+use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, ReceiveModes};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -19,8 +27,25 @@ pub struct ControlStatus {
     pub guest_offloads: u64,
     /// How it wants to be notified of each ring, receive and transmit of the first pair first; `None`: it has not said so.
     pub coalescing: Vec<Option<Coalescing>>,
+    /// What it receives.
+    pub filter: FilterStatus,
     /// Commands that were refused.
     pub refused: u64,
+}
+
+/// What a guest wants to receive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilterStatus {
+    /// Its modes of receiving; `None`: it has not said so, and receives from every address.
+    pub modes: Option<ReceiveModes>,
+    /// The address that it has taken in place of the port's, if it has.
+    pub mac: Option<[u8; 6]>,
+    /// Further addresses of stations that it receives.
+    pub unicast_addresses: usize,
+    /// Addresses of groups that it receives.
+    pub multicast_addresses: usize,
+    /// VLANs whose tagged frames it receives; `None`: all.
+    pub vlans: Option<Vec<u16>>,
 }
 
 /// What a command comes to.
@@ -30,6 +55,8 @@ pub(super) enum Planned {
     Answer(Vec<u8>),
     /// The guest wants these settings.
     Change(Settings),
+    /// It wants these statistics, of queues that have them.
+    Statistics(Vec<StatisticsOf>),
 }
 
 /// What a guest sets.
@@ -40,6 +67,11 @@ pub(super) struct Settings {
     coalescing: Vec<Option<Coalescing>>,
     /// The last wishes for all rings of a direction, which a queue has that is enabled again (V75, V76).
     of_all: [Option<Coalescing>; 2],
+    filter: Arc<Filter>,
+    /// The address that the guest has taken.
+    mac: Option<MacAddress>,
+    /// The guest is to announce itself, and has not said yet that it did.
+    is_asked_to_announce: bool,
 }
 
 /// What a ring of data has of it.
@@ -51,6 +83,18 @@ pub(super) struct RingSettings {
     pub features: u64,
     /// When the guest wants to be notified; `None`: it has not said so.
     pub wish: Option<Coalescing>,
+    /// What it wants to receive; `None`: everything.
+    pub filter: Option<Arc<Filter>>,
+}
+
+/// What the user has set of a port, and no guest can change.
+#[derive(Clone, Debug)]
+struct Rules {
+    queue_pairs_max: u16,
+    /// The address that the port gives its guest.
+    mac: Option<MacAddress>,
+    /// Addresses that the guest may take; any when empty.
+    mac_addresses: Vec<MacAddress>,
 }
 
 /// A control queue and what its guest has set.
@@ -60,24 +104,36 @@ pub(super) struct Control {
     /// The guest's kicks.
     pub kick: Option<Arc<OwnedFd>>,
     negotiated: u64,
-    queue_pairs_max: u16,
+    rules: Rules,
     /// What is in force.
     pub settings: Settings,
     /// Commands that were refused.
     refused: u64,
+    /// Commands since the driver was reset: all, and those that succeeded.
+    commands: [u64; 2],
     /// Where the ring stopped.
     stopped_at: Option<(u32, u64)>,
 }
 
 impl Settings {
-    /// Those of a device that was reset (V56, V79).
-    fn after_reset(negotiated: u64, queue_pairs_max: u16) -> Self {
+    /// Those of a device that was reset (V51, V56, V79).
+    fn after_reset(negotiated: u64, rules: &Rules) -> Self {
+        let vlans = (negotiated & CTRL_VLAN != 0).then(VlanTable::default);
         Self {
             queue_pairs: 1,
             guest_offloads: negotiated & features::guest_offload_bits(),
-            coalescing: vec![None; 2 * usize::from(queue_pairs_max)],
+            coalescing: vec![None; 2 * usize::from(rules.queue_pairs_max)],
             of_all: [None; 2],
+            filter: Arc::new(Filter::new(rules.mac, vlans)),
+            mac: None,
+            is_asked_to_announce: false,
         }
+    }
+
+    /// With another filter. A guest that sets modes or addresses has a filter from then on.
+    fn with_filter(mut self, change: impl FnOnce(&mut Filter) -> Option<()>) -> Option<Self> {
+        change(Arc::make_mut(&mut self.filter))?;
+        Some(self)
     }
 
     /// With other queue pairs in use. A queue that is used again has the last wish for all of its direction (V75, V76).
@@ -98,14 +154,17 @@ impl Settings {
 }
 
 impl Control {
-    pub fn new(queue_pairs_max: u16) -> Self {
+    pub fn new(config: &VhostUserConfig) -> Self {
+        let rules =
+            Rules { queue_pairs_max: config.queue_pairs, mac: config.mac, mac_addresses: config.mac_addresses.clone() };
         Self {
             queue: QueueState::of_commands(Arc::default()),
             kick: None,
             negotiated: 0,
-            queue_pairs_max,
-            settings: Settings::after_reset(0, queue_pairs_max),
+            settings: Settings::after_reset(0, &rules),
+            rules,
             refused: 0,
+            commands: [0; 2],
             stopped_at: None,
         }
     }
@@ -118,11 +177,19 @@ impl Control {
 
     /// What the guest has set, while its ring runs.
     pub fn status(&self) -> Option<ControlStatus> {
-        let Settings { queue_pairs, guest_offloads, coalescing, .. } = &self.settings;
+        let Settings { queue_pairs, guest_offloads, coalescing, filter, mac, .. } = &self.settings;
+        let [unicast_addresses, multicast_addresses] = filter.address_counts();
         self.queue.is_live().then(|| ControlStatus {
             queue_pairs: *queue_pairs,
             guest_offloads: *guest_offloads,
             coalescing: coalescing.clone(),
+            filter: FilterStatus {
+                modes: filter.modes,
+                mac: *mac,
+                unicast_addresses,
+                multicast_addresses,
+                vlans: filter.vlans.as_ref().map(|vlans| vlans.vids().collect()),
+            },
             refused: self.refused,
         })
     }
@@ -130,7 +197,7 @@ impl Control {
     /// Takes over what was negotiated. Of another driver nothing is set; that a migration begins or ends changes nothing.
     pub fn set_features(&mut self, negotiated: u64) {
         if negotiated & !LOG_ALL != self.negotiated & !LOG_ALL {
-            self.settings = Settings::after_reset(negotiated, self.queue_pairs_max);
+            self.settings = Settings::after_reset(negotiated, &self.rules);
         }
         self.negotiated = negotiated;
         self.queue.set_features(negotiated);
@@ -155,7 +222,22 @@ impl Control {
     /// Forgets what the guest has set, as a reset does.
     pub fn forget(&mut self) {
         self.stopped_at = None;
-        self.settings = Settings::after_reset(self.negotiated, self.queue_pairs_max);
+        self.commands = [0; 2];
+        self.settings = Settings::after_reset(self.negotiated, &self.rules);
+    }
+
+    /// The address that the guest has taken, if it has.
+    pub fn mac(&self) -> Option<MacAddress> {
+        self.settings.mac
+    }
+
+    /// Asks the guest to announce itself.
+    pub fn ask_to_announce(&mut self) {
+        self.settings.is_asked_to_announce = true;
+    }
+
+    pub fn is_asked_to_announce(&self) -> bool {
+        self.settings.is_asked_to_announce
     }
 
     /// What a ring of data has of some settings. While no control queue runs, the frontend alone says which are in use.
@@ -164,45 +246,124 @@ impl Control {
             is_in_use: !self.queue.is_live() || vring / 2 < usize::from(settings.queue_pairs),
             features: self.features_in_force(settings),
             wish: settings.coalescing.get(vring).copied().flatten(),
+            filter: (!settings.filter.is_open()).then(|| Arc::clone(&settings.filter)),
         }
     }
 
-    /// Counts a command that was refused.
-    pub fn refuse(&mut self) {
-        self.refused += 1;
+    /// Counts a command that came.
+    pub fn begin(&mut self) {
+        self.commands[0] += 1;
+    }
+
+    /// Counts what became of it.
+    pub fn end(&mut self, is_done: bool) {
+        self.commands[1] += u64::from(is_done);
+        self.refused += u64::from(!is_done);
+    }
+
+    /// Commands and those that succeeded, as of a command that succeeds.
+    pub fn statistics(&self) -> [u64; 2] {
+        [self.commands[0], self.commands[1] + 1]
+    }
+
+    /// The statistics that a driver with these features may ask for.
+    fn statistics_types(&self) -> StatisticsTypes {
+        let offloads = features::offloads(self.negotiated);
+        let mut types = StatisticsTypes::CVQ | StatisticsTypes::RX_BASIC | StatisticsTypes::TX_BASIC;
+        types.set(StatisticsTypes::RX_CSUM, offloads.contains(Offloads::RX_CHECKSUM));
+        types.set(StatisticsTypes::TX_CSUM, offloads.contains(Offloads::TX_CHECKSUM));
+        types.set(StatisticsTypes::RX_GSO, offloads.intersects(Offloads::RSC4 | Offloads::RSC6));
+        types.set(StatisticsTypes::TX_GSO, offloads.intersects(Offloads::TSO4 | Offloads::TSO6 | Offloads::USO));
+        types
+    }
+
+    /// Whether a queue is there and has all these statistics (V84).
+    fn has_statistics(&self, of: &StatisticsOf) -> bool {
+        let StatisticsOf { vq_index, types } = *of;
+        let vring = usize::from(vq_index);
+        let pairs = if self.negotiated & MQ == 0 { 1 } else { usize::from(self.rules.queue_pairs_max) };
+        let of_queue = match vring.cmp(&(2 * pairs)) {
+            std::cmp::Ordering::Less if vring.is_multiple_of(2) => StatisticsTypes::RX,
+            std::cmp::Ordering::Less => StatisticsTypes::TX,
+            std::cmp::Ordering::Equal => StatisticsTypes::CVQ,
+            std::cmp::Ordering::Greater => StatisticsTypes::empty(),
+        };
+        vring <= 2 * pairs && (self.statistics_types() & of_queue).contains(types)
     }
 
     /// What a command comes to; nothing has changed yet. `None`: it makes no sense, or was not negotiated.
     pub fn plan(&self, command: &Command) -> Option<Planned> {
         let mut next = self.settings.clone();
-        Some(Planned::Change(match *command {
+        Some(Planned::Change(match command {
+            Command::ReceiveMode(mode, is_on) => {
+                self.has(if ReceiveModes::EXTRA.contains(*mode) { CTRL_RX_EXTRA } else { CTRL_RX })?;
+                next.with_filter(|filter| {
+                    filter.modes.get_or_insert_default().set(*mode, *is_on);
+                    Some(())
+                })?
+            }
+            Command::MacTable { unicast, multicast } => {
+                self.has(CTRL_RX)?;
+                next.with_filter(|filter| {
+                    filter.modes.get_or_insert_default();
+                    filter.set_addresses(unicast, multicast);
+                    Some(())
+                })?
+            }
+            Command::MacAddress(mac) => {
+                self.has(CTRL_MAC_ADDR).filter(|()| is_station(*mac) && self.may_take(mac))?;
+                next.mac = Some(*mac);
+                next.with_filter(|filter| {
+                    filter.own = Some(*mac);
+                    Some(())
+                })?
+            }
+            Command::Vlan(vid, passes) => next.with_filter(|filter| filter.vlans.as_mut()?.set(*vid, *passes))?,
             Command::QueuePairs(pairs) => {
-                self.has(MQ).filter(|()| (1..=self.queue_pairs_max).contains(&pairs))?;
-                next.with_queue_pairs(pairs)
+                self.has(MQ).filter(|()| (1..=self.rules.queue_pairs_max).contains(pairs))?;
+                next.with_queue_pairs(*pairs)
             }
             Command::GuestOffloads(bits) => {
                 let may_be = self.negotiated & features::guest_offload_bits();
                 self.has(CTRL_GUEST_OFFLOADS).filter(|()| bits & !may_be == 0)?;
-                Settings { guest_offloads: bits, ..next }
+                Settings { guest_offloads: *bits, ..next }
             }
             Command::CoalesceReceive(wish) => {
                 self.has(NOTF_COAL)?;
-                next.with_wish_of_all(Side::Receive, wish)
+                next.with_wish_of_all(Side::Receive, *wish)
             }
             Command::CoalesceTransmit(wish) => {
                 self.has(NOTF_COAL)?;
-                next.with_wish_of_all(Side::Transmit, wish)
+                next.with_wish_of_all(Side::Transmit, *wish)
             }
             Command::CoalesceQueue(vring, wish) => {
-                *next.coalescing.get_mut(self.coalesced_queue(vring)?)? = Some(coalescing(wish));
+                *next.coalescing.get_mut(self.coalesced_queue(*vring)?)? = Some(coalescing(*wish));
                 next
             }
             Command::CoalescingOfQueue(vring) => {
-                let wish = next.coalescing.get(self.coalesced_queue(vring)?)?.unwrap_or_default();
+                let wish = next.coalescing.get(self.coalesced_queue(*vring)?)?.unwrap_or_default();
                 let in_force = NotificationCoalescing { max_usecs: wish.max_usecs, max_packets: wish.max_packets };
                 return Some(Planned::Answer(in_force.to_bytes().to_vec()));
             }
+            // V55: the status says so no more once the command is answered.
+            Command::Announced => {
+                self.has(GUEST_ANNOUNCE).filter(|()| next.is_asked_to_announce)?;
+                Settings { is_asked_to_announce: false, ..next }
+            }
+            Command::StatisticsTypes => {
+                self.has(DEVICE_STATS)?;
+                return Some(Planned::Answer(self.statistics_types().bits().to_le_bytes().to_vec()));
+            }
+            Command::Statistics(of) => {
+                self.has(DEVICE_STATS).filter(|()| of.iter().all(|of| self.has_statistics(of)))?;
+                return Some(Planned::Statistics(of.clone()));
+            }
         }))
+    }
+
+    /// Whether the port's rules let the guest have that address.
+    fn may_take(&self, mac: &MacAddress) -> bool {
+        self.rules.mac_addresses.is_empty() || self.rules.mac_addresses.contains(mac)
     }
 
     fn has(&self, feature: u64) -> Option<()> {
@@ -221,15 +382,26 @@ fn coalescing(wish: NotificationCoalescing) -> Coalescing {
 }
 
 #[cfg(test)]
+mod random;
+#[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: u64 = MQ | NOTF_COAL | VQ_NOTF_COAL | CTRL_GUEST_OFFLOADS;
+    const OWN: MacAddress = [2, 0, 0, 0, 0, 1];
+    const OTHER: MacAddress = [2, 0, 0, 0, 0, 2];
+    const FILTERS: u64 = CTRL_RX | CTRL_RX_EXTRA | CTRL_VLAN | CTRL_MAC_ADDR;
+    const ALL: u64 = MQ | NOTF_COAL | VQ_NOTF_COAL | CTRL_GUEST_OFFLOADS | DEVICE_STATS | FILTERS;
     const FIRST: NotificationCoalescing = NotificationCoalescing { max_usecs: 50, max_packets: 16 };
     const SECOND: NotificationCoalescing = NotificationCoalescing { max_usecs: 7, max_packets: 3 };
 
     fn control(negotiated: u64) -> Control {
-        let mut control = Control::new(4);
+        let config = VhostUserConfig {
+            queue_pairs: 4,
+            mac: Some(OWN),
+            mac_addresses: vec![OWN, OTHER],
+            ..VhostUserConfig::new("unused")
+        };
+        let mut control = Control::new(&config);
         control.set_features(negotiated);
         control.forget();
         control
@@ -286,6 +458,15 @@ mod tests {
             (VQ_NOTF_COAL, Command::CoalesceQueue(0, FIRST)),
             (VQ_NOTF_COAL, Command::CoalescingOfQueue(0)),
             (CTRL_GUEST_OFFLOADS, Command::GuestOffloads(0)),
+            (CTRL_RX, Command::ReceiveMode(ReceiveModes::PROMISC, true)),
+            (CTRL_RX, Command::ReceiveMode(ReceiveModes::ALLMULTI, false)),
+            (CTRL_RX_EXTRA, Command::ReceiveMode(ReceiveModes::NOBCAST, true)),
+            (CTRL_RX, Command::MacTable { unicast: vec![OTHER], multicast: vec![] }),
+            (CTRL_MAC_ADDR, Command::MacAddress(OTHER)),
+            (CTRL_VLAN, Command::Vlan(5, true)),
+            (CTRL_VLAN, Command::Vlan(5, false)),
+            (DEVICE_STATS, Command::StatisticsTypes),
+            (DEVICE_STATS, Command::Statistics(vec![])),
         ];
         for (feature, command) in commands {
             assert_eq!(control(ALL & !feature).plan(&command), None, "{command:?}");
@@ -302,10 +483,33 @@ mod tests {
             // Of transmit, and one that was not negotiated.
             Command::GuestOffloads(1),
             Command::GuestOffloads(1 << 7),
+            // Of no VLAN, of a group, of nobody, and one that the port's rules keep from the guest.
+            Command::Vlan(4096, true),
+            Command::MacAddress([1, 0, 0x5e, 0, 0, 1]),
+            Command::MacAddress([0; 6]),
+            Command::MacAddress([2, 0, 0, 0, 0, 3]),
         ];
         for command in wrong {
             assert_eq!(control.plan(&command), None, "{command:?}");
         }
+    }
+
+    #[test]
+    fn a_guest_that_says_nothing_of_filters_receives_from_all_addresses() {
+        let of_data = |control: &Control| control.of_ring(&control.settings, 0).filter;
+        let mut some = control(ALL & !CTRL_VLAN);
+        assert_eq!(of_data(&some), None);
+        assert!(obey(&mut some, Command::MacAddress(OTHER)));
+        assert_eq!((of_data(&some), some.mac()), (None, Some(OTHER)), "an address is no filter");
+        assert!(obey(&mut some, Command::ReceiveMode(ReceiveModes::ALLMULTI, false)));
+        let filter = of_data(&some).expect("a filter");
+        let to = |mac: MacAddress| filter.accepts(&[&mac[..], &[0; 60]].concat());
+        assert!(to(OTHER) && to([0xff; 6]) && !to(OWN) && !to([1, 0, 0x5e, 0, 0, 1]));
+        assert!(obey(&mut some, Command::ReceiveMode(ReceiveModes::PROMISC, true)));
+        assert_eq!(of_data(&some), None);
+        some.forget();
+        assert_eq!((of_data(&some), some.mac()), (None, None));
+        assert!(of_data(&control(ALL)).is_some(), "without a VLAN in its table it receives no tagged frame");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::features::{self, LOG_ALL, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
 use super::queue::{QueueState, Side, Start};
-use super::{ControlQueue, MTU_MIN, VhostUserConfig, rarp};
+use super::{ControlQueue, MTU_MIN, VhostUserConfig};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -33,14 +33,8 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 mod commands;
+mod configuration;
 
-/// Bytes of `struct virtio_net_config` (virtio 1.3, 5.1.4): a frontend may ask for all of it.
-const CONFIG_LEN: usize = 64;
-/// `status`: the link is up (virtio 1.3, 5.1.4).
-const LINK_UP: u16 = 1;
-/// `speed`: unknown. `duplex`: unknown (virtio 1.3, 5.1.4.1).
-const SPEED_UNKNOWN: u32 = u32::MAX;
-const DUPLEX_UNKNOWN: u8 = u8::MAX;
 /// Guest-physical bytes that a byte of the dirty log stands for: a bit for each page of 4096 bytes (vhost-user,
 /// "Migration").
 const LOG_BYTE_COVERS: u64 = 8 * 4096;
@@ -158,8 +152,8 @@ pub(super) struct Device {
     status: u8,
     frontend_mtu: Option<u16>,
     link: Arc<Link>,
-    /// The state of the link that the frontend last read, or that was last reported to it.
-    link_reported: Option<bool>,
+    /// The `status` that the frontend last read, or that was last reported to it.
+    status_reported: Option<u16>,
     inflight: Option<Arc<inflight::Region>>,
     /// No more than there are rings.
     replaced_inflight: Vec<Arc<inflight::Region>>,
@@ -175,7 +169,7 @@ impl Device {
         link: Arc<Link>,
         queues: Vec<Sender<QueueState>>,
     ) -> Self {
-        let control = (config.control_queue == ControlQueue::Backend).then(|| Control::new(config.queue_pairs));
+        let control = (config.control_queue == ControlQueue::Backend).then(|| Control::new(&config));
         let count = 2 * queues.len() + usize::from(control.is_some());
         let vrings = (0..count).map(|_| Setup::default()).collect();
         Self {
@@ -194,22 +188,11 @@ impl Device {
             status: 0,
             frontend_mtu: None,
             link,
-            link_reported: None,
+            status_reported: None,
             inflight: None,
             replaced_inflight: Vec::new(),
             log: None,
         }
-    }
-
-    /// Whether the frontend has read a configuration that has changed since. The change counts as reported from then
-    /// on.
-    pub fn is_config_news(&mut self) -> bool {
-        let is_up = self.link.is_up();
-        let is_news = self.link_reported.is_some_and(|reported| reported != is_up);
-        if is_news {
-            self.link_reported = Some(is_up);
-        }
-        is_news
     }
 
     /// Whether a protocol feature was negotiated.
@@ -249,6 +232,7 @@ impl Device {
             | when(self.queues.len() > 1, features::MQ)
             | when(self.config.mac.is_some(), features::MAC)
             | when(self.config.mtu.is_some(), features::MTU)
+            | when(self.control.is_some() && self.config.speed_mbps.is_some(), features::SPEED_DUPLEX)
     }
 
     fn vring(&mut self, vring: usize) -> std::result::Result<&mut Setup, Refused> {
@@ -330,7 +314,7 @@ impl Device {
     pub fn reset(&mut self) {
         mailbox::run_everywhere(&self.queues, QueueState::reset);
         if let Some(control) = &mut self.control {
-            *control = Control::new(self.config.queue_pairs);
+            *control = Control::new(&self.config);
         }
         self.vrings.fill_with(Setup::default);
         self.memory = Arc::default();
@@ -339,7 +323,7 @@ impl Device {
         self.protocol_features = 0;
         self.status = 0;
         self.frontend_mtu = None;
-        self.link_reported = None;
+        self.status_reported = None;
         // What it says stays: the frontend may come again with it.
         self.inflight = None;
         self.replaced_inflight.clear();
@@ -418,39 +402,6 @@ impl Device {
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
         self.frontend_mtu = Some(mtu);
         Ok(())
-    }
-
-    /// `SEND_RARP`: the guest is here now. A guest that agreed to tell it itself (`GUEST_ANNOUNCE`) does so, and a
-    /// frontend does not ask for it; if it does, there is nothing to do.
-    pub fn send_rarp(&mut self, payload: u64) -> std::result::Result<(), Refused> {
-        if !self.speaks(VhostUserProtocolFeatures::RARP) {
-            return Err(Refused::NotNegotiated("RARP"));
-        }
-        // The first six bytes, as they lie in the message.
-        let bytes = payload.to_ne_bytes();
-        let mac = std::array::from_fn(|nth| bytes[nth]);
-        if !rarp::is_station(mac) {
-            return Err(Refused::Address(mac));
-        }
-        if self.features & features::GUEST_ANNOUNCE != 0 {
-            return Ok(());
-        }
-        self.run(1, move |state, _| state.announce(Some(rarp::frame(mac))))
-    }
-
-    /// `struct virtio_net_config` (virtio 1.3, 5.1.4).
-    fn net_config(&mut self) -> [u8; CONFIG_LEN] {
-        let is_up = self.link.is_up();
-        self.link_reported = Some(is_up);
-        let status = if is_up { LINK_UP } else { 0 };
-        let mut bytes = [0; CONFIG_LEN];
-        bytes[0..6].copy_from_slice(&self.config.mac.unwrap_or_default());
-        bytes[6..8].copy_from_slice(&status.to_le_bytes());
-        bytes[8..10].copy_from_slice(&(self.queues.len() as u16).to_le_bytes());
-        bytes[10..12].copy_from_slice(&self.config.mtu.unwrap_or_default().to_le_bytes());
-        bytes[12..16].copy_from_slice(&SPEED_UNKNOWN.to_le_bytes());
-        bytes[16] = DUPLEX_UNKNOWN;
-        bytes
     }
 
     /// Bytes of the longest inflight region: one for all rings, each as large as the port takes it.

@@ -5,8 +5,9 @@ use super::ControlQueue;
 use offramp_offload::caps::Offloads;
 pub use offramp_virtio::features::RingFeatures;
 pub(super) use offramp_virtio::features::{
-    CTRL_GUEST_OFFLOADS, CTRL_VQ, EVENT_IDX, GUEST_ANNOUNCE, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU,
-    NOTF_COAL, RING_PACKED, VERSION_1, VQ_NOTF_COAL, header_len,
+    CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, CTRL_VQ, DEVICE_STATS, EVENT_IDX,
+    GUEST_ANNOUNCE, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU, NOTF_COAL, RING_PACKED, SPEED_DUPLEX, VERSION_1,
+    VQ_NOTF_COAL, header_len,
 };
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
@@ -18,6 +19,16 @@ use virtio_bindings::virtio_net::{
 pub(super) const LOG_ALL: u64 = 1 << 26;
 /// Protocol features are negotiated (`VHOST_USER_F_PROTOCOL_FEATURES`).
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// What a guest may say by a control queue that the port serves, but for what follows from the configuration.
+const COMMANDS: u64 = CTRL_RX
+    | CTRL_RX_EXTRA
+    | CTRL_VLAN
+    | CTRL_MAC_ADDR
+    | CTRL_GUEST_OFFLOADS
+    | NOTF_COAL
+    | VQ_NOTF_COAL
+    | DEVICE_STATS
+    | GUEST_ANNOUNCE;
 /// Offloads and the bits that stand for them.
 const OFFLOADS: [(Offloads, u64); 11] = [
     (Offloads::TX_CHECKSUM, 1 << VIRTIO_NET_F_CSUM),
@@ -33,7 +44,7 @@ const OFFLOADS: [(Offloads, u64); 11] = [
     (Offloads::RSC_UDP, 1 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
 ];
 
-/// The feature bits of an offer, but for those that follow from the configuration ([`MQ`], [`MAC`], [`MTU`]).
+/// The feature bits of an offer, but for those that follow from the configuration ([`MQ`], [`MAC`], [`MTU`], [`SPEED_DUPLEX`]).
 pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: ControlQueue) -> u64 {
     let offloads = offloads.with_prerequisites();
     let mut bits = rings.bits() | VERSION_1 | PROTOCOL_FEATURES | 1 << VIRTIO_NET_F_STATUS;
@@ -46,7 +57,7 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: Cont
         // The frontend serves it; these say that the device does not mind.
         ControlQueue::Frontend => bits |= CTRL_VQ | GUEST_ANNOUNCE,
         ControlQueue::Backend => {
-            bits |= CTRL_VQ | CTRL_GUEST_OFFLOADS | NOTF_COAL | VQ_NOTF_COAL;
+            bits |= CTRL_VQ | COMMANDS;
             // A monitor that leaves the control queue to the port resets a ring alone without a word (QEMU).
             bits &= !RingFeatures::RING_RESET.bits();
         }
@@ -99,8 +110,7 @@ mod tests {
         let without = offer(RingFeatures::all(), Offloads::all(), ControlQueue::None);
         assert_eq!(all ^ without, CTRL_VQ | GUEST_ANNOUNCE, "what needs a control queue, and nothing else");
         let backend = offer(RingFeatures::all(), Offloads::all(), ControlQueue::Backend);
-        let commands = CTRL_VQ | CTRL_GUEST_OFFLOADS | NOTF_COAL | VQ_NOTF_COAL;
-        assert_eq!(backend ^ without, commands | RingFeatures::RING_RESET.bits());
+        assert_eq!(backend ^ without, CTRL_VQ | COMMANDS | RingFeatures::RING_RESET.bits());
         let none = offer(RingFeatures::empty(), Offloads::empty(), ControlQueue::Frontend);
         let every_offload = OFFLOADS.iter().fold(0, |bits, (_, of_one)| bits | of_one);
         assert_eq!(none & every_offload, 0);
@@ -109,7 +119,7 @@ mod tests {
     #[test]
     fn every_bit_that_is_offered_has_a_name() {
         let by = |control_queue| offer(RingFeatures::all(), Offloads::all(), control_queue);
-        let bits = by(ControlQueue::Frontend) | by(ControlQueue::Backend) | MQ | MAC | MTU;
+        let bits = by(ControlQueue::Frontend) | by(ControlQueue::Backend) | MQ | MAC | MTU | SPEED_DUPLEX;
         for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
             assert!(feature_name(bit).is_some(), "bit {bit}");
         }

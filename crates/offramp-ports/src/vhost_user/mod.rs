@@ -33,6 +33,7 @@ mod control;
 mod counters;
 mod device;
 mod features;
+mod filter;
 mod link;
 mod mailbox;
 mod mem_table;
@@ -43,10 +44,11 @@ mod rarp;
 mod session;
 mod socket_file;
 
-pub use control::ControlStatus;
+pub use control::{ControlStatus, FilterStatus};
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
 pub use link::Link;
+pub use offramp_virtio::control::ReceiveModes;
 pub use offramp_virtio::ring::QUEUE_SIZE_MAX;
 pub use port::VhostPort;
 pub use queue::VhostQueue;
@@ -113,6 +115,10 @@ pub struct VhostUserConfig {
     pub queue_pairs: u16,
     /// The guest's Ethernet address, when it is not the frontend's to choose.
     pub mac: Option<[u8; 6]>,
+    /// The addresses that the guest may take by its control queue; any when empty.
+    pub mac_addresses: Vec<[u8; 6]>,
+    /// The speed of the wire, which a guest whose control queue the port serves reads, in megabits per second; `None`: unknown.
+    pub speed_mbps: Option<u32>,
     /// The MTU in the guest's configuration, in bytes of IP; `None`: the configuration has none.
     pub mtu: Option<u16>,
     /// What may be offered to the guest at first; [`VhostUser::allow`] changes it.
@@ -142,6 +148,8 @@ impl VhostUserConfig {
             allowed_uid: None,
             queue_pairs: 1,
             mac: None,
+            mac_addresses: Vec::new(),
+            speed_mbps: None,
             mtu: None,
             offloads: Offloads::all(),
             control_queue: ControlQueue::default(),

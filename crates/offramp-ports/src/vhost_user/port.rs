@@ -131,8 +131,8 @@ impl HostPort for VhostPort {
 
     /// Only with one pair: steering may choose another one until a frame is complete.
     #[inline]
-    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
-        self.steering.is_none() && self.queues[0].rx_reserve(slot, head_len)
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.steering.is_none() && self.queues[0].rx_reserve(slot, head)
     }
 
     #[inline]

@@ -20,12 +20,12 @@ mod commands;
 mod moderation;
 mod receive;
 mod state;
+mod statistics;
 mod transmit;
 mod vring;
 
 pub(super) use commands::Request;
 pub(super) use state::{QueueState, Side, Start};
-use vring::RingState;
 
 /// Alignment of the private frame, in bytes: one cache line, the widest vector load.
 const FRAME_ALIGN: usize = 64;
@@ -58,7 +58,7 @@ impl VhostQueue {
 
     /// Whether the guest has a receive ring here that it uses.
     pub fn receives(&self) -> bool {
-        self.state.receive.state == RingState::Enabled && self.state.receive.is_in_use
+        self.state.receive.state.is_enabled() && self.state.receive.is_in_use
     }
 
     /// Shows the guest what it was given so far.
@@ -141,8 +141,8 @@ impl HostPort for VhostQueue {
     }
 
     #[inline]
-    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
-        self.state.reserve(slot, head_len)
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.state.reserve(slot, head)
     }
 
     #[inline]

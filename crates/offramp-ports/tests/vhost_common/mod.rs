@@ -142,6 +142,8 @@ pub struct RigConfig {
     /// What the ports tell the guests of the MTU.
     pub mtu_told: Option<u16>,
     pub mac: Option<[u8; 6]>,
+    /// The addresses that the guests may take.
+    pub mac_addresses: Vec<[u8; 6]>,
     pub control_queue: ControlQueue,
     /// One thread for each side, instead of one for both.
     pub apart: bool,
@@ -165,6 +167,7 @@ impl Default for RigConfig {
             mode: Mode::Server,
             mtu_told: None,
             mac: None,
+            mac_addresses: Vec::new(),
             control_queue: ControlQueue::default(),
             apart: false,
             rate_bps: None,
@@ -218,6 +221,8 @@ impl Rig {
                 queue_pairs: config.adapter.queues,
                 mtu: config.mtu_told,
                 mac: config.mac,
+                mac_addresses: config.mac_addresses.clone(),
+                speed_mbps: config.rate_bps.map(|rate| (rate / 1_000_000) as u32),
                 control_queue: config.control_queue,
                 memory_bytes_max: config.memory_bytes_max,
                 ..VhostUserConfig::new(scratch.path(&format!("guest{side}")))

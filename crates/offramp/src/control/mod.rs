@@ -324,8 +324,26 @@ pub struct ControlQueueStatus {
     pub guest_offloads: Vec<String>,
     /// How it wants to be notified, of each ring as in `ring_entries`; `None` where it has not said so.
     pub coalescing: Vec<Option<CoalescingStatus>>,
+    /// What it wants to receive.
+    #[serde(default)]
+    pub filter: FilterStatus,
     /// Commands that were refused.
     pub refused: u64,
+}
+
+/// What a guest wants to receive (`ip link set … promisc`, `ip maddress` and VLANs in the guest).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterStatus {
+    /// Modes of receiving that are on, by virtio's names; `None`: it has not said so, and receives from every address.
+    pub modes: Option<Vec<String>>,
+    /// The address that it has taken in place of the port's.
+    pub mac: Option<String>,
+    /// Further addresses of stations that it receives.
+    pub unicast_addresses: usize,
+    /// Addresses of groups that it receives.
+    pub multicast_addresses: usize,
+    /// VLANs whose tagged frames it receives; `None`: all.
+    pub vlans: Option<Vec<u16>>,
 }
 
 /// How a guest wants to be notified of a ring (`ethtool -C` in the guest).
@@ -694,6 +712,7 @@ mod tests {
                 queue_pairs: 1,
                 guest_offloads: vec!["GUEST_CSUM".into()],
                 coalescing: vec![Some(CoalescingStatus { usecs: 50, frames: 16 }), None],
+                filter: FilterStatus { modes: Some(vec!["allmulti".into()]), ..FilterStatus::default() },
                 refused: 0,
             }),
             last_refusal: Some("x".into()),

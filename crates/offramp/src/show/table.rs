@@ -2,8 +2,8 @@
 
 use super::style::Style;
 use crate::control::{
-    ControlQueueStatus, DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor,
-    WireLost, WireStatus,
+    ControlQueueStatus, DirectionStatus, FeatureStatus, FilterStatus, HostStatus, PortStatus, QueueStatus, Rates,
+    Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::ipsec::{AssociationStatus, IpsecStatus};
 use comfy_table::{CellAlignment, Table, presets};
@@ -113,9 +113,27 @@ fn guests_settings(control: &ControlQueueStatus) -> String {
     for (nth, (wish, ring)) in control.coalescing.iter().zip(rings).enumerate() {
         parts.extend(wish.map(|wish| format!("{ring} {} {} µs or {} frames", nth / 2, wish.usecs, wish.frames)));
     }
+    parts.extend(guests_filter(&control.filter));
     let refused = Some(control.refused).filter(|refused| *refused > 0);
     parts.extend(refused.map(|refused| format!("refused {refused}")));
     format!("control queue: {}", parts.join(", "))
+}
+
+/// What a guest receives, as far as it has said so.
+fn guests_filter(filter: &FilterStatus) -> Vec<String> {
+    let mut parts: Vec<String> = filter.mac.iter().map(|mac| format!("address {mac}")).collect();
+    if let Some(modes) = &filter.modes {
+        let addresses = [(filter.unicast_addresses, "unicast"), (filter.multicast_addresses, "multicast")];
+        parts.push(format!(
+            "receives {}",
+            [&["own"], &modes.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat().join(" ")
+        ));
+        parts.extend(
+            addresses.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind} addresses")),
+        );
+    }
+    parts.extend(filter.vlans.as_ref().filter(|vlans| !vlans.is_empty()).map(|vlans| format!("VLANs {vlans:?}")));
+    parts
 }
 
 fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {

@@ -5,7 +5,7 @@ use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
 use super::drain::{AnyHost, Mark, Rest, Resting};
 use super::events::Events;
 use super::privilege::Groups;
-use crate::control::{CoalescingStatus, ControlQueueStatus, EventKind, GuestCounters, HostStatus};
+use crate::control::{CoalescingStatus, ControlQueueStatus, EventKind, FilterStatus, GuestCounters, HostStatus};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -108,6 +108,12 @@ fn guest_config(config: &PortConfig, host: &VhostUserHost, groups: &Groups) -> V
         allowed_uid: host.allowed_uid,
         queue_pairs: host.queue_pairs,
         mac: host.mac,
+        mac_addresses: config.security.mac_addresses.clone(),
+        // A slower wire than a megabit per second has none that a guest can read.
+        speed_mbps: config
+            .bits_per_second
+            .and_then(|rate| u32::try_from(rate / 1_000_000).ok())
+            .filter(|rate| *rate > 0),
         control_queue: host.control_queue,
         mtu: u16::try_from(config.mtu).ok(),
         offloads: config.offloads,
@@ -312,6 +318,13 @@ fn guest_status(port: &VhostUser) -> HostStatus {
                 .iter()
                 .map(|wish| wish.map(|wish| CoalescingStatus { usecs: wish.max_usecs, frames: wish.max_packets }))
                 .collect(),
+            filter: FilterStatus {
+                modes: control.filter.modes.map(|on| on.iter_names().map(|(name, _)| name.to_lowercase()).collect()),
+                mac: control.filter.mac.map(mac_text),
+                unicast_addresses: control.filter.unicast_addresses,
+                multicast_addresses: control.filter.multicast_addresses,
+                vlans: control.filter.vlans,
+            },
             refused: control.refused,
         }),
         last_refusal: status.last_refusal,
@@ -327,6 +340,10 @@ fn guest_status(port: &VhostUser) -> HostStatus {
             discarded: sum(|counters| &counters.discarded),
         },
     }
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 /// What a task has besides its host and its wire.

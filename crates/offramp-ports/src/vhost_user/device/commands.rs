@@ -3,6 +3,7 @@
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
 use crate::vhost_user::queue::Request;
+use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes, append_reply};
 use offramp_virtio::control::{self, Command};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,18 +34,36 @@ impl Device {
 
     /// The answer to a command, once it is in force.
     fn obey(&mut self, request: &Request) -> Vec<u8> {
+        self.control.iter_mut().for_each(Control::begin);
+        let room = request.answer_len_max - 1;
         let planned = Command::parse(&request.bytes).and_then(|command| self.control.as_ref()?.plan(&command));
-        let done = match planned {
-            Some(Planned::Answer(fields)) if request.answer_len_max > fields.len() => {
-                Some([&[control::OK][..], &fields].concat())
-            }
-            Some(Planned::Change(next)) => self.change(&next).ok().map(|()| vec![control::OK]),
-            Some(Planned::Answer(_)) | None => None,
+        let fields = match planned {
+            Some(Planned::Answer(fields)) => Some(fields).filter(|fields| fields.len() <= room),
+            Some(Planned::Change(next)) => self.change(&next).ok().map(|()| Vec::new()),
+            Some(Planned::Statistics(of)) => self.statistics(&of, room),
+            None => None,
         };
-        done.unwrap_or_else(|| {
-            self.control.iter_mut().for_each(Control::refuse);
-            vec![control::ERR]
-        })
+        self.control.iter_mut().for_each(|control| control.end(fields.is_some()));
+        fields.map_or(vec![control::ERR], |fields| [&[control::OK][..], &fields].concat())
+    }
+
+    /// Statistics of queues, as many whole replies as there is room for (V86).
+    fn statistics(&mut self, of: &[StatisticsOf], room: usize) -> Option<Vec<u8>> {
+        let mut replies = Vec::new();
+        for (vq_index, kind) in of.iter().flat_map(|of| of.types.iter().map(|kind| (of.vq_index, kind))) {
+            let counters = if kind == StatisticsTypes::CVQ {
+                self.control.as_ref()?.statistics().to_vec()
+            } else {
+                self.run(usize::from(vq_index), move |state, _| state.statistics(kind)).ok()??
+            };
+            let len = replies.len();
+            append_reply(&mut replies, vq_index, kind, &counters);
+            if replies.len() > room {
+                replies.truncate(len);
+                break;
+            }
+        }
+        Some(replies)
     }
 
     /// Brings what the guest wants into force. Where a ring does not follow, those before it go back, and nothing has changed.
@@ -81,9 +100,10 @@ impl Device {
         let of_ring = control.of_ring(settings, vring);
         let is_enabled = self.vring(vring)?.is_enabled;
         self.run(vring, move |state, side| {
-            let RingSettings { is_in_use, features, wish } = of_ring;
+            let RingSettings { is_in_use, features, wish, filter } = of_ring;
             state.set_features(features);
             state.coalesce(side, wish);
+            state.set_filter(filter);
             if let Some(is_enabled) = is_enabled {
                 state.set_enabled(side, is_enabled && is_in_use);
             }

@@ -1,7 +1,6 @@
 //! The ring of a control queue: commands of the guest, each answered before the next is read.
 
 use super::state::QueueState;
-use super::vring::RingState;
 use offramp_virtio::control::COMMAND_LEN_MAX;
 use offramp_virtio::ring::Chain;
 
@@ -19,7 +18,7 @@ impl QueueState {
     pub fn fetch_commands(&mut self) -> bool {
         let Self { transmit, log, counters, .. } = self;
         let log = log.as_deref();
-        if transmit.state != RingState::Enabled || !transmit.vring.is_started() {
+        if !transmit.state.is_enabled() || !transmit.vring.is_started() {
             return false;
         }
         transmit.vring.disable_notifications(log);
@@ -57,6 +56,6 @@ impl QueueState {
 
     /// Whether a ring runs that the frontend has enabled.
     pub fn is_live(&self) -> bool {
-        self.transmit.state == RingState::Enabled && self.transmit.vring.is_started()
+        self.transmit.state.is_enabled() && self.transmit.vring.is_started()
     }
 }

@@ -16,12 +16,37 @@ impl QueueState {
     /// Writes a frame into receive chains.
     #[inline]
     pub(super) fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        if self.receive.state != RingState::Enabled {
+            return self.deliver_inspected(meta, frame);
+        }
+        self.write(meta, frame)
+    }
+
+    fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let outcome = self.admit(frame).and_then(|()| self.write(meta, frame));
+        if let Some(statistics) = &mut self.statistics {
+            statistics.received(meta, frame.len(), outcome);
+        }
+        outcome
+    }
+
+    #[inline]
+    fn write(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.gather(self.header_len + frame.len())?;
         let log = self.log.as_deref();
         self.receive.vring.write_frame(chains, self.header_len, rx_header(meta), frame, log);
         self.receive.tally.add(frame.len() as u64);
         self.publish_full_batch();
         Ok(())
+    }
+
+    /// Whether a frame may go into a ring that does not take each one.
+    fn admit(&self, frame: &[u8]) -> Result<(), PortError> {
+        match (self.receive.state, &self.filter) {
+            (RingState::Inspecting, Some(filter)) if !filter.accepts(frame) => Err(PortError::Filtered),
+            (RingState::Inspecting | RingState::Enabled, _) => Ok(()),
+            (RingState::Unset | RingState::Disabled, _) => Err(PortError::Full),
+        }
     }
 
     /// Shows the guest a batch before its end, unless a frame is still being written.
@@ -40,11 +65,12 @@ impl QueueState {
         vring.has_open_frames() && vring.unpublished() >= usize::from(vring.size() / RECEIVE_GUARD_PART)
     }
 
-    /// Begins a frame in the guest's buffers. Frames are completed in another order than they were begun in.
-    pub(super) fn reserve(&mut self, slot: usize, head_len: usize) -> bool {
-        let is_lent = self.receive.state == RingState::Enabled && !self.out_of_buffers && !self.is_in_order;
+    /// Begins a frame in the guest's buffers. Frames are completed in another order than they were begun in. One that the
+    /// guest does not want takes none of its buffers; it is refused when it is delivered.
+    pub(super) fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        let is_lent = !self.out_of_buffers && !self.is_in_order && self.admit(head).is_ok();
         if is_lent {
-            self.receive.vring.open_frame(slot, self.header_len + head_len);
+            self.receive.vring.open_frame(slot, self.header_len + head.len());
         }
         is_lent
     }
@@ -79,20 +105,21 @@ impl QueueState {
     /// Completes a frame in the guest's buffers.
     pub(super) fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         let log = self.log.as_deref();
-        if !self.receive.vring.commit(slot, self.header_len, rx_header(meta), head, log) {
-            return Err(PortError::Full);
+        let is_whole = self.receive.vring.commit(slot, self.header_len, rx_header(meta), head, log);
+        let outcome = if is_whole { Ok(()) } else { Err(PortError::Full) };
+        if let Some(statistics) = &mut self.statistics {
+            statistics.received(meta, len, outcome);
         }
-        self.receive.tally.add(len as u64);
-        self.publish_full_batch();
-        Ok(())
+        if is_whole {
+            self.receive.tally.add(len as u64);
+            self.publish_full_batch();
+        }
+        outcome
     }
 
     /// How many of the waiting receive chains a frame of `len` bytes with its header takes.
     #[inline]
     fn gather(&mut self, len: usize) -> Result<usize, PortError> {
-        if self.receive.state != RingState::Enabled {
-            return Err(PortError::Full);
-        }
         let (mut chains, mut room) = (0, 0);
         while !self.out_of_buffers {
             if let Some(chain) = self.receive.vring.waiting().get(chains) {

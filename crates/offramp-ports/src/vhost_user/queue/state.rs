@@ -1,12 +1,15 @@
 //! What a queue pair works on, and how its frontend changes it.
 
+use super::statistics::Statistics;
 use super::vring::{PortVring, RingState};
 use crate::vhost_user::counters::QueueCounters;
+use crate::vhost_user::filter::Filter;
 use crate::vhost_user::{features, rarp};
 use crate::vnet_hdr::HEADER_LEN;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::port::InterruptCounts;
 use offramp_offload::caps::Offloads;
+use offramp_virtio::control::statistics::StatisticsTypes;
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight::Part;
 use offramp_virtio::memory::GuestMemory;
@@ -44,6 +47,18 @@ pub(in crate::vhost_user) struct Start {
     pub inflight: Option<Part>,
 }
 
+/// What is read of a frame that the guest sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// The frame alone: its guest can ask for nothing.
+    #[default]
+    Frames,
+    /// What is asked for it, too.
+    Requests,
+    /// That, and what it adds to the guest's statistics.
+    Counted,
+}
+
 /// What a queue works on. Its thread owns it; the frontend's changes come through the mailbox.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct QueueState {
@@ -54,6 +69,9 @@ pub(in crate::vhost_user) struct QueueState {
     /// The driver wants its buffers back in the order in which it made them available.
     pub(super) is_in_order: bool,
     pub(super) offloads: Offloads,
+    pub(super) reads: Reads,
+    /// What the guest may ask for; `None`: nothing.
+    pub(super) statistics: Option<Box<Statistics>>,
     /// A transmit ring's, or a control queue's: then there is no receive ring.
     transmit_direction: Direction,
     /// What the port's moderation is, for a ring of which its guest has said nothing.
@@ -67,6 +85,8 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) returned_unused: usize,
     /// What fetching the last frame of the guest cost beside its bytes, in bytes.
     pub(super) tx_cost_bytes: usize,
+    /// What the guest wants to receive; `None`: everything.
+    pub(super) filter: Option<Arc<Filter>>,
     /// Goes out before what the guest sends next.
     pub(super) announcement: Option<[u8; rarp::FRAME_LEN]>,
     pub(super) counters: Arc<QueueCounters>,
@@ -81,6 +101,8 @@ impl QueueState {
             is_mergeable: false,
             is_in_order: false,
             offloads: Offloads::empty(),
+            reads: Reads::default(),
+            statistics: None,
             transmit_direction: Direction::Transmit,
             moderation: ModerationConfig::default(),
             receive: PortVring::default(),
@@ -88,6 +110,7 @@ impl QueueState {
             out_of_buffers: false,
             returned_unused: 0,
             tx_cost_bytes: 0,
+            filter: None,
             announcement: None,
             counters,
         }
@@ -109,6 +132,7 @@ impl QueueState {
             self.forget_enabled(side);
             self.coalesce(side, None);
         }
+        self.set_filter(None);
         self.set_log(None);
         self.announce(None);
         self.set_features(0);
@@ -128,6 +152,28 @@ impl QueueState {
         self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
         self.is_in_order = negotiated & features::IN_ORDER != 0;
         self.offloads = features::offloads(negotiated);
+        self.statistics =
+            (negotiated & features::DEVICE_STATS != 0).then(|| self.statistics.take().unwrap_or_default());
+        self.reads = match self.offloads.intersects(Offloads::TX) {
+            _ if self.statistics.is_some() => Reads::Counted,
+            true => Reads::Requests,
+            false => Reads::Frames,
+        };
+        self.inspect();
+    }
+
+    /// Has the receive ring be looked at frame by frame, if that is needed.
+    fn inspect(&mut self) {
+        if self.receive.state.is_enabled() {
+            self.set_enabled(Side::Receive, true);
+        }
+    }
+
+    /// Counters that the guest asks for, of one kind; `None`: it may not.
+    pub fn statistics(&self, kind: StatisticsTypes) -> Option<Vec<u64>> {
+        let is_of_receive = StatisticsTypes::RX.contains(kind);
+        let ring = if is_of_receive { &self.receive } else { &self.transmit };
+        Some(self.statistics.as_ref()?.counters(kind, ring.notified))
     }
 
     /// Takes over memory, before any ring is started in it. Rings that run use the old until they are started again.
@@ -175,7 +221,19 @@ impl QueueState {
     }
 
     pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
-        self.side(side).state = if is_enabled { RingState::Enabled } else { RingState::Disabled };
+        self.side(side).state = match is_enabled {
+            true if side == Side::Receive && (self.filter.is_some() || self.statistics.is_some()) => {
+                RingState::Inspecting
+            }
+            true => RingState::Enabled,
+            false => RingState::Disabled,
+        };
+    }
+
+    /// What the guest wants to receive; `None`: everything.
+    pub fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
+        self.filter = filter;
+        self.inspect();
     }
 
     /// Forgets whether a ring was enabled: another frontend comes.

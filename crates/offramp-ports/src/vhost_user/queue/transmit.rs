@@ -1,6 +1,6 @@
 //! Frames that the guest sends.
 
-use super::state::QueueState;
+use super::state::{QueueState, Reads};
 use super::vring::RingState;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx};
 use offramp_adapter::port::PortError;
@@ -17,7 +17,7 @@ impl QueueState {
     pub(super) fn fetch_transmit(&mut self) -> bool {
         self.publish_transmit();
         match self.transmit.state {
-            RingState::Enabled => self.transmit.fetch(self.log.as_deref(), &self.counters),
+            RingState::Enabled | RingState::Inspecting => self.transmit.fetch(self.log.as_deref(), &self.counters),
             RingState::Unset => false,
             RingState::Disabled => {
                 if self.transmit.fetch(self.log.as_deref(), &self.counters) {
@@ -62,17 +62,39 @@ impl QueueState {
         let len = self.transmit.vring.read_frame(&chain, self.header_len, &mut header, frame);
         self.transmit.add_used(&chain, 0);
         self.transmit.tally.add(chain.len() as u64);
-        let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
-        Ok(Some((len, self.request(&header)?)))
+        let Some(len) = len else { return Err(self.malformed()) };
+        let meta = match self.reads {
+            // Nothing can be asked for. DPDK's vectorized driver leaves such headers as they were in the buffer before.
+            Reads::Frames => TxMeta::default(),
+            Reads::Requests => self.request(&header)?,
+            Reads::Counted => self.counted_request(&header, &frame[..len])?,
+        };
+        Ok(Some((len, meta)))
+    }
+
+    /// A chain that carries no frame.
+    #[cold]
+    fn malformed(&mut self) -> PortError {
+        self.statistics.iter_mut().for_each(|statistics| statistics.malformed());
+        PortError::Refused(libc::EINVAL)
+    }
+
+    /// What a header asks for, of a guest that may ask for statistics.
+    fn counted_request(&mut self, header: &[u8; HEADER_LEN], frame: &[u8]) -> Result<TxMeta, PortError> {
+        let is_asked = self.offloads.intersects(Offloads::TX);
+        let asked = if is_asked { self.request(header) } else { Ok(TxMeta::default()) };
+        if let Some(statistics) = &mut self.statistics {
+            match &asked {
+                Ok(meta) => statistics.sent(meta, frame),
+                Err(_) => statistics.malformed(),
+            }
+        }
+        asked
     }
 
     /// What a header asks for.
     #[inline]
     fn request(&self, header: &[u8; HEADER_LEN]) -> Result<TxMeta, PortError> {
-        if !self.offloads.intersects(Offloads::TX) {
-            // Nothing can be asked for. DPDK's vectorized driver leaves such headers as they were in the buffer before.
-            return Ok(TxMeta::default());
-        }
         let meta = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
         if !self.offloads.contains(asked_of(&meta)) {
             // The driver asks for what it did not negotiate (virtio 1.3, 5.1.6.2.1).

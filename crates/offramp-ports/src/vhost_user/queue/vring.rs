@@ -25,8 +25,16 @@ pub(super) enum RingState {
     #[default]
     Unset,
     Enabled,
+    /// Enabled, of a guest that filters or counts what it receives: each frame is looked at.
+    Inspecting,
     /// What the guest sends is discarded.
     Disabled,
+}
+
+impl RingState {
+    pub fn is_enabled(self) -> bool {
+        matches!(self, Self::Enabled | Self::Inspecting)
+    }
 }
 
 /// One ring and what belongs to it.
@@ -43,6 +51,8 @@ pub(super) struct PortVring {
     pub wish: Option<Coalescing>,
     /// Notifications that were made and that nobody asked about yet.
     made: u64,
+    /// All that were made.
+    pub notified: u64,
 }
 
 impl PortVring {
@@ -92,6 +102,7 @@ impl PortVring {
         if self.vring.notify() {
             counters.calls.add(1);
             self.made += 1;
+            self.notified = self.notified.wrapping_add(1);
         }
     }
 

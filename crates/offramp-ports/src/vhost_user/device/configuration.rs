@@ -1,0 +1,74 @@
+//! The device's configuration as its driver reads it (`struct virtio_net_config`, virtio 1.3, 5.1.4), and when it changes.
+
+use super::{Device, Refused};
+use crate::vhost_user::control::Control;
+use crate::vhost_user::{features, rarp};
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
+
+/// Bytes of the configuration: a frontend may ask for all of it.
+pub(super) const CONFIG_LEN: usize = 64;
+/// `status`: the link is up; the guest is to announce itself.
+const LINK_UP: u16 = 1;
+const ANNOUNCE: u16 = 2;
+/// `speed`: unknown. `duplex`: unknown, and full (5.1.4.1 says both 0 and 1 of full; Linux takes 1).
+const SPEED_UNKNOWN: u32 = u32::MAX;
+const DUPLEX_UNKNOWN: u8 = u8::MAX;
+const DUPLEX_FULL: u8 = 1;
+
+impl Device {
+    /// Whether the frontend has read a configuration that has changed since. The change counts as reported from then
+    /// on. A guest that has announced itself knows that its status has changed.
+    pub fn is_config_news(&mut self) -> bool {
+        let status = self.link_status();
+        let Some(reported) = self.status_reported.replace(status) else {
+            self.status_reported = None;
+            return false;
+        };
+        (reported ^ status) & LINK_UP != 0 || status & !reported & ANNOUNCE != 0
+    }
+
+    fn link_status(&self) -> u16 {
+        let is_asked = self.control.as_ref().is_some_and(Control::is_asked_to_announce);
+        (if self.link.is_up() { LINK_UP } else { 0 }) | if is_asked { ANNOUNCE } else { 0 }
+    }
+
+    pub(super) fn net_config(&mut self) -> [u8; CONFIG_LEN] {
+        let status = self.link_status();
+        self.status_reported = Some(status);
+        let taken = self.control.as_ref().and_then(Control::mac);
+        let speed = self.config.speed_mbps.filter(|_| self.control.is_some());
+        let mut bytes = [0; CONFIG_LEN];
+        bytes[0..6].copy_from_slice(&taken.or(self.config.mac).unwrap_or_default());
+        bytes[6..8].copy_from_slice(&status.to_le_bytes());
+        bytes[8..10].copy_from_slice(&(self.queues.len() as u16).to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.config.mtu.unwrap_or_default().to_le_bytes());
+        bytes[12..16].copy_from_slice(&speed.unwrap_or(SPEED_UNKNOWN).to_le_bytes());
+        bytes[16] = if speed.is_some() { DUPLEX_FULL } else { DUPLEX_UNKNOWN };
+        bytes
+    }
+
+    /// `SEND_RARP`: the guest is here now. A guest that agreed to tell it itself (`GUEST_ANNOUNCE`) is asked to, if the port
+    /// serves its control queue and has a way to; otherwise its frontend asks it, and there is nothing to do here.
+    pub fn send_rarp(&mut self, payload: u64) -> Result<(), Refused> {
+        if !self.speaks(VhostUserProtocolFeatures::RARP) {
+            return Err(Refused::NotNegotiated("RARP"));
+        }
+        // The first six bytes, as they lie in the message.
+        let bytes = payload.to_ne_bytes();
+        let mac = std::array::from_fn(|nth| bytes[nth]);
+        if !rarp::is_station(mac) {
+            return Err(Refused::Address(mac));
+        }
+        let has_channel = self.speaks(VhostUserProtocolFeatures::BACKEND_REQ);
+        match &mut self.control {
+            _ if self.features & features::GUEST_ANNOUNCE == 0 => {}
+            None => return Ok(()),
+            Some(control) if has_channel && self.status_reported.is_some() => {
+                control.ask_to_announce();
+                return Ok(());
+            }
+            Some(_) => {}
+        }
+        self.run(1, move |state, _| state.announce(Some(rarp::frame(mac))))
+    }
+}

@@ -1,0 +1,220 @@
+//! Which frames a guest wants to receive: the modes, addresses and VLANs that it sets by its control queue (virtio 1.3,
+//! 5.1.6.5.1 to .3).
+//!
+//! A filter takes frames away and never brings any: what the port's own rules keep from the guest does not come, however
+//! promiscuous it is.
+
+use offramp_virtio::control::{MacAddress, ReceiveModes};
+
+/// Bytes of an Ethernet header.
+const HEADER_LEN: usize = 14;
+/// Where the type of an 802.1Q tag lies, and what it is.
+const TYPE_AT: usize = 12;
+const TAG: [u8; 2] = [0x81, 0x00];
+/// The bits of a tag that are the VLAN's number (IEEE 802.1Q 9.6), and how many numbers there are.
+const VID_MASK: u16 = 0x0fff;
+const VIDS: usize = 4096;
+const BROADCAST: MacAddress = [0xff; 6];
+/// The bit of the first octet that marks a group address (IEEE 802 8.2).
+const GROUP_BIT: u8 = 1;
+
+/// VLANs whose tagged frames pass.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct VlanTable(Box<[u64; VIDS / 64]>);
+
+impl Default for VlanTable {
+    fn default() -> Self {
+        Self(Box::new([0; VIDS / 64]))
+    }
+}
+
+impl std::fmt::Debug for VlanTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.vids()).finish()
+    }
+}
+
+impl VlanTable {
+    /// Whether the table changes in which VLANs pass; `None`: there is no such VLAN.
+    pub fn set(&mut self, vid: u16, passes: bool) -> Option<()> {
+        let word = self.0.get_mut(usize::from(vid / 64))?;
+        let bit = 1 << (vid % 64);
+        *word = if passes { *word | bit } else { *word & !bit };
+        Some(())
+    }
+
+    #[inline]
+    fn has(&self, vid: u16) -> bool {
+        self.0[usize::from(vid / 64)] >> (vid % 64) & 1 != 0
+    }
+
+    /// The VLANs that pass.
+    pub fn vids(&self) -> impl Iterator<Item = u16> {
+        (0..VIDS as u16).filter(|vid| self.has(*vid))
+    }
+}
+
+/// What a guest wants to receive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Filter {
+    /// The modes that are on; `None`: the guest has said nothing of modes and addresses, and receives from all of them. A
+    /// driver may negotiate `CTRL_RX` and never use it.
+    pub modes: Option<ReceiveModes>,
+    /// The guest's own address, if the port knows it. If not, unicast frames are not filtered.
+    pub own: Option<MacAddress>,
+    /// Further addresses, sorted: unicast ones, then group addresses. Those of the wrong kind are left out.
+    addresses: [Vec<MacAddress>; 2],
+    /// The VLANs whose tagged frames pass; `None`: all.
+    pub vlans: Option<VlanTable>,
+}
+
+impl Filter {
+    /// One that takes frames to every address.
+    pub fn new(own: Option<MacAddress>, vlans: Option<VlanTable>) -> Self {
+        Self { own, vlans, ..Self::default() }
+    }
+
+    /// Replaces the tables of addresses.
+    pub fn set_addresses(&mut self, unicast: &[MacAddress], multicast: &[MacAddress]) {
+        let sorted = |table: &[MacAddress], is_wanted: fn(&MacAddress) -> bool| {
+            let mut kept: Vec<_> = table.iter().copied().filter(is_wanted).collect();
+            kept.sort_unstable();
+            kept.dedup();
+            kept
+        };
+        self.addresses = [sorted(unicast, |mac| !is_group(mac)), sorted(multicast, is_group)];
+    }
+
+    /// How many further addresses there are: unicast ones, and group addresses.
+    pub fn address_counts(&self) -> [usize; 2] {
+        self.addresses.each_ref().map(Vec::len)
+    }
+
+    /// Whether it takes every frame.
+    pub fn is_open(&self) -> bool {
+        self.modes.is_some_and(|modes| modes.contains(ReceiveModes::PROMISC))
+            || (self.modes.is_none() && self.vlans.is_none())
+    }
+
+    /// Whether the guest wants a frame. A promiscuous one wants all.
+    #[inline]
+    pub fn accepts(&self, frame: &[u8]) -> bool {
+        let Some(header) = frame.first_chunk::<HEADER_LEN>() else { return true };
+        let modes = self.modes.unwrap_or_default();
+        if modes.contains(ReceiveModes::PROMISC) {
+            return true;
+        }
+        if let Some(vlans) = &self.vlans
+            && header[TYPE_AT..] == TAG
+            && let Some(&[high, low]) = frame[HEADER_LEN..].first_chunk()
+            && !vlans.has(u16::from_be_bytes([high, low]) & VID_MASK)
+        {
+            return false;
+        }
+        let [destination @ .., _, _, _, _, _, _, _, _] = header;
+        self.modes.is_none()
+            || if is_group(destination) {
+                self.accepts_group(modes, destination)
+            } else {
+                self.accepts_unicast(modes, destination)
+            }
+    }
+
+    /// What keeps frames away wins over what lets more in.
+    #[inline]
+    fn accepts_unicast(&self, modes: ReceiveModes, destination: &MacAddress) -> bool {
+        !modes.contains(ReceiveModes::NOUNI)
+            && (self.own.is_none_or(|own| own == *destination)
+                || modes.contains(ReceiveModes::ALLUNI)
+                || self.addresses[0].binary_search(destination).is_ok())
+    }
+
+    #[inline]
+    fn accepts_group(&self, modes: ReceiveModes, destination: &MacAddress) -> bool {
+        if *destination == BROADCAST {
+            return !modes.contains(ReceiveModes::NOBCAST);
+        }
+        !modes.contains(ReceiveModes::NOMULTI)
+            && (modes.contains(ReceiveModes::ALLMULTI) || self.addresses[1].binary_search(destination).is_ok())
+    }
+}
+
+fn is_group(mac: &MacAddress) -> bool {
+    mac[0] & GROUP_BIT != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The specification's sentences, one by one.
+    fn oracle(filter: &Filter, tables: &[Vec<MacAddress>; 2], frame: &[u8]) -> bool {
+        let on = |mode| filter.modes.is_some_and(|modes| modes.contains(mode));
+        let destination: MacAddress = frame[..6].try_into().unwrap();
+        if on(ReceiveModes::PROMISC) {
+            return true;
+        }
+        if frame[12..14] == [0x81, 0] {
+            let vid = usize::from(frame[14] & 15) << 8 | usize::from(frame[15]);
+            if filter.vlans.as_ref().is_some_and(|vlans| !vlans.vids().any(|known| usize::from(known) == vid)) {
+                return false;
+            }
+        }
+        if filter.modes.is_none() {
+            return true;
+        }
+        if destination == [0xff; 6] {
+            return !on(ReceiveModes::NOBCAST);
+        }
+        if destination[0] % 2 == 1 {
+            return !on(ReceiveModes::NOMULTI) && (on(ReceiveModes::ALLMULTI) || tables[1].contains(&destination));
+        }
+        let is_own = filter.own.is_none() || filter.own == Some(destination);
+        !on(ReceiveModes::NOUNI) && (on(ReceiveModes::ALLUNI) || is_own || tables[0].contains(&destination))
+    }
+
+    /// Few addresses, so that they meet.
+    fn mac() -> impl Strategy<Value = MacAddress> {
+        prop_oneof![
+            (0u8..4, 0u8..6).prop_map(|(first, last)| [first, 0, 0, 0, 0, last]),
+            Just(BROADCAST),
+            any::<MacAddress>(),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_frame_passes_as_the_specification_says(
+            modes in proptest::option::of((0..=ReceiveModes::all().bits()).prop_map(ReceiveModes::from_bits_truncate)),
+            own in proptest::option::of(mac()),
+            unicast in prop::collection::vec(mac(), 0..12),
+            multicast in prop::collection::vec(mac(), 0..12),
+            vlans in proptest::option::of(prop::collection::vec((0u16..12, any::<bool>()), 0..12)),
+            destination in mac(),
+            tag in proptest::option::of((0u16..12, 0u16..16)),
+        ) {
+            let mut filter = Filter { modes, own, ..Filter::default() };
+            filter.set_addresses(&unicast, &multicast);
+            filter.vlans = vlans.map(|changes| {
+                let mut table = VlanTable::default();
+                changes.iter().for_each(|(vid, passes)| table.set(*vid, *passes).unwrap());
+                table
+            });
+            let tag = tag.map_or(vec![], |(vid, priority)| [&TAG[..], &(priority << 12 | vid).to_be_bytes()].concat());
+            let frame = [&destination[..], &[2, 0, 0, 0, 0, 9], &tag, &[0x08, 0x00], &[0; 40]].concat();
+            prop_assert_eq!(filter.accepts(&frame), oracle(&filter, &[unicast, multicast], &frame));
+            if filter.is_open() {
+                prop_assert!(filter.accepts(&frame));
+            }
+        }
+    }
+
+    #[test]
+    fn there_is_no_vlan_past_the_last() {
+        let mut table = VlanTable::default();
+        assert_eq!((table.set(4095, true), table.set(4096, true)), (Some(()), None));
+        assert_eq!(table.vids().collect::<Vec<_>>(), [4095]);
+        assert_eq!((table.set(4095, false), table.vids().count()), (Some(()), 0));
+    }
+}

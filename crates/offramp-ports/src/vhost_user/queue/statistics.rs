@@ -1,0 +1,123 @@
+//! What a guest's driver may ask of its queues (`VIRTIO_NET_F_DEVICE_STATS`). Only a guest that negotiated that pays for the
+//! counting.
+
+use offramp_adapter::port::PortError;
+use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_virtio::control::statistics::StatisticsTypes;
+
+/// Where the length of a TCP header lies in it, and bytes of a UDP header.
+const TCP_DATA_OFFSET: usize = 12;
+const UDP_HEADER_LEN: u64 = 8;
+
+/// Frames and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, packets: u64, bytes: u64) {
+        self.packets = self.packets.wrapping_add(packets);
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+}
+
+/// What a queue pair has received and sent since its driver was reset.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Statistics {
+    received: Amount,
+    rx_drops: u64,
+    rx_overruns: u64,
+    /// Verified, partial, none, wrong.
+    rx_checksums: [u64; 4],
+    rx_gso: Amount,
+    rx_coalesced: Amount,
+    sent: Amount,
+    tx_malformed: u64,
+    /// None, to be computed.
+    tx_checksums: [u64; 2],
+    tx_gso: Amount,
+    tx_segments: Amount,
+    tx_unsegmented: Amount,
+}
+
+impl Statistics {
+    /// Counts a frame of `len` bytes for the guest.
+    pub(super) fn received(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
+        if let Err(error) = outcome {
+            self.rx_drops += 1;
+            self.rx_overruns += u64::from(error == PortError::Full);
+            return;
+        }
+        let len = len as u64;
+        self.received.add(1, len);
+        let nth = match meta.checksum {
+            ChecksumState::Good => 0,
+            ChecksumState::Partial(_) => 1,
+            ChecksumState::Unknown => 2,
+            ChecksumState::Bad => 3,
+        };
+        self.rx_checksums[nth] += 1;
+        if meta.segmentation.is_some() {
+            let segments = u64::from(meta.segments);
+            self.rx_gso.add(1, len);
+            // Each had headers of its own.
+            self.rx_coalesced.add(segments, len + segments.saturating_sub(1) * u64::from(meta.header_len));
+        }
+    }
+
+    /// Counts a frame that the guest sends.
+    pub(super) fn sent(&mut self, meta: &TxMeta, frame: &[u8]) {
+        let len = frame.len() as u64;
+        self.sent.add(1, len);
+        self.tx_checksums[usize::from(meta.checksum.is_some())] += 1;
+        let Some(segmentation) = meta.segmentation else { return };
+        self.tx_gso.add(1, len);
+        let headers = headers_len(meta, segmentation, frame).min(len);
+        let segments = (len - headers).div_ceil(u64::from(segmentation.size)).max(1);
+        if segments == 1 {
+            self.tx_unsegmented.add(1, len);
+        }
+        self.tx_segments.add(segments, len + (segments - 1) * headers);
+    }
+
+    /// Counts a chain that carries no frame, or a request that is none.
+    pub(super) fn malformed(&mut self) {
+        self.tx_malformed += 1;
+    }
+
+    /// The counters of one kind, in the order of the specification. `notified` is how often the guest was notified of this
+    /// ring. How often it has kicked is not known: kicks that come together are one.
+    pub(super) fn counters(&self, kind: StatisticsTypes, notified: u64) -> Vec<u64> {
+        let pairs = |amounts: &[Amount]| amounts.iter().flat_map(|amount| [amount.packets, amount.bytes]).collect();
+        match kind {
+            StatisticsTypes::RX_BASIC => {
+                vec![0, self.received.packets, self.received.bytes, notified, self.rx_drops, self.rx_overruns]
+            }
+            StatisticsTypes::RX_CSUM => self.rx_checksums.to_vec(),
+            StatisticsTypes::RX_GSO => pairs(&[self.rx_gso, self.rx_coalesced]),
+            StatisticsTypes::TX_BASIC => {
+                vec![0, self.sent.packets, self.sent.bytes, notified, self.tx_malformed, self.tx_malformed]
+            }
+            StatisticsTypes::TX_CSUM => self.tx_checksums.to_vec(),
+            StatisticsTypes::TX_GSO => pairs(&[self.tx_gso, self.tx_segments, self.tx_unsegmented]),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Bytes of the headers that each segment of a super-frame has, as the checksum that is asked for says where the transport's
+/// begins.
+fn headers_len(meta: &TxMeta, segmentation: Segmentation, frame: &[u8]) -> u64 {
+    let Some(start) = meta.checksum.map(|partial| usize::from(partial.start)) else { return 0 };
+    let of_transport = match segmentation.kind {
+        SegmentationKind::Tcp4 | SegmentationKind::Tcp6 => {
+            frame.get(start + TCP_DATA_OFFSET).map_or(0, |words| u64::from(words >> 4) * 4)
+        }
+        SegmentationKind::Udp => UDP_HEADER_LEN,
+        // Fragments have the IP header alone, and the datagram is cut with its UDP header.
+        SegmentationKind::UdpFragments => 0,
+    };
+    start as u64 + of_transport
+}

@@ -1,0 +1,155 @@
+//! Statistics that a driver asks for (virtio 1.4, 5.1.6.5.8; V83 to V86).
+
+use super::{ERR, MSS, OK, SEGMENTS, command, rig, segments_of, status, super_frame};
+use crate::vhost_common::{Case, PATIENCE, carry, frame, rng, wait_until};
+use offramp_testkit::{Guest, GuestBuilder, VnetHeader, features};
+
+const QUERY: [u8; 2] = [8, 0];
+const GET: [u8; 2] = [8, 1];
+/// Types, as bits and as they stand in a reply.
+const CVQ: u64 = 1 << 32;
+const RX_BASIC: u64 = 1;
+const RX_CSUM: u64 = 2;
+const RX_GSO: u64 = 4;
+const RX_SPEED: u64 = 8;
+const TX_BASIC: u64 = 1 << 16;
+const TX_CSUM: u64 = 1 << 17;
+const TX_GSO: u64 = 1 << 18;
+const OFFLOADS: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
+
+fn builder(case: &Case, offloads: u64) -> GuestBuilder {
+    case.guest().features(features::DEVICE_STATS | offloads).control_queue()
+}
+
+/// An element of `virtio_net_ctrl_queue_stats`.
+fn of(vring: u16, types: u64) -> Vec<u8> {
+    [&vring.to_le_bytes()[..], &[0; 6], &types.to_le_bytes()].concat()
+}
+
+/// What the device writes of an answer with so much room after `ack`.
+fn get(guest: &mut Guest, elements: &[Vec<u8>], room: usize) -> Vec<u8> {
+    let answer = guest.control().command(&[&GET, &elements.concat()], &[1, room]).expect("an answer");
+    assert_eq!(answer[0], OK, "{elements:?}");
+    answer[1..].to_vec()
+}
+
+/// The counters of each reply, whose headers must be right.
+fn replies(bytes: &[u8]) -> Vec<(u8, u16, Vec<u64>)> {
+    let mut rest = bytes;
+    let mut replies = Vec::new();
+    while let [kind, 0, low, high, 0, 0, size, 0, ..] = *rest {
+        let (reply, later) = rest.split_at(size.into());
+        let (counters, []) = reply[8..].as_chunks() else { panic!("half a counter") };
+        let counters = counters.iter().map(|counter| u64::from_le_bytes(*counter)).collect();
+        replies.push((kind, u16::from_le_bytes([low, high]), counters));
+        rest = later;
+    }
+    assert!(rest.is_empty(), "{rest:?}");
+    replies
+}
+
+#[test]
+fn v83_the_types_that_there_are_follow_from_what_was_negotiated() {
+    let rig = rig(1);
+    for case in Case::rings() {
+        for (offloads, expected) in [
+            (0, CVQ | RX_BASIC | TX_BASIC),
+            (features::CSUM | features::GUEST_CSUM, CVQ | RX_BASIC | RX_CSUM | TX_BASIC | TX_CSUM),
+            (OFFLOADS, CVQ | RX_BASIC | RX_CSUM | RX_GSO | TX_BASIC | TX_CSUM | TX_GSO),
+        ] {
+            let mut guest = rig.guest(0, &builder(&case, offloads));
+            let answer = guest.control().command(&[&QUERY], &[1, 8]);
+            assert_eq!(answer, Some([&[OK][..], &u64::to_le_bytes(expected)].concat()), "{case:?}");
+            // No room for it.
+            assert_eq!(guest.control().command(&[&QUERY], &[1, 7]), Some(vec![ERR]));
+        }
+    }
+}
+
+#[test]
+fn v84_one_bad_element_makes_the_whole_command_fail() {
+    let rig = rig(1);
+    let case = Case::rings().next().unwrap();
+    let mut guest = rig.guest(0, &builder(&case, features::CSUM));
+    let wrong = [(0, RX_CSUM), (0, TX_BASIC), (1, RX_BASIC), (1, TX_GSO), (2, RX_BASIC), (0, CVQ), (3, CVQ), (3, 0)];
+    for (vring, types) in wrong.into_iter().chain([(0, RX_SPEED), (0, 1 << 63), (u16::MAX, RX_BASIC)]) {
+        let elements = [of(0, RX_BASIC), of(vring, types)].concat();
+        let answer = guest.control().command(&[&GET, &elements], &[1, 512]);
+        assert_eq!(answer, Some(vec![ERR]), "{vring} {types:#x}");
+    }
+    assert_eq!(command(&mut guest, GET, &of(1, TX_BASIC | TX_CSUM)), OK);
+    let mut without = rig.guest(1, &case.guest().control_queue());
+    assert_eq!(command(&mut without, GET, &of(0, RX_BASIC)), ERR);
+    assert_eq!(command(&mut without, QUERY, &[]), ERR);
+}
+
+#[test]
+fn v85_v86_replies_have_their_size_type_and_queue_and_fill_only_the_room_that_there_is() {
+    let rig = rig(1);
+    for case in Case::rings() {
+        let mut guest = rig.guest(0, &builder(&case, OFFLOADS));
+        let all = [of(0, RX_BASIC | RX_CSUM | RX_GSO), of(1, TX_BASIC | TX_CSUM | TX_GSO), of(2, CVQ)];
+        let sizes = [56, 40, 40, 56, 24, 56, 24];
+        let kinds = [(0, 0), (1, 0), (2, 0), (16, 1), (17, 1), (18, 1), (32, 2)];
+        for room in 1..=sizes.iter().sum::<usize>() + 9 {
+            let fit = (1..=sizes.len()).rev().find(|count| sizes[..*count].iter().sum::<usize>() <= room).unwrap_or(0);
+            let found = replies(&get(&mut guest, &all, room));
+            assert_eq!(
+                found.iter().map(|(kind, vring, _)| (*kind, *vring)).collect::<Vec<_>>(),
+                kinds[..fit],
+                "{room}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_guest_sends_and_receives_is_counted_for_it() {
+    for case in Case::rings() {
+        let rig = rig(1);
+        let mut a = rig.guest(0, &builder(&case, OFFLOADS));
+        let mut b = rig.guest(1, &builder(&case, OFFLOADS));
+        let mut rng = rng();
+        // No buffer yet: two are dropped for that.
+        for _ in 0..2 {
+            a.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng, 100)]);
+        }
+        wait_until("two drops", || rig.received(1, |count| count.lost(offramp_adapter::stats::Loss::Drop)) == 2);
+        b.rx(0).fill(64, 2048);
+        for _ in 0..3 {
+            carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
+        }
+        let (header, bytes) = super_frame();
+        a.tx(0).send(&header, &[&bytes]);
+        let (mut segments, mut packets, mut received, mut gso) = (0, 3, 300, [0; 4]);
+        let mut checksums = [0, 0, 3, 0];
+        while segments < SEGMENTS {
+            let got = b.rx(0).recv(PATIENCE);
+            let (count, len) = (segments_of(&got) as u64, got.frame.len() as u64);
+            (segments, packets, received) = (segments + count as usize, packets + 1, received + len);
+            checksums[usize::from(got.vnet().flags == 1)] += 1;
+            if count > 1 {
+                let headers = u64::from(got.vnet().hdr_len);
+                let of_frame = [1, len, count, len + (count - 1) * headers];
+                gso.iter_mut().zip(of_frame).for_each(|(sum, of_one)| *sum += of_one);
+            }
+        }
+        // A chain that carries no frame.
+        a.tx(0).send(&VnetHeader::default(), &[]);
+        wait_until("it to be refused", || rig.refused(0, offramp_adapter::stats::Loss::BadRequest) == 1);
+        let [len, headers] = [bytes.len(), bytes.len() - SEGMENTS * usize::from(MSS)].map(|len| len as u64);
+        let on_wire = len + (SEGMENTS as u64 - 1) * headers;
+        let sent = replies(&get(&mut a, &[of(1, TX_BASIC | TX_CSUM | TX_GSO)], 136));
+        assert_eq!(sent[0].2[1..3], [6, 500 + len], "{case:?}");
+        assert_eq!((&sent[0].2[4..], &sent[1].2[..]), (&[1, 1][..], &[5, 1][..]), "{case:?}");
+        assert_eq!(sent[2].2, [1, len, SEGMENTS as u64, on_wire, 0, 0], "{case:?}");
+        let got = replies(&get(&mut b, &[of(0, RX_BASIC | RX_CSUM | RX_GSO)], 136));
+        assert_eq!((&got[0].2[1..3], &got[0].2[4..]), (&[packets, received][..], &[2, 2][..]), "{case:?}");
+        assert_eq!((got[1].2.clone(), got[2].2.clone()), (checksums.to_vec(), gso.to_vec()), "{case:?}");
+        // Of commands: this one is the second, and succeeds; a wrong one is no success.
+        assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![2, 2])]);
+        assert_eq!(command(&mut b, [8, 9], &[]), ERR);
+        assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![4, 3])]);
+        assert_eq!(status(&rig, 1).refused, 1);
+    }
+}
