@@ -10,7 +10,7 @@
 //! of tables, which leave room in the first-level cache, and two look-ups per byte.
 
 use crate::frame::Frame;
-use crate::layout::{Network, Transport};
+use crate::layout::{FrameLayout, LengthFrom, Network, Transport};
 
 /// Bytes of a Toeplitz key.
 pub const KEY_LEN: usize = 40;
@@ -50,7 +50,7 @@ const NIBBLES: usize = HASH_INPUT_LEN_MAX * 2;
 const NIBBLE_VALUES: usize = 16;
 
 /// The Toeplitz hash with one key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toeplitz {
     /// Per half-byte of the input and its value: the exclusive or of the key's windows.
     tables: Box<[[u32; NIBBLE_VALUES]; NIBBLES]>,
@@ -119,6 +119,54 @@ impl Toeplitz {
             .iter()
             .zip(&pairs[at..])
             .fold(0, |hash, (byte, [high, low])| hash ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 15)])
+    }
+}
+
+bitflags::bitflags! {
+    /// Kinds of packets that are hashed (virtio 1.3, 5.1.6.4.3.1). IPv6 extension headers are walked over: what a home address
+    /// or a routing header says is none of a hash here.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct HashTypes: u32 {
+        /// IPv4, by its addresses.
+        const IPV4 = 1 << 0;
+        /// TCP over IPv4, by addresses and ports.
+        const TCPV4 = 1 << 1;
+        /// UDP over IPv4, by addresses and ports.
+        const UDPV4 = 1 << 2;
+        /// IPv6, by its addresses.
+        const IPV6 = 1 << 3;
+        /// TCP over IPv6, by addresses and ports.
+        const TCPV6 = 1 << 4;
+        /// UDP over IPv6, by addresses and ports.
+        const UDPV6 = 1 << 5;
+    }
+}
+
+impl Toeplitz {
+    /// The hash of a frame as it is given to a host, as far as its kind is hashed, and the kind: with ports where these are
+    /// hashed, else by addresses. Fragments have no ports. It parses the frame, which nothing else does where a host wants
+    /// its own hash: what was coalesced or segmented has another layout than what came.
+    pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> Option<(u32, HashTypes)> {
+        let mut layout = FrameLayout::NOTHING;
+        let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::Ip };
+        layout.parse_into(bytes, length_from).ok()?;
+        let (by_addresses, with_ports) = match (layout.network, layout.transport) {
+            (Network::Ipv4, Transport::Tcp) => (HashTypes::IPV4, HashTypes::TCPV4),
+            (Network::Ipv4, Transport::Udp) => (HashTypes::IPV4, HashTypes::UDPV4),
+            (Network::Ipv6, Transport::Tcp) => (HashTypes::IPV6, HashTypes::TCPV6),
+            (Network::Ipv6, Transport::Udp) => (HashTypes::IPV6, HashTypes::UDPV6),
+            (Network::Ipv4, Transport::Opaque) => (HashTypes::IPV4, HashTypes::empty()),
+            (Network::Ipv6, Transport::Opaque) => (HashTypes::IPV6, HashTypes::empty()),
+            (Network::Opaque, _) => return None,
+        };
+        let addresses = layout.addresses(bytes);
+        let of_addresses = self.hash(addresses);
+        if types.intersects(with_ports) {
+            let ports = bytes[layout.transport_start..].first_chunk::<4>()?;
+            Some((of_addresses ^ self.hash_from(addresses.len(), ports), with_ports))
+        } else {
+            types.intersects(by_addresses).then_some((of_addresses, by_addresses))
+        }
     }
 }
 
@@ -314,6 +362,49 @@ mod tests {
             assert_eq!(toeplitz.hash_frame(&frame), Some(toeplitz.hash(&input)));
             assert_eq!(toeplitz.hash(&input), oracle(&MICROSOFT_KEY, &input));
         }
+    }
+
+    /// The rule of virtio 1.3, 5.1.6.4.3.2, spelled out.
+    fn slow(bytes: &[u8], types: HashTypes) -> Option<(u32, HashTypes)> {
+        let is_v6 = bytes[12..14] == [0x86, 0xdd];
+        let (addresses, protocol, transport) =
+            if is_v6 { (&bytes[22..54], bytes[20], &bytes[54..]) } else { (&bytes[26..34], bytes[23], &bytes[34..]) };
+        let is_fragment = !is_v6 && u16::from_be_bytes([bytes[20], bytes[21]]) & 0x3fff != 0;
+        let (ip, tcp, udp) = if is_v6 {
+            (HashTypes::IPV6, HashTypes::TCPV6, HashTypes::UDPV6)
+        } else {
+            (HashTypes::IPV4, HashTypes::TCPV4, HashTypes::UDPV4)
+        };
+        for (kind, number) in [(tcp, 6), (udp, 17)] {
+            if types.contains(kind) && protocol == number && !is_fragment {
+                return Some((oracle(&MICROSOFT_KEY, &[addresses, &transport[..4]].concat()), kind));
+            }
+        }
+        types.contains(ip).then(|| (oracle(&MICROSOFT_KEY, addresses), ip))
+    }
+
+    #[test]
+    fn a_frame_is_hashed_by_the_first_of_its_kinds_that_is_enabled() {
+        let mut ipv6 = [&[0; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64], &[7; 32]].concat();
+        ipv6.extend([9, 8, 7, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+        let frames =
+            [ipv4_frame(6, 0), ipv4_frame(17, 0), ipv4_frame(1, 0), ipv4_frame(6, 0x2000), ipv4_frame(17, 9), ipv6];
+        for bits in 0..=HashTypes::all().bits() {
+            let types = HashTypes::from_bits_retain(bits);
+            for frame in &frames {
+                assert_eq!(Toeplitz::default().hash_of_types(frame, false, types), slow(frame, types), "{types:?}");
+            }
+        }
+        let mut arp = ipv4_frame(6, 0);
+        arp[13] = 0x06;
+        assert_eq!(Toeplitz::default().hash_of_types(&arp, false, HashTypes::all()), None);
+        // A super-frame's length is a template.
+        let mut long = ipv4_frame(6, 0);
+        long[16..18].copy_from_slice(&[0, 0]);
+        assert_eq!(
+            Toeplitz::default().hash_of_types(&long, true, HashTypes::TCPV4),
+            Some((0x51cc_c178, HashTypes::TCPV4))
+        );
     }
 
     #[test]

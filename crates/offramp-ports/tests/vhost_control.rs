@@ -5,6 +5,8 @@
 mod configuration;
 #[path = "vhost_control/filters.rs"]
 mod filters;
+#[path = "vhost_control/rss.rs"]
+mod rss;
 #[path = "vhost_control/statistics.rs"]
 mod statistics;
 mod vhost_common;

@@ -72,6 +72,8 @@ pub const GUEST_USO6: u64 = 1 << 55;
 pub const HOST_USO: u64 = 1 << 56;
 /// The device tells the hash of every frame (virtio 1.3, 5.1.3).
 pub const HASH_REPORT: u64 = 1 << 57;
+/// The driver says to which queue a received flow goes.
+pub const RSS: u64 = 1 << 60;
 /// The device tells the speed of its link.
 pub const SPEED_DUPLEX: u64 = 1 << 63;
 /// `hdr_len` of what the device segments is exact (virtio 1.3, 5.1.3).

@@ -9,12 +9,13 @@ use statistics::StatisticsOf;
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, VIRTIO_NET_CTRL_GUEST_OFFLOADS,
     VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET, VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_ADDR_SET,
-    VIRTIO_NET_CTRL_MAC_TABLE_SET, VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, VIRTIO_NET_CTRL_NOTF_COAL,
-    VIRTIO_NET_CTRL_NOTF_COAL_RX_SET, VIRTIO_NET_CTRL_NOTF_COAL_TX_SET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET,
-    VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET, VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_ALLMULTI, VIRTIO_NET_CTRL_RX_ALLUNI,
-    VIRTIO_NET_CTRL_RX_NOBCAST, VIRTIO_NET_CTRL_RX_NOMULTI, VIRTIO_NET_CTRL_RX_NOUNI, VIRTIO_NET_CTRL_RX_PROMISC,
-    VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET, VIRTIO_NET_CTRL_STATS_QUERY, VIRTIO_NET_CTRL_VLAN,
-    VIRTIO_NET_CTRL_VLAN_ADD, VIRTIO_NET_CTRL_VLAN_DEL, VIRTIO_NET_ERR, VIRTIO_NET_OK,
+    VIRTIO_NET_CTRL_MAC_TABLE_SET, VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_RSS_CONFIG, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET,
+    VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_RX_SET, VIRTIO_NET_CTRL_NOTF_COAL_TX_SET,
+    VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET, VIRTIO_NET_CTRL_RX,
+    VIRTIO_NET_CTRL_RX_ALLMULTI, VIRTIO_NET_CTRL_RX_ALLUNI, VIRTIO_NET_CTRL_RX_NOBCAST, VIRTIO_NET_CTRL_RX_NOMULTI,
+    VIRTIO_NET_CTRL_RX_NOUNI, VIRTIO_NET_CTRL_RX_PROMISC, VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET,
+    VIRTIO_NET_CTRL_STATS_QUERY, VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_ADD, VIRTIO_NET_CTRL_VLAN_DEL,
+    VIRTIO_NET_ERR, VIRTIO_NET_OK,
 };
 
 /// `ack` of an answer: done.
@@ -61,6 +62,28 @@ impl ReceiveModes {
     pub const EXTRA: Self = Self::ALLUNI.union(Self::NOMULTI).union(Self::NOUNI).union(Self::NOBCAST);
 }
 
+/// How received frames are hashed (virtio 1.3, 5.1.6.5.6.4).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HashConfig {
+    /// Kinds of packets, as bits.
+    pub types: u32,
+    /// The key.
+    pub key: Vec<u8>,
+}
+
+/// How received flows are spread (virtio 1.3, 5.1.6.5.7).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RssConfig {
+    /// How they are hashed.
+    pub hash: HashConfig,
+    /// The queue pair of what is not hashed.
+    pub unclassified: u16,
+    /// The queue pair of each value of a hash's low bits.
+    pub table: Vec<u16>,
+    /// Queue pairs on which it transmits.
+    pub max_tx_vq: u16,
+}
+
 /// What a driver wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -81,6 +104,8 @@ pub enum Command {
     Announced,
     /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`: it uses that many queue pairs.
     QueuePairs(u16),
+    /// `VIRTIO_NET_CTRL_MQ_RSS_CONFIG`: how it wants received flows to be spread over its queues.
+    Rss(RssConfig),
     /// `VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET`: it takes those offloads on receive, as feature bits.
     GuestOffloads(u64),
     /// `VIRTIO_NET_CTRL_NOTF_COAL_TX_SET`: for all transmit queues.
@@ -119,6 +144,16 @@ impl Command {
             (VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_DEL) => Self::Vlan(u16_at(0)?, false),
             (VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK) => Self::Announced,
             (VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET) => Self::QueuePairs(u16_at(0)?),
+            (VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_RSS_CONFIG) => {
+                let end_of_table = 8 + 2 * (usize::from(u16_at(4)?) + 1);
+                let table = fields.get(8..end_of_table)?.as_chunks().0;
+                Self::Rss(RssConfig {
+                    hash: HashConfig { types: u32_at(0)?, key: hash_key(fields.get(end_of_table + 2..)?)? },
+                    unclassified: u16_at(6)?,
+                    table: table.iter().map(|entry| u16::from_le_bytes(*entry)).collect(),
+                    max_tx_vq: u16_at(end_of_table)?,
+                })
+            }
             (VIRTIO_NET_CTRL_GUEST_OFFLOADS, VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET) => {
                 Self::GuestOffloads(u64::from(u32_at(4)?) << 32 | u64::from(u32_at(0)?))
             }
@@ -134,6 +169,12 @@ impl Command {
             _ => return None,
         })
     }
+}
+
+/// The length of a key in a byte, then the key.
+fn hash_key(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (len, key) = bytes.split_first()?;
+    Some(key.get(..usize::from(*len))?.to_vec())
 }
 
 /// `virtio_net_ctrl_mac`: the number of addresses, then those; and what comes after them.
@@ -176,6 +217,15 @@ mod tests {
             (vec![2, 0, 5, 0], Command::Vlan(5, true)),
             (vec![2, 1, 0xff, 0x0f], Command::Vlan(4095, false)),
             (vec![3, 0], Command::Announced),
+            (
+                [&[4, 1, 0x3f, 0, 0, 0, 1, 0, 2, 0, 0, 0, 1, 0, 3, 0, 2, 0xaa, 0xbb][..], &[0]].concat(),
+                Command::Rss(RssConfig {
+                    hash: HashConfig { types: 0x3f, key: vec![0xaa, 0xbb] },
+                    unclassified: 2,
+                    table: vec![0, 1],
+                    max_tx_vq: 3,
+                }),
+            ),
             (vec![4, 0, 2, 0], Command::QueuePairs(2)),
             (vec![5, 0, 0x82, 1, 0, 0, 0, 0, 0xc0, 0], Command::GuestOffloads(0x00c0_0000_0000_0182)),
             ([&[6, 0][..], &fields].concat(), Command::CoalesceTransmit(coalescing)),

@@ -6,11 +6,12 @@
 use super::VhostUserConfig;
 use super::features::{
     self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, DEVICE_STATS, GUEST_ANNOUNCE, LOG_ALL,
-    MQ, NOTF_COAL, VQ_NOTF_COAL,
+    MQ, NOTF_COAL, RSS, VQ_NOTF_COAL,
 };
 use super::filter::{Filter, VlanTable};
 use super::queue::{QueueState, Side};
 use super::rarp::is_station;
+use super::rss::Rss;
 use offramp_adapter::moderation::Coalescing;
 use offramp_offload::caps::Offloads;
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes};
@@ -29,6 +30,8 @@ pub struct ControlStatus {
     pub coalescing: Vec<Option<Coalescing>>,
     /// What it receives.
     pub filter: FilterStatus,
+    /// It says on which pair it receives each flow.
+    pub spreads_flows: bool,
     /// Commands that were refused.
     pub refused: u64,
 }
@@ -49,7 +52,7 @@ pub struct FilterStatus {
 }
 
 /// What a command comes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Planned {
     /// The answer has these bytes after `ack`.
     Answer(Vec<u8>),
@@ -60,7 +63,7 @@ pub(super) enum Planned {
 }
 
 /// What a guest sets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     queue_pairs: u16,
     guest_offloads: u64,
@@ -68,6 +71,7 @@ pub(super) struct Settings {
     /// The last wishes for all rings of a direction, which a queue has that is enabled again (V75, V76).
     of_all: [Option<Coalescing>; 2],
     filter: Arc<Filter>,
+    rss: Option<Arc<Rss>>,
     /// The address that the guest has taken.
     mac: Option<MacAddress>,
     /// The guest is to announce itself, and has not said yet that it did.
@@ -75,7 +79,7 @@ pub(super) struct Settings {
 }
 
 /// What a ring of data has of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct RingSettings {
     /// The guest uses the ring's pair.
     pub is_in_use: bool,
@@ -85,6 +89,8 @@ pub(super) struct RingSettings {
     pub wish: Option<Coalescing>,
     /// What it wants to receive; `None`: everything.
     pub filter: Option<Arc<Filter>>,
+    /// How it wants its flows to be spread; `None`: the port decides.
+    pub rss: Option<Arc<Rss>>,
 }
 
 /// What the user has set of a port, and no guest can change.
@@ -125,6 +131,7 @@ impl Settings {
             coalescing: vec![None; 2 * usize::from(rules.queue_pairs_max)],
             of_all: [None; 2],
             filter: Arc::new(Filter::new(rules.mac, vlans)),
+            rss: None,
             mac: None,
             is_asked_to_announce: false,
         }
@@ -137,7 +144,9 @@ impl Settings {
     }
 
     /// With other queue pairs in use. A queue that is used again has the last wish for all of its direction (V75, V76).
+    /// The port spreads its flows again.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
+        self.rss = None;
         self.queue_pairs = pairs;
         for (vring, wish) in self.coalescing.iter_mut().enumerate().skip(2 * usize::from(pairs)) {
             *wish = self.of_all[vring % 2];
@@ -190,6 +199,7 @@ impl Control {
                 multicast_addresses,
                 vlans: filter.vlans.as_ref().map(|vlans| vlans.vids().collect()),
             },
+            spreads_flows: self.settings.rss.is_some(),
             refused: self.refused,
         })
     }
@@ -247,6 +257,7 @@ impl Control {
             features: self.features_in_force(settings),
             wish: settings.coalescing.get(vring).copied().flatten(),
             filter: (!settings.filter.is_open()).then(|| Arc::clone(&settings.filter)),
+            rss: settings.rss.clone(),
         }
     }
 
@@ -322,6 +333,13 @@ impl Control {
             Command::QueuePairs(pairs) => {
                 self.has(MQ).filter(|()| (1..=self.rules.queue_pairs_max).contains(pairs))?;
                 next.with_queue_pairs(*pairs)
+            }
+            // The pairs in use are those on which it transmits or receives.
+            Command::Rss(config) => {
+                self.has(RSS).filter(|()| (1..=self.rules.queue_pairs_max).contains(&config.max_tx_vq))?;
+                let rss = Rss::new(config, self.rules.queue_pairs_max)?;
+                let next = next.with_queue_pairs(config.max_tx_vq.max(rss.queue_pairs()));
+                Settings { rss: Some(Arc::new(rss)), ..next }
             }
             Command::GuestOffloads(bits) => {
                 let may_be = self.negotiated & features::guest_offload_bits();
@@ -408,8 +426,8 @@ mod tests {
     }
 
     /// Has a command in force at once; whether it makes sense.
-    fn obey(control: &mut Control, command: Command) -> bool {
-        let planned = control.plan(&command);
+    fn obey(control: &mut Control, command: &Command) -> bool {
+        let planned = control.plan(command);
         if let Some(Planned::Change(next)) = planned {
             control.settings = next;
             return true;
@@ -424,7 +442,7 @@ mod tests {
     #[test]
     fn the_last_wish_for_a_ring_wins_whichever_command_brought_it() {
         let mut control = control(ALL);
-        obey(&mut control, Command::QueuePairs(2));
+        obey(&mut control, &Command::QueuePairs(2));
         let steps = [
             (Command::CoalesceReceive(FIRST), [Some(FIRST), None, Some(FIRST)]),
             (Command::CoalesceQueue(0, SECOND), [Some(SECOND), None, Some(FIRST)]),
@@ -432,7 +450,7 @@ mod tests {
             (Command::CoalesceReceive(SECOND), [Some(SECOND), Some(FIRST), Some(SECOND)]),
         ];
         for (command, expected) in steps {
-            assert!(obey(&mut control, command));
+            assert!(obey(&mut control, &command));
             assert_eq!([0, 1, 2].map(|vring| wish(&control, vring)), expected.map(|wish| wish.map(coalescing)));
         }
     }
@@ -440,12 +458,12 @@ mod tests {
     #[test]
     fn a_queue_that_is_used_again_has_the_last_wish_for_all() {
         let mut control = control(ALL);
-        obey(&mut control, Command::QueuePairs(2));
-        obey(&mut control, Command::CoalesceReceive(FIRST));
-        obey(&mut control, Command::CoalesceQueue(2, SECOND));
-        obey(&mut control, Command::CoalesceQueue(3, SECOND));
-        obey(&mut control, Command::QueuePairs(1));
-        obey(&mut control, Command::QueuePairs(2));
+        obey(&mut control, &Command::QueuePairs(2));
+        obey(&mut control, &Command::CoalesceReceive(FIRST));
+        obey(&mut control, &Command::CoalesceQueue(2, SECOND));
+        obey(&mut control, &Command::CoalesceQueue(3, SECOND));
+        obey(&mut control, &Command::QueuePairs(1));
+        obey(&mut control, &Command::QueuePairs(2));
         assert_eq!([2, 3].map(|vring| wish(&control, vring)), [Some(coalescing(FIRST)), None]);
     }
 
@@ -499,13 +517,13 @@ mod tests {
         let of_data = |control: &Control| control.of_ring(&control.settings, 0).filter;
         let mut some = control(ALL & !CTRL_VLAN);
         assert_eq!(of_data(&some), None);
-        assert!(obey(&mut some, Command::MacAddress(OTHER)));
+        assert!(obey(&mut some, &Command::MacAddress(OTHER)));
         assert_eq!((of_data(&some), some.mac()), (None, Some(OTHER)), "an address is no filter");
-        assert!(obey(&mut some, Command::ReceiveMode(ReceiveModes::ALLMULTI, false)));
+        assert!(obey(&mut some, &Command::ReceiveMode(ReceiveModes::ALLMULTI, false)));
         let filter = of_data(&some).expect("a filter");
         let to = |mac: MacAddress| filter.accepts(&[&mac[..], &[0; 60]].concat());
         assert!(to(OTHER) && to([0xff; 6]) && !to(OWN) && !to([1, 0, 0x5e, 0, 0, 1]));
-        assert!(obey(&mut some, Command::ReceiveMode(ReceiveModes::PROMISC, true)));
+        assert!(obey(&mut some, &Command::ReceiveMode(ReceiveModes::PROMISC, true)));
         assert_eq!(of_data(&some), None);
         some.forget();
         assert_eq!((of_data(&some), some.mac()), (None, None));
@@ -523,7 +541,7 @@ mod tests {
         control.stopped(7);
         control.set_features(MQ);
         assert!(control.is_new(7), "another driver");
-        assert!(obey(&mut control, Command::QueuePairs(2)));
+        assert!(obey(&mut control, &Command::QueuePairs(2)));
         control.stopped(9);
         control.set_features(MQ | LOG_ALL);
         assert!(!control.is_new(9), "a migration began");

@@ -198,7 +198,9 @@ mod tests {
             filter.set_addresses(&unicast, &multicast);
             filter.vlans = vlans.map(|changes| {
                 let mut table = VlanTable::default();
-                changes.iter().for_each(|(vid, passes)| table.set(*vid, *passes).unwrap());
+                for (vid, passes) in changes {
+                    table.set(vid, passes).unwrap();
+                }
                 table
             });
             let tag = tag.map_or(vec![], |(vid, priority)| [&TAG[..], &(priority << 12 | vid).to_be_bytes()].concat());

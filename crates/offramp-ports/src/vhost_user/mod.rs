@@ -41,6 +41,7 @@ mod message;
 mod port;
 mod queue;
 mod rarp;
+mod rss;
 mod session;
 mod socket_file;
 
@@ -115,6 +116,8 @@ pub struct VhostUserConfig {
     pub queue_pairs: u16,
     /// The guest's Ethernet address, when it is not the frontend's to choose.
     pub mac: Option<[u8; 6]>,
+    /// All queue pairs are driven as one [`VhostPort`], so that a guest may say on which it receives a flow.
+    pub steers: bool,
     /// The addresses that the guest may take by its control queue; any when empty.
     pub mac_addresses: Vec<[u8; 6]>,
     /// The speed of the wire, which a guest whose control queue the port serves reads, in megabits per second; `None`: unknown.
@@ -148,6 +151,7 @@ impl VhostUserConfig {
             allowed_uid: None,
             queue_pairs: 1,
             mac: None,
+            steers: false,
             mac_addresses: Vec::new(),
             speed_mbps: None,
             mtu: None,

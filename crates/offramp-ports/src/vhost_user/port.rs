@@ -58,12 +58,16 @@ impl VhostPort {
     }
 
     /// The pair that a frame is delivered on.
-    fn choose(&mut self, meta: &RxMeta) -> usize {
+    fn choose(&mut self, meta: &RxMeta, frame: &[u8]) -> usize {
         let Some(steering) = &mut self.steering else { return 0 };
+        // All queues have the same wish. It changes between two batches, when the guest was shown all that came before.
+        if let Some(pair) = self.queues[0].wanted_pair(meta, frame).filter(|pair| *pair < self.queues.len()) {
+            return pair;
+        }
         let choice = steering.receive(meta.hash.map(FlowHash::from));
         if !self.queues[choice.pair].receives() && self.look_which_receive() {
             // The guest has stopped to use that pair in the middle of a batch.
-            return self.choose(meta);
+            return self.choose(meta, frame);
         }
         self.leave(choice)
     }
@@ -125,7 +129,7 @@ impl HostPort for VhostPort {
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        let pair = self.choose(meta);
+        let pair = self.choose(meta, frame);
         self.queues[pair].rx_deliver(meta, frame)
     }
 

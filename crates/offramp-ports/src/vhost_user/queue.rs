@@ -61,6 +61,11 @@ impl VhostQueue {
         self.state.receive.state.is_enabled() && self.state.receive.is_in_use
     }
 
+    /// The pair on which the guest wants a frame, if it has said so.
+    pub(super) fn wanted_pair(&self, meta: &RxMeta, frame: &[u8]) -> Option<usize> {
+        self.state.rss.as_ref().map(|rss| rss.pair(meta, frame))
+    }
+
     /// Shows the guest what it was given so far.
     pub(super) fn publish_received(&mut self) {
         self.state.publish_receive();

@@ -222,6 +222,7 @@ impl Rig {
                 mtu: config.mtu_told,
                 mac: config.mac,
                 mac_addresses: config.mac_addresses.clone(),
+                steers: config.on_switch,
                 speed_mbps: config.rate_bps.map(|rate| (rate / 1_000_000) as u32),
                 control_queue: config.control_queue,
                 memory_bytes_max: config.memory_bytes_max,

@@ -26,7 +26,7 @@ fn of(vring: u16, types: u64) -> Vec<u8> {
     [&vring.to_le_bytes()[..], &[0; 6], &types.to_le_bytes()].concat()
 }
 
-/// What the device writes of an answer with so much room after `ack`.
+/// What the device writes of an answer that has `room` bytes after `ack`.
 fn get(guest: &mut Guest, elements: &[Vec<u8>], room: usize) -> Vec<u8> {
     let answer = guest.control().command(&[&GET, &elements.concat()], &[1, room]).expect("an answer");
     assert_eq!(answer[0], OK, "{elements:?}");

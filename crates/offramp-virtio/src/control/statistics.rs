@@ -49,7 +49,7 @@ impl StatisticsTypes {
 pub struct StatisticsOf {
     /// The queue.
     pub vq_index: u16,
-    /// The kinds; bits without a name are kept.
+    /// The kinds, also bits that have no name.
     pub types: StatisticsTypes,
 }
 

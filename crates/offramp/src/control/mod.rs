@@ -327,6 +327,9 @@ pub struct ControlQueueStatus {
     /// What it wants to receive.
     #[serde(default)]
     pub filter: FilterStatus,
+    /// It says on which pair it receives each flow (RSS).
+    #[serde(default)]
+    pub spreads_flows: bool,
     /// Commands that were refused.
     pub refused: u64,
 }
@@ -713,6 +716,7 @@ mod tests {
                 guest_offloads: vec!["GUEST_CSUM".into()],
                 coalescing: vec![Some(CoalescingStatus { usecs: 50, frames: 16 }), None],
                 filter: FilterStatus { modes: Some(vec!["allmulti".into()]), ..FilterStatus::default() },
+                spreads_flows: false,
                 refused: 0,
             }),
             last_refusal: Some("x".into()),

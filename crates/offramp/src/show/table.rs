@@ -114,6 +114,7 @@ fn guests_settings(control: &ControlQueueStatus) -> String {
         parts.extend(wish.map(|wish| format!("{ring} {} {} µs or {} frames", nth / 2, wish.usecs, wish.frames)));
     }
     parts.extend(guests_filter(&control.filter));
+    parts.extend(control.spreads_flows.then(|| "RSS".to_owned()));
     let refused = Some(control.refused).filter(|refused| *refused > 0);
     parts.extend(refused.map(|refused| format!("refused {refused}")));
     format!("control queue: {}", parts.join(", "))

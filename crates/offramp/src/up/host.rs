@@ -108,6 +108,7 @@ fn guest_config(config: &PortConfig, host: &VhostUserHost, groups: &Groups) -> V
         allowed_uid: host.allowed_uid,
         queue_pairs: host.queue_pairs,
         mac: host.mac,
+        steers: !matches!(config.wire, WireConfig::Cable(_)),
         mac_addresses: config.security.mac_addresses.clone(),
         // A slower wire than a megabit per second has none that a guest can read.
         speed_mbps: config
@@ -325,6 +326,7 @@ fn guest_status(port: &VhostUser) -> HostStatus {
                 multicast_addresses: control.filter.multicast_addresses,
                 vlans: control.filter.vlans,
             },
+            spreads_flows: control.spreads_flows,
             refused: control.refused,
         }),
         last_refusal: status.last_refusal,

@@ -3,6 +3,7 @@
 
 use super::{Control, Planned};
 use crate::vhost_user::VhostUserConfig;
+use offramp_offload::meta::RxMeta;
 use offramp_virtio::control::Command;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -21,7 +22,8 @@ const CTRL_MAC_ADDR: u32 = 23;
 const DEVICE_STATS: u32 = 50;
 const VQ_NOTF_COAL: u32 = 52;
 const NOTF_COAL: u32 = 53;
-const OF_COMMANDS: [u32; 10] = [
+const RSS: u32 = 60;
+const OF_COMMANDS: [u32; 11] = [
     CTRL_GUEST_OFFLOADS,
     CTRL_RX,
     CTRL_VLAN,
@@ -32,10 +34,11 @@ const OF_COMMANDS: [u32; 10] = [
     DEVICE_STATS,
     VQ_NOTF_COAL,
     NOTF_COAL,
+    RSS,
 ];
 /// `GUEST_CSUM`, `_TSO4`, `_TSO6`, `_ECN`, `_USO4` and `_USO6`.
 const OFFLOADS: [u32; 6] = [1, 7, 8, 9, 54, 55];
-/// Commands after which a driver is reset, so that what is kept stays short.
+/// Commands after which a driver is reset, so that the list of them stays short.
 const COMMANDS_OF_A_DRIVER: usize = 100;
 
 #[derive(Default)]
@@ -63,8 +66,40 @@ impl Model {
         last.map_or(negotiated, |command| u64::from(u32_at(command, 2)) | u64::from(u32_at(command, 6)) << 32)
     }
 
+    /// Queue pairs after a command that says so.
+    fn pairs_of(command: &[u8]) -> Option<u16> {
+        match command[..2] {
+            [4, 0] => Some(u16_at(command, 2)),
+            [4, 1] => Self::rss_pairs(command),
+            _ => None,
+        }
+    }
+
     fn pairs(&self) -> u16 {
-        self.accepted.iter().rev().find(|command| command[..2] == [4, 0]).map_or(1, |command| u16_at(command, 2))
+        self.accepted.iter().rev().find_map(|command| Self::pairs_of(command)).unwrap_or(1)
+    }
+
+    /// The pair of what is not hashed, while the guest spreads its flows.
+    fn unclassified(&self) -> Option<u16> {
+        let last = self.accepted.iter().rev().find(|command| command[0] == 4)?;
+        (last[1] == 1).then(|| u16_at(last, 8))
+    }
+
+    /// Queue pairs of a configuration of RSS; `None` of one that makes no sense.
+    fn rss_pairs(command: &[u8]) -> Option<u16> {
+        if command.len() < 10 {
+            return None;
+        }
+        let entries = usize::from(u16_at(command, 6)) + 1;
+        let end = 10 + 2 * entries;
+        if ![1, 2, 4, 8, 16, 32, 64, 128].contains(&entries) || command.len() < end + 3 {
+            return None;
+        }
+        let key_len = usize::from(command[end + 2]);
+        let (types, transmits) = (u32_at(command, 2), u16_at(command, end));
+        let last = (8..end).step_by(2).map(|at| u16_at(command, at)).max()?;
+        let makes_sense = types < 64 && last < PAIRS_MAX && (1..=PAIRS_MAX).contains(&transmits) && key_len <= 40;
+        (makes_sense && command.len() >= end + 3 + key_len).then(|| transmits.max(last + 1))
     }
 
     /// Frames and microseconds: of a ring by itself, and of all of its direction.
@@ -77,7 +112,7 @@ impl Model {
                     of_ring = of_all;
                 }
                 [6, 2] if u16_at(command, 2) == ring => of_ring = Some((u32_at(command, 6), u32_at(command, 10))),
-                [4, 0] if ring / 2 >= u16_at(command, 2) => of_ring = of_all,
+                _ if Self::pairs_of(command).is_some_and(|pairs| ring / 2 >= pairs) => of_ring = of_all,
                 _ => {}
             }
         }
@@ -114,6 +149,7 @@ impl Model {
             [1, 1] => self.has(CTRL_MAC_ADDR) && len >= 8 && [OWN, OTHER].iter().any(|mac| command[2..8] == *mac),
             [2, 0 | 1] => self.has(CTRL_VLAN) && len >= 4 && u16_at(command, 2) < 4096,
             [4, 0] => self.has(MQ) && len >= 4 && (1..=PAIRS_MAX).contains(&u16_at(command, 2)),
+            [4, 1] => self.has(RSS) && Self::rss_pairs(command).is_some(),
             [5, 0] => {
                 let may_be = OFFLOADS.iter().filter(|bit| self.has(**bit)).fold(0u64, |bits, bit| bits | 1 << bit);
                 let bits = || u64::from(u32_at(command, 2)) | u64::from(u32_at(command, 6)) << 32;
@@ -194,7 +230,17 @@ fn any_command(rng: &mut StdRng) -> Vec<u8> {
         }
         [1, _] => command.extend(mac(rng)),
         [2, _] => command.extend([rng.random_range(0..4), [0, 0, 0x10][rng.random_range(0..3)]]),
-        [4, _] => command.extend(rng.random_range(0..PAIRS_MAX + 2).to_le_bytes()),
+        [4, 0] => command.extend(rng.random_range(0..PAIRS_MAX + 2).to_le_bytes()),
+        [4, _] => {
+            let mask = [0u16, 1, 3, 2][rng.random_range(0..4)];
+            command.extend([rng.random_range(0..68), 0, 0, 0]);
+            command.extend(mask.to_le_bytes());
+            for _ in 0..mask + 3 {
+                command.extend([rng.random_range(0..PAIRS_MAX as u8) + u8::from(rng.random_bool(0.05)), 0]);
+            }
+            let key_len = [0u8, 40, 41][rng.random_range(0..3)];
+            command.extend(std::iter::once(key_len).chain((0..key_len).map(|_| 7)));
+        }
         [5, _] => {
             let bits = OFFLOADS.iter().filter(|_| rng.random_bool(0.2)).fold(0u64, |bits, bit| bits | 1 << bit);
             command.extend(bits.to_le_bytes());
@@ -266,6 +312,9 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
         assert_eq!(of_ring.features, others | model.offloads());
         let tag = if rng.random_bool(0.5) { vec![0x81, 0, 0x20, rng.random_range(0..4)] } else { vec![] };
         let frame = [&mac(&mut rng)[..], &OTHER, &tag, &[8, 0], &[0; 46]].concat();
+        // It is no packet that could be hashed.
+        let pair = of_ring.rss.map(|rss| rss.pair(&RxMeta::default(), &frame));
+        assert_eq!(pair, model.unclassified().map(usize::from));
         let passes = of_ring.filter.is_none_or(|filter| filter.accepts(&frame));
         assert_eq!(passes, model.receives(&frame), "{frame:?} after {:?}", model.accepted);
     }

@@ -100,10 +100,11 @@ impl Device {
         let of_ring = control.of_ring(settings, vring);
         let is_enabled = self.vring(vring)?.is_enabled;
         self.run(vring, move |state, side| {
-            let RingSettings { is_in_use, features, wish, filter } = of_ring;
+            let RingSettings { is_in_use, features, wish, filter, rss } = of_ring;
             state.set_features(features);
             state.coalesce(side, wish);
             state.set_filter(filter);
+            state.set_rss(rss);
             if let Some(is_enabled) = is_enabled {
                 state.set_enabled(side, is_enabled && is_in_use);
             }

@@ -2,7 +2,9 @@
 
 use super::{Device, Refused};
 use crate::vhost_user::control::Control;
+use crate::vhost_user::rss::TABLE_LEN_MAX;
 use crate::vhost_user::{features, rarp};
+use offramp_offload::rss::{HashTypes, KEY_LEN};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 
 /// Bytes of the configuration: a frontend may ask for all of it.
@@ -44,6 +46,11 @@ impl Device {
         bytes[10..12].copy_from_slice(&self.config.mtu.unwrap_or_default().to_le_bytes());
         bytes[12..16].copy_from_slice(&speed.unwrap_or(SPEED_UNKNOWN).to_le_bytes());
         bytes[16] = if speed.is_some() { DUPLEX_FULL } else { DUPLEX_UNKNOWN };
+        if self.offered() & features::RSS != 0 {
+            bytes[17] = KEY_LEN as u8;
+            bytes[18..20].copy_from_slice(&(TABLE_LEN_MAX as u16).to_le_bytes());
+            bytes[20..24].copy_from_slice(&HashTypes::all().bits().to_le_bytes());
+        }
         bytes
     }
 

@@ -4,6 +4,7 @@ use super::statistics::Statistics;
 use super::vring::{PortVring, RingState};
 use crate::vhost_user::counters::QueueCounters;
 use crate::vhost_user::filter::Filter;
+use crate::vhost_user::rss::Rss;
 use crate::vhost_user::{features, rarp};
 use crate::vnet_hdr::HEADER_LEN;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
@@ -87,6 +88,8 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) tx_cost_bytes: usize,
     /// What the guest wants to receive; `None`: everything.
     pub(super) filter: Option<Arc<Filter>>,
+    /// How the guest wants its flows to be spread; `None`: the port decides.
+    pub(super) rss: Option<Arc<Rss>>,
     /// Goes out before what the guest sends next.
     pub(super) announcement: Option<[u8; rarp::FRAME_LEN]>,
     pub(super) counters: Arc<QueueCounters>,
@@ -111,6 +114,7 @@ impl QueueState {
             returned_unused: 0,
             tx_cost_bytes: 0,
             filter: None,
+            rss: None,
             announcement: None,
             counters,
         }
@@ -133,6 +137,7 @@ impl QueueState {
             self.coalesce(side, None);
         }
         self.set_filter(None);
+        self.set_rss(None);
         self.set_log(None);
         self.announce(None);
         self.set_features(0);
@@ -228,6 +233,11 @@ impl QueueState {
             true => RingState::Enabled,
             false => RingState::Disabled,
         };
+    }
+
+    /// How the guest wants its flows to be spread; `None`: the port decides.
+    pub fn set_rss(&mut self, rss: Option<Arc<Rss>>) {
+        self.rss = rss;
     }
 
     /// What the guest wants to receive; `None`: everything.

@@ -116,7 +116,7 @@ fn headers_len(meta: &TxMeta, segmentation: Segmentation, frame: &[u8]) -> u64 {
             frame.get(start + TCP_DATA_OFFSET).map_or(0, |words| u64::from(words >> 4) * 4)
         }
         SegmentationKind::Udp => UDP_HEADER_LEN,
-        // Fragments have the IP header alone, and the datagram is cut with its UDP header.
+        // Each fragment has the IP header alone, and the UDP header is in the first one.
         SegmentationKind::UdpFragments => 0,
     };
     start as u64 + of_transport
