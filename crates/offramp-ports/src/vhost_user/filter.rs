@@ -62,8 +62,9 @@ pub(super) struct Filter {
     pub modes: Option<ReceiveModes>,
     /// The guest's own address, if the port knows it. If not, unicast frames are not filtered.
     pub own: Option<MacAddress>,
-    /// Further addresses, sorted: unicast ones, then group addresses. Those of the wrong kind are left out.
-    addresses: [Vec<MacAddress>; 2],
+    /// Further addresses as numbers, which compare fast, sorted: unicast ones, then group addresses. Those of the wrong kind
+    /// are left out.
+    addresses: [Vec<u64>; 2],
     /// The VLANs whose tagged frames pass; `None`: all.
     pub vlans: Option<VlanTable>,
 }
@@ -77,10 +78,10 @@ impl Filter {
     /// Replaces the tables of addresses.
     pub fn set_addresses(&mut self, unicast: &[MacAddress], multicast: &[MacAddress]) {
         let sorted = |table: &[MacAddress], is_wanted: fn(&MacAddress) -> bool| {
-            let mut kept: Vec<_> = table.iter().copied().filter(is_wanted).collect();
-            kept.sort_unstable();
-            kept.dedup();
-            kept
+            let mut numbers: Vec<_> = table.iter().filter(|mac| is_wanted(mac)).map(number).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
         };
         self.addresses = [sorted(unicast, |mac| !is_group(mac)), sorted(multicast, is_group)];
     }
@@ -126,7 +127,7 @@ impl Filter {
         !modes.contains(ReceiveModes::NOUNI)
             && (self.own.is_none_or(|own| own == *destination)
                 || modes.contains(ReceiveModes::ALLUNI)
-                || self.addresses[0].binary_search(destination).is_ok())
+                || self.addresses[0].binary_search(&number(destination)).is_ok())
     }
 
     #[inline]
@@ -135,8 +136,14 @@ impl Filter {
             return !modes.contains(ReceiveModes::NOBCAST);
         }
         !modes.contains(ReceiveModes::NOMULTI)
-            && (modes.contains(ReceiveModes::ALLMULTI) || self.addresses[1].binary_search(destination).is_ok())
+            && (modes.contains(ReceiveModes::ALLMULTI) || self.addresses[1].binary_search(&number(destination)).is_ok())
     }
+}
+
+fn number(mac: &MacAddress) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..6].copy_from_slice(mac);
+    u64::from_le_bytes(bytes)
 }
 
 fn is_group(mac: &MacAddress) -> bool {
