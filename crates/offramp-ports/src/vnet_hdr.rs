@@ -219,6 +219,7 @@ mod tests {
                     csum_start: start,
                     csum_offset: offset,
                     num_buffers,
+                    ..NetHeader::default()
                 };
                 let kind = kinds.iter().find(|(number, _)| *number == gso_type & 0x7f).map(|(_, kind)| *kind);
                 let segmentation = match (gso_type, kind, size) {

@@ -9,13 +9,13 @@ use statistics::StatisticsOf;
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, VIRTIO_NET_CTRL_GUEST_OFFLOADS,
     VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET, VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_ADDR_SET,
-    VIRTIO_NET_CTRL_MAC_TABLE_SET, VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_RSS_CONFIG, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET,
-    VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_RX_SET, VIRTIO_NET_CTRL_NOTF_COAL_TX_SET,
-    VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET, VIRTIO_NET_CTRL_RX,
-    VIRTIO_NET_CTRL_RX_ALLMULTI, VIRTIO_NET_CTRL_RX_ALLUNI, VIRTIO_NET_CTRL_RX_NOBCAST, VIRTIO_NET_CTRL_RX_NOMULTI,
-    VIRTIO_NET_CTRL_RX_NOUNI, VIRTIO_NET_CTRL_RX_PROMISC, VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET,
-    VIRTIO_NET_CTRL_STATS_QUERY, VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_ADD, VIRTIO_NET_CTRL_VLAN_DEL,
-    VIRTIO_NET_ERR, VIRTIO_NET_OK,
+    VIRTIO_NET_CTRL_MAC_TABLE_SET, VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_HASH_CONFIG, VIRTIO_NET_CTRL_MQ_RSS_CONFIG,
+    VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, VIRTIO_NET_CTRL_NOTF_COAL, VIRTIO_NET_CTRL_NOTF_COAL_RX_SET,
+    VIRTIO_NET_CTRL_NOTF_COAL_TX_SET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET, VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET,
+    VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_ALLMULTI, VIRTIO_NET_CTRL_RX_ALLUNI, VIRTIO_NET_CTRL_RX_NOBCAST,
+    VIRTIO_NET_CTRL_RX_NOMULTI, VIRTIO_NET_CTRL_RX_NOUNI, VIRTIO_NET_CTRL_RX_PROMISC, VIRTIO_NET_CTRL_STATS,
+    VIRTIO_NET_CTRL_STATS_GET, VIRTIO_NET_CTRL_STATS_QUERY, VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_ADD,
+    VIRTIO_NET_CTRL_VLAN_DEL, VIRTIO_NET_ERR, VIRTIO_NET_OK,
 };
 
 /// `ack` of an answer: done.
@@ -106,6 +106,8 @@ pub enum Command {
     QueuePairs(u16),
     /// `VIRTIO_NET_CTRL_MQ_RSS_CONFIG`: how it wants received flows to be spread over its queues.
     Rss(RssConfig),
+    /// `VIRTIO_NET_CTRL_MQ_HASH_CONFIG`: how it wants received frames to be hashed.
+    Hash(HashConfig),
     /// `VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET`: it takes those offloads on receive, as feature bits.
     GuestOffloads(u64),
     /// `VIRTIO_NET_CTRL_NOTF_COAL_TX_SET`: for all transmit queues.
@@ -153,6 +155,10 @@ impl Command {
                     table: table.iter().map(|entry| u16::from_le_bytes(*entry)).collect(),
                     max_tx_vq: u16_at(end_of_table)?,
                 })
+            }
+            // Eight bytes are reserved.
+            (VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_HASH_CONFIG) => {
+                Self::Hash(HashConfig { types: u32_at(0)?, key: hash_key(fields.get(12..)?)? })
             }
             (VIRTIO_NET_CTRL_GUEST_OFFLOADS, VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET) => {
                 Self::GuestOffloads(u64::from(u32_at(4)?) << 32 | u64::from(u32_at(0)?))
@@ -217,6 +223,10 @@ mod tests {
             (vec![2, 0, 5, 0], Command::Vlan(5, true)),
             (vec![2, 1, 0xff, 0x0f], Command::Vlan(4095, false)),
             (vec![3, 0], Command::Announced),
+            (
+                [&[4, 2, 1, 0, 0, 0][..], &[0xee; 8], &[1, 0xaa, 0, 0]].concat(),
+                Command::Hash(HashConfig { types: 1, key: vec![0xaa] }),
+            ),
             (
                 [&[4, 1, 0x3f, 0, 0, 0, 1, 0, 2, 0, 0, 0, 1, 0, 3, 0, 2, 0xaa, 0xbb][..], &[0]].concat(),
                 Command::Rss(RssConfig {

@@ -1,6 +1,6 @@
 //! virtio's feature bits (virtio 1.3, 5.1.3 and 6).
 
-use crate::net_header::{HEADER_LEN, LEGACY_LEN};
+use crate::net_header::{HASH_HEADER_LEN, HEADER_LEN, LEGACY_LEN};
 use virtio_bindings::virtio_config::{
     VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
 };
@@ -8,10 +8,11 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_GUEST_OFFLOADS, VIRTIO_NET_F_CTRL_MAC_ADDR, VIRTIO_NET_F_CTRL_RX,
     VIRTIO_NET_F_CTRL_RX_EXTRA, VIRTIO_NET_F_CTRL_VLAN, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_DEVICE_STATS,
     VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
-    VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_ECN,
-    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MAC,
-    VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU, VIRTIO_NET_F_NOTF_COAL, VIRTIO_NET_F_RSS,
-    VIRTIO_NET_F_SPEED_DUPLEX, VIRTIO_NET_F_STATUS, VIRTIO_NET_F_VQ_NOTF_COAL,
+    VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HASH_REPORT,
+    VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_UFO,
+    VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MAC, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF, VIRTIO_NET_F_MTU,
+    VIRTIO_NET_F_NOTF_COAL, VIRTIO_NET_F_RSS, VIRTIO_NET_F_SPEED_DUPLEX, VIRTIO_NET_F_STATUS,
+    VIRTIO_NET_F_VQ_NOTF_COAL,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
@@ -49,6 +50,8 @@ pub const CTRL_RX_EXTRA: u64 = 1 << VIRTIO_NET_F_CTRL_RX_EXTRA;
 pub const CTRL_VLAN: u64 = 1 << VIRTIO_NET_F_CTRL_VLAN;
 /// The driver says to which queue a received flow goes.
 pub const RSS: u64 = 1 << VIRTIO_NET_F_RSS;
+/// The header of a received frame has its hash.
+pub const HASH_REPORT: u64 = 1 << VIRTIO_NET_F_HASH_REPORT;
 /// The driver may ask for statistics of its queues.
 pub const DEVICE_STATS: u64 = 1 << VIRTIO_NET_F_DEVICE_STATS;
 /// The driver may change its address.
@@ -86,9 +89,13 @@ impl Default for RingFeatures {
 }
 
 /// Bytes of the header in front of each frame (virtio 1.3, 5.1.6): legacy drivers without mergeable
-/// buffers leave out `num_buffers`.
+/// buffers leave out `num_buffers`, and with `HASH_REPORT` the hash follows, in both directions.
 pub fn header_len(negotiated: u64) -> usize {
-    if negotiated & (VERSION_1 | MRG_RXBUF) == 0 { LEGACY_LEN } else { HEADER_LEN }
+    match negotiated {
+        _ if negotiated & HASH_REPORT != 0 => HASH_HEADER_LEN,
+        _ if negotiated & (VERSION_1 | MRG_RXBUF) == 0 => LEGACY_LEN,
+        _ => HEADER_LEN,
+    }
 }
 
 /// A feature's name in the specification, without `VIRTIO_F_` or `VIRTIO_NET_F_`; `None` for a bit that has none here.
@@ -103,6 +110,7 @@ pub fn feature_name(bit: u32) -> Option<&'static str> {
         VIRTIO_NET_F_CTRL_MAC_ADDR => "CTRL_MAC_ADDR",
         VIRTIO_NET_F_DEVICE_STATS => "DEVICE_STATS",
         VIRTIO_NET_F_RSS => "RSS",
+        VIRTIO_NET_F_HASH_REPORT => "HASH_REPORT",
         VIRTIO_NET_F_SPEED_DUPLEX => "SPEED_DUPLEX",
         VIRTIO_NET_F_MTU => "MTU",
         VIRTIO_NET_F_MAC => "MAC",

@@ -10,9 +10,13 @@
 //! | 6–7   | `csum_start`  | first byte of the checksum's range                      |
 //! | 8–9   | `csum_offset` | the checksum field, from `csum_start`                   |
 //! | 10–11 | `num_buffers` | chains that a received frame occupies                   |
+//! | 12–15 | `hash_value`  | the frame's hash, only with `HASH_REPORT`               |
+//! | 16–17 | `hash_report` | what was hashed; 0: nothing. Two bytes of 0 follow      |
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 12;
+/// Bytes of the header with a hash.
+pub const HASH_HEADER_LEN: usize = 20;
 /// Bytes of the header for legacy drivers without mergeable buffers: it has no `num_buffers`.
 pub const LEGACY_LEN: usize = 10;
 
@@ -51,6 +55,10 @@ pub struct NetHeader {
     pub csum_offset: u16,
     /// Chains that a received frame occupies.
     pub num_buffers: u16,
+    /// The frame's hash.
+    pub hash_value: u32,
+    /// What was hashed.
+    pub hash_report: u16,
 }
 
 impl NetHeader {
@@ -66,6 +74,7 @@ impl NetHeader {
             csum_start: field(6),
             csum_offset: field(8),
             num_buffers: field(10),
+            ..Self::default()
         }
     }
 
@@ -76,6 +85,15 @@ impl NetHeader {
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(&first.to_le_bytes());
         bytes[8..].copy_from_slice(&last.to_le_bytes());
+        bytes
+    }
+
+    /// The same with the hash, whether or not the driver has a place for it.
+    pub(crate) fn to_bytes_with_hash(self) -> [u8; HASH_HEADER_LEN] {
+        let mut bytes = [0; HASH_HEADER_LEN];
+        bytes[..HEADER_LEN].copy_from_slice(&self.to_bytes());
+        bytes[12..16].copy_from_slice(&self.hash_value.to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.hash_report.to_le_bytes());
         bytes
     }
 
@@ -104,7 +122,10 @@ mod tests {
             csum_start: 0x0122,
             csum_offset: 0x0010,
             num_buffers: 0x0203,
+            ..NetHeader::default()
         };
+        let with_hash = NetHeader { hash_value: 0x0405_0607, hash_report: 0x0809, ..header }.to_bytes_with_hash();
+        assert_eq!(with_hash[12..], [7, 6, 5, 4, 9, 8, 0, 0]);
         let bytes = [1, 0x81, 66, 0, 0xa8, 0x05, 0x22, 0x01, 0x10, 0, 3, 2];
         assert_eq!(header.to_bytes(), bytes);
         assert_eq!(NetHeader::from_bytes(&bytes), header);
@@ -120,6 +141,7 @@ mod tests {
             csum_start: 0xdef0,
             csum_offset: 0x1357,
             num_buffers: 0x2468,
+            ..NetHeader::default()
         };
         let step = if cfg!(miri) { 4099 } else { 1 };
         for value in (0..=u16::MAX).step_by(step) {

@@ -5,8 +5,8 @@
 
 use super::VhostUserConfig;
 use super::features::{
-    self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, DEVICE_STATS, GUEST_ANNOUNCE, LOG_ALL,
-    MQ, NOTF_COAL, RSS, VQ_NOTF_COAL,
+    self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, DEVICE_STATS, GUEST_ANNOUNCE,
+    HASH_REPORT, LOG_ALL, MQ, NOTF_COAL, RSS, VQ_NOTF_COAL,
 };
 use super::filter::{Filter, VlanTable};
 use super::queue::{QueueState, Side};
@@ -146,7 +146,7 @@ impl Settings {
     /// With other queue pairs in use. A queue that is used again has the last wish for all of its direction (V75, V76).
     /// The port spreads its flows again.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
-        self.rss = None;
+        self.rss = self.rss.map(|rss| Arc::new(Arc::unwrap_or_clone(rss).without_table()));
         self.queue_pairs = pairs;
         for (vring, wish) in self.coalescing.iter_mut().enumerate().skip(2 * usize::from(pairs)) {
             *wish = self.of_all[vring % 2];
@@ -199,7 +199,7 @@ impl Control {
                 multicast_addresses,
                 vlans: filter.vlans.as_ref().map(|vlans| vlans.vids().collect()),
             },
-            spreads_flows: self.settings.rss.is_some(),
+            spreads_flows: self.settings.rss.as_ref().is_some_and(|rss| rss.spreads()),
             refused: self.refused,
         })
     }
@@ -337,9 +337,13 @@ impl Control {
             // The pairs in use are those on which it transmits or receives.
             Command::Rss(config) => {
                 self.has(RSS).filter(|()| (1..=self.rules.queue_pairs_max).contains(&config.max_tx_vq))?;
-                let rss = Rss::new(config, self.rules.queue_pairs_max)?;
+                let rss = Rss::spreading(config, self.rules.queue_pairs_max)?;
                 let next = next.with_queue_pairs(config.max_tx_vq.max(rss.queue_pairs()));
                 Settings { rss: Some(Arc::new(rss)), ..next }
+            }
+            Command::Hash(config) => {
+                self.has(HASH_REPORT)?;
+                Settings { rss: Some(Arc::new(Rss::hashing(config)?)), ..next }
             }
             Command::GuestOffloads(bits) => {
                 let may_be = self.negotiated & features::guest_offload_bits();

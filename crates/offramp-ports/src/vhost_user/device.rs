@@ -230,7 +230,10 @@ impl Device {
         let when = |is_on: bool, bits: u64| if is_on { bits } else { 0 };
         features::offer(self.config.rings, allowed, self.config.control_queue)
             | when(self.queues.len() > 1, features::MQ)
-            | when(self.queues.len() > 1 && self.control.is_some() && self.config.steers, features::RSS)
+            | when(
+                self.queues.len() > 1 && self.control.is_some() && self.config.steers,
+                features::RSS | features::HASH_REPORT,
+            )
             | when(self.config.mac.is_some(), features::MAC)
             | when(self.config.mtu.is_some(), features::MTU)
             | when(self.control.is_some() && self.config.speed_mbps.is_some(), features::SPEED_DUPLEX)

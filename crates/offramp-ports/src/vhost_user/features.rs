@@ -6,8 +6,8 @@ use offramp_offload::caps::Offloads;
 pub use offramp_virtio::features::RingFeatures;
 pub(super) use offramp_virtio::features::{
     CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, CTRL_VQ, DEVICE_STATS, EVENT_IDX,
-    GUEST_ANNOUNCE, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU, NOTF_COAL, RING_PACKED, RSS, SPEED_DUPLEX,
-    VERSION_1, VQ_NOTF_COAL, header_len,
+    GUEST_ANNOUNCE, HASH_REPORT, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU, NOTF_COAL, RING_PACKED, RSS,
+    SPEED_DUPLEX, VERSION_1, VQ_NOTF_COAL, header_len,
 };
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
@@ -119,7 +119,8 @@ mod tests {
     #[test]
     fn every_bit_that_is_offered_has_a_name() {
         let by = |control_queue| offer(RingFeatures::all(), Offloads::all(), control_queue);
-        let bits = by(ControlQueue::Frontend) | by(ControlQueue::Backend) | MQ | MAC | MTU | RSS | SPEED_DUPLEX;
+        let bits =
+            by(ControlQueue::Frontend) | by(ControlQueue::Backend) | MQ | MAC | MTU | RSS | HASH_REPORT | SPEED_DUPLEX;
         for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
             assert!(feature_name(bit).is_some(), "bit {bit}");
         }

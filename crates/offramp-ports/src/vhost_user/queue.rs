@@ -63,7 +63,7 @@ impl VhostQueue {
 
     /// The pair on which the guest wants a frame, if it has said so.
     pub(super) fn wanted_pair(&self, meta: &RxMeta, frame: &[u8]) -> Option<usize> {
-        self.state.rss.as_ref().map(|rss| rss.pair(meta, frame))
+        self.state.rss.as_ref()?.pair(meta, frame)
     }
 
     /// Shows the guest what it was given so far.

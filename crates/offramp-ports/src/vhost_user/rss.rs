@@ -1,54 +1,90 @@
-//! The queue pair on which a guest wants each flow (`VIRTIO_NET_F_RSS`; virtio 1.3, 5.1.6.5.7).
+//! What a guest wants to be hashed of the frames that it receives, and the queue pair on which it wants each flow (virtio
+//! 1.3, 5.1.6.4.3 and 5.1.6.5.7).
 
 use offramp_offload::meta::RxMeta;
 use offramp_offload::rss::{HashTypes, INDIRECTION_ENTRIES_DEFAULT, KEY_LEN, Toeplitz};
-use offramp_virtio::control::RssConfig;
+use offramp_virtio::control::{HashConfig, RssConfig};
+use offramp_virtio::net_header::NetHeader;
 
 /// Entries of the longest table.
 pub(super) const TABLE_LEN_MAX: usize = INDIRECTION_ENTRIES_DEFAULT;
 
-/// How a guest's received flows are spread over its queue pairs.
+/// How a guest's received frames are hashed, and spread over its queue pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rss {
     hash: Toeplitz,
     types: HashTypes,
+    /// `None`: the port spreads them.
+    table: Option<Table>,
+}
+
+/// The pair of each value of a hash's low bits, and of what is not hashed.
+#[derive(Clone, Debug, PartialEq)]
+struct Table {
+    pairs: Vec<u16>,
     unclassified: u16,
-    table: Vec<u16>,
 }
 
 impl Rss {
-    /// `None`: the table is too long or has no power of two of entries, names a pair that is not there, the key is too long,
-    /// or a kind of packets is unknown.
-    pub fn new(config: &RssConfig, queue_pairs: u16) -> Option<Self> {
+    /// Frames are hashed, and not spread. `None`: the key is too long, or a kind of packets is unknown.
+    pub fn hashing(config: &HashConfig) -> Option<Self> {
+        // A shorter key is followed by zeros.
+        let mut key = [0; KEY_LEN];
+        key.get_mut(..config.key.len())?.copy_from_slice(&config.key);
+        Some(Self { hash: Toeplitz::new(&key), types: HashTypes::from_bits(config.types)?, table: None })
+    }
+
+    /// `None`: besides, the table is too long or has no power of two of entries, or names a pair that is not there.
+    pub fn spreading(config: &RssConfig, queue_pairs: u16) -> Option<Self> {
         let RssConfig { hash, unclassified, table, .. } = config;
         let mut pairs = table.iter().chain([unclassified]);
         if !table.len().is_power_of_two() || table.len() > TABLE_LEN_MAX || !pairs.all(|pair| *pair < queue_pairs) {
             return None;
         }
-        // A shorter key is followed by zeros.
-        let mut key = [0; KEY_LEN];
-        key.get_mut(..hash.key.len())?.copy_from_slice(&hash.key);
-        let types = HashTypes::from_bits(hash.types)?;
-        Some(Self { hash: Toeplitz::new(&key), types, unclassified: *unclassified, table: table.clone() })
+        Some(Self::hashing(hash)?.with_table(Some(Table { pairs: table.clone(), unclassified: *unclassified })))
+    }
+
+    /// The same hash, and the port spreads the flows.
+    pub fn without_table(self) -> Self {
+        self.with_table(None)
+    }
+
+    fn with_table(self, table: Option<Table>) -> Self {
+        Self { table, ..self }
+    }
+
+    /// Whether it spreads flows.
+    pub fn spreads(&self) -> bool {
+        self.table.is_some()
     }
 
     /// How many pairs, from the first on, have all of its pairs among them.
     pub fn queue_pairs(&self) -> u16 {
-        self.table.iter().fold(self.unclassified, |last, pair| last.max(*pair)) + 1
+        let Some(Table { pairs, unclassified }) = &self.table else { return 1 };
+        pairs.iter().fold(*unclassified, |last, pair| last.max(*pair)) + 1
     }
 
-    /// The pair of a frame (V59, V60).
-    pub fn pair(&self, meta: &RxMeta, frame: &[u8]) -> usize {
-        let hash = self.hash.hash_of_types(frame, meta.segmentation.is_some(), self.types);
-        let pair = hash.map_or(self.unclassified, |(hash, _)| self.table[hash as usize & (self.table.len() - 1)]);
-        usize::from(pair)
+    fn hash(&self, meta: &RxMeta, frame: &[u8]) -> Option<(u32, HashTypes)> {
+        self.hash.hash_of_types(frame, meta.segmentation.is_some(), self.types)
+    }
+
+    /// The pair of a frame, if it spreads flows (V59, V60).
+    pub fn pair(&self, meta: &RxMeta, frame: &[u8]) -> Option<usize> {
+        let Table { pairs, unclassified } = self.table.as_ref()?;
+        let hash = self.hash(meta, frame);
+        Some(usize::from(hash.map_or(*unclassified, |(hash, _)| pairs[hash as usize & (pairs.len() - 1)])))
+    }
+
+    /// The header of a frame with its hash, and what was hashed (`hash_report`: 1 for the first kind).
+    pub fn report(&self, header: NetHeader, meta: &RxMeta, frame: &[u8]) -> NetHeader {
+        let Some((hash_value, kind)) = self.hash(meta, frame) else { return header };
+        NetHeader { hash_value, hash_report: kind.bits().trailing_zeros() as u16 + 1, ..header }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offramp_virtio::control::HashConfig;
 
     fn config() -> RssConfig {
         let hash = HashConfig { types: 0x3f, key: vec![7; KEY_LEN] };
@@ -60,7 +96,7 @@ mod tests {
         let with = |change: fn(&mut RssConfig)| {
             let mut config = config();
             change(&mut config);
-            Rss::new(&config, 3)
+            Rss::spreading(&config, 3)
         };
         assert_eq!(with(|_| ()).map(|rss| rss.queue_pairs()), Some(3));
         assert_eq!(with(|config| config.table = vec![0]).map(|rss| rss.queue_pairs()), Some(2), "the unclassified one");
@@ -84,10 +120,13 @@ mod tests {
     fn what_is_not_hashed_goes_to_the_unclassified_pair() {
         let mut config = config();
         let arp = [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat();
-        assert_eq!(Rss::new(&config, 3).unwrap().pair(&RxMeta::default(), &arp), 1);
+        let rss = Rss::spreading(&config, 3).unwrap();
+        assert_eq!(rss.pair(&RxMeta::default(), &arp), Some(1));
+        assert_eq!(rss.report(NetHeader::default(), &RxMeta::default(), &arp), NetHeader::default());
+        assert_eq!(rss.without_table().pair(&RxMeta::default(), &arp), None);
         config.hash.types = 0;
         config.unclassified = 2;
         let ipv4 = [&[0; 12][..], &[8, 0, 0x45, 0, 0, 20, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]].concat();
-        assert_eq!(Rss::new(&config, 3).unwrap().pair(&RxMeta::default(), &ipv4), 2);
+        assert_eq!(Rss::spreading(&config, 3).unwrap().pair(&RxMeta::default(), &ipv4), Some(2));
     }
 }

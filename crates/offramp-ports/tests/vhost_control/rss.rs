@@ -8,6 +8,7 @@ use rand::{Rng, RngExt};
 use std::time::Duration;
 
 const RSS_CONFIG: [u8; 2] = [4, 1];
+const HASH_CONFIG: [u8; 2] = [4, 2];
 const PAIRS: u16 = 3;
 const KEY_LEN: usize = 40;
 /// Kinds of packets.
@@ -103,6 +104,53 @@ fn v59_v60_each_flow_is_received_on_the_pair_that_the_guest_has_chosen_for_its_h
         expect(&mut sender, &mut guest, &datagram(&mut rng).0, 0);
         assert!((1..3).all(|pair| guest.rx(pair).recv_within(Duration::ZERO).is_none()), "{case:?}");
         wait_until("its end", || !status(&rig, 0).spreads_flows);
+    }
+}
+
+/// `virtio_net_hash_config`.
+fn hashing(types: u32, key: &[u8]) -> Vec<u8> {
+    [&types.to_le_bytes()[..], &[0xee; 8], &[key.len() as u8], key].concat()
+}
+
+#[test]
+fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
+    let rig = rig();
+    for case in Case::layouts() {
+        let mut sender = rig.guest(1, &case.guest());
+        let mut guest = rig.guest(0, &builder(&case).features(features::HASH_REPORT));
+        // The header lies in three buffers, and a frame in several chains where they are mergeable.
+        if case.mergeable {
+            guest.rx(0).fill_chains(80, &[8; 3]);
+        } else {
+            guest.rx(0).fill_chains(80, &[8, 8, 2048]);
+        }
+        let mut rng = rng();
+        let mut key = [0; KEY_LEN];
+        rng.fill_bytes(&mut key);
+        let mut receive = |guest: &mut Guest, frame: &[u8]| {
+            sender.tx(0).send(&VnetHeader::default(), &[frame]);
+            let received = guest.rx(0).recv_within(PATIENCE).expect("a frame");
+            assert_eq!((&received.frame[..], received.header.len()), (frame, 20), "{case:?}");
+            received.header[12..].to_vec()
+        };
+        let report = |hash: u32, kind: u8| [&hash.to_le_bytes()[..], &[kind, 0, 0, 0]].concat();
+        assert_eq!(receive(&mut guest, &datagram(&mut rng).0), [0; 8], "nothing is hashed yet");
+        for (types, kind) in [(UDPV4 | IPV4, 3), (IPV4, 1), (ALL, 3)] {
+            assert_eq!(command(&mut guest, HASH_CONFIG, &hashing(types, &key)), OK, "{case:?}");
+            for _ in 0..5 {
+                let (frame, addresses, flow) = datagram(&mut rng);
+                let hash = toeplitz(&key, if kind == 3 { &flow } else { &addresses });
+                assert_eq!(receive(&mut guest, &frame), report(hash, kind), "{case:?}");
+            }
+            let arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 0x62, 8, 6], &[0; 46]].concat();
+            assert_eq!(receive(&mut guest, &arp), [0; 8]);
+        }
+        assert_eq!(command(&mut guest, HASH_CONFIG, &hashing(ALL, &[7; KEY_LEN + 1])), ERR);
+        // What the guest sends has the longer header, too, and what stands there is nobody's business.
+        sender.rx(0).fill(8, 2048);
+        let (frame, ..) = datagram(&mut rng);
+        guest.tx(0).send(&VnetHeader::default(), &[&frame]);
+        assert_eq!(sender.rx(0).recv_within(PATIENCE).expect("a frame").frame, frame, "{case:?}");
     }
 }
 

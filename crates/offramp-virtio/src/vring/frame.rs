@@ -5,7 +5,7 @@
 use super::Vring;
 use crate::dirty_log::DirtyLog;
 use crate::memory::{Unaligned, copy_shared};
-use crate::net_header::{HEADER_LEN, NetHeader};
+use crate::net_header::{HASH_HEADER_LEN, HEADER_LEN, NetHeader};
 use crate::ring::{Buffer, Chain};
 use std::ptr::NonNull;
 
@@ -47,6 +47,13 @@ impl Vring {
             only.read(HEADER_LEN, &mut frame[..len]);
             return Some(len);
         }
+        if header_len > HEADER_LEN {
+            // What a driver writes into the place of a hash is ignored.
+            let mut with_hash = [0; HASH_HEADER_LEN];
+            read_scattered(buffers, &mut with_hash[..header_len], &mut frame[..len]);
+            header.copy_from_slice(&with_hash[..HEADER_LEN]);
+            return Some(len);
+        }
         let header = &mut header[..header_len];
         match buffers {
             [only] => {
@@ -82,7 +89,7 @@ impl Vring {
             self.pop();
             return self.add_used(&chain, (HEADER_LEN + frame.len()) as u32);
         }
-        let header = &header.to_bytes()[..header_len];
+        let header = &header.to_bytes_with_hash()[..header_len];
         let mut at = 0;
         for _ in 0..chains {
             let Some(chain) = self.pop() else { return };

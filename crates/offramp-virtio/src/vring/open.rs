@@ -203,7 +203,7 @@ impl Vring {
     ) -> bool {
         let Some(frame) = self.open.frames.get_mut(slot).map(std::mem::take) else { return false };
         let header = NetHeader { num_buffers: frame.chains_in_use() as u16, ..header };
-        let header = &header.to_bytes()[..header_len];
+        let header = &header.to_bytes_with_hash()[..header_len];
         let mut at = 0;
         for buffer in &frame.buffers {
             if at >= header.len() + head.len() {

@@ -22,8 +22,9 @@ const CTRL_MAC_ADDR: u32 = 23;
 const DEVICE_STATS: u32 = 50;
 const VQ_NOTF_COAL: u32 = 52;
 const NOTF_COAL: u32 = 53;
+const HASH_REPORT: u32 = 57;
 const RSS: u32 = 60;
-const OF_COMMANDS: [u32; 11] = [
+const OF_COMMANDS: [u32; 12] = [
     CTRL_GUEST_OFFLOADS,
     CTRL_RX,
     CTRL_VLAN,
@@ -34,6 +35,7 @@ const OF_COMMANDS: [u32; 11] = [
     DEVICE_STATS,
     VQ_NOTF_COAL,
     NOTF_COAL,
+    HASH_REPORT,
     RSS,
 ];
 /// `GUEST_CSUM`, `_TSO4`, `_TSO6`, `_ECN`, `_USO4` and `_USO6`.
@@ -150,6 +152,10 @@ impl Model {
             [2, 0 | 1] => self.has(CTRL_VLAN) && len >= 4 && u16_at(command, 2) < 4096,
             [4, 0] => self.has(MQ) && len >= 4 && (1..=PAIRS_MAX).contains(&u16_at(command, 2)),
             [4, 1] => self.has(RSS) && Self::rss_pairs(command).is_some(),
+            [4, 2] => {
+                let has_key = || len > 14 && command[14] <= 40 && len >= 15 + usize::from(command[14]);
+                self.has(HASH_REPORT) && has_key() && u32_at(command, 2) < 64
+            }
             [5, 0] => {
                 let may_be = OFFLOADS.iter().filter(|bit| self.has(**bit)).fold(0u64, |bits, bit| bits | 1 << bit);
                 let bits = || u64::from(u32_at(command, 2)) | u64::from(u32_at(command, 6)) << 32;
@@ -215,7 +221,7 @@ fn mac(rng: &mut StdRng) -> [u8; 6] {
 
 /// A command that mostly makes sense.
 fn any_command(rng: &mut StdRng) -> Vec<u8> {
-    let numbers: [(u8, u8); 9] = [(0, 7), (1, 3), (2, 3), (3, 2), (4, 2), (5, 2), (6, 5), (7, 1), (8, 3)];
+    let numbers: [(u8, u8); 9] = [(0, 7), (1, 3), (2, 3), (3, 2), (4, 3), (5, 2), (6, 5), (7, 1), (8, 3)];
     let (class, count) = numbers[rng.random_range(0..numbers.len())];
     let mut command = vec![class, rng.random_range(0..count)];
     let coalescing = |rng: &mut StdRng| [(); 2].map(|()| rng.random_range(0u32..4).to_le_bytes()).concat();
@@ -231,6 +237,11 @@ fn any_command(rng: &mut StdRng) -> Vec<u8> {
         [1, _] => command.extend(mac(rng)),
         [2, _] => command.extend([rng.random_range(0..4), [0, 0, 0x10][rng.random_range(0..3)]]),
         [4, 0] => command.extend(rng.random_range(0..PAIRS_MAX + 2).to_le_bytes()),
+        [4, 2] => {
+            command.extend([rng.random_range(0..68), 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]);
+            let key_len = [0u8, 40, 41][rng.random_range(0..3)];
+            command.extend(std::iter::once(key_len).chain((0..key_len).map(|_| 7)));
+        }
         [4, _] => {
             let mask = [0u16, 1, 3, 2][rng.random_range(0..4)];
             command.extend([rng.random_range(0..68), 0, 0, 0]);
@@ -313,7 +324,7 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
         let tag = if rng.random_bool(0.5) { vec![0x81, 0, 0x20, rng.random_range(0..4)] } else { vec![] };
         let frame = [&mac(&mut rng)[..], &OTHER, &tag, &[8, 0], &[0; 46]].concat();
         // It is no packet that could be hashed.
-        let pair = of_ring.rss.map(|rss| rss.pair(&RxMeta::default(), &frame));
+        let pair = of_ring.rss.and_then(|rss| rss.pair(&RxMeta::default(), &frame));
         assert_eq!(pair, model.unclassified().map(usize::from));
         let passes = of_ring.filter.is_none_or(|filter| filter.accepts(&frame));
         assert_eq!(passes, model.receives(&frame), "{frame:?} after {:?}", model.accepted);

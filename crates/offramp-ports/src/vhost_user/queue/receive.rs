@@ -7,6 +7,7 @@ use offramp_adapter::port::PortError;
 use offramp_offload::checksum::{Sum, copy_and_sum_to};
 use offramp_offload::coalesce::Appended;
 use offramp_offload::meta::RxMeta;
+use offramp_virtio::net_header::NetHeader;
 use offramp_virtio::ring::FETCH_MAX;
 
 /// Receive chains that a batch gives back unused before it takes the guest to be out of buffers.
@@ -19,11 +20,11 @@ impl QueueState {
         if self.receive.state != RingState::Enabled {
             return self.deliver_inspected(meta, frame);
         }
-        self.write(meta, frame)
+        self.write(rx_header(meta), frame)
     }
 
     fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        let outcome = self.admit(frame).and_then(|()| self.write(meta, frame));
+        let outcome = self.admit(frame).and_then(|()| self.write(self.hashed_header(meta, frame), frame));
         if let Some(statistics) = &mut self.statistics {
             statistics.received(meta, frame.len(), outcome);
         }
@@ -31,13 +32,18 @@ impl QueueState {
     }
 
     #[inline]
-    fn write(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn write(&mut self, header: NetHeader, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.gather(self.header_len + frame.len())?;
         let log = self.log.as_deref();
-        self.receive.vring.write_frame(chains, self.header_len, rx_header(meta), frame, log);
+        self.receive.vring.write_frame(chains, self.header_len, header, frame, log);
         self.receive.tally.add(frame.len() as u64);
         self.publish_full_batch();
         Ok(())
+    }
+
+    fn hashed_header(&self, meta: &RxMeta, frame: &[u8]) -> NetHeader {
+        let header = rx_header(meta);
+        self.rss.as_ref().filter(|_| self.reports_hashes()).map_or(header, |rss| rss.report(header, meta, frame))
     }
 
     /// Whether a frame may go into a ring that does not take each one.
@@ -66,9 +72,10 @@ impl QueueState {
     }
 
     /// Begins a frame in the guest's buffers. Frames are completed in another order than they were begun in. One that the
-    /// guest does not want takes none of its buffers; it is refused when it is delivered.
+    /// guest does not want takes none of its buffers; it is refused when it is delivered. One whose hash it wants is hashed
+    /// when it is complete.
     pub(super) fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
-        let is_lent = !self.out_of_buffers && !self.is_in_order && self.admit(head).is_ok();
+        let is_lent = !self.out_of_buffers && !self.is_in_order && !self.reports_hashes() && self.admit(head).is_ok();
         if is_lent {
             self.receive.vring.open_frame(slot, self.header_len + head.len());
         }

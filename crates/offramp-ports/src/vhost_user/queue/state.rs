@@ -227,7 +227,9 @@ impl QueueState {
 
     pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
         self.side(side).state = match is_enabled {
-            true if side == Side::Receive && (self.filter.is_some() || self.statistics.is_some()) => {
+            true if side == Side::Receive
+                && (self.filter.is_some() || self.statistics.is_some() || self.reports_hashes()) =>
+            {
                 RingState::Inspecting
             }
             true => RingState::Enabled,
@@ -238,6 +240,12 @@ impl QueueState {
     /// How the guest wants its flows to be spread; `None`: the port decides.
     pub fn set_rss(&mut self, rss: Option<Arc<Rss>>) {
         self.rss = rss;
+        self.inspect();
+    }
+
+    /// Whether the guest wants the hash of each frame.
+    pub(super) fn reports_hashes(&self) -> bool {
+        self.rss.is_some() && self.header_len > HEADER_LEN
     }
 
     /// What the guest wants to receive; `None`: everything.

@@ -23,7 +23,7 @@ impl Amount {
     }
 }
 
-/// What a queue pair has received and sent since its driver was reset.
+/// What a queue pair has received and sent since its guest negotiated `DEVICE_STATS`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statistics {
     received: Amount,
