@@ -308,7 +308,7 @@ pub enum HostStatus {
         memory_bytes: u64,
         /// What the guest has set by its control queue; `None` where the port does not serve one.
         #[serde(default)]
-        control_queue: Option<ControlQueueStatus>,
+        control_queue: Option<Box<ControlQueueStatus>>,
         /// Why the daemon last disconnected a frontend, if it did.
         last_refusal: Option<String>,
         counters: GuestCounters,
@@ -711,14 +711,14 @@ mod tests {
             virtio_features: vec!["CSUM".into()],
             ring_entries: vec![256, 256],
             memory_bytes: 4096,
-            control_queue: Some(ControlQueueStatus {
+            control_queue: Some(Box::new(ControlQueueStatus {
                 queue_pairs: 1,
                 guest_offloads: vec!["GUEST_CSUM".into()],
                 coalescing: vec![Some(CoalescingStatus { usecs: 50, frames: 16 }), None],
                 filter: FilterStatus { modes: Some(vec!["allmulti".into()]), ..FilterStatus::default() },
                 spreads_flows: false,
                 refused: 0,
-            }),
+            })),
             last_refusal: Some("x".into()),
             counters,
         };

@@ -86,7 +86,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     if !virtio_features.is_empty() {
         lines.push(format!("virtio: {}", virtio_features.join(" ")));
     }
-    lines.extend(control_queue.iter().map(guests_settings));
+    lines.extend(control_queue.iter().map(|control| guests_settings(control)));
     let events = [
         ("connections", counters.connections),
         ("refused connections", counters.refused_connections),

@@ -311,23 +311,28 @@ fn guest_status(port: &VhostUser) -> HostStatus {
         virtio_features: feature_names(status.features),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
-        control_queue: status.control.map(|control| ControlQueueStatus {
-            queue_pairs: control.queue_pairs,
-            guest_offloads: feature_names(control.guest_offloads),
-            coalescing: control
-                .coalescing
-                .iter()
-                .map(|wish| wish.map(|wish| CoalescingStatus { usecs: wish.max_usecs, frames: wish.max_packets }))
-                .collect(),
-            filter: FilterStatus {
-                modes: control.filter.modes.map(|on| on.iter_names().map(|(name, _)| name.to_lowercase()).collect()),
-                mac: control.filter.mac.map(mac_text),
-                unicast_addresses: control.filter.unicast_addresses,
-                multicast_addresses: control.filter.multicast_addresses,
-                vlans: control.filter.vlans,
-            },
-            spreads_flows: control.spreads_flows,
-            refused: control.refused,
+        control_queue: status.control.map(|control| {
+            Box::new(ControlQueueStatus {
+                queue_pairs: control.queue_pairs,
+                guest_offloads: feature_names(control.guest_offloads),
+                coalescing: control
+                    .coalescing
+                    .iter()
+                    .map(|wish| wish.map(|wish| CoalescingStatus { usecs: wish.max_usecs, frames: wish.max_packets }))
+                    .collect(),
+                filter: FilterStatus {
+                    modes: control
+                        .filter
+                        .modes
+                        .map(|on| on.iter_names().map(|(name, _)| name.to_lowercase()).collect()),
+                    mac: control.filter.mac.map(mac_text),
+                    unicast_addresses: control.filter.unicast_addresses,
+                    multicast_addresses: control.filter.multicast_addresses,
+                    vlans: control.filter.vlans,
+                },
+                spreads_flows: control.spreads_flows,
+                refused: control.refused,
+            })
         }),
         last_refusal: status.last_refusal,
         counters: GuestCounters {
