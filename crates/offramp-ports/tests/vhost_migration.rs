@@ -166,6 +166,8 @@ struct Setup {
     sends: bool,
     receives: bool,
     interrupts: bool,
+    /// Of the receive buffers that have room for a frame.
+    buffer_lens: &'static [usize],
 }
 
 impl Setup {
@@ -175,7 +177,12 @@ impl Setup {
         let sizes = if case.packed { [65, 100, 256] } else { [64, 128, 256] };
         let queue_size = sizes[rng.random_range(0..sizes.len())];
         let [sends, receives, interrupts] = rng.random();
-        Self { case, queue_size, pairs, sends, receives, interrupts }
+        let buffer_lens: &[usize] = match (case.mergeable, receives) {
+            (false, true) => &[BUFFER_LEN_MAX],
+            _ if rng.random() => &[BUFFER_LEN],
+            _ => &[400, BUFFER_LEN - 400],
+        };
+        Self { case, queue_size, pairs, sends, receives, interrupts, buffer_lens }
     }
 
     fn guest(&self) -> offramp_testkit::GuestBuilder {
@@ -185,16 +192,12 @@ impl Setup {
         guest.interrupts(self.interrupts).protocol_features(protocol)
     }
 
-    /// Gives the device receive buffers; for how many frames of the wire on each pair.
-    fn fill(&self, guest: &mut Guest, rng: &mut ChaCha8Rng) -> usize {
-        let lens = match (self.case.mergeable, self.receives) {
-            (false, true) => vec![BUFFER_LEN_MAX],
-            _ if rng.random() => vec![BUFFER_LEN],
-            _ => vec![400, BUFFER_LEN - 400],
-        };
+    /// Gives the device receive buffers; for how many frames of the wire on each pair: each time as many.
+    fn fill(&self, guest: &mut Guest) -> usize {
+        let lens = self.buffer_lens;
         let chains = if lens[0] == BUFFER_LEN_MAX { 8 } else { usize::from(self.queue_size) / 2 / lens.len() };
         for pair in 0..guest.pairs() {
-            assert_eq!(guest.rx(pair).fill_chains(chains, &lens), chains);
+            assert_eq!(guest.rx(pair).fill_chains(chains, lens), chains);
         }
         chains
     }
@@ -390,7 +393,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
         let free = memory.alloc_in(region, 0, 1);
         memory.fill(free, (guest_addr + len - free) as usize, UNTOUCHED);
     }
-    let room = [STAYS, MOVES].map(|side| setups[side].fill(&mut guests[side], &mut rng));
+    let room = [STAYS, MOVES].map(|side| setups[side].fill(&mut guests[side]));
     let flows = (0..pairs).map(|_| Default::default()).collect();
     let mut traffic = Traffic { rng, setups, guests, room, flows };
 
@@ -427,7 +430,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
     let Migration { copy, .. } = migration;
     traffic.flows.iter_mut().for_each(|flows| flows[STAYS].go_on_from_received());
     traffic.guests[STAYS] = destination.guest(STAYS, &setups[STAYS].guest());
-    traffic.room[STAYS] = setups[STAYS].fill(&mut traffic.guests[STAYS], &mut traffic.rng);
+    traffic.room[STAYS] = setups[STAYS].fill(&mut traffic.guests[STAYS]);
     traffic.guests[MOVES].move_to(copy, destination.socket(MOVES), &bases).expect("starting the destination");
     traffic.steps(&destination);
     // Rings that have moved go on, also where nothing came from before.
