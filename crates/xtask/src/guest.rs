@@ -6,6 +6,7 @@
 mod image;
 pub mod kernel;
 mod machine;
+pub mod migrate;
 mod options;
 mod restart;
 mod selftest;

@@ -67,6 +67,8 @@ enum Command {
     Instructions(instructions::Args),
     /// A Linux kernel does IPsec at the other end of a port that does it too
     IpsecPeer(ipsec_peer::Args),
+    /// A Linux guest moves live from one daemon to another while TCP runs
+    Migrate(guest::migrate::Args),
     /// What ports cost that are added to a running daemon, and removed from it
     PortsAtRunTime(ports_at_run_time::Args),
     /// strongSwan's ESP in user space at the other end of a port that does IPsec
@@ -92,6 +94,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::HostileGuest(args) => hostile_guest::run(args),
         Command::Instructions(args) => instructions::run(args),
         Command::IpsecPeer(args) => ipsec_peer::run(args),
+        Command::Migrate(args) => guest::migrate::run(args),
         Command::PortsAtRunTime(args) => ports_at_run_time::run(args),
         Command::StrongswanPeer(args) => strongswan_peer::run(args),
         Command::DpdkInterop(args) => interop::run(args),

@@ -55,7 +55,7 @@ pub enum Monitor {
         program: PathBuf,
         /// Accelerators, the preferred one first.
         accel: Vec<String>,
-        /// Arguments that make `net0`, the host's side of the card.
+        /// Arguments that make `net0`, the host's side of the card, and any others.
         network: Vec<String>,
         /// The card's options.
         device: String,
@@ -139,6 +139,11 @@ impl Machine {
         self.program.id()
     }
 
+    /// The end of what it said, for a message.
+    pub fn tail(&self) -> String {
+        self.program.tail()
+    }
+
     /// How long it took to boot.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
@@ -189,6 +194,14 @@ impl Machine {
 pub struct Begun {
     command: String,
     mark: usize,
+}
+
+impl Begun {
+    /// The same command in a machine to which the guest has moved.
+    #[must_use]
+    pub fn elsewhere(self) -> Self {
+        Self { mark: 0, ..self }
+    }
 }
 
 /// What a command printed, and its exit status, once both are there.
