@@ -3,6 +3,8 @@
 //! Each combination of driver options boots a Debian kernel, compares what the guest negotiated and what
 //! `ethtool` shows there with what was offered, and sends bytes over TCP both ways, judged by SHA-256.
 
+mod backports;
+pub mod control_queue;
 mod image;
 pub mod kernel;
 mod machine;
@@ -126,6 +128,7 @@ impl Base {
     /// A guest with the address [`tcp::GUEST`], in QEMU.
     fn machine(&self, network: Vec<String>, device: String) -> Result<MachineConfig> {
         let Some((program, accel)) = self.qemu.clone() else { return failed("these guests are not QEMU's") };
+        let device = ["virtio-net-pci,netdev=net0,romfile=".to_owned(), device].join(",");
         Ok(self.with(Monitor::Qemu { program, accel, network, device }))
     }
 

@@ -50,6 +50,8 @@ enum Command {
     CompareTunnels(compare_tunnels::Args),
     /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
     CompareVhost(compare_vhost::Args),
+    /// What a guest sets by its control queue, in QEMU's generic vhost-user device: each command has its effect
+    ControlQueueMatrix(guest::control_queue::Args),
     /// Everything that a release consists of: package, static program, image of a container, checksums
     Dist(dist::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
@@ -87,6 +89,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::CompareVhost(args) => compare_vhost::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
+        Command::ControlQueueMatrix(args) => guest::control_queue::run(args),
         Command::Dist(args) => dist::run(args).map(|()| true),
         Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),

@@ -56,7 +56,11 @@ impl Image {
         Self::with(Kernel::user_mode(None).doing("User Mode Linux")?, Extras::default(), scratch)
     }
 
-    fn with(kernel: Kernel, extras: Extras, scratch: &Scratch) -> Result<Self> {
+    /// Builds the file system for that kernel.
+    ///
+    /// # Errors
+    /// As [`Image::build`].
+    pub fn with(kernel: Kernel, extras: Extras, scratch: &Scratch) -> Result<Self> {
         let payload = tcp::random_bytes(PAYLOAD_SEED, PAYLOAD_LEN);
         let archive = file_system(&kernel, extras, &payload)?;
         let initramfs = scratch.path().join("initramfs");

@@ -35,7 +35,8 @@ pub fn path(cache: Option<&Path>) -> Result<PathBuf> {
     packages::only_entry(&root.join("boot"), "vmlinuz-")
 }
 
-fn default_cache() -> PathBuf {
+/// Where the packages are that guests are made of.
+pub fn default_cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     user.unwrap_or_else(std::env::temp_dir).join("offramp-xtask")

@@ -57,7 +57,7 @@ pub enum Monitor {
         accel: Vec<String>,
         /// Arguments that make `net0`, the host's side of the card, and any others.
         network: Vec<String>,
-        /// The card's options.
+        /// The card (`-device`).
         device: String,
     },
     /// User Mode Linux, which is the kernel itself.
@@ -81,7 +81,7 @@ impl MachineConfig {
             Monitor::Qemu { program, accel, network, device } => {
                 let mut command = vmm::qemu(program, accel, &hardware);
                 command.args(["-serial", "stdio"]).args(network);
-                command.args(["-device", &format!("virtio-net-pci,netdev=net0,romfile=,{device}")]);
+                command.args(["-device", device]);
                 command
             }
         }

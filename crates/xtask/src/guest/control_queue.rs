@@ -1,0 +1,504 @@
+//! What a guest sets by its control queue, command by command, with QEMU's generic vhost-user device.
+//!
+//! ```text
+//!  guest (QEMU) ── vhost-user ── offramp up ── packet socket ── veth ── the host's TCP/IP
+//! ```
+//!
+//! Each [`Step`] is a command in the guest (or at the host) with what must follow: in `offramp show --json`, and of traffic.
+
+mod steps;
+
+use super::backports::Backports;
+use super::image::Image;
+use super::machine::{CPUS, Machine, MachineConfig, Monitor, PREFIX_LEN};
+use super::{Extras, MTU, tcp};
+use crate::daemon::{self, Daemon};
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::frames;
+use crate::interop::Tally;
+use crate::packages::{self, IP};
+use crate::scratch::Scratch;
+use crate::stop;
+use offramp_adapter::port::HostPort;
+use offramp_offload::meta::RxMeta;
+use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT};
+use offramp_ports::packet::{Packet, PacketConfig};
+use offramp_ports::sys::{NetNs, confine, link};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde_json::Value;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use steps::{BROADCAST, By, Destination, Expected, GUEST_MAC, STEPS, Step};
+
+/// The guest's queue pairs.
+const QUEUE_PAIRS: u16 = 2;
+/// The guest's address, as text.
+const MAC: &str = "02:00:00:00:00:10";
+/// Another one that it may take.
+const OTHER_MAC: &str = "02:00:00:00:00:55";
+/// The host's end of the veth pair, and the one that is the port's wire.
+const VETHS: [&str; 2] = ["xtask0", "xtask1"];
+/// Where datagrams come from: the guest has no route back, so it does not answer them.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+/// The first of their ports, and from the port of one flow to that of the next: ports in a row would differ in few bits, and a hash
+/// that ignores these would put all flows on one pair.
+const FLOWS_FROM: u16 = 20_000;
+const FLOW_STEP: u16 = 509;
+/// Where they go; nobody listens there.
+const DISCARD: u16 = 9;
+/// Datagrams that show whether frames arrive, and more than what else arrives meanwhile.
+const DATAGRAMS: u16 = 64;
+const OTHERS_MAX: u64 = 16;
+/// Bytes of a frame that is sent to a certain address.
+const FRAME_LEN: usize = 128;
+/// Datagrams that show how often the guest is interrupted, and the time between two of them.
+const PACED_DATAGRAMS: u16 = 256;
+const PACE: Duration = Duration::from_millis(2);
+/// Time for what was sent or set to arrive.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+/// Modules of the guest for what its commands make.
+const MODULES: [&str; 2] = ["8021q", "macvlan"];
+
+/// What a guest sets by its control queue, in QEMU's generic vhost-user device: each command has its effect.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How QEMU runs a guest (`-accel`), in order of preference
+    #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
+    accel: Vec<String>,
+    /// Directory of QEMU and the guest's kernel (default: offramp-xtask in the user's cache directory)
+    #[arg(long, value_name = "DIRECTORY")]
+    cache: Option<PathBuf>,
+    /// Only guests with this kind of rings
+    #[arg(long, value_name = "split|packed")]
+    rings: Option<String>,
+}
+
+/// Runs the steps in a guest with each kind of rings and prints a transcript; whether none failed. Without the newer QEMU there
+/// is nothing to run.
+///
+/// # Errors
+/// When something does not start, or a signal comes.
+pub fn run(args: &Args) -> Result<bool> {
+    let backports = match Backports::get(args.cache.as_deref()) {
+        Ok(backports) => backports,
+        Err(Failure::Stopped) => return Err(Failure::Stopped),
+        Err(why) => {
+            println!(
+                "SKIPPED: NOTHING OF THE CONTROL QUEUE WAS TESTED, because QEMU 10.2 or later cannot be had: {why}"
+            );
+            return Ok(true);
+        }
+    };
+    println!("{}, Linux {}", backports.qemu_version()?, backports.kernel.version);
+    let scratch = Scratch::new()?;
+    let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES };
+    let image = Image::with(backports.kernel.clone(), extras, &scratch)?;
+    let mut tally = Tally::default();
+    for rings in ["split", "packed"].into_iter().filter(|rings| args.rings.as_ref().is_none_or(|only| only == rings)) {
+        println!("\n## {rings} rings");
+        let mut bench = Bench::start(args, &backports, &image, &scratch, rings)?;
+        if rings == "packed" {
+            bench.negotiated(&["RING_PACKED"])?;
+        }
+        for step in STEPS {
+            let began = Instant::now();
+            let judged = bench.judge(step);
+            tally.count(&format!("{rings}: {}", step.line), began, judged)?;
+        }
+        bench.stop();
+    }
+    Ok(tally.end("control-queue-matrix"))
+}
+
+/// A guest behind a daemon. Dropped in this order.
+struct Bench {
+    machine: Machine,
+    daemon: Daemon,
+    ns: NetNs,
+    /// Interrupts of the last paced datagrams that were to interrupt often.
+    interrupts_before: u64,
+}
+
+impl Bench {
+    fn start(args: &Args, backports: &Backports, image: &Image, scratch: &Scratch, rings: &str) -> Result<Self> {
+        let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+        prepare_host(&ns)?;
+        let socket = scratch.file("guest.sock");
+        let port = format!(
+            "[[port]]\nname = \"vm0\"\nhost = {{ vhost_user = \"{socket}\", queue_pairs = {QUEUE_PAIRS}, mac = \"{MAC}\", \
+             control_queue = \"backend\", packed = {} }}\nwire = {{ packet = \"{}\" }}\nmac_addresses = [\"{MAC}\", \"{OTHER_MAC}\"]\n",
+            rings == "packed",
+            VETHS[1]
+        );
+        println!("{port}");
+        let daemon = Daemon::start(&daemon::build()?, &port, scratch, &ns)?;
+        let config = MachineConfig {
+            monitor: Monitor::Qemu {
+                program: backports.qemu.clone(),
+                accel: args.accel.clone(),
+                network: vec!["-chardev".to_owned(), format!("socket,id=vhost0,path={socket}")],
+                device: format!(
+                    "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,num_vqs={},vq_size=256,config_size=28",
+                    2 * QUEUE_PAIRS + 1
+                ),
+            },
+            kernel: image.kernel.clone(),
+            initramfs: image.initramfs.clone(),
+            address: tcp::GUEST,
+            cpus: CPUS,
+            arguments: "",
+        };
+        let mut machine = Machine::boot(&config, &ns)?;
+        // The shell would take busybox's own, which has neither macvlan nor maddress.
+        machine.run("alias ip=/bin/ip")?;
+        Ok(Self { machine, daemon, ns, interrupts_before: 0 })
+    }
+
+    fn stop(self) {
+        self.machine.power_off();
+        self.daemon.terminate();
+    }
+
+    /// Runs a command, and judges what follows.
+    fn judge(&mut self, step: &Step) -> Result<()> {
+        let prompt = match step.by {
+            By::Guest => "guest#",
+            By::Host => "host#",
+        };
+        println!("\n{prompt} {}", step.line);
+        let printed = match step.by {
+            By::Guest => self.machine.run(step.line)?,
+            By::Host => host(&self.ns, step.line)?,
+        };
+        for expected in step.expected {
+            self.expect(expected, &printed)?;
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, expected: &Expected, printed: &str) -> Result<()> {
+        match *expected {
+            Expected::Negotiated(features) => self.negotiated(features),
+            Expected::Shown(pointer, json) => self.shown(pointer, json),
+            Expected::Prints(pattern) => prints(printed, pattern),
+            Expected::Pairs(pairs) => self.arrives_on(pairs),
+            Expected::OnePair => self.arrives_on_one(),
+            Expected::MostOnSecond => self.arrives_on_second(),
+            Expected::Arrives(address, arrives) => self.arrives(address, arrives),
+            Expected::SuperFrames(are_expected) => self.super_frames(are_expected),
+            Expected::OftenInterrupted => self.often_interrupted(),
+            Expected::FramesPerInterrupt(frames) => self.frames_per_interrupt(frames),
+            Expected::Carrier(is_up) => self.carrier(is_up),
+            Expected::StatisticsAgree => self.statistics_agree(),
+        }
+    }
+
+    /// What the daemon shows of the port.
+    fn port(&self) -> Result<Value> {
+        let mut shown = self.daemon.show()?;
+        Ok(shown["ports"][0].take())
+    }
+
+    fn negotiated(&self, features: &[&str]) -> Result<()> {
+        let port = self.port()?;
+        let negotiated = &port["host"]["virtio_features"];
+        println!("  virtio_features: {negotiated}");
+        let has = |feature: &&&str| negotiated.as_array().is_some_and(|all| all.iter().any(|one| one == **feature));
+        let missing: Vec<_> = features.iter().filter(|feature| !has(feature)).collect();
+        if missing.is_empty() { Ok(()) } else { failed(format!("not negotiated: {missing:?}")) }
+    }
+
+    /// Waits until the daemon shows that of the control queue.
+    fn shown(&self, pointer: &str, json: &str) -> Result<()> {
+        let expected: Value = serde_json::from_str(json).doing(json)?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let port = self.port()?;
+            let found = port["host"]["control_queue"].pointer(pointer).cloned().unwrap_or_default();
+            if found == expected {
+                println!("  show: control_queue{pointer} = {found}");
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return failed(format!("control_queue{pointer} is {found}, not {expected}"));
+            }
+            stop::sleep(LOOK)?;
+        }
+    }
+
+    /// Frames that the guest's driver has received.
+    fn received(&mut self) -> Result<u64> {
+        const FILE: &str = "/sys/class/net/eth0/statistics/rx_packets";
+        self.machine.run(&format!("cat {FILE}"))?.trim().parse().doing(FILE)
+    }
+
+    /// What the guest receives more than `before`, once that is `count` frames, or after [`PATIENCE`].
+    fn receives(&mut self, before: u64, count: u64) -> Result<u64> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let more = self.received()? - before;
+            if more >= count || Instant::now() >= end {
+                return Ok(more);
+            }
+            stop::sleep(LOOK)?;
+        }
+    }
+
+    /// Frames that the port has put into each of the guest's receive queues.
+    fn received_by_queue(&mut self) -> Result<Vec<u64>> {
+        let printed = self.machine.run("ethtool -S eth0")?;
+        // The driver leaves out queues that it does not use.
+        let of_queue = |queue| statistic(&printed, &format!("rx{queue}_hw_packets")).unwrap_or_default();
+        Ok((0..QUEUE_PAIRS).map(of_queue).collect())
+    }
+
+    /// Sends datagrams to the guest, those of each flow from a port of its own: of several flows none can be coalesced.
+    fn send(&self, flows: u16, count: u16, pace: Duration) -> Result<()> {
+        let sent = self.ns.run(|| {
+            let sockets = (0..flows).map(|flow| UdpSocket::bind((STRANGER, FLOWS_FROM + FLOW_STEP * flow)));
+            let sockets = sockets.collect::<std::io::Result<Vec<_>>>()?;
+            for socket in sockets.iter().cycle().take(usize::from(count)) {
+                socket.send_to(&[0; 64], (tcp::GUEST, DISCARD))?;
+                std::thread::sleep(pace);
+            }
+            Ok::<_, std::io::Error>(())
+        });
+        sent.doing("entering the namespace")?.doing("sending to the guest")
+    }
+
+    /// Where datagrams of many flows arrive: frames on each pair.
+    fn arrive_on(&mut self) -> Result<Vec<u64>> {
+        let (before, by_queue) = (self.received()?, self.received_by_queue()?);
+        self.send(DATAGRAMS, DATAGRAMS, Duration::ZERO)?;
+        let received = self.receives(before, u64::from(DATAGRAMS))?;
+        let now = self.received_by_queue()?;
+        let more: Vec<u64> = now.iter().zip(by_queue).map(|(now, before)| now - before).collect();
+        println!("  traffic: {DATAGRAMS} flows, a frame each: {received} arrived; on each pair: {more:?}");
+        if received < u64::from(DATAGRAMS) {
+            return failed(format!("of {DATAGRAMS} frames {received} arrived; on each pair: {more:?}"));
+        }
+        Ok(more)
+    }
+
+    /// Flows arrive on all of these pairs, and on no other.
+    fn arrives_on(&mut self, pairs: &[u16]) -> Result<()> {
+        let more = self.arrive_on()?;
+        let is_right =
+            |(pair, &count): (u16, &u64)| if pairs.contains(&pair) { count > OTHERS_MAX } else { count == 0 };
+        if (0..).zip(&more).all(is_right) {
+            return Ok(());
+        }
+        failed(format!("flows were to arrive on the pairs {pairs:?}; on each pair: {more:?}"))
+    }
+
+    /// All flows arrive on one pair, whichever it is.
+    fn arrives_on_one(&mut self) -> Result<()> {
+        let more = self.arrive_on()?;
+        if more.iter().filter(|count| **count > 0).count() == 1 {
+            return Ok(());
+        }
+        failed(format!("all flows were to arrive on one pair; on each pair: {more:?}"))
+    }
+
+    /// The second pair gets more flows than the first.
+    fn arrives_on_second(&mut self) -> Result<()> {
+        let more = self.arrive_on()?;
+        if more.first() < more.get(1) {
+            return Ok(());
+        }
+        failed(format!("more flows were to arrive on the second pair; on each pair: {more:?}"))
+    }
+
+    /// Frames with that destination arrive at the guest, or not. Broadcasts that follow them arrive in any case.
+    fn arrives(&mut self, destination: Destination, is_expected: bool) -> Result<()> {
+        let before = self.received()?;
+        let lost_before = self.lost_by_filter()?;
+        self.send_to(&[destination, BROADCAST])?;
+        let expected = u64::from(DATAGRAMS) * if is_expected { 2 } else { 1 };
+        let received = self.receives(before, expected)?;
+        let lost = self.lost_by_filter()? - lost_before;
+        let arrived = received.saturating_sub(u64::from(DATAGRAMS));
+        let (mac, vid) = destination;
+        let tag = vid.map_or_else(|| "no VLAN".to_owned(), |vid| format!("VLAN {vid}"));
+        let what = format!("{}, {tag}", mac.map(|byte| format!("{byte:02x}")).join(":"));
+        println!("  traffic: {DATAGRAMS} frames to {what}: {arrived} arrived; show: {lost} lost by the guest's filter");
+        let is_right = (expected..expected + OTHERS_MAX).contains(&received);
+        if is_right && (is_expected || lost >= u64::from(DATAGRAMS)) {
+            return Ok(());
+        }
+        failed(format!(
+            "frames to {what}: expected to arrive: {is_expected}; {arrived} arrived, {lost} lost by the filter"
+        ))
+    }
+
+    /// Sends frames to each of these, from the host's end of the wire.
+    fn send_to(&self, destinations: &[Destination]) -> Result<()> {
+        let socket = Packet::open_in(&self.ns, &PacketConfig::new(VETHS[0])).doing("opening a packet socket")?;
+        let Some(mut queue) = socket.queue(0) else { return failed("the packet socket has no queue") };
+        let mut rng = SmallRng::seed_from_u64(0);
+        for (mac, vid) in destinations {
+            for flow in 0..DATAGRAMS {
+                let mut frame = frames::udp(FRAME_LEN, FLOWS_FROM + FLOW_STEP * flow, &mut rng);
+                frame[..mac.len()].copy_from_slice(mac);
+                if let Some(vid) = vid {
+                    frame.splice(TAG_AT..TAG_AT, [CUSTOMER_TAG, vid.to_be_bytes()].concat());
+                }
+                queue.rx_deliver(&RxMeta::default(), &frame).doing("sending a frame")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lost_by_filter(&self) -> Result<u64> {
+        let port = self.port()?;
+        let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(queues.iter().filter_map(|queue| queue["receive"]["lost"]["guest_filter"].as_u64()).sum())
+    }
+
+    /// A counter of what the port gives its guest.
+    fn count(&self, field: &str) -> Result<u64> {
+        let port = self.port()?;
+        let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let sum = queues.iter().map(|queue| queue["receive"][field].as_u64()).sum::<Option<u64>>();
+        sum.map_or_else(|| failed(format!("offramp show has no receive.{field}")), Ok)
+    }
+
+    /// The host's TCP reaches the guest in super-frames, or in none.
+    fn super_frames(&mut self, are_expected: bool) -> Result<()> {
+        let before = (self.count("frames_out")?, self.count("host_frames")?);
+        tcp::host_to_guest(&mut self.machine, &self.ns, tcp::HOST.into())?;
+        let segments = self.count("frames_out")? - before.0;
+        let frames = self.count("host_frames")? - before.1;
+        println!("  traffic: TCP from the host, right by its SHA-256: {segments} segments in {frames} frames");
+        let are_there = segments >= 2 * frames;
+        if are_there == are_expected && (are_there || segments == frames) {
+            return Ok(());
+        }
+        failed(format!("super-frames expected: {are_expected}; {segments} segments came in {frames} frames"))
+    }
+
+    /// Sends datagrams with pauses; how many frames the guest got meanwhile, and how many interrupts for them.
+    fn interrupts(&mut self) -> Result<(u64, u64)> {
+        let (frames, interrupts) = (self.count("host_frames")?, self.count("interrupts")?);
+        let before = self.received()?;
+        self.send(1, PACED_DATAGRAMS, PACE)?;
+        self.receives(before, u64::from(PACED_DATAGRAMS))?;
+        let (frames, interrupts) = (self.count("host_frames")? - frames, self.count("interrupts")? - interrupts);
+        println!("  traffic: {frames} frames, {PACE:?} between two, with {interrupts} interrupts");
+        if frames < u64::from(PACED_DATAGRAMS) {
+            return failed(format!("of {PACED_DATAGRAMS} frames {frames} arrived"));
+        }
+        Ok((frames, interrupts))
+    }
+
+    fn often_interrupted(&mut self) -> Result<()> {
+        let (frames, interrupts) = self.interrupts()?;
+        self.interrupts_before = interrupts;
+        if 4 * interrupts >= frames { Ok(()) } else { failed(format!("{interrupts} interrupts for {frames} frames")) }
+    }
+
+    /// Each interrupt stands for that many frames; the last may stand for fewer, and so may those of another queue.
+    fn frames_per_interrupt(&mut self, count: u64) -> Result<()> {
+        let (frames, interrupts) = self.interrupts()?;
+        let max = frames / count + u64::from(QUEUE_PAIRS);
+        if (1..=max).contains(&interrupts) && 4 * interrupts <= self.interrupts_before {
+            return Ok(());
+        }
+        let before = self.interrupts_before;
+        failed(format!("{interrupts} interrupts for {frames} frames, not 1 to {max}, or a quarter of {before}"))
+    }
+
+    /// The guest's driver sees the link go up or down.
+    fn carrier(&mut self, is_up: bool) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        let expected = if is_up { "1" } else { "0" };
+        loop {
+            let carrier = self.machine.run("cat /sys/class/net/eth0/carrier")?;
+            if carrier.trim() == expected {
+                println!("  guest: carrier {expected}");
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return failed(format!("the guest's carrier is {}, not {expected}", carrier.trim()));
+            }
+            stop::sleep(LOOK)?;
+        }
+    }
+
+    /// The port has put into the guest's queues what the driver counts itself.
+    fn statistics_agree(&mut self) -> Result<()> {
+        let of_driver = self.received()?;
+        let of_port = self.received_by_queue()?;
+        println!("  guest: {of_driver} frames received; rx0_hw_packets and rx1_hw_packets: {of_port:?}");
+        if of_driver.abs_diff(of_port.iter().sum()) <= OTHERS_MAX {
+            return Ok(());
+        }
+        failed(format!("the driver has received {of_driver} frames, the port says {of_port:?}"))
+    }
+}
+
+/// Both ends of the wire, and addresses at the host.
+fn prepare_host(ns: &NetNs) -> Result<()> {
+    let made = ns.run(|| {
+        link::create_veth(VETHS[0], VETHS[1])?;
+        for veth in VETHS {
+            link::disable_ipv6(veth)?;
+            link::set_mtu(veth, u32::from(MTU))?;
+            link::set_up(veth)?;
+        }
+        link::add_address(VETHS[0], IpAddr::V4(tcp::HOST), PREFIX_LEN)?;
+        link::add_address(VETHS[0], IpAddr::V4(STRANGER), PREFIX_LEN)?;
+        link::add_neighbour(VETHS[0], IpAddr::V4(tcp::GUEST), GUEST_MAC)
+    });
+    made.doing("entering the namespace")?.doing("making the wire")
+}
+
+/// Runs a command at the host.
+fn host(ns: &NetNs, line: &str) -> Result<String> {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]);
+    confine(&mut command, Some(ns), None).doing("preparing a command")?;
+    let output = command.output().doing(line)?;
+    if !output.status.success() {
+        return failed(format!("{line}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A line of what a command printed has these words, whatever space is between them.
+fn prints(printed: &str, words: &str) -> Result<()> {
+    let found = printed.lines().find(|line| line.split_whitespace().eq(words.split_whitespace()));
+    let Some(found) = found else { return failed(format!("no line \"{words}\" in\n{}", printed.trim())) };
+    println!("  guest: {}", found.trim());
+    Ok(())
+}
+
+/// A number that `ethtool -S` prints.
+fn statistic(printed: &str, name: &str) -> Result<u64> {
+    let value = printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
+    value.map_or_else(|| failed(format!("ethtool -S has no {name}:\n{}", printed.trim())), Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statistic_is_found_by_its_whole_name() {
+        let printed = "NIC statistics:\n     rx0_packets: 7\n     rx0_hw_packets: 9\n";
+        assert_eq!(statistic(printed, "rx0_packets").unwrap(), 7);
+        assert_eq!(statistic(printed, "rx0_hw_packets").unwrap(), 9);
+        assert!(statistic(printed, "packets").is_err() && statistic(printed, "rx0").is_err());
+    }
+
+    #[test]
+    fn a_printed_line_is_found_by_its_words() {
+        assert!(prints("a\n\tSpeed:  1000Mb/s\n", "Speed: 1000Mb/s").is_ok());
+        assert!(prints("Speed: 10000Mb/s\n", "Speed: 1000Mb/s").is_err());
+    }
+}

@@ -1,0 +1,212 @@
+//! The commands, and what must follow each.
+
+use self::Expected::{
+    Arrives, Carrier, FramesPerInterrupt, MostOnSecond, Negotiated, OftenInterrupted, OnePair, Pairs, Prints, Shown,
+    StatisticsAgree, SuperFrames,
+};
+
+/// The guest's address.
+pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+
+/// Who runs a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    Guest,
+    Host,
+}
+
+/// What must follow a command.
+#[derive(Clone, Copy, Debug)]
+pub enum Expected {
+    /// The driver has negotiated these features.
+    Negotiated(&'static [&'static str]),
+    /// `offramp show --json` has that JSON at that place of the port's `control_queue`.
+    Shown(&'static str, &'static str),
+    /// The command prints a line with these words.
+    Prints(&'static str),
+    /// Frames of many flows arrive on these queue pairs, and on no other.
+    Pairs(&'static [u16]),
+    /// Frames of many flows between the same addresses arrive on one pair.
+    OnePair,
+    /// More of them arrive on the second pair than on the first.
+    MostOnSecond,
+    /// Frames with that destination arrive, or they do not.
+    Arrives(Destination, bool),
+    /// TCP segments arrive in super-frames, or one by one.
+    SuperFrames(bool),
+    /// The guest is interrupted for at least one of four frames.
+    OftenInterrupted,
+    /// The guest is interrupted once for this number of frames.
+    FramesPerInterrupt(u64),
+    /// The guest's link is up, or down.
+    Carrier(bool),
+    /// The port's statistics are those that the driver counts itself.
+    StatisticsAgree,
+}
+
+/// A command, and what must follow.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub by: By,
+    pub line: &'static str,
+    pub expected: &'static [Expected],
+}
+
+const fn guest(line: &'static str, expected: &'static [Expected]) -> Step {
+    Step { by: By::Guest, line, expected }
+}
+
+const fn host(line: &'static str, expected: &'static [Expected]) -> Step {
+    Step { by: By::Host, line, expected }
+}
+
+/// Where a frame goes: an Ethernet address, and a VLAN if it has a tag.
+pub type Destination = ([u8; 6], Option<u16>);
+
+/// What every guest receives, what this one does, and what it has to ask for.
+pub const BROADCAST: Destination = ([0xff; 6], None);
+const GUEST: Destination = (GUEST_MAC, None);
+const OTHER: Destination = ([2, 0, 0, 0, 0, 0x55], None);
+const GROUP: Destination = ([1, 0, 0x5e, 1, 2, 3], None);
+const OTHER_GROUP: Destination = ([1, 0, 0x5e, 1, 2, 4], None);
+const IN_VLAN: Destination = (GUEST_MAC, Some(5));
+
+/// What needs the control queue, and what the driver learns of its card. It takes no `CTRL_RX_EXTRA`.
+const FEATURES: &[&str] = &[
+    "MAC",
+    "STATUS",
+    "MQ",
+    "CTRL_VQ",
+    "CTRL_RX",
+    "CTRL_VLAN",
+    "CTRL_MAC_ADDR",
+    "CTRL_GUEST_OFFLOADS",
+    "NOTF_COAL",
+    "VQ_NOTF_COAL",
+    "DEVICE_STATS",
+    "RSS",
+    "HASH_REPORT",
+];
+
+/// Offloads on receive of a guest that has switched none off.
+const ALL_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN", "GUEST_USO4", "GUEST_USO6"]"#;
+
+/// Keys of the Toeplitz hash: one that hashes everything to 0, and the one with published answers.
+const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:\
+                        00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00";
+const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
+                   ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
+
+/// All steps, in their order.
+pub const STEPS: &[Step] = &[
+    guest(
+        "ip link show dev eth0",
+        &[
+            Negotiated(FEATURES),
+            Shown("/queue_pairs", "2"),
+            Shown("/guest_offloads", ALL_OFFLOADS),
+            Shown("/coalescing", "[null, null, null, null]"),
+            Shown("/refused", "0"),
+            Pairs(&[0, 1]),
+        ],
+    ),
+    guest("ethtool -L eth0 combined 1", &[Shown("/queue_pairs", "1"), Pairs(&[0])]),
+    guest("ethtool -L eth0 combined 2", &[Shown("/queue_pairs", "2"), Pairs(&[0, 1])]),
+    guest("ethtool -X eth0 equal 1", &[Shown("/spreads_flows", "true"), Pairs(&[0])]),
+    guest("ethtool -X eth0 start 1 equal 1", &[Pairs(&[1])]),
+    guest("ethtool -X eth0 weight 1 7", &[MostOnSecond]),
+    guest("ethtool -X eth0 default", &[Pairs(&[0, 1])]),
+    // The driver sends the kinds of packets that are hashed only while it takes hashes.
+    guest("ethtool -K eth0 rxhash on", &[Pairs(&[0, 1])]),
+    // A flow's addresses alone: those of all flows here are the same.
+    guest("ethtool -N eth0 rx-flow-hash udp4 sd", &[OnePair]),
+    guest("ethtool -N eth0 rx-flow-hash udp4 sdfn", &[Pairs(&[0, 1])]),
+    // No kind of packet is hashed: all go to the pair for what is not classified.
+    guest("ethtool -K eth0 rxhash off", &[Pairs(&[0])]),
+    guest("ethtool -K eth0 rxhash on", &[Pairs(&[0, 1])]),
+    // Its hashes are all 0.
+    guest(ZERO_KEY, &[Pairs(&[0])]),
+    guest(KEY, &[Pairs(&[0, 1])]),
+    guest(
+        "ethtool -x eth0",
+        &[Prints(
+            "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa",
+        )],
+    ),
+    guest(
+        "ethtool -C eth0 rx-usecs 0 rx-frames 1 tx-frames 1",
+        &[Shown("/coalescing/0", r#"{"usecs": 0, "frames": 1}"#), OftenInterrupted],
+    ),
+    guest(
+        "ethtool -C eth0 rx-usecs 1000000 rx-frames 16",
+        &[
+            Shown("/coalescing/0", r#"{"usecs": 1000000, "frames": 16}"#),
+            Shown("/coalescing/2", r#"{"usecs": 1000000, "frames": 16}"#),
+            FramesPerInterrupt(16),
+        ],
+    ),
+    guest(
+        "ethtool --per-queue eth0 queue_mask 0x2 --coalesce rx-usecs 50 rx-frames 8",
+        &[
+            Shown("/coalescing/0", r#"{"usecs": 1000000, "frames": 16}"#),
+            Shown("/coalescing/2", r#"{"usecs": 50, "frames": 8}"#),
+        ],
+    ),
+    guest(
+        "ethtool -C eth0 rx-usecs 0 rx-frames 1",
+        &[Shown("/coalescing/2", r#"{"usecs": 0, "frames": 1}"#), OftenInterrupted],
+    ),
+    guest("ethtool -K eth0 rx-gro-hw off", &[Shown("/guest_offloads", r#"["GUEST_CSUM"]"#), SuperFrames(false)]),
+    guest("ethtool -K eth0 rx-gro-hw on", &[Shown("/guest_offloads", ALL_OFFLOADS), SuperFrames(true)]),
+    guest(
+        "ip link show dev eth0",
+        &[
+            Shown("/filter/modes", "[]"),
+            Shown("/filter/vlans", "[0]"),
+            Arrives(OTHER, false),
+            Arrives(GROUP, false),
+            Arrives(IN_VLAN, false),
+        ],
+    ),
+    guest(
+        "ip link set eth0 promisc on",
+        &[Shown("/filter/modes", r#"["promisc"]"#), Arrives(OTHER, true), Arrives(GROUP, true), Arrives(IN_VLAN, true)],
+    ),
+    guest("ip link set eth0 promisc off", &[Shown("/filter/modes", "[]"), Arrives(OTHER, false)]),
+    guest(
+        "ip link set eth0 allmulticast on",
+        &[Shown("/filter/modes", r#"["allmulti"]"#), Arrives(GROUP, true), Arrives(OTHER, false)],
+    ),
+    guest("ip link set eth0 allmulticast off", &[Shown("/filter/modes", "[]"), Arrives(GROUP, false)]),
+    guest(
+        "ip maddress add 01:00:5e:01:02:03 dev eth0",
+        &[Shown("/filter/unicast_addresses", "0"), Arrives(GROUP, true), Arrives(OTHER_GROUP, false)],
+    ),
+    guest("ip maddress del 01:00:5e:01:02:03 dev eth0", &[Arrives(GROUP, false)]),
+    guest(
+        "ip link add macvlan0 link eth0 address 02:00:00:00:00:55 type macvlan && ip link set macvlan0 up",
+        &[Shown("/filter/unicast_addresses", "1"), Arrives(OTHER, true)],
+    ),
+    guest("ip link delete macvlan0", &[Shown("/filter/unicast_addresses", "0"), Arrives(OTHER, false)]),
+    guest(
+        "ip link add eth0.5 link eth0 type vlan id 5 && ip link set eth0.5 up",
+        &[Shown("/filter/vlans", "[0, 5]"), Arrives(IN_VLAN, true)],
+    ),
+    guest("ip link delete eth0.5", &[Shown("/filter/vlans", "[0]"), Arrives(IN_VLAN, false)]),
+    guest(
+        "ip link set eth0 address 02:00:00:00:00:55",
+        &[Shown("/filter/mac", r#""02:00:00:00:00:55""#), Arrives(OTHER, true), Arrives(GUEST, false)],
+    ),
+    guest(
+        "ip link set eth0 address 02:00:00:00:00:10",
+        &[Shown("/filter/mac", r#""02:00:00:00:00:10""#), Arrives(OTHER, false)],
+    ),
+    // The port is not bound to this one.
+    guest(
+        "! ip link set eth0 address 02:00:00:00:00:66",
+        &[Shown("/refused", "1"), Shown("/filter/mac", r#""02:00:00:00:00:10""#)],
+    ),
+    guest("ethtool -S eth0", &[StatisticsAgree]),
+    host("ip link set xtask0 down", &[Carrier(false)]),
+    host("ip link set xtask0 up", &[Carrier(true)]),
+];
