@@ -254,6 +254,22 @@ impl Host {
         }
     }
 
+    /// What its guest and frontend did, if it has one.
+    pub fn guest_counters(&self) -> Option<GuestCounters> {
+        match self {
+            Self::Tap { .. } => None,
+            Self::VhostUser(port) => Some(guest_counters(&lock(port))),
+        }
+    }
+
+    /// Why its last frontend was disconnected, if one was.
+    pub fn last_refusal(&self) -> Option<String> {
+        match self {
+            Self::Tap { .. } => None,
+            Self::VhostUser(port) => lock(port).status().last_refusal,
+        }
+    }
+
     /// What drives queue pair `queue` with a cable as its wire; `None` when there is no such queue.
     pub fn cable_task(&mut self, queue: usize, wire: CableEnd, parts: &TaskParts<'_>) -> Option<Box<dyn Task>> {
         match self {
@@ -302,9 +318,6 @@ where
 
 fn guest_status(port: &VhostUser) -> HostStatus {
     let status = port.status();
-    let sum =
-        |of: fn(&QueueCounters) -> &Counter| port.queue_counters().iter().map(|counters| of(counters).get()).sum();
-    let channel = port.channel_counters();
     HostStatus::VhostUser {
         socket: port.config().socket.clone(),
         connected: status.is_connected,
@@ -335,17 +348,24 @@ fn guest_status(port: &VhostUser) -> HostStatus {
             })
         }),
         last_refusal: status.last_refusal,
-        counters: GuestCounters {
-            connections: channel.connections.get(),
-            refused_connections: channel.refused_connections.get(),
-            messages: channel.messages.get(),
-            bad_messages: channel.bad_messages.get(),
-            lost_memories: channel.lost_memories.get(),
-            calls: sum(|counters| &counters.calls),
-            bad_chains: sum(|counters| &counters.bad_chains),
-            broken_rings: sum(|counters| &counters.broken_rings),
-            discarded: sum(|counters| &counters.discarded),
-        },
+        counters: guest_counters(port),
+    }
+}
+
+fn guest_counters(port: &VhostUser) -> GuestCounters {
+    let sum =
+        |of: fn(&QueueCounters) -> &Counter| port.queue_counters().iter().map(|counters| of(counters).get()).sum();
+    let channel = port.channel_counters();
+    GuestCounters {
+        connections: channel.connections.get(),
+        refused_connections: channel.refused_connections.get(),
+        messages: channel.messages.get(),
+        bad_messages: channel.bad_messages.get(),
+        lost_memories: channel.lost_memories.get(),
+        calls: sum(|counters| &counters.calls),
+        bad_chains: sum(|counters| &counters.bad_chains),
+        broken_rings: sum(|counters| &counters.broken_rings),
+        discarded: sum(|counters| &counters.discarded),
     }
 }
 

@@ -12,7 +12,7 @@ use super::daemon::Daemon;
 use super::events::Events;
 use super::notify::Heartbeat;
 use super::report::Report;
-use crate::control::{EventKind, HostStatus, LimitDirection};
+use crate::control::{EventKind, LimitDirection};
 use offramp_adapter::port::PortError;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use offramp_ports::worker::{Pulse, SLEEP_MAX, Worker, clock_ns};
@@ -125,7 +125,8 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
             heartbeat.beat();
         }
         seen.retain(|thread, _| workers.values().flatten().any(|(_, queue)| queue.worker.thread_id() == *thread));
-        reports.retain(|id, _| ports.iter().any(|port| port.id == *id));
+        let ids: BTreeSet<_> = ports.iter().map(|port| port.id).collect();
+        reports.retain(|id, _| ids.contains(id));
         for port in &ports {
             let Reports { guest, gone, limits } = reports.entry(port.id).or_default();
             report_guest(port, guest, clock_ns());
@@ -186,10 +187,9 @@ fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Eve
 
 /// Says what a guest has done wrong.
 fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
-    if let HostStatus::VhostUser { counters, last_refusal, .. } = port.host.status()
-        && let Some(news) = report.next(&counters, now_ns)
-    {
-        let why = last_refusal.map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
+    let Some(counters) = port.host.guest_counters() else { return };
+    if let Some(news) = report.next(&counters, now_ns) {
+        let why = port.host.last_refusal().map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
         eprintln!("offramp: port \"{}\": {news}{why}", port.name);
     }
 }
