@@ -128,8 +128,7 @@ enum Sample {
 /// Boots all guests, takes the samples, and prints the table.
 ///
 /// # Errors
-/// When offramp or its guests do not start, a cell of offramp fails, or a signal comes. What a peer cannot do is a cell that says
-/// so, and a line below the table.
+/// When offramp or its guests do not start, or a signal comes. What a backend cannot do is an empty cell, and a line below the table.
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;
@@ -183,14 +182,12 @@ fn print_row(args: &Args, cell: &Cell, beds: &mut [Bed], notes: &mut Vec<String>
             if is_over[index] {
                 continue;
             }
-            let backend = beds[index].backend;
             match beds[index].sample(cell, args.seconds) {
                 Ok(sample) => samples[index].push(sample),
                 Err(Failure::Stopped) => return Err(Failure::Stopped),
-                Err(why) if backend == Backend::Offramp => return Err(why),
                 Err(why) => {
                     is_over[index] = true;
-                    notes.push(format!("{}, {}: {why}", backend.name(), cell.name()));
+                    notes.push(format!("{}, {}: {why}", beds[index].backend.name(), cell.name()));
                 }
             }
         }
