@@ -183,7 +183,7 @@ fn hash_key(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(key.get(..usize::from(*len))?.to_vec())
 }
 
-/// `virtio_net_ctrl_mac`: the number of addresses, then those; and what comes after them.
+/// `virtio_net_ctrl_mac`: the number of addresses, then the addresses; and the bytes after them.
 fn mac_table(bytes: &[u8]) -> Option<(Vec<MacAddress>, &[u8])> {
     let (count, rest) = bytes.split_first_chunk()?;
     let len = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(MAC_LEN)?;

@@ -428,7 +428,7 @@ impl Received {
 }
 
 impl Stream {
-    /// Sends until it is over, and compares what comes back.
+    /// Sends until it is over, and compares the bytes that the guest returns.
     fn exchange(&self, socket: &TcpStream) -> io::Result<Vec<u8>> {
         let pattern = tcp::random_bytes(PATTERN_SEED, PATTERN_LEN);
         thread::scope(|scope| {

@@ -54,7 +54,7 @@ impl Device {
         bytes
     }
 
-    /// `SEND_RARP`: the guest is here now. A guest that agreed to tell it itself (`GUEST_ANNOUNCE`) is asked to, if the port
+    /// `SEND_RARP`: the guest has moved to this port. A guest that negotiated `GUEST_ANNOUNCE` is asked to, if the port
     /// serves its control queue and has a way to; otherwise its frontend asks it, and there is nothing to do here.
     pub fn send_rarp(&mut self, payload: u64) -> Result<(), Refused> {
         if !self.speaks(VhostUserProtocolFeatures::RARP) {
