@@ -16,6 +16,7 @@ use offramp_adapter::config::MTU_DEFAULT;
 use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_model::claims::{self, Comparison};
 use offramp_offload::caps::Offloads;
+use offramp_ports::worker::Polling;
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
 const MTU_JUMBO: usize = 9000;
@@ -308,6 +309,7 @@ fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
         queues: settings.queues,
         between: Between::Adapters(settings.threads),
         placement: Placement::apart(),
+        polling: Polling::Off,
     }
 }
 

@@ -22,9 +22,10 @@ use offramp_impair::fault::{self, FaultConfig};
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_ports::packet::{Packet, PacketConfig};
+use offramp_ports::sys::sandbox::Sandbox;
 use offramp_ports::sys::{NetNs, cpu, ethtool, link, rps};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
-use offramp_ports::worker::{Task, Worker};
+use offramp_ports::worker::{Polling, Task, Worker};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,6 +162,8 @@ pub struct RigConfig {
     pub between: Between,
     /// Which processors do what.
     pub placement: Placement,
+    /// How long the adapters' threads poll before they sleep.
+    pub polling: Polling,
     /// What host B's adapter is besides.
     pub card: Card,
     /// Whether the hosts' packets are encrypted on the wire, and who does that.
@@ -198,6 +201,7 @@ impl Default for RigConfig {
             queues: 1,
             between: Between::Adapters(Threads::Shared),
             placement: Placement::apart(),
+            polling: Polling::Off,
             card: Card::default(),
             esp: None,
         }
@@ -327,8 +331,9 @@ impl Rig {
 
     fn start_workers<T: Task + 'static>(&mut self, groups: Vec<(&str, Vec<T>)>) -> Result<(), LabError> {
         for (name, pairs) in groups {
-            let cpus = self.config.placement.adapter_cpus.clone();
-            self.workers.push(Worker::start(name, pairs, Some(cpus))?);
+            let cpus = Some(self.config.placement.adapter_cpus.clone());
+            let worker = Worker::start_polling(name, pairs, cpus, self.config.polling, Sandbox::default())?;
+            self.workers.push(worker);
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! What a machine's work costs, learned from samples.
 
 use super::CalibrateError;
-use super::experiments::{CHECKSUM_RECEIVED, CHECKSUM_SENT, LARGE_SENDS, LEARNED, PACED, UNCOALESCED};
+use super::experiments::{
+    CHECKSUM_RECEIVED, CHECKSUM_SENT, LARGE_SENDS, LEARNED, PACED, PACED_ADAPTERS_SLEEP, UNCOALESCED,
+};
 use super::least_squares::least_squares;
 use super::receiver::ReceiverCosts;
 use super::responses::Waits;
@@ -27,10 +29,13 @@ pub struct Costs {
     pub receive_ns: f64,
     /// The hosts, for each byte sent whose checksum they compute themselves.
     pub checksum_sent_ns: f64,
-    /// The hosts, for each byte received whose checksum they verify themselves.
+    /// The hosts, for each byte received whose checksum they verify themselves. Below 0 where copying a byte that was just
+    /// read for its checksum is cheaper by more than the checksum takes.
     pub checksum_received_ns: f64,
     /// The hosts, for each interrupt after which they had slept, on top of what is handed over.
     pub wake_ns: f64,
+    /// The hosts, for each send that finds the adapters' thread asleep, on top of [`Self::send_ns`].
+    pub doorbell_ns: f64,
     /// The adapters, for each byte, checksums included.
     pub adapter_byte_ns: f64,
     /// The adapters, for each frame on the wire.
@@ -67,6 +72,7 @@ pub(super) enum Cost {
     ChecksumSent,
     ChecksumReceived,
     Wake,
+    Doorbell,
     AdapterByte,
     AdapterFrame,
     AdapterHandOver,
@@ -98,6 +104,7 @@ impl Cost {
             Self::ChecksumSent => "host, ns/byte checksum, sent",
             Self::ChecksumReceived => "host, ns/byte checksum, received",
             Self::Wake => "host, ns/interrupt when idle",
+            Self::Doorbell => "host, ns/send when adapters sleep",
             Self::AdapterByte => "adapters, ns/byte",
             Self::AdapterFrame => "adapters, ns/frame on the wire",
             Self::AdapterHandOver => "adapters, ns/hand-over",
@@ -144,17 +151,19 @@ impl Costs {
         let [adapter_byte_ns, adapter_frame_ns, adapter_hand_over_ns] = least_squares(&adapter);
         let [sent, received] =
             [SwitchedChecksum::of(samples, CHECKSUM_SENT)?, SwitchedChecksum::of(samples, CHECKSUM_RECEIVED)?];
-        let paced = samples.get(PACED)?;
-        let handed_over_ns = byte_ns + paced.sends * send_ns + paced.receives * receive_ns;
-        let interrupts = paced.time_s * f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
+        let [polled, paced] = [samples.get(PACED)?, samples.get(PACED_ADAPTERS_SLEEP)?];
+        let waking_ns = |of: &PerByte| of.host_ns - (byte_ns + of.sends * send_ns + of.receives * receive_ns);
+        let interrupts = |of: &PerByte| of.time_s * f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
+        let wake_ns = (waking_ns(&polled) / interrupts(&polled)).max(0.0);
         let (plain, large) = (samples.get(UNCOALESCED)?, samples.get(LARGE_SENDS)?);
         let costs = Self {
             byte_ns,
             send_ns,
             receive_ns,
-            checksum_sent_ns: sent.host_ns(),
+            checksum_sent_ns: sent.host_ns().max(0.0),
             checksum_received_ns: received.host_ns(),
-            wake_ns: ((paced.host_ns - handed_over_ns) / interrupts).max(0.0),
+            wake_ns,
+            doorbell_ns: ((waking_ns(&paced) - wake_ns * interrupts(&paced)) / paced.sends).max(0.0),
             adapter_byte_ns,
             adapter_frame_ns,
             adapter_hand_over_ns,
@@ -180,6 +189,7 @@ impl Costs {
             (Cost::ChecksumSent, self.checksum_sent_ns),
             (Cost::ChecksumReceived, self.checksum_received_ns),
             (Cost::Wake, self.wake_ns),
+            (Cost::Doorbell, self.doorbell_ns),
             (Cost::AdapterByte, self.adapter_byte_ns),
             (Cost::AdapterFrame, self.adapter_frame_ns),
             (Cost::AdapterHandOver, self.adapter_hand_over_ns),
@@ -247,7 +257,7 @@ impl SwitchedChecksum {
 
     /// Cost of the checksum for the hosts, for each byte.
     fn host_ns(&self) -> f64 {
-        (self.by_hosts.host_ns - self.by_adapters.host_ns).max(0.0)
+        self.by_hosts.host_ns - self.by_adapters.host_ns
     }
 
     /// Cost of the checksum for the adapters, for each byte. `adapter_byte_ns` includes all checksums.

@@ -123,10 +123,7 @@ pub fn predict(
 /// there was, in what was learned from as in what is predicted, is in its costs.
 fn set_up_receiver(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
     let mut profile = set_up(base, costs, setup)?;
-    let checksum_ns = if setup.host_checksums_received { costs.checksum_received_ns } else { 0.0 };
     profile.set("host.wake_time", "0ns")?;
-    profile.set("adapter.checksum", if setup.host_checksums_received { "off" } else { "on" })?;
-    profile.set("host.checksum_time", &format!("{checksum_ns:.6}ns/byte"))?;
     profile.set("adapter.coalesce", if setup.rsc { "on" } else { "off" })?;
     Ok(profile)
 }

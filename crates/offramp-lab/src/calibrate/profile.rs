@@ -176,15 +176,15 @@ impl Setting {
 /// The parameters of a profile that follow from the costs, for hosts and adapters that are set so.
 pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     let pieces = costs.hand_overs(setup);
-    let byte_ns = costs.byte_ns
-        + (costs.receive_ns * pieces.up + costs.send_ns * pieces.acks) / setup.mss
-        + if setup.host_checksums_received { costs.checksum_received_ns } else { 0.0 };
+    let send_ns = costs.send_ns + if setup.adapters_sleep { costs.doorbell_ns } else { 0.0 };
+    let checksum_ns = if setup.host_checksums_received { costs.checksum_received_ns } else { 0.0 };
+    let byte_ns = costs.byte_ns + (costs.receive_ns * pieces.up + send_ns * pieces.acks) / setup.mss + checksum_ns;
     let segment_sends = if setup.lso { costs.frames_per_segment } else { pieces.down };
     let chunk_len = pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX);
     let mut settings = vec![
-        Setting::per_byte("host.write_copy_time", byte_ns, Cost::Byte),
+        Setting::per_byte("host.write_copy_time", byte_ns.max(0.0), Cost::Byte),
         Setting::time("host.segment_time", costs.send_ns * segment_sends, Cost::Send),
-        Setting::time("host.chunk_time", costs.send_ns, Cost::Send),
+        Setting::time("host.chunk_time", send_ns, Cost::Send),
         Setting::per_byte("host.checksum_time", costs.checksum_sent_ns, Cost::ChecksumSent),
         Setting::time("host.wake_time", costs.wake_ns, Cost::Wake),
         Setting::time("adapter.segment_time", costs.engine_ns(setup), Cost::AdapterByte),
@@ -192,7 +192,7 @@ pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     ];
     if let Some(receiver) = costs.receiver {
         settings.push(Setting::time("peer.gap", receiver.peer_ns(costs, setup), Cost::PeerByte));
-        settings.extend(receiver_settings(&receiver));
+        settings.extend(receiver_settings(&receiver, checksum_ns));
     }
     if let Some(waits) = costs.waits {
         settings.push(Setting::time("host.wake_up_time", waits.wake_up_ns, Cost::WakeUp));
@@ -202,10 +202,10 @@ pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     settings
 }
 
-fn receiver_settings(receiver: &ReceiverCosts) -> [Setting; 4] {
+fn receiver_settings(receiver: &ReceiverCosts, checksum_ns: f64) -> [Setting; 4] {
     let segments_per_ack = receiver.segments_per_ack.clamp(1.0, SEGMENTS_PER_ACK_MAX);
     [
-        Setting::per_byte("host.copy_time", receiver.byte_ns, Cost::ReceiverByte),
+        Setting::per_byte("host.copy_time", (receiver.byte_ns + checksum_ns).max(0.0), Cost::ReceiverByte),
         Setting::time("host.tcp_time", receiver.hand_over_ns, Cost::ReceiverHandOver),
         Setting::time("host.ack_time", receiver.hand_over_ns, Cost::ReceiverHandOver),
         Setting::count("host.segments_per_ack", segments_per_ack, "segment", Cost::ReceiverSegmentsPerAck),

@@ -16,6 +16,8 @@ pub(super) struct Setup {
     pub(super) mss: f64,
     /// The link is the limit.
     pub(super) is_gigabit: bool,
+    /// The adapters' thread sleeps between two sends, and the host that sends wakes it.
+    pub(super) adapters_sleep: bool,
 }
 
 impl Setup {
@@ -26,6 +28,7 @@ impl Setup {
         host_checksums_received: false,
         mss: MSS,
         is_gigabit: false,
+        adapters_sleep: false,
     };
     pub(super) const BARE: Self = Self { lso: false, rsc: false, ..Self::ALL_ON };
 }

@@ -16,6 +16,7 @@ const TRUE: Costs = Costs {
     checksum_sent_ns: 0.05,
     checksum_received_ns: 0.08,
     wake_ns: 20_000.0,
+    doorbell_ns: 5_000.0,
     adapter_byte_ns: 0.12,
     adapter_frame_ns: 60.0,
     adapter_hand_over_ns: 500.0,
@@ -77,7 +78,8 @@ fn sample(setup: &Setup, round: usize) -> Sample {
     let summed = summed([TRUE.checksum_sent_ns, TRUE.checksum_received_ns]);
     let interrupts_per_byte = line_ns(setup) / NANOSECONDS_PER_SECOND * f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
     let waking = TRUE.wake_ns * interrupts_per_byte;
-    let host = TRUE.byte_ns + TRUE.send_ns * handed_down + TRUE.receive_ns * handed_up + summed + waking;
+    let send_ns = TRUE.send_ns + if setup.adapters_sleep { TRUE.doorbell_ns } else { 0.0 };
+    let host = TRUE.byte_ns + send_ns * handed_down + TRUE.receive_ns * handed_up + summed + waking;
     let adapter = TRUE.adapter_byte_ns - spared
         + TRUE.adapter_frame_ns * wire
         + TRUE.adapter_hand_over_ns * (handed_up + handed_down);
@@ -118,7 +120,8 @@ fn experiment(experiment: &str, variants: &[(&str, Setup)]) -> Experiment {
 fn experiments() -> Vec<Experiment> {
     let all = Setup::ALL_ON;
     let uncoalesced = Setup { rsc: false, ..all };
-    let gigabit = |lso| Setup { lso, is_gigabit: true, ..all };
+    let gigabit = |lso| Setup { lso, is_gigabit: true, adapters_sleep: lso, ..all };
+    let polled = Setup { adapters_sleep: false, ..gigabit(true) };
     let none = Setup { host_checksums_sent: true, host_checksums_received: true, ..Setup::BARE };
     vec![
         experiment("lso", &[("off", Setup { lso: false, ..all }), ("on", all)]),
@@ -129,7 +132,7 @@ fn experiments() -> Vec<Experiment> {
             &[("off", Setup { host_checksums_received: true, ..uncoalesced }), ("on", uncoalesced)],
         ),
         experiment("jumbo", &[("MTU 1500", Setup::BARE), ("MTU 9000", Setup { mss: 8948.0, ..Setup::BARE })]),
-        experiment("interrupt-cap", &[("8000/s", gigabit(true))]),
+        experiment("interrupt-cap", &[("8000/s", gigabit(true)), ("adapters poll, 8000/s", polled)]),
         experiment("all", &[("none", none), ("all", all), ("checksums only", Setup::BARE)]),
         experiment("lso-1g", &[("off", gigabit(false)), ("on", gigabit(true))]),
         experiment(
@@ -267,6 +270,24 @@ fn a_host_of_the_profile_receives_as_fast_as_its_costs_allow_and_joining_spares_
     // Of 64 KiB or less, with an acknowledgement for each.
     let least = TRUE_RECEIVER.byte_ns + 2.0 * TRUE_RECEIVER.hand_over_ns / 65_536.0;
     assert!(coalesced > least && coalesced < 1.3 * least, "{coalesced}, and {least} at least");
+}
+
+#[test]
+fn verifying_a_checksum_may_spare_more_than_it_costs() {
+    let mut experiments = experiments();
+    let of = experiments.iter_mut().find(|of| of.name == "rx-checksum").unwrap();
+    for by_host in &mut of.variants[0].samples {
+        by_host.host_cpu_s = by_host.host_cpu_s.map(|seconds| seconds * 0.9);
+    }
+    let costs = Calibration::of(&experiments).unwrap().costs;
+    assert!(costs.checksum_received_ns < 0.0, "{costs:?}");
+    let copy_time = |host_checksums_received| {
+        let setup = Setup { host_checksums_received, ..Setup::ALL_ON };
+        let found = super::profile::settings(&costs, &setup);
+        found.iter().find(|of| of.key == "host.copy_time").unwrap().text()
+    };
+    assert_eq!(copy_time(false), format!("{:.6}ns/byte", TRUE_RECEIVER.byte_ns));
+    assert!(copy_time(true) < copy_time(false));
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::traffic::{
 };
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
 use offramp_offload::caps::Offloads;
+use offramp_ports::worker::Polling;
+use std::time::Duration;
 
 /// The loads that a policy must stand, as `--only moderation` runs them.
 pub(super) const LOADS: [&str; 4] = [RPC, BULK, MIXED, BURSTS];
@@ -25,6 +27,8 @@ const OFF: &str = "off";
 const FIXED: [&str; 2] = ["8000/s", "50 us or 32"];
 /// The cap of claim R4.
 const CAPPED_INTERRUPTS_PER_SECOND: u32 = 1000;
+/// Longer than any pause of bulk data: adapters that poll as long never sleep.
+const POLL_TIME: Duration = Duration::from_millis(1);
 /// Time and frames after which an adapter interrupts that is set for throughput.
 const COALESCED: Coalescing = Coalescing { max_usecs: 50, max_packets: 32 };
 
@@ -208,6 +212,7 @@ pub(super) fn interrupt_cap(settings: &Settings) -> Plan {
         rig: RigConfig { moderation, ..rig(settings, Offloads::all()) },
         traffic: super::bulk(settings),
     };
+    let at_8000 = variant("8000/s", gigabit_moderation());
     Plan {
         name: "interrupt-cap",
         question: "At 1 Gbit/s, where the link is the limit: does a cap on interrupts change the speed, or the processor's share?",
@@ -216,7 +221,12 @@ pub(super) fn interrupt_cap(settings: &Settings) -> Plan {
         variants: vec![
             variant(OFF, by(Policy::Off)),
             variant("1000/s", at_most(CAPPED_INTERRUPTS_PER_SECOND)),
-            variant("8000/s", gigabit_moderation()),
+            at_8000.clone(),
+            VariantPlan {
+                name: "adapters poll, 8000/s",
+                rig: RigConfig { polling: Polling::Fixed(POLL_TIME), ..at_8000.rig },
+                ..at_8000
+            },
         ],
     }
 }
