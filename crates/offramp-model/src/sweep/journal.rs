@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// Stands in the place of figures where a point has none.
 const FAILED: &str = "failed";
 /// What to do with a journal of another sweep.
-const OTHER: &str = "; end that sweep with the command and the version that started it, or remove the file to begin anew";
+const OTHER: &str =
+    "; end that sweep with the command and the version that started it, or remove the file to begin anew";
 
 /// An open journal.
 #[derive(Debug)]

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// A guest is looked at in one of so many looks. With hundreds of idle guests most of the daemon's time would go there.
+const LOOKS_PER_GUEST: usize = 4;
 /// A look that comes later than this says nothing: the machine stood still, or was too busy for this thread, too.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
 /// How long a thread may take for one turn, beyond the time that it may sleep, before it is named and interrupted, and before its
@@ -105,33 +107,74 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
 struct Reports {
     guest: Report,
     gone: BTreeSet<String>,
-    /// Of each direction, how often the limit was reached, and whether it was between the last two looks.
-    limits: [(u64, bool); 2],
+    /// Of each direction.
+    limits: [Limit; 2],
+}
+
+/// A host's limit at the looks before.
+#[derive(Debug, Default)]
+struct Limit {
+    /// How often it was reached.
+    reached: u64,
+    /// The last look at which that had grown.
+    last: Option<usize>,
+}
+
+impl Limit {
+    /// Whether the limit was `reached` more often at this look, and had not grown at the look before.
+    fn look(&mut self, reached: u64, look: usize) -> bool {
+        if std::mem::replace(&mut self.reached, reached) >= reached {
+            return false;
+        }
+        self.last.replace(look) != look.checked_sub(1)
+    }
 }
 
 fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
     let (mut seen, mut reports) = (BTreeMap::new(), BTreeMap::<usize, Reports>::new());
-    loop {
+    for number in 1.. {
         thread::sleep(INTERVAL);
         let Some(daemon) = daemon.upgrade() else { return };
         let ports = daemon.ports();
         let workers = workers(&ports);
         let mut is_well = true;
         let events = &daemon.threads().events;
-        for queues in workers.values() {
+        let mut idle = BTreeSet::new();
+        for (worker, queues) in &workers {
+            let turns = |seen: &BTreeMap<i32, Seen>| seen.get(&queues[0].1.worker.thread_id()).map(|seen| seen.turns);
+            let before = turns(&seen);
             is_well &= look(queues, &mut seen, events, clock_ns());
+            if turns(&seen) == before {
+                idle.insert(*worker);
+            }
         }
         if is_well {
             heartbeat.beat();
         }
-        seen.retain(|thread, _| workers.values().flatten().any(|(_, queue)| queue.worker.thread_id() == *thread));
-        let ids: BTreeSet<_> = ports.iter().map(|port| port.id).collect();
-        reports.retain(|id, _| ids.contains(id));
-        for port in &ports {
+        if seen.len() > workers.len() {
+            let threads: BTreeSet<_> = workers.values().map(|queues| queues[0].1.worker.thread_id()).collect();
+            seen.retain(|thread, _| threads.contains(thread));
+        }
+        if reports.len() > ports.len() {
+            let ids: BTreeSet<_> = ports.iter().map(|port| port.id).collect();
+            reports.retain(|id, _| ids.contains(id));
+        }
+        for (nth, port) in ports.iter().enumerate() {
+            // What a thread finds out about its ports it finds out in a turn.
+            let is_idle = port.wire_stats().is_none()
+                && port.queues.iter().all(|queue| idle.contains(&Arc::as_ptr(&queue.worker)));
+            let is_due = nth % LOOKS_PER_GUEST == number % LOOKS_PER_GUEST;
+            if is_idle && !is_due {
+                continue;
+            }
             let Reports { guest, gone, limits } = reports.entry(port.id).or_default();
-            report_guest(port, guest, clock_ns());
-            report_gone(port, gone, events);
-            report_limits(port, limits, events);
+            if is_due {
+                report_guest(port, guest, clock_ns());
+            }
+            if !is_idle {
+                report_gone(port, gone, events);
+                report_limits(port, limits, number, events);
+            }
         }
     }
 }
@@ -152,7 +195,8 @@ fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Eve
     let Some((first, queue)) = queues.first() else { return true };
     let (worker, thread) = (&queue.worker, queue.worker.thread_id());
     let pulse = worker.pulse();
-    let port = queues.iter().find(|(port, queue)| port.is_served_by(queue)).map(|(port, _)| *port);
+    let mut served = queues.iter().filter(|_| !pulse.is_asleep);
+    let port = served.find(|(port, queue)| port.is_served_by(queue)).map(|(port, _)| *port);
     let seen = seen.entry(thread).or_insert_with(|| Seen {
         turns: pulse.turns,
         since_ns: now_ns,
@@ -206,14 +250,10 @@ fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
 }
 
 /// Says when a host comes to its limit: once, until it was below it from one look to the next.
-fn report_limits(port: &Port, limits: &mut [(u64, bool); 2], events: &Events) {
+fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &Events) {
     let directions = [LimitDirection::Transmit, LimitDirection::Receive];
-    for ((direction, reached), (before, is_at_limit)) in
-        directions.into_iter().zip(port.control.limits_reached()).zip(limits)
-    {
-        let was_at_limit = std::mem::replace(is_at_limit, reached > *before);
-        *before = reached;
-        if *is_at_limit && !was_at_limit {
+    for ((direction, reached), limit) in directions.into_iter().zip(port.control.limits_reached()).zip(limits) {
+        if limit.look(reached, number) {
             events.publish(EventKind::LimitReached { port: port.name.clone(), direction });
         }
     }
@@ -281,6 +321,18 @@ mod tests {
             let steps = looks(&turns);
             assert!(steps.contains(&Step::Name) && !steps.contains(&Step::End), "{steps:?}");
         }
+    }
+
+    #[test]
+    fn a_limit_is_named_when_it_is_reached_and_again_after_a_look_without() {
+        let mut limit = Limit::default();
+        // The look and the count; a look is left out where the thread made no turn.
+        let looks = [(1, 0), (2, 2), (3, 5), (4, 5), (5, 6), (6, 6), (9, 7), (10, 8)];
+        assert_eq!(
+            looks.map(|(look, reached)| limit.look(reached, look)),
+            [false, true, false, false, true, false, true, false]
+        );
+        assert!(Limit::default().look(1, 1), "at the first look");
     }
 
     #[test]
