@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// A guest is looked at in one of so many looks. With hundreds of idle guests most of the daemon's time would go there.
+/// Looks for each one at a guest. With hundreds of idle guests most of the daemon's time would go there.
 const LOOKS_PER_GUEST: usize = 4;
 /// A look that comes later than this says nothing: the machine stood still, or was too busy for this thread, too.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
