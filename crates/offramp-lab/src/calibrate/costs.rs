@@ -29,8 +29,8 @@ pub struct Costs {
     pub receive_ns: f64,
     /// The hosts, for each byte sent whose checksum they compute themselves.
     pub checksum_sent_ns: f64,
-    /// The hosts, for each byte received whose checksum they verify themselves. Below 0 where copying a byte that was just
-    /// read for its checksum is cheaper by more than the checksum takes.
+    /// The hosts, for each byte received whose checksum they verify themselves. Below 0 where hosts that
+    /// verify were measured to take less.
     pub checksum_received_ns: f64,
     /// The hosts, for each interrupt after which they had slept, on top of what is handed over.
     pub wake_ns: f64,

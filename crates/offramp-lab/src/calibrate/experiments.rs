@@ -36,7 +36,7 @@ pub(super) const PREDICTED: [((&str, &str), Setup); 6] = [
     (("all", "checksums only"), Setup::BARE),
     (("all", "none"), Setup { host_checksums_sent: true, host_checksums_received: true, ..Setup::BARE }),
     (("all", "all"), Setup::ALL_ON),
-    // Frame by frame the adapters' thread hardly sleeps: to sleep until the link takes the next frame, for 12 us, takes as long.
+    // Frame by frame the adapters' thread hardly sleeps: the link takes the next frame after 12 us.
     (("lso-1g", "off"), Setup { lso: false, is_gigabit: true, ..Setup::ALL_ON }),
     (("lso-1g", "on"), Setup { is_gigabit: true, adapters_sleep: true, ..Setup::ALL_ON }),
 ];
