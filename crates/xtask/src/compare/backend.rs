@@ -35,8 +35,8 @@ const DPDK_MIB: u32 = 1024;
 pub enum Backend {
     /// `offramp up`: two vhost-user ports and a TAP on one switch
     Offramp,
-    /// The same, whose guests' ports never poll before they sleep
-    OfframpUnpolled,
+    /// The same, with priority over the guests
+    OfframpNice,
     /// QEMU's own device over TAPs, and a bridge of Linux
     QemuTap,
     /// Cloud Hypervisor's `vhost_user_net` over TAPs, and a bridge of Linux
@@ -53,7 +53,7 @@ impl Backend {
     pub fn name(self) -> &'static str {
         match self {
             Self::Offramp => "offramp",
-            Self::OfframpUnpolled => "offramp, poll_usecs = 0",
+            Self::OfframpNice => "offramp, Nice=-15",
             Self::QemuTap => "QEMU's TAP",
             Self::VhostUserNet => "vhost_user_net",
             Self::Passt => "passt",
@@ -229,9 +229,11 @@ impl Network {
         let sockets = [0, 1].map(|guest| self.scratch.file(&format!("guest{guest}.sock")));
         let to_sockets = |more: &str| sockets.iter().map(|path| guest::vhost_user_network(path, 1, more)).collect();
         match backend {
-            Backend::Offramp | Backend::OfframpUnpolled => {
-                let daemon = Daemon::start(&peers.offramp, &file(&sockets, backend), &self.scratch, &self.ns)?;
-                daemon.prefer()?;
+            Backend::Offramp | Backend::OfframpNice => {
+                let daemon = Daemon::start(&peers.offramp, &file(&sockets), &self.scratch, &self.ns)?;
+                if backend == Backend::OfframpNice {
+                    daemon.prefer()?;
+                }
                 Ok((self, Some(daemon), to_sockets("")))
             }
             Backend::QemuTap => {
@@ -377,13 +379,10 @@ fn found(given: Option<&FilePath>, name: &str) -> Result<PathBuf> {
 }
 
 /// The daemon's file without `[daemon]`.
-fn file(sockets: &[String; 2], backend: Backend) -> String {
+fn file(sockets: &[String; 2]) -> String {
     let mtu = super::MTU_MAX;
-    let polling = if backend == Backend::OfframpUnpolled { "poll_usecs = 0\n" } else { "" };
     let port = |name: &str, host: &str| {
-        format!(
-            "[[port]]\nname = \"{name}\"\nmtu = {mtu}\n{polling}host = {{ {host} }}\nwire = {{ switch = \"lan\" }}\n\n"
-        )
+        format!("[[port]]\nname = \"{name}\"\nmtu = {mtu}\nhost = {{ {host} }}\nwire = {{ switch = \"lan\" }}\n\n")
     };
     let guests = sockets.iter().enumerate().map(|(n, socket)| port(&tap(n), &format!("vhost_user = \"{socket}\"")));
     let host = port("host", &format!("tap = \"{}\"", guest::TAP));
