@@ -25,8 +25,8 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest sleep: a guard against a lost wake-up. Five hundred ports that are polled for nothing take 1 ms.
-pub const SLEEP_MAX: Duration = Duration::from_secs(2);
+/// Longest sleep: a guard against a lost wake-up. Five hundred ports that are polled for nothing take 2 ms.
+pub const SLEEP_MAX: Duration = Duration::from_secs(10);
 /// How much later than asked a sleep may end, nanoseconds: the smallest value allowed. The kernel's default of 50 us
 /// is longer than moderation delays most interrupts.
 const TIMER_SLACK_NS: u64 = 1;

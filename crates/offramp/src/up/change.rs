@@ -170,8 +170,9 @@ impl Daemon {
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
         // Nothing fails from here on.
-        let (stay, gone) = take(&mut state.ports).into_iter().partition(|port| places.contains_key(&*port.name));
-        state.ports = stay;
+        let ports = Arc::unwrap_or_clone(take(&mut state.ports));
+        let (stay, gone) = ports.into_iter().partition(|port| places.contains_key(&*port.name));
+        state.ports = Arc::new(stay);
         let (stay, gone_switches): (_, Vec<_>) =
             take(&mut state.switches).into_iter().partition(|switch| target.has_switch(&switch.name));
         state.switches = stay;
@@ -198,10 +199,10 @@ impl Daemon {
         for (unwired, config) in opened.into_iter().zip(&added) {
             // Its numbers and addresses were checked before.
             let port = unwired.connect_to(config, &state.switches).map_err(not_opened)?;
-            state.ports.push(Arc::new(port));
+            Arc::make_mut(&mut state.ports).push(Arc::new(port));
             state.config.ports.push(config.clone());
         }
-        state.ports.sort_by_key(|port| places.get(&*port.name));
+        Arc::make_mut(&mut state.ports).sort_by_key(|port| places.get(&*port.name));
         state.config.ports.sort_by_key(|port| places.get(&*port.name));
         state.switches.iter().for_each(|switch| switch.place(&state.config.ports));
         difference.added.ports = added.into_iter().map(|port| port.name).collect();

@@ -34,13 +34,16 @@ pub struct Daemon {
     state: Mutex<State>,
 }
 
+/// Ports that run together.
+pub type Ports = Arc<Vec<Arc<Port>>>;
+
 /// What is added and removed at run time. A panic elsewhere leaves it whole: it is only ever replaced field by field with checked values.
 #[derive(Debug)]
 pub struct State {
     /// What was written of what runs.
     pub config: Config,
-    /// In the order of `config`.
-    pub ports: Vec<Arc<Port>>,
+    /// In the order of `config`; others when they change.
+    pub ports: Ports,
     pub switches: Vec<RunningSwitch>,
     /// What clients added and the file does not name.
     pub of_clients: Names,
@@ -59,7 +62,7 @@ impl Daemon {
         sandbox: SandboxStatus,
     ) -> io::Result<Arc<Self>> {
         let (changes, asked) = channel();
-        let state = Mutex::new(State { config, ports, switches, of_clients: Names::default() });
+        let state = Mutex::new(State { config, ports: ports.into(), switches, of_clients: Names::default() });
         let daemon = Arc::new(Self { started: Instant::now(), file, threads, sandbox, changes, state });
         change::start(&daemon, asked)?;
         Ok(daemon)
@@ -162,8 +165,8 @@ impl Daemon {
     }
 
     /// What runs now. Others may not drop the last of these, see [`change`].
-    pub fn ports(&self) -> Vec<Arc<Port>> {
-        self.state().ports.clone()
+    pub fn ports(&self) -> Ports {
+        Arc::clone(&self.state().ports)
     }
 
     /// Removes the sockets of guests: their ports may outlive the end of the program's last function.

@@ -8,14 +8,14 @@
 //! The same looks find what guests have done wrong and which hosts are gone, for the log.
 
 use super::build::{Port, Queue};
-use super::daemon::Daemon;
+use super::daemon::{Daemon, Ports};
 use super::events::Events;
 use super::notify::Heartbeat;
 use super::report::Report;
 use crate::control::{EventKind, LimitDirection};
 use offramp_adapter::port::PortError;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
-use offramp_ports::worker::{Pulse, SLEEP_MAX, Worker, clock_ns};
+use offramp_ports::worker::{Pulse, SLEEP_MAX, clock_ns};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Weak};
@@ -24,8 +24,10 @@ use std::time::Duration;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Looks for each one at a guest. With hundreds of idle guests most of the daemon's time would go there.
+/// Looks for each one at a guest, and at one whose threads made no turn: with hundreds of idle guests most of the daemon's
+/// time would go there.
 const LOOKS_PER_GUEST: usize = 4;
+const LOOKS_PER_IDLE_GUEST: usize = 16;
 /// A look that comes later than this says nothing: the machine stood still, or was too busy for this thread, too.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
 /// How long a thread may take for one turn, beyond the time that it may sleep, before it is named and interrupted, and before its
@@ -131,72 +133,94 @@ impl Limit {
 }
 
 fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
-    let (mut seen, mut reports) = (BTreeMap::new(), BTreeMap::<usize, Reports>::new());
+    let (mut seen, mut reports, mut places) = (BTreeMap::new(), BTreeMap::<usize, Reports>::new(), Places::default());
     for number in 1.. {
         thread::sleep(INTERVAL);
         let Some(daemon) = daemon.upgrade() else { return };
         let ports = daemon.ports();
-        let workers = workers(&ports);
-        let mut is_well = true;
+        if places.ports.as_ptr() != Arc::as_ptr(&ports) {
+            places = Places::of(&ports);
+            let threads: BTreeSet<_> =
+                ports.iter().flat_map(|port| &port.queues).map(|queue| queue.worker.thread_id()).collect();
+            seen.retain(|thread, _| threads.contains(thread));
+            let ids: BTreeSet<_> = ports.iter().map(|port| port.id).collect();
+            reports.retain(|id, _| ids.contains(id));
+        }
         let events = &daemon.threads().events;
-        let mut idle = BTreeSet::new();
-        for (worker, queues) in &workers {
-            let turns = |seen: &BTreeMap<i32, Seen>| seen.get(&queues[0].1.worker.thread_id()).map(|seen| seen.turns);
-            let before = turns(&seen);
-            is_well &= look(queues, &mut seen, events, clock_ns());
-            if turns(&seen) == before {
-                idle.insert(*worker);
+        // What a thread finds out about its ports it finds out in a turn.
+        let (mut is_well, mut changed) = (true, places.with_interface.clone());
+        for pairs in &places.threads {
+            let look = look(
+                pairs.iter().map(|(port, pair)| (&*ports[*port], &ports[*port].queues[*pair])),
+                &mut seen,
+                events,
+                clock_ns(),
+            );
+            is_well &= look.is_well;
+            if look.made_turns {
+                changed.extend(pairs.iter().map(|(port, _)| port));
             }
         }
         if is_well {
             heartbeat.beat();
         }
-        if seen.len() > workers.len() {
-            let threads: BTreeSet<_> = workers.values().map(|queues| queues[0].1.worker.thread_id()).collect();
-            seen.retain(|thread, _| threads.contains(thread));
+        let idle = (number % LOOKS_PER_IDLE_GUEST..ports.len()).step_by(LOOKS_PER_IDLE_GUEST);
+        let busy = changed.iter().copied().filter(|place| place % LOOKS_PER_GUEST == number % LOOKS_PER_GUEST);
+        for port in idle.chain(busy).map(|place| &ports[place]) {
+            report_guest(port, &mut reports.entry(port.id).or_default().guest, clock_ns());
         }
-        if reports.len() > ports.len() {
-            let ids: BTreeSet<_> = ports.iter().map(|port| port.id).collect();
-            reports.retain(|id, _| ids.contains(id));
-        }
-        for (nth, port) in ports.iter().enumerate() {
-            // What a thread finds out about its ports it finds out in a turn.
-            let is_idle = port.wire_stats().is_none()
-                && port.queues.iter().all(|queue| idle.contains(&Arc::as_ptr(&queue.worker)));
-            let is_due = nth % LOOKS_PER_GUEST == number % LOOKS_PER_GUEST;
-            if is_idle && !is_due {
-                continue;
-            }
-            let Reports { guest, gone, limits } = reports.entry(port.id).or_default();
-            if is_due {
-                report_guest(port, guest, clock_ns());
-            }
-            if !is_idle {
-                report_gone(port, gone, events);
-                report_limits(port, limits, number, events);
-            }
+        for port in changed.into_iter().map(|place| &ports[place]) {
+            let Reports { gone, limits, .. } = reports.entry(port.id).or_default();
+            report_gone(port, gone, events);
+            report_limits(port, limits, number, events);
         }
     }
 }
 
-/// The queue pairs that each thread serves, with their ports.
-fn workers(ports: &[Arc<Port>]) -> BTreeMap<*const Worker, Vec<(&Port, &Queue)>> {
-    let mut workers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for port in ports {
-        for queue in port.queues.iter().filter(|queue| queue.worker.is_running()) {
-            workers.entry(Arc::as_ptr(&queue.worker)).or_default().push((&**port, queue));
-        }
-    }
-    workers
+/// Which of the ports that run together a thread serves, and which have to be looked at in any case.
+#[derive(Default)]
+struct Places {
+    /// They are no longer these when this points elsewhere.
+    ports: Weak<Vec<Arc<Port>>>,
+    /// The queue pairs of each thread: the place of the port, and of the pair in it.
+    threads: Vec<Vec<(usize, usize)>>,
+    /// Ports with an interface on their wire.
+    with_interface: BTreeSet<usize>,
 }
 
-/// Looks at the thread of these queue pairs; whether it makes turns.
-fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Events, now_ns: u64) -> bool {
-    let Some((first, queue)) = queues.first() else { return true };
-    let (worker, thread) = (&queue.worker, queue.worker.thread_id());
-    let pulse = worker.pulse();
-    let mut served = queues.iter().filter(|_| !pulse.is_asleep);
-    let port = served.find(|(port, queue)| port.is_served_by(queue)).map(|(port, _)| *port);
+impl Places {
+    fn of(ports: &Ports) -> Self {
+        let mut threads: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (place, port) in ports.iter().enumerate() {
+            for (pair, queue) in port.queues.iter().enumerate() {
+                threads.entry(Arc::as_ptr(&queue.worker)).or_default().push((place, pair));
+            }
+        }
+        let with_interface = (0..ports.len()).filter(|place| ports[*place].wire_stats().is_some()).collect();
+        Self { ports: Arc::downgrade(ports), threads: threads.into_values().collect(), with_interface }
+    }
+}
+
+/// What a look at a thread found.
+struct Look {
+    is_well: bool,
+    made_turns: bool,
+}
+
+/// Looks at the thread of these queue pairs.
+fn look<'a>(
+    queues: impl Iterator<Item = (&'a Port, &'a Queue)> + Clone,
+    seen: &mut BTreeMap<i32, Seen>,
+    events: &Events,
+    now_ns: u64,
+) -> Look {
+    let Some((first, queue)) = queues.clone().next().filter(|(_, queue)| queue.worker.is_running()) else {
+        return Look { is_well: true, made_turns: false };
+    };
+    let (worker, thread, pulse) = (&queue.worker, queue.worker.thread_id(), queue.worker.pulse());
+    let mut served = queues.clone().filter(|_| !pulse.is_asleep);
+    let port = served.find(|(port, queue)| port.is_served_by(queue)).map(|(port, _)| port);
+    let made_turns = seen.get(&thread).is_none_or(|seen| seen.turns != pulse.turns);
     let seen = seen.entry(thread).or_insert_with(|| Seen {
         turns: pulse.turns,
         since_ns: now_ns,
@@ -205,7 +229,7 @@ fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Eve
     });
     let name = port.map(|port| port.name.as_str());
     let set_stall =
-        |stall: Option<&str>| queues.iter().for_each(|(_, queue)| queue.mark.set_stall(stall.map(str::to_owned)));
+        |stall: Option<&str>| queues.clone().for_each(|(_, queue)| queue.mark.set_stall(stall.map(str::to_owned)));
     let step = seen.look(pulse, port.map(|port| port.id), now_ns);
     match step {
         Step::Nothing | Step::Interrupt => {}
@@ -226,7 +250,7 @@ fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Eve
     if matches!(step, Step::Name | Step::Interrupt | Step::End) {
         worker.interrupt();
     }
-    !seen.is_named
+    Look { is_well: !seen.is_named, made_turns }
 }
 
 /// Says what a guest has done wrong.
@@ -297,11 +321,13 @@ mod tests {
     fn a_thread_may_sleep_for_as_long_as_it_does_without_being_called_and_a_second_more() {
         let mut seen = Seen::default();
         let asleep = Pulse { is_asleep: true, ..awake(7) };
-        let steps: Vec<_> = (1..20).map(|look| seen.look(asleep, None, look * STEP_NS)).collect();
+        let named_after = (SLEEP_MAX.as_nanos() as u64 + NAMED_NS) / STEP_NS;
+        let last = named_after + 8;
+        let steps: Vec<_> = (1..last).map(|look| seen.look(asleep, None, look * STEP_NS)).collect();
         let named_at = steps.iter().position(|step| *step == Step::Name);
-        assert_eq!(named_at, Some(((SLEEP_MAX.as_nanos() as u64 + NAMED_NS) / STEP_NS) as usize));
-        assert!(steps[..12].iter().all(|step| *step == Step::Nothing));
-        assert_eq!(seen.look(awake(8), None, 20 * STEP_NS), Step::GoesOn);
+        assert_eq!(named_at, Some(named_after as usize));
+        assert!(steps[..named_after as usize].iter().all(|step| *step == Step::Nothing));
+        assert_eq!(seen.look(awake(8), None, last * STEP_NS), Step::GoesOn);
     }
 
     #[test]
