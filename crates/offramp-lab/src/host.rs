@@ -1,5 +1,6 @@
 //! What the hosts themselves are set to, beside their adapters.
 
+use offramp_adapter::moderation::Coalescing;
 use offramp_adapter::port::HostPort;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
 use offramp_ports::sys::NetNs;
@@ -34,6 +35,9 @@ pub struct HostSettings {
     /// The host joins what it receives, as behind a hardware adapter (Linux' own GRO, by `IFF_NAPI` of the TAP). A
     /// guest has a setting of its own.
     pub gro: bool,
+    /// What a guest's own driver asks its adapter for (`ethtool -C`): to interrupt it for received frames at the latest
+    /// after this. In place of the adapter's policy, where the guest's monitor hands the control queue on.
+    pub coalescing: Option<Coalescing>,
     /// A capture runs at host B: a promiscuous packet socket sees every frame; and as the driver of claim R8 does, its
     /// adapter verifies no checksums meanwhile.
     pub captured: bool,
@@ -41,7 +45,15 @@ pub struct HostSettings {
 
 impl Default for HostSettings {
     fn default() -> Self {
-        Self { rps: true, busy_poll_usecs: 0, awake: false, sysctls: &[], gro: false, captured: false }
+        Self {
+            rps: true,
+            busy_poll_usecs: 0,
+            awake: false,
+            sysctls: &[],
+            gro: false,
+            coalescing: None,
+            captured: false,
+        }
     }
 }
 

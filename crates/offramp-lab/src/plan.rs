@@ -6,6 +6,7 @@ mod moderation;
 
 pub use moderation::{Against, Bound, Limit};
 
+use crate::guest::machine::Accelerator;
 use crate::host::HostSettings;
 use crate::rig::{Between, Card, Placement, RigConfig, Threads};
 use crate::traffic::{
@@ -220,9 +221,9 @@ fn with_host_settings(mut plan: Plan, settings: &Settings) -> Plan {
     plan
 }
 
-/// The experiments that one guest as host A can make, in the order of a default run. The guest sends; where the
+/// The experiments that one guest as host A can make, run by that, in the order of a default run. The guest sends; where the
 /// question is about receiving, it receives; where it is about a server, the guest is the server.
-pub fn guest_plans(settings: &Settings) -> Vec<Plan> {
+pub fn guest_plans(settings: &Settings, accelerator: Accelerator) -> Vec<Plan> {
     let plans = vec![
         lso(settings),
         tx_checksum(settings),
@@ -231,9 +232,9 @@ pub fn guest_plans(settings: &Settings) -> Vec<Plan> {
         jumbo(settings),
         from_the_guests_server(lso_transactions(settings)),
         all(settings),
-        moderation::in_a_guest(moderation::rpc(settings)),
-        to_the_guest(moderation::in_a_guest(moderation::bulk(settings))),
-        to_the_guest(moderation::in_a_guest(moderation::mixed(settings))),
+        moderation::in_a_guest(moderation::rpc(settings), accelerator),
+        to_the_guest(moderation::in_a_guest(moderation::bulk(settings), accelerator)),
+        to_the_guest(moderation::in_a_guest(moderation::mixed(settings), accelerator)),
     ];
     plans.into_iter().map(|plan| with_host_settings(warmed_up_longer(plan), settings)).collect()
 }
@@ -662,12 +663,15 @@ mod tests {
     }
 
     fn guest_plan(name: &str) -> Plan {
-        guest_plans(&Settings::default()).into_iter().find(|plan| plan.name == name).expect("a plan of that name")
+        guest_plans(&Settings::default(), Accelerator::Uml)
+            .into_iter()
+            .find(|plan| plan.name == name)
+            .expect("a plan of that name")
     }
 
     #[test]
     fn a_guest_can_make_every_one_of_its_experiments() {
-        for plan in guest_plans(&Settings::default()) {
+        for plan in guest_plans(&Settings::default(), Accelerator::Uml) {
             assert!(plan.variants.len() >= 2, "{}", plan.name);
             for variant in plan.variants {
                 let is_joined_by_adapters = matches!(variant.rig.between, Between::Adapters(_));
@@ -688,7 +692,7 @@ mod tests {
 
     #[test]
     fn a_guest_joins_only_where_the_variant_says_so() {
-        let joining: Vec<_> = guest_plans(&Settings::default())
+        let joining: Vec<_> = guest_plans(&Settings::default(), Accelerator::Uml)
             .into_iter()
             .flat_map(|plan| plan.variants)
             .filter(|variant| variant.rig.host_gro)

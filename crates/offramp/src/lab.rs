@@ -338,8 +338,10 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn chosen(args: &Args) -> Result<Vec<Plan>, LabError> {
-    let all = if args.has_guest() { guest_plans(&args.settings()) } else { plans(&args.settings()) };
+/// The experiments that were asked for; with a guest, those that what runs it can make.
+fn chosen(args: &Args, guest: Option<Accelerator>) -> Result<Vec<Plan>, LabError> {
+    let settings = args.settings();
+    let all = guest.map_or_else(|| plans(&settings), |accelerator| guest_plans(&settings, accelerator));
     for name in &args.only {
         if !all.iter().any(|plan| is_called(plan, name)) {
             let groups = GROUPS.iter().map(|(group, _)| *group);
@@ -361,8 +363,8 @@ fn is_called(plan: &Plan, name: &str) -> bool {
 }
 
 fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
-    let plans = chosen(args)?;
     if args.list {
+        let plans = chosen(args, args.has_guest().then_some(Accelerator::Uml))?;
         for plan in plans {
             let when = if ON_REQUEST.contains(&plan.name) { " (only when named)" } else { "" };
             print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims().join(" "), plan.question));
@@ -375,6 +377,8 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
         return Ok(());
     }
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
+    let first = spec.as_ref().and_then(|spec| spec.runners.first());
+    let plans = chosen(args, first.map(|runner| runner.accelerator))?;
     // Before any thread: a user namespace can only be entered by a process of one.
     privilege::enter()?;
     let started = Instant::now();

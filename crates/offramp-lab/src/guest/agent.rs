@@ -162,5 +162,9 @@ fn switch(switches: &Switches) -> Result<(), String> {
     let features: Vec<_> = switches.features.iter().map(|(name, on)| (name.as_str(), *on)).collect();
     ethtool::set_features(INTERFACE, &features)
         .and_then(|()| link::set_gso_segs_max(INTERFACE, switches.gso_segs_max))
+        .and_then(|()| {
+            let set = |(usecs, frames)| ethtool::set_rx_coalescing(INTERFACE, usecs, frames);
+            switches.rx_coalescing.map_or(Ok(()), set)
+        })
         .map_err(|error| error.to_string())
 }

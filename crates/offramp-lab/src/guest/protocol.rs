@@ -3,7 +3,7 @@
 //! The lab commands, the guest answers each command with [`Answer::Done`] or [`Answer::Failed`], and with
 //! more before that where a command says so.
 
-use crate::rig::GSO_SEGS;
+use crate::rig::{GSO_SEGS, RigConfig};
 use crate::traffic::{Event, Params};
 use offramp_offload::caps::Offloads;
 use offramp_ports::sys::link;
@@ -54,13 +54,16 @@ pub struct Switches {
     pub features: Vec<(String, bool)>,
     /// Segments that TCP may put into one super-frame.
     pub gso_segs_max: u32,
+    /// Microseconds and frames after which it wants to be interrupted (`ethtool -C`), if it has a say.
+    pub rx_coalescing: Option<(u32, u32)>,
 }
 
 impl Switches {
-    /// The switches of a guest whose adapter offers `offloads`. `gso`: it segments above its driver; without that
-    /// and without large send, its TCP sends one frame at a time. `gro`: it coalesces above its driver.
-    pub fn new(offloads: Offloads, gso: bool, gro: bool) -> Self {
-        let offloads = offloads.with_prerequisites();
+    /// The switches of a guest of that configuration. Where it neither segments above its driver nor has large send, its
+    /// TCP sends one frame at a time.
+    pub fn new(config: &RigConfig) -> Self {
+        let (gso, gro) = (config.host_gso, config.host_gro);
+        let offloads = config.offloads.with_prerequisites();
         let (tx_checksum, lso) = (offloads.contains(Offloads::TX_CHECKSUM), offloads.intersects(Offloads::LSO));
         let features = [
             ("tx-checksum-ip-generic", tx_checksum),
@@ -72,6 +75,7 @@ impl Switches {
         Self {
             features: features.map(|(name, on)| (name.to_owned(), on)).to_vec(),
             gso_segs_max: if lso || gso { GSO_SEGS } else { link::GSO_ONE_FRAME },
+            rx_coalescing: config.host.coalescing.map(|limit| (limit.max_usecs, limit.max_packets)),
         }
     }
 }
@@ -120,6 +124,8 @@ impl GuestTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::HostSettings;
+    use offramp_adapter::moderation::Coalescing;
 
     fn reads_back(answer: &Answer) {
         let line = serde_json::to_string(answer).unwrap();
@@ -140,11 +146,17 @@ mod tests {
     #[test]
     fn commands_are_read_as_they_were_written() {
         let run = Command::Run { server: Ipv4Addr::LOCALHOST, params: Box::default() };
-        let switch = Command::Switch(Switches::new(Offloads::all(), false, true));
+        let host =
+            HostSettings { coalescing: Some(Coalescing { max_usecs: 50, max_packets: 32 }), ..Default::default() };
+        let switch = Command::Switch(Switches::new(&RigConfig { host, host_gro: true, ..RigConfig::default() }));
         for command in [Command::Time, run, switch] {
             let line = serde_json::to_string(&command).unwrap();
             assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
         }
+    }
+
+    fn switches(offloads: Offloads, host_gso: bool) -> Switches {
+        Switches::new(&RigConfig { offloads, host_gso, ..RigConfig::default() })
     }
 
     fn is_on(switches: &Switches, feature: &str) -> bool {
@@ -153,17 +165,17 @@ mod tests {
 
     #[test]
     fn without_sums_there_is_no_large_send() {
-        let without = Switches::new(Offloads::all() - Offloads::TX_CHECKSUM, true, false);
+        let without = switches(Offloads::all() - Offloads::TX_CHECKSUM, true);
         assert!(!is_on(&without, "tx-checksum-ip-generic") && !is_on(&without, "tx-tcp-segmentation"));
-        assert!(is_on(&Switches::new(Offloads::all(), true, false), "tx-tcp-segmentation"));
+        assert!(is_on(&switches(Offloads::all(), true), "tx-tcp-segmentation"));
     }
 
     #[test]
     fn a_guest_that_may_not_cut_and_has_nobody_to_cut_for_it_sends_one_frame_at_a_time() {
         let none = Offloads::all() - Offloads::LSO;
-        assert_eq!(Switches::new(none, false, false).gso_segs_max, 1);
-        assert_eq!(Switches::new(none, true, false).gso_segs_max, GSO_SEGS);
-        assert_eq!(Switches::new(Offloads::all(), false, false).gso_segs_max, GSO_SEGS);
+        assert_eq!(switches(none, false).gso_segs_max, 1);
+        assert_eq!(switches(none, true).gso_segs_max, GSO_SEGS);
+        assert_eq!(switches(Offloads::all(), false).gso_segs_max, GSO_SEGS);
     }
 
     #[test]

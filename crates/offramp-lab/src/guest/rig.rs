@@ -24,7 +24,7 @@ const GUEST: usize = 0;
 /// Which one is the namespace.
 const OTHER: usize = 1;
 
-/// The guests of a run: one for each MTU and link rate, booted when it is first needed.
+/// The guests of a run: one for each MTU and link rate, and for drivers that set their coalescing, booted when it is first needed.
 #[derive(Debug)]
 pub struct Guests<'a> {
     spec: GuestSpec,
@@ -44,7 +44,9 @@ impl<'a> Guests<'a> {
     /// # Errors
     /// When the guest does not start or does not switch, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, LabError> {
-        let is_alike = |rig: &GuestRig| rig.config.mtu == config.mtu && rig.config.rate_bps == config.rate_bps;
+        // A driver that has set its coalescing has it until it is reset.
+        let boots_as = |config: &RigConfig| (config.mtu, config.rate_bps, config.host.coalescing.is_some());
+        let is_alike = |rig: &GuestRig| boots_as(&rig.config) == boots_as(config);
         let alike = self.rigs.iter().position(is_alike);
         let at = alike.unwrap_or(self.rigs.len());
         if alike.is_none() {
@@ -123,6 +125,7 @@ impl<'a> GuestRig<'a> {
         let socket = scratch.path().join("port");
         let control_queue = match runner.accelerator {
             Accelerator::Kvm | Accelerator::Tcg => ControlQueue::Frontend,
+            Accelerator::Uml if config.host.coalescing.is_some() => ControlQueue::Backend,
             Accelerator::Uml => ControlQueue::None,
         };
         let (mac, mtu) = (Some(MACS[GUEST]), Some(mtu));
@@ -155,8 +158,7 @@ impl<'a> GuestRig<'a> {
         }
         self.tap.offer(offloads)?;
         self.host.run(|| rig::set_host_gso(config))??;
-        let switches = Switches::new(offloads, config.host_gso, config.host_gro);
-        self.machine.command(&Command::Switch(switches), self.stop)?;
+        self.machine.command(&Command::Switch(Switches::new(config)), self.stop)?;
         for control in &self.controls {
             control.set_offloads(offloads);
             control.set_moderation(config.moderation);

@@ -4,6 +4,7 @@ use super::{
     HOST_CPU, LATENCY_P50, LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, at_most, by,
     gigabit_moderation, link_text, rig, traffic,
 };
+use crate::guest::machine::Accelerator;
 use crate::host::HostSettings;
 use crate::rig::RigConfig;
 use crate::traffic::{
@@ -43,8 +44,15 @@ const BURST_REQUESTS: u32 = 32;
 const BURST_EVERY_USECS: u32 = 2000;
 /// Where the moments of requests come from; the same in every sample.
 const ARRIVALS_SEED: u64 = 1;
-/// What a guest may be asked in a bearable time: the policies that the bounds speak of.
-const IN_A_GUEST: [&str; 3] = [OFF, "quiet-or-area", "8000/s"];
+/// What a guest of QEMU, which may be emulated, can be asked in a bearable time: the policies that the bounds speak of.
+const IN_QEMU: [&str; 3] = [OFF, "quiet-or-area", "8000/s"];
+/// What a guest's own driver asks for (`ethtool -C`): about the least that saves interrupts, what an operator sets for
+/// throughput, and more than `quiet-or-area` ever waits.
+const BY_THE_DRIVER: [(&str, Coalescing); 3] = [
+    ("ethtool: 20 us or 8", Coalescing { max_usecs: 20, max_packets: 8 }),
+    ("ethtool: 50 us or 32", COALESCED),
+    ("ethtool: 200 us or 128", Coalescing { max_usecs: 200, max_packets: 128 }),
+];
 
 /// What a ratio is taken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,9 +239,24 @@ pub(super) fn interrupt_cap(settings: &Settings) -> Plan {
     }
 }
 
-/// The same with a guest: fewer policies, and its processors sleep as they like.
-pub(super) fn in_a_guest(mut plan: Plan) -> Plan {
-    plan.variants.retain(|variant| IN_A_GUEST.contains(&variant.name));
+/// The same with a guest, whose processors sleep as they like: with fewer policies where it is emulated, and with settings
+/// of its own driver where the adapter hears them.
+pub(super) fn in_a_guest(mut plan: Plan, accelerator: Accelerator) -> Plan {
+    match accelerator {
+        Accelerator::Kvm | Accelerator::Tcg => plan.variants.retain(|variant| IN_QEMU.contains(&variant.name)),
+        Accelerator::Uml => {
+            // The other host has what an operator leaves as it is.
+            let VariantPlan { rig, traffic, .. } = plan.variants[1].clone();
+            let by_the_driver = BY_THE_DRIVER.map(|(name, coalescing)| {
+                let host = HostSettings { coalescing: Some(coalescing), ..rig.host };
+                VariantPlan { name, rig: RigConfig { host, ..rig.clone() }, traffic: traffic.clone() }
+            });
+            plan.variants.extend(by_the_driver);
+            plan.fixed.push_str(
+                "; \"ethtool\": the guest's driver sets when it is interrupted, and the other host has quiet-or-area",
+            );
+        }
+    }
     for variant in &mut plan.variants {
         variant.rig.host.awake = false;
     }
@@ -275,11 +298,17 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_asked_for_fewer_policies_and_sleeps_as_it_likes() {
-        for plan in loads().map(in_a_guest) {
-            let named: Vec<_> = plan.variants.iter().map(|variant| variant.name).collect();
-            assert_eq!(named, IN_A_GUEST);
-            assert!(plan.variants.iter().all(|variant| !variant.rig.host.awake) && !plan.fixed.contains("awake"));
+    fn a_guest_sleeps_as_it_likes_and_its_driver_is_asked_where_the_adapter_hears_it() {
+        for plan in loads() {
+            let emulated = in_a_guest(plan.clone(), Accelerator::Tcg);
+            assert!(emulated.variants.iter().map(|variant| variant.name).eq(IN_QEMU));
+            let fast = in_a_guest(plan.clone(), Accelerator::Uml);
+            let by_the_driver = fast.variants.iter().filter(|variant| variant.rig.host.coalescing.is_some());
+            assert_eq!(by_the_driver.count(), BY_THE_DRIVER.len());
+            assert_eq!(fast.variants.len(), plan.variants.len() + BY_THE_DRIVER.len());
+            for plan in [emulated, fast] {
+                assert!(plan.variants.iter().all(|variant| !variant.rig.host.awake) && !plan.fixed.contains("awake"));
+            }
         }
     }
 }
