@@ -7,7 +7,7 @@ use crate::moderation::ModerationConfig;
 use crate::pipeline::control::PortControl;
 use crate::pipeline::deliver::{Deliver, Outlet};
 use crate::port::{HostPort, PortError, WirePort};
-use crate::stats::Direction;
+use crate::stats::{Direction, Loss};
 use crate::transmit::Progress;
 use crate::vlan::PortVlans;
 use gate::Gate;
@@ -22,6 +22,8 @@ pub struct Receive {
     vlans: PortVlans,
     mtu: usize,
     batch_frames: usize,
+    /// As the port's control had it when the batch began.
+    is_link_on: bool,
     /// The wire is emptied whatever the limit.
     pub(crate) is_draining: bool,
 }
@@ -39,6 +41,7 @@ impl Receive {
             vlans: control.security().vlans.clone(),
             mtu: config.mtu,
             batch_frames: config.receive_batch_frames,
+            is_link_on: control.is_link_on(),
             is_draining: false,
         }
     }
@@ -55,9 +58,10 @@ impl Receive {
         self.deliver.next_deadline_ns().into_iter().chain(frames_ns).min()
     }
 
-    /// Takes over a limit and associations that have changed, and lets their time go on.
+    /// Takes over link, limit and associations that have changed, and lets their time go on.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
+        self.is_link_on = control.is_link_on();
         self.deliver.take_over(control, now_ns);
     }
 
@@ -108,7 +112,8 @@ impl Receive {
         while frames < batch_frames && self.is_open(now_ns) {
             let Some(bytes) = wire.take(now_ns) else { break };
             frames += 1;
-            let bytes = match self.vlans.take_from_wire(bytes) {
+            let admitted = if self.is_link_on { self.vlans.take_from_wire(bytes) } else { Err(Loss::LinkOff) };
+            let bytes = match admitted {
                 Ok(bytes) => bytes,
                 Err(reason) => {
                     outlet.lose(reason, 1);

@@ -27,6 +27,8 @@ pub enum Loss {
     HostRefused,
     /// The host's own filter does not take the frame: its address or its VLAN is in none of the host's tables.
     GuestFilter,
+    /// The operator has set the port's link off.
+    LinkOff,
     /// Its source is none that the host of the port may use, or is another port's alone.
     Spoofed,
     /// Its VLAN is none of the port's, or its tag is one that the port does not pass; on a switch also: the port of its station,

@@ -220,6 +220,9 @@ impl<P: HostPort> Port<P> {
         {
             backlog.set(moderation, &shared.stats().receive);
         }
+        if !self.plan.is_link_on {
+            conclude(self, Loss::LinkOff);
+        }
     }
 
     /// Hands frames over by `work`, and notes what became of the host.
@@ -243,6 +246,15 @@ impl<P: HostPort> Port<P> {
             self.deliver.meter.spend_frame(&lent.frame, lent.frames());
         }
         self.with_outlet(|deliver, outlet| deliver.push(outlet, &mut lent, segments, work))
+    }
+
+    /// How the tag of a frame changes for the host.
+    ///
+    /// # Errors
+    /// Why the host does not get it.
+    #[inline]
+    fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
+        if self.plan.is_link_on { self.vlans.change_for(vlan) } else { Err(Loss::LinkOff) }
     }
 
     /// Counts frames that the host cannot be given.
@@ -297,6 +309,7 @@ impl<P: HostPort> Port<P> {
 
     fn release_due(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
         let Self { host, shared, plan, deliver, backlog, .. } = self;
+        let is_link_on = plan.is_link_on;
         let mut outlet = outlet(host, shared);
         let mut budget = Budget::UNLIMITED;
         let mut work = Work { scratch, budget: &mut budget, now_ns };
@@ -306,6 +319,10 @@ impl<P: HostPort> Port<P> {
             }
             // It was planned once already: on these bytes the same can be done.
             if let Ok(plan) = plan.in_the_clear(&frame) {
+                if !is_link_on {
+                    outlet.lose(Loss::LinkOff, plan.frames_left());
+                    return true;
+                }
                 deliver.meter.spend_frame(&frame, plan.frames_left());
                 deliver.push(&mut outlet, &mut Lent { frame, plan: &plan }, &mut None, &mut work);
             }
@@ -563,7 +580,7 @@ impl<P: HostPort> Switch<P> {
             // What is due later is sent now: the port is not polled any more.
             interrupts.moderate(&ModerationConfig::default());
         }
-        conclude(&mut port);
+        conclude(&mut port, Loss::NoDestination);
         for other in self.ports.iter_mut().flatten() {
             leave_out(other, index);
         }
@@ -748,16 +765,18 @@ impl<P: HostPort> Switch<P> {
                 && let Some(Pending { planned: Planned::Clear(plan), frame_len, segments, .. }) = &mut source.pending
             {
                 let mut work = Work { scratch, budget, now_ns };
-                let is_done = match port.vlans.change_for(vlan) {
+                let is_done = match port.change_for(vlan) {
                     Err(reason) => {
-                        port.lose(reason, plan.frames_left(), &mut work);
+                        // Some may have been handed over before the link went off.
+                        let frames = segments.take().map_or_else(|| plan.frames_left(), |rest| rest.frames_left());
+                        port.lose(reason, frames, &mut work);
                         true
                     }
                     Ok(change) => {
                         let planned_len = frame_len.wrapping_add_signed(change.added_len());
                         let frame = lent(&mut source.host, change);
                         let Some(frame) = frame.filter(|frame| frame.bytes().len() == planned_len) else {
-                            conclude(source); // The port took back what it lent.
+                            conclude(source, Loss::NoDestination); // The port took back what it lent.
                             return;
                         };
                         let changed = (change != TagChange::Keep).then(|| plan.after_tag_change(change));
@@ -780,7 +799,7 @@ impl<P: HostPort> Switch<P> {
             }
         }
         if let Some(port) = &mut ports[from] {
-            conclude(port);
+            conclude(port, Loss::NoDestination);
         }
     }
 
@@ -830,7 +849,7 @@ impl<P: HostPort> Switch<P> {
             {
                 serving.enter(to);
                 let mut work = Work { scratch, budget: &mut budget, now_ns };
-                match port.vlans.change_for(vlan).map(|change| sealed.frame_with_tag(change)) {
+                match port.change_for(vlan).map(|change| sealed.frame_with_tag(change)) {
                     Ok(frame) => frame.into_iter().for_each(|mut frame| port.push_received(&mut frame, &mut work)),
                     Err(reason) => port.lose(reason, 1, &mut work),
                 }
@@ -935,12 +954,12 @@ fn leave_out<P>(port: &mut Port<P>, unreachable: usize) {
     }
 }
 
-/// Ends the way of the pending frame of a port: what no port was handed of it is lost.
-fn conclude<P>(port: &mut Port<P>) {
+/// Ends the way of the pending frame of a port: what no port was handed of it is lost for `reason`.
+fn conclude<P>(port: &mut Port<P>, reason: Loss) {
     let Some(mut pending) = port.pending.take() else { return };
     pending.note_segments();
     let (handed, stats) = (pending.frames_handed, &port.shared.stats().transmit);
-    stats.lose(Loss::NoDestination, pending.planned.frames_left() - handed);
+    stats.lose(reason, pending.planned.frames_left() - handed);
     stats.frames_out.add(handed as u64);
     if handed > 0 {
         stats.bytes_out.add(pending.frame_len as u64);

@@ -119,6 +119,11 @@ impl Transmit {
         stats: &Direction,
         now_ns: u64,
     ) -> Result<Progress, PortError> {
+        if !self.plan.is_link_on
+            && let Some(rest) = self.pending.take()
+        {
+            stats.lose(Loss::LinkOff, rest.frames_left());
+        }
         self.plan.send_keepalives(stats, now_ns, |frame| wire.room(now_ns) > 0 && put_frame(frame, wire, now_ns));
         let mut batch = Batch::default();
         let outcome = self.move_batch(host, wire, &mut batch, stats, now_ns);

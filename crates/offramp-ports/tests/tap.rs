@@ -14,7 +14,7 @@ use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, SegmentationKind, TxMeta};
 use offramp_ports::sys::ethtool::Features;
-use offramp_ports::sys::link;
+use offramp_ports::sys::link::{self, CarrierWatch};
 use offramp_ports::tap::{MTU_MAX, Tap, TapConfig, TapError, TapQueue};
 use sha2::{Digest, Sha256};
 
@@ -245,6 +245,32 @@ fn what_the_host_refuses_is_told_and_the_port_goes_on() {
     assert_eq!(queue.rx_deliver(&partial(sum), &frame), Err(PortError::Refused(libc::EIO)));
     ns.run(|| link::set_up("ofr0").unwrap()).unwrap();
     assert_eq!(queue.rx_deliver(&partial(sum), &frame), Ok(()));
+}
+
+#[test]
+fn the_host_sees_the_carrier_that_is_set_and_frames_come_again_with_it() {
+    let ns = namespace();
+    let tap = host_tap(&ns);
+    let has_carrier = || ns.run(|| CarrierWatch::new(tap.name()).unwrap().poll()).unwrap() == Some(true);
+    assert!(has_carrier());
+    let socket = ns.run(|| UdpSocket::bind((HOST, 5000)).unwrap()).unwrap();
+    let mut queue = tap.queue(0).unwrap();
+    tap.set_carrier(false).unwrap();
+    // The kernel works on it in a thread of its own.
+    while has_carrier() {
+        thread::yield_now();
+    }
+    while queue.tx_next(0).unwrap() {}
+    // It may refuse this, or drop it.
+    let _ = socket.send_to(b"lost", (PEER, 6000));
+    assert_eq!(queue.tx_next(0), Ok(false));
+    tap.set_carrier(true).unwrap();
+    while !has_carrier() {
+        thread::yield_now();
+    }
+    socket.send_to(b"packet", (PEER, 6000)).unwrap();
+    let (_, frame) = wait_for(&mut queue, |_, frame| is_ipv4(frame, UDP));
+    assert_eq!(&frame[42..], b"packet");
 }
 
 #[test]

@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::namespace;
+use offramp_adapter::stats::{Direction, Loss};
 use offramp_ports::sys::link;
 use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
 use offramp_testkit::features::protocol;
 use offramp_testkit::frontend::{FLAG_NEED_REPLY, FLAG_REPLY, Header, RawMessage, VERSION, backend_request, request};
-use offramp_testkit::{Frontend, Guest, GuestBuilder};
+use offramp_testkit::{Frontend, Guest, GuestBuilder, VnetHeader};
 use vhost_common::{PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 77];
@@ -191,6 +192,76 @@ fn the_link_of_a_cable_is_up_while_the_other_guest_is_there() {
     }
     drop(a);
     wait_until("the other end to be down", || !rig.ports[1].link().is_up());
+}
+
+#[test]
+fn a_link_is_up_while_the_wire_is_up_and_the_operator_has_not_set_it_off() {
+    let rig = rig();
+    rig.ports[0].join(&rig.ports[1]);
+    let mut b = rig.guest(1, &Guest::builder());
+    let link = rig.ports[0].link();
+    let mut a = rig.guest(0, &builder(false));
+    assert!(is_up(a.frontend()));
+    link.set_on(false);
+    told(a.frontend(), false);
+    assert!(!is_up(a.frontend()));
+    // What does not change the link is not told, and the wire does not set it on.
+    link.set_on(false);
+    drop(b);
+    b = rig.guest(1, &Guest::builder());
+    wait_until("the wire to be up", || rig.ports[1].status().is_connected);
+    assert!(!is_up(a.frontend()));
+    // It is the port's, whichever frontend comes.
+    drop(a);
+    a = rig.guest(0, &builder(false));
+    assert!(!is_up(a.frontend()));
+    link.set_on(true);
+    told(a.frontend(), false);
+    assert!(is_up(a.frontend()));
+    assert_eq!(rig.ports[0].channel_counters().config_changes.get(), 2);
+    // Without a wire it is not up again.
+    link.set_on(false);
+    told(a.frontend(), false);
+    drop(b);
+    link.set_on(true);
+    wait_until("the wire to be down", || !link.is_up());
+    assert!(!is_up(a.frontend()));
+}
+
+#[test]
+fn no_frame_passes_a_guest_whose_link_is_off_and_its_buffers_are_there_after_on() {
+    const FRAMES: usize = 8;
+    let model = frame(&mut rng(), 60);
+    for on_switch in [false, true] {
+        let rig = Rig::with(&RigConfig { on_switch, ..RigConfig::mtu(1500).unmoderated() });
+        let [mut a, mut b] = rig.guests(&Guest::builder());
+        // Not one more than the frames that are to arrive.
+        a.rx(0).fill(FRAMES, 1526);
+        b.rx(0).fill(FRAMES, 1526);
+        rig.controls[0].set_link_on(false);
+        for n in 1..=3 * FRAMES as u64 {
+            a.tx(0).send(&VnetHeader::default(), &[&model]);
+            b.tx(0).send(&VnetHeader::default(), &[&model]);
+            wait_until("both frames to be lost", || {
+                let lost = [rig.refused(0, Loss::LinkOff), rig.received(0, |received| received.lost(Loss::LinkOff))];
+                lost == [n, n]
+            });
+        }
+        assert!(a.rx(0).try_recv().is_none() && b.rx(0).try_recv().is_none());
+        // Its frontend comes again: the link is the port's.
+        drop(a);
+        wait_until("the frontend to be gone", || !rig.ports[0].status().is_connected);
+        a = rig.guest(0, &Guest::builder());
+        a.rx(0).fill(FRAMES, 1526);
+        a.tx(0).send(&VnetHeader::default(), &[&model]);
+        wait_until("its frame to be lost", || rig.refused(0, Loss::LinkOff) == 3 * FRAMES as u64 + 1);
+        rig.controls[0].set_link_on(true);
+        for _ in 0..FRAMES {
+            carry(&mut a, &mut b, 0, &model, &"out");
+            carry(&mut b, &mut a, 0, &model, &"in");
+        }
+        assert_eq!(rig.received(0, Direction::lost_total), 3 * FRAMES as u64);
+    }
 }
 
 #[test]

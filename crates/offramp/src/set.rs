@@ -1,4 +1,4 @@
-//! `offramp set`: switches features of a running adapter, or changes its moderation or its limit.
+//! `offramp set`: switches features of a running adapter, changes its moderation or its limit, or sets its link.
 
 use crate::control::client::{ClientError, ask};
 use crate::control::{Changed, FeatureStatus, Outcome, Request, VERSION};
@@ -15,6 +15,8 @@ use std::process::ExitCode;
 const MODERATION: &str = "moderation";
 /// The word in front of a limit.
 const LIMIT: &str = "limit";
+/// The word in front of on or off.
+const LINK: &str = "link";
 
 const NOTES: &str = "\
 Examples:
@@ -24,14 +26,16 @@ Examples:
   offramp set vm0 moderation rx_usecs=50 rx_frames=32
   offramp set vm0 limit tx_bits_per_second=1000000000 rx_frames_per_second=100000
   offramp set vm0 limit off
+  offramp set vm0 link off              as if its cable were unplugged: no frame passes
+  offramp set vm0 link on
 Features: those that `offramp show` lists, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
 quiet-or-area, max_interrupts_per_second=N, rx_usecs=N. Limit: tx_ or rx_ with bits_per_second=N,
 frames_per_second=N, burst_bytes=N, burst_frames=N; what is not named has none. docs/config.md has all keys.
-No frame is lost by a change.
+No frame is lost by a change, but for those that come while the link is off.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
 
-/// Switch features of a running adapter, or change its moderation or its limit.
+/// Switch features of a running adapter, change its moderation or its limit, or set its link.
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
@@ -39,7 +43,7 @@ pub struct Args {
     #[arg(value_name = "PORT")]
     port: String,
     /// A feature or a group of features, and on or off; again for more. A later one counts. Or the word
-    /// moderation, and a policy or its keys; or the word limit, and its keys or off
+    /// moderation, and a policy or its keys; or the word limit, and its keys or off; or the word link, and on or off
     #[arg(value_name = "FEATURE on|off", required = true, num_args = 2..)]
     changes: Vec<String>,
     /// Print one JSON object instead of lines
@@ -73,6 +77,7 @@ pub fn run(args: &Args) -> ExitCode {
                 let limit = Some(limit.sentence()).filter(|limit| !limit.is_empty());
                 print(format_args!("{}: limit {}\n", changed.port, limit.as_deref().unwrap_or(OFF)));
             });
+            changed.link.iter().for_each(|is_on| print(format_args!("{}: link {}\n", changed.port, on_off(*is_on))));
             ExitCode::SUCCESS
         }
         Err(error) => fail(format!("set: {error}"), SETUP),
@@ -81,12 +86,14 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// What is asked of the daemon.
 fn request(args: &Args) -> Result<Request, String> {
-    let (features, moderation, limit) = match args.changes.split_first() {
-        Some((first, policy)) if first == MODERATION => (BTreeMap::new(), Some(Moderation::from_words(policy)?), None),
-        Some((first, keys)) if first == LIMIT => (BTreeMap::new(), None, Some(Limit::from_words(keys)?)),
-        _ => (changes(&args.changes)?, None, None),
-    };
-    Ok(Request::Set { version: VERSION, port: args.port.clone(), features, moderation, limit })
+    let (mut features, mut moderation, mut limit, mut link) = (BTreeMap::new(), None, None, None);
+    match args.changes.split_first() {
+        Some((first, policy)) if first == MODERATION => moderation = Some(Moderation::from_words(policy)?),
+        Some((first, keys)) if first == LIMIT => limit = Some(Limit::from_words(keys)?),
+        Some((first, states)) if first == LINK => link = Some(link_state(states)?),
+        _ => features = changes(&args.changes)?,
+    }
+    Ok(Request::Set { version: VERSION, port: args.port.clone(), features, moderation, limit, link })
 }
 
 fn change(args: &Args, request: &Request) -> Result<Changed, ClientError> {
@@ -103,11 +110,7 @@ fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
         let [name, state] = pair else {
             return Err(format!("\"{}\" has no on or off after it", pair.concat()));
         };
-        let allow = match state.as_str() {
-            "on" => true,
-            "off" => false,
-            other => return Err(format!("{name}: {}", unknown("state", other, ["on", "off"]))),
-        };
+        let allow = is_on(name, state)?;
         let offloads = feature(name)?;
         for known in offramp_offload::caps::NAMES.iter().filter(|known| offloads.contains(known.offload)) {
             changes.insert(known.name.to_owned(), allow);
@@ -116,10 +119,30 @@ fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
     Ok(changes)
 }
 
+/// Whether the link is to be on.
+fn link_state(words: &[String]) -> Result<bool, String> {
+    match words {
+        [state] => is_on(LINK, state),
+        _ => Err(format!("{LINK} takes one word, on or off, not \"{}\"", words.join(" "))),
+    }
+}
+
+/// Whether `state` is the word on; `name`: what it is the state of.
+fn is_on(name: &str, state: &str) -> Result<bool, String> {
+    match state {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(format!("{name}: {}", unknown("state", other, ["on", "off"]))),
+    }
+}
+
+fn on_off(is_on: bool) -> &'static str {
+    if is_on { "on" } else { "off" }
+}
+
 fn sentence(feature: &FeatureStatus) -> String {
-    let on = |on: bool| if on { "on" } else { "off" };
     let waits = feature.waits_for.map_or(String::new(), |reason| format!(" ({})", waits_text(reason)));
-    let (allowed, negotiated, in_use) = (on(feature.allowed), on(feature.negotiated), on(feature.in_use));
+    let (allowed, negotiated, in_use) = (on_off(feature.allowed), on_off(feature.negotiated), on_off(feature.in_use));
     format!("{} allowed {allowed}, negotiated {negotiated}, in use {in_use}{waits}", feature.name)
 }
 
@@ -146,5 +169,14 @@ mod tests {
         assert!(parsed("tso on").unwrap_err().contains("did you mean \"tso4\""));
         assert!(parsed("tso4 onn").unwrap_err().contains("did you mean \"on\""));
         assert_eq!(parsed("tso4 on uso").unwrap_err(), "\"uso\" has no on or off after it");
+    }
+
+    #[test]
+    fn the_link_is_set_by_one_word_on_or_off() {
+        let parsed = |text: &str| link_state(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!((parsed("on"), parsed("off")), (Ok(true), Ok(false)));
+        let message = parsed("maybe").unwrap_err();
+        assert!(message.starts_with("link: unknown state \"maybe\"") && message.ends_with("on, off"), "{message}");
+        assert_eq!(parsed("off tso4").unwrap_err(), "link takes one word, on or off, not \"off tso4\"");
     }
 }

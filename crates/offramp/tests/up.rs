@@ -4,11 +4,13 @@
 #[path = "up/bed.rs"]
 mod bed;
 
-use bed::{Bed, direction, feature, is_root_of_the_machine, offramp, queue_sum};
+use bed::{ADDRESSES, Bed, INTERFACE, direction, feature, is_root_of_the_machine, offramp, queue_sum};
 use nix::sys::signal::Signal;
+use offramp_ports::sys::link::CarrierWatch;
 use offramp_ports::sys::{NetNs, link};
+use offramp_testkit::features::protocol;
 use offramp_testkit::process::StoppedThread;
-use offramp_testkit::{Guest, VnetHeader};
+use offramp_testkit::{Frontend, Guest, VnetHeader};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -465,6 +467,81 @@ fn a_limit_is_set_shown_and_read_from_the_file_on_a_cable_and_a_switch() {
         bed.until(|| bed.stderr().contains("reloaded\n"));
         carry_tcp_at_most(&bed, 200_000_000);
     }
+}
+
+#[test]
+fn a_link_that_is_set_off_carries_nothing_until_it_is_set_on() {
+    for wire in ["cable", "switch"] {
+        let mut bed = Bed::unstarted(&format!("link-{wire}"), "");
+        if wire == "switch" {
+            let text = fs::read_to_string(bed.file()).unwrap();
+            let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+            fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+        }
+        bed.start_again();
+        let set = |args: &[&str]| String::from_utf8(bed.run(&[&["set", "a"], args].concat()).stdout).unwrap();
+        let links = || [0, 1].map(|port| bed.show()["ports"][port]["link"].as_bool().unwrap());
+        let has_carrier =
+            |side: usize| bed.host(side).run(|| CarrierWatch::new(INTERFACE).unwrap().poll()).unwrap() == Some(true);
+        let shown = || String::from_utf8(bed.run(&["show", "a"]).stdout).unwrap();
+        // The hosts know each other's addresses from then on.
+        bed.carry_tcp();
+        assert_eq!((links(), shown().contains("link off")), ([true, true], false));
+
+        assert_eq!(set(&["link", "off"]), "a: link off\n");
+        assert_eq!((links(), shown().contains("link off")), ([false, true], true));
+        bed.until(|| !has_carrier(0));
+        assert!(has_carrier(1), "nobody else's changes");
+        let received = queue_sum(&bed.show(), "a", "receive", "frames_out");
+        let socket = bed.host(1).run(|| UdpSocket::bind((ADDRESSES[1], 0)).unwrap()).unwrap();
+        bed.until(|| {
+            socket.send_to(b"lost", (ADDRESSES[0], 9)).unwrap();
+            direction(&bed.show(), "a", "receive")["lost"]["link_off"].as_u64().unwrap() > 0
+        });
+        assert_eq!(queue_sum(&bed.show(), "a", "receive", "frames_out"), received);
+
+        // The file has no link, so it is no change of it.
+        bed.signal(Signal::SIGHUP);
+        bed.until(|| bed.stderr().contains("reloaded\n"));
+        assert_eq!(links(), [false, true]);
+        refused(&bed.run(&["set", "a", "link", "maybe"]), &["link: unknown state \"maybe\"", "on", "off"]);
+        assert_eq!(links(), [false, true]);
+
+        let changed: Value = serde_json::from_str(&set(&["link", "on", "--json"])).unwrap();
+        assert_eq!((&changed["port"], &changed["link"]), (&"a".into(), &true.into()));
+        bed.until(|| has_carrier(0));
+        assert_eq!((links(), shown().contains("link off")), ([true, true], false));
+        bed.carry_tcp();
+    }
+}
+
+#[test]
+fn the_link_of_a_guest_is_set_by_the_control_socket_and_wrong_words_are_refused() {
+    let (bed, socket) = bed_with_the_guest("link-guest", "", "host.mac = \"02:00:00:00:00:11\"\n");
+    let mut frontend = Frontend::connect(&socket);
+    frontend.get_features().unwrap();
+    frontend.set_protocol_features(protocol::CONFIG | protocol::REPLY_ACK).unwrap();
+    // What its driver reads as `status` (virtio 1.3, 5.1.4).
+    let status = || frontend.get_config(6, 2).unwrap();
+    let ask = |request: &str| -> Value {
+        let mut stream = UnixStream::connect(bed.control()).unwrap();
+        writeln!(stream, "{request}").unwrap();
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    };
+    let set = |rest: &str| ask(&format!("{{\"version\":1,\"request\":\"set\",\"port\":\"guest\"{rest}}}"));
+    let is_on = || bed.show()["ports"][2]["link"].as_bool().unwrap();
+    assert_eq!((is_on(), status()), (true, vec![1, 0]));
+    assert_eq!(set(",\"link\":false")["changed"]["link"], false);
+    assert_eq!((is_on(), status()), (false, vec![0, 0]));
+    for wrong in ["", ",\"link\":\"maybe\"", ",\"link\":0"] {
+        assert_eq!(set(wrong)["error"]["code"], "bad_request", "{wrong}");
+    }
+    assert!(!is_on());
+    // Beside another setting it is one change.
+    let changed = set(",\"link\":true,\"limit\":{}");
+    assert_eq!((&changed["changed"]["link"], is_on(), status()), (&true.into(), true, vec![1, 0]));
 }
 
 #[test]
@@ -975,6 +1052,7 @@ fn prometheus_reads_what_show_says_of_a_daemon_in_its_sandbox() {
             let labels = format!("{{port=\"{name}\",direction=\"transmit\",queue=\"0\"");
             text.contains(&format!("\nofframp_bytes_out_total{labels}}} {}\n", transmit["bytes_out"]))
                 && text.contains(&format!("\nofframp_lost_frames_total{labels},reason=\"drop\"}} "))
+                && text.contains(&format!("\nofframp_link_on{{port=\"{name}\"}} 1\n"))
                 && text.contains(&format!(
                     "\nofframp_batch_frames_sum{labels}}} {:?}\n",
                     transmit["host_frames"].as_f64().unwrap()

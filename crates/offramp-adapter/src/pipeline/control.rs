@@ -11,7 +11,7 @@ use crate::stats::QueueStats;
 use offramp_offload::caps::Offloads;
 use offramp_offload::sync::Mutex;
 use offramp_offload::sync::atomic::{
-    AtomicU32,
+    AtomicBool, AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::Arc;
@@ -35,6 +35,7 @@ impl PreparedIpsec<'_> {
 #[derive(Debug)]
 pub struct PortControl {
     offloads: AtomicU32,
+    is_link_on: AtomicBool,
     /// Grows with each change, so that a batch without one takes no lock.
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
@@ -58,6 +59,7 @@ impl PortControl {
         let AdapterConfig { offloads, moderation, queues, .. } = *config;
         Arc::new(Self {
             offloads: AtomicU32::new(offloads.bits()),
+            is_link_on: AtomicBool::new(true),
             moderation_changes: AtomicU32::new(1),
             moderation: Mutex::new(moderation),
             ipsec: Ipsec::default(),
@@ -77,6 +79,18 @@ impl PortControl {
     /// Changes what the user allows, from the next batch on.
     pub fn set_offloads(&self, offloads: Offloads) {
         self.offloads.store(offloads.bits(), Relaxed);
+    }
+
+    /// Whether frames of the host and for it pass; they do until [`PortControl::set_link_on`] says otherwise.
+    pub fn is_link_on(&self) -> bool {
+        self.is_link_on.load(Relaxed)
+    }
+
+    /// Sets whether frames of the host and for it pass, from the next batch on. While they do not, each is lost and counted
+    /// as [`Loss::LinkOff`](crate::stats::Loss::LinkOff). Wakes the threads that drive the port.
+    pub fn set_link_on(&self, is_on: bool) {
+        self.is_link_on.store(is_on, Relaxed);
+        self.wake();
     }
 
     /// When the host is interrupted.

@@ -36,6 +36,8 @@ impl Planned {
 #[derive(Debug)]
 pub(crate) struct Plan {
     policy: SegmentPolicy,
+    /// As the port's control had it when the batch began.
+    pub(crate) is_link_on: bool,
     /// `None` while the host may use any address.
     security: Option<Arc<PortSecurity>>,
     /// What the host may send.
@@ -53,11 +55,12 @@ impl Plan {
         let policy = SegmentPolicy { id_range, fragment_id: 0 };
         let security = (!control.security().is_off()).then(|| Arc::clone(control.security()));
         let meter = Meter::new(&control.tx_limiter);
-        Self { policy, security, meter, sealing: None, keepalives: None, ipsec_changes: 0 }
+        let is_link_on = control.is_link_on();
+        Self { policy, is_link_on, security, meter, sealing: None, keepalives: None, ipsec_changes: 0 }
     }
 
-    /// Takes over a limit, and associations unless `pending` is sealed in part, that have changed, and lets their time go on.
-    /// Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with the same associations.
+    /// Takes over link and limit, and associations unless `pending` is sealed in part, that have changed, and lets their
+    /// time go on. Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with the same associations.
     #[inline]
     pub(crate) fn take_over(
         &mut self,
@@ -67,6 +70,7 @@ impl Plan {
         is_shared: bool,
         now_ns: u64,
     ) {
+        self.is_link_on = control.is_link_on();
         self.meter.take_over(now_ns);
         let ipsec = control.ipsec();
         let changes = ipsec.changes();
@@ -94,13 +98,18 @@ impl Plan {
     /// Why not.
     #[inline]
     fn admit(&self, frame: &Frame<'_>) -> Result<(), Loss> {
+        if !self.is_link_on {
+            return Err(Loss::LinkOff);
+        }
         self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
     }
 
     /// Whether a frame for which nothing is asked goes as it is, unparsed.
     #[inline]
     pub(crate) fn leaves(&self, frame: &[u8]) -> bool {
-        self.sealing.is_none() && self.security.as_ref().is_none_or(|security| security.passes_unparsed(frame))
+        self.is_link_on
+            && self.sealing.is_none()
+            && self.security.as_ref().is_none_or(|security| security.passes_unparsed(frame))
     }
 
     /// Plans what a frame becomes, and charges the host for it, also if it does not go.
@@ -188,11 +197,12 @@ impl Plan {
         Ok(count)
     }
 
-    /// Brings keepalives that are due to `send`, which says whether there was room.
+    /// Brings keepalives that are due to `send`, which says whether there was room. None goes while the link is off.
     #[inline]
-    pub(crate) fn send_keepalives(&mut self, stats: &Direction, now_ns: u64, send: impl FnMut(&mut [u8]) -> bool) {
+    pub(crate) fn send_keepalives(&mut self, stats: &Direction, now_ns: u64, mut send: impl FnMut(&mut [u8]) -> bool) {
+        let is_link_on = self.is_link_on;
         if let Some(keepalives) = &mut self.keepalives {
-            keepalives.send(stats, now_ns, send);
+            keepalives.send(stats, now_ns, |frame| is_link_on && send(frame));
         }
     }
 }

@@ -61,6 +61,21 @@ fn a_keepalive_goes_when_nothing_else_went_for_so_long_and_the_far_end_throws_it
 }
 
 #[test]
+fn no_keepalive_goes_while_the_link_is_off_and_the_thread_does_not_spin() {
+    let mut bed = Bed::protected(&reminding(gcm()));
+    send(&mut bed);
+    bed.controls[0].set_link_on(false);
+    for _ in 0..3 {
+        let due_ns = bed.left.next_deadline_ns().unwrap();
+        assert!(due_ns > bed.now_ns);
+        assert_eq!((keepalives_at(&mut bed, due_ns), sent(&bed)), (0, 0));
+    }
+    bed.controls[0].set_link_on(true);
+    let due_ns = bed.left.next_deadline_ns().unwrap();
+    assert_eq!((keepalives_at(&mut bed, due_ns), sent(&bed)), (1, 1));
+}
+
+#[test]
 fn nothing_goes_unless_it_is_asked_for() {
     let mut bed = Bed::protected(&SaConfig { udp: Some(UdpPorts::default()), ..gcm() });
     send(&mut bed);

@@ -290,7 +290,7 @@ const PORT: &[Call] = &[
     bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
 ];
 
-/// Lines of a client, and the features of a TAP that it switches.
+/// Lines of a client, and the features and the carrier of a TAP that it sets.
 const CLIENT: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_getsockopt),
@@ -300,13 +300,16 @@ const CLIENT: &[Call] = &[
     any(libc::SYS_setsockopt),
     any(libc::SYS_shutdown),
     equal(libc::SYS_ioctl, 1, FIONBIO),
+    equal(libc::SYS_ioctl, 1, TUNSETCARRIER),
     equal(libc::SYS_ioctl, 1, TUNSETOFFLOAD),
 ];
 
 /// Linux `include/uapi/asm-generic/ioctls.h`; libraries of C give them different types.
 const FIONREAD: u64 = 0x541b;
 const FIONBIO: u64 = 0x5421;
-/// Linux `include/uapi/linux/if_tun.h`: `_IOW('T', 208, unsigned int)`.
+/// Linux `include/uapi/linux/if_tun.h`: `_IOW('T', 226, int)`.
+const TUNSETCARRIER: u64 = 0x4004_54e2;
+/// The same: `_IOW('T', 208, unsigned int)`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
 /// The state of keys, in files that are open: who installs an association reserves its first numbers.

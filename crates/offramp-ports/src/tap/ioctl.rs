@@ -29,6 +29,7 @@ mod numbers {
     #![allow(missing_docs)]
     use super::{Ifreq, c_int_value};
     nix::ioctl_write_ptr_bad!(tun_set_iff, libc::TUNSETIFF, Ifreq);
+    nix::ioctl_write_ptr_bad!(tun_set_carrier, libc::TUNSETCARRIER, c_int_value);
     nix::ioctl_write_int_bad!(tun_set_offload, libc::TUNSETOFFLOAD);
     nix::ioctl_write_ptr_bad!(tun_set_vnet_hdr_sz, libc::TUNSETVNETHDRSZ, c_int_value);
     nix::ioctl_write_ptr_bad!(tun_set_vnet_le, libc::TUNSETVNETLE, c_int_value);
@@ -87,6 +88,14 @@ pub(super) fn set_header(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub(super) fn set_offload(fd: BorrowedFd<'_>, bits: u32) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
     unsafe { numbers::tun_set_offload(fd.as_raw_fd(), bits as libc::c_int) }?;
+    Ok(())
+}
+
+/// Sets the carrier of the interface (Linux 5.0).
+pub(super) fn set_carrier(fd: BorrowedFd<'_>, is_on: bool) -> io::Result<()> {
+    let is_on = libc::c_int::from(is_on);
+    // SAFETY: TUNSETCARRIER reads one int, which lives through the call.
+    unsafe { numbers::tun_set_carrier(fd.as_raw_fd(), &raw const is_on) }?;
     Ok(())
 }
 

@@ -229,6 +229,14 @@ impl Tap {
         self.shared.offered.store(accepted.bits(), Ordering::Relaxed);
         Ok(accepted)
     }
+
+    /// Sets the carrier, which is on in the beginning; from any thread and namespace.
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    pub fn set_carrier(&self, is_on: bool) -> Result<(), TapError> {
+        ioctl::set_carrier(self.shared.fds[0].as_fd(), is_on).map_err(|e| system(self.name(), "setting the carrier", e))
+    }
 }
 
 fn check(config: &TapConfig) -> Result<(), TapError> {

@@ -4,31 +4,51 @@ use crate::bell::Bell;
 use offramp_offload::sync::lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The state of a port's link, which its guest reads as `status` of its configuration (virtio 1.3, 5.1.4). It is
-/// up until it is set down.
+/// Why a link is down, a bit for each reason.
+const WIRE_DOWN: u8 = 1;
+const SET_OFF: u8 = 1 << 1;
+
+/// The state of a port's link, which its guest reads as `status` of its configuration (virtio 1.3, 5.1.4). It is up
+/// while the wire is up and the operator has not set it off: both are so in the beginning.
 #[derive(Debug)]
 pub struct Link {
-    is_up: AtomicBool,
+    /// 0 while the link is up.
+    down: AtomicU8,
     /// Rings when the state has changed.
     bell: Bell,
 }
 
 impl Link {
     pub(super) fn new() -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { is_up: AtomicBool::new(true), bell: Bell::new()? }))
+        Ok(Arc::new(Self { down: AtomicU8::new(0), bell: Bell::new()? }))
     }
 
     /// Whether the link is up.
     pub fn is_up(&self) -> bool {
-        self.is_up.load(Ordering::Acquire)
+        self.down.load(Ordering::Acquire) == 0
     }
 
-    /// Sets whether the link is up; a change is reported to a guest whose frontend takes reports.
+    /// Sets whether the wire is up; a change of the link is reported to a guest whose frontend takes reports.
     pub fn set_up(&self, is_up: bool) {
-        if self.is_up.swap(is_up, Ordering::AcqRel) != is_up {
+        self.set(WIRE_DOWN, is_up);
+    }
+
+    /// Sets the link on or off, whatever the wire is; a change of it is reported as by [`Link::set_up`].
+    pub fn set_on(&self, is_on: bool) {
+        self.set(SET_OFF, is_on);
+    }
+
+    fn set(&self, reason: u8, is_up: bool) {
+        let before = if is_up {
+            self.down.fetch_and(!reason, Ordering::AcqRel)
+        } else {
+            self.down.fetch_or(reason, Ordering::AcqRel)
+        };
+        let now = if is_up { before & !reason } else { before | reason };
+        if (before == 0) != (now == 0) {
             self.bell.ring();
         }
     }

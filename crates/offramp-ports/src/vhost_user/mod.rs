@@ -500,8 +500,8 @@ impl VhostUser {
         is_connected
     }
 
-    /// The state of the link, as the guest reads it. A port with a [`carrier`](VhostUserConfig::carrier) sets it
-    /// itself.
+    /// The state of the link, as the guest reads it. A port with a [`carrier`](VhostUserConfig::carrier) sets the wire's
+    /// part of it itself.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }

@@ -96,7 +96,7 @@ impl PortEnd {
     fn set(&mut self, features: BTreeMap<String, bool>) -> Result<(), CheckError> {
         let port = self.description.name.clone();
         let (control, moderation, limit) = (self.control.clone(), None, None);
-        let request = Request::Set { version: VERSION, port, features, moderation, limit };
+        let request = Request::Set { version: VERSION, port, features, moderation, limit, link: None };
         match ask(&control, &request).map_err(|error| failed(&error))? {
             Outcome::Changed(changed) => {
                 self.now.extend(changed.features.into_iter().map(|feature| (feature.name, feature.allowed)));

@@ -59,7 +59,7 @@ pub enum Request {
         #[serde(default = "snaplen_max")]
         snaplen: u32,
     },
-    /// Switches features of a port, or changes its moderation or its limit; at least one of them.
+    /// Switches features of a port, changes its moderation or its limit, or sets its link; at least one of them.
     Set {
         /// Version of the protocol that the client speaks.
         version: u32,
@@ -74,6 +74,9 @@ pub enum Request {
         /// The rates at which the host may send and receive, in place of those before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
+        /// Whether the link is on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        link: Option<bool>,
     },
     /// Adds the ports and switches of a text as the configuration file has them: all of them, or none.
     Add {
@@ -276,6 +279,8 @@ pub struct PortStatus {
     pub moderation: Option<Moderation>,
     /// The rates at which the host may send and receive; `null` from a daemon that has no limits.
     pub limit: Option<Limit>,
+    /// Whether frames of the host and for it pass; `null` from a daemon that has no such setting.
+    pub link: Option<bool>,
     pub cpus: Vec<usize>,
     /// Security associations; `null` from an older daemon that has none there.
     pub ipsec: Option<IpsecStatus>,
@@ -508,6 +513,8 @@ pub struct Changed {
     pub moderation: Option<Box<Moderation>>,
     /// The limit, if that was named.
     pub limit: Option<Box<Limit>>,
+    /// The link, if that was named.
+    pub link: Option<bool>,
 }
 
 /// Something that happened.
@@ -689,6 +696,7 @@ mod tests {
             rx_usecs: 0,
             moderation: Some(moderation()),
             limit: Some(Limit::default()),
+            link: Some(true),
             cpus: vec![1],
             ipsec: Some(associations()),
             features: vec![feature],
@@ -798,6 +806,7 @@ mod tests {
                 features: example().ports[0].features.clone(),
                 moderation: None,
                 limit: None,
+                link: None,
             })),
             Answer::new(Outcome::Difference(Difference::default())),
             Answer::new(Outcome::Monitoring {}),
@@ -808,7 +817,8 @@ mod tests {
             names(&serde_json::to_value(answer).unwrap(), &mut found);
         }
         let (features, moderation, limit) = (BTreeMap::new(), Some(moderation()), Some(Limit::default()));
-        let set = Request::Set { version: VERSION, port: "a".into(), features, moderation, limit };
+        let link = Some(false);
+        let set = Request::Set { version: VERSION, port: "a".into(), features, moderation, limit, link };
         let show = Request::Show { version: VERSION, port: None };
         // Left out while it is empty.
         found.push("features".to_owned());
@@ -889,6 +899,7 @@ mod tests {
         assert_eq!((received.interrupts, received.drop), (None, None), "not known is not none");
         assert!(vm0.wire_running && b.wire_running, "nothing is said to be gone");
         assert_eq!((&b.moderation, &b.ipsec, &b.limit, &changed.moderation), (&None, &None, &None, &None));
+        assert_eq!((b.link, changed.link), (None, None));
     }
 
     #[test]
@@ -906,6 +917,7 @@ mod tests {
                 Request::Set { moderation: Some(_), .. },
                 Request::Set { limit: Some(_), .. },
                 Request::Set { limit: Some(_), .. },
+                Request::Set { link: Some(false), .. },
                 Request::Add { .. },
                 Request::Remove { .. },
                 Request::SaAdd { .. },

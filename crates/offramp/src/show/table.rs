@@ -67,6 +67,9 @@ fn about(port: &PortStatus) -> String {
     parts.extend(port.moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence())));
     let limit = port.limit.map(|limit| limit.sentence()).filter(|limit| !limit.is_empty());
     parts.extend(limit.map(|limit| format!("limit {limit}")));
+    if port.link == Some(false) {
+        parts.push("link off".to_owned());
+    }
     if !port.cpus.is_empty() {
         parts.push(format!("CPUs {:?}", port.cpus));
     }

@@ -115,11 +115,12 @@ impl Daemon {
         wanted: &BTreeMap<String, bool>,
         moderation: Option<&Moderation>,
         limit: Option<Limit>,
+        link: Option<bool>,
     ) -> Result<Changed, Answer> {
         let state = self.state();
         let port = state.port(port)?;
-        if wanted.is_empty() && moderation.is_none() && limit.is_none() {
-            let message = "nothing is to be set; name features, a moderation or a limit";
+        if wanted.is_empty() && moderation.is_none() && limit.is_none() && link.is_none() {
+            let message = "nothing is to be set; name features, a moderation, a limit or the link";
             return Err(Answer::refuse(RefusalCode::BadRequest, message));
         }
         let moderation = moderation.map(Moderation::config);
@@ -133,8 +134,14 @@ impl Daemon {
             return Err(Answer::refuse(RefusalCode::BadRequest, message));
         }
         let before = port.host.in_use(port.control.offloads());
-        allow(port, (port.control.offloads() | on) - off)
-            .map_err(|error| Answer::refuse(RefusalCode::HostRefused, error))?;
+        let was_link_on = port.control.is_link_on();
+        set_link_on(port, link.unwrap_or(was_link_on))
+            .and_then(|()| allow(port, (port.control.offloads() | on) - off))
+            .map_err(|error| {
+                // A host that is gone takes nothing back either.
+                drop(set_link_on(port, was_link_on));
+                Answer::refuse(RefusalCode::HostRefused, error)
+            })?;
         if let Some(moderation) = moderation {
             port.control.set_moderation(moderation);
         }
@@ -150,6 +157,7 @@ impl Daemon {
             features: named.map(|name| feature_status(port, name)).collect(),
             moderation: moderation.map(|moderation| Box::new(moderation.into())),
             limit: limit.map(Box::new),
+            link,
         })
     }
 
@@ -224,8 +232,8 @@ impl Handler for Daemon {
             // What follows is sent by whoever has the connection.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Capture { .. } => Ok(Outcome::Capturing {}),
-            Request::Set { port, features, moderation, limit, .. } => {
-                self.set(&port, &features, moderation.as_ref(), limit).map(Outcome::Changed)
+            Request::Set { port, features, moderation, limit, link, .. } => {
+                self.set(&port, &features, moderation.as_ref(), limit, link).map(Outcome::Changed)
             }
             Request::Add { source, toml, .. } => self.answer_change(Change::Add { source, toml }),
             Request::Remove { ports, switches, .. } => self.answer_change(Change::Remove { ports, switches }),
@@ -247,6 +255,16 @@ pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let offered = port.host.offer(offloads);
     port.control.set_offloads(if offered.is_ok() { offloads } else { before });
     offered
+}
+
+/// Sets the link of a port. Its frames stop before the host knows, and pass before it knows.
+fn set_link_on(port: &Port, is_on: bool) -> Result<(), String> {
+    let before = port.control.is_link_on();
+    if is_on == before {
+        return Ok(());
+    }
+    port.control.set_link_on(is_on);
+    port.host.set_link_on(is_on).inspect_err(|_| port.control.set_link_on(before))
 }
 
 /// Adjacent VLANs as the file writes them.
@@ -274,6 +292,7 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
         rx_usecs: gap_usecs(&moderation),
         moderation: Some(Moderation::from(moderation)),
         limit: Some(Limit(port.control.limits())),
+        link: Some(port.control.is_link_on()),
         cpus: config.cpus.clone(),
         ipsec: Some(port.ipsec_status()),
         features: NAMES.iter().map(|name| feature_status(port, name)).collect(),

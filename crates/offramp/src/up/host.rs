@@ -207,6 +207,20 @@ impl Host {
         }
     }
 
+    /// Sets the link as the host sees it: the carrier of a TAP, the status that a guest reads.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    pub fn set_link_on(&self, is_on: bool) -> Result<(), String> {
+        match self {
+            Self::Tap { tap, .. } => tap.set_carrier(is_on).map_err(|error| error.to_string()),
+            Self::VhostUser(port) => {
+                lock(port).link().set_on(is_on);
+                Ok(())
+            }
+        }
+    }
+
     /// Says that a cable joins it to another: of two guests, each sees its link up while the other is there. A TAP is
     /// always there.
     pub fn join(&self, far: &Self) {

@@ -342,6 +342,12 @@ impl Metrics {
             let stalled = port.queues.iter().filter(|queue| queue.stalled.is_some()).count() as u64;
             family.encode_family(&[("port", port.name.as_str())])?.encode_gauge(&stalled)?;
         }
+        let help = "Whether the operator has set the link on";
+        let mut family = encoder.encode_descriptor("link_on", help, None, MetricType::Gauge)?;
+        for port in &self.0.ports {
+            let is_on = port.link.unwrap_or(true);
+            family.encode_family(&[("port", port.name.as_str())])?.encode_gauge(&u64::from(is_on))?;
+        }
         let help = "Whether a feature is done now";
         let mut family = encoder.encode_descriptor("feature_in_use", help, None, MetricType::Gauge)?;
         for port in &self.0.ports {
