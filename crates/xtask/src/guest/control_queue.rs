@@ -61,6 +61,8 @@ const PACE: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(50);
+/// Datagrams of a load, sent between two looks.
+const BURST: u16 = 2000;
 /// Modules of the guest for what its commands make.
 const MODULES: [&str; 2] = ["8021q", "macvlan"];
 
@@ -169,11 +171,16 @@ impl Bench {
         let prompt = match step.by {
             By::Guest => "guest#",
             By::Host => "host#",
+            By::Operator => "host# offramp set vm0",
         };
         println!("\n{prompt} {}", step.line);
         let printed = match step.by {
             By::Guest => self.machine.run(step.line)?,
             By::Host => host(&self.ns, step.line)?,
+            By::Operator => {
+                self.daemon.set("vm0", &step.line.split(' ').collect::<Vec<_>>())?;
+                String::new()
+            }
         };
         for expected in step.expected {
             self.expect(expected, &printed)?;
@@ -193,6 +200,7 @@ impl Bench {
             Expected::SuperFrames(are_expected) => self.super_frames(are_expected),
             Expected::OftenInterrupted => self.often_interrupted(),
             Expected::FramesPerInterrupt(frames) => self.frames_per_interrupt(frames),
+            Expected::Adapts => self.adapts(),
             Expected::Carrier(is_up) => self.carrier(is_up),
             Expected::StatisticsAgree => self.statistics_agree(),
         }
@@ -228,6 +236,23 @@ impl Bench {
                 return failed(format!("control_queue{pointer} is {found}, not {expected}"));
             }
             stop::sleep(LOOK)?;
+        }
+    }
+
+    /// Sends until the driver has asked for another coalescing.
+    fn adapts(&self) -> Result<()> {
+        let coalescing = || Ok(self.port()?["host"]["control_queue"]["coalescing"].take());
+        let (before, end) = (coalescing()?, Instant::now() + PATIENCE);
+        loop {
+            self.send(DATAGRAMS, BURST, Duration::ZERO)?;
+            let now = coalescing()?;
+            if now != before {
+                println!("  show: control_queue/coalescing = {now}, was {before}");
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return failed(format!("the driver leaves its coalescing at {before} under load"));
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! The commands, and what must follow each.
 
 use self::Expected::{
-    Arrives, Carrier, FramesPerInterrupt, MostOnSecond, Negotiated, OftenInterrupted, OnePair, Pairs, Prints, Shown,
-    StatisticsAgree, SuperFrames,
+    Adapts, Arrives, Carrier, FramesPerInterrupt, MostOnSecond, Negotiated, OftenInterrupted, OnePair, Pairs, Prints,
+    Shown, StatisticsAgree, SuperFrames,
 };
 
 /// The guest's address.
@@ -13,6 +13,8 @@ pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 pub enum By {
     Guest,
     Host,
+    /// The daemon's: what follows `offramp set vm0`.
+    Operator,
 }
 
 /// What must follow a command.
@@ -38,6 +40,8 @@ pub enum Expected {
     OftenInterrupted,
     /// The guest is interrupted once for this number of frames.
     FramesPerInterrupt(u64),
+    /// Under load the driver asks for another coalescing than before.
+    Adapts,
     /// The guest's link is up, or down.
     Carrier(bool),
     /// The port's statistics are those that the driver counts itself.
@@ -58,6 +62,10 @@ const fn guest(line: &'static str, expected: &'static [Expected]) -> Step {
 
 const fn host(line: &'static str, expected: &'static [Expected]) -> Step {
     Step { by: By::Host, line, expected }
+}
+
+const fn operator(line: &'static str, expected: &'static [Expected]) -> Step {
+    Step { by: By::Operator, line, expected }
 }
 
 /// Where a frame goes: an Ethernet address, and a VLAN if it has a tag.
@@ -156,6 +164,14 @@ pub const STEPS: &[Step] = &[
         "ethtool -C eth0 rx-usecs 0 rx-frames 1",
         &[Shown("/coalescing/2", r#"{"usecs": 0, "frames": 1}"#), OftenInterrupted],
     ),
+    guest("ethtool -C eth0 adaptive-rx on", &[Adapts]),
+    guest(
+        "ethtool -C eth0 adaptive-rx off rx-usecs 0 rx-frames 1",
+        &[
+            Shown("/coalescing/0", r#"{"usecs": 0, "frames": 1}"#),
+            Shown("/coalescing/2", r#"{"usecs": 0, "frames": 1}"#),
+        ],
+    ),
     guest("ethtool -K eth0 rx-gro-hw off", &[Shown("/guest_offloads", r#"["GUEST_CSUM"]"#), SuperFrames(false)]),
     guest("ethtool -K eth0 rx-gro-hw on", &[Shown("/guest_offloads", ALL_OFFLOADS), SuperFrames(true)]),
     guest(
@@ -209,4 +225,6 @@ pub const STEPS: &[Step] = &[
     guest("ethtool -S eth0", &[StatisticsAgree]),
     host("ip link set xtask0 down", &[Carrier(false)]),
     host("ip link set xtask0 up", &[Carrier(true)]),
+    operator("link off", &[Carrier(false)]),
+    operator("link on", &[Carrier(true), Arrives(GUEST, true)]),
 ];
