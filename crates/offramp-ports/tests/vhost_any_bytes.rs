@@ -160,6 +160,64 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
     });
 }
 
+/// Chains whose commands are mostly right: a class and its number, then small numbers.
+fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let mut bytes = vec![0; vhost_bytes::commands::SETTINGS_LEN];
+    if rng.random_bool(0.5) {
+        rng.fill_bytes(&mut bytes);
+    } else {
+        bytes[2] = rng.random_range(0..8) << 2;
+    }
+    for _ in 0..rng.random_range(1..24) {
+        let commands: [([u8; 2], usize); 16] = [
+            ([0, rng.random_range(0..7)], 1),
+            ([1, 0], 20),
+            ([1, 1], 6),
+            ([2, 0], 2),
+            ([2, 1], 2),
+            ([3, 0], 0),
+            ([4, 0], 2),
+            ([4, 1], 8 + 2 * 4 + 3 + 40),
+            ([4, 2], 12 + 1 + 40),
+            ([5, 0], 8),
+            ([6, rng.random_range(0..2)], 8),
+            ([6, 2], 12),
+            ([6, 3], 4),
+            ([8, 0], 0),
+            ([8, 1], 32),
+            (rng.random(), 8),
+        ];
+        let (number, len) = commands[rng.random_range(0..commands.len())];
+        let mut fields: Vec<u8> = (0..len).map(|_| [0, 0, 0, 1, 2, 3][rng.random_range(0..6)]).collect();
+        match number {
+            [4, 1] => {
+                fields[..6].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 3, 0]);
+                fields[7..16].iter_mut().step_by(2).for_each(|high| *high = 0);
+                fields[16..19].copy_from_slice(&[rng.random_range(0..5), 0, 40]);
+            }
+            [4, 2] => fields[..13].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 40]),
+            [1, 1] => fields.copy_from_slice(&[2, 0, 0, 0, 0, rng.random_range(1..4)]),
+            _ => {}
+        }
+        let kind = if rng.random_bool(0.7) { rng.random::<u8>() & 0x11 } else { rng.random() };
+        let room_len = if rng.random_bool(0.7) { 1 } else { rng.random_range(0..40) };
+        let command = [&number[..], &fields].concat();
+        bytes.extend([kind, rng.random(), room_len, rng.random_range(0..6), command.len() as u8]);
+        bytes.extend(command);
+    }
+    bytes
+}
+
+#[test]
+fn commands_of_any_bytes_are_answered_as_a_slow_model_says() {
+    within_budget(|rng| {
+        vhost_bytes::commands::commands(&nearly_commands(rng));
+        let mut noise = vec![0; rng.random_range(0..1024)];
+        rng.fill_bytes(&mut noise);
+        vhost_bytes::commands::commands(&noise);
+    });
+}
+
 /// Runs what fuzzing has found to reach new code.
 fn replay(target: &str, body: impl Fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
@@ -175,6 +233,7 @@ fn replay(target: &str, body: impl Fn(&[u8])) {
 fn what_fuzzing_kept_is_survived() {
     replay("vhost_ring_split", |bytes| vhost_bytes::ring(bytes, false));
     replay("vhost_ring_packed", |bytes| vhost_bytes::ring(bytes, true));
+    replay("vhost_commands", vhost_bytes::commands::commands);
     replay("vhost_messages", vhost_bytes::messages);
     replay("vnet_frame", vhost_bytes::vnet_frame);
 }

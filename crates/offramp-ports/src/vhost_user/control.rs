@@ -19,6 +19,9 @@ use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, Recei
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// A driver with one of these knows all queue pairs that there are (virtio 1.3, 5.1.2).
+const SEVERAL_PAIRS: u64 = MQ | RSS;
+
 /// What a guest has set by its control queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlStatus {
@@ -178,10 +181,10 @@ impl Control {
         }
     }
 
-    /// Whether a vring is the control queue's: the last one, or the third for a driver without `MQ` (virtio 1.3, 5.1.2). Such a
-    /// driver does not start the last one; its frontend enables it all the same (QEMU).
+    /// Whether a vring is the control queue's: the last one, or the third for a driver without `MQ` and `RSS` (virtio 1.3,
+    /// 5.1.2). Such a driver does not start the last one; its frontend enables it all the same (QEMU).
     pub fn is_at(vring: usize, negotiated: u64, queue_pairs_max: u16) -> bool {
-        vring == 2 * usize::from(queue_pairs_max) || (vring == 2 && negotiated != 0 && negotiated & MQ == 0)
+        vring == 2 * usize::from(queue_pairs_max) || (vring == 2 && negotiated != 0 && negotiated & SEVERAL_PAIRS == 0)
     }
 
     /// What the guest has set, while its ring runs.
@@ -292,7 +295,7 @@ impl Control {
     fn has_statistics(&self, of: &StatisticsOf) -> bool {
         let StatisticsOf { vq_index, types } = *of;
         let vring = usize::from(vq_index);
-        let pairs = if self.negotiated & MQ == 0 { 1 } else { usize::from(self.rules.queue_pairs_max) };
+        let pairs = if self.negotiated & SEVERAL_PAIRS == 0 { 1 } else { usize::from(self.rules.queue_pairs_max) };
         let of_queue = match vring.cmp(&(2 * pairs)) {
             std::cmp::Ordering::Less if vring.is_multiple_of(2) => StatisticsTypes::RX,
             std::cmp::Ordering::Less => StatisticsTypes::TX,
@@ -403,6 +406,8 @@ fn coalescing(wish: NotificationCoalescing) -> Coalescing {
     Coalescing { max_usecs: wish.max_usecs, max_packets: wish.max_packets }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod random;
 #[cfg(test)]

@@ -94,7 +94,7 @@ pub enum ControlQueue {
     Frontend,
     /// The port: a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that gives the control queue to the
     /// backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux). It is the vring after those of all
-    /// queue pairs, or after the first pair's for a driver without `MQ` (virtio 1.3, 5.1.2).
+    /// queue pairs, or after the first pair's for a driver without `MQ` and `RSS` (virtio 1.3, 5.1.2).
     Backend,
     /// Nobody: `CTRL_VQ` and what needs it are not offered. For a frontend without a control queue of its own, as User
     /// Mode Linux is.

@@ -1,6 +1,8 @@
 //! What must hold whatever a guest writes into its rings and a frontend into its socket: the bodies of the fuzz
 //! targets, and of the ordinary tests beside them.
 
+pub mod commands;
+
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;

@@ -1,0 +1,363 @@
+//! Commands of any bytes, in chains of any shape, in the control queue of a port.
+
+#[allow(dead_code, reason = "the unit test beside it uses more")]
+#[path = "../../src/vhost_user/control/model.rs"]
+mod model;
+
+use super::{event, socket};
+use model::{Model, OF_COMMANDS, OFFLOADS, OTHER, OWN, PAIRS_MAX};
+use nix::sys::eventfd::EventFd;
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::meta::RxMeta;
+use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
+use offramp_testkit::features::{self, protocol};
+use offramp_testkit::frontend::VringAddr;
+use offramp_testkit::{Buffer, Frontend, GuestMemory, RegionSpec, RingOptions, Virtqueue};
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Guest memory: rings and tables, then two regions between which a buffer may lie.
+const RINGS_LEN: u64 = 2 << 20;
+const REGION_LEN: u64 = 64 * 1024;
+const BORDER: u64 = RINGS_LEN + REGION_LEN;
+/// Where the commands of an input and their answers lie.
+const COMMANDS_AT: u64 = BORDER - 512;
+const ANSWERS_AT: u64 = BORDER + 8192;
+const ANSWERS_LEN: usize = 16 * 1024;
+/// Where the zeros lie that may follow a command.
+const ZEROS_AT: u64 = BORDER + 32 * 1024;
+const ZEROS_LEN: usize = 16 * 1024;
+/// Beyond all memory.
+const NOWHERE: u64 = 0xdead_0000_0000;
+/// What is in the place of an answer before it comes.
+const UNWRITTEN: u8 = 0xa5;
+/// Entries of the ring, and most that a chain takes.
+const ENTRIES: u16 = 128;
+const CHAIN_ENTRIES_MAX: usize = 20;
+/// Bytes in front of the chains, and in front of each chain's command.
+pub const SETTINGS_LEN: usize = 4;
+pub const CHAIN_LEN: usize = 5;
+/// Longest command that the port reads (`offramp_virtio::control::COMMAND_LEN_MAX`).
+const COMMAND_LEN_MAX: usize = 1 << 16;
+/// How long an answer may take, on a machine that does other things, too. The port itself waits 5 s for a queue.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bits of the settings: which features of commands and offloads are missing, and how the ring is.
+const IS_PACKED: u32 = 1 << 18;
+const HAS_EVENT_IDX: u32 = 1 << 19;
+const LACKS_INDIRECT: u32 = 1 << 20;
+
+/// How a chain lies in memory, as the bytes in front of its command say.
+struct Shape {
+    /// Buffers of the command, and of the answer.
+    pieces: usize,
+    rooms: usize,
+    /// Bytes of the first piece, at most.
+    cut: usize,
+    /// Bytes of the first buffer for the answer; the others have 8 each, or many.
+    room_len: usize,
+    /// Its descriptors are in a table.
+    is_indirect: bool,
+    /// The buffers of the answer come first.
+    is_answer_first: bool,
+    /// A buffer lies where the guest has no memory.
+    is_nowhere: bool,
+    /// Zeros follow the command: this many buffers of them.
+    tails: usize,
+    /// The port is kicked for it and those before it.
+    is_last_of_batch: bool,
+    /// Bytes of the command.
+    len: usize,
+}
+
+impl Shape {
+    fn new(bytes: [u8; CHAIN_LEN]) -> Self {
+        let [kind, pieces, room_len, cut, len] = bytes;
+        let is_on = |bit: u32| kind >> bit & 1 == 1;
+        Self {
+            pieces: usize::from(pieces & 7) + 1,
+            rooms: usize::from(!pieces >> 3 & 3),
+            tails: if is_on(3) { usize::from(pieces >> 5) } else { 0 },
+            cut: cut.into(),
+            room_len: room_len.into(),
+            is_indirect: is_on(0),
+            is_answer_first: is_on(1),
+            is_nowhere: is_on(2),
+            is_last_of_batch: is_on(4),
+            // Two bytes of RSS' longest command do not fit into one of a length.
+            len: usize::from(len) | if is_on(5) { 0x100 } else { 0 },
+        }
+    }
+}
+
+/// A chain in the ring, and what must come of it.
+struct Sent {
+    answer_at: u64,
+    room: usize,
+    /// `ack`; `None`: it goes back with nothing written.
+    ack: Option<u8>,
+    /// Bytes after `ack`; `None`: as many as statistics have.
+    fields_len: Option<usize>,
+}
+
+/// A port that serves its control queue, whose data queues this thread drives, and a frontend that starts the control queue
+/// for every input.
+struct Bench {
+    // The frontend goes first: the port then has nothing to wait for.
+    frontend: Frontend,
+    host: VhostPort,
+    port: VhostUser,
+    memory: GuestMemory,
+    kick: EventFd,
+    /// One for each kind of ring and its options.
+    rings: Vec<Virtqueue>,
+    offered: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let config = VhostUserConfig {
+            queue_pairs: PAIRS_MAX,
+            mac: Some(OWN),
+            mac_addresses: vec![OWN, OTHER],
+            steers: true,
+            control_queue: ControlQueue::Backend,
+            ..VhostUserConfig::new(socket("commands"))
+        };
+        let mut port = VhostUser::open(&config).expect("opening a port");
+        let queues = (0..usize::from(PAIRS_MAX)).filter_map(|pair| port.queue(pair)).collect();
+        let host = VhostPort::new(queues).expect("queues");
+        let frontend = Frontend::connect(&config.socket);
+        let memory = GuestMemory::new(&[
+            RegionSpec::new(0, RINGS_LEN),
+            RegionSpec::new(RINGS_LEN, REGION_LEN),
+            RegionSpec::new(BORDER, REGION_LEN),
+        ]);
+        let rings = (0..4)
+            .map(|kind| {
+                let options = RingOptions { event_idx: kind & 1 == 1, ..RingOptions::default() };
+                Virtqueue::new(&memory, kind & 2 == 2, ENTRIES, options)
+            })
+            .collect();
+        let mut bench = Self { frontend, host, port, memory, kick: event(), rings, offered: 0 };
+        let offered = bench.drive(|frontend, memory| {
+            let offered = frontend.get_features().expect("an answer");
+            // Without REPLY_ACK: what starts a ring is sent at once, and its answers are not waited for one by one.
+            frontend.set_protocol_features(protocol::MQ | protocol::STATUS).expect("a connection");
+            frontend
+                .set_features(features::VERSION_1 | features::PROTOCOL_FEATURES | features::CTRL_VQ | features::MQ)
+                .expect("a connection");
+            frontend.set_mem_table(memory).expect("a connection");
+            for vring in 0..=2 * u32::from(PAIRS_MAX) {
+                frontend.set_vring_enable(vring, true).expect("a connection");
+            }
+            frontend.get_features().expect("an answer");
+            offered
+        });
+        bench.offered = offered;
+        bench
+    }
+
+    /// Lets the queues answer while `ask` talks to the port.
+    fn drive<R: Send>(&mut self, ask: impl FnOnce(&mut Frontend, &GuestMemory) -> R + Send) -> R {
+        let Self { frontend, host, memory, .. } = self;
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| ask(frontend, memory));
+            while !asking.is_finished() {
+                host.rx_flush(0);
+                std::thread::yield_now();
+            }
+            asking.join().expect("the frontend")
+        })
+    }
+
+    /// Starts the control queue; no answer is waited for.
+    fn start(&mut self, ring: usize, vring: u32, features: u64) {
+        let Self { frontend, memory, rings, kick, .. } = self;
+        let ring = &mut rings[ring];
+        ring.reset();
+        let [descriptors, available, used] =
+            [ring.addresses().descriptors, ring.addresses().driver, ring.addresses().device]
+                .map(|at| memory.user_addr(at));
+        let base = if features & features::RING_PACKED != 0 { 0x8000_8000 } else { 0 };
+        let addr = VringAddr { index: vring, descriptors, used, available, ..VringAddr::default() };
+        frontend
+            .set_features(features)
+            .and_then(|()| frontend.set_vring_num(vring, ENTRIES.into()))
+            .and_then(|()| frontend.set_vring_base(vring, base))
+            .and_then(|()| frontend.set_vring_addr(&addr))
+            .and_then(|()| frontend.set_vring_kick(vring, Some(kick.as_fd())))
+            .expect("a connection");
+    }
+
+    /// Shows the port the chains that were added, and checks what comes of each.
+    fn finish(&mut self, ring: usize, sent: &mut Vec<Sent>) {
+        if self.rings[ring].publish() {
+            self.kick.write(1).expect("a kick");
+        }
+        let begun = Instant::now();
+        for sent in sent.drain(..) {
+            let used = loop {
+                if let Some(used) = self.rings[ring].take_used() {
+                    break used;
+                }
+                assert!(begun.elapsed() < PATIENCE, "a chain does not come back: {:?}", self.port.status());
+                self.host.rx_flush(0);
+                std::thread::yield_now();
+            };
+            let written = used.len as usize;
+            let place = self.memory.read_vec(sent.answer_at, sent.room + 1);
+            assert!(written <= sent.room && place[written..].iter().all(|byte| *byte == UNWRITTEN), "{written}");
+            assert_eq!((written > 0).then(|| place[0]), sent.ack);
+            if let Some(fields_len) = sent.fields_len {
+                assert_eq!(written, usize::from(sent.ack.is_some()) + fields_len);
+            }
+        }
+    }
+}
+
+/// Settings, then chains: how each lies in memory, and the bytes of its command. Each chain is answered as a slow model says,
+/// and what is in force is what the model reads out of the commands that were accepted.
+pub fn commands(bytes: &[u8]) {
+    thread_local! {
+        static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
+    }
+    let Some((settings, rest)) = bytes.split_first_chunk::<SETTINGS_LEN>() else { return };
+    BENCH.with_borrow_mut(|bench| obey(bench, u32::from_le_bytes(*settings), rest));
+}
+
+fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
+    let is_on = |bit: u32| settings & bit != 0;
+    // A bit takes a feature away, so that zeros have all of them.
+    let of_driver = OF_COMMANDS.iter().chain(&OFFLOADS).enumerate().filter(|(nth, _)| settings >> nth & 1 == 0);
+    let of_driver = of_driver.fold(0, |bits, (_, bit)| bits | 1_u64 << bit);
+    let when = |is_on: bool, feature: u64| if is_on { feature } else { 0 };
+    let features = of_driver
+        | features::VERSION_1
+        | features::PROTOCOL_FEATURES
+        | features::CTRL_VQ
+        | when(is_on(IS_PACKED), features::RING_PACKED)
+        | when(is_on(HAS_EVENT_IDX), features::EVENT_IDX)
+        | when(!is_on(LACKS_INDIRECT), features::INDIRECT_DESC);
+    assert_eq!(features & !bench.offered, 0, "a feature that is not offered");
+    let mut model = Model { negotiated: features, accepted: Vec::new() };
+    let ring = usize::from(is_on(IS_PACKED)) << 1 | usize::from(is_on(HAS_EVENT_IDX));
+    let vring = u32::from(model.control_vring());
+    bench.start(ring, vring, features);
+    bench.memory.fill(ANSWERS_AT, ANSWERS_LEN, UNWRITTEN);
+    let (mut sent, mut command_at, mut answer_at) = (Vec::new(), COMMANDS_AT, ANSWERS_AT);
+    while let Some((shape, behind)) = rest.split_first_chunk::<CHAIN_LEN>() {
+        let shape = Shape::new(*shape);
+        let (command, behind) = behind.split_at(shape.len.min(behind.len()));
+        rest = behind;
+        if answer_at + 2048 > ANSWERS_AT + ANSWERS_LEN as u64 || command_at + 1024 > ANSWERS_AT {
+            break;
+        }
+        if bench.rings[ring].free_descriptors() < CHAIN_ENTRIES_MAX {
+            bench.finish(ring, &mut sent);
+        }
+        let chain = add(bench, ring, &shape, command, (command_at, answer_at), &mut model);
+        command_at += command.len() as u64;
+        answer_at += chain.room as u64 + 1;
+        sent.push(chain);
+        if shape.is_last_of_batch {
+            bench.finish(ring, &mut sent);
+        }
+    }
+    bench.finish(ring, &mut sent);
+    // A command that is right is obeyed after all of them.
+    let right: [&[u8]; 4] = [&[0, 1, 1], &[4, 0, 1, 0], &[2, 0, 5, 0], &[8, 0]];
+    let right = right.into_iter().find(|command| model.accepts(command)).unwrap_or(&[9, 9]);
+    let shape = Shape::new([0x10, 0, 9, 2, right.len() as u8]);
+    let chain = add(bench, ring, &shape, right, (command_at, answer_at), &mut model);
+    sent.push(chain);
+    bench.finish(ring, &mut sent);
+    check(bench, &model);
+    // The port does not touch the ring any more once it has said where it is.
+    bench.frontend.set_status(0).expect("a connection");
+    bench.frontend.get_vring_base(vring).expect("an answer");
+    assert_eq!(bench.port.channel_counters().bad_messages.get(), 0);
+}
+
+/// Adds a chain to the ring; what must come of it.
+fn add(
+    bench: &mut Bench,
+    ring: usize,
+    shape: &Shape,
+    command: &[u8],
+    (command_at, answer_at): (u64, u64),
+    model: &mut Model,
+) -> Sent {
+    bench.memory.write(command_at, command);
+    let mut buffers = Vec::new();
+    let (mut at, mut left) = (command_at, command.len());
+    for nth in 0..shape.pieces {
+        let is_last = nth + 1 == shape.pieces;
+        let len = if is_last { left } else { left.min(if nth == 0 { shape.cut } else { shape.cut & 7 }) };
+        buffers.push(Buffer::readable(at, len));
+        at += len as u64;
+        left -= len;
+    }
+    buffers.extend((0..shape.tails).map(|_| Buffer::readable(ZEROS_AT, ZEROS_LEN)));
+    let mut answer = Vec::new();
+    let mut room = 0;
+    for nth in 0..shape.rooms {
+        let len = match nth {
+            0 => shape.room_len,
+            1 => 8,
+            _ => 512,
+        };
+        answer.push(Buffer::writable(answer_at + room as u64, len));
+        room += len;
+    }
+    if shape.is_nowhere {
+        answer.push(Buffer::readable(NOWHERE, 1));
+    }
+    let has_command = !command.is_empty() || shape.tails > 0;
+    let is_in_order = !shape.is_answer_first || !has_command || room == 0;
+    let buffers = if shape.is_answer_first { [answer, buffers].concat() } else { [buffers, answer].concat() };
+    let (direct, indirect) = if shape.is_indirect { (&[][..], &buffers[..]) } else { (&buffers[..], &[][..]) };
+    bench.rings[ring].add(direct, indirect).expect("room in the ring");
+
+    let len = command.len() + shape.tails * ZEROS_LEN;
+    let may_be_indirect = model.negotiated & features::INDIRECT_DESC != 0 || !shape.is_indirect;
+    let is_command = is_in_order && may_be_indirect && !shape.is_nowhere && room > 0 && len <= COMMAND_LEN_MAX;
+    if !is_command {
+        return Sent { answer_at, room, ack: None, fields_len: Some(0) };
+    }
+    let whole = [command, &vec![0; shape.tails * ZEROS_LEN]].concat();
+    let fields_len = if model.accepts(&whole) { Model::fields_len(&whole) } else { 0 };
+    let is_done = model.accepts(&whole) && room > fields_len;
+    let is_statistics = is_done && whole[..2] == [8, 1];
+    if is_done {
+        model.accepted.push(whole);
+    }
+    let fields_len = (!is_statistics).then_some(if is_done { fields_len } else { 0 });
+    Sent { answer_at, room, ack: Some(u8::from(!is_done)), fields_len }
+}
+
+/// Whether what is in force is what the model says, and lies within its bounds.
+fn check(bench: &mut Bench, model: &Model) {
+    // The port shows what is in force before it reads another message.
+    bench.frontend.get_features().expect("an answer");
+    let status = bench.port.status().control.expect("a control queue that runs");
+    assert_eq!(status.queue_pairs, model.pairs());
+    assert!((1..=PAIRS_MAX).contains(&status.queue_pairs));
+    assert_eq!(status.guest_offloads, model.offloads());
+    assert_eq!(status.guest_offloads & !model.negotiated, 0);
+    assert_eq!(status.spreads_flows, model.unclassified().is_some());
+    for vring in 0..2 * PAIRS_MAX {
+        let wish = status.coalescing[usize::from(vring)].map(|wish| (wish.max_packets, wish.max_usecs));
+        assert_eq!(wish, model.wish(vring), "vring {vring}");
+    }
+    let vids = (0..4).chain([4095]);
+    let tags = vids.map(|vid: u16| [&[0x81, 0][..], &vid.to_be_bytes()].concat()).chain([vec![]]);
+    for (tag, to) in tags.zip([OWN, OTHER, [2, 0, 0, 0, 0, 3], [1, 0, 0x5e, 0, 0, 1], [0xff; 6], OWN]) {
+        let packet = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let frame = [&to[..], &OTHER, &tag, &[8, 0], &packet, &[0; 26]].concat();
+        // Its rings of data do not run. A table that names a pair that is not in use would lead to one that is closed.
+        let expected = if model.receives(&frame) { PortError::Full } else { PortError::Filtered };
+        assert_eq!(bench.host.rx_deliver(&RxMeta::default(), &frame), Err(expected), "{frame:?}");
+    }
+    bench.host.rx_flush(0);
+}
