@@ -337,6 +337,23 @@ pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
     (is_plain && transport_in(segment, header[9], LengthFrom::Ip).is_ok()).then_some(Ipv4Addr::new(a, b, c, d))
 }
 
+/// The transport of a whole IPv4 packet without options and without a VLAN tag that a parse accepts, read without one; `None`
+/// where only a parse can tell.
+#[inline]
+pub(crate) fn plain_ipv4_transport(frame: &[u8], length_from: LengthFrom) -> Option<Transport> {
+    let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
+    let header = packet.first_chunk::<IPV4_HEADER_LEN_MIN>()?;
+    let is_plain = be16(ethernet, ETHERNET_HEADER_LEN - 2) == ETHERTYPE_IPV4
+        && header[0] == IPV4_WITHOUT_OPTIONS
+        && be16(header, IPV4_FRAGMENT_OFFSET) & !IPV4_DONT_FRAGMENT == 0;
+    let packet_end = match length_from {
+        LengthFrom::Frame => packet.len(),
+        LengthFrom::Ip => be16(header, IPV4_TOTAL_LEN_OFFSET).into(),
+    };
+    let segment = packet.get(IPV4_HEADER_LEN_MIN..packet_end).filter(|_| is_plain)?;
+    transport_in(segment, header[9], length_from).ok().map(|(transport, _)| transport)
+}
+
 fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut FrameLayout) -> Result<(), Malformed> {
     let header = frame.get(start..start + IPV6_HEADER_LEN).ok_or(Malformed::Truncated)?;
     if header[0] >> 4 != 6 {

@@ -10,7 +10,7 @@
 //! of tables, which leave room in the first-level cache, and two look-ups per byte.
 
 use crate::frame::Frame;
-use crate::layout::{FrameLayout, LengthFrom, Network, Transport};
+use crate::layout::{FrameLayout, LengthFrom, Network, Transport, plain_ipv4_transport};
 
 /// Bytes of a Toeplitz key.
 pub const KEY_LEN: usize = 40;
@@ -44,6 +44,8 @@ const fn symmetric_key() -> [u8; KEY_LEN] {
     key
 }
 
+/// Where the addresses lie in a frame with an IPv4 packet and without a tag. Without options the ports follow them.
+const PLAIN_IPV4_ADDRESSES_AT: usize = 26;
 /// Half-bytes of the longest input.
 const NIBBLES: usize = HASH_INPUT_LEN_MAX * 2;
 /// Values of a half-byte.
@@ -146,9 +148,23 @@ impl Toeplitz {
     /// The hash of a frame as it is given to a host, as far as its kind is hashed, and the kind: with ports where these are
     /// hashed, else by addresses. Fragments have no ports. It parses the frame, which nothing else does where a host wants
     /// its own hash: what was coalesced or segmented has another layout than what came.
+    #[inline]
     pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> Option<(u32, HashTypes)> {
-        let mut layout = FrameLayout::NOTHING;
         let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::Ip };
+        let with_ports = match plain_ipv4_transport(bytes, length_from) {
+            Some(Transport::Tcp) => types & HashTypes::TCPV4,
+            Some(Transport::Udp) => types & HashTypes::UDPV4,
+            Some(Transport::Opaque) | None => HashTypes::empty(),
+        };
+        // Almost every packet has addresses and ports side by side.
+        match bytes.get(PLAIN_IPV4_ADDRESSES_AT..).and_then(<[u8]>::first_chunk::<12>) {
+            Some(flow) if !with_ports.is_empty() => Some((self.hash_from(0, flow), with_ports)),
+            _ => self.hash_of_parsed(bytes, length_from, types),
+        }
+    }
+
+    fn hash_of_parsed(&self, bytes: &[u8], length_from: LengthFrom, types: HashTypes) -> Option<(u32, HashTypes)> {
+        let mut layout = FrameLayout::NOTHING;
         layout.parse_into(bytes, length_from).ok()?;
         let (by_addresses, with_ports) = match (layout.network, layout.transport) {
             (Network::Ipv4, Transport::Tcp) => (HashTypes::IPV4, HashTypes::TCPV4),
@@ -381,6 +397,38 @@ mod tests {
             }
         }
         types.contains(ip).then(|| (oracle(&MICROSOFT_KEY, addresses), ip))
+    }
+
+    proptest! {
+        /// A frame that is read without a parse has the hash that a parse finds.
+        #[test]
+        fn a_plain_frame_is_hashed_as_a_parse_says(
+            is_tcp: bool,
+            changes in prop::collection::vec((0usize..60, any::<u8>()), 0..3),
+            len in 0usize..64,
+            is_super_frame: bool,
+            bits in 0..=HashTypes::all().bits(),
+        ) {
+            let mut frame = ipv4_frame(if is_tcp { 6 } else { 17 }, 0x4000);
+            if !is_tcp {
+                frame[38..40].copy_from_slice(&20u16.to_be_bytes());
+            }
+            for (at, byte) in changes {
+                if let Some(place) = frame.get_mut(at) {
+                    *place = byte;
+                }
+            }
+            frame.resize(if len < 20 { len + 40 } else { 54 }, 0);
+            let (types, length_from) = (
+                HashTypes::from_bits_retain(bits),
+                if is_super_frame { LengthFrom::Frame } else { LengthFrom::Ip },
+            );
+            let hash = Toeplitz::default();
+            prop_assert_eq!(
+                hash.hash_of_types(&frame, is_super_frame, types),
+                hash.hash_of_parsed(&frame, length_from, types)
+            );
+        }
     }
 
     #[test]

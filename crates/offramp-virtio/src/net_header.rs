@@ -92,9 +92,14 @@ impl NetHeader {
     pub(crate) fn to_bytes_with_hash(self) -> [u8; HASH_HEADER_LEN] {
         let mut bytes = [0; HASH_HEADER_LEN];
         bytes[..HEADER_LEN].copy_from_slice(&self.to_bytes());
-        bytes[12..16].copy_from_slice(&self.hash_value.to_le_bytes());
-        bytes[16..18].copy_from_slice(&self.hash_report.to_le_bytes());
+        bytes[HEADER_LEN..].copy_from_slice(&self.hash_word().to_le_bytes());
         bytes
+    }
+
+    /// The bytes after these in a header with a hash, as a number whose low bytes come first.
+    #[inline]
+    pub(crate) fn hash_word(&self) -> u64 {
+        u64::from(self.hash_value) | u64::from(self.hash_report) << 32
     }
 
     /// The header as two numbers, of which the first has the first 8 bytes: low bytes come first. They stay in registers.

@@ -5,6 +5,7 @@
 //! promiscuous it is.
 
 use offramp_virtio::control::{MacAddress, ReceiveModes};
+use std::hash::{BuildHasher, RandomState};
 
 /// Bytes of an Ethernet header.
 const HEADER_LEN: usize = 14;
@@ -54,6 +55,59 @@ impl VlanTable {
     }
 }
 
+/// A set of addresses, in which each is found at its hash or soon after. A guest chooses the addresses and not the hash: it
+/// cannot make others wait for long searches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct AddressTable {
+    /// Addresses as numbers, or [`EMPTY`]: none, or a power of two of them, at most half of which are addresses.
+    slots: Box<[u64]>,
+    len: usize,
+    /// What is hashed with; 0 until there was an address.
+    secret: u64,
+}
+
+/// A slot without an address, and the bit that every address has there.
+const EMPTY: u64 = 0;
+const IS_ADDRESS: u64 = 1 << 63;
+
+impl AddressTable {
+    /// One with other addresses. The same addresses make the same table, whatever their order.
+    fn with(&self, mut numbers: Vec<u64>) -> Self {
+        numbers.sort_unstable();
+        numbers.dedup();
+        let len = numbers.len();
+        let secret = if self.secret == 0 { RandomState::new().hash_one(0) | 1 } else { self.secret };
+        let slots = if len == 0 { 0 } else { (2 * len).next_power_of_two() };
+        let mut table = Self { slots: vec![EMPTY; slots].into(), len, secret };
+        for number in numbers {
+            let at = table.place(number);
+            if let Some(slot) = at.and_then(|at| table.slots.get_mut(at)) {
+                *slot = number;
+            }
+        }
+        table
+    }
+
+    /// Where an address is, or else would be; `None`: there are no slots.
+    #[inline]
+    fn place(&self, number: u64) -> Option<usize> {
+        let last = self.slots.len().checked_sub(1)?;
+        let product = u128::from(number ^ self.secret) * u128::from(self.secret);
+        let mut at = (product as u64 ^ (product >> u64::BITS) as u64) as usize & last;
+        // Half of the slots are empty.
+        while self.slots[at] != number && self.slots[at] != EMPTY {
+            at = (at + 1) & last;
+        }
+        Some(at)
+    }
+
+    #[inline]
+    fn has(&self, mac: &MacAddress) -> bool {
+        let number = number(mac);
+        self.place(number).is_some_and(|at| self.slots[at] == number)
+    }
+}
+
 /// What a guest wants to receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
@@ -62,9 +116,8 @@ pub(super) struct Filter {
     pub modes: Option<ReceiveModes>,
     /// The guest's own address, if the port knows it. If not, unicast frames are not filtered.
     pub own: Option<MacAddress>,
-    /// Further addresses as numbers, which compare fast, sorted: unicast ones, then group addresses. Those of the wrong kind
-    /// are left out.
-    addresses: [Vec<u64>; 2],
+    /// Further addresses: unicast ones, then group addresses. Those of the wrong kind are left out.
+    addresses: [AddressTable; 2],
     /// The VLANs whose tagged frames pass; `None`: all.
     pub vlans: Option<VlanTable>,
 }
@@ -77,18 +130,16 @@ impl Filter {
 
     /// Replaces the tables of addresses.
     pub fn set_addresses(&mut self, unicast: &[MacAddress], multicast: &[MacAddress]) {
-        let sorted = |table: &[MacAddress], is_wanted: fn(&MacAddress) -> bool| {
-            let mut numbers: Vec<_> = table.iter().filter(|mac| is_wanted(mac)).map(number).collect();
-            numbers.sort_unstable();
-            numbers.dedup();
-            numbers
+        let of = |nth: usize, macs: &[MacAddress]| {
+            let is_right = |mac: &&MacAddress| is_group(mac) == (nth == 1);
+            self.addresses[nth].with(macs.iter().filter(is_right).map(number).collect())
         };
-        self.addresses = [sorted(unicast, |mac| !is_group(mac)), sorted(multicast, is_group)];
+        self.addresses = [of(0, unicast), of(1, multicast)];
     }
 
     /// How many further addresses there are: unicast ones, and group addresses.
     pub fn address_counts(&self) -> [usize; 2] {
-        self.addresses.each_ref().map(Vec::len)
+        self.addresses.each_ref().map(|table| table.len)
     }
 
     /// Whether it takes every frame.
@@ -127,7 +178,7 @@ impl Filter {
         !modes.contains(ReceiveModes::NOUNI)
             && (self.own.is_none_or(|own| own == *destination)
                 || modes.contains(ReceiveModes::ALLUNI)
-                || self.addresses[0].binary_search(&number(destination)).is_ok())
+                || self.addresses[0].has(destination))
     }
 
     #[inline]
@@ -136,14 +187,15 @@ impl Filter {
             return !modes.contains(ReceiveModes::NOBCAST);
         }
         !modes.contains(ReceiveModes::NOMULTI)
-            && (modes.contains(ReceiveModes::ALLMULTI) || self.addresses[1].binary_search(&number(destination)).is_ok())
+            && (modes.contains(ReceiveModes::ALLMULTI) || self.addresses[1].has(destination))
     }
 }
 
+/// An address as a number, which compares fast.
+#[inline]
 fn number(mac: &MacAddress) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..6].copy_from_slice(mac);
-    u64::from_le_bytes(bytes)
+    let low = u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]);
+    u64::from(low) | u64::from(u16::from_le_bytes([mac[4], mac[5]])) << 32 | IS_ADDRESS
 }
 
 fn is_group(mac: &MacAddress) -> bool {
@@ -217,6 +269,22 @@ mod tests {
                 prop_assert!(filter.accepts(&frame));
             }
         }
+    }
+
+    #[test]
+    fn a_table_of_many_addresses_has_each_of_them_and_no_other() {
+        let macs: Vec<MacAddress> = (0..9000u32).map(|n| [2, 0, (n >> 16) as u8, (n >> 8) as u8, n as u8, 1]).collect();
+        let mut filter = Filter { modes: Some(ReceiveModes::empty()), own: Some([2; 6]), ..Filter::default() };
+        filter.set_addresses(&macs, &[]);
+        assert_eq!(filter.address_counts(), [9000, 0]);
+        let accepts = |mac: &MacAddress| filter.accepts(&[&mac[..], &[0; 54]].concat());
+        assert!(macs.iter().all(accepts));
+        assert!(!macs.iter().any(|mac| accepts(&[2, 0, mac[2], mac[3], mac[4], 2])) && !accepts(&[0; 6]));
+        let mut again = filter.clone();
+        again.set_addresses(&macs.iter().rev().copied().collect::<Vec<_>>(), &[]);
+        assert!(again == filter, "the order counts");
+        again.set_addresses(&[], &[]);
+        assert!(again.address_counts() == [0, 0] && !again.accepts(&[&macs[0][..], &[0; 54]].concat()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! All queue pairs of a guest in one thread.
 
 use super::queue::VhostQueue;
+use super::rss::{FrameHash, Rss};
 use crate::worker::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
@@ -57,17 +58,26 @@ impl VhostPort {
         self.leave(choice);
     }
 
-    /// The pair that a frame is delivered on.
-    fn choose(&mut self, meta: &RxMeta, frame: &[u8]) -> usize {
+    /// How the guest wants its flows to be hashed. All queues have the same wish. It changes between two batches, when the
+    /// guest was shown all that came before.
+    #[inline]
+    fn rss(&self) -> Option<&Rss> {
+        self.queues[0].rss()
+    }
+
+    /// The pair that the guest has chosen for a frame with that hash.
+    #[inline]
+    fn wanted_pair(&self, hash: FrameHash) -> Option<usize> {
+        self.rss()?.pair(hash).filter(|pair| *pair < self.queues.len())
+    }
+
+    /// The pair that a frame is delivered on, where the port chooses.
+    fn choose(&mut self, meta: &RxMeta) -> usize {
         let Some(steering) = &mut self.steering else { return 0 };
-        // All queues have the same wish. It changes between two batches, when the guest was shown all that came before.
-        if let Some(pair) = self.queues[0].wanted_pair(meta, frame).filter(|pair| *pair < self.queues.len()) {
-            return pair;
-        }
         let choice = steering.receive(meta.hash.map(FlowHash::from));
         if !self.queues[choice.pair].receives() && self.look_which_receive() {
             // The guest has stopped to use that pair in the middle of a batch.
-            return self.choose(meta, frame);
+            return self.choose(meta);
         }
         self.leave(choice)
     }
@@ -125,12 +135,16 @@ impl HostPort for VhostPort {
     }
 
     fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
-        self.steering.as_ref()?.flow(frame).map(u32::from)
+        // Where the guest chooses the pair, the port need not.
+        let steering = self.steering.as_ref().filter(|_| !self.rss().is_some_and(Rss::spreads))?;
+        steering.flow(frame).map(u32::from)
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        let pair = self.choose(meta, frame);
-        self.queues[pair].rx_deliver(meta, frame)
+        // Both the pair and the report need it.
+        let hash = self.rss().map(|rss| rss.hash(meta, frame)).unwrap_or_default();
+        let pair = self.wanted_pair(hash).unwrap_or_else(|| self.choose(meta));
+        self.queues[pair].deliver_hashed(meta, frame, hash)
     }
 
     /// Only with one pair: steering may choose another one until a frame is complete.

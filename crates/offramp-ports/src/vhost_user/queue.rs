@@ -4,6 +4,7 @@
 //! copy afterwards, the adapter still sends what it checked.
 
 use super::mailbox::Receiver;
+use super::rss::{FrameHash, Rss};
 use crate::worker::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
@@ -61,9 +62,16 @@ impl VhostQueue {
         self.state.receive.state.is_enabled() && self.state.receive.is_in_use
     }
 
-    /// The pair on which the guest wants a frame, if it has said so.
-    pub(super) fn wanted_pair(&self, meta: &RxMeta, frame: &[u8]) -> Option<usize> {
-        self.state.rss.as_ref()?.pair(meta, frame)
+    /// How the guest wants its flows to be hashed, if it has said so.
+    #[inline]
+    pub(super) fn rss(&self) -> Option<&Rss> {
+        self.state.rss.as_deref()
+    }
+
+    /// As [`HostPort::rx_deliver`], with the hash that the guest wants of the frame.
+    #[inline]
+    pub(super) fn deliver_hashed(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
+        self.state.deliver(meta, frame, |_| hash)
     }
 
     /// Shows the guest what it was given so far.
@@ -142,7 +150,7 @@ impl HostPort for VhostQueue {
 
     #[inline]
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        self.state.deliver(meta, frame)
+        self.state.deliver(meta, frame, |rss| rss.hash(meta, frame))
     }
 
     #[inline]

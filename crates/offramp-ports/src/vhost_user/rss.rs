@@ -25,6 +25,10 @@ struct Table {
     unclassified: u16,
 }
 
+/// The hash of a frame and what was hashed; none of a frame of no kind that its guest wants to be hashed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FrameHash(Option<(u32, HashTypes)>);
+
 impl Rss {
     /// Frames are hashed, and not spread. `None`: the key is too long, or a kind of packets is unknown.
     pub fn hashing(config: &HashConfig) -> Option<Self> {
@@ -64,20 +68,26 @@ impl Rss {
         pairs.iter().fold(*unclassified, |last, pair| last.max(*pair)) + 1
     }
 
-    fn hash(&self, meta: &RxMeta, frame: &[u8]) -> Option<(u32, HashTypes)> {
-        self.hash.hash_of_types(frame, meta.segmentation.is_some(), self.types)
+    /// The hash of a frame.
+    #[inline]
+    pub fn hash(&self, meta: &RxMeta, frame: &[u8]) -> FrameHash {
+        FrameHash(self.hash.hash_of_types(frame, meta.segmentation.is_some(), self.types))
     }
 
     /// The pair of a frame, if it spreads flows (V59, V60).
-    pub fn pair(&self, meta: &RxMeta, frame: &[u8]) -> Option<usize> {
+    #[inline]
+    pub fn pair(&self, hash: FrameHash) -> Option<usize> {
         let Table { pairs, unclassified } = self.table.as_ref()?;
-        let hash = self.hash(meta, frame);
-        Some(usize::from(hash.map_or(*unclassified, |(hash, _)| pairs[hash as usize & (pairs.len() - 1)])))
+        let of_hash = |(hash, _)| pairs.get(hash as usize & (pairs.len() - 1)).copied();
+        Some(hash.0.and_then(of_hash).unwrap_or(*unclassified).into())
     }
+}
 
+impl FrameHash {
     /// The header of a frame with its hash, and what was hashed (`hash_report`: 1 for the first kind).
-    pub fn report(&self, header: NetHeader, meta: &RxMeta, frame: &[u8]) -> NetHeader {
-        let Some((hash_value, kind)) = self.hash(meta, frame) else { return header };
+    #[inline]
+    pub fn report(self, header: NetHeader) -> NetHeader {
+        let Some((hash_value, kind)) = self.0 else { return header };
         NetHeader { hash_value, hash_report: kind.bits().trailing_zeros() as u16 + 1, ..header }
     }
 }
@@ -121,12 +131,14 @@ mod tests {
         let mut config = config();
         let arp = [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat();
         let rss = Rss::spreading(&config, 3).unwrap();
-        assert_eq!(rss.pair(&RxMeta::default(), &arp), Some(1));
-        assert_eq!(rss.report(NetHeader::default(), &RxMeta::default(), &arp), NetHeader::default());
-        assert_eq!(rss.without_table().pair(&RxMeta::default(), &arp), None);
+        let hash = rss.hash(&RxMeta::default(), &arp);
+        assert_eq!(rss.pair(hash), Some(1));
+        assert_eq!(hash.report(NetHeader::default()), NetHeader::default());
+        assert_eq!(rss.without_table().pair(hash), None);
         config.hash.types = 0;
         config.unclassified = 2;
         let ipv4 = [&[0; 12][..], &[8, 0, 0x45, 0, 0, 20, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]].concat();
-        assert_eq!(Rss::spreading(&config, 3).unwrap().pair(&RxMeta::default(), &ipv4), Some(2));
+        let rss = Rss::spreading(&config, 3).unwrap();
+        assert_eq!(rss.pair(rss.hash(&RxMeta::default(), &ipv4)), Some(2));
     }
 }

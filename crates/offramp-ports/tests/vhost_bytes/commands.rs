@@ -48,6 +48,7 @@ const HAS_EVENT_IDX: u32 = 1 << 19;
 const LACKS_INDIRECT: u32 = 1 << 20;
 
 /// How a chain lies in memory, as the bytes in front of its command say.
+#[allow(clippy::struct_excessive_bools, reason = "what is chosen independently")]
 struct Shape {
     /// Buffers of the command, and of the answer.
     pieces: usize,

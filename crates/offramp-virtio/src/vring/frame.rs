@@ -83,11 +83,11 @@ impl Vring {
         copied(frame.len());
         let header = NetHeader { num_buffers: chains as u16, ..header };
         if let Some(chain) = self.waiting().first().copied()
-            && let ([only], HEADER_LEN, 1, None) = (self.buffers(&chain), header_len, chains, log)
-            && only.write_whole(&header, frame)
+            && let ([only], HEADER_LEN | HASH_HEADER_LEN, 1, None) = (self.buffers(&chain), header_len, chains, log)
+            && only.write_whole(&header, header_len, frame)
         {
             self.pop();
-            return self.add_used(&chain, (HEADER_LEN + frame.len()) as u32);
+            return self.add_used(&chain, (header_len + frame.len()) as u32);
         }
         let header = &header.to_bytes_with_hash()[..header_len];
         let mut at = 0;
@@ -152,10 +152,10 @@ impl Buffer {
         Some(header)
     }
 
-    /// Writes header and frame, if they fit.
+    /// Writes a header of [`HEADER_LEN`] bytes, or of [`HASH_HEADER_LEN`], and the frame, if they fit.
     #[inline]
-    fn write_whole(&self, header: &NetHeader, frame: &[u8]) -> bool {
-        let fits = self.len() >= HEADER_LEN + frame.len();
+    fn write_whole(&self, header: &NetHeader, header_len: usize, frame: &[u8]) -> bool {
+        let fits = self.len() >= header_len + frame.len();
         if fits {
             let (first, last) = header.words();
             // SAFETY: as in `read` and `write`, for the first bytes of a buffer that has them.
@@ -163,7 +163,11 @@ impl Buffer {
                 write_changed(self.host.cast::<u64>(), first.to_le());
                 write_changed(self.host.add(size_of::<u64>()).cast::<u32>(), last.to_le());
             }
-            self.write(HEADER_LEN, frame);
+            if header_len == HASH_HEADER_LEN {
+                // SAFETY: as above: the buffer has these 8 bytes, too.
+                unsafe { write_changed(self.host.add(HEADER_LEN).cast::<u64>(), header.hash_word().to_le()) };
+            }
+            self.write(header_len, frame);
         }
         fits
     }

@@ -121,7 +121,7 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
         let tag = if rng.random_bool(0.5) { vec![0x81, 0, 0x20, rng.random_range(0..4)] } else { vec![] };
         let frame = [&mac(&mut rng)[..], &OTHER, &tag, &[8, 0], &[0; 46]].concat();
         // It is no packet that could be hashed.
-        let pair = of_ring.rss.and_then(|rss| rss.pair(&RxMeta::default(), &frame));
+        let pair = of_ring.rss.and_then(|rss| rss.pair(rss.hash(&RxMeta::default(), &frame)));
         assert_eq!(pair, model.unclassified().map(usize::from));
         let passes = of_ring.filter.is_none_or(|filter| filter.accepts(&frame));
         assert_eq!(passes, model.receives(&frame), "{frame:?} after {:?}", model.accepted);

@@ -2,6 +2,7 @@
 
 use super::state::QueueState;
 use super::vring::{RECEIVE_GUARD_PART, RingState};
+use crate::vhost_user::rss::{FrameHash, Rss};
 use crate::vnet_hdr::rx_header;
 use offramp_adapter::port::PortError;
 use offramp_offload::checksum::{Sum, copy_and_sum_to};
@@ -14,17 +15,32 @@ use offramp_virtio::ring::FETCH_MAX;
 const UNUSED_MAX: usize = FETCH_MAX;
 
 impl QueueState {
-    /// Writes a frame into receive chains.
+    /// Writes a frame into receive chains. `hash` is asked for where the guest wants the hash of the frame.
     #[inline]
-    pub(super) fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        if self.receive.state != RingState::Enabled {
-            return self.deliver_inspected(meta, frame);
+    pub(super) fn deliver(
+        &mut self,
+        meta: &RxMeta,
+        frame: &[u8],
+        hash: impl FnOnce(&Rss) -> FrameHash,
+    ) -> Result<(), PortError> {
+        if self.receive.state == RingState::Enabled {
+            self.write(rx_header(meta), frame)
+        } else {
+            self.deliver_inspected(meta, frame, hash)
         }
-        self.write(rx_header(meta), frame)
     }
 
-    fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        let outcome = self.admit(frame).and_then(|()| self.write(self.hashed_header(meta, frame), frame));
+    #[inline]
+    fn deliver_inspected(
+        &mut self,
+        meta: &RxMeta,
+        frame: &[u8],
+        hash: impl FnOnce(&Rss) -> FrameHash,
+    ) -> Result<(), PortError> {
+        let outcome = self.admit(frame).and_then(|()| {
+            let hash = self.rss.as_deref().filter(|_| self.reports_hashes()).map(hash).unwrap_or_default();
+            self.write(hash.report(rx_header(meta)), frame)
+        });
         if let Some(statistics) = &mut self.statistics {
             statistics.received(meta, frame.len(), outcome);
         }
@@ -41,12 +57,8 @@ impl QueueState {
         Ok(())
     }
 
-    fn hashed_header(&self, meta: &RxMeta, frame: &[u8]) -> NetHeader {
-        let header = rx_header(meta);
-        self.rss.as_ref().filter(|_| self.reports_hashes()).map_or(header, |rss| rss.report(header, meta, frame))
-    }
-
     /// Whether a frame may go into a ring that does not take each one.
+    #[inline]
     fn admit(&self, frame: &[u8]) -> Result<(), PortError> {
         match (self.receive.state, &self.filter) {
             (RingState::Inspecting, Some(filter)) if !filter.accepts(frame) => Err(PortError::Filtered),
