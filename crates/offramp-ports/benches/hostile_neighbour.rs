@@ -1,5 +1,5 @@
 //! What a guest costs others on the same switch: round trips between two guests beside a neighbour that is idle, that sends
-//! frames to itself as fast as it can, and that sends bad chains as fast as it can.
+//! frames to itself as fast as it can, bad chains, and commands of its control queue, each of which changes all its rings.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!
@@ -7,18 +7,21 @@
 //! one; so it is beside frames that go nowhere.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
-use offramp_ports::vhost_user::{VhostPort, VhostUser, VhostUserConfig};
+use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
 use offramp_ports::worker::Worker;
-use offramp_testkit::guest::TxQueue;
+use offramp_testkit::features;
+use offramp_testkit::guest::{ControlQueue as Commands, TxQueue};
 use offramp_testkit::{Buffer, Guest, VnetHeader};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Round trips of each state in a round, and rounds. The states take turns: what the machine does besides meets all alike.
 const TRIPS: usize = 2000;
 const ROUNDS: usize = 15;
+/// Time between two states, in which the port does what the neighbour has still in its rings.
+const REST: Duration = Duration::from_millis(30);
 /// Longer than any round trip takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a frame, and of the header in front of it.
@@ -31,14 +34,18 @@ const NOWHERE: u64 = 0xdead_0000_0000;
 const IDLE: u8 = 0;
 const GOOD: u8 = 1;
 const BAD: u8 = 2;
-const STATES: [&str; 3] = ["that is idle", "with frames to itself", "with bad chains"];
-const OVER: u8 = 3;
+const COMMANDS: u8 = 3;
+const STATES: [&str; 4] = ["that is idle", "with frames to itself", "with bad chains", "with commands"];
+const OVER: u8 = 4;
+/// Queue pairs of the neighbour, and addresses of its table: its commands are dear.
+const PAIRS: u16 = 8;
+const ADDRESSES: u32 = 1000;
 
 fn main() {
     let (rounds, trips) = if std::env::args().any(|arg| arg == "--test") { (1, 20) } else { (ROUNDS, TRIPS) };
     println!(
         "{:<8}{:<24}{:>10}{:>10}{:>12}{:>14}",
-        "ring", "beside a guest", "p50 us", "p99 us", "p99 / idle", "its frames/s"
+        "ring", "beside a guest", "p50 us", "p99 us", "p99 / idle", "it sends/s"
     );
     for packed in [false, true] {
         measure(packed, rounds, trips);
@@ -56,9 +63,13 @@ impl Bed {
         let switch = Switch::new(&SwitchConfig::default());
         let open = |number: usize| {
             let name = format!("offramp-neighbour-{}-{number}", std::process::id());
-            let mut port =
-                VhostUser::open(&VhostUserConfig::new(std::env::temp_dir().join(name))).expect("opening a port");
-            let host = VhostPort::new(port.queue(0).into_iter().collect()).expect("a queue");
+            let socket = std::env::temp_dir().join(name);
+            let queue_pairs = if number == 2 { PAIRS } else { 1 };
+            let control_queue = ControlQueue::Backend;
+            let config = VhostUserConfig { queue_pairs, steers: true, control_queue, ..VhostUserConfig::new(socket) };
+            let mut port = VhostUser::open(&config).expect("opening a port");
+            let queues = (0..queue_pairs.into()).filter_map(|pair| port.queue(pair)).collect();
+            let host = VhostPort::new(queues).expect("a queue");
             let config = PortConfig { flood_limit: None, ..PortConfig::default() };
             let place = switch.control().add(host, &config).expect("a place on the switch");
             (port, place)
@@ -81,6 +92,8 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     let bed = Bed::new();
     let guest = |number: usize| {
         let guest = if packed { Guest::builder().packed() } else { Guest::builder().split() };
+        let of_commands = features::CTRL_RX | features::NOTF_COAL | features::RSS;
+        let guest = if number == 2 { guest.queue_pairs(PAIRS).features(of_commands).control_queue() } else { guest };
         // They sleep: on two processors there is room for them beside the two threads that never do.
         guest.interrupts(number < 2).connect(bed.socket(number))
     };
@@ -101,25 +114,30 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     let memory = neighbour.memory().clone();
     let good = memory.alloc(4096, 64);
     memory.write(good + HEADER_LEN as u64, &frame(3, 3));
-    let state = AtomicU8::new(IDLE);
+    let (state, commands) = (AtomicU8::new(IDLE), AtomicU64::new(0));
     let mut times = STATES.map(|_| Vec::new());
     let mut sent = [(0, 0.0); STATES.len()];
     std::thread::scope(|scope| {
-        let (_rx, tx) = neighbour.take_pairs().pop().expect("a pair");
-        let (state, bed) = (&state, &bed);
-        let sent_by_neighbour = scope.spawn(move || be_a_neighbour(tx, good, state));
+        let (_rx, tx) = neighbour.take_pairs().swap_remove(0);
+        let (state, commands, bed, control) = (&state, &commands, &bed, neighbour.control());
+        let sent_by_neighbour = scope.spawn(move || be_a_neighbour(tx, control, good, (state, commands)));
+        let sent_now = || bed.sent_by_neighbour() + commands.load(Ordering::Relaxed);
         for _ in 0..rounds {
-            for now in [IDLE, GOOD, BAD] {
+            for now in [IDLE, GOOD, BAD, COMMANDS] {
+                state.store(IDLE, Ordering::Relaxed);
+                std::thread::sleep(REST);
                 state.store(now, Ordering::Relaxed);
-                let (before, began) = (bed.sent_by_neighbour(), Instant::now());
+                let (before, began) = (sent_now(), Instant::now());
                 times[usize::from(now)].extend((0..trips).map(|_| trip()));
                 let (count, seconds) = &mut sent[usize::from(now)];
-                *count += bed.sent_by_neighbour() - before;
+                *count += sent_now() - before;
                 *seconds += began.elapsed().as_secs_f64();
             }
         }
         state.store(OVER, Ordering::Relaxed);
         sent_by_neighbour.join().expect("the neighbour");
+        let refused = bed.ports[2].0.status().control.map(|control| control.refused);
+        assert_eq!(refused, Some(0), "a command changes nothing");
     });
     for times in &mut times {
         times.sort_unstable();
@@ -141,8 +159,11 @@ fn frame(from: u8, to: u8) -> Vec<u8> {
     frame
 }
 
-/// The neighbour: chains of one buffer, which has a frame at `good` or lies where the guest has no memory.
-fn be_a_neighbour(mut tx: TxQueue, good: u64, state: &AtomicU8) {
+/// The neighbour: chains of one buffer, which has a frame at `good` or lies where the guest has no memory; or commands, which
+/// it counts.
+fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, commands): (&AtomicU8, &AtomicU64)) {
+    let chains = command_chains(control);
+    let mut chains = chains.iter().cycle();
     loop {
         let addr = match state.load(Ordering::Relaxed) {
             IDLE => {
@@ -151,10 +172,48 @@ fn be_a_neighbour(mut tx: TxQueue, good: u64, state: &AtomicU8) {
             }
             GOOD => good,
             BAD => NOWHERE,
+            COMMANDS => {
+                while control.ring_mut().take_used().is_some() {
+                    commands.fetch_add(1, Ordering::Relaxed);
+                }
+                while control.ring_mut().free_descriptors() > 1 {
+                    let chain = chains.next().expect("commands without end");
+                    control.ring_mut().add(chain, &[]).expect("room in the ring");
+                }
+                control.publish();
+                continue;
+            }
             _ => return,
         };
         while tx.ring().take_used().is_some() {}
         while tx.ring().add(&[Buffer::readable(addr, HEADER_LEN + FRAME_LEN)], &[]).is_some() {}
         tx.publish();
     }
+}
+
+/// Chains of commands, each of which changes something for all receive rings.
+fn command_chains(control: &Commands) -> Vec<[Buffer; 2]> {
+    let rss = |first: u16| {
+        let mut command = vec![4, 1, 0x3f, 0, 0, 0, 127, 0, 0, 0];
+        command.extend((first..first + 128).flat_map(|entry| (entry % PAIRS).to_le_bytes()));
+        command.extend([PAIRS as u8, 0, 40]);
+        command.extend([0x5a; 40]);
+        command
+    };
+    let table = |first: u32| {
+        let mut command = vec![1, 0];
+        command.extend(ADDRESSES.to_le_bytes());
+        let macs = (first..first + ADDRESSES).flat_map(|n| [2, 1, 0, (n >> 8) as u8, n as u8, 1]);
+        command.extend(macs.chain([0; 4]));
+        command
+    };
+    let coalescing = |frames: u8| vec![6, 1, frames, 0, 0, 0, 50, 0, 0, 0];
+    let commands = [0, 1].map(|nth| [rss(nth), table(nth.into()), coalescing(nth as u8 + 1), vec![0, 1, nth as u8]]);
+    let memory = control.memory();
+    let chain = |command: Vec<u8>| {
+        let [at, answer] = [command.len() as u64, 1].map(|len| memory.alloc(len, 64));
+        memory.write(at, &command);
+        [Buffer::readable(at, command.len()), Buffer::writable(answer, 1)]
+    };
+    commands.into_iter().flatten().map(chain).collect()
 }

@@ -55,6 +55,23 @@ impl ControlQueue {
         (used.len > 0).then(|| self.memory.read_vec(self.answer_at, used.len as usize))
     }
 
+    /// The guest's memory.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
+    /// The ring, for raw access. Chains that the test adds there have buffers of its own.
+    pub fn ring_mut(&mut self) -> &mut Virtqueue {
+        &mut self.ring
+    }
+
+    /// Makes added chains visible and kicks when the device wants it.
+    pub fn publish(&mut self) {
+        if self.ring.publish() {
+            self.fds.send_kick();
+        }
+    }
+
     pub(super) fn ring(&self) -> &Virtqueue {
         &self.ring
     }
