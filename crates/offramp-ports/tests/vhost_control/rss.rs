@@ -115,15 +115,15 @@ fn hashing(types: u32, key: &[u8]) -> Vec<u8> {
 #[test]
 fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
     let rig = rig();
-    for case in Case::layouts() {
+    for (case, is_in_one) in Case::layouts().flat_map(|case| [(case, false), (case, true)]) {
         let mut sender = rig.guest(1, &case.guest());
         let mut guest = rig.guest(0, &builder(&case).features(features::HASH_REPORT));
-        // The header lies in three buffers, and a frame in several chains where they are mergeable.
-        if case.mergeable {
-            guest.rx(0).fill_chains(80, &[8; 3]);
-        } else {
-            guest.rx(0).fill_chains(80, &[8, 8, 2048]);
-        }
+        // Header and frame lie in one buffer; or the header in three, and a frame in several chains where they are mergeable.
+        match (is_in_one, case.mergeable) {
+            (true, _) => guest.rx(0).fill(80, 2048),
+            (false, true) => guest.rx(0).fill_chains(80, &[8; 3]),
+            (false, false) => guest.rx(0).fill_chains(80, &[8, 8, 2048]),
+        };
         let mut rng = rng();
         let mut key = [0; KEY_LEN];
         rng.fill_bytes(&mut key);
