@@ -151,7 +151,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
         let (mut is_well, mut changed) = (true, places.with_interface.clone());
         for pairs in &places.threads {
             let look = look(
-                pairs.iter().map(|(port, pair)| (&*ports[*port], &ports[*port].queues[*pair])),
+                &pairs.iter().map(|(port, pair)| (&*ports[*port], &ports[*port].queues[*pair])),
                 &mut seen,
                 events,
                 clock_ns(),
@@ -209,7 +209,7 @@ struct Look {
 
 /// Looks at the thread of these queue pairs.
 fn look<'a>(
-    queues: impl Iterator<Item = (&'a Port, &'a Queue)> + Clone,
+    queues: &(impl Iterator<Item = (&'a Port, &'a Queue)> + Clone),
     seen: &mut BTreeMap<i32, Seen>,
     events: &Events,
     now_ns: u64,
