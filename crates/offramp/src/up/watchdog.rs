@@ -215,7 +215,8 @@ fn look<'a>(
     now_ns: u64,
 ) -> Look {
     let Some((first, queue)) = queues.clone().next().filter(|(_, queue)| queue.worker.is_running()) else {
-        return Look { is_well: true, made_turns: false };
+        // It has ended, as its hosts are gone.
+        return Look { is_well: true, made_turns: true };
     };
     let (worker, thread, pulse) = (&queue.worker, queue.worker.thread_id(), queue.worker.pulse());
     let mut served = queues.clone().filter(|_| !pulse.is_asleep);
