@@ -330,28 +330,32 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
 /// The source of a whole IPv4 packet without options that a parse accepts, read without one; `None` where only a parse can tell.
 #[inline]
 pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
-    let header = packet.first_chunk::<IPV4_HEADER_LEN_MIN>()?;
-    let is_plain = header[0] == IPV4_WITHOUT_OPTIONS && be16(header, IPV4_FRAGMENT_OFFSET) & !IPV4_DONT_FRAGMENT == 0;
-    let segment = packet.get(IPV4_HEADER_LEN_MIN..usize::from(be16(header, IPV4_TOTAL_LEN_OFFSET)))?;
+    let (header, _) = plain_ipv4(packet, LengthFrom::Ip)?;
     let [.., a, b, c, d, _, _, _, _] = *header;
-    (is_plain && transport_in(segment, header[9], LengthFrom::Ip).is_ok()).then_some(Ipv4Addr::new(a, b, c, d))
+    Some(Ipv4Addr::new(a, b, c, d))
 }
 
-/// The transport of a whole IPv4 packet without options and without a VLAN tag that a parse accepts, read without one; `None`
-/// where only a parse can tell.
+/// The transport of such a packet in a frame without a VLAN tag.
 #[inline]
 pub(crate) fn plain_ipv4_transport(frame: &[u8], length_from: LengthFrom) -> Option<Transport> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
+    if be16(ethernet, ETHERNET_HEADER_LEN - 2) != ETHERTYPE_IPV4 {
+        return None;
+    }
+    plain_ipv4(packet, length_from).map(|(_, transport)| transport)
+}
+
+/// The header of a whole IPv4 packet without options, and its transport, if a parse accepts it.
+#[inline]
+fn plain_ipv4(packet: &[u8], length_from: LengthFrom) -> Option<(&[u8; IPV4_HEADER_LEN_MIN], Transport)> {
     let header = packet.first_chunk::<IPV4_HEADER_LEN_MIN>()?;
-    let is_plain = be16(ethernet, ETHERNET_HEADER_LEN - 2) == ETHERTYPE_IPV4
-        && header[0] == IPV4_WITHOUT_OPTIONS
-        && be16(header, IPV4_FRAGMENT_OFFSET) & !IPV4_DONT_FRAGMENT == 0;
+    let is_plain = header[0] == IPV4_WITHOUT_OPTIONS && be16(header, IPV4_FRAGMENT_OFFSET) & !IPV4_DONT_FRAGMENT == 0;
     let packet_end = match length_from {
         LengthFrom::Frame => packet.len(),
         LengthFrom::Ip => be16(header, IPV4_TOTAL_LEN_OFFSET).into(),
     };
     let segment = packet.get(IPV4_HEADER_LEN_MIN..packet_end).filter(|_| is_plain)?;
-    transport_in(segment, header[9], length_from).ok().map(|(transport, _)| transport)
+    transport_in(segment, header[9], length_from).ok().map(|(transport, _)| (header, transport))
 }
 
 fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut FrameLayout) -> Result<(), Malformed> {
