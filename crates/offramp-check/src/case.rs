@@ -167,6 +167,8 @@ pub struct Case {
     pub sequence: u32,
     /// The checksum of the first frame becomes 0.
     pub folds_to_zero: bool,
+    /// Its number in the run, from which its addresses and its payload follow; one of its own where `None`.
+    pub number: Option<u16>,
     /// The vnet header says that the Ethernet header alone is contiguous: the others may lie in other pages.
     pub scattered: bool,
     /// How it is handed over.
@@ -223,6 +225,7 @@ impl Case {
             ip_id: 0x1234,
             sequence: 0x0102_0304,
             folds_to_zero: false,
+            number: None,
             scattered: false,
             way: Way::PacketSocket,
             load,

@@ -127,8 +127,11 @@ impl Exchange<'_> {
     }
 
     fn build(&mut self, case: &Case) -> (Identity, Built) {
-        let identity = Identity { run: self.run, case: *self.next_case };
-        *self.next_case = self.next_case.wrapping_add(1);
+        let number = case.number.unwrap_or(*self.next_case);
+        if case.number.is_none() {
+            *self.next_case = self.next_case.wrapping_add(1);
+        }
+        let identity = Identity { run: self.run, case: number };
         (identity, case.build(&self.addressing, identity))
     }
 
@@ -155,9 +158,14 @@ impl Exchange<'_> {
                 match oracle::compare(&built, &frames, Allowed { any_id }) {
                     None => outcomes.lost += usize::from(attempt > 1),
                     Some(difference) => {
-                        let (case, wrong) = (built.case, Wrong { difference, built, captured: frames });
-                        let wrongs = if wrong.may_be_loss() { &mut lost } else { &mut outcomes.wrong };
-                        wrongs.push((case, wrong));
+                        let (mut case, wrong) = (built.case, Wrong { difference, built, captured: frames });
+                        if wrong.may_be_loss() {
+                            lost.push((case, wrong));
+                        } else {
+                            // A fault may need these very bytes.
+                            case.number = Some(identity.case);
+                            outcomes.wrong.push((case, wrong));
+                        }
                     }
                 }
             }

@@ -105,6 +105,17 @@ fn transmit_checksums() -> Vec<Row> {
             Fault::ChecksumZero,
         ),
         sent(
+            "one checksum of 32 is one off",
+            "tx-checksum",
+            |frames, _| {
+                checksum_of(&mut frames[0], |pseudo, transport| {
+                    let right = pseudo.plus(transport).checksum();
+                    if right.is_multiple_of(32) { right ^ 1 } else { right }
+                });
+            },
+            Fault::Checksum,
+        ),
+        sent(
             "the checksum is one off",
             "tx-checksum",
             |frames, _| {
