@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::error::reason;
-use super::params::{Amount, Params};
+use super::params::{Amount, Params, Workload};
 use super::report::EndFigures;
 use super::side::{Side, SideFigures};
 use super::sockets::{data_listener, ready_stream, sentence, udp_socket};
@@ -30,6 +30,9 @@ const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer than the asked time a timed test may take, over all its steps.
 const GRACE: Duration = Duration::from_mins(1);
+/// How much longer than the asked time datagrams are sent: they may fill the way by which the client's line would come that
+/// ends them.
+const FLOOD_GRACE: Duration = Duration::from_secs(1);
 /// Longest time without progress before a test over a number of bytes is given up.
 const STALL_MAX: Duration = Duration::from_mins(1);
 /// How often a waiting server polls its stop flag.
@@ -287,11 +290,15 @@ impl House<'_> {
         let deadline = deadline_of(params);
         let (mut moved, mut progress) = (Instant::now(), 0);
         let mut steps = Steps::of(params);
+        let mut flood_end = None;
         loop {
             let wake = Instant::now() + STOP_POLL;
             match control.receive::<ClientLine>(side.next_tick().map_or(wake, |tick| tick.min(wake))) {
                 Ok(line) => match steps.take(&line)? {
-                    Step::Begin => side.begin(),
+                    Step::Begin => {
+                        side.begin();
+                        flood_end = flood_end_of(params);
+                    }
                     Step::Start => side.open_window(),
                     Step::End => {
                         side.close_window();
@@ -301,6 +308,10 @@ impl House<'_> {
                 },
                 Err(WireError::Timeout) => {}
                 Err(error) => return Err(Failure::Lost(error.into())),
+            }
+            if flood_end.is_some_and(|end| Instant::now() > end) {
+                side.close_window();
+                side.stop();
             }
             side.tick();
             if side.progress() != progress {
@@ -396,8 +407,19 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
 /// When a timed test has taken too long; `None` for a test over a number of bytes, which may take any time while it
 /// moves.
 fn deadline_of(params: &Params) -> Option<Instant> {
+    Some(Instant::now() + asked_time(params)? + GRACE)
+}
+
+/// When a test that begins now sends no more datagrams, whether the client ends it or not; `None` where it sends none, or
+/// a number of bytes.
+fn flood_end_of(params: &Params) -> Option<Instant> {
+    let is_flood = matches!(params.workload, Workload::Udp(_)) && params.direction.receives();
+    asked_time(params).filter(|_| is_flood).map(|time| Instant::now() + time + FLOOD_GRACE)
+}
+
+fn asked_time(params: &Params) -> Option<Duration> {
     let Amount::Usecs(usecs) = params.amount else { return None };
-    Some(Instant::now() + Duration::from_micros(params.warmup_usecs + usecs) + GRACE)
+    Some(Duration::from_micros(params.warmup_usecs + usecs))
 }
 
 fn send(control: &mut Control, line: &ServerLine) -> Result<(), Failure> {

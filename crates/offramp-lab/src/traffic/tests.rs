@@ -436,6 +436,30 @@ fn a_data_connection_without_the_token_does_not_become_a_stream() {
 }
 
 #[test]
+fn datagrams_that_keep_the_clients_lines_out_end_by_themselves() {
+    let server = Server::start();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let mut control = TcpStream::connect(server.address).unwrap();
+    let params = Params { direction: Direction::Receive, ..udp(1, false) };
+    let udp_ports = vec![socket.local_addr().unwrap().port()];
+    let mut say = |line: ClientLine| {
+        control.write_all((serde_json::to_string(&line).unwrap() + "\n").as_bytes()).unwrap();
+    };
+    say(ClientLine::Hello { version: VERSION, params, udp_ports });
+    say(ClientLine::Begin);
+    say(ClientLine::Start);
+    let received = std::iter::from_fn(|| socket.recv(&mut [0; 2000]).ok()).count();
+    assert!(received > 0);
+    // As if it came through only now.
+    say(ClientLine::End);
+    say(ClientLine::Stop);
+    let answers: Vec<String> = BufReader::new(control).lines().map(Result::unwrap).collect();
+    let kinds: Vec<ServerLine> = answers.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(matches!(kinds[..], [_, ServerLine::Go, ServerLine::Ended, ServerLine::Results(_)]), "{answers:?}");
+}
+
+#[test]
 fn the_server_says_why_it_refuses_and_the_client_passes_it_on() {
     let server = Server::start();
     let params = Params { congestion: "nosuchthing".to_owned(), ..timed() };
