@@ -122,7 +122,7 @@ pub struct Base {
 impl Base {
     /// User Mode Linux and what it boots, made in the scratch directory.
     fn user_mode(scratch: &Scratch) -> Result<Self> {
-        Ok(Self { qemu: None, image: Image::user_mode(scratch)? })
+        Ok(Self { qemu: None, image: Image::user_mode(Extras::default(), scratch)? })
     }
 
     /// A guest with the address [`tcp::GUEST`], in QEMU.
@@ -226,23 +226,31 @@ struct Case {
     name: &'static str,
     /// Whether it belongs to the short run, too.
     is_short: bool,
-    /// Whether User Mode Linux can do it: it does not connect again when its backend goes.
-    is_for_uml: bool,
+    /// What runs its guests.
+    guests: &'static [GuestKind],
     run: fn(&Bench) -> Result<()>,
 }
 
 /// What a guest does with offramp's daemon.
-const CASES: [Case; 2] = [
+const CASES: [Case; 3] = [
     Case {
         name: "two guests on one switch, the offloads of one off and on",
         is_short: true,
-        is_for_uml: true,
+        guests: &[GuestKind::Qemu, GuestKind::Uml],
         run: switch::run,
+    },
+    Case {
+        name: "what a guest sets by its control queue",
+        is_short: true,
+        // QEMU's card serves the queue itself; for its generic one there is control-queue-matrix.
+        guests: &[GuestKind::Uml],
+        run: control_queue::run_in_user_mode,
     },
     Case {
         name: "a TCP connection through a backend that is killed",
         is_short: false,
-        is_for_uml: false,
+        // User Mode Linux does not connect again.
+        guests: &[GuestKind::Qemu],
         run: restart::run,
     },
 ];
@@ -305,7 +313,7 @@ fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
 fn run_cases(bench: &Bench, tally: &mut Tally) -> Result<()> {
     let args = bench.args;
     for case in CASES.iter().filter(|case| (args.full || case.is_short) && bench.is_wanted(case.name)) {
-        if args.kind == GuestKind::Uml && !case.is_for_uml {
+        if !case.guests.contains(&args.kind) {
             continue;
         }
         if args.print_commands {

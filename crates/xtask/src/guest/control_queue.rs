@@ -4,14 +4,15 @@
 //!  guest (QEMU) ── vhost-user ── offramp up ── packet socket ── veth ── the host's TCP/IP
 //! ```
 //!
-//! Each [`Step`] is a command in the guest (or at the host) with what must follow: in `offramp show --json`, and of traffic.
+//! Each [`Step`] is a command in the guest (or at the host) with what must follow: in `offramp show --json`, and of traffic. A guest
+//! in User Mode Linux, which forwards its control queue too, goes through a shorter list.
 
 mod steps;
 
 use super::backports::Backports;
 use super::image::Image;
 use super::machine::{CPUS, Machine, MachineConfig, Monitor, PREFIX_LEN};
-use super::{Extras, MTU, tcp};
+use super::{Extras, MTU, socket, tcp};
 use crate::daemon::{self, Daemon};
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::frames;
@@ -31,10 +32,11 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use steps::{BROADCAST, By, Destination, Expected, GUEST_MAC, STEPS, Step};
+use steps::{BROADCAST, By, Destination, Expected, GUEST_MAC, STEPS, Step, USER_MODE_STEPS};
 
-/// The guest's queue pairs.
+/// The queue pairs of a guest in QEMU, and those that User Mode Linux has.
 const QUEUE_PAIRS: u16 = 2;
+const USER_MODE_QUEUE_PAIRS: u16 = 1;
 /// The guest's address, as text.
 const MAC: &str = "02:00:00:00:00:10";
 /// Another one that it may take.
@@ -103,7 +105,9 @@ pub fn run(args: &Args) -> Result<bool> {
     let mut tally = Tally::default();
     for rings in ["split", "packed"].into_iter().filter(|rings| args.rings.as_ref().is_none_or(|only| only == rings)) {
         println!("\n## {rings} rings");
-        let mut bench = Bench::start(args, &backports, &image, &scratch, rings)?;
+        let socket = socket(&scratch);
+        let config = in_qemu(args, &backports, &image, &socket);
+        let mut bench = Bench::start(&config, &socket, QUEUE_PAIRS, rings == "packed", &scratch)?;
         if rings == "packed" {
             bench.negotiated(&["RING_PACKED"])?;
         }
@@ -117,48 +121,78 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(tally.end("control-queue-matrix"))
 }
 
+/// Runs the steps for a guest in User Mode Linux.
+///
+/// # Errors
+/// When something does not start, or a command has not its effect.
+pub(super) fn run_in_user_mode(bench: &super::Bench) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES };
+    let initramfs = Image::user_mode(extras, &scratch)?.initramfs;
+    let socket = socket(&scratch);
+    let config = MachineConfig { initramfs, ..bench.user_mode(&socket) };
+    let mut bench = Bench::start(&config, &socket, USER_MODE_QUEUE_PAIRS, false, &scratch)?;
+    for step in USER_MODE_STEPS {
+        bench.judge(step).map_err(|why| match why {
+            Failure::Failed(why) => Failure::Failed(format!("after \"{}\": {why}", step.line)),
+            other => other,
+        })?;
+    }
+    bench.stop();
+    Ok(())
+}
+
+/// A guest in QEMU, whose card is the port at that socket.
+fn in_qemu(args: &Args, backports: &Backports, image: &Image, socket: &str) -> MachineConfig {
+    let device = "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,vq_size=256,config_size=28";
+    MachineConfig {
+        monitor: Monitor::Qemu {
+            program: backports.qemu.clone(),
+            accel: args.accel.clone(),
+            network: vec!["-chardev".to_owned(), format!("socket,id=vhost0,path={socket}")],
+            device: format!("{device},num_vqs={}", 2 * QUEUE_PAIRS + 1),
+        },
+        kernel: image.kernel.clone(),
+        initramfs: image.initramfs.clone(),
+        address: tcp::GUEST,
+        cpus: CPUS,
+        arguments: "",
+    }
+}
+
 /// A guest behind a daemon. Dropped in this order.
 struct Bench {
     machine: Machine,
     daemon: Daemon,
     ns: NetNs,
+    queue_pairs: u16,
     /// Interrupts of the last paced datagrams that were to interrupt often.
     interrupts_before: u64,
 }
 
 impl Bench {
-    fn start(args: &Args, backports: &Backports, image: &Image, scratch: &Scratch, rings: &str) -> Result<Self> {
+    /// Boots a guest whose card is the port at that socket.
+    fn start(
+        config: &MachineConfig,
+        socket: &str,
+        queue_pairs: u16,
+        is_packed: bool,
+        scratch: &Scratch,
+    ) -> Result<Self> {
         let ns = NetNs::new().doing("making a network namespace (run as root)")?;
         prepare_host(&ns)?;
-        let socket = scratch.file("guest.sock");
         let port = format!(
-            "[[port]]\nname = \"vm0\"\nhost = {{ vhost_user = \"{socket}\", queue_pairs = {QUEUE_PAIRS}, mac = \"{MAC}\", \
-             control_queue = \"backend\", packed = {} }}\nwire = {{ packet = \"{}\" }}\nmac_addresses = [\"{MAC}\", \"{OTHER_MAC}\"]\n",
-            rings == "packed",
+            "[[port]]\nname = \"vm0\"\nhost = {{ vhost_user = \"{socket}\", queue_pairs = {queue_pairs}, mac = \"{MAC}\", \
+             control_queue = \"backend\", packed = {is_packed} }}\nwire = {{ packet = \"{}\" }}\n\
+             mac_addresses = [\"{MAC}\", \"{OTHER_MAC}\"]\n",
             VETHS[1]
         );
         println!("{port}");
         let daemon = Daemon::start(&daemon::build()?, &port, scratch, &ns)?;
-        let config = MachineConfig {
-            monitor: Monitor::Qemu {
-                program: backports.qemu.clone(),
-                accel: args.accel.clone(),
-                network: vec!["-chardev".to_owned(), format!("socket,id=vhost0,path={socket}")],
-                device: format!(
-                    "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,num_vqs={},vq_size=256,config_size=28",
-                    2 * QUEUE_PAIRS + 1
-                ),
-            },
-            kernel: image.kernel.clone(),
-            initramfs: image.initramfs.clone(),
-            address: tcp::GUEST,
-            cpus: CPUS,
-            arguments: "",
-        };
-        let mut machine = Machine::boot(&config, &ns)?;
+        let mut machine = Machine::boot(config, &ns)?;
         // The shell would take busybox's own, which has neither macvlan nor maddress.
         machine.run("alias ip=/bin/ip")?;
-        Ok(Self { machine, daemon, ns, interrupts_before: 0 })
+        Ok(Self { machine, daemon, ns, queue_pairs, interrupts_before: 0 })
     }
 
     fn stop(self) {
@@ -279,7 +313,7 @@ impl Bench {
         let printed = self.machine.run("ethtool -S eth0")?;
         // The driver leaves out queues that it does not use.
         let of_queue = |queue| statistic(&printed, &format!("rx{queue}_hw_packets")).unwrap_or_default();
-        Ok((0..QUEUE_PAIRS).map(of_queue).collect())
+        Ok((0..self.queue_pairs).map(of_queue).collect())
     }
 
     /// Sends datagrams to the guest, those of each flow from a port of its own: of several flows none can be coalesced.
@@ -430,7 +464,7 @@ impl Bench {
     /// Each interrupt stands for that many frames; the last may stand for fewer, and so may those of another queue.
     fn frames_per_interrupt(&mut self, count: u64) -> Result<()> {
         let (frames, interrupts) = self.interrupts()?;
-        let max = frames / count + u64::from(QUEUE_PAIRS);
+        let max = frames / count + u64::from(self.queue_pairs);
         if (1..=max).contains(&interrupts) && 4 * interrupts <= self.interrupts_before {
             return Ok(());
         }

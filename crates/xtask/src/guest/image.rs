@@ -51,9 +51,9 @@ impl Image {
     ///
     /// # Errors
     /// As [`Image::build`].
-    pub fn user_mode(scratch: &Scratch) -> Result<Self> {
+    pub fn user_mode(extras: Extras, scratch: &Scratch) -> Result<Self> {
         packages::need(UML)?;
-        Self::with(Kernel::user_mode(None).doing("User Mode Linux")?, Extras::default(), scratch)
+        Self::with(Kernel::user_mode(None).doing("User Mode Linux")?, extras, scratch)
     }
 
     /// Builds the file system for that kernel.

@@ -7,7 +7,7 @@ use crate::daemon::{self, Daemon};
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::scratch::Scratch;
 use offramp_ports::sys::NetNs;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::net::Ipv4Addr;
 
 /// One queue pair each: a switch uses no more of a guest.
@@ -132,30 +132,7 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon, ns: &NetNs) ->
 
     daemon.set("vm1", &["all", "on"])?;
     let counts = exchange(guests, daemon, &expected).map_err(|why| during("those of vm1 on again", why))?;
-    counts.iter().try_for_each(|counts| counts.expect_super_frames(bench.args.kind))?;
-    match bench.args.kind {
-        GuestKind::Uml => judge_commands(guests, daemon, &expected),
-        GuestKind::Qemu => Ok(()),
-    }
-}
-
-/// What a guest sets by its own `ethtool` is what the daemon shows, and frames go on.
-fn judge_commands(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<()> {
-    let guest = guests.iter_mut().find(|guest| guest.port == COMMANDING);
-    let Some(guest) = guest else { return failed(format!("there is no {COMMANDING}")) };
-    // Linux 6.1 takes no `tx-frames` of 0 while the card is up: its polling of transmitted frames would end.
-    guest.machine()?.run("ethtool -C eth0 rx-usecs 50 rx-frames 16 tx-frames 1")?;
-    let told = guest.machine()?.run("ethtool -c eth0")?;
-    let shown = daemon.show()?;
-    let port = shown["ports"].as_array().and_then(|ports| ports.iter().find(|port| port["name"] == COMMANDING));
-    let receive = port.map(|port| &port["host"]["control_queue"]["coalescing"][0]);
-    if receive != Some(&json!({ "usecs": 50, "frames": 16 }))
-        || !told.lines().any(|line| line.split_whitespace().eq(["rx-usecs:", "50"]))
-    {
-        return failed(format!("the guest has set 50 µs and 16 frames; it shows\n{told}\nthe daemon: {receive:?}"));
-    }
-    exchange(guests, daemon, expected).map_err(|why| during("interrupts that the guest has moderated", why))?;
-    Ok(())
+    counts.iter().try_for_each(|counts| counts.expect_super_frames(bench.args.kind))
 }
 
 fn during(offloads: &str, why: Failure) -> Failure {
@@ -239,6 +216,7 @@ fn counts(shown: &Value, ports: [&'static str; 2]) -> Result<[Counts; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn counters_are_read_from_what_the_daemon_shows() {

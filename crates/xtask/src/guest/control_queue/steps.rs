@@ -105,7 +105,7 @@ const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00
 const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
                    ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
-/// All steps, in their order.
+/// All steps of a guest in QEMU, in their order.
 pub const STEPS: &[Step] = &[
     guest(
         "ip link show dev eth0",
@@ -227,4 +227,111 @@ pub const STEPS: &[Step] = &[
     host("ip link set xtask0 up", &[Carrier(true)]),
     operator("link off", &[Carrier(false)]),
     operator("link on", &[Carrier(true), Arrives(GUEST, true)]),
+];
+
+/// What Linux 6.1 negotiates in User Mode Linux.
+const USER_MODE_FEATURES: &[&str] =
+    &["MAC", "STATUS", "CTRL_VQ", "CTRL_RX", "CTRL_VLAN", "CTRL_MAC_ADDR", "CTRL_GUEST_OFFLOADS", "NOTF_COAL"];
+
+/// Its offloads on receive.
+const USER_MODE_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN"]"#;
+
+/// All steps of a guest in User Mode Linux, in their order. Where it can, the guest prints what it has set.
+pub const USER_MODE_STEPS: &[Step] = &[
+    guest(
+        "cat /sys/class/net/eth0/flags",
+        &[
+            Prints("0x1003"),
+            Negotiated(USER_MODE_FEATURES),
+            Shown("/guest_offloads", USER_MODE_OFFLOADS),
+            Shown("/coalescing", "[null, null]"),
+            Shown("/filter/modes", "[]"),
+            Shown("/filter/vlans", "[0]"),
+            Arrives(OTHER, false),
+            Arrives(GROUP, false),
+            Arrives(IN_VLAN, false),
+        ],
+    ),
+    // Linux 6.1 takes no `tx-frames` of 0 while the card is up: its polling of transmitted frames would end.
+    guest(
+        "ethtool -C eth0 rx-usecs 0 rx-frames 1 tx-frames 1 && ethtool -c eth0",
+        &[Prints("rx-frames: 1"), Shown("/coalescing/0", r#"{"usecs": 0, "frames": 1}"#), OftenInterrupted],
+    ),
+    guest(
+        "ethtool -C eth0 rx-usecs 1000000 rx-frames 16 && ethtool -c eth0",
+        &[
+            Prints("rx-usecs: 1000000"),
+            Prints("rx-frames: 16"),
+            Shown("/coalescing/0", r#"{"usecs": 1000000, "frames": 16}"#),
+            FramesPerInterrupt(16),
+        ],
+    ),
+    guest(
+        "ethtool -C eth0 rx-usecs 50 rx-frames 16 && ethtool -c eth0",
+        &[Prints("rx-usecs: 50"), Shown("/coalescing/0", r#"{"usecs": 50, "frames": 16}"#)],
+    ),
+    // Its interrupts are still moderated.
+    guest(
+        "ethtool -K eth0 rx-gro-hw off && ethtool -k eth0",
+        &[Prints("rx-gro-hw: off"), Shown("/guest_offloads", r#"["GUEST_CSUM"]"#), SuperFrames(false)],
+    ),
+    guest(
+        "ethtool -K eth0 rx-gro-hw on && ethtool -k eth0",
+        &[Prints("rx-gro-hw: on"), Shown("/guest_offloads", USER_MODE_OFFLOADS), SuperFrames(true)],
+    ),
+    guest(
+        "ip link set eth0 promisc on && cat /sys/class/net/eth0/flags",
+        &[
+            Prints("0x1103"),
+            Shown("/filter/modes", r#"["promisc"]"#),
+            Arrives(OTHER, true),
+            Arrives(GROUP, true),
+            Arrives(IN_VLAN, true),
+        ],
+    ),
+    guest(
+        "ip link set eth0 promisc off && ip link set eth0 allmulticast on && cat /sys/class/net/eth0/flags",
+        &[Prints("0x1203"), Shown("/filter/modes", r#"["allmulti"]"#), Arrives(GROUP, true), Arrives(OTHER, false)],
+    ),
+    guest(
+        "ip link set eth0 allmulticast off && ip maddress add 01:00:5e:01:02:03 dev eth0 && ip maddress show dev eth0",
+        &[
+            Prints("link 01:00:5e:01:02:03 static"),
+            Shown("/filter/modes", "[]"),
+            Arrives(GROUP, true),
+            Arrives(OTHER_GROUP, false),
+        ],
+    ),
+    guest("ip maddress del 01:00:5e:01:02:03 dev eth0", &[Arrives(GROUP, false)]),
+    guest(
+        "ip link add macvlan0 link eth0 address 02:00:00:00:00:55 type macvlan && ip link set macvlan0 up",
+        &[Shown("/filter/unicast_addresses", "1"), Arrives(OTHER, true)],
+    ),
+    guest("ip link delete macvlan0", &[Shown("/filter/unicast_addresses", "0"), Arrives(OTHER, false)]),
+    guest(
+        "ip link add eth0.5 link eth0 type vlan id 5 && ip link set eth0.5 up && cat /proc/net/vlan/config",
+        &[Prints("eth0.5 | 5 | eth0"), Shown("/filter/vlans", "[0, 5]"), Arrives(IN_VLAN, true)],
+    ),
+    guest("ip link delete eth0.5", &[Shown("/filter/vlans", "[0]"), Arrives(IN_VLAN, false)]),
+    guest(
+        "ip link set eth0 address 02:00:00:00:00:55 && cat /sys/class/net/eth0/address",
+        &[
+            Prints("02:00:00:00:00:55"),
+            Shown("/filter/mac", r#""02:00:00:00:00:55""#),
+            Arrives(OTHER, true),
+            Arrives(GUEST, false),
+        ],
+    ),
+    // The port is not bound to this one.
+    guest(
+        "! ip link set eth0 address 02:00:00:00:00:66 && cat /sys/class/net/eth0/address",
+        &[
+            Prints("02:00:00:00:00:55"),
+            Shown("/refused", "1"),
+            Shown("/filter/mac", r#""02:00:00:00:00:55""#),
+            Arrives(OTHER, true),
+        ],
+    ),
+    operator("link off", &[Carrier(false)]),
+    operator("link on", &[Carrier(true), Arrives(OTHER, true)]),
 ];
