@@ -63,6 +63,11 @@ impl Program {
         self.lock().stdout.len()
     }
 
+    /// What has come on standard output since `mark`.
+    pub fn said_since(&self, mark: usize) -> String {
+        self.lock().stdout[mark..].to_owned()
+    }
+
     /// Writes a line to the program's standard input.
     ///
     /// # Errors

@@ -20,6 +20,8 @@ use crate::interop::Tally;
 use crate::packages::{self, IP};
 use crate::scratch::Scratch;
 use crate::stop;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use offramp_adapter::port::HostPort;
 use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT};
@@ -67,6 +69,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const BURST: u16 = 2000;
 /// Modules of the guest for what its commands make.
 const MODULES: [&str; 2] = ["8021q", "macvlan"];
+/// How long the daemon is stopped: longer than its threads wait for each other.
+const STOPPED: Duration = Duration::from_secs(6);
 
 /// What a guest sets by its control queue, in QEMU's generic vhost-user device: each command has its effect.
 #[derive(clap::Args)]
@@ -204,12 +208,14 @@ impl Bench {
     fn judge(&mut self, step: &Step) -> Result<()> {
         let prompt = match step.by {
             By::Guest => "guest#",
+            By::GuestOfStopped => "host# pkill -STOP offramp\nguest#",
             By::Host => "host#",
             By::Operator => "host# offramp set vm0",
         };
         println!("\n{prompt} {}", step.line);
         let printed = match step.by {
             By::Guest => self.machine.run(step.line)?,
+            By::GuestOfStopped => self.run_at_stopped_daemon(step.line)?,
             By::Host => host(&self.ns, step.line)?,
             By::Operator => {
                 self.daemon.set("vm0", &step.line.split(' ').collect::<Vec<_>>())?;
@@ -220,6 +226,25 @@ impl Bench {
             self.expect(expected, &printed)?;
         }
         Ok(())
+    }
+
+    /// Runs a command in the guest that begins while the daemon is stopped, and must end after that.
+    fn run_at_stopped_daemon(&mut self, line: &str) -> Result<String> {
+        let daemon = Pid::from_raw(self.daemon.id() as i32);
+        kill(daemon, Signal::SIGSTOP).doing("stopping the daemon")?;
+        let begun = self.machine.begin(line)?;
+        let slept = stop::sleep(STOPPED);
+        let is_under_way = self.machine.is_under_way(&begun);
+        kill(daemon, Signal::SIGCONT).doing("continuing the daemon")?;
+        slept?;
+        println!("host# sleep {}; pkill -CONT offramp", STOPPED.as_secs());
+        let continued = Instant::now();
+        let printed = self.machine.finish(&begun)?;
+        if !is_under_way {
+            return failed("the command ended while the daemon was stopped");
+        }
+        println!("  guest: the command ended {} ms later", continued.elapsed().as_millis());
+        Ok(printed)
     }
 
     fn expect(&mut self, expected: &Expected, printed: &str) -> Result<()> {

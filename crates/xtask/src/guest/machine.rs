@@ -159,6 +159,11 @@ impl Machine {
         Ok(Begun { command: command.to_owned(), mark })
     }
 
+    /// Whether a command has not ended.
+    pub fn is_under_way(&self, begun: &Begun) -> bool {
+        answer(&self.program.said_since(begun.mark)).is_none()
+    }
+
     /// Waits for the end of a command and returns what it printed.
     ///
     /// # Errors

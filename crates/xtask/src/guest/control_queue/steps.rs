@@ -12,6 +12,8 @@ pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     Guest,
+    /// The guest, while the daemon is stopped for some seconds.
+    GuestOfStopped,
     Host,
     /// The daemon's: what follows `offramp set vm0`.
     Operator,
@@ -58,6 +60,10 @@ pub struct Step {
 
 const fn guest(line: &'static str, expected: &'static [Expected]) -> Step {
     Step { by: By::Guest, line, expected }
+}
+
+const fn guest_of_stopped(line: &'static str, expected: &'static [Expected]) -> Step {
+    Step { by: By::GuestOfStopped, line, expected }
 }
 
 const fn host(line: &'static str, expected: &'static [Expected]) -> Step {
@@ -222,6 +228,17 @@ pub const STEPS: &[Step] = &[
         "! ip link set eth0 address 02:00:00:00:00:66",
         &[Shown("/refused", "1"), Shown("/filter/mac", r#""02:00:00:00:00:10""#)],
     ),
+    // The driver sends the first from a thread of its own, the second before the command ends.
+    guest_of_stopped(
+        "ip link set eth0 promisc on && ethtool -C eth0 rx-usecs 50 rx-frames 8",
+        &[
+            Shown("/filter/modes", r#"["promisc"]"#),
+            Shown("/coalescing/0", r#"{"usecs": 50, "frames": 8}"#),
+            Shown("/refused", "1"),
+            Arrives(OTHER, true),
+        ],
+    ),
+    guest("ip link set eth0 promisc off", &[Shown("/filter/modes", "[]"), Arrives(OTHER, false)]),
     guest("ethtool -S eth0", &[StatisticsAgree]),
     host("ip link set xtask0 down", &[Carrier(false)]),
     host("ip link set xtask0 up", &[Carrier(true)]),
