@@ -132,7 +132,8 @@ enum Sample {
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;
-    let base = args.guest.base(Extras { programs: std::slice::from_ref(&executable), modules: &[] }, &scratch)?;
+    let base =
+        args.guest.base(Extras { programs: std::slice::from_ref(&executable), modules: &[], files: &[] }, &scratch)?;
     let peers = Peers { offramp: executable, vhost_user_net: args.vhost_user_net.clone(), passt: args.passt.clone() };
     let wanted = if args.backend.is_empty() { Backend::value_variants() } else { &args.backend };
     let (mut beds, mut notes) = (Vec::new(), Vec::new());

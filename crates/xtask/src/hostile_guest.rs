@@ -129,7 +129,7 @@ impl Bed {
         let executable = daemon::build()?;
         let scratch = Scratch::new()?;
         let programs = [executable.clone(), std::env::current_exe().doing("finding this program")?];
-        let base = args.guest.base(Extras { programs: &programs, modules: &[] }, &scratch)?;
+        let base = args.guest.base(Extras { programs: &programs, modules: &[], files: &[] }, &scratch)?;
         let ns = NetNs::new().doing("making a network namespace (run as root)")?;
         let daemon = Daemon::start(&executable, &file(&scratch), &scratch, &ns)?;
         let start = |name: &str, station: Station, arguments| {

@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     let scratch = Scratch::new()?;
     let programs = [packages::need(packages::IP)?, packages::need(packages::PERL)?];
-    let base = args.guest.base(Extras { programs: &programs, modules: &MODULES }, &scratch)?;
+    let base = args.guest.base(Extras { programs: &programs, modules: &MODULES, files: &[] }, &scratch)?;
     let ns = NetNs::new().doing("making a network namespace (run as root)")?;
     let link = Link::start(Path::new(&socket(&scratch)), &ns)?;
     let mut tally = Tally::default();

@@ -8,6 +8,7 @@
 //! in User Mode Linux, which forwards its control queue too, goes through a shorter list.
 
 mod steps;
+mod xdp;
 
 use super::backports::Backports;
 use super::image::Image;
@@ -104,7 +105,7 @@ pub fn run(args: &Args) -> Result<bool> {
     };
     println!("{}, Linux {}", backports.qemu_version()?, backports.kernel.version);
     let scratch = Scratch::new()?;
-    let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES };
+    let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES, files: &[("pass.o", &xdp::object())] };
     let image = Image::with(backports.kernel.clone(), extras, &scratch)?;
     let mut tally = Tally::default();
     for rings in ["split", "packed"].into_iter().filter(|rings| args.rings.as_ref().is_none_or(|only| only == rings)) {
@@ -131,7 +132,7 @@ pub fn run(args: &Args) -> Result<bool> {
 /// When something does not start, or a command has not its effect.
 pub(super) fn run_in_user_mode(bench: &super::Bench) -> Result<()> {
     let scratch = Scratch::new()?;
-    let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES };
+    let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES, files: &[] };
     let initramfs = Image::user_mode(extras, &scratch)?.initramfs;
     let socket = socket(&scratch);
     let config = MachineConfig { initramfs, ..bench.user_mode(&socket) };

@@ -24,6 +24,8 @@ pub struct Extras<'a> {
     pub programs: &'a [PathBuf],
     /// Modules of its kernel, which it loads.
     pub modules: &'a [&'a str],
+    /// Other files, by their paths without the leading slash.
+    pub files: &'a [(&'a str, &'a [u8])],
 }
 
 /// A kernel and its file system.
@@ -73,6 +75,9 @@ fn file_system(kernel: &Kernel, extras: Extras, payload: &[u8]) -> Result<Vec<u8
     let mut archive = image::skeleton();
     archive.file("init", 0o755, INIT.as_bytes());
     archive.file("payload", 0o644, payload);
+    for (path, bytes) in extras.files {
+        archive.file(path, 0o644, bytes);
+    }
     let busybox = packages::need(BUSYBOX)?;
     // It has no loader to ask for libraries.
     archive.file("bin/busybox", 0o755, &fs::read(&busybox).doing(busybox.display())?);

@@ -208,7 +208,7 @@ impl Ends {
         let scratch = Scratch::new()?;
         let programs = source::build(&scratch)?;
         let programs_in_guest = programs.paths();
-        let extras = Extras { programs: &programs_in_guest, modules: &[] };
+        let extras = Extras { programs: &programs_in_guest, modules: &[], files: &[] };
         let image = Image::build(bench.args.guest.cache.as_deref(), extras, &scratch)?;
         let ns = NetNs::new().doing("making a network namespace (run as root)")?;
         let socket = scratch.file("guest.sock");

@@ -180,6 +180,12 @@ pub const STEPS: &[Step] = &[
     ),
     guest("ethtool -K eth0 rx-gro-hw off", &[Shown("/guest_offloads", r#"["GUEST_CSUM"]"#), SuperFrames(false)]),
     guest("ethtool -K eth0 rx-gro-hw on", &[Shown("/guest_offloads", ALL_OFFLOADS), SuperFrames(true)]),
+    // The program sees frames as they were on the wire: the driver takes no offloads while it is attached.
+    guest(
+        "ip link set dev eth0 xdp obj /pass.o sec xdp",
+        &[Shown("/guest_offloads", "[]"), SuperFrames(false), Pairs(&[0, 1])],
+    ),
+    guest("ip link set dev eth0 xdp off", &[Shown("/guest_offloads", ALL_OFFLOADS), SuperFrames(true)]),
     guest(
         "ip link show dev eth0",
         &[
