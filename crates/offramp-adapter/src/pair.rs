@@ -53,41 +53,51 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
     pub fn poll_timed(&mut self, now_ns: u64, clock: &impl Fn() -> u64) -> Result<Progress, PortError> {
-        let Self { host, wire, transmit, receive, control, queue, .. } = self;
-        let stats = &control.queues()[*queue];
+        self.poll_within(|host| host, now_ns, clock)
+    }
+
+    /// As [`QueuePair::poll_timed`], but of the host within this one: what stands around it has nothing to add in this batch.
+    ///
+    /// # Errors
+    /// [`PortError::Closed`] when the host is gone.
+    pub fn poll_within<P: HostPort>(
+        &mut self,
+        within: impl FnOnce(&mut H) -> &mut P,
+        now_ns: u64,
+        clock: &impl Fn() -> u64,
+    ) -> Result<Progress, PortError> {
+        let Self { host, wire, transmit, receive, control, queue, moderation_changes, next_interrupt_ns } = self;
+        let (host, stats) = (within(host), &control.queues()[*queue]);
         if host.interrupts().is_none()
-            && let Some(moderation) = control.changed_moderation(&mut self.moderation_changes)
+            && let Some(moderation) = control.changed_moderation(moderation_changes)
         {
             receive.set_moderation(moderation, &stats.receive);
         }
         receive.take_over(control, now_ns);
         transmit.take_over(control, now_ns);
         let received = receive.poll(host, wire, control.offloads(), &stats.receive, now_ns, clock)?;
+        // Sends the interrupts that are due to a host that sees frames before it is interrupted; whether this host is one.
+        let mut interrupt = |host: &mut P| {
+            let Some(interrupts) = host.interrupts() else { return false };
+            *next_interrupt_ns = control.send_interrupts(*queue, interrupts, moderation_changes, now_ns);
+            true
+        };
         // Raise the receive interrupt before starting transmit: a transmit batch may take long.
-        self.interrupt(now_ns);
-        let stats = &self.control.queues()[self.queue].transmit;
-        let sent = self.transmit.poll(&mut self.host, &mut self.wire, stats, now_ns)?;
+        interrupt(host);
+        let stats = &stats.transmit;
+        let sent = transmit.poll(host, wire, stats, now_ns)?;
         // Idle transmit must not dirty this cache line; another worker may own it.
         if sent.host_frames > 0 {
             stats.end_batch();
         }
-        if !self.interrupt(now_ns) && sent.moved {
+        if !interrupt(host) && sent.moved {
             // Idle transmit must not dirty this cache line; another worker may own it.
             if sent.host_frames > 0 {
-                self.control.queues()[self.queue].transmit.interrupts.add(1);
+                stats.interrupts.add(1);
             }
-            self.receive.sent(sent.bytes_out as u64);
+            receive.sent(sent.bytes_out as u64);
         }
         Ok(received.and(sent))
-    }
-
-    /// Sends the interrupts that are due to a host that sees frames before it is interrupted; whether this host is one.
-    #[inline]
-    fn interrupt(&mut self, now_ns: u64) -> bool {
-        let Some(interrupts) = self.host.interrupts() else { return false };
-        let seen = &mut self.moderation_changes;
-        self.next_interrupt_ns = self.control.send_interrupts(self.queue, interrupts, seen, now_ns);
-        true
     }
 
     /// Sets whether frames are still fetched from the host: a pair that is drained sends out what it has, delivers

@@ -19,7 +19,9 @@ use offramp_offload::layout::Transport;
 use offramp_offload::meta::{PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::capture::Watched;
-use offramp_testkit::{Buffer, Virtqueue, ring};
+use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
+use offramp_ports::worker::Task;
+use offramp_testkit::{Buffer, Guest, GuestBuilder, Virtqueue, VnetHeader, ring};
 use offramp_virtio::Vring;
 use offramp_virtio::memory::{Extent, GuestMemory};
 use offramp_virtio::ring::{FETCH_MAX, RingOptions, RingPlace};
@@ -41,6 +43,8 @@ const ENTRIES: u16 = 256;
 /// Bytes of a guest's memory: its ring, and a buffer for all chains.
 const GUEST_LEN: u64 = 64 * 1024;
 const BUFFER_LEN: usize = 1526;
+/// Frames of a batch over a cable.
+const FRAMES: usize = 32;
 
 fn main() {
     // The counts must be the same on every x86-64 processor.
@@ -52,6 +56,8 @@ fn main() {
     drive("split", false);
     drive("packed", true);
     carry();
+    carry_between_guests("split", || Guest::builder().split());
+    carry_between_guests("packed", || Guest::builder().packed());
 }
 
 /// Does a work twice, with what must come before it, and has the second one counted: the first touches cold memory.
@@ -141,9 +147,8 @@ fn drive(kind: &str, is_packed: bool) {
     count(&format!("add and publish {FETCH_MAX} used chains, {kind} ring"), &mut queue, refill, Queue::give_back);
 }
 
-/// Two queue pairs on a cable, as a daemon has them: each host can be captured.
+/// Two queue pairs on a cable.
 fn carry() {
-    const FRAMES: usize = 32;
     // Without moderation: what one side sends is there for the other at once.
     let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
     let (near, far) = cable(&CableConfig::default());
@@ -151,11 +156,10 @@ fn carry() {
     let pair = |line| {
         let control = PortControl::new(&config);
         let host = Host { frame: small_frame(), left: Rc::clone(&left), received: Rc::clone(&received) };
-        let host = Watched::new(host, &Arc::default(), &control, 0);
         QueuePair::new(&config, &control, 0, host, line)
     };
     let mut pairs = [pair(near), pair(far)];
-    let poll = |pairs: &mut [QueuePair<Watched<Host>, CableEnd>; 2]| {
+    let poll = |pairs: &mut [QueuePair<Host, CableEnd>; 2]| {
         received.set(0);
         for pair in pairs {
             pair.poll(0).expect("a host that stays");
@@ -163,6 +167,77 @@ fn carry() {
         assert_eq!((left.get(), received.get()), (0, FRAMES));
     };
     count(&format!("carry {FRAMES} frames of 60 B over a cable"), &mut pairs, |_| left.set(FRAMES), poll);
+}
+
+/// Two guests behind vhost-user on a cable, as a daemon has them: each can be captured.
+struct Guests {
+    drivers: [Guest; 2],
+    pairs: [Box<dyn Task>; 2],
+    now_ns: u64,
+    _ports: [VhostUser; 2],
+}
+
+impl Guests {
+    fn new(kind: &str, guest: impl Fn() -> GuestBuilder) -> Self {
+        let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
+        let (near, far) = cable(&CableConfig::default());
+        let mut ends = [(near, 0), (far, 1)].map(|(line, side)| {
+            let socket = std::env::temp_dir().join(format!("offramp-carry-{}-{kind}-{side}", std::process::id()));
+            let mut port = VhostUser::open(&VhostUserConfig::new(socket)).expect("a port");
+            let control = PortControl::new(&config);
+            let host = port.queue(0).expect("its queue");
+            let host = Watched::new(host, &Arc::default(), &control, 0);
+            (port, Box::new(QueuePair::new(&config, &control, 0, host, line)))
+        });
+        let sockets = [&ends[0], &ends[1]].map(|(port, _)| port.config().socket.clone());
+        let builders = [guest(), guest()];
+        let connecting = std::thread::spawn(move || {
+            let mut sockets = sockets.into_iter();
+            builders.map(|guest| guest.mergeable(true).connect(sockets.next().expect("two sockets")))
+        });
+        let mut now_ns = 0;
+        while !connecting.is_finished() {
+            now_ns += 1000;
+            for (_, pair) in &mut ends {
+                pair.poll(now_ns).expect("a port that stays");
+            }
+            std::thread::yield_now();
+        }
+        let mut drivers = connecting.join().expect("two guests");
+        drivers[1].rx(0).fill(2 * FRAMES, BUFFER_LEN);
+        let [(near, first), (far, second)] = ends;
+        Self { drivers, pairs: [first, second], now_ns, _ports: [near, far] }
+    }
+
+    fn refill(&mut self) {
+        let [sender, receiver] = &mut self.drivers;
+        while sender.tx(0).take_used().is_some() {}
+        while receiver.rx(0).try_recv().is_some() {}
+        let frame = small_frame();
+        for _ in 0..FRAMES {
+            sender.tx(0).stage(&VnetHeader::default(), &[frame.unasked().expect("nothing asked")]).expect("room");
+        }
+        sender.tx(0).publish();
+    }
+
+    fn carry(&mut self) {
+        self.now_ns += 1000;
+        for pair in &mut self.pairs {
+            pair.poll(self.now_ns).expect("a port that stays");
+        }
+    }
+}
+
+fn carry_between_guests(kind: &str, guest: impl Fn() -> GuestBuilder) {
+    let mut guests = Guests::new(kind, guest);
+    count(
+        &format!("carry {FRAMES} frames of 60 B between guests, {kind} ring"),
+        &mut guests,
+        Guests::refill,
+        Guests::carry,
+    );
+    let received = std::iter::from_fn(|| guests.drivers[1].rx(0).try_recv()).count();
+    assert_eq!(received, FRAMES);
 }
 
 /// UDP over IPv4, for which the host asks nothing.

@@ -13,7 +13,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use nix::time::{ClockId, clock_gettime};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::pair::QueuePair;
-use offramp_adapter::port::{HostPort, Line, PortError};
+use offramp_adapter::port::{HostPort, Line, PortError, WirePort};
 use offramp_impair::fault::{Reverse, VerdictFault};
 use offramp_offload::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use offramp_offload::sync::lock;
@@ -105,6 +105,17 @@ pub trait HostIo: HostPort {
     /// Names each descriptor that becomes readable when the host has something; `is_held`: something else than a frame, as
     /// its frames wait for its limit.
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
+
+    /// Moves a batch of a queue pair with this host; whether anything moved. What stands around a host and has nothing to add lets that be polled.
+    ///
+    /// # Errors
+    /// [`PortError::Closed`] when the host is gone.
+    fn poll_pair<W: WirePort>(pair: &mut QueuePair<Self, W>, now_ns: u64) -> Result<bool, PortError>
+    where
+        Self: Sized,
+    {
+        Ok(pair.poll_timed(now_ns, &thread_time_ns)?.moved)
+    }
 }
 
 impl<H: HostIo + ?Sized> HostIo for Box<H> {
@@ -183,7 +194,7 @@ impl<'a> Watch<'a> {
 
 impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        Ok(self.poll_timed(now_ns, &thread_time_ns)?.moved)
+        H::poll_pair(self, now_ns)
     }
 
     fn arm(&mut self, waker: &Waker) {
