@@ -310,7 +310,8 @@ impl Ring {
         Err(Broken::Head)
     }
 
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a call for each buffer takes more instructions than its work")]
+    #[inline(always)]
     fn add(&self, memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
         if !self.options.direction.takes(descriptor.flags) {
             return Err(BadChain::Direction);
