@@ -1,5 +1,6 @@
-//! What a guest costs others on the same switch: round trips between two guests beside a neighbour that is idle, that sends
-//! frames to itself as fast as it can, bad chains, and commands of its control queue, each of which changes all its rings.
+//! What a guest costs others on the same switch: round trips between two guests beside a neighbour that is idle, that only
+//! computes, that sends frames to itself as fast as it can, bad chains, and commands of its control queue, each of which changes
+//! all its rings.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!
@@ -35,8 +36,10 @@ const IDLE: u8 = 0;
 const GOOD: u8 = 1;
 const BAD: u8 = 2;
 const COMMANDS: u8 = 3;
-const STATES: [&str; 4] = ["that is idle", "with frames to itself", "with bad chains", "with commands"];
-const OVER: u8 = 4;
+const COMPUTES: u8 = 4;
+const STATES: [&str; 5] =
+    ["that is idle", "with frames to itself", "with bad chains", "with commands", "that only computes"];
+const OVER: u8 = 5;
 /// Queue pairs of the neighbour, and addresses of its table: its commands are dear.
 const PAIRS: u16 = 8;
 const ADDRESSES: u32 = 1000;
@@ -123,7 +126,7 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
         let sent_by_neighbour = scope.spawn(move || be_a_neighbour(tx, control, good, (state, commands)));
         let sent_now = || bed.sent_by_neighbour() + commands.load(Ordering::Relaxed);
         for _ in 0..rounds {
-            for now in [IDLE, GOOD, BAD, COMMANDS] {
+            for now in [IDLE, COMPUTES, GOOD, BAD, COMMANDS] {
                 state.store(IDLE, Ordering::Relaxed);
                 std::thread::sleep(REST);
                 state.store(now, Ordering::Relaxed);
@@ -147,7 +150,7 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
         let (p50, p99) = (percentile(state, 50), percentile(state, 99));
         let (ring, ratio) = (if packed { "packed" } else { "split" }, p99 / percentile(0, 99));
         let rate = format!("{:.0}", sent[state].0 as f64 / sent[state].1);
-        let rate = if state == 0 { "" } else { &rate };
+        let rate = if sent[state].0 == 0 { "" } else { &rate };
         println!("{ring:<8}{name:<24}{p50:>10.1}{p99:>10.1}{ratio:>12.2}{rate:>14}");
     }
 }
@@ -168,6 +171,10 @@ fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, co
         let addr = match state.load(Ordering::Relaxed) {
             IDLE => {
                 std::thread::sleep(Duration::from_micros(100));
+                continue;
+            }
+            COMPUTES => {
+                std::hint::spin_loop();
                 continue;
             }
             GOOD => good,
