@@ -393,6 +393,10 @@ impl<H: HostIo> HostIo for Watched<H> {
         self.host.watch(is_held, watch);
     }
 
+    fn is_unannounced(&self) -> bool {
+        self.host.is_unannounced()
+    }
+
     /// Nothing of this stands in a frame's way while nobody watches.
     fn poll_pair<W: WirePort>(pair: &mut QueuePair<Self, W>, now_ns: u64) -> Result<bool, PortError> {
         let progress = if pair.host().is_idle() {

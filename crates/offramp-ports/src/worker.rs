@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep: a guard against a lost wake-up. Five hundred ports that are polled for nothing take 2 ms.
 pub const SLEEP_MAX: Duration = Duration::from_secs(10);
+/// How often a host is looked at that announces nothing, as a guest whose ring has no kick.
+pub const LOOK: Duration = Duration::from_millis(10);
 /// How much later than asked a sleep may end, nanoseconds: the smallest value allowed. The kernel's default of 50 us
 /// is longer than moderation delays most interrupts.
 const TIMER_SLACK_NS: u64 = 1;
@@ -106,6 +108,11 @@ pub trait HostIo: HostPort {
     /// its frames wait for its limit.
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
 
+    /// Whether the host may have something without a descriptor that becomes readable: then it is looked at each [`LOOK`].
+    fn is_unannounced(&self) -> bool {
+        false
+    }
+
     /// Moves a batch of a queue pair with this host; whether anything moved. What stands around a host and has nothing to add lets that be polled.
     ///
     /// # Errors
@@ -130,6 +137,10 @@ impl<H: HostIo + ?Sized> HostIo for Box<H> {
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
         (**self).watch(is_held, watch);
     }
+
+    fn is_unannounced(&self) -> bool {
+        (**self).is_unannounced()
+    }
 }
 
 /// A decorator of a host sleeps on what the host sleeps on.
@@ -146,6 +157,10 @@ macro_rules! sleep_on_host {
 
             fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
                 self.host.watch(is_held, watch);
+            }
+
+            fn is_unannounced(&self) -> bool {
+                self.host.is_unannounced()
             }
         }
     };
@@ -214,6 +229,9 @@ impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
         }
         if self.wire_mut().room(now_ns) > 0 {
             self.host().watch(self.is_host_held(), &mut |fd| watch.readable(fd));
+            if self.host().is_unannounced() {
+                watch.until(now_ns + LOOK.as_nanos() as u64);
+            }
         } else if let Some(at) = self.wire().next_room_ns(now_ns) {
             // The host waits until the wire has room again.
             watch.until(at);

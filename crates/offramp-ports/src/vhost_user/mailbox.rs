@@ -138,14 +138,6 @@ impl<S> Receiver<S> {
         }
     }
 
-    /// Has the queue's thread awake once more.
-    pub fn ring(&self) {
-        let inbox = self.0.inbox();
-        self.0.has_work.store(true, Ordering::Relaxed);
-        self.0.bell.ring();
-        drop(inbox);
-    }
-
     /// Becomes readable when there is work.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()

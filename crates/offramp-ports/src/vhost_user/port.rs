@@ -237,4 +237,8 @@ impl HostIo for VhostPort {
             queue.watch(is_held, watch);
         }
     }
+
+    fn is_unannounced(&self) -> bool {
+        self.queues.iter().any(HostIo::is_unannounced)
+    }
 }

@@ -229,10 +229,6 @@ impl HostIo for VhostQueue {
     fn arm(&mut self) {
         self.state.publish();
         self.mailbox.serve(&mut self.state);
-        if self.state.has_discards() {
-            // The kick for them was made already.
-            self.mailbox.ring();
-        }
         self.state.transmit.vring.enable_notifications(self.state.log.as_deref());
     }
 
@@ -246,5 +242,11 @@ impl HostIo for VhostQueue {
         if let Some(kick) = self.state.transmit.vring.kick().filter(|_| !is_held) {
             watch(kick);
         }
+    }
+
+    fn is_unannounced(&self) -> bool {
+        let vring = &self.state.transmit.vring;
+        // The kick for what a disabled ring still has was made already.
+        vring.is_started() && vring.kick().is_none() || self.state.has_discards()
     }
 }

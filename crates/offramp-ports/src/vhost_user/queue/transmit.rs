@@ -22,6 +22,8 @@ impl QueueState {
             RingState::Disabled => {
                 if self.transmit.fetch(self.log.as_deref(), &self.counters) {
                     self.discard_transmit();
+                    // Nothing else may come that ends a batch.
+                    self.publish_transmit();
                 }
                 false
             }
