@@ -113,7 +113,8 @@ pub trait HostIo: HostPort {
         false
     }
 
-    /// Moves a batch of a queue pair with this host; whether anything moved. What stands around a host and has nothing to add lets that be polled.
+    /// Moves a batch of a queue pair with this host; whether anything moved. What stands around a host and has nothing to add
+    /// lets that be polled.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.

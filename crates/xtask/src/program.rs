@@ -63,7 +63,7 @@ impl Program {
         self.lock().stdout.len()
     }
 
-    /// What has come on standard output since `mark`.
+    /// What it has printed since `mark`.
     pub fn said_since(&self, mark: usize) -> String {
         self.lock().stdout[mark..].to_owned()
     }

@@ -111,6 +111,15 @@ const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00
 const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
                    ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
 
+/// Steps of both lists.
+const GROUP_LEFT: Step = guest("ip maddress del 01:00:5e:01:02:03 dev eth0", &[Arrives(GROUP, false)]);
+const MACVLAN_ADDED: Step = guest(
+    "ip link add macvlan0 link eth0 address 02:00:00:00:00:55 type macvlan && ip link set macvlan0 up",
+    &[Shown("/filter/unicast_addresses", "1"), Arrives(OTHER, true)],
+);
+const MACVLAN_DELETED: Step =
+    guest("ip link delete macvlan0", &[Shown("/filter/unicast_addresses", "0"), Arrives(OTHER, false)]);
+
 /// All steps of a guest in QEMU, in their order.
 pub const STEPS: &[Step] = &[
     guest(
@@ -210,12 +219,9 @@ pub const STEPS: &[Step] = &[
         "ip maddress add 01:00:5e:01:02:03 dev eth0",
         &[Shown("/filter/unicast_addresses", "0"), Arrives(GROUP, true), Arrives(OTHER_GROUP, false)],
     ),
-    guest("ip maddress del 01:00:5e:01:02:03 dev eth0", &[Arrives(GROUP, false)]),
-    guest(
-        "ip link add macvlan0 link eth0 address 02:00:00:00:00:55 type macvlan && ip link set macvlan0 up",
-        &[Shown("/filter/unicast_addresses", "1"), Arrives(OTHER, true)],
-    ),
-    guest("ip link delete macvlan0", &[Shown("/filter/unicast_addresses", "0"), Arrives(OTHER, false)]),
+    GROUP_LEFT,
+    MACVLAN_ADDED,
+    MACVLAN_DELETED,
     guest(
         "ip link add eth0.5 link eth0 type vlan id 5 && ip link set eth0.5 up",
         &[Shown("/filter/vlans", "[0, 5]"), Arrives(IN_VLAN, true)],
@@ -234,7 +240,7 @@ pub const STEPS: &[Step] = &[
         "! ip link set eth0 address 02:00:00:00:00:66",
         &[Shown("/refused", "1"), Shown("/filter/mac", r#""02:00:00:00:00:10""#)],
     ),
-    // The driver sends the first from a thread of its own, the second before the command ends.
+    // The first ends at once, so the driver seems to send it from a thread of its own; the second waits for its answer.
     guest_of_stopped(
         "ip link set eth0 promisc on && ethtool -C eth0 rx-usecs 50 rx-frames 8",
         &[
@@ -325,12 +331,9 @@ pub const USER_MODE_STEPS: &[Step] = &[
             Arrives(OTHER_GROUP, false),
         ],
     ),
-    guest("ip maddress del 01:00:5e:01:02:03 dev eth0", &[Arrives(GROUP, false)]),
-    guest(
-        "ip link add macvlan0 link eth0 address 02:00:00:00:00:55 type macvlan && ip link set macvlan0 up",
-        &[Shown("/filter/unicast_addresses", "1"), Arrives(OTHER, true)],
-    ),
-    guest("ip link delete macvlan0", &[Shown("/filter/unicast_addresses", "0"), Arrives(OTHER, false)]),
+    GROUP_LEFT,
+    MACVLAN_ADDED,
+    MACVLAN_DELETED,
     guest(
         "ip link add eth0.5 link eth0 type vlan id 5 && ip link set eth0.5 up && cat /proc/net/vlan/config",
         &[Prints("eth0.5 | 5 | eth0"), Shown("/filter/vlans", "[0, 5]"), Arrives(IN_VLAN, true)],
