@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
 /// a port that nothing drives, on a machine that is not overloaded, takes longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 
@@ -70,17 +70,39 @@ pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
     Ok((Sender(Arc::clone(&shared)), Receiver(shared)))
 }
 
+/// Work that a queue's thread was asked for.
+#[derive(Debug)]
+pub(super) struct Asked<R> {
+    answered: mpsc::Receiver<Option<R>>,
+    is_wanted: Arc<AtomicBool>,
+}
+
+impl<R> Asked<R> {
+    /// What the work returned. Once the wait is over it is not done any more: what the asker knows of the state is old by then.
+    pub fn wait(self, until: Instant) -> Result<R, NobodyThere> {
+        let answer = self.answered.recv_timeout(until.saturating_duration_since(Instant::now()));
+        answer.ok().flatten().ok_or_else(|| {
+            self.is_wanted.store(false, Ordering::Release);
+            NobodyThere
+        })
+    }
+}
+
 impl<S: 'static> Sender<S> {
     /// Has `work` done by the queue's thread, and returns what it returned.
     pub fn run<R: Send + 'static>(&self, work: impl FnOnce(&mut S) -> R + Send + 'static) -> Result<R, NobodyThere> {
+        self.begin(work)?.wait(Instant::now() + PATIENCE)
+    }
+
+    /// Asks the queue's thread for `work`, as long as somebody waits for it.
+    pub fn begin<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> R + Send + 'static,
+    ) -> Result<Asked<R>, NobodyThere> {
         let is_wanted = Arc::new(AtomicBool::new(true));
         let still_wanted = Arc::clone(&is_wanted);
-        // Who asked may have lost patience: what they know of the state is old by then.
         let answered = self.ask(move |state| still_wanted.load(Ordering::Acquire).then(|| work(state)))?;
-        answered.recv_timeout(PATIENCE).ok().flatten().ok_or_else(|| {
-            is_wanted.store(false, Ordering::Release);
-            NobodyThere
-        })
+        Ok(Asked { answered, is_wanted })
     }
 
     /// Has `work` done by the queue's thread, however late that is, and says where the answer will be.

@@ -53,6 +53,10 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const ACCEPT_INTERVAL_MS: u16 = 100;
 /// How long a client waits before it tries to connect again.
 const RECONNECT_INTERVAL_MS: u16 = 100;
+/// Time of a command of the guest, and how many are obeyed at once before the next fetch of them waits for theirs. Chosen after runs of
+/// `benches/hostile_neighbour.rs`; a guest sends some twenty when it starts.
+const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
+const COMMAND_BURST: u32 = 32;
 
 /// What the control thread works with.
 pub(super) struct Session {
@@ -90,6 +94,25 @@ enum End {
 struct Handler {
     near: UnixStream,
     far: BackendReqHandler<Mutex<Device>>,
+}
+
+/// How fast a guest's commands are obeyed. Each takes processor time from the frames of others.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the commands so far have had their time.
+    busy_until: Option<Instant>,
+}
+
+impl Pace {
+    /// When the next commands are obeyed, where that is not now.
+    fn next_turn(&self, now: Instant) -> Option<Instant> {
+        self.busy_until?.checked_sub(COMMAND_BURST * COMMAND_INTERVAL).filter(|turn| *turn > now)
+    }
+
+    fn obeyed(&mut self, commands: u32, now: Instant) {
+        let from = self.busy_until.map_or(now, |until| until.max(now));
+        self.busy_until = Some(from + commands * COMMAND_INTERVAL);
+    }
 }
 
 impl Handler {
@@ -226,17 +249,18 @@ impl Session {
             return End::Gone(Some("the process has no descriptor left for it".to_owned()));
         };
         let mut incoming = Incoming::default();
+        let mut pace = Pace::default();
         self.tell(true);
         loop {
             self.update_link();
-            let commands_wait = self.serve_control();
-            let kick = self.device().control_kick();
+            let commands_at = self.serve_control(&mut pace);
+            let kick = if commands_at.is_none() { self.device().control_kick() } else { None };
             let mut fds = vec![readable(&*self.stop), readable(stream), readable(&*self.alarm), readable(&*self.link)];
             fds.extend(self.carrier.as_ref().map(readable));
             fds.extend(self.channel.as_ref().map(readable));
             fds.extend(kick.as_ref().map(readable));
             fds.extend(listener.map(readable));
-            wait(&mut fds, if commands_wait { PollTimeout::ZERO } else { until(incoming.deadline()) });
+            wait(&mut fds, until(incoming.deadline().into_iter().chain(commands_at).min()));
             if is_ready(&fds[0]) {
                 return End::Stopped;
             }
@@ -263,13 +287,16 @@ impl Session {
         }
     }
 
-    /// Obeys commands of the guest, a fetch of them at a time; whether there may be more.
-    fn serve_control(&self) -> bool {
-        let may_be_more = self.device().serve_control();
-        if may_be_more {
-            self.tell(true);
+    /// Obeys commands of the guest, a fetch of them at a time. Where there may be more, returns when it is their turn.
+    fn serve_control(&self, pace: &mut Pace) -> Option<Instant> {
+        let now = Instant::now();
+        if let Some(turn) = pace.next_turn(now) {
+            return Some(turn);
         }
-        may_be_more
+        let obeyed = self.device().serve_control()?;
+        self.tell(true);
+        pace.obeyed(obeyed, now);
+        Some(pace.next_turn(now).unwrap_or(now))
     }
 
     /// Reports a change of the link to the frontend, and reads its answer to the last report. This costs little beside
@@ -439,13 +466,43 @@ fn is_ready(fd: &PollFd) -> bool {
     fd.any().unwrap_or(false)
 }
 
-/// How long to wait at most. A millisecond more: the moment is then past.
+/// How long to wait at most. A millisecond more than is left: the moment is then past.
 fn until(deadline: Option<Instant>) -> PollTimeout {
-    let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-    deadline.map_or(PollTimeout::NONE, |deadline| PollTimeout::try_from(left(deadline)).unwrap_or(PollTimeout::ZERO))
+    let Some(deadline) = deadline else { return PollTimeout::NONE };
+    let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+    left.and_then(|left| PollTimeout::try_from(left + Duration::from_millis(1)).ok()).unwrap_or(PollTimeout::ZERO)
 }
 
 fn wait(fds: &mut [PollFd], timeout: PollTimeout) {
     // Interrupted: the caller looks, finds nothing and waits again.
     let _ = poll(fds, timeout);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_sends_commands_without_end_is_obeyed_at_the_pace_and_another_one_at_once() {
+        const FETCH: u32 = 32;
+        let began = Instant::now();
+        let (mut pace, mut now, mut obeyed) = (Pace::default(), began, 0);
+        while now < began + 1000 * COMMAND_INTERVAL {
+            now = pace.next_turn(now).unwrap_or(now);
+            pace.obeyed(FETCH, now);
+            obeyed += FETCH;
+        }
+        assert!((1000..=1000 + COMMAND_BURST + 2 * FETCH).contains(&obeyed), "{obeyed}");
+        // It has as many at once again when it has been quiet for their time.
+        now += 2 * COMMAND_BURST * COMMAND_INTERVAL;
+        for _ in 0..COMMAND_BURST {
+            assert_eq!(pace.next_turn(now), None);
+            pace.obeyed(1, now);
+        }
+        for _ in 0..1000 {
+            now += COMMAND_INTERVAL;
+            assert_eq!(pace.next_turn(now), None, "a command each interval never waits");
+            pace.obeyed(1, now);
+        }
+    }
 }

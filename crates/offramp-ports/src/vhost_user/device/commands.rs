@@ -2,11 +2,13 @@
 
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
-use crate::vhost_user::queue::Request;
+use crate::vhost_user::mailbox::{self, Asked, NobodyThere};
+use crate::vhost_user::queue::{QueueState, Request, Side};
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes, append_reply};
 use offramp_virtio::control::{self, Command};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Device {
     /// The control queue runs. What was set before a reset of the driver is forgotten.
@@ -18,18 +20,20 @@ impl Device {
         self.follow_control()
     }
 
-    /// Obeys the commands that have come; whether there may be more.
-    pub fn serve_control(&mut self) -> bool {
-        if !self.control.as_mut().is_some_and(|control| control.queue.fetch_commands()) {
-            return false;
+    /// Obeys the commands that have come. Returns how many, where there may be more.
+    pub fn serve_control(&mut self) -> Option<u32> {
+        if !self.control.as_mut()?.queue.fetch_commands() {
+            return None;
         }
+        let mut obeyed = 0;
         while let Some(request) = self.control.as_mut().and_then(|control| control.queue.next_command()) {
             let answer = self.obey(&request);
             if let Some(control) = &mut self.control {
                 control.queue.answer(&request, &answer);
             }
+            obeyed += 1;
         }
-        true
+        Some(obeyed)
     }
 
     /// The answer to a command, once it is in force.
@@ -66,41 +70,48 @@ impl Device {
         Some(replies)
     }
 
-    /// Brings what the guest wants into force. Where a ring does not follow, those before it go back, and nothing has changed.
+    /// Brings what the guest wants into force. Where a ring does not follow, the others go back, and nothing has changed.
     fn change(&mut self, next: &Settings) -> Result<(), Refused> {
         let Some(control) = &self.control else { return Ok(()) };
         let now = control.settings.clone();
         let differs = |vring: &usize| control.of_ring(&now, *vring) != control.of_ring(next, *vring);
         let changed: Vec<usize> = self.data_vrings().filter(differs).collect();
-        for (nth, vring) in changed.iter().enumerate() {
-            if let Err(refused) = self.follow(*vring, next) {
-                // One that does not answer now either is the next that a command waits for.
-                changed[..nth].iter().for_each(|vring| drop(self.follow(*vring, &now)));
-                return Err(refused);
-            }
+        let followed = self.follow(&changed, next);
+        if followed.len() < changed.len() {
+            // One that does not answer now either is the next that a command waits for.
+            self.follow(&followed, &now);
+            return Err(NobodyThere.into());
         }
         self.control.iter_mut().for_each(|control| control.settings = next.clone());
         Ok(())
     }
 
     /// Has all rings of data follow what the guest has set.
-    pub(super) fn follow_control(&mut self) -> Result<(), Refused> {
+    pub(super) fn follow_control(&self) -> Result<(), Refused> {
         let Some(control) = &self.control else { return Ok(()) };
-        let settings = control.settings.clone();
-        self.data_vrings().collect::<Vec<_>>().into_iter().try_for_each(|vring| self.follow(vring, &settings))
+        let vrings: Vec<usize> = self.data_vrings().collect();
+        let followed = self.follow(&vrings, &control.settings);
+        if followed.len() == vrings.len() { Ok(()) } else { Err(NobodyThere.into()) }
     }
 
     fn data_vrings(&self) -> impl Iterator<Item = usize> {
         (0..2 * self.queues.len()).filter(|vring| !self.is_control(*vring))
     }
 
-    /// Has a ring of data follow what the guest sets, and be enabled as its frontend says.
-    fn follow(&mut self, vring: usize, settings: &Settings) -> Result<(), Refused> {
-        let Some(control) = &self.control else { return Ok(()) };
-        let of_ring = control.of_ring(settings, vring);
-        let is_enabled = self.vring(vring)?.is_enabled;
-        self.run(vring, move |state, side| {
-            let RingSettings { is_in_use, features, wish, filter, rss } = of_ring;
+    /// Has rings of data follow what the guest sets, and be enabled as their frontend says. They are all asked before the first
+    /// answer is waited for: the thread of several is woken once. Returns those that have answered in time.
+    fn follow(&self, vrings: &[usize], settings: &Settings) -> Vec<usize> {
+        let asked: Vec<_> = vrings.iter().map(|vring| self.ask_to_follow(*vring, settings)).collect();
+        let end = Instant::now() + mailbox::PATIENCE;
+        let answers = vrings.iter().zip(asked).filter_map(|(vring, asked)| asked?.wait(end).ok().map(|()| *vring));
+        answers.collect()
+    }
+
+    fn ask_to_follow(&self, vring: usize, settings: &Settings) -> Option<Asked<()>> {
+        let RingSettings { is_in_use, features, wish, filter, rss } = self.control.as_ref()?.of_ring(settings, vring);
+        let is_enabled = self.vrings.get(vring)?.is_enabled;
+        let (side, pair) = Side::of(vring);
+        let work = move |state: &mut QueueState| {
             state.set_features(features);
             state.coalesce(side, wish);
             state.set_filter(filter);
@@ -108,7 +119,8 @@ impl Device {
             if let Some(is_enabled) = is_enabled {
                 state.set_enabled(side, is_enabled && is_in_use);
             }
-        })
+        };
+        self.queues.get(pair)?.begin(work).ok()
     }
 
     /// Has a ring of data be enabled as its frontend says, and as far as the guest uses its pair.
