@@ -1,9 +1,9 @@
 //! What the hosts themselves are set to, beside their adapters.
 
-use offramp_adapter::moderation::Coalescing;
 use offramp_adapter::port::HostPort;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
 use offramp_ports::sys::NetNs;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +16,21 @@ use crate::error::LabError;
 const SYSCTLS: &str = "/proc/sys";
 /// How often a capture looks for frames: it need not be quick, the kernel holds them for it.
 const CAPTURE_LOOK: Duration = Duration::from_millis(2);
+
+/// What a guest's own driver asks its adapter for (`ethtool -C`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RxCoalescing {
+    /// To interrupt it for received frames at the latest after this.
+    Fixed {
+        /// Microseconds.
+        usecs: u32,
+        /// Frames.
+        frames: u32,
+    },
+    /// What its DIM finds best under the load (`adaptive-rx on`).
+    Adaptive,
+}
 
 /// Settings of both hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +50,9 @@ pub struct HostSettings {
     /// The host joins what it receives, as behind a hardware adapter (Linux' own GRO, by `IFF_NAPI` of the TAP). A
     /// guest has a setting of its own.
     pub gro: bool,
-    /// What a guest's own driver asks its adapter for (`ethtool -C`): to interrupt it for received frames at the latest
-    /// after this. In place of the adapter's policy, where the guest's monitor hands the control queue on.
-    pub coalescing: Option<Coalescing>,
+    /// What a guest's own driver asks for, in place of the adapter's policy, where the guest's monitor hands the control
+    /// queue on.
+    pub coalescing: Option<RxCoalescing>,
     /// A capture runs at host B: a promiscuous packet socket sees every frame; and as the driver of claim R8 does, its
     /// adapter verifies no checksums meanwhile.
     pub captured: bool,

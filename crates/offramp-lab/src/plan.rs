@@ -6,7 +6,7 @@ mod moderation;
 
 pub use moderation::{Against, Bound, Limit};
 
-use crate::guest::machine::Accelerator;
+use crate::guest::machine::{Accelerator, DriverCoalescing};
 use crate::host::HostSettings;
 use crate::rig::{Between, Card, Placement, RigConfig, Threads};
 use crate::traffic::{
@@ -221,9 +221,10 @@ fn with_host_settings(mut plan: Plan, settings: &Settings) -> Plan {
     plan
 }
 
-/// The experiments that one guest as host A can make, run by that, in the order of a default run. The guest sends; where the
+/// The experiments that one guest as host A can make, run by that and with such a driver, in the order of a default run. The guest sends; where the
 /// question is about receiving, it receives; where it is about a server, the guest is the server.
-pub fn guest_plans(settings: &Settings, accelerator: Accelerator) -> Vec<Plan> {
+pub fn guest_plans(settings: &Settings, accelerator: Accelerator, driver: DriverCoalescing) -> Vec<Plan> {
+    let in_a_guest = |plan| moderation::in_a_guest(plan, accelerator, driver);
     let plans = vec![
         lso(settings),
         tx_checksum(settings),
@@ -232,9 +233,9 @@ pub fn guest_plans(settings: &Settings, accelerator: Accelerator) -> Vec<Plan> {
         jumbo(settings),
         from_the_guests_server(lso_transactions(settings)),
         all(settings),
-        moderation::in_a_guest(moderation::rpc(settings), accelerator),
-        to_the_guest(moderation::in_a_guest(moderation::bulk(settings), accelerator)),
-        to_the_guest(moderation::in_a_guest(moderation::mixed(settings), accelerator)),
+        in_a_guest(moderation::rpc(settings)),
+        to_the_guest(in_a_guest(moderation::bulk(settings))),
+        to_the_guest(in_a_guest(moderation::mixed(settings))),
     ];
     plans.into_iter().map(|plan| with_host_settings(warmed_up_longer(plan), settings)).collect()
 }
@@ -663,7 +664,7 @@ mod tests {
     }
 
     fn guest_plan(name: &str) -> Plan {
-        guest_plans(&Settings::default(), Accelerator::Uml)
+        guest_plans(&Settings::default(), Accelerator::Uml, DriverCoalescing::Adaptive)
             .into_iter()
             .find(|plan| plan.name == name)
             .expect("a plan of that name")
@@ -671,7 +672,7 @@ mod tests {
 
     #[test]
     fn a_guest_can_make_every_one_of_its_experiments() {
-        for plan in guest_plans(&Settings::default(), Accelerator::Uml) {
+        for plan in guest_plans(&Settings::default(), Accelerator::Uml, DriverCoalescing::Adaptive) {
             assert!(plan.variants.len() >= 2, "{}", plan.name);
             for variant in plan.variants {
                 let is_joined_by_adapters = matches!(variant.rig.between, Between::Adapters(_));
@@ -692,7 +693,7 @@ mod tests {
 
     #[test]
     fn a_guest_joins_only_where_the_variant_says_so() {
-        let joining: Vec<_> = guest_plans(&Settings::default(), Accelerator::Uml)
+        let joining: Vec<_> = guest_plans(&Settings::default(), Accelerator::Uml, DriverCoalescing::Adaptive)
             .into_iter()
             .flat_map(|plan| plan.variants)
             .filter(|variant| variant.rig.host_gro)

@@ -124,7 +124,11 @@ impl Bench<'_> {
                 made = Rig::start(config)?;
                 &mut made
             }
-            Stage::Guest(guests) => guests.rig(config)?,
+            Stage::Guest(guests) => {
+                let rig = guests.rig(config)?;
+                let sample = self.sample_on(rig, round, traffic, round_trips)?;
+                return rig.check_adapted().map(|()| sample);
+            }
         };
         self.sample_on(hosts, round, traffic, round_trips)
     }

@@ -4,7 +4,7 @@ use crate::exit::{self, FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::device::DeviceError;
 use offramp_lab::error::LabError;
-use offramp_lab::guest::machine::{Accelerator, Choice, GuestSpec};
+use offramp_lab::guest::machine::{Accelerator, Choice, DriverCoalescing, GuestSpec};
 use offramp_lab::guest::{GuestError, Guests};
 use offramp_lab::host::HostSettings;
 use offramp_lab::model::{self, Experiment, LabReport};
@@ -152,6 +152,8 @@ enum MonitorArg {
     Auto,
     /// QEMU
     Qemu,
+    /// QEMU 10.2 or later with its generic vhost-user device, where the guest's driver sets its own moderation
+    QemuGeneric,
     /// User Mode Linux (Linux as a program, without KVM)
     Uml,
 }
@@ -181,6 +183,7 @@ impl OfGuest {
             (MonitorArg::Uml, None) => Choice::Uml,
             (MonitorArg::Auto, None) => Choice::Auto,
             (MonitorArg::Auto | MonitorArg::Qemu, accelerator) => Choice::Qemu(accelerator),
+            (MonitorArg::QemuGeneric, accelerator) => Choice::QemuGeneric(accelerator),
         };
         Ok(GuestSpec::find(choice, kernel, modules, std::env::current_exe()?)?)
     }
@@ -339,9 +342,9 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// The experiments that were asked for; with a guest, those that what runs it can make.
-fn chosen(args: &Args, guest: Option<Accelerator>) -> Result<Vec<Plan>, LabError> {
+fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Vec<Plan>, LabError> {
     let settings = args.settings();
-    let all = guest.map_or_else(|| plans(&settings), |accelerator| guest_plans(&settings, accelerator));
+    let all = guest.map_or_else(|| plans(&settings), |(by, driver)| guest_plans(&settings, by, driver));
     for name in &args.only {
         if !all.iter().any(|plan| is_called(plan, name)) {
             let groups = GROUPS.iter().map(|(group, _)| *group);
@@ -364,7 +367,7 @@ fn is_called(plan: &Plan, name: &str) -> bool {
 
 fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     if args.list {
-        let plans = chosen(args, args.has_guest().then_some(Accelerator::Uml))?;
+        let plans = chosen(args, args.has_guest().then_some((Accelerator::Uml, DriverCoalescing::Fixed)))?;
         for plan in plans {
             let when = if ON_REQUEST.contains(&plan.name) { " (only when named)" } else { "" };
             print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims().join(" "), plan.question));
@@ -378,7 +381,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     }
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
     let first = spec.as_ref().and_then(|spec| spec.runners.first());
-    let plans = chosen(args, first.map(|runner| runner.accelerator))?;
+    let plans = chosen(args, first.map(|runner| (runner.accelerator, runner.driver_coalescing())))?;
     // Before any thread: a user namespace can only be entered by a process of one.
     privilege::enter()?;
     let started = Instant::now();

@@ -194,6 +194,24 @@ fn fewer_and_larger_frames(guest: &str, accelerators: &[&str]) {
     assert!(bytes_per_sent_frame(on) > 2.0 * 1500.0, "{on}");
 }
 
+#[test]
+#[ignore = "needs QEMU 10.2 and a guest kernel of Linux 6.8"]
+fn a_guests_driver_sets_its_own_moderation_and_adapts_it() {
+    let page = page("driver");
+    let options = ["--guest", "qemu-generic", "--only", "moderation-bulk", "--repeats", "1", "--json", "--html"];
+    let args = with_guest(&[&options[..], &[page.to_str().unwrap()]].concat());
+    let output = Command::new(env!("CARGO_BIN_EXE_offramp")).args(&args).output().unwrap();
+    // It fails where DIM has set nothing.
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::remove_file(&page).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let variants = report["experiments"][0]["variants"].as_array().unwrap();
+    let set: Vec<_> = variants.iter().filter(|one| one["name"].as_str().unwrap().starts_with("ethtool")).collect();
+    assert_eq!(set.len(), 4, "{report}");
+    assert_eq!(set[3]["name"], "ethtool: adaptive");
+    assert!(variants.iter().all(|one| one["interrupts_per_frame"].as_f64().unwrap() > 0.0), "{report}");
+}
+
 /// What runs a guest among the children of `parent`.
 fn guests_of(parent: u32) -> Vec<i32> {
     let children = format!("/proc/{parent}/task/{parent}/children");

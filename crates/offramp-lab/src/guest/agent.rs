@@ -4,6 +4,7 @@
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
 use crate::cpu::{CpuTime, CpuTimes};
+use crate::host::RxCoalescing;
 use crate::traffic::{self, PORT_DEFAULT, ServeOptions, ServerStats};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
@@ -162,9 +163,13 @@ fn switch(switches: &Switches) -> Result<(), String> {
     let features: Vec<_> = switches.features.iter().map(|(name, on)| (name.as_str(), *on)).collect();
     ethtool::set_features(INTERFACE, &features)
         .and_then(|()| link::set_gso_segs_max(INTERFACE, switches.gso_segs_max))
-        .and_then(|()| {
-            let set = |(usecs, frames)| ethtool::set_rx_coalescing(INTERFACE, usecs, frames);
-            switches.rx_coalescing.map_or(Ok(()), set)
-        })
-        .map_err(|error| error.to_string())
+        .map_err(|error| error.to_string())?;
+    match switches.rx_coalescing {
+        None => Ok(()),
+        Some(RxCoalescing::Fixed { usecs, frames }) => {
+            ethtool::set_rx_coalescing(INTERFACE, usecs, frames).map_err(|error| error.to_string())
+        }
+        Some(RxCoalescing::Adaptive) => ethtool::set_adaptive_rx(INTERFACE)
+            .map_err(|error| format!("{error}; name a kernel whose virtio_net has DIM with --guest-kernel")),
+    }
 }

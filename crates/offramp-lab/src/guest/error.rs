@@ -12,6 +12,16 @@ pub enum GuestError {
         "no {0} in PATH; install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86; Fedora: qemu-system-x86-core)"
     )]
     NoQemu(&'static str),
+    /// A QEMU without the card that was asked for.
+    #[error("{} ({version}) has no {device}; put QEMU 10.2 or later first in PATH", program.display())]
+    OldQemu {
+        /// The program.
+        program: PathBuf,
+        /// Its version.
+        version: String,
+        /// The card.
+        device: &'static str,
+    },
     /// No User Mode Linux.
     #[error("no {0} in PATH; install User Mode Linux (Debian, Ubuntu: apt-get install user-mode-linux)")]
     NoUml(&'static str),

@@ -2,11 +2,12 @@
 
 use super::GuestError;
 use super::image;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, by_version};
 use super::protocol::{Answer, Command};
 use super::vmm::{self, Hardware};
 use crate::error::LabError;
 use offramp_ports::sys::{NetNs, confine, cpu};
+use std::cmp::Ordering as Order;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -29,6 +30,15 @@ const MIB: u64 = 1 << 20;
 pub const CPUS: usize = 1;
 /// Entries of each ring: QEMU's largest. A guest that is emulated needs time before it makes room again.
 const RING_ENTRIES: u16 = 1024;
+/// QEMU's generic vhost-user device (10.2 and later), which leaves the control queue to the port.
+const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
+/// It as a network card (virtio 1.3, 5.1): its kind, its rings (receive, transmit, control), and the bytes of its
+/// configuration, which the port serves.
+const GENERIC_CARD: &str = "virtio-id=1,num_vqs=3,config_size=28";
+/// One of its options, which QEMU lists where it has the device.
+const GENERIC_OPTION: &str = "num_vqs=";
+/// The first Linux whose `virtio_net` has DIM.
+const DIM_SINCE: &str = "6.8";
 /// From the start to a guest that answers: emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Boot time with KVM where emulation is possible instead. A working KVM takes a second or two; on some machines
@@ -82,8 +92,21 @@ pub enum Choice {
     Auto,
     /// QEMU, with that accelerator or the first that a guest starts with.
     Qemu(Option<Accelerator>),
+    /// The same with its generic vhost-user device as the card.
+    QemuGeneric(Option<Accelerator>),
     /// User Mode Linux.
     Uml,
+}
+
+/// What a guest's own driver can set of its interrupts (`ethtool -C`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverCoalescing {
+    /// Nothing that the port hears.
+    None,
+    /// Time and frames.
+    Fixed,
+    /// These, or it adapts both to the load (DIM).
+    Adaptive,
 }
 
 /// One way to run a guest.
@@ -97,8 +120,21 @@ pub struct Runner {
     pub version: String,
     /// Kernel and modules.
     pub kernel: Kernel,
+    /// Whether the card hands the guest's control queue on to the port.
+    pub forwards_control_queue: bool,
     /// From its start to a guest that answers.
     pub timeout: Duration,
+}
+
+impl Runner {
+    /// What the guest's driver can set of its interrupts.
+    pub fn driver_coalescing(&self) -> DriverCoalescing {
+        match by_version(&self.kernel.version, DIM_SINCE) {
+            _ if !self.forwards_control_queue => DriverCoalescing::None,
+            Order::Less => DriverCoalescing::Fixed,
+            Order::Equal | Order::Greater => DriverCoalescing::Adaptive,
+        }
+    }
 }
 
 /// What guests are made of.
@@ -127,6 +163,7 @@ impl GuestSpec {
         let runners = match choice {
             Choice::Uml => vec![uml_runner(modules)?],
             Choice::Qemu(accelerator) => qemu_runners(accelerator, kernel, modules)?,
+            Choice::QemuGeneric(accelerator) => with_generic_card(qemu_runners(accelerator, kernel, modules)?)?,
             Choice::Auto => {
                 let (qemu, uml) = (qemu_runners(None, kernel, modules), uml_runner(None));
                 match (qemu, uml) {
@@ -166,15 +203,38 @@ fn qemu_runners(
         program: program.clone(),
         version: version.clone(),
         kernel: kernel.clone(),
+        forwards_control_queue: false,
         timeout,
     };
     Ok(attempts.into_iter().map(runner).collect())
 }
 
+/// The same QEMU with its generic card, if it has that.
+fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError> {
+    for Runner { program, version, forwards_control_queue, .. } in &mut runners {
+        let device = GENERIC_DEVICE;
+        let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
+        // It succeeds without the card, too.
+        if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
+            return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });
+        }
+        *forwards_control_queue = true;
+        *version = format!("{version} with {device}");
+    }
+    Ok(runners)
+}
+
 fn uml_runner(modules: Option<&Path>) -> Result<Runner, GuestError> {
     let kernel = Kernel::user_mode(modules)?;
     let (program, version) = (kernel.path.clone(), kernel.version.clone());
-    Ok(Runner { accelerator: Accelerator::Uml, program, version, kernel, timeout: BOOT_TIMEOUT })
+    Ok(Runner {
+        accelerator: Accelerator::Uml,
+        program,
+        version,
+        kernel,
+        forwards_control_queue: true,
+        timeout: BOOT_TIMEOUT,
+    })
 }
 
 /// The version in what QEMU says of itself: `QEMU emulator version 7.2.22 (Debian …)`.
@@ -507,9 +567,16 @@ fn add_devices(command: &mut std::process::Command, accelerator: Accelerator, co
     // The first serial port is the kernel's, the second ours.
     let file = format!("file,id=console,append=on,path={}", quoted(console));
     command.args(["-chardev", &file, "-serial", "chardev:console", "-serial", "stdio"]);
+    if let Card::VhostUser(socket) = config.card {
+        command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(socket))]);
+    }
+    if config.runner.forwards_control_queue {
+        let card = format!("{GENERIC_DEVICE},chardev=vhost0,{GENERIC_CARD},vq_size={RING_ENTRIES}");
+        command.args(["-device", &card]);
+        return;
+    }
     let (backend, backend_options) = match config.card {
-        Card::VhostUser(socket) => {
-            command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(socket))]);
+        Card::VhostUser(_) => {
             // More than 256 entries to send with, QEMU allows only here.
             let options = format!(",tx_queue_size={RING_ENTRIES}{}", accelerator.interrupts());
             ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
@@ -549,13 +616,17 @@ mod tests {
         assert_eq!(last_words(&"ä".repeat(TAIL_LEN)).chars().count(), TAIL_LEN / 2);
     }
 
-    #[test]
-    fn the_command_line_names_what_the_guest_is_made_of() {
-        let kernel = Kernel { path: "/boot/k".into(), version: "1".to_owned(), modules: "/m".into(), card: &[] };
-        let (program, version) = (PathBuf::from("/usr/bin/qemu"), String::new());
-        let runner = Runner { accelerator: Accelerator::Tcg, program, version, kernel, timeout: BOOT_TIMEOUT };
+    /// Emulation of a guest with a kernel of that version, by `program`.
+    fn runner(kernel: &str, program: &str, forwards_control_queue: bool) -> Runner {
+        let kernel = Kernel { path: "/boot/k".into(), version: kernel.to_owned(), modules: "/m".into(), card: &[] };
+        let (accelerator, timeout) = (Accelerator::Tcg, BOOT_TIMEOUT);
+        let (program, version) = (PathBuf::from(program), "7.2.22".to_owned());
+        Runner { accelerator, program, version, kernel, forwards_control_queue, timeout }
+    }
+
+    fn arguments(runner: &Runner) -> String {
         let config = MachineConfig {
-            runner: &runner,
+            runner,
             program: Path::new("/p"),
             argument: "guest-agent",
             modules: &[],
@@ -567,7 +638,12 @@ mod tests {
         };
         let command = command(&config, Path::new("/t/i"), Path::new("/t/c"), 300);
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
-        let line = arguments.join(" ");
+        arguments.join(" ")
+    }
+
+    #[test]
+    fn the_command_line_names_what_the_guest_is_made_of() {
+        let line = arguments(&runner("1", "/usr/bin/qemu", false));
         for part in [
             "-accel tcg",
             ",vectors=0",
@@ -579,5 +655,26 @@ mod tests {
         ] {
             assert!(line.contains(part), "{part} in {line}");
         }
+    }
+
+    #[test]
+    fn the_generic_card_is_connected_to_the_port_in_place_of_qemus_own() {
+        let line = arguments(&runner("1", "/usr/bin/qemu", true));
+        let card = "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,num_vqs=3,";
+        assert!(line.contains("path=/t,,u/s") && line.contains(card) && !line.contains("-netdev"), "{line}");
+    }
+
+    #[test]
+    fn a_qemu_without_the_generic_card_is_named_with_what_to_do() {
+        let error = with_generic_card(vec![runner("7.3", "/bin/true", false)]).unwrap_err().to_string();
+        assert!(error.contains("/bin/true (7.2.22) has no vhost-user-test-device-pci; put QEMU 10.2"), "{error}");
+    }
+
+    #[test]
+    fn a_driver_adapts_since_linux_6_8_where_the_port_hears_it() {
+        let of = |kernel, is_heard| runner(kernel, "/usr/bin/qemu", is_heard).driver_coalescing();
+        assert_eq!(["6.1.0-56-amd64", "6.7.12"].map(|kernel| of(kernel, true)), [DriverCoalescing::Fixed; 2]);
+        assert_eq!(["6.8.0-31-generic", "7.3.4+deb13"].map(|kernel| of(kernel, true)), [DriverCoalescing::Adaptive; 2]);
+        assert_eq!(of("7.3.4+deb13", false), DriverCoalescing::None);
     }
 }

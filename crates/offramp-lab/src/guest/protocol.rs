@@ -3,6 +3,7 @@
 //! The lab commands, the guest answers each command with [`Answer::Done`] or [`Answer::Failed`], and with
 //! more before that where a command says so.
 
+use crate::host::RxCoalescing;
 use crate::rig::{GSO_SEGS, RigConfig};
 use crate::traffic::{Event, Params};
 use offramp_offload::caps::Offloads;
@@ -54,8 +55,8 @@ pub struct Switches {
     pub features: Vec<(String, bool)>,
     /// Segments that TCP may put into one super-frame.
     pub gso_segs_max: u32,
-    /// Microseconds and frames after which it wants to be interrupted (`ethtool -C`), if it has a say.
-    pub rx_coalescing: Option<(u32, u32)>,
+    /// When it wants to be interrupted, if it has a say.
+    pub rx_coalescing: Option<RxCoalescing>,
 }
 
 impl Switches {
@@ -75,7 +76,7 @@ impl Switches {
         Self {
             features: features.map(|(name, on)| (name.to_owned(), on)).to_vec(),
             gso_segs_max: if lso || gso { GSO_SEGS } else { link::GSO_ONE_FRAME },
-            rx_coalescing: config.host.coalescing.map(|limit| (limit.max_usecs, limit.max_packets)),
+            rx_coalescing: config.host.coalescing,
         }
     }
 }
@@ -125,7 +126,6 @@ impl GuestTime {
 mod tests {
     use super::*;
     use crate::host::HostSettings;
-    use offramp_adapter::moderation::Coalescing;
 
     fn reads_back(answer: &Answer) {
         let line = serde_json::to_string(answer).unwrap();
@@ -146,10 +146,12 @@ mod tests {
     #[test]
     fn commands_are_read_as_they_were_written() {
         let run = Command::Run { server: Ipv4Addr::LOCALHOST, params: Box::default() };
-        let host =
-            HostSettings { coalescing: Some(Coalescing { max_usecs: 50, max_packets: 32 }), ..Default::default() };
-        let switch = Command::Switch(Switches::new(&RigConfig { host, host_gro: true, ..RigConfig::default() }));
-        for command in [Command::Time, run, switch] {
+        let switch = |coalescing| {
+            let host = HostSettings { coalescing: Some(coalescing), ..HostSettings::default() };
+            Command::Switch(Switches::new(&RigConfig { host, host_gro: true, ..RigConfig::default() }))
+        };
+        let switches = [RxCoalescing::Fixed { usecs: 50, frames: 32 }, RxCoalescing::Adaptive].map(switch);
+        for command in [Command::Time, run].into_iter().chain(switches) {
             let line = serde_json::to_string(&command).unwrap();
             assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
         }

@@ -1,10 +1,11 @@
 //! A guest, a namespace, and what lies between them.
 
-use super::machine::{Accelerator, CPUS, Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
+use super::machine::{CPUS, Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
 use super::protocol::{Command, Network, Switches};
 use super::scratch::Scratch;
 use super::{GuestError, agent};
 use crate::error::LabError;
+use crate::host::RxCoalescing;
 use crate::model;
 use crate::rig::{self, ADDRESSES, Between, Counts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
 use crate::sample::Hosts;
@@ -24,7 +25,8 @@ const GUEST: usize = 0;
 /// Which one is the namespace.
 const OTHER: usize = 1;
 
-/// The guests of a run: one for each MTU and link rate, and for drivers that set their coalescing, booted when it is first needed.
+/// The guests of a run: one for each MTU and link rate, for drivers that set their coalescing and for those that adapt it, booted
+/// when it is first needed.
 #[derive(Debug)]
 pub struct Guests<'a> {
     spec: GuestSpec,
@@ -44,8 +46,11 @@ impl<'a> Guests<'a> {
     /// # Errors
     /// When the guest does not start or does not switch, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, LabError> {
-        // A driver that has set its coalescing has it until it is reset.
-        let boots_as = |config: &RigConfig| (config.mtu, config.rate_bps, config.host.coalescing.is_some());
+        // A driver that has set its coalescing has it until it is reset, and one that adapts it begins with what was set.
+        let boots_as = |config: &RigConfig| {
+            let coalescing = config.host.coalescing;
+            (config.mtu, config.rate_bps, coalescing.is_some(), coalescing == Some(RxCoalescing::Adaptive))
+        };
         let is_alike = |rig: &GuestRig| boots_as(&rig.config) == boots_as(config);
         let alike = self.rigs.iter().position(is_alike);
         let at = alike.unwrap_or(self.rigs.len());
@@ -96,7 +101,7 @@ pub struct GuestRig<'a> {
     // In the order in which they are to go: who uses the rings, who drives, what is driven, where it lies.
     machine: Machine,
     workers: Vec<Worker>,
-    _port: VhostUser,
+    port: VhostUser,
     tap: Tap,
     controls: [Arc<PortControl>; 2],
     host: NetNs,
@@ -123,11 +128,7 @@ impl<'a> GuestRig<'a> {
         let controls = [PortControl::new(&adapter), PortControl::new(&adapter)];
         let scratch = Scratch::new()?;
         let socket = scratch.path().join("port");
-        let control_queue = match runner.accelerator {
-            Accelerator::Kvm | Accelerator::Tcg => ControlQueue::Frontend,
-            Accelerator::Uml if config.host.coalescing.is_some() => ControlQueue::Backend,
-            Accelerator::Uml => ControlQueue::None,
-        };
+        let control_queue = if runner.forwards_control_queue { ControlQueue::Backend } else { ControlQueue::Frontend };
         let (mac, mtu) = (Some(MACS[GUEST]), Some(mtu));
         let vhost = VhostUserConfig { mac, mtu, control_queue, ..VhostUserConfig::new(&socket) };
         let mut port = VhostUser::open(&vhost).map_err(GuestError::from)?;
@@ -147,7 +148,7 @@ impl<'a> GuestRig<'a> {
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
         // The directory goes here: a guest that runs needs no file any more, so none is left however we end.
-        Ok(Self { machine, workers, _port: port, tap, controls, host, config, rps, stop })
+        Ok(Self { machine, workers, port, tap, controls, host, config, rps, stop })
     }
 
     /// Makes both hosts and adapters what the configuration says.
@@ -164,6 +165,19 @@ impl<'a> GuestRig<'a> {
             control.set_moderation(config.moderation);
         }
         self.config = config.clone();
+        Ok(())
+    }
+
+    /// Checks that a driver which is to adapt its interrupts has set them: nothing else does in that guest.
+    ///
+    /// # Errors
+    /// When it has not: the sample is of something else.
+    pub fn check_adapted(&self) -> Result<(), LabError> {
+        let set = self.port.status().control.and_then(|control| control.coalescing.first().copied().flatten());
+        if self.config.host.coalescing == Some(RxCoalescing::Adaptive) && set.is_none() {
+            let why = "the guest's DIM has set nothing so far, so it was not measured; measure longer with --seconds";
+            return Err(LabError::Traffic(why.to_owned()));
+        }
         Ok(())
     }
 }

@@ -4,8 +4,8 @@ use super::{
     HOST_CPU, LATENCY_P50, LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, at_most, by,
     gigabit_moderation, link_text, rig, traffic,
 };
-use crate::guest::machine::Accelerator;
-use crate::host::HostSettings;
+use crate::guest::machine::{Accelerator, DriverCoalescing};
+use crate::host::{HostSettings, RxCoalescing};
 use crate::rig::RigConfig;
 use crate::traffic::{
     Arrivals, BulkParams, MixedParams, Params, RR_MESSAGE_BYTES, RequestParams, TransactionParams, Workload,
@@ -47,11 +47,12 @@ const ARRIVALS_SEED: u64 = 1;
 /// What a guest of QEMU, which may be emulated, can be asked in a bearable time: the policies that the bounds speak of.
 const IN_QEMU: [&str; 3] = [OFF, "quiet-or-area", "8000/s"];
 /// What a guest's own driver asks for (`ethtool -C`): about the least that saves interrupts, what an operator sets for
-/// throughput, and more than `quiet-or-area` ever waits.
-const BY_THE_DRIVER: [(&str, Coalescing); 3] = [
-    ("ethtool: 20 us or 8", Coalescing { max_usecs: 20, max_packets: 8 }),
-    ("ethtool: 50 us or 32", COALESCED),
-    ("ethtool: 200 us or 128", Coalescing { max_usecs: 200, max_packets: 128 }),
+/// throughput, more than `quiet-or-area` ever waits, and what its DIM finds.
+const BY_THE_DRIVER: [(&str, RxCoalescing); 4] = [
+    ("ethtool: 20 us or 8", RxCoalescing::Fixed { usecs: 20, frames: 8 }),
+    ("ethtool: 50 us or 32", RxCoalescing::Fixed { usecs: COALESCED.max_usecs, frames: COALESCED.max_packets }),
+    ("ethtool: 200 us or 128", RxCoalescing::Fixed { usecs: 200, frames: 128 }),
+    ("ethtool: adaptive", RxCoalescing::Adaptive),
 ];
 
 /// What a ratio is taken to.
@@ -241,21 +242,25 @@ pub(super) fn interrupt_cap(settings: &Settings) -> Plan {
 
 /// The same with a guest, whose processors sleep as they like: with fewer policies where it is emulated, and with settings
 /// of its own driver where the adapter hears them.
-pub(super) fn in_a_guest(mut plan: Plan, accelerator: Accelerator) -> Plan {
-    match accelerator {
-        Accelerator::Kvm | Accelerator::Tcg => plan.variants.retain(|variant| IN_QEMU.contains(&variant.name)),
-        Accelerator::Uml => {
-            // The other host has what an operator leaves as it is.
-            let VariantPlan { rig, traffic, .. } = plan.variants[1].clone();
-            let by_the_driver = BY_THE_DRIVER.map(|(name, coalescing)| {
-                let host = HostSettings { coalescing: Some(coalescing), ..rig.host };
-                VariantPlan { name, rig: RigConfig { host, ..rig.clone() }, traffic: traffic.clone() }
-            });
-            plan.variants.extend(by_the_driver);
-            plan.fixed.push_str(
-                "; \"ethtool\": the guest's driver sets when it is interrupted, and the other host has quiet-or-area",
-            );
-        }
+pub(super) fn in_a_guest(mut plan: Plan, accelerator: Accelerator, driver: DriverCoalescing) -> Plan {
+    if accelerator != Accelerator::Uml {
+        plan.variants.retain(|variant| IN_QEMU.contains(&variant.name));
+    }
+    if driver != DriverCoalescing::None {
+        // The other host has what an operator leaves as it is.
+        let VariantPlan { rig, traffic, .. } = plan.variants[1].clone();
+        let can_set = |coalescing| driver == DriverCoalescing::Adaptive || coalescing != RxCoalescing::Adaptive;
+        let by_the_driver = BY_THE_DRIVER.into_iter().filter(|(_, coalescing)| can_set(*coalescing));
+        plan.variants.extend(by_the_driver.map(|(name, coalescing)| {
+            let host = HostSettings { coalescing: Some(coalescing), ..rig.host };
+            VariantPlan { name, rig: RigConfig { host, ..rig.clone() }, traffic: traffic.clone() }
+        }));
+        plan.fixed.push_str(
+            "; \"ethtool\": the guest's driver sets when it is interrupted, and the other host has quiet-or-area",
+        );
+    }
+    if driver == DriverCoalescing::Adaptive {
+        plan.fixed.push_str("; \"adaptive\": the driver's DIM sets it as the load changes");
     }
     for variant in &mut plan.variants {
         variant.rig.host.awake = false;
@@ -300,13 +305,18 @@ mod tests {
     #[test]
     fn a_guest_sleeps_as_it_likes_and_its_driver_is_asked_where_the_adapter_hears_it() {
         for plan in loads() {
-            let emulated = in_a_guest(plan.clone(), Accelerator::Tcg);
+            let emulated = in_a_guest(plan.clone(), Accelerator::Tcg, DriverCoalescing::None);
             assert!(emulated.variants.iter().map(|variant| variant.name).eq(IN_QEMU));
-            let fast = in_a_guest(plan.clone(), Accelerator::Uml);
+            let fast = in_a_guest(plan.clone(), Accelerator::Uml, DriverCoalescing::Fixed);
             let by_the_driver = fast.variants.iter().filter(|variant| variant.rig.host.coalescing.is_some());
-            assert_eq!(by_the_driver.count(), BY_THE_DRIVER.len());
-            assert_eq!(fast.variants.len(), plan.variants.len() + BY_THE_DRIVER.len());
-            for plan in [emulated, fast] {
+            assert_eq!(by_the_driver.count(), BY_THE_DRIVER.len() - 1, "one needs DIM");
+            assert_eq!(fast.variants.len(), plan.variants.len() + BY_THE_DRIVER.len() - 1);
+            assert!(!fast.fixed.contains("DIM"), "{}", fast.fixed);
+            let with_dim = in_a_guest(plan.clone(), Accelerator::Tcg, DriverCoalescing::Adaptive);
+            let names = with_dim.variants.iter().map(|variant| variant.name);
+            assert!(names.eq(IN_QEMU.into_iter().chain(BY_THE_DRIVER.map(|(name, _)| name))));
+            assert!(with_dim.fixed.contains("DIM"), "{}", with_dim.fixed);
+            for plan in [emulated, fast, with_dim] {
                 assert!(plan.variants.iter().all(|variant| !variant.rig.host.awake) && !plan.fixed.contains("awake"));
             }
         }

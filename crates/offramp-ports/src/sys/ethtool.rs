@@ -32,11 +32,12 @@ const FEATURE_NAMES: u32 = 4;
 const STRING_LEN: usize = 32;
 /// 32-bit words of `struct ethtool_drvinfo`.
 const DRIVER_WORDS: usize = 196 / 4;
-/// 32-bit words of `struct ethtool_coalesce`, and which of them are time and frames.
+/// 32-bit words of `struct ethtool_coalesce`, and which of them are time, frames, and whether the driver adapts both.
 const COALESCE_WORDS: usize = 23;
 const RX_USECS: usize = 1;
 const RX_FRAMES: usize = 2;
 const TX_FRAMES: usize = 6;
+const ADAPTIVE_RX: usize = 10;
 /// `ETHTOOL_F_UNSUPPORTED`: a feature that may not be changed was among them.
 const F_UNSUPPORTED: i32 = 1;
 /// `ETHTOOL_F_WISH`: a feature did not take the state that was asked for, because of another.
@@ -180,16 +181,31 @@ pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError>
 /// # Errors
 /// When there is no such interface, or its driver does not take it (`EOPNOTSUPP`).
 pub fn set_rx_coalescing(name: &str, usecs: u32, frames: u32) -> Result<(), SysError> {
-    let set = || -> io::Result<()> {
-        let mut request = vec![0; COALESCE_WORDS];
-        request[0] = GET_COALESCE;
-        call(name, &mut request)?;
-        (request[0], request[RX_USECS], request[RX_FRAMES]) = (SET_COALESCE, usecs, frames);
-        // virtio_net of Linux 6.1 says 0, which it refuses to set while the interface is up (`EBUSY`).
-        request[TX_FRAMES] = request[TX_FRAMES].max(1);
-        call(name, &mut request).map(drop)
-    };
-    set().map_err(|e| SysError::new(format!("setting when interface \"{name}\" interrupts"), e))
+    let fixed = [(RX_USECS, usecs), (RX_FRAMES, frames), (ADAPTIVE_RX, 0)];
+    set_coalescing(name, &fixed).map_err(|e| SysError::new(format!("setting when interface \"{name}\" interrupts"), e))
+}
+
+/// Has the interface's driver adapt to the load when it is interrupted for received frames (DIM, `adaptive-rx on`).
+///
+/// # Errors
+/// When there is no such interface, or its driver does not adapt (`EOPNOTSUPP`).
+pub fn set_adaptive_rx(name: &str) -> Result<(), SysError> {
+    set_coalescing(name, &[(ADAPTIVE_RX, 1)])
+        .map_err(|e| SysError::new(format!("setting adaptive-rx of interface \"{name}\""), e))
+}
+
+/// Sets these words of `struct ethtool_coalesce`; the others stay.
+fn set_coalescing(name: &str, words: &[(usize, u32)]) -> io::Result<()> {
+    let mut request = vec![0; COALESCE_WORDS];
+    request[0] = GET_COALESCE;
+    call(name, &mut request)?;
+    request[0] = SET_COALESCE;
+    for (at, value) in words {
+        request[*at] = *value;
+    }
+    // virtio_net of Linux 6.1 says 0, which it refuses to set while the interface is up (`EBUSY`).
+    request[TX_FRAMES] = request[TX_FRAMES].max(1);
+    call(name, &mut request).map(drop)
 }
 
 /// What drives the interface.
