@@ -221,8 +221,8 @@ fn with_host_settings(mut plan: Plan, settings: &Settings) -> Plan {
     plan
 }
 
-/// The experiments that one guest as host A can make, run by that and with such a driver, in the order of a default run. The guest sends; where the
-/// question is about receiving, it receives; where it is about a server, the guest is the server.
+/// The experiments that one guest as host A can make, run by that and with such a driver, in the order of a default run.
+/// The guest sends; where the question is about receiving, it receives; where it is about a server, the guest is the server.
 pub fn guest_plans(settings: &Settings, accelerator: Accelerator, driver: DriverCoalescing) -> Vec<Plan> {
     let in_a_guest = |plan| moderation::in_a_guest(plan, accelerator, driver);
     let plans = vec![
