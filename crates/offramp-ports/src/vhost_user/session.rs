@@ -53,9 +53,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const ACCEPT_INTERVAL_MS: u16 = 100;
 /// How long a client waits before it tries to connect again.
 const RECONNECT_INTERVAL_MS: u16 = 100;
-/// Time of a command of the guest, and how many are obeyed at once before the next fetch of them waits for theirs. Chosen after runs of
-/// `benches/hostile_neighbour.rs`; a guest sends some twenty when it starts.
+/// Time that each command of the guest has, so that 500 are obeyed in a second. Chosen after runs of `benches/hostile_neighbour.rs`.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
+/// How many commands may be ahead of their time when the next are fetched, up to 32 at once. Chosen like the interval.
 const COMMAND_BURST: u32 = 32;
 
 /// What the control thread works with.
