@@ -1,6 +1,6 @@
 //! A switch as what a worker drives: its ports are what the worker sleeps on.
 
-use crate::worker::{HostIo, LOOK, Task, Watch, clock_ns, thread_time_ns};
+use crate::worker::{HostIo, Task, Watch, clock_ns, thread_time_ns};
 use offramp_adapter::port::PortError;
 use offramp_adapter::switch::Switch;
 use std::task::Waker;
@@ -27,10 +27,7 @@ impl<P: HostIo + Send> Task for Switch<P> {
             watch.until(at.max(now_ns));
         }
         for (host, is_held) in self.hosts() {
-            host.watch(is_held, &mut |fd| watch.readable(fd));
-            if host.is_unannounced() {
-                watch.until(now_ns + LOOK.as_nanos() as u64);
-            }
+            watch.host(host, is_held, now_ns);
         }
     }
 }

@@ -202,6 +202,14 @@ impl<'a> Watch<'a> {
         self.fds.push(PollFd::new(fd, PollFlags::POLLIN));
     }
 
+    /// What a host has; `is_held` as in [`HostIo::watch`].
+    pub fn host(&mut self, host: &'a impl HostIo, is_held: bool, now_ns: u64) {
+        host.watch(is_held, &mut |fd| self.readable(fd));
+        if host.is_unannounced() {
+            self.until(now_ns + LOOK.as_nanos() as u64);
+        }
+    }
+
     /// A moment, on the clock of [`Task::poll`].
     pub fn until(&mut self, at_ns: u64) {
         self.wake_ns = self.wake_ns.min(at_ns);
@@ -229,10 +237,7 @@ impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
             watch.until(at);
         }
         if self.wire_mut().room(now_ns) > 0 {
-            self.host().watch(self.is_host_held(), &mut |fd| watch.readable(fd));
-            if self.host().is_unannounced() {
-                watch.until(now_ns + LOOK.as_nanos() as u64);
-            }
+            watch.host(self.host(), self.is_host_held(), now_ns);
         } else if let Some(at) = self.wire().next_room_ns(now_ns) {
             // The host waits until the wire has room again.
             watch.until(at);
