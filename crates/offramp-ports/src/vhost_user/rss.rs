@@ -25,9 +25,12 @@ struct Table {
     unclassified: u16,
 }
 
-/// The hash of a frame and what was hashed; none of a frame of no kind that its guest wants to be hashed.
+/// The hash of a frame and what was hashed: nothing of a frame of no kind that its guest wants to be hashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FrameHash(Option<(u32, HashTypes)>);
+pub(super) struct FrameHash {
+    value: u32,
+    hashed: HashTypes,
+}
 
 impl Rss {
     /// Frames are hashed, and not spread. `None`: the key is too long, or a kind of packets is unknown.
@@ -71,24 +74,27 @@ impl Rss {
     /// The hash of a frame.
     #[inline]
     pub fn hash(&self, meta: &RxMeta, frame: &[u8]) -> FrameHash {
-        FrameHash(self.hash.hash_of_types(frame, meta.segmentation.is_some(), self.types))
+        let (value, hashed) = self.hash.hash_of_types(frame, meta.segmentation.is_some(), self.types);
+        FrameHash { value, hashed }
     }
 
     /// The pair of a frame, if it spreads flows (V59, V60).
     #[inline]
     pub fn pair(&self, hash: FrameHash) -> Option<usize> {
         let Table { pairs, unclassified } = self.table.as_ref()?;
-        let of_hash = |(hash, _)| pairs.get(hash as usize & (pairs.len() - 1)).copied();
-        Some(hash.0.and_then(of_hash).unwrap_or(*unclassified).into())
+        let of_hash = pairs.get(hash.value as usize & (pairs.len() - 1)).filter(|_| !hash.hashed.is_empty());
+        Some(of_hash.copied().unwrap_or(*unclassified).into())
     }
 }
 
 impl FrameHash {
-    /// The header of a frame with its hash, and what was hashed (`hash_report`: 1 for the first kind).
+    /// Writes the hash into the frame's header, and what was hashed (`hash_report`: 1 for the first kind).
     #[inline]
-    pub fn report(self, header: NetHeader) -> NetHeader {
-        let Some((hash_value, kind)) = self.0 else { return header };
-        NetHeader { hash_value, hash_report: kind.bits().trailing_zeros() as u16 + 1, ..header }
+    pub fn report(self, header: &mut NetHeader) {
+        if !self.hashed.is_empty() {
+            header.hash_value = self.value;
+            header.hash_report = self.hashed.bits().trailing_zeros() as u16 + 1;
+        }
     }
 }
 
@@ -133,7 +139,9 @@ mod tests {
         let rss = Rss::spreading(&config, 3).unwrap();
         let hash = rss.hash(&RxMeta::default(), &arp);
         assert_eq!(rss.pair(hash), Some(1));
-        assert_eq!(hash.report(NetHeader::default()), NetHeader::default());
+        let mut header = NetHeader::default();
+        hash.report(&mut header);
+        assert_eq!(header, NetHeader::default());
         assert_eq!(rss.without_table().pair(hash), None);
         config.hash.types = 0;
         config.unclassified = 2;

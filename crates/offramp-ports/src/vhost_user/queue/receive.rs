@@ -23,32 +23,23 @@ impl QueueState {
         frame: &[u8],
         hash: impl FnOnce(&Rss) -> FrameHash,
     ) -> Result<(), PortError> {
-        if self.receive.state == RingState::Enabled {
-            self.write(rx_header(meta), frame)
-        } else {
-            self.deliver_inspected(meta, frame, hash)
+        let mut header = rx_header(meta);
+        let is_inspected = self.receive.state != RingState::Enabled;
+        let admitted = if is_inspected { self.admit(frame) } else { Ok(()) };
+        if is_inspected
+            && admitted.is_ok()
+            && let Some(rss) = self.rss.as_deref().filter(|_| self.reports_hashes())
+        {
+            hash(rss).report(&mut header);
         }
-    }
-
-    #[inline(never)]
-    fn deliver_inspected(
-        &mut self,
-        meta: &RxMeta,
-        frame: &[u8],
-        hash: impl FnOnce(&Rss) -> FrameHash,
-    ) -> Result<(), PortError> {
-        let outcome = self.admit(frame).and_then(|()| {
-            let hash = self.rss.as_deref().filter(|_| self.reports_hashes()).map(hash).unwrap_or_default();
-            self.write(hash.report(rx_header(meta)), frame)
-        });
-        if let Some(statistics) = &mut self.statistics {
+        let outcome = admitted.and_then(|()| self.write(header, frame));
+        if is_inspected && let Some(statistics) = &mut self.statistics {
             statistics.received(meta, frame.len(), outcome);
         }
         outcome
     }
 
-    #[expect(clippy::inline_always, reason = "a guest that has set nothing pays for no other")]
-    #[inline(always)]
+    #[inline]
     fn write(&mut self, header: NetHeader, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.gather(self.header_len + frame.len())?;
         let log = self.log.as_deref();
@@ -59,12 +50,12 @@ impl QueueState {
     }
 
     /// Whether a frame may go into a ring that does not take each one.
-    #[inline]
+    #[inline(never)]
     fn admit(&self, frame: &[u8]) -> Result<(), PortError> {
-        match (self.receive.state, &self.filter) {
-            (RingState::Inspecting, Some(filter)) if !filter.accepts(frame) => Err(PortError::Filtered),
-            (RingState::Inspecting | RingState::Enabled, _) => Ok(()),
-            (RingState::Unset | RingState::Disabled, _) => Err(PortError::Full),
+        match &self.filter {
+            _ if !self.receive.state.is_enabled() => Err(PortError::Full),
+            Some(filter) if !filter.accepts(frame) => Err(PortError::Filtered),
+            _ => Ok(()),
         }
     }
 
