@@ -259,12 +259,11 @@ impl Meter {
         }
     }
 
-    /// As [`Meter::spend`], for a frame that becomes `frames`: each repeats its headers.
+    /// As [`Meter::spend`], for a frame that becomes `frames`.
     #[inline]
     pub(crate) fn spend_frame(&mut self, frame: &Frame<'_>, frames: usize) {
         if self.is_limited {
-            let header_len = if frames > 1 { frame.layout().map_or(0, |layout| layout.payload_start) } else { 0 };
-            self.spend(frames, frame.bytes().len() + frames.saturating_sub(1) * header_len);
+            self.spend(frames, wire_bytes(frame, frames));
         }
     }
 
@@ -321,6 +320,13 @@ impl Meter {
         self.next = Tokens { bits, frames };
         bits_ns.max(frames_ns)
     }
+}
+
+/// Bytes on the wire of a frame that becomes `frames`: each repeats its headers.
+#[inline]
+pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
+    let header_len = if frames > 1 { frame.layout().map_or(0, |layout| layout.payload_start) } else { 0 };
+    frame.bytes().len() + frames.saturating_sub(1) * header_len
 }
 
 #[cfg(test)]

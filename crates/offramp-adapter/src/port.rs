@@ -194,6 +194,13 @@ pub trait HostPort {
         Err(PortError::Full)
     }
 
+    /// Names a frame that exceeds the limit of the port, and is lost as the queue for it is full. On the wire it is `frames`
+    /// with `bytes` in all. The port's counters have it; a host may count it for each of its own queues.
+    #[inline]
+    fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
+        let _ = (frame, frames, bytes);
+    }
+
     /// Whether frames that are written in place should be committed now: they keep the host waiting for its buffers.
     #[inline]
     fn rx_wants_commit(&self) -> bool {

@@ -186,17 +186,28 @@ impl Steering {
         Choice { pair, left: (pair != before).then_some(before) }
     }
 
+    /// As [`Steering::receive`], for a frame that is not received: no flow is forgotten, and none moves.
+    pub fn would_receive(&self, flow: Option<FlowHash>) -> usize {
+        let Some(flow) = flow else { return usize::from(self.pairs[0]) };
+        let is_aged = |known: &Flow| known.hash == flow.0 && !known.is_young(self.now_ms);
+        if self.buckets[bucket_of(flow)].0.iter().any(is_aged) { self.spread(flow) } else { self.receiver(flow) }
+    }
+
     /// Where the flow is received now.
     fn receiver(&self, flow: FlowHash) -> usize {
         let known = self.buckets[bucket_of(flow)].0.iter().find(|known| known.hash == flow.0);
         match known {
             Some(known) if self.pairs.binary_search(&known.pair).is_ok() => usize::from(known.pair),
-            _ => {
-                // A multiplication in place of a division, as the kernel does it.
-                let nth = (u64::from(flow.0) * self.pairs.len() as u64) >> u32::BITS;
-                usize::from(self.pairs[nth as usize])
-            }
+            _ => self.spread(flow),
         }
+    }
+
+    /// Where a flow is received that the host has not sent lately.
+    #[inline]
+    fn spread(&self, flow: FlowHash) -> usize {
+        // A multiplication in place of a division, as the kernel does it.
+        let nth = (u64::from(flow.0) * self.pairs.len() as u64) >> u32::BITS;
+        usize::from(self.pairs[nth as usize])
     }
 }
 

@@ -31,7 +31,7 @@ pub use control::{LINK_PORTS_MAX, Serving, SwitchControl, SwitchError, SwitchPor
 pub use limit::FloodLimit;
 
 use crate::config::MTU_DEFAULT;
-use crate::limit::TokenBucket;
+use crate::limit::{TokenBucket, wire_bytes};
 use crate::moderation::ModerationConfig;
 use crate::pipeline::backlog::Backlog;
 use crate::pipeline::deliver::{Budget, Deliver, FRAME_ALIGN, Lent, Outlet, SCRATCH_LEN, Scratch, Work};
@@ -286,10 +286,15 @@ impl<P: HostPort> Port<P> {
             self.release_backlog(false, work.scratch, work.now_ns, &|| work.now_ns);
         }
         if self.is_queue_full() {
-            self.with_outlet(|_, outlet| outlet.lose(Loss::RateLimit, frames));
+            self.lose_to_limit(frame, frames);
         } else {
             self.backlog.push(frame, work.now_ns);
         }
+    }
+
+    fn lose_to_limit(&mut self, frame: &Frame<'_>, frames: usize) {
+        self.with_outlet(|_, outlet| outlet.lose(Loss::RateLimit, frames));
+        self.host.rx_lost_to_limit(frame, frames, wire_bytes(frame, frames));
     }
 
     /// Whether the limit leaves no room for one more frame. Without a limit, the end of the batch makes room.

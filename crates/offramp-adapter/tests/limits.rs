@@ -33,6 +33,8 @@ struct Flood {
     /// Calls of `tx_hold`.
     held: u64,
     given: u64,
+    /// Frames of the wire that its port's limit has lost, and their bytes.
+    lost: [u64; 2],
     /// The number of the last frame that was given, for each sender.
     last: [u32; 8],
 }
@@ -45,7 +47,7 @@ impl Flood {
         frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, from]);
         // IEEE 802 local experimental EtherType 1.
         frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-        Self { to_send: (TxMeta::default(), frame), left, sent: 0, held: 0, given: 0, last: [0; 8] }
+        Self { to_send: (TxMeta::default(), frame), left, sent: 0, held: 0, given: 0, lost: [0; 2], last: [0; 8] }
     }
 
     /// Sends super-frames without end.
@@ -92,6 +94,11 @@ impl HostPort for Flood {
             *last = number;
         }
         Ok(())
+    }
+
+    fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
+        assert_eq!(frame.bytes()[5], 2, "a frame for this host");
+        self.lost = [self.lost[0] + frames as u64, self.lost[1] + bytes as u64];
     }
 
     fn rx_flush(&mut self, _: u64) {}
@@ -254,20 +261,21 @@ fn is_near(found: u64, expected: f64, way: &str) {
     assert!((found as f64 / expected - 1.0).abs() <= 0.01, "{way}: {found} frames, not {expected}");
 }
 
-/// A sender, the limit of its frames, and how many a second may have.
-type Workload = (fn() -> Flood, RateLimit, f64);
+/// A sender, the bytes of its frames on the wire, their limit, and how many a second may have.
+type Workload = (fn() -> Flood, u64, RateLimit, f64);
 
 #[test]
 fn a_second_is_exact_within_one_percent_on_a_cable_and_a_switch_in_each_direction() {
-    let segment_bits = f64::from(u32::from(MSS) + 54) * 8.0;
+    let segment_len = u64::from(MSS) + 54;
+    let segment_bits = segment_len as f64 * 8.0;
     let workloads: [Workload; 5] = [
-        (|| Flood::plain(1, 2, 60, u64::MAX), frames(200_000), 200_000.0),
-        (|| Flood::plain(1, 2, 60, u64::MAX), bits(100_000_000), 100e6 / 480.0),
-        (|| Flood::plain(1, 2, 1514, u64::MAX), bits(1_000_000_000), 1e9 / 1514.0 / 8.0),
-        (|| Flood::super_frames(1, 2), bits(1_000_000_000), 1e9 / segment_bits),
-        (|| Flood::super_frames(1, 2), frames(50_000), 50_000.0),
+        (|| Flood::plain(1, 2, 60, u64::MAX), 60, frames(200_000), 200_000.0),
+        (|| Flood::plain(1, 2, 60, u64::MAX), 60, bits(100_000_000), 100e6 / 480.0),
+        (|| Flood::plain(1, 2, 1514, u64::MAX), 1514, bits(1_000_000_000), 1e9 / 1514.0 / 8.0),
+        (|| Flood::super_frames(1, 2), segment_len, bits(1_000_000_000), 1e9 / segment_bits),
+        (|| Flood::super_frames(1, 2), segment_len, frames(50_000), 50_000.0),
     ];
-    for (sender, rate, expected) in workloads {
+    for (sender, len, rate, expected) in workloads {
         for is_transmit in [true, false] {
             for (name, mut net) in nets(sender) {
                 limit(&mut *net, is_transmit, rate);
@@ -277,6 +285,7 @@ fn a_second_is_exact_within_one_percent_on_a_cable_and_a_switch_in_each_directio
                 let is_lossy = name == "switch" && !is_transmit;
                 let lost = net.stats(1).receive.lost(Loss::RateLimit);
                 assert_eq!(lost > 0, is_lossy, "{way}");
+                assert_eq!(net.host(1).lost, [lost, lost * len], "{way}");
                 let lost_otherwise = net.stats(0).transmit.lost_total() + net.stats(1).receive.lost_total() - lost;
                 assert_eq!(lost_otherwise, 0, "{way}");
                 assert_eq!(net.host(0).held > 0, is_transmit, "{way}");

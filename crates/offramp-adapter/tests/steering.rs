@@ -97,6 +97,7 @@ fn what_is_no_ip_goes_to_the_first_pair_in_use() {
     assert_eq!(steering.receive(None), Choice { pair: 0, left: None });
     assert!(steering.set_pairs([2, 3].into_iter()));
     assert_eq!(steering.receive(None), Choice { pair: 2, left: None });
+    assert_eq!(steering.would_receive(None), 2);
     assert!(steering.set_pairs([].into_iter()));
     assert_eq!(steering.receive(None), Choice { pair: 0, left: None });
 }
@@ -155,6 +156,7 @@ fn a_flow_that_the_host_does_not_send_any_more_goes_by_its_hash_again() {
     steering.set_now(AGE_MAX_NS);
     assert_eq!(received_on(&mut steering, flow), sent_on);
     steering.set_now(AGE_MAX_NS + 1_000_000);
+    assert_eq!(steering.would_receive(Some(flow)), by_hash);
     assert_eq!(steering.receive(Some(flow)), Choice { pair: by_hash, left: Some(sent_on) });
     assert_eq!(steering.receive(Some(flow)), Choice { pair: by_hash, left: None });
 }
@@ -249,7 +251,8 @@ impl Host {
 }
 
 proptest! {
-    /// Flows at random, pairs that come and go at random: no frame is shown before one of its flow that came earlier.
+    /// Flows at random, pairs that come and go at random: no frame is shown before one of its flow that came earlier, and each
+    /// is received where it would have been.
     #[test]
     fn no_frame_is_shown_before_an_earlier_one_of_its_flow(events in events()) {
         let mut steering = steering(PAIRS);
@@ -263,8 +266,10 @@ proptest! {
                     prop_assert!(chosen == pair || !in_use.contains(&pair), "{choice:?}");
                 }
                 Event::Received { flow } => {
+                    let expected = steering.would_receive(Some(flows[usize::from(flow)]));
                     let choice = steering.receive(Some(flows[usize::from(flow)]));
                     let pair = host.follow(choice);
+                    prop_assert_eq!(pair, expected);
                     prop_assert!(in_use.contains(&pair) || (in_use.is_empty() && pair == 0));
                     let number = host.given.entry(flow).or_insert(0);
                     host.staged[pair].push((flow, *number));

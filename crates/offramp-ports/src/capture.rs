@@ -350,6 +350,10 @@ impl<H: HostPort> HostPort for Watched<H> {
         outcome
     }
 
+    fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
+        self.host.rx_lost_to_limit(frame, frames, bytes);
+    }
+
     #[inline]
     fn rx_wants_commit(&self) -> bool {
         self.host.rx_wants_commit()

@@ -283,7 +283,11 @@ impl Control {
     /// The statistics that a driver with these features may ask for.
     fn statistics_types(&self) -> StatisticsTypes {
         let offloads = features::offloads(self.negotiated);
-        let mut types = StatisticsTypes::CVQ | StatisticsTypes::RX_BASIC | StatisticsTypes::TX_BASIC;
+        let mut types = StatisticsTypes::CVQ
+            | StatisticsTypes::RX_BASIC
+            | StatisticsTypes::RX_SPEED
+            | StatisticsTypes::TX_BASIC
+            | StatisticsTypes::TX_SPEED;
         types.set(StatisticsTypes::RX_CSUM, offloads.contains(Offloads::RX_CHECKSUM));
         types.set(StatisticsTypes::TX_CSUM, offloads.contains(Offloads::TX_CHECKSUM));
         types.set(StatisticsTypes::RX_GSO, offloads.intersects(Offloads::RSC4 | Offloads::RSC6));

@@ -82,6 +82,16 @@ impl VhostPort {
         self.leave(choice)
     }
 
+    /// The pair on which the guest would receive a frame that makes `frames` of the wire. No flow moves for it.
+    fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
+        let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| *pair < self.queues.len());
+        let by_port = || {
+            let steering = self.steering.as_ref()?;
+            Some(steering.would_receive(steering.flow(frame)))
+        };
+        wanted.or_else(by_port).unwrap_or(0)
+    }
+
     /// Has the guest see first what the flow had on another pair; the flow's pair.
     fn leave(&mut self, choice: Choice) -> usize {
         if let Some(left) = choice.left {
@@ -161,6 +171,14 @@ impl HostPort for VhostPort {
     #[inline]
     fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         self.queues[0].rx_commit(slot, meta, head, len)
+    }
+
+    fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
+        // All queues have negotiated the same.
+        if self.queues[0].has_statistics() {
+            let pair = self.would_receive(frame, frames);
+            self.queues[pair].rx_lost_to_limit(frame, frames, bytes);
+        }
     }
 
     #[inline]

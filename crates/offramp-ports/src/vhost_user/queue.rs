@@ -68,6 +68,11 @@ impl VhostQueue {
         self.state.rss.as_deref()
     }
 
+    /// Whether the guest may ask for statistics.
+    pub(super) fn has_statistics(&self) -> bool {
+        self.state.statistics.is_some()
+    }
+
     /// As [`HostPort::rx_deliver`], with the hash that the guest wants of the frame.
     #[inline]
     pub(super) fn deliver_hashed(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
@@ -166,6 +171,12 @@ impl HostPort for VhostQueue {
     #[inline]
     fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         self.state.commit(slot, meta, head, len)
+    }
+
+    fn rx_lost_to_limit(&mut self, _: &Frame<'_>, frames: usize, bytes: usize) {
+        if let Some(statistics) = &mut self.state.statistics {
+            statistics.lost_to_limit(frames as u64, bytes as u64);
+        }
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! What a guest wants to be hashed of the frames that it receives, and the queue pair on which it wants each flow (virtio
 //! 1.3, 5.1.6.4.3 and 5.1.6.5.7).
 
-use offramp_offload::meta::RxMeta;
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::{RxMeta, SegmentationKind};
 use offramp_offload::rss::{HashTypes, INDIRECTION_ENTRIES_DEFAULT, KEY_LEN, Toeplitz};
 use offramp_virtio::control::{HashConfig, RssConfig};
 use offramp_virtio::net_header::NetHeader;
@@ -74,7 +75,12 @@ impl Rss {
     /// The hash of a frame.
     #[inline]
     pub fn hash(&self, meta: &RxMeta, frame: &[u8]) -> FrameHash {
-        let (value, hashed) = self.hash.hash_of_types(frame, meta.segmentation.is_some(), self.types);
+        self.hash_of(frame, meta.segmentation.is_some(), self.types)
+    }
+
+    #[inline]
+    fn hash_of(&self, frame: &[u8], is_super_frame: bool, types: HashTypes) -> FrameHash {
+        let (value, hashed) = self.hash.hash_of_types(frame, is_super_frame, types);
         FrameHash { value, hashed }
     }
 
@@ -84,6 +90,19 @@ impl Rss {
         let Table { pairs, unclassified } = self.table.as_ref()?;
         let of_hash = pairs.get(hash.value as usize & (pairs.len() - 1)).filter(|_| !hash.hashed.is_empty());
         Some(of_hash.copied().unwrap_or(*unclassified).into())
+    }
+
+    /// The pair of a frame that another host sends and that makes `frames`, if it spreads flows.
+    pub fn pair_of(&self, frame: &Frame<'_>, frames: usize) -> Option<usize> {
+        if !self.spreads() {
+            return None;
+        }
+        let segmentation = frame.request().segmentation;
+        let has_fragments =
+            frames > 1 && segmentation.is_some_and(|wanted| wanted.kind == SegmentationKind::UdpFragments);
+        // Fragments are hashed without ports.
+        let types = if has_fragments { self.types & (HashTypes::IPV4 | HashTypes::IPV6) } else { self.types };
+        self.pair(self.hash_of(frame.bytes(), segmentation.is_some(), types))
     }
 }
 
@@ -101,6 +120,7 @@ impl FrameHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offramp_offload::meta::{Segmentation, TxMeta};
 
     fn config() -> RssConfig {
         let hash = HashConfig { types: 0x3f, key: vec![7; KEY_LEN] };
@@ -129,6 +149,28 @@ mod tests {
         ];
         for change in wrong {
             assert_eq!(with(change), None);
+        }
+    }
+
+    #[test]
+    fn a_frame_has_the_pair_of_the_frames_that_it_makes() {
+        let udp = [&[0; 12][..], &[8, 0, 0x45, 0, 0, 92, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]].concat();
+        let mut whole = [&udp[..], &[3, 4, 5, 6, 0, 72, 0, 0], &[0; 64]].concat();
+        let mut fragment = whole[..66].to_vec();
+        (fragment[17], fragment[20]) = (52, 0x20);
+        let rss = |table: Vec<u16>| Rss::spreading(&RssConfig { table, max_tx_vq: 64, ..config() }, 64).unwrap();
+        // Each hash has a pair of its own, as far as that goes.
+        let spreading = rss((0..64).collect());
+        let pair = |bytes: &[u8]| spreading.pair(spreading.hash(&RxMeta::default(), bytes));
+        assert_ne!(pair(&whole), pair(&fragment), "else this test shows nothing");
+        let expected = [pair(&whole), pair(&whole), pair(&fragment)];
+        let kinds = [None, Some(SegmentationKind::Udp), Some(SegmentationKind::UdpFragments)];
+        for (kind, expected) in kinds.into_iter().zip(expected) {
+            let segmentation = kind.map(|kind| Segmentation { kind, size: 32, ecn: false });
+            let frame = Frame::new(&mut whole, TxMeta { checksum: None, segmentation });
+            assert_eq!(spreading.pair_of(&frame, 2), expected, "{kind:?}");
+            assert_eq!(spreading.pair_of(&frame, 1), pair(frame.bytes()), "{kind:?}: it stays one frame");
+            assert_eq!(spreading.clone().without_table().pair_of(&frame, 2), None);
         }
     }
 

@@ -7,28 +7,28 @@ use offramp_testkit::{Guest, GuestBuilder, VnetHeader, features, features::proto
 use rand::{Rng, RngExt};
 use std::time::Duration;
 
-const RSS_CONFIG: [u8; 2] = [4, 1];
+pub(super) const RSS_CONFIG: [u8; 2] = [4, 1];
 const HASH_CONFIG: [u8; 2] = [4, 2];
-const PAIRS: u16 = 3;
-const KEY_LEN: usize = 40;
+pub(super) const PAIRS: u16 = 3;
+pub(super) const KEY_LEN: usize = 40;
 /// Kinds of packets.
 const IPV4: u32 = 1;
 const UDPV4: u32 = 4;
-const ALL: u32 = 0x3f;
+pub(super) const ALL: u32 = 0x3f;
 
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     let control_queue = ControlQueue::Backend;
     Rig::with(&RigConfig { control_queue, on_switch: true, ..RigConfig::mtu(1500).queue_pairs(PAIRS) })
 }
 
-fn builder(case: &Case) -> GuestBuilder {
+pub(super) fn builder(case: &Case) -> GuestBuilder {
     let protocol = protocol::MQ | protocol::REPLY_ACK | protocol::STATUS | protocol::CONFIG;
     let features = features::MQ | features::RSS;
     case.guest().queue_pairs(PAIRS).features(features).control_queue().protocol_features(protocol)
 }
 
 /// `virtio_net_rss_config`, with a byte of padding as Linux has it.
-fn config(types: u32, mask: u16, unclassified: u16, table: &[u16], max_tx_vq: u16, key: &[u8]) -> Vec<u8> {
+pub(super) fn config(types: u32, mask: u16, unclassified: u16, table: &[u16], max_tx_vq: u16, key: &[u8]) -> Vec<u8> {
     let mut bytes = types.to_le_bytes().to_vec();
     bytes.extend([mask, unclassified].iter().chain(table).chain([&max_tx_vq]).flat_map(|word| word.to_le_bytes()));
     bytes.push(key.len() as u8);
@@ -38,7 +38,7 @@ fn config(types: u32, mask: u16, unclassified: u16, table: &[u16], max_tx_vq: u1
 }
 
 /// The definition of the hash, bit by bit.
-fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
+pub(super) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let bit = |bytes: &[u8], at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);
     let mut hash = 0;
     for at in (0..8 * input.len()).filter(|at| bit(input, *at)) {
@@ -48,7 +48,7 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
 }
 
 /// A datagram of some flow, and what is hashed of it with and without ports.
-fn datagram(rng: &mut impl Rng) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+pub(super) fn datagram(rng: &mut impl Rng) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let flow: [u8; 12] = rng.random();
     let (addresses, ports) = flow.split_at(8);
     let mut ip = [&[0x45, 0, 0, 46, 0, 1, 0, 0, 64, 17, 0, 0][..], addresses].concat();

@@ -1,8 +1,13 @@
 //! Statistics that a driver asks for (virtio 1.4, 5.1.6.5.8; V83 to V86).
 
-use super::{ERR, MSS, OK, SEGMENTS, command, rig, segments_of, status, super_frame};
+use super::rss::{self, PAIRS, RSS_CONFIG, datagram, toeplitz};
+use super::{ERR, MSS, OK, PAIRS_SET, SEGMENTS, command, rig, segments_of, status, super_frame};
 use crate::vhost_common::{Case, PATIENCE, carry, frame, rng, wait_until};
+use offramp_adapter::limit::{PortLimits, RateLimit};
+use offramp_adapter::stats::Loss;
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader, features};
+use rand::{Rng, RngExt};
+use std::time::Duration;
 
 const QUERY: [u8; 2] = [8, 0];
 const GET: [u8; 2] = [8, 1];
@@ -15,6 +20,9 @@ const RX_SPEED: u64 = 8;
 const TX_BASIC: u64 = 1 << 16;
 const TX_CSUM: u64 = 1 << 17;
 const TX_GSO: u64 = 1 << 18;
+const TX_SPEED: u64 = 1 << 19;
+/// Those that need no offload.
+const ALWAYS: u64 = CVQ | RX_BASIC | RX_SPEED | TX_BASIC | TX_SPEED;
 const OFFLOADS: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
 
 fn builder(case: &Case, offloads: u64) -> GuestBuilder {
@@ -53,9 +61,9 @@ fn v83_the_types_that_there_are_follow_from_what_was_negotiated() {
     let rig = rig(1);
     for case in Case::rings() {
         for (offloads, expected) in [
-            (0, CVQ | RX_BASIC | TX_BASIC),
-            (features::CSUM | features::GUEST_CSUM, CVQ | RX_BASIC | RX_CSUM | TX_BASIC | TX_CSUM),
-            (OFFLOADS, CVQ | RX_BASIC | RX_CSUM | RX_GSO | TX_BASIC | TX_CSUM | TX_GSO),
+            (0, ALWAYS),
+            (features::CSUM | features::GUEST_CSUM, ALWAYS | RX_CSUM | TX_CSUM),
+            (OFFLOADS, ALWAYS | RX_CSUM | RX_GSO | TX_CSUM | TX_GSO),
         ] {
             let mut guest = rig.guest(0, &builder(&case, offloads));
             let answer = guest.control().command(&[&QUERY], &[1, 8]);
@@ -72,12 +80,14 @@ fn v84_one_bad_element_makes_the_whole_command_fail() {
     let case = Case::rings().next().unwrap();
     let mut guest = rig.guest(0, &builder(&case, features::CSUM));
     let wrong = [(0, RX_CSUM), (0, TX_BASIC), (1, RX_BASIC), (1, TX_GSO), (2, RX_BASIC), (0, CVQ), (3, CVQ), (3, 0)];
-    for (vring, types) in wrong.into_iter().chain([(0, RX_SPEED), (0, 1 << 63), (u16::MAX, RX_BASIC)]) {
+    let of_speed = [(0, TX_SPEED), (1, RX_SPEED), (2, RX_SPEED)];
+    let unknown = [(0, RX_SPEED << 1), (1, TX_SPEED << 1), (0, 1 << 63), (u16::MAX, RX_BASIC)];
+    for (vring, types) in wrong.into_iter().chain(of_speed).chain(unknown) {
         let elements = [of(0, RX_BASIC), of(vring, types)].concat();
         let answer = guest.control().command(&[&GET, &elements], &[1, 512]);
         assert_eq!(answer, Some(vec![ERR]), "{vring} {types:#x}");
     }
-    assert_eq!(command(&mut guest, GET, &of(1, TX_BASIC | TX_CSUM)), OK);
+    assert_eq!(command(&mut guest, GET, &of(1, TX_BASIC | TX_CSUM | TX_SPEED)), OK);
     let mut without = rig.guest(1, &case.guest().control_queue());
     assert_eq!(command(&mut without, GET, &of(0, RX_BASIC)), ERR);
     assert_eq!(command(&mut without, QUERY, &[]), ERR);
@@ -88,9 +98,10 @@ fn v85_v86_replies_have_their_size_type_and_queue_and_fill_only_the_room_that_th
     let rig = rig(1);
     for case in Case::rings() {
         let mut guest = rig.guest(0, &builder(&case, OFFLOADS));
-        let all = [of(0, RX_BASIC | RX_CSUM | RX_GSO), of(1, TX_BASIC | TX_CSUM | TX_GSO), of(2, CVQ)];
-        let sizes = [56, 40, 40, 56, 24, 56, 24];
-        let kinds = [(0, 0), (1, 0), (2, 0), (16, 1), (17, 1), (18, 1), (32, 2)];
+        let of_receive = RX_BASIC | RX_CSUM | RX_GSO | RX_SPEED;
+        let all = [of(0, of_receive), of(1, TX_BASIC | TX_CSUM | TX_GSO | TX_SPEED), of(2, CVQ)];
+        let sizes = [56, 40, 40, 24, 56, 24, 56, 24, 24];
+        let kinds = [(0, 0), (1, 0), (2, 0), (3, 0), (16, 1), (17, 1), (18, 1), (19, 1), (32, 2)];
         for room in 1..=sizes.iter().sum::<usize>() + 9 {
             let fit = (1..=sizes.len()).rev().find(|count| sizes[..*count].iter().sum::<usize>() <= room).unwrap_or(0);
             let found = replies(&get(&mut guest, &all, room));
@@ -114,7 +125,7 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
         for _ in 0..2 {
             a.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng, 100)]);
         }
-        wait_until("two drops", || rig.received(1, |count| count.lost(offramp_adapter::stats::Loss::Drop)) == 2);
+        wait_until("two drops", || rig.received(1, |count| count.lost(Loss::Drop)) == 2);
         b.rx(0).fill(64, 2048);
         for _ in 0..3 {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
@@ -136,7 +147,7 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
         }
         // A chain that carries no frame.
         a.tx(0).send(&VnetHeader::default(), &[]);
-        wait_until("it to be refused", || rig.refused(0, offramp_adapter::stats::Loss::BadRequest) == 1);
+        wait_until("it to be refused", || rig.refused(0, Loss::BadRequest) == 1);
         let [len, headers] = [bytes.len(), bytes.len() - SEGMENTS * usize::from(MSS)].map(|len| len as u64);
         let on_wire = len + (SEGMENTS as u64 - 1) * headers;
         let sent = replies(&get(&mut a, &[of(1, TX_BASIC | TX_CSUM | TX_GSO)], 136));
@@ -151,5 +162,110 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
         assert_eq!(command(&mut b, [8, 9], &[]), ERR);
         assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![4, 3])]);
         assert_eq!(status(&rig, 1).refused, 1);
+    }
+}
+
+/// Of frames that come at once, one passes, one waits, and the others are lost.
+const ONE_PER_SECOND: RateLimit =
+    RateLimit { bits_per_second: None, frames_per_second: Some(1), burst_bytes: None, burst_frames: Some(1) };
+
+/// Frames that the limit has lost and their bytes, and frames that were lost in all: of each receive queue.
+fn lost_of_queues(guest: &mut Guest) -> Vec<[u64; 3]> {
+    let all: Vec<_> = (0..PAIRS).map(|pair| of(2 * pair, RX_BASIC | RX_SPEED)).collect();
+    let replies = replies(&get(guest, &all, usize::from(PAIRS) * (56 + 24)));
+    replies.chunks(2).map(|of_queue| [of_queue[1].2[0], of_queue[1].2[1], of_queue[0].2[4]]).collect()
+}
+
+fn total(of_queues: &[[u64; 3]]) -> [u64; 3] {
+    [0, 1, 2].map(|nth| of_queues.iter().map(|of_queue| of_queue[nth]).sum())
+}
+
+#[test]
+fn a_guest_reads_what_the_limit_of_its_port_has_lost_on_each_of_its_queues() {
+    const FRAMES: usize = 64;
+    const LEN: u64 = 60;
+    for case in Case::rings() {
+        let rig = rss::rig();
+        let mut sender = rig.guest(1, &case.guest().features(features::CSUM | features::HOST_TSO4));
+        let mut guest = rig.guest(0, &rss::builder(&case).features(features::DEVICE_STATS));
+        let mut rng = rng();
+        for pair in 0..PAIRS {
+            guest.rx(pair.into()).fill(64, 2048);
+        }
+        assert_eq!(command(&mut guest, PAIRS_SET, &PAIRS.to_le_bytes()), OK);
+        // From the next batch on, the port spreads flows over all pairs.
+        sender.tx(0).send(&VnetHeader::default(), &[&datagram(&mut rng).0]);
+        wait_until("a frame", || (0..PAIRS).any(|pair| guest.rx(pair.into()).recv_within(Duration::ZERO).is_some()));
+        rig.controls[0].set_limits(PortLimits { rx: ONE_PER_SECOND, ..PortLimits::default() });
+
+        // What the port has lost when it has carried all that was sent.
+        let mut sent = 1;
+        let mut send = |header: &VnetHeader, frames: &[Vec<u8>], wire_frames: usize| {
+            for frame in frames {
+                sender.tx(0).send(header, &[frame]);
+            }
+            sent += (frames.len() * wire_frames) as u64;
+            wait_until("all to be carried", || rig.sent(1, |count| count.frames_out.get()) == sent);
+            rig.received(0, |count| count.lost(Loss::RateLimit))
+        };
+        let datagrams: Vec<_> = (0..FRAMES).map(|_| datagram(&mut rng).0).collect();
+        let mut lost = send(&VnetHeader::default(), &datagrams, 1);
+        let mut counted = lost_of_queues(&mut guest);
+        assert_eq!(total(&counted), [lost, lost * LEN, lost], "{case:?}");
+        // Of a fair hash, one in 10^10 leaves a queue out.
+        assert!(lost > 0 && counted.iter().all(|of_queue| of_queue[0] > 0), "{case:?}: {counted:?}");
+
+        let (header, super_frame) = super_frame();
+        let headers = super_frame.len() - SEGMENTS * usize::from(MSS);
+        let of_super_frame = (super_frame.len() + (SEGMENTS - 1) * headers) as u64;
+        // Both addresses, and both ports.
+        let flow_of_super_frame = super_frame[26..38].to_vec();
+        let (plain, _, flow) = datagram(&mut rng);
+        for (header, frame, flow, wire_frames, bytes) in [
+            (VnetHeader::default(), plain, flow, 1, LEN),
+            (header, super_frame, flow_of_super_frame, SEGMENTS, of_super_frame),
+        ] {
+            let mut key = [0; rss::KEY_LEN];
+            rng.fill_bytes(&mut key);
+            let table: Vec<u16> = (0..16).map(|_| rng.random_range(0..PAIRS)).collect();
+            let fields = rss::config(rss::ALL, 15, 0, &table, PAIRS, &key);
+            assert_eq!(command(&mut guest, RSS_CONFIG, &fields), OK, "{case:?}");
+            let lost_now = send(&header, &vec![frame; 20], wire_frames);
+            let frames = lost_now - std::mem::replace(&mut lost, lost_now);
+            assert!(frames > 0, "{case:?}");
+            let of_now = [frames, frames / wire_frames as u64 * bytes, frames];
+            let pair = usize::from(table[toeplitz(&key, &flow) as usize & 15]);
+            counted[pair].iter_mut().zip(of_now).for_each(|(count, of_now)| *count += of_now);
+            assert_eq!(lost_of_queues(&mut guest), counted, "{case:?}: all on pair {pair}");
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_limit_in_the_guest_or_on_a_cable_is_not_counted_as_lost() {
+    const FRAMES: usize = 20;
+    let limit = RateLimit { frames_per_second: Some(200), burst_frames: Some(1), ..RateLimit::default() };
+    for case in Case::layouts() {
+        let rig = rig(1);
+        let mut a = rig.guest(0, &builder(&case, 0));
+        let mut b = rig.guest(1, &builder(&case, 0));
+        rig.controls[0].set_limits(PortLimits { tx: limit, rx: limit });
+        let mut rng = rng();
+        a.rx(0).fill(64, 2048);
+        b.rx(0).fill(64, 2048);
+        for guest in [&mut a, &mut b] {
+            for _ in 0..FRAMES {
+                guest.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng, 100)]);
+            }
+        }
+        for guest in [&mut a, &mut b] {
+            for _ in 0..FRAMES {
+                guest.rx(0).recv(PATIENCE);
+            }
+        }
+        assert!(rig.controls[0].limits_reached().iter().all(|reached| *reached > 0), "{case:?}");
+        let none = vec![0, 0];
+        let found = replies(&get(&mut a, &[of(0, RX_SPEED), of(1, TX_SPEED)], 48));
+        assert_eq!(found, [(3, 0, none.clone()), (19, 1, none)], "{case:?}");
     }
 }

@@ -3,12 +3,12 @@
 use bitflags::bitflags;
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_STATS_TYPE_CVQ, VIRTIO_NET_STATS_TYPE_RX_BASIC, VIRTIO_NET_STATS_TYPE_RX_CSUM,
-    VIRTIO_NET_STATS_TYPE_RX_GSO, VIRTIO_NET_STATS_TYPE_TX_BASIC, VIRTIO_NET_STATS_TYPE_TX_CSUM,
-    VIRTIO_NET_STATS_TYPE_TX_GSO,
+    VIRTIO_NET_STATS_TYPE_RX_GSO, VIRTIO_NET_STATS_TYPE_RX_SPEED, VIRTIO_NET_STATS_TYPE_TX_BASIC,
+    VIRTIO_NET_STATS_TYPE_TX_CSUM, VIRTIO_NET_STATS_TYPE_TX_GSO, VIRTIO_NET_STATS_TYPE_TX_SPEED,
 };
 
 bitflags! {
-    /// Kinds of statistics. Those of speed are none of a device here: what a limit drops is not a queue's.
+    /// Kinds of statistics.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct StatisticsTypes: u64 {
         /// Of received frames: notifications, packets, bytes, interrupts, drops, drops without a buffer.
@@ -17,12 +17,16 @@ bitflags! {
         const RX_CSUM = VIRTIO_NET_STATS_TYPE_RX_CSUM as u64;
         /// Of received super-frames: packets, bytes, and both of what was coalesced.
         const RX_GSO = VIRTIO_NET_STATS_TYPE_RX_GSO as u64;
+        /// Of frames that the limit on receive dropped: packets, bytes.
+        const RX_SPEED = VIRTIO_NET_STATS_TYPE_RX_SPEED as u64;
         /// Of sent frames: notifications, packets, bytes, interrupts, drops, malformed ones.
         const TX_BASIC = VIRTIO_NET_STATS_TYPE_TX_BASIC as u64;
         /// Of sent frames' checksums: none, to be computed.
         const TX_CSUM = VIRTIO_NET_STATS_TYPE_TX_CSUM as u64;
         /// Of sent super-frames: packets, bytes, both of the segments, and both of those that are one segment.
         const TX_GSO = VIRTIO_NET_STATS_TYPE_TX_GSO as u64;
+        /// Of frames that the limit on transmit dropped: packets, bytes.
+        const TX_SPEED = VIRTIO_NET_STATS_TYPE_TX_SPEED as u64;
         /// Of commands: all, and those that succeeded.
         const CVQ = VIRTIO_NET_STATS_TYPE_CVQ;
     }
@@ -30,14 +34,14 @@ bitflags! {
 
 impl StatisticsTypes {
     /// Those of a receive queue.
-    pub const RX: Self = Self::RX_BASIC.union(Self::RX_CSUM).union(Self::RX_GSO);
+    pub const RX: Self = Self::RX_BASIC.union(Self::RX_CSUM).union(Self::RX_GSO).union(Self::RX_SPEED);
     /// Those of a transmit queue.
-    pub const TX: Self = Self::TX_BASIC.union(Self::TX_CSUM).union(Self::TX_GSO);
+    pub const TX: Self = Self::TX_BASIC.union(Self::TX_CSUM).union(Self::TX_GSO).union(Self::TX_SPEED);
 
     /// How many counters this kind has, of one.
     fn counters(self) -> usize {
         match self {
-            Self::CVQ | Self::TX_CSUM => 2,
+            Self::CVQ | Self::TX_CSUM | Self::RX_SPEED | Self::TX_SPEED => 2,
             Self::RX_CSUM | Self::RX_GSO => 4,
             _ => 6,
         }
@@ -104,9 +108,11 @@ mod tests {
             (StatisticsTypes::RX_BASIC, 0, 56),
             (StatisticsTypes::RX_CSUM, 1, 40),
             (StatisticsTypes::RX_GSO, 2, 40),
+            (StatisticsTypes::RX_SPEED, 3, 24),
             (StatisticsTypes::TX_BASIC, 16, 56),
             (StatisticsTypes::TX_CSUM, 17, 24),
             (StatisticsTypes::TX_GSO, 18, 56),
+            (StatisticsTypes::TX_SPEED, 19, 24),
         ];
         for (kind, number, size) in sizes {
             let mut answer = vec![0xee];

@@ -176,12 +176,12 @@ impl Model {
                         match vring {
                             _ if vring == control => low == 0 && high & !1 == 0,
                             _ if vring > control || high != 0 => false,
-                            _ if vring % 2 == 1 => low & !0x1_0000 == 0,
+                            _ if vring % 2 == 1 => low & !0x9_0000 == 0,
                             _ => {
                                 let checksum = if self.has(1) { 2 } else { 0 };
                                 // Large receive needs the checksum.
                                 let gso = if self.has(1) && (self.has(7) || self.has(8)) { 4 } else { 0 };
-                                low & !(1 | checksum | gso) == 0
+                                low & !(1 | 8 | checksum | gso) == 0
                             }
                         }
                     })

@@ -63,7 +63,7 @@ fn any_command(rng: &mut StdRng) -> Vec<u8> {
             for _ in 0..rng.random_range(0..3) {
                 command.extend(rng.random_range(0..2 * PAIRS_MAX + 2).to_le_bytes());
                 command.extend([0; 6]);
-                let types = [1u64, 2, 3, 4, 1 << 16, 1 << 32, 8, 0];
+                let types = [1u64, 2, 3, 4, 1 << 16, 1 << 32, 8, 9, 1 << 4, 1 << 19, 9 << 16, 1 << 20, 0];
                 command.extend(types[rng.random_range(0..types.len())].to_le_bytes());
             }
         }

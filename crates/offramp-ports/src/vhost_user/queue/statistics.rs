@@ -33,6 +33,7 @@ pub(super) struct Statistics {
     rx_checksums: [u64; 4],
     rx_gso: Amount,
     rx_coalesced: Amount,
+    rx_over_limit: Amount,
     sent: Amount,
     tx_malformed: u64,
     /// None, to be computed.
@@ -67,6 +68,13 @@ impl Statistics {
         }
     }
 
+    /// Counts a frame that the limit of the port has lost. It counts as the frames of the wire that it makes, as in the
+    /// port's own counter.
+    pub(super) fn lost_to_limit(&mut self, frames: u64, bytes: u64) {
+        self.rx_drops += frames;
+        self.rx_over_limit.add(frames, bytes);
+    }
+
     /// Counts a frame that the guest sends.
     pub(super) fn sent(&mut self, meta: &TxMeta, frame: &[u8]) {
         let len = frame.len() as u64;
@@ -97,11 +105,14 @@ impl Statistics {
             }
             StatisticsTypes::RX_CSUM => self.rx_checksums.to_vec(),
             StatisticsTypes::RX_GSO => pairs(&[self.rx_gso, self.rx_coalesced]),
+            StatisticsTypes::RX_SPEED => pairs(&[self.rx_over_limit]),
             StatisticsTypes::TX_BASIC => {
                 vec![0, self.sent.packets, self.sent.bytes, notified, self.tx_malformed, self.tx_malformed]
             }
             StatisticsTypes::TX_CSUM => self.tx_checksums.to_vec(),
             StatisticsTypes::TX_GSO => pairs(&[self.tx_gso, self.tx_segments, self.tx_unsegmented]),
+            // A frame over the limit on transmit stays in the guest's ring, and is not dropped.
+            StatisticsTypes::TX_SPEED => vec![0; 2],
             _ => Vec::new(),
         }
     }
