@@ -11,6 +11,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::switch::{PortConfig as SwitchPortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
@@ -19,8 +20,8 @@ use offramp_offload::layout::Transport;
 use offramp_offload::meta::{PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::capture::Watched;
-use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
-use offramp_ports::worker::Task;
+use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
+use offramp_testkit::features::{self, protocol};
 use offramp_testkit::{Buffer, Guest, GuestBuilder, Virtqueue, VnetHeader, ring};
 use offramp_virtio::Vring;
 use offramp_virtio::memory::{Extent, GuestMemory};
@@ -29,6 +30,7 @@ use offramp_virtio::vring::VringSetup;
 use std::cell::Cell;
 use std::fs::File;
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -43,6 +45,8 @@ const ENTRIES: u16 = 256;
 /// Bytes of a guest's memory: its ring, and a buffer for all chains.
 const GUEST_LEN: u64 = 64 * 1024;
 const BUFFER_LEN: usize = 1526;
+/// Where small frames go to.
+const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
 /// Frames of a batch over a cable.
 const FRAMES: usize = 32;
 
@@ -56,8 +60,28 @@ fn main() {
     drive("split", false);
     drive("packed", true);
     carry();
-    carry_between_guests("split", || Guest::builder().split());
-    carry_between_guests("packed", || Guest::builder().packed());
+    for (kind, guest) in [("split", Guest::builder().split()), ("packed", Guest::builder().packed())] {
+        carry_between(&format!("guests, {kind} ring"), Guests::on_cable(&guest));
+    }
+    for (name, features, command) in settings() {
+        carry_between(&format!("guests on a switch, {name}"), Guests::on_switch(features, command));
+    }
+}
+
+/// What a receiver negotiates and sets by its control queue.
+fn settings() -> [(&'static str, u64, Option<Vec<u8>>); 5] {
+    const KEY_LEN: usize = 40;
+    let key = [&[KEY_LEN as u8][..], &[7; KEY_LEN]].concat();
+    let rss = [&[4, 1, 0x3f, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0][..], &key].concat();
+    let hash = [&[4, 2, 0x3f, 0, 0, 0][..], &[0; 8], &key].concat();
+    let table = [&[1, 0, 1, 0, 0, 0][..], &DESTINATION, &[0; 4]].concat();
+    [
+        ("nothing set", 0, None),
+        ("RSS", features::RSS, Some(rss)),
+        ("a hash report", features::HASH_REPORT, Some(hash)),
+        ("a table of addresses", features::CTRL_RX, Some(table)),
+        ("statistics", features::DEVICE_STATS, None),
+    ]
 }
 
 /// Does a work twice, with what must come before it, and has the second one counted: the first touches cold memory.
@@ -169,50 +193,87 @@ fn carry() {
     count(&format!("carry {FRAMES} frames of 60 B over a cable"), &mut pairs, |_| left.set(FRAMES), poll);
 }
 
-/// Two guests behind vhost-user on a cable, as a daemon has them: each can be captured.
+/// Two guests behind vhost-user, the first of which sends.
 struct Guests {
     drivers: [Guest; 2],
-    pairs: [Box<dyn Task>; 2],
+    poll: Box<dyn FnMut(u64)>,
     now_ns: u64,
-    _ports: [VhostUser; 2],
+    ports: [VhostUser; 2],
 }
 
 impl Guests {
-    fn new(kind: &str, guest: impl Fn() -> GuestBuilder) -> Self {
+    /// As a daemon has them: each can be captured.
+    fn on_cable(guest: &GuestBuilder) -> Self {
         let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
+        let mut ports = open_ports(|_| VhostUserConfig::new(PathBuf::new()));
         let (near, far) = cable(&CableConfig::default());
-        let mut ends = [(near, 0), (far, 1)].map(|(line, side)| {
-            let socket = std::env::temp_dir().join(format!("offramp-carry-{}-{kind}-{side}", std::process::id()));
-            let mut port = VhostUser::open(&VhostUserConfig::new(socket)).expect("a port");
+        let mut pair = |line, side: usize| {
             let control = PortControl::new(&config);
-            let host = port.queue(0).expect("its queue");
-            let host = Watched::new(host, &Arc::default(), &control, 0);
-            (port, Box::new(QueuePair::new(&config, &control, 0, host, line)))
+            let host = Watched::new(ports[side].queue(0).expect("its queue"), &Arc::default(), &control, 0);
+            QueuePair::new(&config, &control, 0, host, line)
+        };
+        let mut pairs = [pair(near, 0), pair(far, 1)];
+        let poll = move |now_ns| pairs.iter_mut().for_each(|pair| _ = pair.poll(now_ns).expect("a port that stays"));
+        Self::connect(ports, Box::new(poll), [guest, guest].map(|guest| guest.clone().mergeable(true)), None)
+    }
+
+    /// The second one has two queue pairs, and sets something.
+    fn on_switch(features: u64, command: Option<Vec<u8>>) -> Self {
+        let mut ports = open_ports(|side| VhostUserConfig {
+            queue_pairs: 1 + u16::from(side),
+            mac: Some([2, 0, 0, 0, 0, side]),
+            steers: true,
+            control_queue: ControlQueue::Backend,
+            ..VhostUserConfig::new(PathBuf::new())
         });
-        let sockets = [&ends[0], &ends[1]].map(|(port, _)| port.config().socket.clone());
-        let builders = [guest(), guest()];
+        let mut switch: Switch<VhostPort> = Switch::new(&SwitchConfig::default());
+        for (port, queues) in ports.iter_mut().zip([1, 2]) {
+            let host = VhostPort::new((0..queues).filter_map(|pair| port.queue(pair)).collect()).expect("its queues");
+            switch.control().add(host, &SwitchPortConfig::default()).expect("a place on the switch");
+        }
+        let protocol = protocol::MQ | protocol::REPLY_ACK | protocol::STATUS | protocol::CONFIG;
+        let receiver = Guest::builder().split().queue_pairs(2).features(features::MQ | features).control_queue();
+        let builders = [Guest::builder().split(), receiver.protocol_features(protocol)];
+        let poll = move |now_ns| _ = switch.poll(now_ns);
+        Self::connect(ports, Box::new(poll), builders.map(|guest| guest.mergeable(true)), command)
+    }
+
+    fn connect(
+        ports: [VhostUser; 2],
+        mut poll: Box<dyn FnMut(u64)>,
+        [sender, receiver]: [GuestBuilder; 2],
+        command: Option<Vec<u8>>,
+    ) -> Self {
+        let [of_sender, of_receiver] = ports.each_ref().map(|port| port.config().socket.clone());
         let connecting = std::thread::spawn(move || {
-            let mut sockets = sockets.into_iter();
-            builders.map(|guest| guest.mergeable(true).connect(sockets.next().expect("two sockets")))
+            let mut drivers = [sender.connect(of_sender), receiver.connect(of_receiver)];
+            if let Some(command) = command {
+                assert_eq!(drivers[1].control().command(&[&command], &[1]), Some(vec![0]), "{command:?}");
+            }
+            drivers
         });
         let mut now_ns = 0;
         while !connecting.is_finished() {
             now_ns += 1000;
-            for (_, pair) in &mut ends {
-                pair.poll(now_ns).expect("a port that stays");
-            }
+            poll(now_ns);
             std::thread::yield_now();
         }
         let mut drivers = connecting.join().expect("two guests");
-        drivers[1].rx(0).fill(2 * FRAMES, BUFFER_LEN);
-        let [(near, first), (far, second)] = ends;
-        Self { drivers, pairs: [first, second], now_ns, _ports: [near, far] }
+        for pair in 0..ports[1].config().queue_pairs.into() {
+            drivers[1].rx(pair).fill(2 * FRAMES, BUFFER_LEN);
+        }
+        // A switch is to know where the receiver is.
+        let mut frame = small_frame();
+        let bytes = &mut frame.memory_mut()[..12];
+        bytes.rotate_left(6);
+        drivers[1].tx(0).send(&VnetHeader::default(), &[frame.unasked().expect("nothing asked")]);
+        Self { drivers, poll, now_ns, ports }
     }
 
     fn refill(&mut self) {
-        let [sender, receiver] = &mut self.drivers;
+        self.received();
+        let sender = &mut self.drivers[0];
         while sender.tx(0).take_used().is_some() {}
-        while receiver.rx(0).try_recv().is_some() {}
         let frame = small_frame();
         for _ in 0..FRAMES {
             sender.tx(0).stage(&VnetHeader::default(), &[frame.unasked().expect("nothing asked")]).expect("room");
@@ -222,27 +283,34 @@ impl Guests {
 
     fn carry(&mut self) {
         self.now_ns += 1000;
-        for pair in &mut self.pairs {
-            pair.poll(self.now_ns).expect("a port that stays");
-        }
+        (self.poll)(self.now_ns);
+    }
+
+    /// Takes what the second guest has received.
+    fn received(&mut self) -> usize {
+        let [_, receiver] = &mut self.drivers;
+        let pairs = self.ports[1].config().queue_pairs.into();
+        (0..pairs).map(|pair| std::iter::from_fn(|| receiver.rx(pair).try_recv()).count()).sum()
     }
 }
 
-fn carry_between_guests(kind: &str, guest: impl Fn() -> GuestBuilder) {
-    let mut guests = Guests::new(kind, guest);
-    count(
-        &format!("carry {FRAMES} frames of 60 B between guests, {kind} ring"),
-        &mut guests,
-        Guests::refill,
-        Guests::carry,
-    );
-    let received = std::iter::from_fn(|| guests.drivers[1].rx(0).try_recv()).count();
-    assert_eq!(received, FRAMES);
+fn open_ports(config: impl Fn(u8) -> VhostUserConfig) -> [VhostUser; 2] {
+    [0, 1].map(|side| {
+        let socket = std::env::temp_dir().join(format!("offramp-carry-{}-{side}", std::process::id()));
+        VhostUser::open(&VhostUserConfig { socket, ..config(side) }).expect("a port")
+    })
+}
+
+fn carry_between(hosts: &str, mut guests: Guests) {
+    let name = format!("carry {FRAMES} frames of 60 B between {hosts}");
+    count(&name, &mut guests, Guests::refill, Guests::carry);
+    assert_eq!(guests.received(), FRAMES, "{name}");
 }
 
 /// UDP over IPv4, for which the host asks nothing.
 fn small_frame() -> FrameBuffer<Vec<u8>> {
     let mut frame = vec![0; 60];
+    frame[..6].copy_from_slice(&DESTINATION);
     frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
     frame[12..14].copy_from_slice(&[8, 0]);
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

@@ -45,6 +45,7 @@ pub(super) struct Statistics {
 
 impl Statistics {
     /// Counts a frame of `len` bytes for the guest.
+    #[inline(never)]
     pub(super) fn received(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
         if let Err(error) = outcome {
             self.rx_drops += 1;

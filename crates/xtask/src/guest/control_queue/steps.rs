@@ -1,8 +1,8 @@
 //! The commands, and what must follow each.
 
 use self::Expected::{
-    Adapts, Arrives, Carrier, FramesPerInterrupt, MostOnSecond, Negotiated, OftenInterrupted, OnePair, Pairs, Prints,
-    Shown, StatisticsAgree, SuperFrames,
+    Adapts, Arrives, Carrier, FramesPerInterrupt, LimitLoses, MostOnSecond, Negotiated, OftenInterrupted, OnePair,
+    Pairs, Prints, Shown, StatisticsAgree, SuperFrames,
 };
 
 /// The guest's address.
@@ -48,6 +48,8 @@ pub enum Expected {
     Carrier(bool),
     /// The port's statistics are those that the driver counts itself.
     StatisticsAgree,
+    /// The port's limit loses frames to the guest, and the guest reads how much that is.
+    LimitLoses,
 }
 
 /// A command, and what must follow.
@@ -79,7 +81,7 @@ pub type Destination = ([u8; 6], Option<u16>);
 
 /// What every guest receives, what this one does, and what it has to ask for.
 pub const BROADCAST: Destination = ([0xff; 6], None);
-const GUEST: Destination = (GUEST_MAC, None);
+pub const GUEST: Destination = (GUEST_MAC, None);
 const OTHER: Destination = ([2, 0, 0, 0, 0, 0x55], None);
 const GROUP: Destination = ([1, 0, 0x5e, 1, 2, 3], None);
 const OTHER_GROUP: Destination = ([1, 0, 0x5e, 1, 2, 4], None);
@@ -252,6 +254,8 @@ pub const STEPS: &[Step] = &[
     ),
     guest("ip link set eth0 promisc off", &[Shown("/filter/modes", "[]"), Arrives(OTHER, false)]),
     guest("ethtool -S eth0", &[StatisticsAgree]),
+    operator("limit rx_frames_per_second=1 rx_burst_frames=1", &[LimitLoses]),
+    operator("limit off", &[Arrives(GUEST, true)]),
     host("ip link set xtask0 down", &[Carrier(false)]),
     host("ip link set xtask0 up", &[Carrier(true)]),
     operator("link off", &[Carrier(false)]),
