@@ -10,6 +10,8 @@
 //! a bucket of any depth, and the rate is exact.
 
 use offramp_offload::frame::Frame;
+use offramp_offload::layout::{IPV6_FRAGMENT_HEADER_LEN, Network};
+use offramp_offload::meta::SegmentationKind;
 use offramp_offload::sync::lock;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{
@@ -322,11 +324,19 @@ impl Meter {
     }
 }
 
-/// Bytes on the wire of a frame that becomes `frames`: each repeats its headers.
+/// Bytes on the wire of a frame that becomes `frames`: each repeats its headers. Fragments repeat those of IP alone, and have one
+/// more in IPv6.
 #[inline]
 pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
-    let header_len = if frames > 1 { frame.layout().map_or(0, |layout| layout.payload_start) } else { 0 };
-    frame.bytes().len() + frames.saturating_sub(1) * header_len
+    let len = frame.bytes().len();
+    let (Ok(layout), 2..) = (frame.layout(), frames) else { return len };
+    let segmentation = frame.request().segmentation;
+    if segmentation.is_some_and(|wanted| wanted.kind == SegmentationKind::UdpFragments) {
+        let added = if layout.network == Network::Ipv6 { IPV6_FRAGMENT_HEADER_LEN } else { 0 };
+        len + (frames - 1) * layout.transport_start + frames * added
+    } else {
+        len + (frames - 1) * layout.payload_start
+    }
 }
 
 #[cfg(test)]

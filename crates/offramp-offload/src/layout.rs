@@ -35,6 +35,8 @@ pub const PROTOCOL_TCP: u8 = 6;
 pub const PROTOCOL_UDP: u8 = 17;
 /// IPv6 next header of a fragment header.
 pub const NEXT_HEADER_FRAGMENT: u8 = 44;
+/// Bytes of the header that each fragment of an IPv6 packet has (RFC 8200, 4.5).
+pub const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 const NEXT_HEADER_HOP_BY_HOP: u8 = 0;
 const NEXT_HEADER_ROUTING: u8 = 43;
 const NEXT_HEADER_DESTINATION: u8 = 60;

@@ -145,10 +145,9 @@ bitflags::bitflags! {
 }
 
 impl Toeplitz {
-    /// The hash of a frame as it is given to a host, and what of it was hashed: its ports, too, where these are among `types`,
-    /// else its addresses; 0 and no type of a frame that is of none of the types. Fragments have no ports. It parses the
-    /// frame, which nothing else does where a host wants its own hash: what was coalesced or segmented has another layout
-    /// than what came.
+    /// Hashes a frame as a host gets it. Returns the hash and its type: with ports where `types` has them, else of the
+    /// addresses. Returns 0 and no type where `types` has neither. Fragments have no ports. It parses the frame, which
+    /// nothing else does where a host wants its own hash: what was coalesced or segmented has another layout than what came.
     // A pair stays in registers, which an `Option` of it does not.
     #[inline]
     pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> (u32, HashTypes) {

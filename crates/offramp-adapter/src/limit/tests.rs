@@ -1,5 +1,6 @@
 use super::*;
-use offramp_offload::meta::{Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -139,6 +140,47 @@ fn a_changed_limit_holds_from_the_next_batch_on_and_one_that_stays_keeps_its_tok
     assert!(!meter.is_open(2));
     meter.take_over(2);
     assert!(meter.is_open(2) && !meter.is_limited() && meter.opens_ns().is_none());
+}
+
+#[test]
+fn a_super_frame_has_the_bytes_of_the_frames_that_it_makes() {
+    const PAYLOAD_LEN: usize = 4001;
+    let transport = |is_tcp: bool| {
+        let mut header = vec![0; if is_tcp { 20 } else { 8 }];
+        if is_tcp {
+            header[12] = 0x50;
+        } else {
+            header[4..6].copy_from_slice(&(8 + PAYLOAD_LEN as u16).to_be_bytes());
+        }
+        header
+    };
+    let kinds = [SegmentationKind::Tcp4, SegmentationKind::Tcp6, SegmentationKind::Udp, SegmentationKind::UdpFragments];
+    for (kind, is_v6) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let is_tcp = matches!(kind, SegmentationKind::Tcp4 | SegmentationKind::Tcp6);
+        if is_tcp && is_v6 != (kind == SegmentationKind::Tcp6) {
+            continue;
+        }
+        let segment = [transport(is_tcp), vec![0; PAYLOAD_LEN]].concat();
+        let (len, protocol) = (segment.len() as u16, if is_tcp { 6 } else { 17 });
+        let ip = if is_v6 {
+            [&[0x86, 0xdd, 0x60, 0, 0, 0][..], &len.to_be_bytes(), &[protocol, 64], &[0; 32]].concat()
+        } else {
+            [&[8, 0, 0x45, 0][..], &(20 + len).to_be_bytes(), &[0, 0, 0, 0, 64, protocol], &[0; 10]].concat()
+        };
+        let mut bytes = [&[0; 12][..], &ip, &segment].concat();
+        let checksum = PartialChecksum { start: if is_v6 { 54 } else { 34 }, offset: if is_tcp { 16 } else { 6 } };
+        let segmentation = Some(Segmentation { kind, size: 1000, ecn: false });
+        let frame = Frame::new(&mut bytes, TxMeta { segmentation, checksum: Some(checksum) });
+        let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).unwrap();
+        let (frames, mut len) = (plan.frames_left(), 0);
+        while plan.frames_left() > 0 {
+            len += plan.next_len();
+            plan.skip_next();
+        }
+        assert!(frames > 4, "{kind:?}");
+        assert_eq!(wire_bytes(&frame, frames), len, "{kind:?}, IPv6: {is_v6}");
+        assert_eq!(wire_bytes(&frame, 1), frame.bytes().len());
+    }
 }
 
 #[test]

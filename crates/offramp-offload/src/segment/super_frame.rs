@@ -4,9 +4,10 @@ use super::{IdRange, Refused, SegmentPolicy, UDP_SEGMENTS_MAX};
 use crate::checksum::{self, Head, HeadWords, Run, Sum, copy_and_sum};
 use crate::frame::Frame;
 use crate::layout::{
-    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_FRAGMENT_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN,
-    IPV6_PAYLOAD_LEN_OFFSET, NEXT_HEADER_FRAGMENT, Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET,
-    TCP_PSH, TCP_SEQUENCE_OFFSET, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, be16, put16,
+    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_FRAGMENT_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET,
+    IPV6_FRAGMENT_HEADER_LEN, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET, NEXT_HEADER_FRAGMENT, Network,
+    TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_SEQUENCE_OFFSET, Transport,
+    UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, be16, put16,
 };
 use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
 use crate::vlan::TagChange;
@@ -15,7 +16,6 @@ use crate::vlan::TagChange;
 const SEGMENT_SIZE_RESERVED: u16 = 0xffff;
 /// Fragment offsets count in units of 8 bytes (RFC 791 3.1, RFC 8200 4.5).
 const FRAGMENT_UNIT: usize = 8;
-const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 const IPV6_MORE_FRAGMENTS: u16 = 0x0001;
 

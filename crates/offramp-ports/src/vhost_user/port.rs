@@ -82,7 +82,8 @@ impl VhostPort {
         self.leave(choice)
     }
 
-    /// The pair on which the guest would receive a frame that makes `frames` of the wire. No flow moves for it.
+    /// The pair on which the guest would receive a frame that makes `frames` of the wire. No flow moves for it. A sealed frame
+    /// is taken as it is: nobody opens what is lost.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| *pair < self.queues.len());
         let by_port = || {
@@ -174,7 +175,7 @@ impl HostPort for VhostPort {
     }
 
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
-        // All queues have negotiated the same.
+        // All queues have negotiated the same, but for the moment in which that changes.
         if self.queues[0].has_statistics() {
             let pair = self.would_receive(frame, frames);
             self.queues[pair].rx_lost_to_limit(frame, frames, bytes);

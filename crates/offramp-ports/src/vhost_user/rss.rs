@@ -26,7 +26,7 @@ struct Table {
     unclassified: u16,
 }
 
-/// The hash of a frame and what was hashed: nothing of a frame of no kind that its guest wants to be hashed.
+/// The hash of a frame, and what was hashed: empty for a frame that is of none of the guest's types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameHash {
     value: u32,
@@ -97,9 +97,8 @@ impl Rss {
         if !self.spreads() {
             return None;
         }
-        let segmentation = frame.request().segmentation;
-        let has_fragments =
-            frames > 1 && segmentation.is_some_and(|wanted| wanted.kind == SegmentationKind::UdpFragments);
+        let segmentation = frame.request().segmentation.filter(|_| frames > 1);
+        let has_fragments = segmentation.is_some_and(|wanted| wanted.kind == SegmentationKind::UdpFragments);
         // Fragments are hashed without ports.
         let types = if has_fragments { self.types & (HashTypes::IPV4 | HashTypes::IPV6) } else { self.types };
         self.pair(self.hash_of(frame.bytes(), segmentation.is_some(), types))
@@ -159,7 +158,6 @@ mod tests {
         let mut fragment = whole[..66].to_vec();
         (fragment[17], fragment[20]) = (52, 0x20);
         let rss = |table: Vec<u16>| Rss::spreading(&RssConfig { table, max_tx_vq: 64, ..config() }, 64).unwrap();
-        // Each hash has a pair of its own, as far as that goes.
         let spreading = rss((0..64).collect());
         let pair = |bytes: &[u8]| spreading.pair(spreading.hash(&RxMeta::default(), bytes));
         assert_ne!(pair(&whole), pair(&fragment), "else this test shows nothing");
@@ -172,6 +170,13 @@ mod tests {
             assert_eq!(spreading.pair_of(&frame, 1), pair(frame.bytes()), "{kind:?}: it stays one frame");
             assert_eq!(spreading.clone().without_table().pair_of(&frame, 2), None);
         }
+        // The length in the header of a super-frame is a template: of a frame that stays one it must be right.
+        whole[16..18].fill(0);
+        let expected = pair(&whole);
+        let segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size: 1000, ecn: false });
+        let frame = Frame::new(&mut whole, TxMeta { checksum: None, segmentation });
+        assert_eq!(spreading.pair_of(&frame, 1), expected);
+        assert_ne!(spreading.pair_of(&frame, 2), expected);
     }
 
     #[test]

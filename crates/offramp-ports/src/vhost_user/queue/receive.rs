@@ -36,7 +36,7 @@ impl QueueState {
         outcome
     }
 
-    // A guest that wants no hashes pays for no registers of it.
+    // Not inlined: frames of other guests need no registers for the hash.
     #[inline(never)]
     fn hash(&self, hash: impl FnOnce(&Rss) -> FrameHash) -> FrameHash {
         self.rss.as_deref().map(hash).unwrap_or_default()

@@ -70,7 +70,7 @@ impl Statistics {
     }
 
     /// Counts a frame that the limit of the port has lost. It counts as the frames of the wire that it makes, as in the
-    /// port's own counter.
+    /// port's own counter. One that the guest has no room for is one packet.
     pub(super) fn lost_to_limit(&mut self, frames: u64, bytes: u64) {
         self.rx_drops += frames;
         self.rx_over_limit.add(frames, bytes);
