@@ -24,12 +24,17 @@ use offramp_ports::packet::{Arrival, HEAD_LEN};
 const TSO: &str = "tx-tcp-segmentation";
 const FEATURES: [&str; 3] = ["tx-checksum-ip-generic", "tx-scatter-gather", TSO];
 
+/// Bytes of a frame of TCP over IPv4 in a VLAN that no other case of checksums has.
+const LEN_OF_ONE_CASE: usize = 122;
+
 /// What the path loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loses {
     EverySecond,
     /// The last segment of each super-frame that an interface segments itself.
     LastOfTso,
+    /// One case of checksums, as often as this.
+    OneCase(usize),
 }
 
 /// Frames that are on their way to one end.
@@ -97,8 +102,14 @@ impl End for Host {
             frames.pop();
         }
         for frame in frames {
-            self.sent += 1;
-            if self.loses != Loses::EverySecond || self.sent % 2 == 1 {
+            let is_the_case = frame.len() == LEN_OF_ONE_CASE;
+            self.sent += usize::from(is_the_case || self.loses == Loses::EverySecond);
+            let is_lost = match self.loses {
+                Loses::EverySecond => self.sent % 2 == 0,
+                Loses::LastOfTso => false,
+                Loses::OneCase(count) => is_the_case && self.sent <= count,
+            };
+            if !is_lost {
                 self.out.borrow_mut().push_back(frame);
             }
         }
@@ -145,6 +156,19 @@ fn where_other_frames_are_lost_too_no_offload_is_wrong() {
             let Verdict::NotReachable { why } = &row.verdict else { panic!("{row:?}") };
             assert!(why.contains("the path loses others too"), "{only}: {why}");
         }
+    }
+}
+
+#[test]
+fn where_a_case_is_lost_for_a_while_no_offload_is_wrong() {
+    // It is sent six times for each attempt: one, five to see whose fault it is, and those after pauses.
+    for row in verdicts(Loses::OneCase(50), "tx-checksum") {
+        assert!(matches!(row.verdict, Verdict::Right), "{row:?}");
+        assert_eq!(row.lost, 1, "{row:?}");
+    }
+    for row in verdicts(Loses::OneCase(usize::MAX), "tx-checksum") {
+        let Verdict::Wrong(finding) = &row.verdict else { panic!("{row:?}") };
+        assert_eq!(finding.blame, Blame::Path, "{finding:?}");
     }
 }
 
