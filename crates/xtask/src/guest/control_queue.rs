@@ -64,6 +64,9 @@ const PACED_DATAGRAMS: u16 = 256;
 const PACE: Duration = Duration::from_millis(2);
 /// Time for what was sent or set to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the driver may take to ask for another coalescing under load. It compares samples of 64 interrupts, and keeps what it
+/// has while these are alike.
+const ADAPTS_WITHIN: Duration = Duration::from_secs(60);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 /// Datagrams of a load, sent between two looks.
@@ -303,7 +306,7 @@ impl Bench {
     /// Sends until the driver has asked for another coalescing.
     fn adapts(&self) -> Result<()> {
         let coalescing = || Ok(self.port()?["host"]["control_queue"]["coalescing"].take());
-        let (before, end) = (coalescing()?, Instant::now() + PATIENCE);
+        let (before, end) = (coalescing()?, Instant::now() + ADAPTS_WITHIN);
         loop {
             self.send(DATAGRAMS, BURST, Duration::ZERO)?;
             let now = coalescing()?;
