@@ -105,7 +105,7 @@ impl End for Host {
             let is_the_case = frame.len() == LEN_OF_ONE_CASE;
             self.sent += usize::from(is_the_case || self.loses == Loses::EverySecond);
             let is_lost = match self.loses {
-                Loses::EverySecond => self.sent % 2 == 0,
+                Loses::EverySecond => self.sent.is_multiple_of(2),
                 Loses::LastOfTso => false,
                 Loses::OneCase(count) => is_the_case && self.sent <= count,
             };

@@ -66,7 +66,7 @@ const PACE: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the driver may take to ask for another coalescing under load. It compares samples of 64 interrupts, and keeps what it
 /// has while these are alike.
-const ADAPTS_WITHIN: Duration = Duration::from_secs(60);
+const ADAPTS_WITHIN: Duration = Duration::from_mins(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 /// Datagrams of a load, sent between two looks.
