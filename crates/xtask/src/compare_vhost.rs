@@ -14,6 +14,7 @@ use crate::testpmd::Memory;
 use placement::Placement;
 use sample::{Bench, Sample, Side};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -48,6 +49,10 @@ pub struct Args {
     /// reached, and with none of them
     #[arg(long)]
     protected: bool,
+    /// In place of DPDK's backend, compare offramp's with that of this xtask, which an earlier version built. Both have a guest, and
+    /// take turns of a fraction of a second, 15 in a round: what else the machine does meets both
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["protected", "profile", "seconds"])]
+    before: Option<PathBuf>,
     /// Print the command lines of each cell instead of running it
     #[arg(long)]
     print_commands: bool,
@@ -56,6 +61,7 @@ pub struct Args {
 /// Whose backends are compared, in turn: the peer first.
 const SIDES: [Side; 2] = [Side::Dpdk, Side::Offramp];
 const PROTECTED_SIDES: [Side; 2] = [Side::Offramp, Side::Protected];
+const VERSIONS: [Side; 2] = [Side::Before, Side::Offramp];
 
 /// How the guest handles its rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,12 +120,12 @@ struct Row {
     /// Samples of each side behind the medians.
     samples: usize,
     offramp_mpps: f64,
-    /// Of DPDK's backend, or of offramp's without protection.
+    /// Of DPDK's backend, or of offramp's without protection or of an earlier version.
     peer_mpps: f64,
     /// Busy time of the backend per packet.
     offramp_ns: f64,
     peer_ns: f64,
-    /// Median of the pairs' ratios of throughput, offramp by peer, and the lowest and highest of those.
+    /// Median of the pairs' ratios of throughput, offramp by peer, and where it lies: [`stats::median_interval`].
     ratio: f64,
     ratio_range: [f64; 2],
 }
@@ -131,7 +137,7 @@ struct Row {
 pub fn run(args: &Args) -> Result<bool> {
     let memory = if args.no_huge { Memory::Ordinary } else { Memory::Huge };
     let window = Duration::try_from_secs_f64(args.seconds).doing("--seconds")?;
-    let bench = Bench::new(memory, window, args.profile)?;
+    let bench = Bench::new(memory, window, args.profile, args.before.clone())?;
     let _pages = if args.no_huge || args.print_commands { None } else { Some(HugePages::reserve(HUGE_MIB)?) };
     let cells = cells(args.only.as_deref());
     if cells.is_empty() {
@@ -140,7 +146,11 @@ pub fn run(args: &Args) -> Result<bool> {
     if !args.json && !args.print_commands {
         println!("{}", heading());
     }
-    let sides = if args.protected { PROTECTED_SIDES } else { SIDES };
+    let sides = match args.before {
+        Some(_) => VERSIONS,
+        None if args.protected => PROTECTED_SIDES,
+        None => SIDES,
+    };
     let mut complete = true;
     for cell in cells {
         if args.print_commands {
@@ -177,6 +187,10 @@ fn cells(only: Option<&str>) -> Vec<Cell> {
 fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<Vec<Row>> {
     let mut samples = Vec::new();
     for _ in 0..rounds {
+        if sides == VERSIONS {
+            samples.extend(bench.turns(cell, sides)?);
+            continue;
+        }
         for side in sides {
             samples.push((side, bench.sample(cell, side)?));
         }
@@ -209,10 +223,7 @@ fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec
             offramp_ns: median(&offramp[..count], |sample| sample.busy_ns),
             peer_ns: median(&peers[..count], |sample| sample.busy_ns),
             ratio: stats::median(&ratios),
-            ratio_range: [
-                ratios.iter().copied().fold(f64::INFINITY, f64::min),
-                ratios.iter().copied().fold(0.0, f64::max),
-            ],
+            ratio_range: stats::median_interval(&ratios),
         });
     }
     rows

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How often a wait looks whether the program still runs, and whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
-/// What a failure shows of a program's output, in bytes from its end.
-const TAIL_LEN: usize = 900;
+/// What a failure shows of a program's output, in bytes from its end: enough for the last words of a Linux kernel.
+const TAIL_LEN: usize = 6000;
 
 /// What the program has written.
 #[derive(Debug, Default)]
@@ -120,6 +120,14 @@ impl Program {
         self.child.id()
     }
 
+    /// Sends the program a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        kill(Pid::from_raw(self.child.id() as i32), signal).doing(format!("sending {signal} to {}", self.name))
+    }
+
     /// Whether the program has ended.
     ///
     /// # Errors
@@ -148,7 +156,7 @@ impl Program {
 
     /// Asks the program to end (SIGTERM), waits a while, then kills it; returns its last words.
     pub fn terminate(mut self, patience: Duration) -> String {
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        let _ = self.signal(Signal::SIGTERM);
         let _ = self.wait_end(patience);
         // What it wrote last may still be on its way.
         std::thread::sleep(LOOK);

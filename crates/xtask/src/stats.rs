@@ -12,6 +12,28 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
+/// Probability that the median lies to one side of its interval.
+const TAIL_PROBABILITY: f64 = 0.025;
+
+/// Where the median lies, with a probability of 95 % or more if the samples do not depend on each other (sign test): of fewer than
+/// nine samples, from the lowest to the highest. Not a number when there is none.
+pub fn median_interval(samples: &[f64]) -> [f64; 2] {
+    let mut values = samples.to_vec();
+    values.sort_unstable_by(f64::total_cmp);
+    let Some(last) = values.len().checked_sub(1) else { return [f64::NAN; 2] };
+    // Each sample is below the median in one of two cases: the probability that `left_out` are, and that no more are.
+    let (mut left_out, mut exactly) = (0, 0.5_f64.powi(values.len() as i32));
+    let mut at_most = exactly;
+    loop {
+        exactly *= (values.len() - left_out) as f64 / (left_out + 1) as f64;
+        at_most += exactly;
+        if at_most > TAIL_PROBABILITY {
+            return [values[left_out], values[last - left_out]];
+        }
+        left_out += 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -21,5 +43,15 @@ mod tests {
         assert!((median(&[9.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((median(&[9.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_median_lies_between_samples_of_which_so_many_are_on_one_side_in_one_of_forty_cases() {
+        // Tables of the sign test: how many of so many samples lie outside, at each end.
+        for (count, outside) in [(1, 0), (8, 0), (9, 1), (15, 3), (20, 5), (50, 17), (100, 39)] {
+            let samples: Vec<_> = (0..count).map(f64::from).collect();
+            assert_eq!(median_interval(&samples).map(|end| end as i32), [outside, count - 1 - outside], "{count}");
+        }
+        assert!(median_interval(&[]).iter().all(|end| end.is_nan()));
     }
 }

@@ -5,6 +5,7 @@ pub mod output;
 use crate::failure::{Doing, Result};
 use crate::packages::{self, TESTPMD};
 use crate::program::Program;
+use nix::sys::signal::Signal;
 use offramp_ports::sys::confine;
 use output::{Link, PortStats};
 use std::process::Command;
@@ -152,6 +153,14 @@ impl Testpmd {
     /// When the answer does not come in time.
     pub fn busy_ns_per_packet(&mut self) -> Result<f64> {
         self.ask("show fwd stats all", output::busy_ns_per_packet)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.program.signal(signal)
     }
 
     /// Stops forwarding.

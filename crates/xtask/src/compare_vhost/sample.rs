@@ -9,7 +9,9 @@ use crate::scratch::Scratch;
 use crate::stop;
 use crate::testpmd::{Config, Memory, Testpmd};
 use crate::vhost_backend::{self, Report};
+use nix::sys::signal::Signal;
 use offramp_ports::sys::confine;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,10 @@ const BACKEND_CPU: usize = 0;
 const GUEST_CPU: usize = 1;
 /// From the start to the first counted packet: caches and branch predictors warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
+/// Turns of each side in a round, and the time of a turn before it is counted and while it is.
+const TURNS: usize = 15;
+const TURN_WARM_UP: Duration = Duration::from_millis(50);
+const TURN: Duration = Duration::from_millis(100);
 /// Bursts that begin the loop: 256 packets, a whole ring.
 const LOOP_BURSTS: u32 = 8;
 /// Time between two reports of offramp, in milliseconds.
@@ -44,6 +50,8 @@ pub enum Side {
     Offramp,
     /// Ours with sandbox, bound address, VLAN and limits.
     Protected,
+    /// That of an earlier version.
+    Before,
 }
 
 /// What was measured.
@@ -67,6 +75,8 @@ pub struct Bench {
     window: Duration,
     /// Whether to print where offramp's time goes, after each of its samples.
     profile: bool,
+    /// The program that has the earlier version's backend.
+    before: Option<PathBuf>,
     scratch: Scratch,
 }
 
@@ -80,8 +90,8 @@ impl Bench {
     ///
     /// # Errors
     /// When there is no place for its sockets.
-    pub fn new(memory: Memory, window: Duration, profile: bool) -> Result<Self> {
-        Ok(Self { memory, window, profile, scratch: Scratch::new()? })
+    pub fn new(memory: Memory, window: Duration, profile: bool, before: Option<PathBuf>) -> Result<Self> {
+        Ok(Self { memory, window, profile, before, scratch: Scratch::new()? })
     }
 
     fn socket(&self) -> String {
@@ -128,17 +138,20 @@ impl Bench {
         self.testpmd("backend", BACKEND_CPU, vdev, cell, forward)
     }
 
-    fn offramp(&self, cell: &Cell, is_protected: bool) -> Result<Command> {
+    fn offramp(&self, cell: &Cell, side: Side) -> Result<Command> {
         let mode = match cell.direction {
             Direction::GuestToLine => "discard",
             Direction::LineToGuest => "generate",
             Direction::Loop => "echo",
         };
-        let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
+        let mut command = match &self.before {
+            Some(program) if side == Side::Before => Command::new(program),
+            _ => Command::new(std::env::current_exe().doing("finding this program")?),
+        };
         command.args(["vhost-backend", "--socket", &self.socket(), "--mode", mode]);
         command.args(["--bytes", &cell.frame_len.to_string(), "--cpu", &BACKEND_CPU.to_string()]);
         command.args(["--report-ms", &REPORT_MS.to_string()]);
-        if is_protected {
+        if side == Side::Protected {
             command.arg("--protected");
         }
         Ok(command)
@@ -153,7 +166,7 @@ impl Bench {
         for side in sides {
             let command = match side {
                 Side::Dpdk => self.dpdk(cell).command()?.0,
-                Side::Offramp | Side::Protected => self.offramp(cell, *side == Side::Protected)?,
+                Side::Offramp | Side::Protected | Side::Before => self.offramp(cell, *side)?,
             };
             println!("{}", shown(&command));
         }
@@ -168,14 +181,9 @@ impl Bench {
     pub fn sample(&self, cell: &Cell, side: Side) -> Result<Sample> {
         let before = Placement::probe(BACKEND_CPU, GUEST_CPU)?;
         let mut backend = self.start_backend(cell, side)?;
-        let mut guest = Testpmd::start(&self.guest(cell))?;
-        guest.wait_ready()?;
+        let mut guest = self.start_guest(cell)?;
         backend.begin()?;
-        match cell.direction {
-            Direction::Loop => guest.tell(&format!("start tx_first {LOOP_BURSTS}"))?,
-            Direction::GuestToLine | Direction::LineToGuest => guest.tell("start")?,
-        }
-        stop::sleep(WARM_UP)?;
+        begin(cell, &mut guest)?;
         let (mpps, busy_ns) = self.count(cell, &mut guest, &mut backend)?;
         if let (true, Backend::Offramp(program)) = (self.profile, &backend) {
             eprintln!("{}: offramp's backend\n{}", cell.name(), profile(program.id(), self.window, &self.scratch)?);
@@ -189,25 +197,67 @@ impl Bench {
         Ok(Sample { mpps, busy_ns, placement })
     }
 
+    /// Samples of two versions in turn, from one start of each: while one of them runs, the other one is stopped.
+    ///
+    /// # Errors
+    /// When a program does not start or go on, or no packet moves.
+    pub fn turns(&self, cell: &Cell, sides: [Side; 2]) -> Result<Vec<(Side, Sample)>> {
+        let placement = Placement::probe(BACKEND_CPU, GUEST_CPU)?;
+        let mut versions = Vec::new();
+        for side in sides {
+            let mut version =
+                Version { side, backend: self.start_offramp(cell, side)?, guest: self.start_guest(cell)? };
+            begin(cell, &mut version.guest)?;
+            version.signal(Signal::SIGSTOP)?;
+            versions.push(version);
+        }
+        let mut samples = Vec::new();
+        for _ in 0..TURNS {
+            // Each is first in half of the turns.
+            versions.reverse();
+            for version in &mut versions {
+                let (mpps, busy_ns) = version.turn(cell.direction)?;
+                samples.push((version.side, Sample { mpps, busy_ns, placement }));
+            }
+        }
+        drop(versions);
+        let placement = placement.and(Placement::probe(BACKEND_CPU, GUEST_CPU)?);
+        for (_, sample) in &mut samples {
+            sample.placement = placement;
+        }
+        Ok(samples)
+    }
+
     fn start_backend(&self, cell: &Cell, side: Side) -> Result<Backend> {
+        if side != Side::Dpdk {
+            return self.start_offramp(cell, side).map(Backend::Offramp);
+        }
+        self.remove_socket();
+        let mut testpmd = Testpmd::start(&self.dpdk(cell))?;
+        testpmd.wait_ready()?;
+        wait_for_sockets(&[self.socket()])?;
+        Ok(Backend::Dpdk(testpmd))
+    }
+
+    fn start_offramp(&self, cell: &Cell, side: Side) -> Result<Program> {
+        self.remove_socket();
+        let mut command = self.offramp(cell, side)?;
+        confine(&mut command, None, None).doing("preparing the backend")?;
+        let mut program = Program::start("offramp", command)?;
+        program.wait_for("\"ready\"", 0, REPORT_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
+        wait_for_sockets(&[self.socket()])?;
+        Ok(program)
+    }
+
+    fn remove_socket(&self) {
         // One that is not there need not be removed.
         let _ = std::fs::remove_file(self.socket());
-        let backend = match side {
-            Side::Dpdk => {
-                let mut testpmd = Testpmd::start(&self.dpdk(cell))?;
-                testpmd.wait_ready()?;
-                Backend::Dpdk(testpmd)
-            }
-            Side::Offramp | Side::Protected => {
-                let mut command = self.offramp(cell, side == Side::Protected)?;
-                confine(&mut command, None, None).doing("preparing the backend")?;
-                let mut program = Program::start("offramp", command)?;
-                program.wait_for("\"ready\"", 0, REPORT_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
-                Backend::Offramp(program)
-            }
-        };
-        wait_for_sockets(&[self.socket()])?;
-        Ok(backend)
+    }
+
+    fn start_guest(&self, cell: &Cell) -> Result<Testpmd> {
+        let mut guest = Testpmd::start(&self.guest(cell))?;
+        guest.wait_ready()?;
+        Ok(guest)
     }
 
     /// Rate and busy time over the window.
@@ -227,6 +277,48 @@ impl Bench {
             _ => f64::NAN,
         };
         Ok((mpps, busy_ns))
+    }
+}
+
+/// Has packets move for a while.
+fn begin(cell: &Cell, guest: &mut Testpmd) -> Result<()> {
+    match cell.direction {
+        Direction::Loop => guest.tell(&format!("start tx_first {LOOP_BURSTS}"))?,
+        Direction::GuestToLine | Direction::LineToGuest => guest.tell("start")?,
+    }
+    stop::sleep(WARM_UP)
+}
+
+/// A version of offramp's backend, and a guest of its own.
+struct Version {
+    side: Side,
+    backend: Program,
+    guest: Testpmd,
+}
+
+impl Version {
+    fn signal(&self, signal: Signal) -> Result<()> {
+        self.guest.signal(signal)?;
+        self.backend.signal(signal)
+    }
+
+    /// Lets it run for a turn; rate and busy time.
+    fn turn(&mut self, direction: Direction) -> Result<(f64, f64)> {
+        self.signal(Signal::SIGCONT)?;
+        stop::sleep(TURN_WARM_UP)?;
+        let first = next_report(&mut self.backend)?;
+        stop::sleep(TURN)?;
+        let last = next_report(&mut self.backend)?;
+        self.signal(Signal::SIGSTOP)?;
+        let arrived = |report: &Report| match direction {
+            Direction::GuestToLine => report.sent,
+            Direction::LineToGuest | Direction::Loop => report.given,
+        };
+        let packets = arrived(&last) - arrived(&first);
+        if packets == 0 {
+            return failed("no packet arrived in a turn");
+        }
+        Ok((packets as f64 / (last.t_ns - first.t_ns) as f64 * 1e3, busy_ns(direction, &first, &last)))
     }
 }
 
