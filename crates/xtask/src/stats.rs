@@ -46,8 +46,8 @@ mod tests {
     }
 
     #[test]
-    fn a_median_lies_between_samples_of_which_so_many_are_on_one_side_in_one_of_forty_cases() {
-        // Tables of the sign test: how many of so many samples lie outside, at each end.
+    fn a_median_lies_beyond_either_end_of_its_interval_in_one_of_forty_cases_at_most() {
+        // Tables of the sign test: how many of `count` samples lie outside, at each end.
         for (count, outside) in [(1, 0), (8, 0), (9, 1), (15, 3), (20, 5), (50, 17), (100, 39)] {
             let samples: Vec<_> = (0..count).map(f64::from).collect();
             assert_eq!(median_interval(&samples).map(|end| end as i32), [outside, count - 1 - outside], "{count}");

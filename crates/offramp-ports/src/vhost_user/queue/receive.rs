@@ -23,26 +23,44 @@ impl QueueState {
         frame: &[u8],
         hash: impl FnOnce(&Rss) -> FrameHash,
     ) -> Result<(), PortError> {
-        let mut header = rx_header(meta);
-        let is_inspected = self.receive.state != RingState::Enabled;
-        let admitted = if is_inspected { self.admit(frame) } else { Ok(()) };
-        if is_inspected && admitted.is_ok() && self.reports_hashes() {
-            self.hash(hash).report(&mut header);
+        if self.receive.state == RingState::Enabled {
+            self.write(rx_header(meta), frame)
+        } else {
+            self.deliver_inspected(meta, frame, hash)
         }
-        let outcome = admitted.and_then(|()| self.write(header, frame));
-        if is_inspected && let Some(statistics) = &mut self.statistics {
+    }
+
+    /// Writes a frame that has to be looked at. In line it would slow down the frames of all other guests.
+    #[inline(never)]
+    fn deliver_inspected(
+        &mut self,
+        meta: &RxMeta,
+        frame: &[u8],
+        hash: impl FnOnce(&Rss) -> FrameHash,
+    ) -> Result<(), PortError> {
+        let outcome = self.admit(frame).and_then(|()| {
+            let mut header = rx_header(meta);
+            if self.reports_hashes() {
+                self.hash(hash).report(&mut header);
+            }
+            self.write(header, frame)
+        });
+        if let Some(statistics) = &mut self.statistics {
             statistics.received(meta, frame.len(), outcome);
         }
         outcome
     }
 
-    // Not inlined: frames of other guests need no registers for the hash.
-    #[inline(never)]
+    #[inline]
     fn hash(&self, hash: impl FnOnce(&Rss) -> FrameHash) -> FrameHash {
         self.rss.as_deref().map(hash).unwrap_or_default()
     }
 
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a header that was passed in memory is read in words that were not written as words"
+    )]
+    #[inline(always)]
     fn write(&mut self, header: NetHeader, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.gather(self.header_len + frame.len())?;
         let log = self.log.as_deref();
@@ -53,7 +71,7 @@ impl QueueState {
     }
 
     /// Whether a frame may go into a ring that does not take each one.
-    #[inline(never)]
+    #[inline]
     fn admit(&self, frame: &[u8]) -> Result<(), PortError> {
         match &self.filter {
             _ if !self.receive.state.is_enabled() => Err(PortError::Full),
