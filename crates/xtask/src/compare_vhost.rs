@@ -49,7 +49,7 @@ pub struct Args {
     /// reached, and with none of them
     #[arg(long)]
     protected: bool,
-    /// In place of DPDK's backend, compare offramp's with that of this xtask, which an earlier version built. Both have a guest, and
+    /// In place of DPDK's backend, compare offramp's with that of an earlier version, whose xtask this is. Both have a guest, and
     /// take turns of a fraction of a second, 15 in a round: what else the machine does meets both
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["protected", "profile", "seconds"])]
     before: Option<PathBuf>,

@@ -56,10 +56,7 @@ impl QueueState {
         self.rss.as_deref().map(hash).unwrap_or_default()
     }
 
-    #[expect(
-        clippy::inline_always,
-        reason = "a header that was passed in memory is read in words that were not written as words"
-    )]
+    #[expect(clippy::inline_always, reason = "a guest that has set nothing pays for no other")]
     #[inline(always)]
     fn write(&mut self, header: NetHeader, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.gather(self.header_len + frame.len())?;
