@@ -326,8 +326,6 @@ impl Meter {
 
 /// Bytes on the wire of a frame that becomes `frames`: each repeats its headers. Fragments repeat those of IP alone, and have one
 /// more in IPv6.
-// In line it would slow down the frames of ports without a limit.
-#[inline(never)]
 pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
     let len = frame.bytes().len();
     let (Ok(layout), 2..) = (frame.layout(), frames) else { return len };

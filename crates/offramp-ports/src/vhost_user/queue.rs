@@ -110,8 +110,8 @@ impl VhostQueue {
 impl HostPort for VhostQueue {
     #[inline]
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
-        self.frame.clear();
         if self.state.transmit.vring.waiting().is_empty() {
+            self.frame.clear();
             // Not while frames are written into the receive ring: they end with the batch.
             if !self.state.receive.vring.has_open_frames() {
                 self.mailbox.serve(&mut self.state);

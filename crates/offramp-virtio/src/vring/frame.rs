@@ -48,7 +48,10 @@ impl Vring {
             return Some(len);
         }
         if header_len > HEADER_LEN {
-            read_behind_hash(buffers, header_len, header, &mut frame[..len]);
+            // What a driver writes into the place of a hash is ignored.
+            let mut with_hash = [0; HASH_HEADER_LEN];
+            read_scattered(buffers, &mut with_hash[..header_len], &mut frame[..len]);
+            header.copy_from_slice(&with_hash[..HEADER_LEN]);
             return Some(len);
         }
         let header = &mut header[..header_len];
@@ -198,14 +201,6 @@ unsafe fn write_changed<T: Copy + PartialEq>(to: NonNull<T>, part: T) {
             to.write_volatile(Unaligned(part));
         }
     }
-}
-
-/// As [`read_scattered`], behind a header with the place of a hash. What a driver writes there is ignored.
-#[inline(never)]
-fn read_behind_hash(buffers: &[Buffer], header_len: usize, header: &mut [u8; HEADER_LEN], frame: &mut [u8]) {
-    let mut with_hash = [0; HASH_HEADER_LEN];
-    read_scattered(buffers, &mut with_hash[..header_len], frame);
-    header.copy_from_slice(&with_hash[..HEADER_LEN]);
 }
 
 /// Copies a header and a frame from buffers of any shape.

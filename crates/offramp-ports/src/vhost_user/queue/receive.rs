@@ -41,7 +41,7 @@ impl QueueState {
         let outcome = self.admit(frame).and_then(|()| {
             let mut header = rx_header(meta);
             if self.reports_hashes() {
-                self.hash(hash).report(&mut header);
+                self.rss.as_deref().map(hash).unwrap_or_default().report(&mut header);
             }
             self.write(header, frame)
         });
@@ -49,11 +49,6 @@ impl QueueState {
             statistics.received(meta, frame.len(), outcome);
         }
         outcome
-    }
-
-    #[inline]
-    fn hash(&self, hash: impl FnOnce(&Rss) -> FrameHash) -> FrameHash {
-        self.rss.as_deref().map(hash).unwrap_or_default()
     }
 
     #[expect(clippy::inline_always, reason = "a guest that has set nothing pays for no other")]

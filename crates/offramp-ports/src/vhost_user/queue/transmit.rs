@@ -22,8 +22,6 @@ impl QueueState {
             RingState::Disabled => {
                 if self.transmit.fetch(self.log.as_deref(), &self.counters) {
                     self.discard_transmit();
-                    // Nothing else may come that ends a batch.
-                    self.publish_transmit();
                 }
                 false
             }
@@ -52,6 +50,8 @@ impl QueueState {
             self.transmit.tally.add(chain.len() as u64);
             self.counters.discarded.add(1);
         }
+        // Nothing else may come that ends a batch.
+        self.publish_transmit();
     }
 
     /// Copies the next frame of the batch into `frame`; its length and what the guest asks for. `None`: the batch is
@@ -81,8 +81,7 @@ impl QueueState {
         PortError::Refused(libc::EINVAL)
     }
 
-    /// What a header asks for, of a guest that may ask for statistics. In line it would slow down the frames of all others.
-    #[inline(never)]
+    /// What a header asks for, of a guest that may ask for statistics.
     fn counted_request(&mut self, header: &[u8; HEADER_LEN], frame: &[u8]) -> Result<TxMeta, PortError> {
         let is_asked = self.offloads.intersects(Offloads::TX);
         let asked = if is_asked { self.request(header) } else { Ok(TxMeta::default()) };
