@@ -10,6 +10,7 @@ mod requests;
 mod shared;
 
 use std::io::{IoSlice, IoSliceMut};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -66,6 +67,13 @@ pub struct Frontend {
     reply_ack: bool,
     /// Our end of the backend's own channel.
     backend_channel: Option<UnixStream>,
+}
+
+/// The backend sees the end at once, even if a process that another test starts at this moment still has a copy of the socket.
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
 }
 
 impl Frontend {

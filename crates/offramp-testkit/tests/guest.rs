@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -353,4 +354,13 @@ fn a_write_into_a_sent_frame_panics() {
 fn a_frame_that_does_not_come_panics() {
     let (mut guest, _backend) = connect(&Guest::builder(), None);
     guest.rx(0).recv(Duration::from_millis(10));
+}
+
+#[test]
+fn a_frontend_that_goes_is_gone_even_if_its_socket_was_copied() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let _copy = ours.try_clone().unwrap();
+    drop(Frontend::new(ours));
+    theirs.set_nonblocking(true).unwrap();
+    assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
 }
