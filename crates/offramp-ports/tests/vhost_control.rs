@@ -219,6 +219,40 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
     }
 }
 
+/// User Mode Linux and libkrun do not ask where the rings of a driver that is reset have ended.
+#[test]
+fn a_driver_that_is_reset_without_a_word_begins_anew_with_nothing_set() {
+    for case in Case::layouts() {
+        let rig = rig(2);
+        // Without SET_STATUS, which would say it.
+        let mut a = rig.guest(0, &builder(&case, 2).protocol_features(protocol::MQ | protocol::REPLY_ACK));
+        let mut b = rig.guest(1, &builder(&case, 2));
+        let mut rng = rng();
+        assert_eq!(command(&mut a, PAIRS_SET, &2u16.to_le_bytes()), OK);
+        assert_eq!(command(&mut a, COALESCE_TX, &coalescing(3, 4)), OK);
+        b.rx(0).fill(32, 2048);
+        for _ in 0..2 {
+            a.rx(0).fill(8, 2048);
+            carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
+            a.reset_rings();
+            a.start().unwrap();
+        }
+        let is_anew = |now: ControlStatus| now.queue_pairs == 1 && now.coalescing == vec![None; 4];
+        wait_until("settings of a new driver", || rig.ports[0].status().control.is_some_and(is_anew));
+    }
+}
+
+#[test]
+fn a_control_queue_without_kicks_is_looked_at_and_what_is_no_command_is_counted() {
+    let rig = rig(1);
+    let mut guest = rig.guest(0, &builder(&Case::layouts().next().unwrap(), 1));
+    guest.frontend().set_vring_kick(2, None).unwrap();
+    assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(5, 6)), OK);
+    assert_eq!(guest.control().command(&[&COALESCE_RX, &coalescing(7, 8)], &[]), None, "no room for an answer");
+    assert_eq!(status(&rig, 0).coalescing[0], Some(wish(5, 6)));
+    assert_eq!(rig.bad_chains(0), 1);
+}
+
 /// A thread that drives the first `driven` of these pairs, until that is 0. The others are there, and answer nothing.
 fn drive(mut queues: Vec<VhostQueue>, driven: &Arc<AtomicUsize>) -> JoinHandle<()> {
     let driven = Arc::clone(driven);

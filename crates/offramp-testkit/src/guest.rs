@@ -148,6 +148,7 @@ impl Guest {
     pub fn reset_rings(&mut self) {
         self.rx.iter_mut().for_each(RxQueue::reset);
         self.tx.iter_mut().for_each(TxQueue::reset);
+        self.control.iter_mut().for_each(ControlQueue::reset);
     }
 
     /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must

@@ -18,7 +18,7 @@ pub fn median(samples: &[f64]) -> f64 {
 const TAIL_PROBABILITY: f64 = 0.025;
 
 /// Where the median lies, with a probability of 95 % or more if the samples do not depend on each other (sign test): of fewer than
-/// nine samples, from the lowest to the highest. Not a number when there is none.
+/// nine samples, from the lowest to the highest, which of fewer than six is less probable. Not a number when there is none.
 pub fn median_interval(samples: &[f64]) -> [f64; 2] {
     let mut values = samples.to_vec();
     values.sort_unstable_by(f64::total_cmp);

@@ -3,7 +3,6 @@
 //! The ring belongs to the port's own thread, so that a guest that floods it holds up nobody. A command that changes the
 //! queues goes through their mailboxes, and is answered and shown once it is in force in all of them.
 
-use super::VhostUserConfig;
 use super::features::{
     self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, DEVICE_STATS, GUEST_ANNOUNCE,
     HASH_REPORT, LOG_ALL, MQ, NOTF_COAL, RSS, VQ_NOTF_COAL,
@@ -12,6 +11,7 @@ use super::filter::{Filter, VlanTable};
 use super::queue::{QueueState, Side};
 use super::rarp::is_station;
 use super::rss::Rss;
+use super::{QueueCounters, VhostUserConfig};
 use offramp_adapter::moderation::Coalescing;
 use offramp_offload::caps::Offloads;
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes};
@@ -140,7 +140,7 @@ impl Settings {
         }
     }
 
-    /// With another filter. A guest that sets modes or addresses has a filter from then on.
+    /// With another filter. A guest that sets modes or a table of addresses has a filter from then on.
     fn with_filter(mut self, change: impl FnOnce(&mut Filter) -> Option<()>) -> Option<Self> {
         change(Arc::make_mut(&mut self.filter))?;
         Some(self)
@@ -166,11 +166,11 @@ impl Settings {
 }
 
 impl Control {
-    pub fn new(config: &VhostUserConfig) -> Self {
+    pub fn new(config: &VhostUserConfig, counters: Arc<QueueCounters>) -> Self {
         let rules =
             Rules { queue_pairs_max: config.queue_pairs, mac: config.mac, mac_addresses: config.mac_addresses.clone() };
         Self {
-            queue: QueueState::of_commands(Arc::default()),
+            queue: QueueState::of_commands(counters),
             kick: None,
             negotiated: 0,
             settings: Settings::after_reset(0, &rules),
@@ -221,10 +221,10 @@ impl Control {
         self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
-    /// The ring has stopped at `base`. A monitor that stops a guest and continues it does the same as one whose guest resets
-    /// the device, and a guest that continues does not repeat its commands.
-    pub fn stopped(&mut self, base: u32) {
-        self.stopped_at = Some((base, self.negotiated & !LOG_ALL));
+    /// The ring has stopped at `base`; `None`: it broke. A monitor that stops a guest and continues it does the same as one whose
+    /// guest resets the device, and a guest that continues does not repeat its commands.
+    pub fn stopped(&mut self, base: Option<u32>) {
+        self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
     }
 
     /// The ring starts at `base`; whether the guest's driver was reset since it stopped, so that nothing is set.
@@ -432,7 +432,7 @@ mod tests {
             mac_addresses: vec![OWN, OTHER],
             ..VhostUserConfig::new("unused")
         };
-        let mut control = Control::new(&config);
+        let mut control = Control::new(&config, Arc::default());
         control.set_features(negotiated);
         control.forget();
         control
@@ -546,16 +546,16 @@ mod tests {
     #[test]
     fn what_is_set_outlives_a_pause_and_not_a_reset() {
         let mut control = control(ALL);
-        control.stopped(7);
+        control.stopped(Some(7));
         assert!(!control.is_new(7), "it goes on where it was");
         assert!(control.is_new(7), "nothing was said of a stop");
-        control.stopped(7);
+        control.stopped(Some(7));
         assert!(control.is_new(0), "a new ring");
-        control.stopped(7);
+        control.stopped(Some(7));
         control.set_features(MQ);
         assert!(control.is_new(7), "another driver");
         assert!(obey(&mut control, &Command::QueuePairs(2)));
-        control.stopped(9);
+        control.stopped(Some(9));
         control.set_features(MQ | LOG_ALL);
         assert!(!control.is_new(9), "a migration began");
         assert_eq!(control.settings.queue_pairs, 2);

@@ -2,7 +2,7 @@
 
 use offramp_adapter::stats::Counter;
 
-/// Events of one queue pair. Frames are counted by the adapter.
+/// Events of one queue pair, or of a control queue. Frames are counted by the adapter.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     /// Interrupts of the guest, for either ring.

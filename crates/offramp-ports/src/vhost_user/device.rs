@@ -6,7 +6,7 @@ use super::features::{self, LOG_ALL, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
 use super::queue::{QueueState, Side, Start};
-use super::{ControlQueue, MTU_MIN, VhostUserConfig};
+use super::{MTU_MIN, QueueCounters, VhostUserConfig};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -168,8 +168,9 @@ impl Device {
         events: Events,
         link: Arc<Link>,
         queues: Vec<Sender<QueueState>>,
+        of_control: Option<Arc<QueueCounters>>,
     ) -> Self {
-        let control = (config.control_queue == ControlQueue::Backend).then(|| Control::new(&config));
+        let control = of_control.map(|counters| Control::new(&config, counters));
         let count = 2 * queues.len() + usize::from(control.is_some());
         let vrings = (0..count).map(|_| Setup::default()).collect();
         Self {
@@ -306,7 +307,6 @@ impl Device {
             setup.is_running = false;
             // A ring that broke has no base of its own any more.
             setup.base = base.unwrap_or(setup.base);
-            let base = setup.base;
             if self.is_control(vring) {
                 self.control.iter_mut().for_each(|control| control.stopped(base));
             }
@@ -318,7 +318,7 @@ impl Device {
     pub fn reset(&mut self) {
         mailbox::run_everywhere(&self.queues, QueueState::reset);
         if let Some(control) = &mut self.control {
-            *control = Control::new(&self.config);
+            *control = Control::new(&self.config, control.queue.counters());
         }
         self.vrings.fill_with(Setup::default);
         self.memory = Arc::default();
@@ -381,6 +381,7 @@ impl Device {
                 setup.ended_at = has_run.then_some(base).or(setup.ended_at);
             }
             self.control.iter_mut().for_each(Control::forget);
+            self.follow_control()?;
         }
         Ok(())
     }
@@ -456,6 +457,8 @@ impl Device {
             };
             queue.run(change).map_err(Refused::from)?;
         }
+        // Of another driver nothing is set.
+        self.follow_control()?;
         if is_log_over {
             self.control.iter_mut().for_each(|control| control.queue.set_log(None));
             self.log = None;
@@ -556,7 +559,13 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let setup = self.vring(index as usize)?;
+        let vring = index as usize;
+        // A driver may be reset without a word but this (User Mode Linux, libkrun). What the ring holds is not the new driver's:
+        // it waits for its kick.
+        if self.vring(vring)?.is_running {
+            self.finish(vring)?;
+        }
+        let setup = self.vring(vring)?;
         (setup.base, setup.ended_at) = (base, None);
         Ok(())
     }

@@ -36,7 +36,7 @@ impl std::fmt::Debug for VlanTable {
 }
 
 impl VlanTable {
-    /// Whether the table changes in which VLANs pass; `None`: there is no such VLAN.
+    /// Lets a VLAN's frames pass, or no longer; `None`: there is no such VLAN.
     pub fn set(&mut self, vid: u16, passes: bool) -> Option<()> {
         let word = self.0.get_mut(usize::from(vid / 64))?;
         let bit = 1 << (vid % 64);

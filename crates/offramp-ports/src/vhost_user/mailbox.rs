@@ -106,7 +106,7 @@ impl<S: 'static> Sender<S> {
     }
 
     /// Has `work` done by the queue's thread, however late that is, and says where the answer will be.
-    fn ask<R: Send + 'static>(
+    pub fn ask<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> R + Send + 'static,
     ) -> Result<mpsc::Receiver<R>, NobodyThere> {

@@ -382,6 +382,8 @@ impl VhostUser {
             senders.push(sender);
             queue_counters.push(counters);
         }
+        let of_control = (config.control_queue == ControlQueue::Backend).then(Arc::<QueueCounters>::default);
+        queue_counters.extend(of_control.clone());
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let event = || EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()));
         let events =
@@ -420,6 +422,7 @@ impl VhostUser {
                 events,
                 Arc::clone(&link),
                 senders,
+                of_control,
             ))),
             counters: Arc::clone(&port.channel_counters),
             status: Arc::clone(&port.status),
@@ -517,7 +520,7 @@ impl VhostUser {
         &self.channel_counters
     }
 
-    /// Events of each queue pair.
+    /// Events of each queue pair, then of the control queue where the port serves it.
     pub fn queue_counters(&self) -> &[Arc<QueueCounters>] {
         &self.queue_counters
     }

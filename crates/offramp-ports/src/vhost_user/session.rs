@@ -18,6 +18,7 @@ use super::message::{
 };
 use super::{Observer, PortEvent, PortStatus, VhostUserConfig};
 use crate::sys::link::CarrierWatch;
+use crate::worker::LOOK;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -55,7 +56,7 @@ const ACCEPT_INTERVAL_MS: u16 = 100;
 const RECONNECT_INTERVAL_MS: u16 = 100;
 /// Time that each command of the guest has, so that 500 are obeyed in a second. Chosen after runs of `benches/hostile_neighbour.rs`.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
-/// How many commands may be ahead of their time when the next are fetched, up to 32 at once. Chosen like the interval.
+/// How many commands may be ahead of their time when the next is obeyed. Chosen like the interval.
 const COMMAND_BURST: u32 = 32;
 
 /// What the control thread works with.
@@ -287,15 +288,18 @@ impl Session {
         }
     }
 
-    /// Obeys commands of the guest, a fetch of them at a time. Where there may be more, returns when it is their turn.
+    /// Obeys a command of the guest. Where there may be more, returns when it is their turn.
     fn serve_control(&self, pace: &mut Pace) -> Option<Instant> {
         let now = Instant::now();
         if let Some(turn) = pace.next_turn(now) {
             return Some(turn);
         }
-        let obeyed = self.device().serve_control()?;
+        if !self.device().serve_control() {
+            return self.device().is_control_unannounced().then(|| now + LOOK);
+        }
         self.tell(true);
-        pace.obeyed(obeyed, now);
+        let now = Instant::now();
+        pace.obeyed(1, now);
         Some(pace.next_turn(now).unwrap_or(now))
     }
 

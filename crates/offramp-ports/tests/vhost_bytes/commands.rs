@@ -275,8 +275,10 @@ fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
     bench.finish(ring, &mut sent);
     check(bench, &model);
     // The port does not touch the ring any more once it has said where it is.
-    bench.frontend.set_status(0).expect("a connection");
-    bench.frontend.get_vring_base(vring).expect("an answer");
+    bench.drive(|frontend, _| {
+        frontend.set_status(0).expect("a connection");
+        frontend.get_vring_base(vring).expect("an answer");
+    });
     assert_eq!(bench.port.channel_counters().bad_messages.get(), 0);
 }
 

@@ -187,3 +187,17 @@ fn a_super_frame_that_its_filter_does_not_take_costs_a_guest_no_buffer() {
         }
     }
 }
+
+/// A frontend may start a driver that has no control queue with nothing but other features.
+#[test]
+fn another_driver_finds_no_filter_of_the_one_before() {
+    let rig = rig();
+    let case = Case::layouts().next().unwrap();
+    let (mut sender, mut guest) = (rig.guest(1, &case.guest()), rig.guest(0, &builder(&case)));
+    guest.rx(0).fill(64, 2048);
+    assert_eq!(command(&mut guest, NOBCAST, &[1]), OK);
+    expect(&rig, &mut sender, &mut guest, [1, 0, 0, 0, 0, 0]);
+    let features = guest.negotiated().features & !FILTERS;
+    guest.frontend().set_features(features).unwrap();
+    expect(&rig, &mut sender, &mut guest, [1; 6]);
+}

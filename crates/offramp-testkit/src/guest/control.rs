@@ -72,6 +72,10 @@ impl ControlQueue {
         }
     }
 
+    pub(super) fn reset(&mut self) {
+        self.ring.reset();
+    }
+
     pub(super) fn ring(&self) -> &Virtqueue {
         &self.ring
     }

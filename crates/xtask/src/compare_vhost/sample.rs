@@ -213,7 +213,7 @@ impl Bench {
         }
         let mut samples = Vec::new();
         for _ in 0..TURNS {
-            // Each is first in half of the turns.
+            // Neither is always first.
             versions.reverse();
             for version in &mut versions {
                 let (mpps, busy_ns) = version.turn(cell.direction)?;

@@ -87,7 +87,7 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
         mac_addresses: vec![OWN, OTHER],
         ..VhostUserConfig::new("unused")
     };
-    let mut control = Control::new(&config);
+    let mut control = Control::new(&config, std::sync::Arc::default());
     let mut model = Model::default();
     let mut done = 0;
     for nth in 0..count {

@@ -2,10 +2,12 @@
 
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
-use crate::vhost_user::mailbox::{self, Asked, NobodyThere};
+use crate::vhost_user::mailbox::{self, NobodyThere, Sender};
 use crate::vhost_user::queue::{QueueState, Request, Side};
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes, append_reply};
 use offramp_virtio::control::{self, Command};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,20 +22,14 @@ impl Device {
         self.follow_control()
     }
 
-    /// Obeys the commands that have come. Returns how many, where there may be more.
-    pub fn serve_control(&mut self) -> Option<u32> {
-        if !self.control.as_mut()?.queue.fetch_commands() {
-            return None;
-        }
-        let mut obeyed = 0;
-        while let Some(request) = self.control.as_mut().and_then(|control| control.queue.next_command()) {
+    /// Obeys the next command. Returns whether a chain had come, if only one that is no command.
+    pub fn serve_control(&mut self) -> bool {
+        let Some(chain) = self.control.as_mut().and_then(|control| control.queue.next_command()) else { return false };
+        if let Ok(request) = chain {
             let answer = self.obey(&request);
-            if let Some(control) = &mut self.control {
-                control.queue.answer(&request, &answer);
-            }
-            obeyed += 1;
+            self.control.iter_mut().for_each(|control| control.queue.answer(&request, &answer));
         }
-        Some(obeyed)
+        true
     }
 
     /// The answer to a command, once it is in force.
@@ -54,14 +50,24 @@ impl Device {
     /// Statistics of queues, as many whole replies as there is room for (V86).
     fn statistics(&mut self, of: &[StatisticsOf], room: usize) -> Option<Vec<u8>> {
         let mut replies = Vec::new();
+        // However often a command names a ring, its thread is asked once.
+        let mut of_rings = BTreeMap::new();
         for (vq_index, kind) in of.iter().flat_map(|of| of.types.iter().map(|kind| (of.vq_index, kind))) {
+            let of_control;
             let counters = if kind == StatisticsTypes::CVQ {
-                self.control.as_ref()?.statistics().to_vec()
+                of_control = self.control.as_ref()?.statistics().to_vec();
+                &of_control
             } else {
-                self.run(usize::from(vq_index), move |state, _| state.statistics(kind)).ok()??
+                let of_ring = match of_rings.entry(vq_index) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(unknown) => {
+                        unknown.insert(self.run(usize::from(vq_index), QueueState::all_statistics).ok()??)
+                    }
+                };
+                &of_ring.iter().find(|(of_kind, _)| *of_kind == kind)?.1
             };
             let len = replies.len();
-            append_reply(&mut replies, vq_index, kind, &counters);
+            append_reply(&mut replies, vq_index, kind, counters);
             if replies.len() > room {
                 replies.truncate(len);
                 break;
@@ -78,8 +84,13 @@ impl Device {
         let changed: Vec<usize> = self.data_vrings().filter(differs).collect();
         let followed = self.follow(&changed, next);
         if followed.len() < changed.len() {
-            // One that does not answer now either is the next that a command waits for.
-            self.follow(&followed, &now);
+            let restored = self.follow(&followed, &now);
+            // One that has not answered may still have followed at the last moment. It goes back whenever it wakes.
+            for vring in changed.iter().filter(|vring| !restored.contains(vring)) {
+                if let Some((queue, work)) = self.work_to_follow(*vring, &now) {
+                    let _ = queue.ask(work);
+                }
+            }
             return Err(NobodyThere.into());
         }
         self.control.iter_mut().for_each(|control| control.settings = next.clone());
@@ -101,13 +112,20 @@ impl Device {
     /// Has rings of data follow what the guest sets, and be enabled as their frontend says. They are all asked before the first
     /// answer is waited for: the thread of several is woken once. Returns those that have answered in time.
     fn follow(&self, vrings: &[usize], settings: &Settings) -> Vec<usize> {
-        let asked: Vec<_> = vrings.iter().map(|vring| self.ask_to_follow(*vring, settings)).collect();
+        let ask =
+            |vring: &usize| self.work_to_follow(*vring, settings).and_then(|(queue, work)| queue.begin(work).ok());
+        let asked: Vec<_> = vrings.iter().map(ask).collect();
         let end = Instant::now() + mailbox::PATIENCE;
         let answers = vrings.iter().zip(asked).filter_map(|(vring, asked)| asked?.wait(end).ok().map(|()| *vring));
         answers.collect()
     }
 
-    fn ask_to_follow(&self, vring: usize, settings: &Settings) -> Option<Asked<()>> {
+    /// What a ring of data does to follow, and who is to be asked for it.
+    fn work_to_follow(
+        &self,
+        vring: usize,
+        settings: &Settings,
+    ) -> Option<(&Sender<QueueState>, impl FnOnce(&mut QueueState) + Send + use<>)> {
         let RingSettings { is_in_use, features, wish, filter, rss } = self.control.as_ref()?.of_ring(settings, vring);
         let is_enabled = self.vrings.get(vring)?.is_enabled;
         let (side, pair) = Side::of(vring);
@@ -120,7 +138,7 @@ impl Device {
                 state.set_enabled(side, is_enabled && is_in_use);
             }
         };
-        self.queues.get(pair)?.begin(work).ok()
+        Some((self.queues.get(pair)?, work))
     }
 
     /// Has a ring of data be enabled as its frontend says, and as far as the guest uses its pair.
@@ -134,6 +152,11 @@ impl Device {
     /// What the guest has set by a control queue that runs here.
     pub fn control_status(&self) -> Option<ControlStatus> {
         self.control.as_ref()?.status()
+    }
+
+    /// Whether the control queue runs and has no kicks: it is to be looked at.
+    pub fn is_control_unannounced(&self) -> bool {
+        self.control.as_ref().is_some_and(|control| control.queue.is_live() && control.kick.is_none())
     }
 
     /// The kicks of the control queue, while it runs.

@@ -13,13 +13,20 @@ pub(in crate::vhost_user) struct Request {
     pub answer_len_max: usize,
 }
 
+/// A chain that cannot be answered. It went back as it was.
+#[derive(Debug)]
+pub(in crate::vhost_user) struct NoCommand;
+
 impl QueueState {
-    /// Fetches commands; whether there may be any. If not, the guest kicks for the next.
-    pub fn fetch_commands(&mut self) -> bool {
+    /// Fetches commands, unless some wait; whether there may be any. If not, the guest kicks for the next.
+    fn fetch_commands(&mut self) -> bool {
         let Self { transmit, log, counters, .. } = self;
         let log = log.as_deref();
         if !transmit.state.is_enabled() || !transmit.vring.is_started() {
             return false;
+        }
+        if !transmit.vring.waiting().is_empty() {
+            return true;
         }
         transmit.vring.disable_notifications(log);
         if transmit.fetch(log, counters) {
@@ -30,22 +37,21 @@ impl QueueState {
         transmit.fetch(log, counters)
     }
 
-    /// The next command that was fetched. What is none goes back as it is.
-    pub fn next_command(&mut self) -> Option<Request> {
-        while let Some(chain) = self.transmit.vring.pop() {
-            match self.transmit.vring.read_command(&chain, COMMAND_LEN_MAX) {
-                Some((bytes, answer_len_max)) if answer_len_max > 0 => {
-                    return Some(Request { chain, bytes, answer_len_max });
-                }
-                _ => {
-                    // A bad one was counted when it was fetched.
-                    self.counters.bad_chains.add(u64::from(chain.len() > 0));
-                    self.transmit.add_used(&chain, 0);
-                    self.publish_transmit();
-                }
-            }
+    /// The next command, if any chain has come.
+    pub fn next_command(&mut self) -> Option<Result<Request, NoCommand>> {
+        if !self.fetch_commands() {
+            return None;
         }
-        None
+        let chain = self.transmit.vring.pop()?;
+        let command = self.transmit.vring.read_command(&chain, COMMAND_LEN_MAX);
+        let command = command.filter(|(_, answer_len_max)| *answer_len_max > 0);
+        if command.is_none() {
+            // A bad one was counted when it was fetched.
+            self.counters.bad_chains.add(u64::from(chain.len() > 0));
+            self.transmit.add_used(&chain, 0);
+            self.publish_transmit();
+        }
+        Some(command.map(|(bytes, answer_len_max)| Request { chain, bytes, answer_len_max }).ok_or(NoCommand))
     }
 
     /// Answers a command; the guest sees it at once.

@@ -174,11 +174,19 @@ impl QueueState {
         }
     }
 
-    /// Counters that the guest asks for, of one kind; `None`: it may not.
-    pub fn statistics(&self, kind: StatisticsTypes) -> Option<Vec<u64>> {
-        let is_of_receive = StatisticsTypes::RX.contains(kind);
-        let ring = if is_of_receive { &self.receive } else { &self.transmit };
-        Some(self.statistics.as_ref()?.counters(kind, ring.notified))
+    /// The counters that the guest may ask for of a ring, by their kind; `None`: it may not.
+    pub fn all_statistics(&mut self, side: Side) -> Option<Vec<(StatisticsTypes, Vec<u64>)>> {
+        let (kinds, ring) = match side {
+            Side::Receive => (StatisticsTypes::RX, &self.receive),
+            Side::Transmit => (StatisticsTypes::TX, &self.transmit),
+        };
+        let statistics = self.statistics.as_ref()?;
+        Some(kinds.iter().map(|kind| (kind, statistics.counters(kind, ring.notified))).collect())
+    }
+
+    /// What happens beside frames.
+    pub fn counters(&self) -> Arc<QueueCounters> {
+        Arc::clone(&self.counters)
     }
 
     /// Takes over memory, before any ring is started in it. Rings that run use the old until they are started again.
