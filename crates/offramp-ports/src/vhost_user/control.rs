@@ -4,7 +4,7 @@
 //! queues goes through their mailboxes, and is answered and shown once it is in force in all of them.
 
 use super::features::{
-    self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, DEVICE_STATS, GUEST_ANNOUNCE,
+    self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, CTRL_VQ, DEVICE_STATS, GUEST_ANNOUNCE,
     HASH_REPORT, LOG_ALL, MQ, NOTF_COAL, RSS, VQ_NOTF_COAL,
 };
 use super::filter::{Filter, VlanTable};
@@ -127,7 +127,8 @@ pub(super) struct Control {
 impl Settings {
     /// Those of a device that was reset (V51, V56, V79).
     fn after_reset(negotiated: u64, rules: &Rules) -> Self {
-        let vlans = (negotiated & CTRL_VLAN != 0).then(VlanTable::default);
+        // A driver without a control queue cannot add a VLAN, whatever else was negotiated for it (DPDK).
+        let vlans = (negotiated & CTRL_VQ != 0 && negotiated & CTRL_VLAN != 0).then(VlanTable::default);
         Self {
             queue_pairs: 1,
             guest_offloads: negotiated & features::guest_offload_bits(),
@@ -221,7 +222,7 @@ impl Control {
         self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
-    /// The ring has stopped at `base`; `None`: it broke. A monitor that stops a guest and continues it does the same as one whose
+    /// The ring has stopped at `base`; `None`: it broke, or its driver was reset. A monitor that stops a guest and continues it does the same as one whose
     /// guest resets the device, and a guest that continues does not repeat its commands.
     pub fn stopped(&mut self, base: Option<u32>) {
         self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
@@ -433,7 +434,7 @@ mod tests {
             ..VhostUserConfig::new("unused")
         };
         let mut control = Control::new(&config, Arc::default());
-        control.set_features(negotiated);
+        control.set_features(negotiated | CTRL_VQ);
         control.forget();
         control
     }

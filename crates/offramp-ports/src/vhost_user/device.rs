@@ -560,10 +560,13 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let vring = index as usize;
-        // A driver may be reset without a word but this (User Mode Linux, libkrun). What the ring holds is not the new driver's:
-        // it waits for its kick.
+        // A driver may be reset without a word but this (libkrun). What the ring holds is not the new driver's: it waits for its
+        // kick. Whoever continues a guest has asked where the ring ended, so that it does not run.
         if self.vring(vring)?.is_running {
             self.finish(vring)?;
+            if self.is_control(vring) {
+                self.control.iter_mut().for_each(|control| control.stopped(None));
+            }
         }
         let setup = self.vring(vring)?;
         (setup.base, setup.ended_at) = (base, None);

@@ -198,6 +198,9 @@ fn another_driver_finds_no_filter_of_the_one_before() {
     assert_eq!(command(&mut guest, NOBCAST, &[1]), OK);
     expect(&rig, &mut sender, &mut guest, [1, 0, 0, 0, 0, 0]);
     let features = guest.negotiated().features & !FILTERS;
-    guest.frontend().set_features(features).unwrap();
-    expect(&rig, &mut sender, &mut guest, [1; 6]);
+    // Without a control queue there is no command that adds a VLAN.
+    for features in [features, features & !features::CTRL_VQ | features::CTRL_VLAN] {
+        guest.frontend().set_features(features).unwrap();
+        expect(&rig, &mut sender, &mut guest, [1; 6]);
+    }
 }

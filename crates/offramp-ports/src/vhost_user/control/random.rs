@@ -93,7 +93,8 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
     for nth in 0..count {
         if nth % COMMANDS_OF_A_DRIVER == 0 {
             let bits = OF_COMMANDS.iter().chain(&OFFLOADS).filter(|_| rng.random_bool(0.85));
-            model = Model { negotiated: bits.fold(1 << 32, |bits, bit| bits | 1 << bit), accepted: Vec::new() };
+            model =
+                Model { negotiated: bits.fold(1 << 32 | 1 << 17, |bits, bit| bits | 1 << bit), accepted: Vec::new() };
             control.set_features(model.negotiated);
             control.forget();
         }

@@ -2,12 +2,11 @@
 
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
-use crate::vhost_user::mailbox::{self, NobodyThere, Sender};
+use crate::vhost_user::mailbox::{self, Asked, NobodyThere, Sender};
 use crate::vhost_user::queue::{QueueState, Request, Side};
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes, append_reply};
 use offramp_virtio::control::{self, Command};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,23 +47,23 @@ impl Device {
     }
 
     /// Statistics of queues, as many whole replies as there is room for (V86).
-    fn statistics(&mut self, of: &[StatisticsOf], room: usize) -> Option<Vec<u8>> {
+    fn statistics(&self, of: &[StatisticsOf], room: usize) -> Option<Vec<u8>> {
+        let of_control = self.control.as_ref()?.statistics();
+        let pair_of = |vq_index: u16| Side::of(vq_index.into()).1;
+        let of_data = of.iter().filter(|of| !of.types.contains(StatisticsTypes::CVQ)).map(|of| pair_of(of.vq_index));
+        // However often a command names a pair, it is asked once, and all are before the first answer is waited for.
+        let pairs: BTreeSet<usize> = of_data.collect();
+        let ask = |pair: &usize| self.queues.get(*pair)?.begin(|state| state.all_statistics()).ok();
+        let asked: Vec<_> = pairs.iter().map(ask).collect();
+        let end = Instant::now() + mailbox::PATIENCE;
+        let answer = |(pair, asked): (usize, Option<Asked<_>>)| Some((pair, asked?.wait(end).ok()??));
+        let of_pairs: BTreeMap<usize, Vec<(StatisticsTypes, Vec<u64>)>> =
+            pairs.into_iter().zip(asked).map(answer).collect::<Option<_>>()?;
         let mut replies = Vec::new();
-        // However often a command names a ring, its thread is asked once.
-        let mut of_rings = BTreeMap::new();
         for (vq_index, kind) in of.iter().flat_map(|of| of.types.iter().map(|kind| (of.vq_index, kind))) {
-            let of_control;
-            let counters = if kind == StatisticsTypes::CVQ {
-                of_control = self.control.as_ref()?.statistics().to_vec();
-                &of_control
-            } else {
-                let of_ring = match of_rings.entry(vq_index) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(unknown) => {
-                        unknown.insert(self.run(usize::from(vq_index), QueueState::all_statistics).ok()??)
-                    }
-                };
-                &of_ring.iter().find(|(of_kind, _)| *of_kind == kind)?.1
+            let counters = match kind {
+                StatisticsTypes::CVQ => &of_control[..],
+                _ => &of_pairs.get(&pair_of(vq_index))?.iter().find(|(of_kind, _)| *of_kind == kind)?.1,
             };
             let len = replies.len();
             append_reply(&mut replies, vq_index, kind, counters);

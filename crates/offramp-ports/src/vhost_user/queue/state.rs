@@ -174,14 +174,12 @@ impl QueueState {
         }
     }
 
-    /// The counters that the guest may ask for of a ring, by their kind; `None`: it may not.
-    pub fn all_statistics(&mut self, side: Side) -> Option<Vec<(StatisticsTypes, Vec<u64>)>> {
-        let (kinds, ring) = match side {
-            Side::Receive => (StatisticsTypes::RX, &self.receive),
-            Side::Transmit => (StatisticsTypes::TX, &self.transmit),
-        };
+    /// The counters that the guest may ask for of both rings, by their kind; `None`: it may not.
+    pub fn all_statistics(&self) -> Option<Vec<(StatisticsTypes, Vec<u64>)>> {
         let statistics = self.statistics.as_ref()?;
-        Some(kinds.iter().map(|kind| (kind, statistics.counters(kind, ring.notified))).collect())
+        let of_rings = [(StatisticsTypes::RX, &self.receive), (StatisticsTypes::TX, &self.transmit)];
+        let kinds = of_rings.into_iter().flat_map(|(kinds, ring)| kinds.iter().map(|kind| (kind, ring.notified)));
+        Some(kinds.map(|(kind, notified)| (kind, statistics.counters(kind, notified))).collect())
     }
 
     /// What happens beside frames.
