@@ -221,7 +221,7 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
 
 /// libkrun does not ask where the rings of a driver that is reset have ended: it disables them, and gives the memory again.
 #[test]
-fn a_driver_that_is_reset_without_a_word_begins_anew_with_nothing_set() {
+fn nothing_is_set_after_a_reset_without_get_vring_base() {
     for case in Case::layouts() {
         let rig = rig(2);
         // Without SET_STATUS, which would say it.
@@ -239,8 +239,8 @@ fn a_driver_that_is_reset_without_a_word_begins_anew_with_nothing_set() {
             }
             a.reset_rings();
             a.start().unwrap();
-            let is_anew = |now: ControlStatus| now.queue_pairs == 1 && now.coalescing == vec![None; 4];
-            wait_until("settings of a new driver", || rig.ports[0].status().control.is_some_and(is_anew));
+            let is_reset = |now: ControlStatus| now.queue_pairs == 1 && now.coalescing == vec![None; 4];
+            wait_until("settings of a new driver", || rig.ports[0].status().control.is_some_and(is_reset));
         }
         a.rx(0).fill(8, 2048);
         carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);

@@ -222,8 +222,8 @@ impl Control {
         self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
-    /// The ring has stopped at `base`; `None`: it broke, or its driver was reset. A monitor that stops a guest and continues it does the same as one whose
-    /// guest resets the device, and a guest that continues does not repeat its commands.
+    /// The ring has stopped at `base`; `None`: it broke, or its driver was reset. A monitor that stops a guest and continues it
+    /// does the same as one whose guest resets the device, and a guest that continues does not repeat its commands.
     pub fn stopped(&mut self, base: Option<u32>) {
         self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
     }

@@ -30,7 +30,7 @@ impl QueueState {
         }
     }
 
-    /// Writes a frame that has to be looked at. In line it would slow down the frames of all other guests.
+    /// Writes a frame that has to be looked at. Out of line, so that the way of all others stays short.
     #[inline(never)]
     fn deliver_inspected(
         &mut self,
