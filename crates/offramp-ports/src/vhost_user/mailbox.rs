@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
 /// a port that nothing drives, on a machine that is not overloaded, takes longer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 
@@ -124,6 +124,13 @@ impl<S: 'static> Sender<S> {
         self.0.bell.ring();
         Ok(answered)
     }
+}
+
+/// The answers of threads that were asked; `None` of one that was not, or has not answered in time. The wait for all of them
+/// together is as long as for one.
+pub(super) fn wait_for_all<R>(asked: Vec<Option<Asked<R>>>) -> impl Iterator<Item = Option<R>> {
+    let end = Instant::now() + PATIENCE;
+    asked.into_iter().map(move |asked| asked?.wait(end).ok())
 }
 
 /// Has every queue's thread do `work`, also a thread that answers after this returns. The wait for all of them together

@@ -2,14 +2,13 @@
 
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
-use crate::vhost_user::mailbox::{self, Asked, NobodyThere, Sender};
+use crate::vhost_user::mailbox::{self, NobodyThere, Sender};
 use crate::vhost_user::queue::{QueueState, Request, Side};
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes, append_reply};
 use offramp_virtio::control::{self, Command};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 impl Device {
     /// The control queue runs. What was set before a reset of the driver is forgotten.
@@ -55,10 +54,9 @@ impl Device {
         let pairs: BTreeSet<usize> = of_data.collect();
         let ask = |pair: &usize| self.queues.get(*pair)?.begin(|state| state.all_statistics()).ok();
         let asked: Vec<_> = pairs.iter().map(ask).collect();
-        let end = Instant::now() + mailbox::PATIENCE;
-        let answer = |(pair, asked): (usize, Option<Asked<_>>)| Some((pair, asked?.wait(end).ok()??));
+        let answers = pairs.into_iter().zip(mailbox::wait_for_all(asked));
         let of_pairs: BTreeMap<usize, Vec<(StatisticsTypes, Vec<u64>)>> =
-            pairs.into_iter().zip(asked).map(answer).collect::<Option<_>>()?;
+            answers.map(|(pair, answer)| Some((pair, answer??))).collect::<Option<_>>()?;
         let mut replies = Vec::new();
         for (vq_index, kind) in of.iter().flat_map(|of| of.types.iter().map(|kind| (of.vq_index, kind))) {
             let counters = match kind {
@@ -114,9 +112,8 @@ impl Device {
         let ask =
             |vring: &usize| self.work_to_follow(*vring, settings).and_then(|(queue, work)| queue.begin(work).ok());
         let asked: Vec<_> = vrings.iter().map(ask).collect();
-        let end = Instant::now() + mailbox::PATIENCE;
-        let answers = vrings.iter().zip(asked).filter_map(|(vring, asked)| asked?.wait(end).ok().map(|()| *vring));
-        answers.collect()
+        let answers = vrings.iter().zip(mailbox::wait_for_all(asked));
+        answers.filter_map(|(vring, answer)| answer.map(|()| *vring)).collect()
     }
 
     /// What a ring of data does to follow, and who is to be asked for it.
