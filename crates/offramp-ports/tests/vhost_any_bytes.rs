@@ -160,6 +160,11 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
     });
 }
 
+/// Lengths in bytes of the fields of commands: an address, receive steering with 4 entries, and the hash; key of 40 bytes.
+const MAC_LEN: usize = 6;
+const RSS_LEN: usize = 8 + 2 * 4 + 3 + 40;
+const HASH_LEN: usize = 12 + 1 + 40;
+
 /// Chains whose commands are mostly right: a class and its number, then small numbers.
 fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = vec![0; vhost_bytes::commands::SETTINGS_LEN];
@@ -172,13 +177,13 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
         let commands: [([u8; 2], usize); 16] = [
             ([0, rng.random_range(0..7)], 1),
             ([1, 0], 20),
-            ([1, 1], 6),
+            ([1, 1], MAC_LEN),
             ([2, 0], 2),
             ([2, 1], 2),
             ([3, 0], 0),
             ([4, 0], 2),
-            ([4, 1], 8 + 2 * 4 + 3 + 40),
-            ([4, 2], 12 + 1 + 40),
+            ([4, 1], RSS_LEN),
+            ([4, 2], HASH_LEN),
             ([5, 0], 8),
             ([6, rng.random_range(0..2)], 8),
             ([6, 2], 12),
@@ -189,14 +194,17 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
         ];
         let (number, len) = commands[rng.random_range(0..commands.len())];
         let mut fields: Vec<u8> = (0..len).map(|_| [0, 0, 0, 1, 2, 3][rng.random_range(0..6)]).collect();
-        match number {
-            [4, 1] => {
+        // Not of the number alone: any number, the last of these, may be one of those before it.
+        match (number, len) {
+            ([4, 1], RSS_LEN) => {
                 fields[..6].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 3, 0]);
                 fields[7..16].iter_mut().step_by(2).for_each(|high| *high = 0);
                 fields[16..19].copy_from_slice(&[rng.random_range(0..5), 0, 40]);
             }
-            [4, 2] => fields[..13].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 40]),
-            [1, 1] => fields.copy_from_slice(&[2, 0, 0, 0, 0, rng.random_range(1..4)]),
+            ([4, 2], HASH_LEN) => {
+                fields[..13].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 40])
+            }
+            ([1, 1], MAC_LEN) => fields.copy_from_slice(&[2, 0, 0, 0, 0, rng.random_range(1..4)]),
             _ => {}
         }
         let kind = if rng.random_bool(0.7) { rng.random::<u8>() & 0x11 } else { rng.random() };
