@@ -202,7 +202,7 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
                 fields[16..19].copy_from_slice(&[rng.random_range(0..5), 0, 40]);
             }
             ([4, 2], HASH_LEN) => {
-                fields[..13].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 40])
+                fields[..13].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 40]);
             }
             ([1, 1], MAC_LEN) => fields.copy_from_slice(&[2, 0, 0, 0, 0, rng.random_range(1..4)]),
             _ => {}

@@ -18,12 +18,13 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Time to end; it waits three seconds at most for hosts that take nothing.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Builds `offramp` for release, as far as it is not built, and says where it is.
+/// Builds `offramp` as this program was built, for release or for tests, as far as it is not built, and says where it is.
 ///
 /// # Errors
 /// When it does not build.
 pub fn build() -> Result<PathBuf> {
-    cargo::build(&["build", "--release", "--package", "offramp", "--bin", "offramp"], &[])
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    cargo::build(&["build", "--profile", profile, "--package", "offramp", "--bin", "offramp"], &[])
 }
 
 /// Priority of a daemon that serves guests.
