@@ -18,12 +18,19 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Time to end; it waits three seconds at most for hosts that take nothing.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Builds `offramp` as this program was built, for release or for tests, as far as it is not built, and says where it is.
+/// Builds `offramp` as this program was built, for release or not, as far as it is not built, and says where it is.
 ///
 /// # Errors
 /// When it does not build.
 pub fn build() -> Result<PathBuf> {
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    let profile = if cfg!(debug_assertions) {
+        eprintln!(
+            "offramp is built without optimization, as this program is: figures of speed say nothing (use --release)"
+        );
+        "dev"
+    } else {
+        "release"
+    };
     cargo::build(&["build", "--profile", profile, "--package", "offramp", "--bin", "offramp"], &[])
 }
 
