@@ -160,10 +160,12 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
     });
 }
 
-/// Lengths in bytes of the fields of commands: an address, receive steering with 4 entries, and the hash; key of 40 bytes.
+/// Lengths in bytes of the fields of commands: an address, receive steering with 4 entries and the hash (key of 40 bytes), and
+/// statistics of two queues.
 const MAC_LEN: usize = 6;
 const RSS_LEN: usize = 8 + 2 * 4 + 3 + 40;
 const HASH_LEN: usize = 12 + 1 + 40;
+const STATISTICS_LEN: usize = 2 * 16;
 
 /// Chains whose commands are mostly right: a class and its number, then small numbers.
 fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
@@ -189,7 +191,7 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
             ([6, 2], 12),
             ([6, 3], 4),
             ([8, 0], 0),
-            ([8, 1], 32),
+            ([8, 1], STATISTICS_LEN),
             (rng.random(), 8),
         ];
         let (number, len) = commands[rng.random_range(0..commands.len())];
@@ -204,6 +206,7 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
             ([4, 2], HASH_LEN) => {
                 fields[..13].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 40]);
             }
+            ([8, 1], STATISTICS_LEN) => fields[..2].copy_from_slice(&[rng.random_range(0..9), 0]),
             ([1, 1], MAC_LEN) => fields.copy_from_slice(&[2, 0, 0, 0, 0, rng.random_range(1..4)]),
             _ => {}
         }

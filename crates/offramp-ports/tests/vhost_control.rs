@@ -247,6 +247,19 @@ fn nothing_is_set_after_a_reset_without_get_vring_base() {
     }
 }
 
+/// Without `MQ` the third ring is the control queue.
+#[test]
+fn a_ring_of_data_that_becomes_the_control_queue_receives_no_more() {
+    let rig = rig(2);
+    let case = Case::layouts().next().unwrap();
+    let mut guest = rig.guest(0, &builder(&case, 2));
+    assert_eq!(command(&mut guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
+    let features = guest.negotiated().features & !features::MQ;
+    assert!(rig.ports[0].status().ring_entries[2] > 0);
+    guest.frontend().set_features(features).unwrap();
+    wait_until("the end of the ring", || rig.ports[0].status().ring_entries[2] == 0);
+}
+
 #[test]
 fn a_control_queue_without_kicks_is_looked_at_and_what_is_no_command_is_counted() {
     let rig = rig(1);

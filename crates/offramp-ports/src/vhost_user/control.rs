@@ -14,6 +14,7 @@ use super::rss::Rss;
 use super::{QueueCounters, VhostUserConfig};
 use offramp_adapter::moderation::Coalescing;
 use offramp_offload::caps::Offloads;
+use offramp_offload::rss::{HashTypes, KEY_LEN};
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes};
 use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, ReceiveModes};
 use std::os::fd::OwnedFd;
@@ -33,10 +34,25 @@ pub struct ControlStatus {
     pub coalescing: Vec<Option<Coalescing>>,
     /// What it receives.
     pub filter: FilterStatus,
-    /// It says on which pair it receives each flow.
-    pub spreads_flows: bool,
+    /// How its received frames are hashed; `None`: it has not said so.
+    pub hash: Option<HashStatus>,
     /// Commands that were refused.
     pub refused: u64,
+}
+
+/// How a guest wants the frames that it receives to be hashed, and its flows to be spread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashStatus {
+    /// Kinds of packets that are hashed.
+    pub types: HashTypes,
+    /// The Toeplitz key. Zeros follow one that was shorter.
+    pub key: [u8; KEY_LEN],
+    /// The header of each frame tells its hash.
+    pub is_reported: bool,
+    /// The pair of each value of a hash's low bits; empty: the port spreads the flows.
+    pub table: Vec<u16>,
+    /// The pair of frames that are not hashed, where there is a table.
+    pub unclassified: Option<u16>,
 }
 
 /// What a guest wants to receive.
@@ -203,7 +219,7 @@ impl Control {
                 multicast_addresses,
                 vlans: filter.vlans.as_ref().map(|vlans| vlans.vids().collect()),
             },
-            spreads_flows: self.settings.rss.as_ref().is_some_and(|rss| rss.spreads()),
+            hash: self.settings.rss.as_ref().map(|rss| rss.status(self.negotiated & HASH_REPORT != 0)),
             refused: self.refused,
         })
     }

@@ -248,7 +248,11 @@ impl Device {
 
     /// Whether a vring is the control queue's.
     fn is_control(&self, vring: usize) -> bool {
-        self.control.is_some() && Control::is_at(vring, self.features, self.config.queue_pairs)
+        self.would_be_control(vring, self.features)
+    }
+
+    fn would_be_control(&self, vring: usize, features: u64) -> bool {
+        self.control.is_some() && Control::is_at(vring, features, self.config.queue_pairs)
     }
 
     fn run<R: Send + 'static>(
@@ -510,6 +514,12 @@ impl VhostUserBackendReqHandlerMut for Device {
         let never_offered = features & !(self.offered() | self.shown);
         if never_offered != 0 {
             return Err(Refused::Features(never_offered).into());
+        }
+        // A ring that runs as one of data, or as the control queue, is not the other's.
+        let changes = |vring: &usize| self.is_control(*vring) != self.would_be_control(*vring, features);
+        let changed = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running && changes(vring));
+        for vring in changed.collect::<Vec<_>>() {
+            self.finish(vring)?;
         }
         self.features = features;
         Ok(self.set_every_feature()?)

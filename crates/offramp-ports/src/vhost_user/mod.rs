@@ -45,7 +45,7 @@ mod rss;
 mod session;
 mod socket_file;
 
-pub use control::{ControlStatus, FilterStatus};
+pub use control::{ControlStatus, FilterStatus, HashStatus};
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
 pub use link::Link;
@@ -63,9 +63,9 @@ use mailbox::mailbox;
 use queue::QueueState;
 use session::Session;
 
-/// Most queue pairs of a port: a vring's number has 8 bits in `SET_VRING_KICK` (vhost-user, "Vring
+/// Vrings that a frontend can name where it gives a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user, "Vring
 /// descriptor index").
-pub const QUEUE_PAIRS_MAX: u16 = 128;
+const VRINGS_MAX: u16 = 256;
 /// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
 pub const MTU_MIN: u16 = 68;
 /// Longest super-frame that a guest sends by default, in bytes: an IP packet of 65536 bytes behind an
@@ -101,6 +101,13 @@ pub enum ControlQueue {
     None,
 }
 
+impl ControlQueue {
+    /// Most queue pairs of a port: 128, or one less where the control queue is a vring, too.
+    pub fn queue_pairs_max(self) -> u16 {
+        (VRINGS_MAX - u16::from(self == Self::Backend)) / 2
+    }
+}
+
 /// How a vhost-user port is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserConfig {
@@ -112,7 +119,7 @@ pub struct VhostUserConfig {
     pub socket_rights: SocketRights,
     /// The only user whose process is taken as frontend; `None`: any that can connect, or that listens there.
     pub allowed_uid: Option<u32>,
-    /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`]. A guest may use fewer.
+    /// Queue pairs, 1 to [`ControlQueue::queue_pairs_max`]. A guest may use fewer.
     pub queue_pairs: u16,
     /// The guest's Ethernet address, when it is not the frontend's to choose.
     pub mac: Option<[u8; 6]>,
@@ -166,8 +173,13 @@ impl VhostUserConfig {
     }
 
     fn check(&self) -> Result<(), VhostUserError> {
-        if !(1..=QUEUE_PAIRS_MAX).contains(&self.queue_pairs) {
-            return Err(VhostUserError::QueuePairs { socket: self.socket.clone(), queue_pairs: self.queue_pairs });
+        let most = self.control_queue.queue_pairs_max();
+        if !(1..=most).contains(&self.queue_pairs) {
+            return Err(VhostUserError::QueuePairs {
+                socket: self.socket.clone(),
+                queue_pairs: self.queue_pairs,
+                most,
+            });
         }
         if self.queue_pairs > 1 && self.control_queue == ControlQueue::None {
             return Err(VhostUserError::ControlQueue { socket: self.socket.clone(), queue_pairs: self.queue_pairs });
@@ -186,12 +198,14 @@ impl VhostUserConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum VhostUserError {
     /// The number of queue pairs is out of range.
-    #[error("vhost-user \"{}\": {queue_pairs} queue pairs; use 1 to {QUEUE_PAIRS_MAX}", socket.display())]
+    #[error("vhost-user \"{}\": {queue_pairs} queue pairs; use 1 to {most}", socket.display())]
     QueuePairs {
         /// The port's socket.
         socket: PathBuf,
         /// The queue pairs that were asked for.
         queue_pairs: u16,
+        /// Those that there may be.
+        most: u16,
     },
     /// Several queue pairs, and no control queue over which a guest asks for them.
     #[error(

@@ -1,6 +1,7 @@
 //! What a guest wants to be hashed of the frames that it receives, and the queue pair on which it wants each flow (virtio
 //! 1.3, 5.1.6.4.3 and 5.1.6.5.7).
 
+use super::control::HashStatus;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, SegmentationKind};
 use offramp_offload::rss::{HashTypes, INDIRECTION_ENTRIES_DEFAULT, KEY_LEN, Toeplitz};
@@ -59,6 +60,13 @@ impl Rss {
 
     fn with_table(self, table: Option<Table>) -> Self {
         Self { table, ..self }
+    }
+
+    /// What is shown of it; `is_reported`: the header of each frame tells its hash.
+    pub fn status(&self, is_reported: bool) -> HashStatus {
+        let (table, unclassified) = self.table.as_ref().map(|table| (table.pairs.clone(), table.unclassified)).unzip();
+        let table = table.unwrap_or_default();
+        HashStatus { types: self.types, key: *self.hash.key(), is_reported, table, unclassified }
     }
 
     /// Whether it spreads flows.

@@ -348,7 +348,7 @@ fn check(bench: &mut Bench, model: &Model) {
     assert!((1..=PAIRS_MAX).contains(&status.queue_pairs));
     assert_eq!(status.guest_offloads, model.offloads());
     assert_eq!(status.guest_offloads & !model.negotiated, 0);
-    assert_eq!(status.spreads_flows, model.unclassified().is_some());
+    assert_eq!(status.hash.as_ref().and_then(|hash| hash.unclassified), model.unclassified());
     for vring in 0..2 * PAIRS_MAX {
         let wish = status.coalescing[usize::from(vring)].map(|wish| (wish.max_packets, wish.max_usecs));
         assert_eq!(wish, model.wish(vring), "vring {vring}");

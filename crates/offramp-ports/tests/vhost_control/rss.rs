@@ -5,6 +5,7 @@ use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, rng, wait_until};
 use offramp_ports::vhost_user::ControlQueue;
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader, features, features::protocol};
 use rand::{Rng, RngExt};
+use std::net::IpAddr;
 use std::time::Duration;
 
 pub(super) const RSS_CONFIG: [u8; 2] = [4, 1];
@@ -13,6 +14,7 @@ pub(super) const PAIRS: u16 = 3;
 pub(super) const KEY_LEN: usize = 40;
 /// Kinds of packets.
 const IPV4: u32 = 1;
+const IPV6: u32 = 8;
 const UDPV4: u32 = 4;
 pub(super) const ALL: u32 = 0x3f;
 
@@ -51,15 +53,37 @@ pub(super) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
 pub(super) fn datagram(rng: &mut impl Rng) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let flow: [u8; 12] = rng.random();
     let (addresses, ports) = flow.split_at(8);
-    let mut ip = [&[0x45, 0, 0, 46, 0, 1, 0, 0, 64, 17, 0, 0][..], addresses].concat();
+    let frame = [&ETHERNET[..], &[8, 0], &ipv4(17, addresses), ports, &[0, 26, 0, 0], &[0x5a; 18]].concat();
+    (frame, addresses.to_vec(), flow.to_vec())
+}
+
+const ETHERNET: [u8; 12] = [2, 0, 0, 0, 0, 0x61, 2, 0, 0, 0, 0, 0x62];
+
+/// The header of an IPv4 packet of 46 bytes.
+fn ipv4(protocol: u8, addresses: &[u8]) -> Vec<u8> {
+    let mut ip = [&[0x45, 0, 0, 46, 0, 1, 0, 0, 64, protocol, 0, 0][..], addresses].concat();
     let sum: u32 = ip.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     // The sum of ten words carries once at most after one fold, unless it is all ones.
     let sum = if u32::from(!sum) == 0x1_0000 { 0xfffe } else { sum };
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let ethernet = [2, 0, 0, 0, 0, 0x61, 2, 0, 0, 0, 0, 0x62, 8, 0];
-    let frame = [&ethernet[..], &ip, ports, &[0, 26, 0, 0], &[0x5a; 18]].concat();
-    (frame, addresses.to_vec(), flow.to_vec())
+    ip
+}
+
+/// A segment of TCP between two addresses and ports, source first.
+fn segment(addresses: [&str; 2], ports: [u16; 2]) -> Vec<u8> {
+    let octets = addresses.map(|address| match address.parse().unwrap() {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    });
+    let addresses = octets.concat();
+    let (ethertype, ip) = match addresses.len() {
+        8 => ([8, 0], ipv4(6, &addresses)),
+        _ => ([0x86, 0xdd], [&[0x60, 0, 0, 0, 0, 26, 6, 64][..], &addresses].concat()),
+    };
+    let ports = ports.map(u16::to_be_bytes).concat();
+    [&ETHERNET[..], &ethertype, &ip, &ports, &[0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0, 9, 0, 0, 0, 0], &[0x5a; 6]]
+        .concat()
 }
 
 /// Sends a frame, which must arrive on one pair.
@@ -98,12 +122,14 @@ fn v59_v60_each_flow_is_received_on_the_pair_that_the_guest_has_chosen_for_its_h
         // Kinds of none: all is unclassified, as Linux has it with `rxhash off`.
         assert_eq!(command(&mut guest, RSS_CONFIG, &config(0, 0, 2, &[0], PAIRS, &[])), OK);
         expect(&mut sender, &mut guest, &datagram(&mut rng).0, 2);
-        wait_until("it to be shown", || status(&rig, 0).spreads_flows && status(&rig, 0).queue_pairs == PAIRS);
+        let shown = status(&rig, 0).hash.expect("what it has set");
+        assert_eq!((shown.table, shown.unclassified, shown.types.bits()), (vec![0], Some(2), 0), "{case:?}");
+        assert!(status(&rig, 0).queue_pairs == PAIRS && !shown.is_reported);
         // The port spreads flows again, over one pair.
         assert_eq!(command(&mut guest, PAIRS_SET, &[1, 0]), OK);
         expect(&mut sender, &mut guest, &datagram(&mut rng).0, 0);
         assert!((1..3).all(|pair| guest.rx(pair).recv_within(Duration::ZERO).is_none()), "{case:?}");
-        wait_until("its end", || !status(&rig, 0).spreads_flows);
+        wait_until("its end", || status(&rig, 0).hash.is_some_and(|hash| hash.table.is_empty()));
     }
 }
 
@@ -154,6 +180,45 @@ fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
     }
 }
 
+/// The key and some of the answers of "Verifying the RSS hash calculation" (NDIS): source and destination, their ports, and the
+/// hash of the addresses, and with the ports.
+const PUBLISHED_KEY: [u8; KEY_LEN] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
+    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
+    0x01, 0xfa,
+];
+const PUBLISHED: [([&str; 2], [u16; 2], [u32; 2]); 4] = [
+    (["66.9.149.187", "161.142.100.80"], [2794, 1766], [0x323e_8fc2, 0x51cc_c178]),
+    (["199.92.111.2", "65.69.140.83"], [14230, 4739], [0xd718_262a, 0xc626_b0ea]),
+    (["3ffe:2501:200:1fff::7", "3ffe:2501:200:3::1"], [2794, 1766], [0x2cc1_8cd5, 0x4020_7d3d]),
+    (["3ffe:501:8::260:97ff:fe40:efab", "ff02::1"], [14230, 4739], [0x0f0c_461c, 0xdde5_1bbf]),
+];
+
+#[test]
+fn v46_a_received_frame_has_the_hash_that_is_published_for_its_flow() {
+    let rig = rig();
+    for case in Case::rings() {
+        let mut sender = rig.guest(1, &case.guest());
+        let mut guest = rig.guest(0, &builder(&case).features(features::HASH_REPORT));
+        guest.rx(0).fill(80, 2048);
+        // The number of the kind in the header: of IPv4 and of IPv6.
+        for (types, nth, kinds) in [(IPV4 | IPV6, 0, [1, 4]), (ALL, 1, [2, 5])] {
+            assert_eq!(command(&mut guest, HASH_CONFIG, &hashing(types, &PUBLISHED_KEY)), OK, "{case:?}");
+            for (addresses, ports, hashes) in PUBLISHED {
+                let frame = segment(addresses, ports);
+                sender.tx(0).send(&VnetHeader::default(), &[&frame]);
+                let received = guest.rx(0).recv_within(PATIENCE).expect("a frame");
+                let kind = kinds[usize::from(addresses[0].contains(':'))];
+                let expected = [&hashes[nth].to_le_bytes()[..], &[kind, 0, 0, 0]].concat();
+                assert_eq!((&received.header[12..], received.frame), (&expected[..], frame), "{case:?} {addresses:?}");
+            }
+        }
+        let shown = status(&rig, 0).hash.expect("what it has set");
+        assert_eq!((shown.types.bits(), shown.key, shown.is_reported), (ALL, PUBLISHED_KEY, true), "{case:?}");
+        assert_eq!((shown.table, shown.unclassified), (vec![], None), "{case:?}");
+    }
+}
+
 #[test]
 fn what_no_adapter_can_spread_is_refused() {
     let rig = rig();
@@ -181,7 +246,7 @@ fn what_no_adapter_can_spread_is_refused() {
     // V62: at a reset it is forgotten.
     drop(guest);
     let _guest = rig.guest(0, &builder(&Case::rings().next().unwrap()));
-    wait_until("none", || rig.ports[0].status().control.is_some_and(|control| !control.spreads_flows));
+    wait_until("none", || rig.ports[0].status().control.is_some_and(|control| control.hash.is_none()));
 }
 
 #[test]

@@ -332,11 +332,27 @@ pub struct ControlQueueStatus {
     /// What it wants to receive.
     #[serde(default)]
     pub filter: FilterStatus,
-    /// It says on which pair it receives each flow (RSS).
+    /// How its received frames are hashed; `None`: it has not said so.
     #[serde(default)]
-    pub spreads_flows: bool,
+    pub hash: Option<HashStatus>,
     /// Commands that were refused.
     pub refused: u64,
+}
+
+/// How a guest wants the frames that it receives to be hashed, and its flows to be spread (`ethtool -X`, `-N … rx-flow-hash` and
+/// `-K … rxhash` in the guest).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HashStatus {
+    /// Kinds of packets that are hashed, by virtio's names.
+    pub types: Vec<String>,
+    /// The Toeplitz key, in hexadecimal digits. Zeros follow one that was shorter.
+    pub key: String,
+    /// The header of each frame tells its hash.
+    pub reported: bool,
+    /// The queue pair of each value of a hash's low bits (RSS); empty: the port spreads the flows.
+    pub table: Vec<u16>,
+    /// The queue pair of frames that are not hashed, where there is a table.
+    pub unclassified: Option<u16>,
 }
 
 /// What a guest wants to receive (`ip link set … promisc`, `ip maddress` and VLANs in the guest).
@@ -724,7 +740,13 @@ mod tests {
                 guest_offloads: vec!["GUEST_CSUM".into()],
                 coalescing: vec![Some(CoalescingStatus { usecs: 50, frames: 16 }), None],
                 filter: FilterStatus { modes: Some(vec!["allmulti".into()]), ..FilterStatus::default() },
-                spreads_flows: false,
+                hash: Some(HashStatus {
+                    types: vec!["TCPV4".into()],
+                    key: "6d5a".into(),
+                    reported: true,
+                    table: vec![1, 0],
+                    unclassified: Some(0),
+                }),
                 refused: 0,
             })),
             last_refusal: Some("x".into()),

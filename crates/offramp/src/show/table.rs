@@ -2,11 +2,12 @@
 
 use super::style::Style;
 use crate::control::{
-    ControlQueueStatus, DirectionStatus, FeatureStatus, FilterStatus, HostStatus, PortStatus, QueueStatus, Rates,
-    Status, WaitsFor, WireLost, WireStatus,
+    ControlQueueStatus, DirectionStatus, FeatureStatus, FilterStatus, HashStatus, HostStatus, PortStatus, QueueStatus,
+    Rates, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::ipsec::{AssociationStatus, IpsecStatus};
 use comfy_table::{CellAlignment, Table, presets};
+use std::collections::BTreeSet;
 
 /// Left of everything that belongs to a port.
 const INDENT: &str = "  ";
@@ -111,16 +112,25 @@ fn guest(host: &HostStatus) -> Vec<String> {
 
 /// What the guest has set itself.
 fn guests_settings(control: &ControlQueueStatus) -> String {
-    let mut parts = vec![format!("queue pairs {}", control.queue_pairs)];
+    let offloads = if control.guest_offloads.is_empty() { "none".into() } else { control.guest_offloads.join(" ") };
+    let mut parts = vec![format!("queue pairs {}", control.queue_pairs), format!("offloads on receive {offloads}")];
     let rings = ["receive", "transmit"].into_iter().cycle();
     for (nth, (wish, ring)) in control.coalescing.iter().zip(rings).enumerate() {
         parts.extend(wish.map(|wish| format!("{ring} {} {} µs or {} frames", nth / 2, wish.usecs, wish.frames)));
     }
     parts.extend(guests_filter(&control.filter));
-    parts.extend(control.spreads_flows.then(|| "RSS".to_owned()));
+    parts.extend(control.hash.as_ref().map(hashing));
     let refused = Some(control.refused).filter(|refused| *refused > 0);
     parts.extend(refused.map(|refused| format!("refused {refused}")));
     format!("control queue: {}", parts.join(", "))
+}
+
+/// How a guest's received frames are hashed, and where their flows go.
+fn hashing(hash: &HashStatus) -> String {
+    let pairs: BTreeSet<_> = hash.table.iter().chain(&hash.unclassified).collect();
+    let spread = if pairs.is_empty() { String::new() } else { format!(" over pairs {pairs:?}") };
+    let reported = if hash.reported { ", reported" } else { "" };
+    format!("RSS{spread} by {}{reported}", if hash.types.is_empty() { "nothing".into() } else { hash.types.join(" ") })
 }
 
 /// What a guest receives, as far as it has said so.
@@ -136,7 +146,13 @@ fn guests_filter(filter: &FilterStatus) -> Vec<String> {
             addresses.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind} addresses")),
         );
     }
-    parts.extend(filter.vlans.as_ref().filter(|vlans| !vlans.is_empty()).map(|vlans| format!("VLANs {vlans:?}")));
+    parts.extend(
+        filter.vlans.as_ref().map(
+            |vlans| {
+                if vlans.is_empty() { "no tags".to_owned() } else { format!("VLANs {vlans:?}") }
+            },
+        ),
+    );
     parts
 }
 

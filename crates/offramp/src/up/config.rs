@@ -28,7 +28,7 @@ use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_ports::sys::{cpu, link};
 use offramp_ports::tap::QUEUES_MAX;
-use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, Mode, QUEUE_PAIRS_MAX, RingFeatures};
+use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, Mode, RingFeatures};
 use offramp_ports::worker::Polling;
 use place::Place;
 use std::collections::BTreeMap;
@@ -653,15 +653,16 @@ impl Check<'_> {
             return Err(self.0.wrong(at, message));
         }
         let allowed_uid = self.number("port.host.allowed_uid", &host.allowed_uid, UIDS, 0)?;
+        let control_queue = self.control_queue(host)?;
         Ok(HostConfig::VhostUser(VhostUserHost {
             socket: self.socket("port.host.vhost_user", socket)?,
             mode,
             socket_mode: self.permissions("port.host.socket_mode", &host.socket_mode, SOCKET_MODE_DEFAULT)?,
             socket_group: host.socket_group.as_ref().map(|group| group.as_ref().clone()),
             allowed_uid: host.allowed_uid.is_some().then_some(allowed_uid as u32),
-            queue_pairs: self.queue_pairs(host, QUEUE_PAIRS_MAX)?,
+            queue_pairs: self.queue_pairs(host, control_queue.queue_pairs_max())?,
             mac: self.mac(host.mac.as_ref())?,
-            control_queue: self.control_queue(host)?,
+            control_queue,
             rings: off.fold(RingFeatures::all(), |rings, (ring, _)| rings - ring),
             queue_size_max: queue_size_max as u16,
             memory_bytes_max: memory_bytes_max as u64,

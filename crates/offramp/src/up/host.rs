@@ -5,7 +5,10 @@ use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
 use super::drain::{AnyHost, Mark, Rest, Resting};
 use super::events::Events;
 use super::privilege::Groups;
-use crate::control::{CoalescingStatus, ControlQueueStatus, EventKind, FilterStatus, GuestCounters, HostStatus};
+use super::state::hex;
+use crate::control::{
+    CoalescingStatus, ControlQueueStatus, EventKind, FilterStatus, GuestCounters, HashStatus, HostStatus,
+};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -357,7 +360,13 @@ fn guest_status(port: &VhostUser) -> HostStatus {
                     multicast_addresses: control.filter.multicast_addresses,
                     vlans: control.filter.vlans,
                 },
-                spreads_flows: control.spreads_flows,
+                hash: control.hash.map(|hash| HashStatus {
+                    types: hash.types.iter_names().map(|(name, _)| name.to_owned()).collect(),
+                    key: hex(&hash.key),
+                    reported: hash.is_reported,
+                    table: hash.table,
+                    unclassified: hash.unclassified,
+                }),
                 refused: control.refused,
             })
         }),

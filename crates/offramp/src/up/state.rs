@@ -293,7 +293,8 @@ fn read(mut file: &File) -> io::Result<Content> {
     Ok(state.map_or(Content::Broken, |(generation, marks)| Content::State { generation, marks }))
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

@@ -49,7 +49,8 @@ impl Device {
     fn statistics(&self, of: &[StatisticsOf], room: usize) -> Option<Vec<u8>> {
         let of_control = self.control.as_ref()?.statistics();
         let pair_of = |vq_index: u16| Side::of(vq_index.into()).1;
-        let of_data = of.iter().filter(|of| !of.types.contains(StatisticsTypes::CVQ)).map(|of| pair_of(of.vq_index));
+        let of_data = of.iter().filter(|of| of.types.intersects(StatisticsTypes::RX | StatisticsTypes::TX));
+        let of_data = of_data.map(|of| pair_of(of.vq_index));
         // However often a command names a pair, it is asked once, and all are before the first answer is waited for.
         let pairs: BTreeSet<usize> = of_data.collect();
         let ask = |pair: &usize| self.queues.get(*pair)?.begin(|state| state.all_statistics()).ok();

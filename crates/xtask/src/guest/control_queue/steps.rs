@@ -107,6 +107,10 @@ const FEATURES: &[&str] = &[
 /// Offloads on receive of a guest that has switched none off.
 const ALL_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN", "GUEST_USO4", "GUEST_USO6"]"#;
 
+/// Kinds of packets that are hashed.
+const ALL_KINDS: &str = r#"["IPV4", "TCPV4", "UDPV4", "IPV6", "TCPV6", "UDPV6"]"#;
+const ALL_BUT_UDPV4: &str = r#"["IPV4", "TCPV4", "IPV6", "TCPV6", "UDPV6"]"#;
+
 /// Keys of the Toeplitz hash: one that hashes everything to 0, and the one with published answers.
 const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:\
                         00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00";
@@ -137,17 +141,17 @@ pub const STEPS: &[Step] = &[
     ),
     guest("ethtool -L eth0 combined 1", &[Shown("/queue_pairs", "1"), Pairs(&[0])]),
     guest("ethtool -L eth0 combined 2", &[Shown("/queue_pairs", "2"), Pairs(&[0, 1])]),
-    guest("ethtool -X eth0 equal 1", &[Shown("/spreads_flows", "true"), Pairs(&[0])]),
+    guest("ethtool -X eth0 equal 1", &[Shown("/hash/unclassified", "0"), Pairs(&[0])]),
     guest("ethtool -X eth0 start 1 equal 1", &[Pairs(&[1])]),
     guest("ethtool -X eth0 weight 1 7", &[MostOnSecond]),
     guest("ethtool -X eth0 default", &[Pairs(&[0, 1])]),
     // The driver sends the kinds of packets that are hashed only while it takes hashes.
-    guest("ethtool -K eth0 rxhash on", &[Pairs(&[0, 1])]),
+    guest("ethtool -K eth0 rxhash on", &[Shown("/hash/types", ALL_KINDS), Pairs(&[0, 1])]),
     // A flow's addresses alone: those of all flows here are the same.
-    guest("ethtool -N eth0 rx-flow-hash udp4 sd", &[OnePair]),
+    guest("ethtool -N eth0 rx-flow-hash udp4 sd", &[Shown("/hash/types", ALL_BUT_UDPV4), OnePair]),
     guest("ethtool -N eth0 rx-flow-hash udp4 sdfn", &[Pairs(&[0, 1])]),
     // No kind of packet is hashed: all go to the pair for what is not classified.
-    guest("ethtool -K eth0 rxhash off", &[Pairs(&[0])]),
+    guest("ethtool -K eth0 rxhash off", &[Shown("/hash/types", "[]"), Pairs(&[0])]),
     guest("ethtool -K eth0 rxhash on", &[Pairs(&[0, 1])]),
     // Its hashes are all 0.
     guest(ZERO_KEY, &[Pairs(&[0])]),
