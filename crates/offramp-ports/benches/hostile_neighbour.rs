@@ -1,6 +1,6 @@
-//! What a guest costs others on the same switch: round trips between two guests beside a neighbour that is idle, that only
-//! computes, that sends frames to itself as fast as it can, bad chains, and commands of its control queue, each of which changes
-//! all its rings.
+//! What a guest costs others on the same switch: round trips between two guests, and the time until a command of one of them is
+//! answered and so in force, beside a neighbour that is idle, that only computes, that sends frames to itself as fast as it can,
+//! bad chains, and commands of its control queue, each of which changes all its rings.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Round trips of each state in a round, and rounds. The states take turns: what the machine does besides meets all alike.
 const TRIPS: usize = 2000;
 const ROUNDS: usize = 15;
+/// Commands of each state in a round, and the time before each: longer than the pace of a guest's commands makes one wait.
+const TIMED_COMMANDS: usize = 40;
+const COMMAND_PAUSE: Duration = Duration::from_millis(3);
 /// Time between two states, in which the port does what the neighbour has still in its rings.
 const REST: Duration = Duration::from_millis(30);
 /// Longer than any round trip takes.
@@ -47,8 +50,8 @@ const ADDRESSES: u32 = 1000;
 fn main() {
     let (rounds, trips) = if std::env::args().any(|arg| arg == "--test") { (1, 20) } else { (ROUNDS, TRIPS) };
     println!(
-        "{:<8}{:<24}{:>10}{:>10}{:>12}{:>14}",
-        "ring", "beside a guest", "p50 us", "p99 us", "p99 / idle", "it sends/s"
+        "{:<8}{:<24}{:>10}{:>10}{:>12}{:>14}{:>16}{:>10}",
+        "ring", "beside a guest", "p50 us", "p99 us", "p99 / idle", "it sends/s", "command p50 us", "p99 us"
     );
     for packed in [false, true] {
         measure(packed, rounds, trips);
@@ -96,7 +99,11 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     let guest = |number: usize| {
         let guest = if packed { Guest::builder().packed() } else { Guest::builder().split() };
         let of_commands = features::CTRL_RX | features::NOTF_COAL | features::RSS;
-        let guest = if number == 2 { guest.queue_pairs(PAIRS).features(of_commands).control_queue() } else { guest };
+        let guest = match number {
+            0 => guest.features(features::NOTF_COAL).control_queue(),
+            2 => guest.queue_pairs(PAIRS).features(of_commands).control_queue(),
+            _ => guest,
+        };
         // They sleep: on two processors there is room for them beside the two threads that never do.
         guest.interrupts(number < 2).connect(bed.socket(number))
     };
@@ -104,7 +111,7 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     near.rx(0).fill(64, 1526);
     far.rx(0).fill(64, 1526);
     let [out, back] = [frame(1, 2), frame(2, 1)];
-    let mut trip = || {
+    let mut trip = |near: &mut Guest| {
         let began = Instant::now();
         near.tx(0).send(&VnetHeader::default(), &[&out]);
         far.rx(0).recv(PATIENCE);
@@ -113,12 +120,13 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
         began.elapsed()
     };
     // Each address is known from here on.
-    trip();
+    trip(&mut near);
     let memory = neighbour.memory().clone();
     let good = memory.alloc(4096, 64);
     memory.write(good + HEADER_LEN as u64, &frame(3, 3));
     let (state, commands) = (AtomicU8::new(IDLE), AtomicU64::new(0));
     let mut times = STATES.map(|_| Vec::new());
+    let mut in_force = STATES.map(|_| Vec::new());
     let mut sent = [(0, 0.0); STATES.len()];
     std::thread::scope(|scope| {
         let (_rx, tx) = neighbour.take_pairs().swap_remove(0);
@@ -131,10 +139,11 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
                 std::thread::sleep(REST);
                 state.store(now, Ordering::Relaxed);
                 let (before, began) = (sent_now(), Instant::now());
-                times[usize::from(now)].extend((0..trips).map(|_| trip()));
+                times[usize::from(now)].extend((0..trips).map(|_| trip(&mut near)));
                 let (count, seconds) = &mut sent[usize::from(now)];
                 *count += sent_now() - before;
                 *seconds += began.elapsed().as_secs_f64();
+                in_force[usize::from(now)].extend((0..TIMED_COMMANDS.min(trips)).map(|nth| command(&mut near, nth)));
             }
         }
         state.store(OVER, Ordering::Relaxed);
@@ -142,17 +151,30 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
         let refused = bed.ports[2].0.status().control.map(|control| control.refused);
         assert_eq!(refused, Some(0), "a command changes nothing");
     });
-    for times in &mut times {
-        times.sort_unstable();
-    }
-    let percentile = |state: usize, part: usize| times[state][times[state].len() * part / 100].as_secs_f64() * 1e6;
+    times.iter_mut().chain(&mut in_force).for_each(|times| times.sort_unstable());
+    let usecs = |times: &[Duration], part: usize| times[times.len() * part / 100].as_secs_f64() * 1e6;
+    let percentile = |state: usize, part: usize| usecs(&times[state], part);
     for (state, name) in STATES.iter().enumerate() {
         let (p50, p99) = (percentile(state, 50), percentile(state, 99));
         let (ring, ratio) = (if packed { "packed" } else { "split" }, p99 / percentile(0, 99));
         let rate = format!("{:.0}", sent[state].0 as f64 / sent[state].1);
         let rate = if sent[state].0 == 0 { "" } else { &rate };
-        println!("{ring:<8}{name:<24}{p50:>10.1}{p99:>10.1}{ratio:>12.2}{rate:>14}");
+        let [command_p50, command_p99] = [50, 99].map(|part| usecs(&in_force[state], part));
+        println!(
+            "{ring:<8}{name:<24}{p50:>10.1}{p99:>10.1}{ratio:>12.2}{rate:>14}{command_p50:>16.1}{command_p99:>10.1}"
+        );
     }
+}
+
+/// How long one command takes until it is answered. It says when the guest is notified of what it has sent, which these
+/// numbers leave as it is, and all transmit rings follow.
+fn command(guest: &mut Guest, nth: usize) -> Duration {
+    std::thread::sleep(COMMAND_PAUSE);
+    let began = Instant::now();
+    let answer = guest.control().command(&[&[6, 0], &[(nth % 2) as u8, 0, 0, 0, 0, 0, 0, 0]], &[1]);
+    let time = began.elapsed();
+    assert_eq!(answer.as_deref(), Some(&[0][..]), "a command that makes sense");
+    time
 }
 
 /// A frame between two stations, which no offload looks into.
