@@ -47,7 +47,7 @@ pub struct HashStatus {
     pub types: HashTypes,
     /// The Toeplitz key. Zeros follow one that was shorter.
     pub key: [u8; KEY_LEN],
-    /// The header of each frame tells its hash.
+    /// The header of each frame has its hash.
     pub is_reported: bool,
     /// The pair of each value of a hash's low bits; empty: the port spreads the flows.
     pub table: Vec<u16>,

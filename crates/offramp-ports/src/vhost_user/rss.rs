@@ -62,7 +62,7 @@ impl Rss {
         Self { table, ..self }
     }
 
-    /// What is shown of it; `is_reported`: the header of each frame tells its hash.
+    /// What is shown of it; `is_reported`: the header of each frame has its hash.
     pub fn status(&self, is_reported: bool) -> HashStatus {
         let (table, unclassified) = self.table.as_ref().map(|table| (table.pairs.clone(), table.unclassified)).unzip();
         let table = table.unwrap_or_default();

@@ -347,7 +347,7 @@ pub struct HashStatus {
     pub types: Vec<String>,
     /// The Toeplitz key, in hexadecimal digits. Zeros follow one that was shorter.
     pub key: String,
-    /// The header of each frame tells its hash.
+    /// The header of each frame has its hash.
     pub reported: bool,
     /// The queue pair of each value of a hash's low bits (RSS); empty: the port spreads the flows.
     pub table: Vec<u16>,
