@@ -49,8 +49,9 @@ impl Bell {
 
     /// Sleeps until it rings, one of `fds` has what it waits for, or `timeout` has passed.
     pub fn sleep<'a>(&'a self, mut fds: Vec<PollFd<'a>>, timeout: Duration) {
+        // The descriptor may ring later than its counter: nothing waits for it.
         #[cfg(feature = "loom")]
-        self.counter.sleep();
+        let timeout = timeout.min(self.counter.sleep());
         fds.push(PollFd::new(self.event.as_fd(), PollFlags::POLLIN));
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -80,6 +81,7 @@ impl Wake for Bell {
 mod every_order {
     use loom::sync::Condvar;
     use offramp_offload::sync::Mutex;
+    use std::time::Duration;
 
     /// What an eventfd counts, and who sleeps on it.
     #[derive(Debug)]
@@ -107,11 +109,13 @@ mod every_order {
             *self.is_ringing.lock()
         }
 
-        pub fn sleep(&self) {
+        /// Sleeps until it rings; how long to wait for the descriptor after that.
+        pub fn sleep(&self) -> Duration {
             let mut is_ringing = self.is_ringing.lock();
             while !*is_ringing {
                 is_ringing = self.sleeper.wait(is_ringing).expect("nobody panics");
             }
+            Duration::ZERO
         }
     }
 }
