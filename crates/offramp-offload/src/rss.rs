@@ -14,6 +14,7 @@ mod x86;
 
 use crate::frame::Frame;
 use crate::layout::{FrameLayout, LengthFrom, Network, Transport, plain_ipv4_transport};
+use std::array;
 
 /// Bytes of a Toeplitz key.
 pub const KEY_LEN: usize = 40;
@@ -49,6 +50,9 @@ const fn symmetric_key() -> [u8; KEY_LEN] {
 
 /// Where the addresses lie in a frame with an IPv4 packet and without a tag. Without options the ports follow them.
 const PLAIN_IPV4_ADDRESSES_AT: usize = 26;
+/// Bytes of a word. Addresses and ports have a whole number of them.
+const WORD_LEN: usize = 4;
+type Word = [u8; WORD_LEN];
 /// Half-bytes of the longest input.
 const NIBBLES: usize = HASH_INPUT_LEN_MAX * 2;
 /// Values of a half-byte.
@@ -100,45 +104,49 @@ impl Toeplitz {
     }
 
     /// The hash of at most [`HASH_INPUT_LEN_MAX`] bytes; what lies after them is not hashed.
-    #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
-        self.hash_from(0, input)
+        self.look_up(0, input)
     }
 
     /// The hash of a frame: of its addresses, and of its ports where it has them; none when it carries no IP.
     #[inline]
     pub fn hash_frame(&self, frame: &Frame<'_>) -> Option<u32> {
         let (frame, layout) = frame.parts().ok()?;
-        let addresses = layout.addresses(frame);
-        // Arrays, whose lengths are known, become straight code.
-        let of_addresses = match layout.network {
-            Network::Ipv4 => self.hash_from(0, addresses.first_chunk::<8>()?),
-            Network::Ipv6 => self.hash_from(0, addresses.first_chunk::<32>()?),
-            Network::Opaque => return None,
-        };
+        let (of_addresses, ports_at) = self.hash_addresses(frame, layout)?;
         if layout.transport == Transport::Opaque {
             return Some(of_addresses);
         }
-        let ports = frame[layout.transport_start..].first_chunk::<4>()?;
-        Some(of_addresses ^ self.hash_from(addresses.len(), ports))
+        let ports = frame[layout.transport_start..].first_chunk()?;
+        Some(of_addresses ^ self.hash_words(ports_at, array::from_ref(ports)))
     }
 
-    /// What `bytes` add to the hash when they stand at `at` in the input.
+    /// The hash of a frame's addresses, and at which word of the input its ports are; none when it carries no IP.
     #[inline]
-    fn hash_from(&self, at: usize, bytes: &[u8]) -> u32 {
+    fn hash_addresses(&self, frame: &[u8], layout: &FrameLayout) -> Option<(u32, usize)> {
+        let (words, _) = layout.addresses(frame).as_chunks();
+        match layout.network {
+            Network::Ipv4 => Some((self.hash_words::<2>(0, words.first_chunk()?), 2)),
+            Network::Ipv6 => Some((self.hash_words::<8>(0, words.first_chunk()?), 8)),
+            Network::Opaque => None,
+        }
+    }
+
+    /// What words add to the hash; the first is number `at` of the input. As many as are known become straight code.
+    #[inline]
+    fn hash_words<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        if let Some(hash) = self.key_parts.hash(at, bytes) {
+        if let Some(hash) = self.key_parts.hash(at, words) {
             return hash;
         }
-        self.look_up(at, bytes)
+        self.look_up(at * WORD_LEN, words.as_flattened())
     }
 
-    /// As [`Toeplitz::hash_from`], by the tables.
+    /// What `bytes` add to the hash when they stand at `at` in the input, by the tables.
     fn look_up(&self, at: usize, bytes: &[u8]) -> u32 {
         let (pairs, _) = self.tables.as_chunks::<2>();
         bytes
             .iter()
-            .zip(&pairs[at..])
+            .zip(pairs.iter().skip(at))
             .fold(0, |hash, (byte, [high, low])| hash ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 15)])
     }
 }
@@ -177,8 +185,8 @@ impl Toeplitz {
             Some(Transport::Opaque) | None => HashTypes::empty(),
         };
         // Almost every packet has addresses and ports side by side.
-        match bytes.get(PLAIN_IPV4_ADDRESSES_AT..).and_then(<[u8]>::first_chunk::<12>) {
-            Some(flow) if !with_ports.is_empty() => (self.hash_from(0, flow), with_ports),
+        match bytes.get(PLAIN_IPV4_ADDRESSES_AT..).and_then(|flow| flow.as_chunks().0.first_chunk::<3>()) {
+            Some(flow) if !with_ports.is_empty() => (self.hash_words(0, flow), with_ports),
             _ => self.hash_of_parsed(bytes, length_from, types),
         }
     }
@@ -198,11 +206,10 @@ impl Toeplitz {
             (Network::Ipv6, Transport::Opaque) => (HashTypes::IPV6, HashTypes::empty()),
             (Network::Opaque, _) => return UNHASHED,
         };
-        let addresses = layout.addresses(bytes);
-        let of_addresses = self.hash(addresses);
-        match bytes.get(layout.transport_start..).and_then(<[u8]>::first_chunk::<4>) {
+        let Some((of_addresses, ports_at)) = self.hash_addresses(bytes, &layout) else { return UNHASHED };
+        match bytes.get(layout.transport_start..).and_then(<[u8]>::first_chunk) {
             Some(ports) if types.intersects(with_ports) => {
-                (of_addresses ^ self.hash_from(addresses.len(), ports), with_ports)
+                (of_addresses ^ self.hash_words(ports_at, array::from_ref(ports)), with_ports)
             }
             _ if types.intersects(by_addresses) => (of_addresses, by_addresses),
             _ => UNHASHED,
@@ -518,6 +525,14 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 0x1006].map(|hash| table.queue(hash)), [0, 1, 7, 3, 7]);
     }
 
+    /// The hash of an input, as many words at a time, and what is left over by the tables.
+    fn hash_in<const WORDS: usize>(toeplitz: &Toeplitz, input: &[u8]) -> u32 {
+        let (groups, _) = input.as_chunks::<WORD_LEN>().0.as_chunks::<WORDS>();
+        let of_groups = (0..).step_by(WORDS).zip(groups).map(|(at, group)| toeplitz.hash_words(at, group));
+        let done = groups.len() * WORDS * WORD_LEN;
+        of_groups.fold(toeplitz.look_up(done, &input[done..]), |sum, hash| sum ^ hash)
+    }
+
     proptest! {
         #[test]
         fn products_and_tables_agree_with_the_definition(
@@ -531,9 +546,11 @@ mod tests {
             whole[32..].copy_from_slice(&tail);
             let (toeplitz, expected) = (Toeplitz::new(&whole), oracle(&whole, &bytes[..bytes.len().min(HASH_INPUT_LEN_MAX)]));
             prop_assert_eq!(toeplitz.hash(&bytes), expected);
-            prop_assert_eq!(toeplitz.look_up(0, &bytes), expected);
             let (before, after) = bytes.split_at(split.min(bytes.len()));
-            prop_assert_eq!(toeplitz.hash_from(0, before) ^ toeplitz.hash_from(before.len(), after), expected);
+            prop_assert_eq!(toeplitz.look_up(0, before) ^ toeplitz.look_up(before.len(), after), expected);
+            for in_words in [hash_in::<1>, hash_in::<2>, hash_in::<3>, hash_in::<8>] {
+                prop_assert_eq!(in_words(&toeplitz, &bytes), expected);
+            }
         }
 
         #[test]

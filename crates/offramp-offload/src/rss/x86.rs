@@ -4,48 +4,47 @@
 //! there on have their first bit as the lowest. Bit `n` of the hash takes bit `i` of the word with bit `i + n` of the key: those
 //! are the products of degree 31 + n, for each `i`. The products of all words are added up before those are taken out.
 
-use super::{HASH_INPUT_LEN_MAX, KEY_LEN};
+use super::{HASH_INPUT_LEN_MAX, KEY_LEN, WORD_LEN, Word};
 use core::arch::x86_64::{
     _mm_clmulepi64_si128, _mm_cvtsi64_si128, _mm_cvtsi128_si64, _mm_setzero_si128, _mm_xor_si128,
 };
 
-/// Bytes of input that are multiplied at once.
-const WORD_LEN: usize = 4;
-const WORDS: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
+/// Words of the longest input.
+const WORDS_MAX: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
 
 /// The parts of a key, one for each word of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeyParts([u64; WORDS]);
+pub(super) struct KeyParts([u64; WORDS_MAX]);
 
 impl KeyParts {
     pub(super) fn new(key: &[u8; KEY_LEN]) -> Self {
-        let mut parts = [0; WORDS];
+        let mut parts = [0; WORDS_MAX];
         for (part, bytes) in parts.iter_mut().zip(key.windows(size_of::<u64>()).step_by(WORD_LEN)) {
             *part = bytes.iter().fold(0, |part, byte| part << u8::BITS | u64::from(*byte)).reverse_bits();
         }
         Self(parts)
     }
 
-    /// What `bytes` add to the hash when they stand at `at` in the input. `None`: this processor cannot multiply so, or they are
-    /// no whole words, or stand at none.
+    /// What words add to the hash; the first is number `at` of the input. `None`: this processor cannot multiply so, or
+    /// the input is not that long.
     #[inline]
-    pub(super) fn hash(&self, at: usize, bytes: &[u8]) -> Option<u32> {
-        let (words, []) = bytes.as_chunks() else { return None };
-        if !at.is_multiple_of(WORD_LEN) || !is_x86_feature_detected!("pclmulqdq") {
+    pub(super) fn hash<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> Option<u32> {
+        if !is_x86_feature_detected!("pclmulqdq") {
             return None;
         }
-        let parts = self.0.get(at / WORD_LEN..)?;
+        let parts = self.0.get(at..)?.first_chunk()?;
         // SAFETY: this processor has the instruction.
         Some(unsafe { multiply_and_add(words, parts) })
     }
 }
 
 #[target_feature(enable = "pclmulqdq")]
-fn multiply_and_add(words: &[[u8; WORD_LEN]], parts: &[u64]) -> u32 {
+fn multiply_and_add<const WORDS: usize>(words: &[Word; WORDS], parts: &[u64; WORDS]) -> u32 {
     let mut sum = _mm_setzero_si128();
-    for (word, part) in words.iter().zip(parts) {
-        let word = _mm_cvtsi64_si128(u32::from_be_bytes(*word).into());
-        sum = _mm_xor_si128(sum, _mm_clmulepi64_si128::<0>(word, _mm_cvtsi64_si128(*part as i64)));
+    // By their numbers: the compiler leaves calls of an iterator over both.
+    for n in 0..WORDS {
+        let word = _mm_cvtsi64_si128(u32::from_be_bytes(words[n]).into());
+        sum = _mm_xor_si128(sum, _mm_clmulepi64_si128::<0>(word, _mm_cvtsi64_si128(parts[n] as i64)));
     }
     let degree_31_on = _mm_cvtsi128_si64(sum) as u64 >> (u32::BITS - 1);
     // Bit 0 of the hash is its most significant one.
