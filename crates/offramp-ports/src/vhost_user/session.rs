@@ -400,7 +400,7 @@ impl Session {
             // A vring's state: its index in the first four bytes, then 0 or 1.
             SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
-            SEND_RARP => self.device().send_rarp(value),
+            SEND_RARP => self.device().send_rarp(value, self.channel.is_some()),
             SET_BACKEND_REQ_FD => return self.set_channel(stream, header, message.fds),
             _ => self.device().set_mtu(value),
         };

@@ -1,9 +1,9 @@
 //! What a driver reads of its device, and hears of changes (virtio 1.3, 5.1.4 and 5.1.6.5.4; V9, V55).
 
 use super::{ERR, OK, command, rig};
-use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, wait_until};
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig};
 use offramp_ports::vhost_user::ControlQueue;
-use offramp_testkit::frontend::{Header, VERSION, backend_request};
+use offramp_testkit::frontend::{Header, RawMessage, VERSION, backend_request};
 use offramp_testkit::{Frontend, Guest, GuestBuilder, features, features::protocol};
 
 const ANNOUNCE_ACK: [u8; 2] = [3, 0];
@@ -59,16 +59,28 @@ fn v55_a_guest_that_announces_itself_is_asked_to_and_says_when_it_has_heard() {
 
 #[test]
 fn a_guest_that_cannot_be_asked_is_announced_by_its_port() {
-    let rig = rig(1);
-    let case = Case::rings().next().unwrap();
-    let mut other = rig.guest(1, &case.guest());
-    other.rx(0).fill(8, 2048);
-    let mut guest: Guest = rig.guest(0, &builder(&case, protocol::CONFIG));
-    guest.frontend().send_rarp(MAC).unwrap();
-    let received = other.rx(0).recv(PATIENCE);
-    assert_eq!(
-        (&received.frame[..6], &received.frame[6..14]),
-        (&[0xff; 6][..], &[&MAC[..], &[0x80, 0x35]].concat()[..])
-    );
-    wait_until("no change of the configuration", || rig.ports[0].channel_counters().config_changes.get() == 0);
+    for has_had_a_channel in [false, true] {
+        let rig = rig(1);
+        let case = Case::rings().next().unwrap();
+        let mut other = rig.guest(1, &case.guest());
+        other.rx(0).fill(8, 2048);
+        let protocol_features = if has_had_a_channel { CHANNEL } else { protocol::CONFIG };
+        let mut guest: Guest = rig.guest(0, &builder(&case, protocol_features));
+        assert_eq!(link_status(guest.frontend()), LINK_UP);
+        if has_had_a_channel {
+            // The backend closes it at an answer to what it has not asked.
+            let header = Header::new(backend_request::CONFIG_CHANGE_MSG, 0);
+            let unasked = RawMessage { header, payload: vec![], fds: vec![] };
+            assert!(guest.frontend().acknowledge_backend(&unasked, 0));
+            assert!(guest.frontend().backend_request(PATIENCE).is_none());
+        }
+        guest.frontend().send_rarp(MAC).unwrap();
+        let received = other.rx(0).recv(PATIENCE);
+        assert_eq!(
+            (&received.frame[..6], &received.frame[6..14]),
+            (&[0xff; 6][..], &[&MAC[..], &[0x80, 0x35]].concat()[..])
+        );
+        assert_eq!(link_status(guest.frontend()), LINK_UP);
+        assert_eq!(rig.ports[0].channel_counters().config_changes.get(), 0);
+    }
 }

@@ -55,8 +55,9 @@ impl Device {
     }
 
     /// `SEND_RARP`: the guest has moved to this port. A guest that negotiated `GUEST_ANNOUNCE` is asked to, if the port
-    /// serves its control queue and has a way to; otherwise its frontend asks it, and there is nothing to do here.
-    pub fn send_rarp(&mut self, payload: u64) -> Result<(), Refused> {
+    /// serves its control queue and has a channel to the frontend; otherwise its frontend asks it, and there is nothing
+    /// to do here.
+    pub fn send_rarp(&mut self, payload: u64, has_channel: bool) -> Result<(), Refused> {
         if !self.speaks(VhostUserProtocolFeatures::RARP) {
             return Err(Refused::NotNegotiated("RARP"));
         }
@@ -66,7 +67,6 @@ impl Device {
         if !rarp::is_station(mac) {
             return Err(Refused::Address(mac));
         }
-        let has_channel = self.speaks(VhostUserProtocolFeatures::BACKEND_REQ);
         match &mut self.control {
             _ if self.features & features::GUEST_ANNOUNCE == 0 => {}
             None => return Ok(()),
