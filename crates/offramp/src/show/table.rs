@@ -128,9 +128,9 @@ fn guests_settings(control: &ControlQueueStatus) -> String {
 /// How a guest's received frames are hashed, and where their flows go.
 fn hashing(hash: &HashStatus) -> String {
     let pairs: BTreeSet<_> = hash.table.iter().chain(&hash.unclassified).collect();
-    let spread = if pairs.is_empty() { String::new() } else { format!(" over pairs {pairs:?}") };
+    let spread = if pairs.is_empty() { "hash".into() } else { format!("RSS over pairs {pairs:?}") };
     let reported = if hash.reported { ", reported" } else { "" };
-    format!("RSS{spread} by {}{reported}", if hash.types.is_empty() { "nothing".into() } else { hash.types.join(" ") })
+    format!("{spread} by {}{reported}", if hash.types.is_empty() { "nothing".into() } else { hash.types.join(" ") })
 }
 
 /// What a guest receives, as far as it has said so.
@@ -377,6 +377,21 @@ mod tests {
     fn a_loss_is_told_with_its_reason() {
         let queue = queue_of(direction(3));
         assert_eq!(losses(&[queue]), ["  queue pair 1, transmit: lost, drop: 3"]);
+    }
+
+    #[test]
+    fn a_hash_without_a_table_is_not_called_rss() {
+        let reported = HashStatus {
+            types: vec!["IPV4".into(), "TCPV4".into()],
+            key: "6d5a".into(),
+            reported: true,
+            table: vec![],
+            unclassified: None,
+        };
+        assert_eq!(hashing(&reported), "hash by IPV4 TCPV4, reported");
+        let spread = HashStatus { reported: false, table: vec![1, 0, 1], unclassified: Some(2), ..reported };
+        assert_eq!(hashing(&spread), "RSS over pairs {0, 1, 2} by IPV4 TCPV4");
+        assert_eq!(hashing(&HashStatus { types: vec![], ..spread }), "RSS over pairs {0, 1, 2} by nothing");
     }
 
     #[test]

@@ -374,6 +374,11 @@ fn a_value_out_of_range_is_refused_with_its_range() {
         "port.host.queue_pairs: a guest without a control queue uses one; write 1",
     );
     wrong(
+        "host = { vhost_user = \"/s\", control_queue = \"backend\", queue_pairs = 128 }\nwire.cable = \"b\"",
+        1,
+        "queue_pairs 128 is out of range; use 1 to 127",
+    );
+    wrong(
         "host = { vhost_user = \"/s\", namespace = \"n\" }\nwire.cable = \"b\"",
         1,
         "namespace belongs to a host with tap",
