@@ -66,6 +66,9 @@ macro_rules! avx512_kernel {
 
             /// Reads whole cache lines: the first and the last are masked. The words are those of
             /// even addresses, so that an odd start shows only in the result.
+            ///
+            /// # Safety
+            /// The processor has the features, and the message is as long as `kernel::LENS` allows.
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn sum(bytes: &[u8]) -> u64 {
                 debug_assert!(bytes.len() > SHORT_LEN_MAX && bytes.len() <= CHUNK_LEN_MAX);
@@ -105,6 +108,9 @@ macro_rules! avx512_kernel {
             /// See `Kernel::write_frames`. One function, so that nothing is saved and restored between two
             /// frames; heads are put together in registers, and lines are first met in ascending order:
             /// the caches then keep up.
+            ///
+            /// # Safety
+            /// The processor has the features, and a segment is as long as `kernel::LENS` allows.
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn write_frames(
                 run: &Run,
@@ -127,6 +133,9 @@ macro_rules! avx512_kernel {
             }
 
             /// Writes a head of `len` bytes, and bytes after it, whose place the segment takes.
+            ///
+            /// # Safety
+            /// The processor has the features, and two vectors are writable at `to`.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn store_head(blocks: &[HeadBlock; 2], words: HeadWords, len: usize, to: *mut u8) {
@@ -183,6 +192,10 @@ macro_rules! avx512_kernel {
             }
 
             /// Stores whole cache lines but for the first and the last vector, which overlap them.
+            ///
+            /// # Safety
+            /// The processor has the features, the message is as long as `kernel::LENS` allows, and as many bytes are writable
+            /// at `to`, none of them in `src`.
             #[inline]
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
@@ -222,6 +235,9 @@ macro_rules! avx512_kernel {
             }
 
             /// Copies one vector and returns it.
+            ///
+            /// # Safety
+            /// The processor has the features; `ZMM` bytes are readable at `from`, and writable at `to`.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn copy(from: *const u8, to: *mut u8) -> __m512i {
@@ -266,6 +282,9 @@ pub(super) mod avx2 {
     }
 
     /// The sum of `bytes`.
+    ///
+    /// # Safety
+    /// The processor has AVX2, and the message is as long as `kernel::LENS` allows.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn sum(bytes: &[u8]) -> u64 {
         let mut acc = [_mm256_setzero_si256(); UNROLL];
@@ -285,6 +304,9 @@ pub(super) mod avx2 {
     }
 
     /// Copies `src` to `dst` and computes its sum.
+    ///
+    /// # Safety
+    /// As for [`sum`]; as many bytes are writable at `dst`, none of them in `src`.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
         let mut acc = [_mm256_setzero_si256(); UNROLL];
@@ -309,6 +331,9 @@ pub(super) mod avx2 {
     }
 
     /// Copies one vector and returns it.
+    ///
+    /// # Safety
+    /// The processor has AVX2, and `YMM` bytes are writable at `to`.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn copy(from: &[u8; YMM], to: *mut u8) -> __m256i {
