@@ -567,14 +567,11 @@ mod tests {
         while worker.pulse().task != Some(1) {
             std::thread::yield_now();
         }
-        for seen in 0..3 {
-            let Pulse { turns, .. } = worker.pulse();
-            // It may have been outside of the call.
-            while interrupts.load(Ordering::Relaxed) <= seen {
+        for _ in 0..3 {
+            let (seen, Pulse { turns, .. }) = (interrupts.load(Ordering::Relaxed), worker.pulse());
+            // It may have been outside of the call, and one may have come before that was counted here.
+            while interrupts.load(Ordering::Relaxed) == seen || worker.pulse().turns == turns {
                 worker.interrupt();
-                std::thread::yield_now();
-            }
-            while worker.pulse().turns == turns {
                 std::thread::yield_now();
             }
         }
