@@ -54,9 +54,8 @@ impl Device {
         bytes
     }
 
-    /// `SEND_RARP`: the guest has moved to this port. A guest that negotiated `GUEST_ANNOUNCE` is asked to, if the port
-    /// serves its control queue and has a channel to the frontend; otherwise its frontend asks it, and there is nothing
-    /// to do here.
+    /// `SEND_RARP`: the guest has moved to this port. A guest that negotiated `GUEST_ANNOUNCE` announces itself: its frontend asks
+    /// it to, or the port where it serves the control queue and has a channel to the frontend. Others the port announces.
     pub fn send_rarp(&mut self, payload: u64, has_channel: bool) -> Result<(), Refused> {
         if !self.speaks(VhostUserProtocolFeatures::RARP) {
             return Err(Refused::NotNegotiated("RARP"));
