@@ -12,7 +12,7 @@ mod decision;
 mod policies;
 #[path = "moderation/table.rs"]
 mod table;
-#[path = "../tests/moderation_support/trial.rs"]
+#[path = "../tests/trial.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod trial;
 #[path = "moderation/workloads.rs"]

@@ -1,8 +1,7 @@
 //! A host that sees what it is given before it is interrupted: the adapter hands over at once, and asks the host to
 //! interrupt itself in time.
 
-mod support;
-
+use crate::support::{MemoryHost, tcp_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
@@ -17,7 +16,6 @@ use offramp_offload::vlan::TagChange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
-use support::{MemoryHost, tcp_frame};
 
 /// A host in memory that wants every interrupt.
 #[derive(Default)]

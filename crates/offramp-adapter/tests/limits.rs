@@ -1,7 +1,6 @@
 //! Limits of rates on virtual time: how exact they are on a cable and a switch, and that nobody else notices.
 
-mod support;
-
+use crate::support::{pattern, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{PortLimits, RateLimit};
@@ -15,7 +14,6 @@ use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::{pattern, tcp_super_frame};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Time that a batch takes.

@@ -1,7 +1,7 @@
 //! A link that the operator sets off: no frame of its host passes and none for it, and each is counted.
 
-mod support;
-
+use crate::support::line::numbered;
+use crate::support::{MemoryHost, pattern, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{PortLimits, RateLimit};
@@ -12,8 +12,6 @@ use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::TxMeta;
 use std::sync::Arc;
-use support::line::numbered;
-use support::{MemoryHost, pattern, tcp_super_frame};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MSS: u16 = 1448;

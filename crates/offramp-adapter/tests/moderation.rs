@@ -2,17 +2,13 @@
 //!
 //! `OFFRAMP_SEED` chooses other random cases.
 
-#[path = "moderation_support/trial.rs"]
-#[allow(dead_code, reason = "the optimum is for others")]
-mod trial;
-
+use crate::trial::{Frame, Trial};
 use offramp_adapter::moderation::{
     AreaConfig, COST_NS_MAX, COST_NS_MIN, COST_NS_START, Coalescing, CostEstimator, DimProfiles, E1000Mode,
     InterruptCost, ModerationConfig, Moderator, Policy,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use trial::{Frame, Trial};
 
 const SEED_DEFAULT: u64 = 1_022;
 const BYTES: u64 = 60;

@@ -3,13 +3,10 @@
 //! The bounds of `offramp_adapter::moderation` on 10,000 traces, random and made against the rule.
 //! `OFFRAMP_SEED` chooses others.
 
-#[path = "moderation_support/trial.rs"]
-mod trial;
-
+use crate::trial::{Frame, Trial, optimum_ns};
 use offramp_adapter::moderation::{AreaConfig, InterruptCost, ModerationConfig, Moderator, Policy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use trial::{Frame, Trial, optimum_ns};
 
 const TRACES: usize = 10_000;
 const FRAMES_MAX: usize = 40;

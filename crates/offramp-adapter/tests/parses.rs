@@ -1,7 +1,6 @@
 //! How often a frame is parsed on each way: once, and once more for each frame that comes into being.
 
-mod support;
-
+use crate::support::{pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
@@ -16,7 +15,6 @@ use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
-use support::{pattern, tcp_frame, tcp_super_frame};
 
 /// Segments of the super-frame.
 const SEGMENTS: u64 = 45;

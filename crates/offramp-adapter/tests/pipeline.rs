@@ -1,7 +1,6 @@
 //! Two adapters back to back: bytes are conserved and stay in order, and every frame is accounted for.
 
-mod support;
-
+use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::{AdapterConfig, ConfigError};
 use offramp_adapter::moderation::{
@@ -25,7 +24,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 
 type Pair = QueuePair<MemoryHost, CableEnd>;
 

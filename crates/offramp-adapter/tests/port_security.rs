@@ -1,7 +1,6 @@
 //! Who is who: a host sends from its own addresses alone, and on a switch those are nobody else's.
 
-mod support;
-
+use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::ModerationConfig;
@@ -13,7 +12,6 @@ use offramp_offload::esp::Prefix;
 use offramp_offload::meta::{PartialChecksum, TxMeta};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 const VICTIM: [u8; 6] = [2, 0, 0, 0, 0, 1];

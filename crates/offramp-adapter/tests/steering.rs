@@ -1,13 +1,9 @@
 //! On which pair a flow is received, and in which order a host sees it.
 
-#[path = "../../offramp-offload/tests/support/packet.rs"]
-#[allow(dead_code, reason = "shared with tests that need more of it")]
-mod packet;
-
+use crate::packet::{MF, Packet};
 use offramp_adapter::steering::{AGE_MAX_NS, Choice, FLOWS_MAX, FlowHash, Steering};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{Segmentation, SegmentationKind, TxMeta};
-use packet::{MF, Packet};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 

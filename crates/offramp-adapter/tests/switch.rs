@@ -1,7 +1,6 @@
 //! The switch: where frames go, and what does not go.
 
-mod support;
-
+use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_adapter::pair::PortControl;
@@ -15,7 +14,6 @@ use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMet
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
-use support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const BROADCAST: [u8; 6] = [0xff; 6];

@@ -1,8 +1,7 @@
 //! The switch with random ports, frames and requests: what arrives is what was sent, segmented by an
 //! independent hand where a port takes it whole.
 
-mod support;
-
+use crate::support::{MemoryHost, pattern};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
@@ -20,7 +19,6 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::{MemoryHost, pattern};
 
 const MTUS: [usize; 3] = [600, 1500, 9000];
 const TCP: u8 = 6;

@@ -1,7 +1,6 @@
 //! VLANs of ports: a host gets the frames of its VLANs alone, each with exactly the tag that it expects.
 
-mod support;
-
+use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
@@ -22,7 +21,6 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 
 type Tag = [u8; 4];
 type Sent = (TxMeta, Vec<u8>);

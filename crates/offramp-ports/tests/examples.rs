@@ -1,8 +1,6 @@
 //! The examples run, and carry frames.
 
-mod common;
-
-use common::namespace;
+use crate::common::namespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::HostPort;
 use offramp_offload::meta::RxMeta;

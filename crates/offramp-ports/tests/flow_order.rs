@@ -3,15 +3,14 @@
 //! By default a short run. `OFFRAMP_ORDER_FRAMES` (frames of the wire) and `OFFRAMP_ORDER_SECONDS` make a long one,
 //! which ends when both are reached.
 
-mod common;
-mod vhost_common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::namespace;
+use crate::common::namespace;
+use crate::vhost_common::packet::{ACK, Checksum, DF, Packet};
+use crate::vhost_common::{Case, PATIENCE, rng};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{
@@ -29,8 +28,6 @@ use offramp_testkit::vnet::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CS
 use offramp_testkit::{Guest, VnetHeader, features};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use vhost_common::packet::{ACK, Checksum, DF, Packet};
-use vhost_common::{Case, PATIENCE, rng};
 
 /// Flows in each direction: a quarter each of TCP and UDP over IPv4 and IPv6.
 const FLOWS: usize = 256;
@@ -487,8 +484,8 @@ fn every_flow_between_two_taps_arrives_in_order_while_all_settings_change() {
 #[test]
 fn every_flow_between_two_guests_arrives_in_order_while_all_settings_change() {
     for case in Case::layouts() {
-        let config = vhost_common::RigConfig { apart: true, ..vhost_common::RigConfig::mtu(MTU) };
-        let rig = vhost_common::Rig::with(&config);
+        let config = crate::vhost_common::RigConfig { apart: true, ..crate::vhost_common::RigConfig::mtu(MTU) };
+        let rig = crate::vhost_common::Rig::with(&config);
         let [mut a, mut b] = rig.guests(&case.guest().features(SENDS | RECEIVES).queue_size(RING_BUFFERS));
         for guest in [&mut a, &mut b] {
             guest.rx(0).fill(usize::from(RING_BUFFERS), 2048);

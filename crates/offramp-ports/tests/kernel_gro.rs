@@ -5,19 +5,16 @@
 //! 6.18; others differ in what they join of CWR and of fixed IDs. `OFFRAMP_VECTORS` and
 //! `OFFRAMP_SEED` set how many random cases there are and which.
 
-mod common;
-mod judge;
-
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use common::is_root_of_the_machine;
-use judge::receive::{Receiver, check_nothing_lost, check_same};
-use judge::support::packet::{
+use crate::common::is_root_of_the_machine;
+use crate::judge::receive::{Receiver, check_nothing_lost, check_same};
+use crate::judge::support::packet::{
     ACK, CWR, Checksum, DESTINATION, DF, ECE, FIN, FRAGMENT, MF, PSH, Packet, RST, SYN, URG, pattern,
 };
-use judge::support::pieces::{Piece, by_us, check_inverse, sizes};
-use judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
+use crate::judge::support::pieces::{Piece, by_us, check_inverse, sizes};
+use crate::judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
 
 /// Random cases, times [`VECTORS_PER_CASE`].
 const VECTORS_DEFAULT: u64 = 10_000;

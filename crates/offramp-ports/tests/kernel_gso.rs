@@ -4,13 +4,11 @@
 //! The output TAP offers nothing, so the kernel must segment and checksum whatever is written to the input.
 //! `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set how many vectors there are and which.
 
-mod judge;
-
-use judge::bench::{Bench, BenchConfig};
-use judge::generate::{Vector, vector};
-use judge::support::packet::{Checksum, DESTINATION, FRAGMENT, Packet, ROUTING};
-use judge::support::{difference, hex};
-use judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
+use crate::judge::bench::{Bench, BenchConfig};
+use crate::judge::generate::{Vector, vector};
+use crate::judge::support::packet::{Checksum, DESTINATION, FRAGMENT, Packet, ROUTING};
+use crate::judge::support::{difference, hex};
+use crate::judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};

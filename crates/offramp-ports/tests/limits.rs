@@ -1,7 +1,6 @@
 //! What a limit means to threads and guests: a host at its limit keeps no thread awake, and only its frames wait.
 
-mod vhost_common;
-
+use crate::vhost_common::{Case, PATIENCE, Scratch, frame, rng, wait_until};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -20,7 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::Waker;
 use std::thread;
-use vhost_common::{Case, PATIENCE, Scratch, frame, rng, wait_until};
 
 /// Frames that cross at the limit.
 const FRAMES: u64 = 20;

@@ -1,7 +1,5 @@
 //! An interface that exists as a port: frames cross a veth pair between two namespaces as they are.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -9,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::namespace;
 use caps::{CapSet, Capability};
-use common::namespace;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};

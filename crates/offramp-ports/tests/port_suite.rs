@@ -1,8 +1,6 @@
 //! The suite that every host port passes, on every kind of port.
 
-mod common;
-
-use common::namespace;
+use crate::common::namespace;
 use offramp_adapter::port::HostPort;
 use offramp_offload::checksum::{self, Sum};
 use offramp_offload::coalesce::Appended;

@@ -1,14 +1,12 @@
 //! Three hosts with a TAP each, on a switch that a worker drives.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::namespace;
+use crate::common::namespace;
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchControl, SwitchPort};
 use offramp_offload::caps::Offloads;
 use offramp_ports::sys::{NetNs, link};

@@ -1,13 +1,11 @@
 //! Namespaces, links, features, steering, children: each against what the kernel shows elsewhere.
 
-mod common;
-
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use common::{is_root_of_the_machine, namespace};
+use crate::common::{is_root_of_the_machine, namespace};
 use offramp_ports::sys::{NetNs, confine, cpu, ethtool, link, rps};
 
 /// The names in `/proc/net/dev` of the calling thread's namespace, sorted.

@@ -1,14 +1,12 @@
 //! A TAP as a host port, with the kernel as the host.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{HOST, HOST_MAC, PEER, PEER_MAC, host_tap, is_ipv4, namespace, tap_with_address, wait_for};
+use crate::common::{HOST, HOST_MAC, PEER, PEER_MAC, host_tap, is_ipv4, namespace, tap_with_address, wait_for};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;

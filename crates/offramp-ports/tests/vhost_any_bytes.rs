@@ -1,7 +1,5 @@
 //! Rings, messages and frames of any bytes never make a vhost-user port panic, hang, or forget who is next.
 
-mod vhost_bytes;
-
 use offramp_testkit::ring::{DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -25,7 +23,7 @@ fn within_budget(mut once: impl FnMut(&mut ChaCha8Rng)) {
 
 /// Memory in which the rings are nearly right: descriptors that point into it, indices that are near to each other.
 fn nearly_a_ring(rng: &mut ChaCha8Rng, packed: bool) -> Vec<u8> {
-    let mut bytes = vec![0; vhost_bytes::RING_SETTINGS_LEN];
+    let mut bytes = vec![0; crate::vhost_bytes::RING_SETTINGS_LEN];
     rng.fill_bytes(&mut bytes);
     // Both rings begin at their first entries, in the first lap.
     let base = if packed { [0, 0x80, 0, 0x80] } else { [0; 4] };
@@ -71,20 +69,20 @@ fn nearly_a_ring(rng: &mut ChaCha8Rng, packed: bool) -> Vec<u8> {
 #[test]
 fn split_rings_of_any_bytes_are_survived() {
     within_budget(|rng| {
-        vhost_bytes::ring(&nearly_a_ring(rng, false), false);
+        crate::vhost_bytes::ring(&nearly_a_ring(rng, false), false);
         let mut noise = vec![0; rng.random_range(0..0x4000)];
         rng.fill_bytes(&mut noise);
-        vhost_bytes::ring(&noise, false);
+        crate::vhost_bytes::ring(&noise, false);
     });
 }
 
 #[test]
 fn packed_rings_of_any_bytes_are_survived() {
     within_budget(|rng| {
-        vhost_bytes::ring(&nearly_a_ring(rng, true), true);
+        crate::vhost_bytes::ring(&nearly_a_ring(rng, true), true);
         let mut noise = vec![0; rng.random_range(0..0x4000)];
         rng.fill_bytes(&mut noise);
-        vhost_bytes::ring(&noise, true);
+        crate::vhost_bytes::ring(&noise, true);
     });
 }
 
@@ -128,7 +126,7 @@ fn nearly_messages(rng: &mut ChaCha8Rng) -> Vec<u8> {
 
 #[test]
 fn messages_of_any_bytes_are_survived() {
-    within_budget(|rng| vhost_bytes::messages(&nearly_messages(rng)));
+    within_budget(|rng| crate::vhost_bytes::messages(&nearly_messages(rng)));
 }
 
 #[test]
@@ -156,7 +154,7 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
                 bytes[at] = rng.random();
             }
         }
-        vhost_bytes::vnet_frame(&bytes);
+        crate::vhost_bytes::vnet_frame(&bytes);
     });
 }
 
@@ -169,7 +167,7 @@ const STATISTICS_LEN: usize = 2 * 16;
 
 /// Chains whose commands are mostly right: a class and its number, then small numbers.
 fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
-    let mut bytes = vec![0; vhost_bytes::commands::SETTINGS_LEN];
+    let mut bytes = vec![0; crate::vhost_bytes::commands::SETTINGS_LEN];
     if rng.random_bool(0.5) {
         rng.fill_bytes(&mut bytes);
     } else {
@@ -222,10 +220,10 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
 #[test]
 fn commands_of_any_bytes_are_answered_as_a_slow_model_says() {
     within_budget(|rng| {
-        vhost_bytes::commands::commands(&nearly_commands(rng));
+        crate::vhost_bytes::commands::commands(&nearly_commands(rng));
         let mut noise = vec![0; rng.random_range(0..1024)];
         rng.fill_bytes(&mut noise);
-        vhost_bytes::commands::commands(&noise);
+        crate::vhost_bytes::commands::commands(&noise);
     });
 }
 
@@ -242,9 +240,9 @@ fn replay(target: &str, body: impl Fn(&[u8])) {
 
 #[test]
 fn what_fuzzing_kept_is_survived() {
-    replay("vhost_ring_split", |bytes| vhost_bytes::ring(bytes, false));
-    replay("vhost_ring_packed", |bytes| vhost_bytes::ring(bytes, true));
-    replay("vhost_commands", vhost_bytes::commands::commands);
-    replay("vhost_messages", vhost_bytes::messages);
-    replay("vnet_frame", vhost_bytes::vnet_frame);
+    replay("vhost_ring_split", |bytes| crate::vhost_bytes::ring(bytes, false));
+    replay("vhost_ring_packed", |bytes| crate::vhost_bytes::ring(bytes, true));
+    replay("vhost_commands", crate::vhost_bytes::commands::commands);
+    replay("vhost_messages", crate::vhost_bytes::messages);
+    replay("vnet_frame", crate::vhost_bytes::vnet_frame);
 }

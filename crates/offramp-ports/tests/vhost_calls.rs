@@ -1,7 +1,6 @@
 //! When a guest is interrupted: used buffers are visible at once, and moderation delays the interrupt alone.
 
-mod vhost_common;
-
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{
     AreaConfig, COST_NS_START, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
@@ -18,7 +17,6 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 
 const RING: u16 = 64;
 /// Buffers of a receive ring that the kit makes by default.

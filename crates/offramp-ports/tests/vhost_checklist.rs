@@ -1,10 +1,12 @@
 //! What virtio 1.3 and vhost-user demand of a network backend, one test for each demand that has none elsewhere.
 //! The numbers are those of the table in `docs/vhost-user.md`.
 
-mod vhost_common;
-
 use std::os::fd::AsFd;
 
+use crate::vhost_common::packet::{ACK, CWR, Checksum, ECE, Packet};
+use crate::vhost_common::{
+    Case, PATIENCE, Rig, RigConfig, Scratch, SwitchRig, carry, check_received, cut, frame, rng, wait_until,
+};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
@@ -18,10 +20,6 @@ use offramp_testkit::{
     Virtqueue, VnetHeader,
 };
 use rand::RngExt;
-use vhost_common::packet::{ACK, CWR, Checksum, ECE, Packet};
-use vhost_common::{
-    Case, PATIENCE, Rig, RigConfig, Scratch, SwitchRig, carry, check_received, cut, frame, rng, wait_until,
-};
 
 /// What a guest that sends can ask for.
 const SENDS: u64 = features::CSUM
@@ -228,7 +226,7 @@ fn v16_to_v19_tunnels_that_were_not_agreed_are_refused() {
         }
     }
     a.tx(0).drain(PATIENCE);
-    carry(&mut a, &mut b, 0, &vhost_common::frame(&mut rng(), 60), &"the next");
+    carry(&mut a, &mut b, 0, &crate::vhost_common::frame(&mut rng(), 60), &"the next");
     assert_eq!(rig.refused(0, Loss::BadRequest), refused);
 }
 
@@ -248,7 +246,7 @@ fn offloads_that_were_not_negotiated_are_refused() {
         b.rx(0).fill(64, 1526);
         let (header, frame) = asking(&packet, gso_type, 1000);
         a.tx(0).send(&header, &[&frame]);
-        carry(&mut a, &mut b, 0, &vhost_common::frame(&mut rng(), 60), &"the next");
+        carry(&mut a, &mut b, 0, &crate::vhost_common::frame(&mut rng(), 60), &"the next");
         assert_eq!(rig.refused(0, Loss::BadRequest), 1, "{gso_type}");
     }
 }

@@ -1,16 +1,13 @@
 //! The guest's control queue where the port serves it (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and
 //! whatever else a guest may write there. The numbers are those of the table in `docs/vhost-user.md`.
 
-#[path = "vhost_control/configuration.rs"]
 mod configuration;
-#[path = "vhost_control/filters.rs"]
 mod filters;
-#[path = "vhost_control/rss.rs"]
 mod rss;
-#[path = "vhost_control/statistics.rs"]
 mod statistics;
-mod vhost_common;
 
+use crate::vhost_common::packet::{Checksum, Packet};
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
 use offramp_adapter::moderation::Coalescing;
 use offramp_adapter::port::HostPort;
 use offramp_ports::vhost_user::{ControlQueue, ControlStatus, VhostQueue, VhostUser, VhostUserConfig};
@@ -21,8 +18,6 @@ use rand::{Rng, RngExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use vhost_common::packet::{Checksum, Packet};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
 
 const OK: u8 = 0;
 const ERR: u8 = 1;

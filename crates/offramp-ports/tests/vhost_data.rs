@@ -1,7 +1,9 @@
 //! The data path of a vhost-user port: what one guest sends arrives at the other, whatever the rings.
 
-mod vhost_common;
-
+use crate::vhost_common::packet::{Checksum, Packet, pattern};
+use crate::vhost_common::{
+    Case, PATIENCE, Rig, RigConfig, carry, check_received, cut, frame, log_writes, random_len, rng, wait_until,
+};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::frame::Frame;
 use offramp_testkit::features::{self, protocol};
@@ -9,10 +11,6 @@ use offramp_testkit::vnet::{DATA_VALID, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP,
 use offramp_testkit::{Buffer, DataPlacement, Guest, GuestMemory, HeaderPlacement, RegionSpec, TxLayout, VnetHeader};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use vhost_common::packet::{Checksum, Packet, pattern};
-use vhost_common::{
-    Case, PATIENCE, Rig, RigConfig, carry, check_received, cut, frame, log_writes, random_len, rng, wait_until,
-};
 
 /// Longest frame of a line with the largest MTU.
 const FRAME_LEN_MAX: usize = 65_535;

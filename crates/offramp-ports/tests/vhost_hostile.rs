@@ -3,12 +3,12 @@
 //! On a cable a test attacks pair 0 of a port with two pairs, and pair 1 must carry frames afterwards; on a switch it attacks a
 //! port, and two others must. The worker, which drives all of them, must still run. The numbers are those of the table in `docs/vhost-user.md`.
 
-mod vhost_common;
-
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::vhost_common::packet::{Checksum, Packet};
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
 use nix::fcntl::{FcntlArg, OFlag};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,8 +25,6 @@ use offramp_testkit::{
     Buffer, Frontend, Guest, GuestBuilder, GuestMemory, HugePages, PeerError, RegionSpec, VnetHeader,
 };
 use rand::RngExt;
-use vhost_common::packet::{Checksum, Packet};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
 
 /// Descriptors of the attacked ring.
 const RING: u16 = 64;
@@ -1344,7 +1342,7 @@ fn a_sigbus_of_anybody_else_still_ends_the_process() {
     // The child cannot tidy up behind itself.
     let scratch = Scratch::new();
     for how in ["access", "raise"] {
-        let test = "a_sigbus_of_anybody_else_still_ends_the_process";
+        let test = "vhost_hostile::a_sigbus_of_anybody_else_still_ends_the_process";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let ended = child.args(["--exact", test]).env(CHILD, how).env("TMPDIR", scratch.path("")).output().unwrap();
         assert_eq!(ended.status.signal(), Some(nix::libc::SIGBUS), "{how}: {ended:?}");

@@ -1,14 +1,12 @@
 //! Faults that other implementations had, on a cable and on a switch. `docs/security.md` has the table of all of them, with
 //! the tests elsewhere that cover the rest.
 
-mod vhost_common;
-
+use crate::vhost_common::packet::{Checksum, Packet};
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, SwitchRig, frame, rng};
 use offramp_offload::caps::Offloads;
 use offramp_testkit::features;
 use offramp_testkit::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader};
-use vhost_common::packet::{Checksum, Packet};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, SwitchRig, frame, rng};
 
 /// What two guests are connected by.
 #[derive(Debug)]

@@ -1,19 +1,16 @@
 //! The state of a guest's link: what it follows, and how the frontend hears of it.
 
-mod common;
-mod vhost_common;
-
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use common::namespace;
+use crate::common::namespace;
+use crate::vhost_common::{PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_ports::sys::link;
 use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
 use offramp_testkit::features::protocol;
 use offramp_testkit::frontend::{FLAG_NEED_REPLY, FLAG_REPLY, Header, RawMessage, VERSION, backend_request, request};
 use offramp_testkit::{Frontend, Guest, GuestBuilder, VnetHeader};
-use vhost_common::{PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 77];
 const CHANNEL: u64 = protocol::CONFIG | protocol::BACKEND_REQ | protocol::BACKEND_SEND_FD;

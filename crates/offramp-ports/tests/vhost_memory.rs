@@ -1,13 +1,13 @@
 //! Which memory a frontend may share, what becomes of it when it goes, and what it costs others.
 
-mod vhost_common;
-
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::vhost_common::refuse::{refuse_anonymous_memory_in_place_of_other, refuse_munmap};
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, frame, rng, wait_until};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
@@ -15,8 +15,6 @@ use offramp_testkit::features::protocol;
 use offramp_testkit::frontend::{DirtyLog, Inflight, MemRegion};
 use offramp_testkit::process::is_alone;
 use offramp_testkit::{Buffer, Frontend, GuestMemory, HugePages, PeerError, RegionSpec, VnetHeader};
-use vhost_common::refuse::{refuse_anonymous_memory_in_place_of_other, refuse_munmap};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, frame, rng, wait_until};
 
 /// How often memory that is shared is mapped in this process: by its guest, and by the port.
 fn mappings() -> usize {
@@ -33,7 +31,7 @@ fn file_in_memory(len: u64) -> OwnedFd {
 #[test]
 fn memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length() {
     const GUESTS: usize = 40;
-    if !is_alone("memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length") {
+    if !is_alone("vhost_memory::memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length") {
         return;
     }
     let Some(pages) = HugePages::reserve(8).map(Arc::new) else { return };
@@ -58,7 +56,7 @@ fn memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length() {
 #[test]
 fn the_thread_of_the_frames_unmaps_nothing() {
     // Unmapping takes seconds for a large guest, in which others of the same thread would wait.
-    if !is_alone("the_thread_of_the_frames_unmaps_nothing") {
+    if !is_alone("vhost_memory::the_thread_of_the_frames_unmaps_nothing") {
         return;
     }
     for case in Case::layouts() {
@@ -127,7 +125,7 @@ fn an_inflight_region_that_is_taken_away_ends_its_frontend_alone() {
 #[test]
 fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
     // The device puts zeros in the place of what is lost, and may get them for no more than a page at a time.
-    if !is_alone("a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone") {
+    if !is_alone("vhost_memory::a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone") {
         return;
     }
     let huge = HugePages::reserve(8).map(Arc::new);
@@ -222,7 +220,7 @@ fn regions_of_all_addresses() -> Vec<u64> {
 
 #[test]
 fn a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices() {
-    if !is_alone("a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices") {
+    if !is_alone("vhost_memory::a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices") {
         return;
     }
     let case = Case::layouts().next().expect("a kind of ring");
@@ -318,7 +316,7 @@ fn what_a_frontend_has_mapped_is_as_long_as_it_has_use_for() {
 #[test]
 fn memory_takes_no_descriptors_once_it_is_mapped() {
     const REGIONS: u64 = 32;
-    if !is_alone("memory_takes_no_descriptors_once_it_is_mapped") {
+    if !is_alone("vhost_memory::memory_takes_no_descriptors_once_it_is_mapped") {
         return;
     }
     let rig = Rig::with(&RigConfig::mtu(1500));

@@ -4,11 +4,11 @@
 //! that were written meanwhile, again and again, and the last ones after the rings were stopped. What the guest wrote it knows
 //! by itself; what the device wrote it has from the dirty log alone. `OFFRAMP_VECTORS` sets how many guests move.
 
-mod vhost_common;
-
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::vhost_common::packet::{Checksum, Packet, pattern};
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, check_received, frame, log_writes, rng, wait_until};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::stats::Direction;
 use offramp_offload::caps::Offloads;
@@ -20,8 +20,6 @@ use offramp_testkit::vnet::{GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{DataPlacement, Guest, GuestMemory, HeaderPlacement, RegionSpec, TxLayout, TxQueue, VnetHeader};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use vhost_common::packet::{Checksum, Packet, pattern};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, check_received, frame, log_writes, rng, wait_until};
 
 /// Guests that move, unless `OFFRAMP_VECTORS` says otherwise.
 const GUESTS_DEFAULT: u64 = 20;

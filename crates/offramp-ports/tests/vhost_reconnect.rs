@@ -1,7 +1,5 @@
 //! Guests and backends that come and go under traffic: nothing is left behind, nothing stalls, and no frame arrives twice.
 
-mod vhost_common;
-
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -11,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use offramp_adapter::port::PortError;
@@ -24,7 +23,6 @@ use offramp_testkit::process::is_alone;
 use offramp_testkit::{Frontend, Guest, GuestMemory, PeerError, RegionSpec, RxQueue, TxQueue, VnetHeader};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 
 /// What this process has of the things that leak; to be read where a test is alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +88,7 @@ fn take_in_order(rx: &mut RxQueue, model: &[u8], last: &mut Option<u32>, what: &
 #[test]
 fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
     const ROUNDS: usize = 200;
-    if !is_alone("two_hundred_frontends_that_die_under_traffic_leave_nothing_behind") {
+    if !is_alone("vhost_reconnect::two_hundred_frontends_that_die_under_traffic_leave_nothing_behind") {
         return;
     }
     let mut rng = rng();
@@ -209,7 +207,12 @@ impl Backend {
     fn start(scratch: &Scratch) -> Self {
         let program = std::env::current_exe().expect("the path of this program");
         let mut command = std::process::Command::new(program);
-        command.args(["--exact", "a_backend_in_a_process_of_its_own", "--ignored", "--test-threads=1"]);
+        command.args([
+            "--exact",
+            "vhost_reconnect::a_backend_in_a_process_of_its_own",
+            "--ignored",
+            "--test-threads=1",
+        ]);
         command.env(SOCKETS, scratch.path("")).stdout(std::process::Stdio::null());
         Self(command.spawn().expect("starting a backend"))
     }
@@ -387,7 +390,9 @@ fn shake_hands(frontend: &mut Frontend, guest: &GuestMemory, event: &EventFd, st
 fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_accepted() {
     const STEPS: usize = 21;
     const AFTERWARDS: u32 = 300;
-    if !is_alone("after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_accepted") {
+    if !is_alone(
+        "vhost_reconnect::after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_accepted",
+    ) {
         return;
     }
     let storm = |seed: u64, socket: &Path, connections: usize| {
@@ -456,7 +461,7 @@ fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_
 
 #[test]
 fn opening_and_closing_ports_leaves_nothing_behind() {
-    if !is_alone("opening_and_closing_ports_leaves_nothing_behind") {
+    if !is_alone("vhost_reconnect::opening_and_closing_ports_leaves_nothing_behind") {
         return;
     }
     let model = frame(&mut rng(), 300);
@@ -511,7 +516,7 @@ fn a_port_that_ends_leaves_the_socket_of_another_that_has_its_place() {
 
 #[test]
 fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
-    if !is_alone("a_port_that_cannot_be_opened_leaves_nothing_behind") {
+    if !is_alone("vhost_reconnect::a_port_that_cannot_be_opened_leaves_nothing_behind") {
         return;
     }
     let scratch = Scratch::new();
@@ -552,7 +557,9 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
 
 #[test]
 fn a_frontend_that_comes_while_no_descriptor_is_left_is_answered_when_there_is_one_again() {
-    if !is_alone("a_frontend_that_comes_while_no_descriptor_is_left_is_answered_when_there_is_one_again") {
+    if !is_alone(
+        "vhost_reconnect::a_frontend_that_comes_while_no_descriptor_is_left_is_answered_when_there_is_one_again",
+    ) {
         return;
     }
     let rig = Rig::with(&RigConfig::mtu(1500));
@@ -589,7 +596,7 @@ fn a_second_frontend_is_turned_away_and_the_first_stays() {
 
 #[test]
 fn a_thousand_frontends_in_a_row_are_each_answered() {
-    if !is_alone("a_thousand_frontends_in_a_row_are_each_answered") {
+    if !is_alone("vhost_reconnect::a_thousand_frontends_in_a_row_are_each_answered") {
         return;
     }
     let rig = Rig::with(&RigConfig::mtu(1500));
@@ -765,7 +772,7 @@ fn frames_wait_in_a_ring_whose_enabling_is_still_under_way() {
 
 #[test]
 fn memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost() {
-    if !is_alone("memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost") {
+    if !is_alone("vhost_reconnect::memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost") {
         return;
     }
     let model = frame(&mut rng(), 100);
@@ -797,7 +804,7 @@ fn memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost() {
 
 #[test]
 fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
-    if !is_alone("messages_with_descriptors_leave_none_behind_however_often_they_are_sent") {
+    if !is_alone("vhost_reconnect::messages_with_descriptors_leave_none_behind_however_often_they_are_sent") {
         return;
     }
     let rig = Rig::with(&RigConfig::mtu(1500));

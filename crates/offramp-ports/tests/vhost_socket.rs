@@ -1,8 +1,6 @@
 //! Whose socket a port's is: its permissions, and the user that may be its frontend.
 
-mod common;
-
-use common::is_root_of_the_machine;
+use crate::common::is_root_of_the_machine;
 use nix::unistd::{Gid, geteuid};
 use offramp_ports::sys::socket_file::SocketRights;
 use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig};

@@ -1,15 +1,13 @@
 //! Guests with several queue pairs on a switch: which pair a flow is received on, and in which order.
 
-mod vhost_common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::vhost_common::packet::Packet;
+use crate::vhost_common::{Case, SwitchRig, rng, wait_until};
 use offramp_offload::caps::Offloads;
 use offramp_testkit::frontend::{Header, request};
 use offramp_testkit::{Guest, Received, VnetHeader};
 use rand::RngExt;
-use vhost_common::packet::Packet;
-use vhost_common::{Case, SwitchRig, rng, wait_until};
 
 const PAIRS: usize = 4;
 const BUFFERS: usize = 200;

@@ -1,6 +1,6 @@
 //! Reminding a NAT of associations that are at rest (RFC 3948 4).
 
-use crate::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, losses, modes, sa};
+use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, losses, modes, sa};
 use crate::support::line::ScriptedLine;
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, cable};
@@ -96,7 +96,7 @@ fn a_keepalive_has_the_addresses_and_ports_of_the_packets_before_it() {
         while pair.poll(0).unwrap().moved {}
         pair.poll(GAP_NS).unwrap();
         let [(_, sealed), (_, keepalive)] = &pair.wire().put[..] else { panic!("{:?}", pair.wire().put.len()) };
-        let layouts = [sealed, keepalive].map(|frame| crate::bed::layout(frame));
+        let layouts = [sealed, keepalive].map(|frame| super::bed::layout(frame));
         let [sealed_addresses, addresses] =
             [sealed, keepalive].map(|frame| Frame::received(&mut frame.clone()).addresses().to_vec());
         assert_eq!(sealed_addresses, addresses);

@@ -1,6 +1,6 @@
 //! What a registry of keys remembers: between the ports of a process, and over a crash.
 
-use crate::bed::{Bed, Pair, SPI, add, config, gcm, losses, sa};
+use super::bed::{Bed, Pair, SPI, add, config, gcm, losses, sa};
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::ipsec::{KeyMark, KeyRegistry, KeyStore, SaChange, SaDirection, SaError, SaState};

@@ -1,6 +1,6 @@
 //! Lifetimes, rekeys and the end of sequence numbers.
 
-use crate::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, losses, sa};
+use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, losses, sa};
 use crate::support::{pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::CableConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection, SaEvent, SaEventKind, SaState};

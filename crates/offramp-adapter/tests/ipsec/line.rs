@@ -1,6 +1,6 @@
 //! The packets that go to the wire, and those that come from it.
 
-use crate::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, layout, losses, modes, sa};
+use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, layout, losses, modes, sa};
 use crate::support::line::ScriptedLine;
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;

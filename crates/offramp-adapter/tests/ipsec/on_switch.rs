@@ -1,6 +1,6 @@
 //! Associations on ports of a switch do what they do on a cable.
 
-use crate::bed::{NS_PER_SECOND, SPI, add, gcm, modes};
+use super::bed::{NS_PER_SECOND, SPI, add, gcm, modes};
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection};

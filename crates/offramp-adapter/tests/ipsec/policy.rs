@@ -1,6 +1,6 @@
 //! Which packets are protected, and what becomes of the others.
 
-use crate::bed::{Bed, SPI, add, config, gcm, losses, sa};
+use super::bed::{Bed, SPI, add, config, gcm, losses, sa};
 use crate::support::{pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::ipsec::{NoMatch, Policy, PolicyAction, PolicyEntry, SaChange, SaDirection, SaError};
 use offramp_adapter::stats::Loss;

@@ -2,7 +2,7 @@
 //!
 //! `OFFRAMP_ESP_STREAM_BYTES` sets how long the stream is (1073741824 for the long run).
 
-use crate::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, modes, sa};
+use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, modes, sa};
 use crate::support::{MemoryHost, pattern, payload_of, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -84,7 +84,7 @@ fn a_stream_is_the_same_to_the_bit_through_cutting_sealing_joining_and_a_rekey_e
 fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order() {
     const QUEUES: usize = 3;
     const SUPER_FRAMES: u32 = 60;
-    let config = AdapterConfig { queues: QUEUES as u16, ..crate::bed::config() };
+    let config = AdapterConfig { queues: QUEUES as u16, ..super::bed::config() };
     let sa = SaConfig { replay_window: 4096, ..gcm() };
     let controls = [PortControl::new(&config), PortControl::new(&config)];
     controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
@@ -132,7 +132,7 @@ fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order
 fn a_queue_pair_whose_packets_wait_while_the_other_goes_on_loses_nothing_within_the_window() {
     const SUPER_FRAMES: u32 = 1000;
     for (replay_window, is_wide) in [(4096, false), (65_536, true)] {
-        let config = AdapterConfig { queues: 2, ..crate::bed::config() };
+        let config = AdapterConfig { queues: 2, ..super::bed::config() };
         let sa = SaConfig { replay_window, ..gcm() };
         let controls = [PortControl::new(&config), PortControl::new(&config)];
         controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
@@ -184,7 +184,7 @@ fn whatever_hosts_and_line_bring_nothing_panics_and_every_frame_is_accounted_for
     for seed in 0..60 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let sa = next_sa(seed as u32);
-        let mut bed = Bed::new(&crate::bed::config());
+        let mut bed = Bed::new(&super::bed::config());
         // Some of what is sent is sealed, some of it only looks like ESP to the far end.
         bed.controls[1].change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
         if seed % 3 > 0 {

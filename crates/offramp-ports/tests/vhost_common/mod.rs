@@ -6,6 +6,7 @@
 #![allow(dead_code)]
 
 #[path = "../../../offramp-offload/tests/support/packet.rs"]
+#[allow(clippy::duplicate_mod, reason = "benchmarks have it without the tests whose judge is the kernel")]
 pub mod packet;
 pub mod refuse;
 

@@ -1,0 +1,20 @@
+//! All tests of the adapter in one program: what it builds for each host and line, it builds once.
+
+mod interrupts;
+mod ipsec;
+mod limits;
+mod link;
+mod moderation;
+mod moderation_bounds;
+#[path = "../../offramp-offload/tests/support/packet.rs"]
+#[allow(dead_code, reason = "shared with tests that need more of it")]
+mod packet;
+mod parses;
+mod pipeline;
+mod port_security;
+mod steering;
+mod support;
+mod switch;
+mod switch_properties;
+mod trial;
+mod vlan;

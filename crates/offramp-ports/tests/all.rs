@@ -1,0 +1,30 @@
+//! The tests of this crate in one program: what it builds for each kind of port, it builds once. Those that need a
+//! process of their own are beside it.
+
+mod common;
+mod examples;
+mod flow_order;
+mod judge;
+mod kernel_gro;
+mod kernel_gso;
+mod limits;
+mod packet;
+mod port_suite;
+mod switch;
+mod sys;
+mod tap;
+mod vhost_any_bytes;
+mod vhost_bytes;
+mod vhost_calls;
+mod vhost_checklist;
+mod vhost_common;
+mod vhost_control;
+mod vhost_data;
+mod vhost_hostile;
+mod vhost_known_faults;
+mod vhost_link;
+mod vhost_memory;
+mod vhost_migration;
+mod vhost_reconnect;
+mod vhost_socket;
+mod vhost_steering;
