@@ -4,7 +4,7 @@
 #[path = "up/bed.rs"]
 mod bed;
 
-use bed::{ADDRESSES, Bed, direction, queue_sum};
+use bed::{ADDRESSES, Bed, direction, on_switch, queue_sum};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
@@ -88,10 +88,8 @@ fn stop(mut capture: Child) {
 fn a_capture_has_every_packet_of_the_host_with_its_vnet_header_on_a_cable_and_a_switch() {
     for wire in ["cable", "switch"] {
         let mut bed = Bed::unstarted(&format!("capture-{wire}"), "");
-        let text = fs::read_to_string(bed.file()).unwrap();
         if wire == "switch" {
-            let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-            fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+            bed.rewrite(on_switch);
         }
         bed.start_again();
         let file = bed.file().with_file_name("b.pcapng");
@@ -150,8 +148,7 @@ fn a_filter_leaves_the_packets_that_match_and_what_is_said_of_them() {
 #[test]
 fn a_packet_says_why_it_was_lost() {
     let mut bed = Bed::unstarted("capture-lost", "");
-    let text = fs::read_to_string(bed.file()).unwrap();
-    fs::write(bed.file(), text.replace("# changes of a", "mac_addresses = [\"02:00:00:00:00:77\"]")).unwrap();
+    bed.rewrite(|text| text.replace("# changes of a", "mac_addresses = [\"02:00:00:00:00:77\"]"));
     bed.start_again();
     let file = bed.file().with_file_name("a.pcapng");
     let running = capture(&bed, "a", &file, &[]);

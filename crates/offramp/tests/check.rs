@@ -71,10 +71,7 @@ fn name_in(namespace: &NetNs, interface: &str) -> String {
 }
 
 fn refused(output: &Output, text: &str) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{message}");
-    assert_eq!(message.lines().count(), 1, "{message}");
-    assert!(message.contains(text), "{text:?} in {message}");
+    bed::refused(output, &[text]);
 }
 
 fn verdicts(report: &Value) -> Vec<(&str, &str)> {

@@ -5,7 +5,7 @@
 #[path = "up/bed.rs"]
 mod bed;
 
-use bed::{Bed, Directory, offramp, queue_sum};
+use bed::{Bed, Directory, offramp, on_switch, queue_sum, refused};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 use offramp_offload::checksum;
@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -55,16 +55,14 @@ fn both_ways() -> [String; 2] {
 /// A daemon whose ports protect everything, not started yet.
 fn unstarted(name: &str) -> Bed {
     let bed = Bed::unstarted(name, "");
-    let text = fs::read_to_string(bed.file()).unwrap();
     let state = format!("[daemon]\nstate_directory = \"{}\"\n", bed.file().with_file_name("state").display());
-    fs::write(bed.file(), text.replace("[daemon]\n", &state)).unwrap();
+    bed.rewrite(|text| text.replace("[daemon]\n", &state));
     let directory = bed.file().parent().unwrap().to_owned();
     for number in 1..=2 {
         key_file(&directory, number);
     }
     let [a, b] = both_ways();
-    let text = fs::read_to_string(bed.file()).unwrap();
-    fs::write(bed.file(), text.replace("# changes of a\n", &a).replace("# changes of b\n", &b)).unwrap();
+    bed.rewrite(|text| text.replace("# changes of a\n", &a).replace("# changes of b\n", &b));
     bed
 }
 
@@ -89,15 +87,6 @@ fn lost(status: &Value) -> Vec<String> {
         }
     }
     lost
-}
-
-fn refused(output: &Output, texts: &[&str]) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{message}");
-    assert_eq!(message.lines().count(), 1, "{message}");
-    for text in texts {
-        assert!(message.contains(text), "{text:?} in {message}");
-    }
 }
 
 #[test]
@@ -133,9 +122,7 @@ fn tcp_crosses_a_protected_cable_in_super_frames_and_show_tells_the_associations
 #[test]
 fn tcp_crosses_a_switch_between_two_protected_ports() {
     let mut bed = unstarted("esp-switch");
-    let text = fs::read_to_string(bed.file()).unwrap();
-    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    bed.rewrite(on_switch);
     bed.start_again();
     bed.carry_tcp();
     let status = bed.show_at_rest();
@@ -189,8 +176,7 @@ fn send_flows(guest: &mut Guest, side: usize, to: ([u8; 6], [u8; 4])) {
 fn on_one_switch(bed: &Bed) -> [PathBuf; 2] {
     let directory = bed.file().parent().unwrap().to_owned();
     let text = fs::read_to_string(bed.file()).unwrap();
-    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-    let mut text = text.replace("queue_pairs = 1", "queue_pairs = 3");
+    let mut text = on_switch(&text.replace("queue_pairs = 1", "queue_pairs = 3"));
     for number in 1..=2_u8 {
         // The cipher's key and the HMAC's.
         let keys = [number, number + 2].map(|byte| format!("{byte:02x}").repeat(32)).join("\n");
@@ -211,7 +197,7 @@ fn on_one_switch(bed: &Bed) -> [PathBuf; 2] {
             text = format!("{text}{sa}selector = {{ source = \"{from}\", destination = \"{to}\" }}\n");
         }
     }
-    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    fs::write(bed.file(), text).unwrap();
     sockets
 }
 
@@ -382,9 +368,9 @@ fn captured_line() -> (NetNs, OwnedFd) {
 
 /// The veth pair in the place of the cable.
 fn on_line(bed: &Bed) {
-    let text = fs::read_to_string(bed.file()).unwrap();
-    let text = text.replace("cable = \"b\"", "packet = \"ofrline0\"").replace("cable = \"a\"", "packet = \"ofrline1\"");
-    fs::write(bed.file(), text).unwrap();
+    bed.rewrite(|text| {
+        text.replace("cable = \"b\"", "packet = \"ofrline0\"").replace("cable = \"a\"", "packet = \"ofrline1\"")
+    });
 }
 
 /// Sets the hosts' neighbours, so that there is no ARP.
@@ -542,9 +528,8 @@ fn queue_lost(status: &Value, port: &str, way: &str, reason: &str) -> u64 {
 #[test]
 fn a_lifetime_that_ends_is_printed_and_shown() {
     let mut bed = unstarted("esp-life");
-    let text = fs::read_to_string(bed.file()).unwrap();
     let limited = sa("out", 0x1001, 1) + "lifetime = { soft_packets = 1, hard_seconds = 1 }\n";
-    fs::write(bed.file(), text.replacen(&sa("out", 0x1001, 1), &limited, 1)).unwrap();
+    bed.rewrite(|text| text.replacen(&sa("out", 0x1001, 1), &limited, 1));
     bed.start_again();
     bed.until(|| associations(&bed.show(), 0)[0].2 == "expired");
     bed.until(|| bed.stderr().contains("port \"a\": SA out 0x00001001: a hard lifetime is reached"));
@@ -764,8 +749,7 @@ fn a_key_file_of_somebody_else_is_refused() {
         &["key file", "belongs to uid 12345"],
     );
     // It may be the daemon's, which reads it again on SIGHUP.
-    let text = fs::read_to_string(bed.file()).unwrap();
-    fs::write(bed.file(), text.replace("user = \"root\"", "user = \"nobody\"")).unwrap();
+    bed.rewrite(|text| text.replace("user = \"root\"", "user = \"nobody\""));
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
     std::os::unix::fs::chown(&key, Some(nobody.uid.as_raw()), None).unwrap();
     assert!(offramp(&["up", "--check", bed.file().to_str().unwrap()]).status.success());

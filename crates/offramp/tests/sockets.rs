@@ -76,9 +76,7 @@ fn end(mut daemon: Child) {
 }
 
 fn refused(output: &Output, text: &str) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{message}");
-    assert!(message.contains(text) && message.lines().count() == 1, "{text:?} in {message}");
+    bed::refused(output, &[text]);
 }
 
 fn frame(source: u8) -> Vec<u8> {

@@ -4,7 +4,9 @@
 #[path = "up/bed.rs"]
 mod bed;
 
-use bed::{ADDRESSES, Bed, INTERFACE, direction, feature, is_root_of_the_machine, offramp, queue_sum};
+use bed::{
+    ADDRESSES, Bed, INTERFACE, direction, feature, is_root_of_the_machine, offramp, on_switch, queue_sum, refused,
+};
 use nix::sys::signal::Signal;
 use offramp_ports::sys::link::CarrierWatch;
 use offramp_ports::sys::{NetNs, link};
@@ -19,21 +21,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 /// An ordinary user on every Linux.
 const NOBODY: u32 = 65534;
-
-/// The run fails before anything begins: exit status 2 and one line that holds each of `texts`.
-fn refused(output: &Output, texts: &[&str]) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{message}");
-    assert_eq!(message.lines().count(), 1, "{message}");
-    for text in texts {
-        assert!(message.contains(text), "{text:?} in {message}");
-    }
-}
 
 #[test]
 fn two_taps_on_a_cable_carry_tcp_and_show_counts_it() {
@@ -81,9 +73,7 @@ fn several_queue_pairs_with_threads_of_their_own_carry_tcp() {
 #[test]
 fn two_taps_on_a_switch_carry_tcp_and_its_features_switch_too() {
     let mut bed = Bed::unstarted("switch", "");
-    let text = fs::read_to_string(bed.file()).unwrap();
-    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    bed.rewrite(on_switch);
     bed.start_again();
     bed.carry_tcp();
     let before = bed.show_at_rest();
@@ -107,15 +97,11 @@ fn hosts_in_one_vlan_carry_tcp_and_hosts_in_two_are_apart() {
     for wire in ["cable", "switch"] {
         for (vlan, is_same) in [(10, true), (11, false)] {
             let mut bed = Bed::unstarted(&format!("vlan-{wire}-{vlan}"), "");
-            let text = fs::read_to_string(bed.file()).unwrap();
             let keys = ["vlan = 10".to_owned(), format!("vlan = {vlan}\nvlans = [12, \"100-199\"]")];
-            let text = text.replace("# changes of a", &keys[0]).replace("# changes of b", &keys[1]);
-            let text = match wire {
-                "cable" => text,
-                _ => text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\""),
-            };
-            let switch = if wire == "switch" { "[[switch]]\nname = \"lan\"\n" } else { "" };
-            fs::write(bed.file(), text + switch).unwrap();
+            bed.rewrite(|text| text.replace("# changes of a", &keys[0]).replace("# changes of b", &keys[1]));
+            if wire == "switch" {
+                bed.rewrite(on_switch);
+            }
             bed.start_again();
             if is_same {
                 bed.carry_tcp();
@@ -136,20 +122,25 @@ fn hosts_in_one_vlan_carry_tcp_and_hosts_in_two_are_apart() {
     }
 }
 
+/// The first host is a guest in place of a TAP, with this socket.
+fn host_a_guest(bed: &Bed) -> PathBuf {
+    let socket = bed.file().with_file_name("guest.sock");
+    let guest = format!("host = {{ vhost_user = \"{}\" }}", socket.display());
+    bed.rewrite(|text| {
+        let first = text.lines().find(|line| line.starts_with("host =")).unwrap();
+        text.replacen(first, &guest, 1)
+    });
+    socket
+}
+
 #[test]
 fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() {
     for wire in ["cable", "switch"] {
         let mut bed = Bed::unstarted(&format!("guest-{wire}"), "");
-        let text = fs::read_to_string(bed.file()).unwrap();
-        let socket = bed.file().with_file_name("guest.sock");
-        let guest = format!("host = {{ vhost_user = \"{}\" }}", socket.display());
-        let first = text.lines().find(|line| line.starts_with("host =")).unwrap().to_owned();
-        let mut text = text.replacen(&first, &guest, 1);
+        let socket = host_a_guest(&bed);
         if wire == "switch" {
-            text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-            text += "[[switch]]\nname = \"lan\"\n";
+            bed.rewrite(on_switch);
         }
-        fs::write(bed.file(), text).unwrap();
         bed.start_without_hosts();
         assert!(socket.exists());
         let status = bed.show();
@@ -189,9 +180,7 @@ fn ask_for_the_other() {
 #[test]
 fn a_switch_that_may_flood_nothing_floods_nothing() {
     let mut bed = Bed::unstarted("flood", "");
-    let text = fs::read_to_string(bed.file()).unwrap();
-    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\nflood_frames_per_second = 0\n").unwrap();
+    bed.rewrite(|text| on_switch(text) + "flood_frames_per_second = 0\n");
     bed.start_again();
     bed.host(0).run(ask_for_the_other).unwrap();
     bed.until(|| direction(&bed.show(), "a", "transmit")["lost"]["flood_limit"].as_u64().unwrap() > 0);
@@ -201,11 +190,7 @@ fn a_switch_that_may_flood_nothing_floods_nothing() {
 #[test]
 fn why_a_frontend_was_sent_away_is_shown() {
     let mut bed = Bed::unstarted("refusal", "");
-    let text = fs::read_to_string(bed.file()).unwrap();
-    let socket = bed.file().with_file_name("guest.sock");
-    let first = text.lines().find(|line| line.starts_with("host =")).unwrap().to_owned();
-    let guest = format!("host = {{ vhost_user = \"{}\" }}", socket.display());
-    fs::write(bed.file(), text.replacen(&first, &guest, 1)).unwrap();
+    let socket = host_a_guest(&bed);
     bed.start_without_hosts();
     assert!(bed.show()["ports"][0]["host"]["last_refusal"].is_null());
     // SET_VRING_NUM (8) of ring 0 with 3000 entries, which is more than queue_size_max.
@@ -387,8 +372,7 @@ fn moderation_is_set_shown_and_read_from_the_file() {
     );
 
     // The file counts again when it is read again.
-    let text = fs::read_to_string(bed.file()).unwrap();
-    fs::write(bed.file(), text.replace("rx_usecs = 125", "moderation = \"e1000\"")).unwrap();
+    bed.rewrite(|text| text.replace("rx_usecs = 125", "moderation = \"e1000\""));
     bed.signal(Signal::SIGHUP);
     bed.until(|| moderation(1) == serde_json::json!({"policy": "e1000", "mode": "conservative"}));
     bed.until(|| bed.stderr().contains("reloaded\n"));
@@ -398,11 +382,8 @@ fn moderation_is_set_shown_and_read_from_the_file() {
 #[test]
 fn a_tap_on_a_switch_is_moderated_as_on_a_cable() {
     let mut bed = Bed::unstarted("moderated-lan", "");
-    let text = fs::read_to_string(bed.file()).unwrap();
     // Several queue pairs of a TAP are steered over as on a cable.
-    let text = text.replace("queue_pairs = 1", "queue_pairs = 3");
-    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    bed.rewrite(|text| on_switch(&text.replace("queue_pairs = 1", "queue_pairs = 3")));
     bed.start_again();
     assert_eq!(bed.show()["ports"][0]["moderation"]["policy"], "off");
     for port in ["a", "b"] {
@@ -436,14 +417,11 @@ fn carry_tcp_at_most(bed: &Bed, bits_per_second: u64) {
 fn a_limit_is_set_shown_and_read_from_the_file_on_a_cable_and_a_switch() {
     for wire in ["cable", "switch"] {
         let mut bed = Bed::unstarted(&format!("limit-{wire}"), "");
-        let mut text = fs::read_to_string(bed.file()).unwrap();
-        text = text.replace("# changes of a", "limit = { tx_bits_per_second = 200_000_000, tx_burst_bytes = 125_000 }");
+        let limit = "limit = { tx_bits_per_second = 200_000_000, tx_burst_bytes = 125_000 }";
+        bed.rewrite(|text| text.replace("# changes of a", limit));
         if wire == "switch" {
-            let on_switch = "switch = \"lan\"";
-            text = text.replace("cable = \"b\"", on_switch).replace("cable = \"a\"", on_switch);
-            text += "[[switch]]\nname = \"lan\"\n";
+            bed.rewrite(on_switch);
         }
-        fs::write(bed.file(), &text).unwrap();
         bed.start_again();
         let limit = |port: usize| bed.show()["ports"][port]["limit"].clone();
         let of_file = serde_json::json!({"tx_bits_per_second": 200_000_000, "tx_burst_bytes": 125_000});
@@ -474,9 +452,7 @@ fn a_link_that_is_set_off_carries_nothing_until_it_is_set_on() {
     for wire in ["cable", "switch"] {
         let mut bed = Bed::unstarted(&format!("link-{wire}"), "");
         if wire == "switch" {
-            let text = fs::read_to_string(bed.file()).unwrap();
-            let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
-            fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+            bed.rewrite(on_switch);
         }
         bed.start_again();
         let set = |args: &[&str]| String::from_utf8(bed.run(&[&["set", "a"], args].concat()).stdout).unwrap();
@@ -1008,9 +984,8 @@ fn monitor_says_once_that_a_host_is_gone() {
 fn a_second_control_socket_shows_and_changes_nothing() {
     let mut bed = Bed::unstarted("read-only", "");
     let socket = bed.file().with_file_name("show.sock");
-    let text = fs::read_to_string(bed.file()).unwrap();
     let key = format!("[daemon]\ncontrol_read_only = \"{}\"\n", socket.display());
-    fs::write(bed.file(), text.replacen("[daemon]\n", &key, 1)).unwrap();
+    bed.rewrite(|text| text.replacen("[daemon]\n", &key, 1));
     bed.start_without_hosts();
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
     let ask = |args: &[&str]| offramp(&[args, &["--control", socket.to_str().unwrap()]].concat());
@@ -1072,8 +1047,7 @@ fn counters_are_served_on_an_address_of_the_machine_too() {
     let mut bed = Bed::unstarted("metrics-tcp", "");
     // Free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let text = fs::read_to_string(bed.file()).unwrap();
-    fs::write(bed.file(), text.replacen("[daemon]\n", &format!("[daemon]\nmetrics = \"{address}\"\n"), 1)).unwrap();
+    bed.rewrite(|text| text.replacen("[daemon]\n", &format!("[daemon]\nmetrics = \"{address}\"\n"), 1));
     bed.start_without_hosts();
     assert!(scraped(TcpStream::connect(address).unwrap()).contains("offramp_feature_in_use{"));
     let second = offramp(&["up", bed.file().to_str().unwrap()]);

@@ -26,6 +26,22 @@ pub fn offramp(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_offramp")).args(args).output().unwrap()
 }
 
+/// The run fails before anything begins: exit status 2 and one line that holds each of `texts`.
+pub fn refused(output: &Output, texts: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for text in texts {
+        assert!(message.contains(text), "{text:?} in {message}");
+    }
+}
+
+/// The file of a bed whose two ports are on a switch in place of their cable; its end is the switch's.
+pub fn on_switch(text: &str) -> String {
+    text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"")
+        + "[[switch]]\nname = \"lan\"\n"
+}
+
 /// Whether this process is root of the machine, and not only of a user namespace of its own. In CI it must be.
 pub fn is_root_of_the_machine() -> bool {
     // One line that maps every user to itself (user_namespaces(7)).
@@ -192,6 +208,11 @@ impl Bed {
 
     pub fn file(&self) -> PathBuf {
         self.directory.path("daemon.toml")
+    }
+
+    /// Changes the file.
+    pub fn rewrite(&self, change: impl FnOnce(&str) -> String) {
+        fs::write(self.file(), change(&fs::read_to_string(self.file()).unwrap())).unwrap();
     }
 
     pub fn host(&self, side: usize) -> &NetNs {
