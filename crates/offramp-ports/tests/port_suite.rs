@@ -15,6 +15,7 @@ use offramp_testkit::umem::UmemPort;
 use offramp_testkit::{Guest, VnetHeader};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// A port that shares one area with its host.
 struct Umem {
@@ -154,7 +155,9 @@ fn a_frontend_that_stops_a_ring_takes_no_frame_that_is_being_written() {
         std::thread::scope(|scope| {
             // It waits until the queue has stopped its rings.
             let stopping = scope.spawn(|| guest.stop().unwrap());
-            for _ in 0..1000 {
+            // Time for the request to come. After some seconds without an answer the frontend would be disconnected.
+            let until = Instant::now() + Duration::from_millis(100);
+            while Instant::now() < until {
                 port.tx_next(0).unwrap();
                 std::thread::yield_now();
             }

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
@@ -9,6 +11,9 @@ use nix::fcntl::{Flock, FlockArg};
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 /// The kernel's account of its memory.
 const MEMINFO: &str = "/proc/meminfo";
+
+/// How long the pages of a guest may be in use after it has gone; what then maps them says that there are none.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
 
 /// Huge pages in the kernel's pool. Dropping this sets the pool to what it was.
 #[derive(Debug)]
@@ -47,6 +52,15 @@ impl HugePages {
     /// Bytes of one page.
     pub fn page_len(&self) -> u64 {
         self.page_len
+    }
+
+    /// Waits until `count` pages can be mapped: a backend may not yet have given back those of a guest that has just gone.
+    pub(crate) fn wait_for(count: u64) {
+        let until = Instant::now() + GIVEN_BACK_WITHIN;
+        let promised = || meminfo("HugePages_Rsvd").expect("the kernel's account of huge pages");
+        while Self::free().saturating_sub(promised()) < count && Instant::now() < until {
+            thread::yield_now();
+        }
     }
 
     /// How many pages nobody uses.

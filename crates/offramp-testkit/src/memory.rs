@@ -82,6 +82,9 @@ impl Region {
         let reserved = unsafe { mmap_anonymous(None, reserved_len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }
             .expect("reserving address space for guest memory");
         let start = (reserved.as_ptr() as u64 + guard_len).next_multiple_of(page_len);
+        if huge_page_len.is_some() {
+            HugePages::wait_for((file_len - first_page) / page_len);
+        }
         // SAFETY: the range lies in what was reserved above and nothing points into it yet.
         let mapped = unsafe {
             mmap(
