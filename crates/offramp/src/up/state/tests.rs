@@ -14,6 +14,7 @@ use offramp_offload::sync::lock;
 use std::collections::HashSet;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Ends of a process in [`no_number_of_a_key_is_used_twice_over_ten_thousand_crashes`].
 const CRASHES: usize = 10_000;
@@ -30,8 +31,16 @@ impl Directory {
         Self(path)
     }
 
+    /// Opens it once nobody uses it, or says that somebody does: a process that a test beside this one starts has what is open
+    /// here, until it runs its program.
     fn open(&self) -> Result<(KeyFile, Vec<KeyMark>), String> {
-        KeyFile::open(&self.0).map_err(|error| error.to_string())
+        let until = Instant::now() + Duration::from_secs(2);
+        loop {
+            match KeyFile::open(&self.0).map_err(|error| error.to_string()) {
+                Err(error) if error.contains("another daemon uses it") && Instant::now() < until => thread::yield_now(),
+                outcome => return outcome,
+            }
+        }
     }
 
     fn text(&self, name: &str) -> String {
