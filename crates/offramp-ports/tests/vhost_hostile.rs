@@ -815,6 +815,7 @@ fn a_flood_of_refused_frames_holds_nobody_up() {
                     tx0.publish();
                 }
             });
+            wait_until("the flood to begin", || rig.refused(0, Loss::Malformed) > 0);
             for n in 0..500 {
                 other_tx.send(&VnetHeader::default(), &[&good_frame]);
                 assert!(b.rx(pair).recv(PATIENCE).frame == good_frame, "{case:?}: {n}");
@@ -823,7 +824,6 @@ fn a_flood_of_refused_frames_holds_nobody_up() {
             }
             is_over.store(true, Ordering::Relaxed);
         });
-        assert!(rig.refused(0, Loss::Malformed) > 0);
     }
 }
 
