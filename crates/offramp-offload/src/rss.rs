@@ -65,7 +65,7 @@ pub struct Toeplitz {
     tables: Box<[[u32; NIBBLE_VALUES]; NIBBLES]>,
     key: [u8; KEY_LEN],
     #[cfg(target_arch = "x86_64")]
-    key_parts: x86::KeyParts,
+    key_parts: Option<x86::KeyParts>,
 }
 
 impl Default for Toeplitz {
@@ -135,7 +135,7 @@ impl Toeplitz {
     #[inline]
     fn hash_words<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        if let Some(hash) = self.key_parts.hash(at, words) {
+        if let Some(hash) = self.key_parts.as_ref().and_then(|parts| parts.hash(at, words)) {
             return hash;
         }
         self.look_up(at * WORD_LEN, words.as_flattened())

@@ -12,28 +12,27 @@ use core::arch::x86_64::{
 /// Words of the longest input.
 const WORDS_MAX: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
 
-/// The parts of a key, one for each word of the input.
+/// The parts of a key, one for each word of the input. There are some only where the processor can multiply so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyParts([u64; WORDS_MAX]);
 
 impl KeyParts {
-    pub(super) fn new(key: &[u8; KEY_LEN]) -> Self {
+    pub(super) fn new(key: &[u8; KEY_LEN]) -> Option<Self> {
+        if !is_x86_feature_detected!("pclmulqdq") {
+            return None;
+        }
         let mut parts = [0; WORDS_MAX];
         for (part, bytes) in parts.iter_mut().zip(key.windows(size_of::<u64>()).step_by(WORD_LEN)) {
             *part = bytes.iter().fold(0, |part, byte| part << u8::BITS | u64::from(*byte)).reverse_bits();
         }
-        Self(parts)
+        Some(Self(parts))
     }
 
-    /// What words add to the hash; the first is number `at` of the input. `None`: this processor cannot multiply so, or
-    /// the input is not that long.
+    /// What words add to the hash; the first is number `at` of the input. `None`: the input is not that long.
     #[inline]
     pub(super) fn hash<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> Option<u32> {
-        if !is_x86_feature_detected!("pclmulqdq") {
-            return None;
-        }
         let parts = self.0.get(at..)?.first_chunk()?;
-        // SAFETY: this processor has the instruction.
+        // SAFETY: there are parts, so this processor has the instruction.
         Some(unsafe { multiply_and_add(words, parts) })
     }
 }

@@ -57,9 +57,9 @@ impl VlanTable {
 
 /// A set of addresses, in which each is found at its hash or soon after. A guest chooses the addresses and not the hash: it
 /// cannot make others wait for long searches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct AddressTable {
-    /// Addresses as numbers, or [`EMPTY`]: none, or a power of two of them, at most half of which are addresses.
+    /// Addresses as numbers, or [`EMPTY`]: a power of two of them, at most half of which are addresses.
     slots: Box<[u64]>,
     len: usize,
     /// What is hashed with; 0 until there was an address.
@@ -70,6 +70,12 @@ struct AddressTable {
 const EMPTY: u64 = 0;
 const IS_ADDRESS: u64 = 1 << 63;
 
+impl Default for AddressTable {
+    fn default() -> Self {
+        Self { slots: Box::new([EMPTY]), len: 0, secret: 0 }
+    }
+}
+
 impl AddressTable {
     /// One with other addresses. The same addresses make the same table, whatever their order.
     fn with(&self, mut numbers: Vec<u64>) -> Self {
@@ -77,34 +83,30 @@ impl AddressTable {
         numbers.dedup();
         let len = numbers.len();
         let secret = if self.secret == 0 { RandomState::new().hash_one(0) | 1 } else { self.secret };
-        let slots = if len == 0 { 0 } else { (2 * len).next_power_of_two() };
-        let mut table = Self { slots: vec![EMPTY; slots].into(), len, secret };
+        let mut table = Self { slots: vec![EMPTY; (2 * len).next_power_of_two()].into(), len, secret };
         for number in numbers {
-            let at = table.place(number);
-            if let Some(slot) = at.and_then(|at| table.slots.get_mut(at)) {
-                *slot = number;
+            if let Err(free) = table.find(number) {
+                table.slots[free] = number;
             }
         }
         table
     }
 
-    /// Where an address is, or else would be; `None`: there are no slots.
+    /// Where an address is, or else would be.
     #[inline]
-    fn place(&self, number: u64) -> Option<usize> {
-        let last = self.slots.len().checked_sub(1)?;
+    fn find(&self, number: u64) -> Result<usize, usize> {
+        let last = self.slots.len() - 1;
         let product = u128::from(number ^ self.secret) * u128::from(self.secret);
-        let mut at = (product as u64 ^ (product >> u64::BITS) as u64) as usize & last;
-        // Half of the slots are empty.
-        while self.slots[at] != number && self.slots[at] != EMPTY {
-            at = (at + 1) & last;
+        let mut at = product as usize ^ (product >> u64::BITS) as usize;
+        loop {
+            // Half of the slots are empty.
+            at &= last;
+            match self.slots[at] {
+                EMPTY => return Err(at),
+                known if known == number => return Ok(at),
+                _ => at += 1,
+            }
         }
-        Some(at)
-    }
-
-    #[inline]
-    fn has(&self, mac: &MacAddress) -> bool {
-        let number = number(mac);
-        self.place(number).is_some_and(|at| self.slots[at] == number)
     }
 }
 
@@ -156,11 +158,7 @@ impl Filter {
         if modes.contains(ReceiveModes::PROMISC) {
             return true;
         }
-        if let Some(vlans) = &self.vlans
-            && header[TYPE_AT..] == TAG
-            && let Some(&[high, low]) = frame[HEADER_LEN..].first_chunk()
-            && !vlans.has(u16::from_be_bytes([high, low]) & VID_MASK)
-        {
+        if header[TYPE_AT..] == TAG && !self.accepts_tag(&frame[HEADER_LEN..]) {
             return false;
         }
         let [destination @ .., _, _, _, _, _, _, _, _] = header;
@@ -172,13 +170,20 @@ impl Filter {
             }
     }
 
+    #[inline]
+    fn accepts_tag(&self, tag: &[u8]) -> bool {
+        let (Some(vlans), Some(&[high, low])) = (&self.vlans, tag.first_chunk()) else { return true };
+        vlans.has(u16::from_be_bytes([high, low]) & VID_MASK)
+    }
+
     /// What keeps frames away wins over what lets more in.
     #[inline]
     fn accepts_unicast(&self, modes: ReceiveModes, destination: &MacAddress) -> bool {
+        let number = number(destination);
         !modes.contains(ReceiveModes::NOUNI)
-            && (self.own.is_none_or(|own| own == *destination)
+            && (self.own.is_none_or(|own| self::number(&own) == number)
                 || modes.contains(ReceiveModes::ALLUNI)
-                || self.addresses[0].has(destination))
+                || self.addresses[0].find(number).is_ok())
     }
 
     #[inline]
@@ -187,7 +192,7 @@ impl Filter {
             return !modes.contains(ReceiveModes::NOBCAST);
         }
         !modes.contains(ReceiveModes::NOMULTI)
-            && (modes.contains(ReceiveModes::ALLMULTI) || self.addresses[1].has(destination))
+            && (modes.contains(ReceiveModes::ALLMULTI) || self.addresses[1].find(number(destination)).is_ok())
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
+use crate::vnet_hdr::rx_header;
 use crate::worker::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
@@ -76,7 +77,15 @@ impl VhostQueue {
     /// As [`HostPort::rx_deliver`], with the hash that the guest wants of the frame.
     #[inline]
     pub(super) fn deliver_hashed(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
-        self.state.deliver(meta, frame, |_| hash)
+        self.state.deliver(meta, frame, hash)
+    }
+
+    /// Delivers a frame to a guest that does not take all of them as they are. Out of line, so that the way of others is short.
+    #[inline(never)]
+    fn deliver_chosen(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let wants_hash = self.rss().filter(|_| self.state.reports_hashes());
+        let hash = wants_hash.map(|rss| rss.hash(meta, frame)).unwrap_or_default();
+        self.state.deliver(meta, frame, hash)
     }
 
     /// Shows the guest what it was given so far.
@@ -155,7 +164,7 @@ impl HostPort for VhostQueue {
 
     #[inline]
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        self.state.deliver(meta, frame, |rss| rss.hash(meta, frame))
+        if self.state.takes_all() { self.state.write(rx_header(meta), frame) } else { self.deliver_chosen(meta, frame) }
     }
 
     #[inline]

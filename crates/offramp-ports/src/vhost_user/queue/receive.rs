@@ -2,7 +2,7 @@
 
 use super::state::QueueState;
 use super::vring::{RECEIVE_GUARD_PART, RingState};
-use crate::vhost_user::rss::{FrameHash, Rss};
+use crate::vhost_user::rss::FrameHash;
 use crate::vnet_hdr::rx_header;
 use offramp_adapter::port::PortError;
 use offramp_offload::checksum::{Sum, copy_and_sum_to};
@@ -10,50 +10,40 @@ use offramp_offload::coalesce::Appended;
 use offramp_offload::meta::RxMeta;
 use offramp_virtio::net_header::NetHeader;
 use offramp_virtio::ring::FETCH_MAX;
+use std::hint::cold_path;
 
 /// Receive chains that a batch gives back unused before it takes the guest to be out of buffers.
 const UNUSED_MAX: usize = FETCH_MAX;
 
 impl QueueState {
-    /// Writes a frame into receive chains. `hash` is asked for where the guest wants the hash of the frame.
+    /// Whether the guest takes every frame as it is: then [`Self::write`] does all that [`Self::deliver`] does, and sooner.
     #[inline]
-    pub(super) fn deliver(
-        &mut self,
-        meta: &RxMeta,
-        frame: &[u8],
-        hash: impl FnOnce(&Rss) -> FrameHash,
-    ) -> Result<(), PortError> {
-        if self.receive.state == RingState::Enabled {
-            self.write(rx_header(meta), frame)
-        } else {
-            self.deliver_inspected(meta, frame, hash)
-        }
+    pub(super) fn takes_all(&self) -> bool {
+        self.receive.state == RingState::Enabled
     }
 
-    /// Writes a frame that has to be looked at. Out of line, so that the way of all others stays short.
-    #[inline(never)]
-    fn deliver_inspected(
-        &mut self,
-        meta: &RxMeta,
-        frame: &[u8],
-        hash: impl FnOnce(&Rss) -> FrameHash,
-    ) -> Result<(), PortError> {
+    /// Writes a frame into receive chains, if the guest takes it. The hash is for a guest that wants one of each frame.
+    #[inline]
+    pub(super) fn deliver(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
         let outcome = self.admit(frame).and_then(|()| {
             let mut header = rx_header(meta);
             if self.reports_hashes() {
-                self.rss.as_deref().map(hash).unwrap_or_default().report(&mut header);
+                cold_path();
+                hash.report(&mut header);
             }
             self.write(header, frame)
         });
         if let Some(statistics) = &mut self.statistics {
+            cold_path();
             statistics.received(meta, frame.len(), outcome);
         }
         outcome
     }
 
-    #[expect(clippy::inline_always, reason = "a guest that has set nothing pays for no other")]
+    /// Writes a frame into receive chains.
+    #[expect(clippy::inline_always, reason = "a header that is passed in memory is slow to read")]
     #[inline(always)]
-    fn write(&mut self, header: NetHeader, frame: &[u8]) -> Result<(), PortError> {
+    pub(super) fn write(&mut self, header: NetHeader, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.gather(self.header_len + frame.len())?;
         let log = self.log.as_deref();
         self.receive.vring.write_frame(chains, self.header_len, header, frame, log);
@@ -62,14 +52,19 @@ impl QueueState {
         Ok(())
     }
 
-    /// Whether a frame may go into a ring that does not take each one.
+    /// Whether the guest takes a frame.
     #[inline]
     fn admit(&self, frame: &[u8]) -> Result<(), PortError> {
-        match &self.filter {
-            _ if !self.receive.state.is_enabled() => Err(PortError::Full),
-            Some(filter) if !filter.accepts(frame) => Err(PortError::Filtered),
-            _ => Ok(()),
+        if !self.receive.state.is_enabled() {
+            return Err(PortError::Full);
         }
+        if let Some(filter) = &self.filter {
+            cold_path();
+            if !filter.accepts(frame) {
+                return Err(PortError::Filtered);
+            }
+        }
+        Ok(())
     }
 
     /// Shows the guest a batch before its end, unless a frame is still being written.
