@@ -71,6 +71,9 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(_) => return fail(format!("capture: {}", ClientError::Unexpected(args.control.clone())), SETUP),
         Err(error) => return fail(format!("capture: {error}"), SETUP),
     };
+    // Before there is a file: who sees it may stop the capture.
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stoppable = stop_on_signal(&packets, &stopped);
     // Only now: a capture that is refused leaves a file as it is.
     let out: io::Result<Box<dyn Write>> =
         if is_output { Ok(Box::new(io::stdout())) } else { File::create(&args.file).map(|file| Box::new(file) as _) };
@@ -78,8 +81,7 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(out) => out,
         Err(error) => return fail(format!("capture: {}: {error}", args.file.display()), SETUP),
     };
-    let stopped = Arc::new(AtomicBool::new(false));
-    let copied = stop_on_signal(&packets, &stopped).and_then(|()| copy(packets.bytes()?, out, filter.as_ref()));
+    let copied = stoppable.and_then(|()| copy(packets.bytes()?, out, filter.as_ref()));
     match copied {
         Ok(()) if stopped.load(Ordering::Acquire) => ExitCode::SUCCESS,
         Ok(()) => fail(format!("capture: port \"{}\" or its daemon is gone", args.port), FAILED),
