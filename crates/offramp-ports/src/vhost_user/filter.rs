@@ -92,7 +92,7 @@ impl AddressTable {
         table
     }
 
-    /// Where an address is, or else would be.
+    /// Where an address is; if it is not there, where it would be.
     #[inline]
     fn find(&self, number: u64) -> Result<usize, usize> {
         let last = self.slots.len() - 1;
@@ -170,6 +170,7 @@ impl Filter {
             }
     }
 
+    /// Whether frames with that tag pass; what follows the type is all there, or the frame is too short to have one.
     #[inline]
     fn accepts_tag(&self, tag: &[u8]) -> bool {
         let (Some(vlans), Some(&[high, low])) = (&self.vlans, tag.first_chunk()) else { return true };
@@ -179,11 +180,11 @@ impl Filter {
     /// What keeps frames away wins over what lets more in.
     #[inline]
     fn accepts_unicast(&self, modes: ReceiveModes, destination: &MacAddress) -> bool {
-        let number = number(destination);
+        let address = number(destination);
         !modes.contains(ReceiveModes::NOUNI)
-            && (self.own.is_none_or(|own| self::number(&own) == number)
+            && (self.own.is_none_or(|own| number(&own) == address)
                 || modes.contains(ReceiveModes::ALLUNI)
-                || self.addresses[0].find(number).is_ok())
+                || self.addresses[0].find(address).is_ok())
     }
 
     #[inline]

@@ -82,7 +82,7 @@ impl VhostQueue {
 
     /// Delivers a frame to a guest that does not take all of them as they are. Out of line, so that the way of others is short.
     #[inline(never)]
-    fn deliver_chosen(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let wants_hash = self.rss().filter(|_| self.state.reports_hashes());
         let hash = wants_hash.map(|rss| rss.hash(meta, frame)).unwrap_or_default();
         self.state.deliver(meta, frame, hash)
@@ -164,7 +164,11 @@ impl HostPort for VhostQueue {
 
     #[inline]
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        if self.state.takes_all() { self.state.write(rx_header(meta), frame) } else { self.deliver_chosen(meta, frame) }
+        if self.state.takes_all() {
+            self.state.write(rx_header(meta), frame)
+        } else {
+            self.deliver_inspected(meta, frame)
+        }
     }
 
     #[inline]
