@@ -111,8 +111,10 @@ pub enum Transport {
 /// Where the length of the packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
-    /// The IP header: a frame of the wire, which may be padded.
+    /// The IP header: a frame of the wire, which may be padded. UDP's own length must agree.
     Ip,
+    /// The IP header, whatever UDP's own length is: options may follow a datagram (RFC 9868).
+    IpAlone,
     /// The buffer: a super-frame, whose IP length is a template that the host need not fill in
     /// (NDIS `LSOv2` leaves 0 there; Linux ignores it). For the same reason IPv4's fragment bits do
     /// not hide the transport header: Linux copies them to every segment.
@@ -307,7 +309,7 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
     }
     let packet_end = match length_from {
         LengthFrom::Frame => frame.len(),
-        LengthFrom::Ip => start + usize::from(be16(header, IPV4_TOTAL_LEN_OFFSET)),
+        LengthFrom::Ip | LengthFrom::IpAlone => start + usize::from(be16(header, IPV4_TOTAL_LEN_OFFSET)),
     };
     if packet_end < transport_start || packet_end > frame.len() {
         return Err(Malformed::Length);
@@ -354,7 +356,7 @@ fn plain_ipv4(packet: &[u8], length_from: LengthFrom) -> Option<(&[u8; IPV4_HEAD
     let is_plain = header[0] == IPV4_WITHOUT_OPTIONS && be16(header, IPV4_FRAGMENT_OFFSET) & !IPV4_DONT_FRAGMENT == 0;
     let packet_end = match length_from {
         LengthFrom::Frame => packet.len(),
-        LengthFrom::Ip => be16(header, IPV4_TOTAL_LEN_OFFSET).into(),
+        LengthFrom::Ip | LengthFrom::IpAlone => be16(header, IPV4_TOTAL_LEN_OFFSET).into(),
     };
     let segment = packet.get(IPV4_HEADER_LEN_MIN..packet_end).filter(|_| is_plain)?;
     transport_in(segment, header[9], length_from).ok().map(|(transport, _)| (header, transport))
@@ -367,7 +369,9 @@ fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
     }
     let packet_end = match length_from {
         LengthFrom::Frame => frame.len(),
-        LengthFrom::Ip => start + IPV6_HEADER_LEN + usize::from(be16(header, IPV6_PAYLOAD_LEN_OFFSET)),
+        LengthFrom::Ip | LengthFrom::IpAlone => {
+            start + IPV6_HEADER_LEN + usize::from(be16(header, IPV6_PAYLOAD_LEN_OFFSET))
+        }
     };
     if packet_end > frame.len() {
         return Err(Malformed::Length);

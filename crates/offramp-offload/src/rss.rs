@@ -13,7 +13,7 @@
 mod x86;
 
 use crate::frame::Frame;
-use crate::layout::{FrameLayout, LengthFrom, Network, Transport, plain_ipv4_transport};
+use crate::layout::{FrameLayout, LengthFrom, Network, Transport, fixed_network, plain_ipv4_transport};
 use std::array;
 
 /// Bytes of a Toeplitz key.
@@ -173,12 +173,13 @@ bitflags::bitflags! {
 
 impl Toeplitz {
     /// Hashes a frame as a host gets it. Returns the hash and its type: with ports where `types` has them, else of the
-    /// addresses. Returns 0 and no type where `types` has neither. Fragments have no ports. It parses the frame, which
-    /// nothing else does where a host wants its own hash: what was coalesced or segmented has another layout than what came.
+    /// addresses. Returns 0 and no type where `types` has neither. Neither fragments have ports nor packets whose
+    /// transport header is malformed. It parses the frame, which nothing else does where a host wants its own hash: what was
+    /// coalesced or segmented has another layout than what came.
     // A pair stays in registers, which an `Option` of it does not.
     #[inline]
     pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> (u32, HashTypes) {
-        let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::Ip };
+        let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::IpAlone };
         let with_ports = match plain_ipv4_transport(bytes, length_from) {
             Some(Transport::Tcp) => types & HashTypes::TCPV4,
             Some(Transport::Udp) => types & HashTypes::UDPV4,
@@ -195,7 +196,8 @@ impl Toeplitz {
         const UNHASHED: (u32, HashTypes) = (0, HashTypes::empty());
         let mut layout = FrameLayout::NOTHING;
         if layout.parse_into(bytes, length_from).is_err() {
-            return UNHASHED;
+            let Some(of_addresses) = fixed_network(bytes) else { return UNHASHED };
+            layout = of_addresses;
         }
         let (by_addresses, with_ports) = match (layout.network, layout.transport) {
             (Network::Ipv4, Transport::Tcp) => (HashTypes::IPV4, HashTypes::TCPV4),
@@ -452,7 +454,7 @@ mod tests {
             frame.resize(if len < 20 { len + 40 } else { 54 }, 0);
             let (types, length_from) = (
                 HashTypes::from_bits_retain(bits),
-                if is_super_frame { LengthFrom::Frame } else { LengthFrom::Ip },
+                if is_super_frame { LengthFrom::Frame } else { LengthFrom::IpAlone },
             );
             let hash = Toeplitz::default();
             prop_assert_eq!(
@@ -466,8 +468,13 @@ mod tests {
     fn a_frame_is_hashed_by_the_first_of_its_kinds_that_is_enabled() {
         let mut ipv6 = [&[0; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64], &[7; 32]].concat();
         ipv6.extend([9, 8, 7, 6, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
-        let frames =
+        let mut with_options = [ipv4_frame(17, 0), ipv6.clone()];
+        with_options[0][38..40].copy_from_slice(&12u16.to_be_bytes());
+        with_options[1][20] = 17;
+        with_options[1][58..60].copy_from_slice(&12u16.to_be_bytes());
+        let others =
             [ipv4_frame(6, 0), ipv4_frame(17, 0), ipv4_frame(1, 0), ipv4_frame(6, 0x2000), ipv4_frame(17, 9), ipv6];
+        let frames = [&others[..], &with_options[..]].concat();
         for bits in 0..=HashTypes::all().bits() {
             let types = HashTypes::from_bits_retain(bits);
             for frame in &frames {
@@ -481,6 +488,13 @@ mod tests {
         let mut arp = ipv4_frame(6, 0);
         arp[13] = 0x06;
         assert_eq!(Toeplitz::default().hash_of_types(&arp, false, HashTypes::all()), (0, HashTypes::empty()));
+        // Where no ports can be found there are addresses, unless it is no IP.
+        let mut malformed = ipv4_frame(6, 0);
+        malformed[46] = 0x10;
+        let hash = |frame: &[u8]| Toeplitz::default().hash_of_types(frame, false, HashTypes::all());
+        assert_eq!(hash(&malformed), (0x323e_8fc2, HashTypes::IPV4));
+        malformed[14] = 0x65;
+        assert_eq!(hash(&malformed), (0, HashTypes::empty()));
         // A super-frame's length is a template.
         let mut long = ipv4_frame(6, 0);
         long[16..18].copy_from_slice(&[0, 0]);
