@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::vhost_common::packet::Packet;
-use crate::vhost_common::{Case, SwitchRig, rng, wait_until};
+use crate::vhost_common::{Case, Scratch, SwitchRig, rng, wait_until};
+use offramp_adapter::port::HostPort;
 use offramp_offload::caps::Offloads;
+use offramp_ports::vhost_user::{VhostPort, VhostUser, VhostUserConfig};
 use offramp_testkit::frontend::{Header, request};
 use offramp_testkit::{Guest, Received, VnetHeader};
 use rand::RngExt;
@@ -208,5 +210,31 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
             // What was switched is known before anything is judged by it.
             b.frontend().get_features().unwrap();
         }
+    }
+}
+
+#[test]
+fn a_pair_that_always_has_a_frame_keeps_no_other_pair_waiting() {
+    for case in Case::rings() {
+        let scratch = Scratch::new();
+        let config = VhostUserConfig { queue_pairs: 2, ..VhostUserConfig::new(scratch.path("port")) };
+        let mut user = VhostUser::open(&config).unwrap();
+        let mut port = VhostPort::new((0..2).map(|pair| user.queue(pair).unwrap()).collect()).unwrap();
+        let mut guest = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| case.guest().queue_pairs(2).connect(&config.socket));
+            while !connecting.is_finished() {
+                port.rx_flush(0);
+            }
+            connecting.join().unwrap()
+        });
+        guest.tx(1).send(&VnetHeader::default(), &[&bytes(0, 1, 0)]);
+        guest.tx(0).send(&VnetHeader::default(), &[&bytes(0, 0, 0)]);
+        // More frames than a ring has.
+        let mut came = (0..2000).map(|_| {
+            guest.tx(0).send(&VnetHeader::default(), &[&bytes(0, 0, 0)]);
+            assert!(port.tx_next(0).unwrap(), "there are frames");
+            port.tx_frame().bytes().to_vec()
+        });
+        assert!(came.any(|frame| frame == bytes(0, 1, 0)), "{case:?}");
     }
 }

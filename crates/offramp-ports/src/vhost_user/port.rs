@@ -24,8 +24,6 @@ pub struct VhostPort {
     queues: Vec<VhostQueue>,
     /// Which pair has the frame that was fetched last.
     fetched_from: usize,
-    /// Which pair is asked first.
-    first: usize,
     /// None with one pair.
     steering: Option<Box<Steering>>,
 }
@@ -34,20 +32,29 @@ impl VhostPort {
     /// `None` without a queue.
     pub fn new(queues: Vec<VhostQueue>) -> Option<Self> {
         let steering = (queues.len() > 1).then(Box::default);
-        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, first: 0, steering })
+        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, steering })
     }
 
-    /// Fetches from the pairs in turn; whether one had a frame.
+    /// Fetches from the pairs in turn, a batch of each; whether one had a frame. The changes that a pair is asked for are made
+    /// before its batch, so that no pair may be left out.
     #[inline]
     fn fetch_any(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        let count = self.queues.len();
-        for nth in 0..count {
-            self.fetched_from = (self.first + nth) % count;
+        if !self.queues[self.fetched_from].has_fetched() {
+            self.turn_to_next();
+        }
+        for _ in 0..self.queues.len() {
             if self.queues[self.fetched_from].tx_next(now_ns)? {
                 return Ok(true);
             }
+            self.turn_to_next();
         }
         Ok(false)
+    }
+
+    #[inline]
+    fn turn_to_next(&mut self) {
+        let next = self.fetched_from + 1;
+        self.fetched_from = if next == self.queues.len() { 0 } else { next };
     }
 
     /// Notes on which pair the guest sends the flow of the frame that was fetched last.
@@ -58,17 +65,17 @@ impl VhostPort {
         self.leave(choice);
     }
 
-    /// How the guest wants its flows to be hashed. All queues have the same wish. It changes between two batches, when the
-    /// guest was shown all that came before.
+    /// How the guest wants its flows to be hashed. All queues have the same wish, but for the moment in which it changes.
     #[inline]
     fn rss(&self) -> Option<&Rss> {
         self.queues[0].rss()
     }
 
-    /// The pair that the guest has chosen for a frame with that hash.
+    /// The pair that the guest has chosen for a frame with that hash, if it receives there. It may not yet, or no longer, in
+    /// the moment in which its choice changes.
     #[inline]
     fn wanted_pair(&self, hash: FrameHash) -> Option<usize> {
-        self.rss()?.pair(hash).filter(|pair| *pair < self.queues.len())
+        self.rss()?.pair(hash).filter(|pair| self.queues.get(*pair).is_some_and(VhostQueue::receives))
     }
 
     /// The pair that a frame is delivered on, where the port chooses.
@@ -85,7 +92,8 @@ impl VhostPort {
     /// The pair on which the guest would receive a frame that makes `frames` of the wire. No flow moves for it. A sealed frame
     /// is taken as it is: nobody opens what is lost.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
-        let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| *pair < self.queues.len());
+        let receives = |pair: &usize| self.queues.get(*pair).is_some_and(VhostQueue::receives);
+        let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(receives);
         let by_port = || {
             let steering = self.steering.as_ref()?;
             Some(steering.would_receive(steering.flow(frame)))
@@ -188,7 +196,6 @@ impl HostPort for VhostPort {
     }
 
     fn rx_flush(&mut self, now_ns: u64) {
-        self.first = (self.first + 1) % self.queues.len();
         self.queues.iter_mut().for_each(|queue| queue.rx_flush(now_ns));
         self.look_which_receive();
         if let Some(steering) = &mut self.steering {

@@ -63,6 +63,12 @@ impl VhostQueue {
         self.state.receive.state.is_enabled() && self.state.receive.is_in_use
     }
 
+    /// Whether frames of the last batch wait here.
+    #[inline]
+    pub(super) fn has_fetched(&self) -> bool {
+        !self.state.transmit.vring.waiting().is_empty()
+    }
+
     /// How the guest wants its flows to be hashed, if it has said so.
     #[inline]
     pub(super) fn rss(&self) -> Option<&Rss> {
@@ -119,7 +125,7 @@ impl VhostQueue {
 impl HostPort for VhostQueue {
     #[inline]
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
-        if self.state.transmit.vring.waiting().is_empty() {
+        if !self.has_fetched() {
             self.frame.clear();
             // Not while frames are written into the receive ring: they end with the batch.
             if !self.state.receive.vring.has_open_frames() {

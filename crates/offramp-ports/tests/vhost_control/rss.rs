@@ -266,3 +266,26 @@ fn v7_v8_a_driver_reads_what_it_may_ask_for_where_the_port_can_spread_flows() {
         assert_eq!(read(&rig, &builder), (false, vec![0; 7]), "{pairs}");
     }
 }
+
+#[test]
+fn a_frame_for_a_pair_that_its_frontend_has_disabled_comes_on_another_one() {
+    let rig = rig();
+    for case in Case::rings() {
+        let mut sender = rig.guest(1, &case.guest());
+        let mut guest = rig.guest(0, &builder(&case));
+        for pair in 0..PAIRS {
+            guest.rx(pair.into()).fill(64, 2048);
+        }
+        let fields = config(ALL, 0, 1, &[1], PAIRS, &[7; KEY_LEN]);
+        assert_eq!(command(&mut guest, RSS_CONFIG, &fields), OK, "{case:?}");
+        let (frame, ..) = datagram(&mut rng());
+        expect(&mut sender, &mut guest, &frame, 1);
+        guest.frontend().set_vring_enable(2, false).unwrap();
+        sender.tx(0).send(&VnetHeader::default(), &[&frame]);
+        wait_until("the frame on another pair", || {
+            [0, 2].iter().any(|pair| guest.rx(*pair).recv_within(Duration::ZERO).is_some())
+        });
+        guest.frontend().set_vring_enable(2, true).unwrap();
+        expect(&mut sender, &mut guest, &frame, 1);
+    }
+}
