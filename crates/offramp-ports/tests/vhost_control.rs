@@ -8,6 +8,8 @@ mod statistics;
 
 use crate::vhost_common::packet::{Checksum, Packet};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::moderation::Coalescing;
 use offramp_adapter::port::HostPort;
 use offramp_ports::vhost_user::{ControlQueue, ControlStatus, VhostQueue, VhostUser, VhostUserConfig};
@@ -15,13 +17,14 @@ use offramp_testkit::features::{self, protocol};
 use offramp_testkit::vnet::{GSO_NONE, GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{Buffer, Dialect, Guest, GuestBuilder, Received, VnetHeader};
 use rand::{Rng, RngExt};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 const OK: u8 = 0;
 const ERR: u8 = 1;
-/// Classes and commands (virtio 1.3, 5.1.6.5.5, .6 and .7).
+/// Classes and commands (virtio 1.3, 5.1.6.5.5, .8 and .9).
 const PAIRS_SET: [u8; 2] = [4, 0];
 const OFFLOADS_SET: [u8; 2] = [5, 0];
 const COALESCE_TX: [u8; 2] = [6, 0];
@@ -239,6 +242,20 @@ fn nothing_is_set_after_a_reset_without_get_vring_base() {
         }
         a.rx(0).fill(8, 2048);
         carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
+    }
+}
+
+/// Frontends speak of all rings that the port has, also of those that the driver does not use (QEMU).
+#[test]
+fn what_is_said_of_the_last_ring_does_not_concern_a_control_queue_that_is_the_third() {
+    let rig = rig(2);
+    for case in Case::rings() {
+        let mut guest = rig.guest(0, &builder(&case, 1).interrupts(true));
+        let other = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
+        guest.frontend().set_vring_call(4, Some(other.as_fd())).unwrap();
+        guest.frontend().set_vring_enable(4, false).unwrap();
+        assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(5, 6)), OK, "{case:?}");
+        assert_eq!(other.read(), Err(Errno::EAGAIN), "{case:?}");
     }
 }
 

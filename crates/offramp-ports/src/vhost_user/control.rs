@@ -199,9 +199,10 @@ impl Control {
     }
 
     /// Whether a vring is the control queue's: the last one, or the third for a driver without `MQ` and `RSS` (virtio 1.3,
-    /// 5.1.2). Such a driver does not start the last one; its frontend enables it all the same (QEMU).
+    /// 5.1.2).
     pub fn is_at(vring: usize, negotiated: u64, queue_pairs_max: u16) -> bool {
-        vring == 2 * usize::from(queue_pairs_max) || (vring == 2 && negotiated != 0 && negotiated & SEVERAL_PAIRS == 0)
+        let has_one_pair = negotiated != 0 && negotiated & SEVERAL_PAIRS == 0;
+        vring == if has_one_pair { 2 } else { 2 * usize::from(queue_pairs_max) }
     }
 
     /// What the guest has set, while its ring runs.

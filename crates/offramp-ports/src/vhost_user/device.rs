@@ -255,15 +255,24 @@ impl Device {
         self.control.is_some() && Control::is_at(vring, features, self.config.queue_pairs)
     }
 
+    /// Whether a vring is none of this driver's: the last one where the control queue is the third. Frontends speak of it all
+    /// the same (QEMU).
+    fn is_unused(&self, vring: usize) -> bool {
+        vring == 2 * self.queues.len() && self.control.is_some() && !self.is_control(vring)
+    }
+
     fn run<R: Send + 'static>(
         &mut self,
         vring: usize,
         work: impl FnOnce(&mut QueueState, Side) -> R + Send + 'static,
     ) -> std::result::Result<R, Refused> {
-        if self.is_control(vring)
-            && let Some(control) = &mut self.control
-        {
-            return Ok(work(&mut control.queue, Side::Transmit));
+        let (is_control, is_unused) = (self.is_control(vring), self.is_unused(vring));
+        if let Some(control) = &mut self.control {
+            if is_control {
+                return Ok(work(&mut control.queue, Side::Transmit));
+            } else if is_unused {
+                return Ok(work(&mut QueueState::of_commands(control.queue.counters()), Side::Transmit));
+            }
         }
         let (side, pair) = Side::of(vring);
         let queue = self.queues.get(pair).ok_or(Refused::NoVring(vring))?;
@@ -272,6 +281,9 @@ impl Device {
 
     /// Starts a ring once everything that it needs was said.
     fn start(&mut self, vring: usize) -> std::result::Result<(), Refused> {
+        if self.is_unused(vring) {
+            return Ok(());
+        }
         let negotiated = self.features;
         let (has_memory, setup) = (self.memory.size().0 > 0, self.vring(vring)?);
         let is_said = setup.has_place && setup.place.size > 0 && has_memory;
@@ -401,6 +413,9 @@ impl Device {
             self.run(vring, move |state, side| state.set_enabled(side, is_enabled))?;
             // From now on the guest chooses its pairs, or no longer.
             return self.follow_control();
+        }
+        if self.is_unused(vring) {
+            return Ok(());
         }
         self.vring(vring)?.is_enabled = Some(is_enabled);
         self.follow_enabled(vring)

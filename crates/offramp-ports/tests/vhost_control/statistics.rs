@@ -1,4 +1,4 @@
-//! Statistics that a driver asks for (virtio 1.4, 5.1.6.5.8; V83 to V86).
+//! Statistics that a driver asks for (virtio 1.4, 5.1.9.5.11; V83 to V86).
 
 use super::rss::{self, PAIRS, RSS_CONFIG, datagram, toeplitz};
 use super::{ERR, MSS, OK, PAIRS_SET, SEGMENTS, command, rig, segments_of, status, super_frame};
@@ -163,6 +163,24 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
         assert_eq!(command(&mut b, [8, 9], &[]), ERR);
         assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![4, 3])]);
         assert_eq!(status(&rig, 1).refused, 1);
+    }
+}
+
+#[test]
+fn the_statistics_of_a_guest_begin_with_it() {
+    for case in Case::rings() {
+        let rig = rig(1);
+        let mut sender = rig.guest(1, &case.guest());
+        sender.rx(0).fill(64, 2048);
+        for _ in 0..2 {
+            let mut guest = rig.guest(0, &builder(&case, 0).interrupts(true));
+            let of_both = |guest: &mut Guest| replies(&get(guest, &[of(0, RX_BASIC), of(1, TX_BASIC)], 112));
+            assert!(of_both(&mut guest).iter().all(|(_, _, counters)| *counters == [0; 6]), "{case:?}");
+            guest.rx(0).fill(64, 2048);
+            carry(&mut sender, &mut guest, 0, &frame(&mut rng(), 100), &case);
+            carry(&mut guest, &mut sender, 0, &frame(&mut rng(), 100), &case);
+            assert!(of_both(&mut guest)[0].2[3] > 0, "its interrupts: {case:?}");
+        }
     }
 }
 

@@ -157,6 +157,9 @@ impl QueueState {
         self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
         self.is_in_order = negotiated & features::IN_ORDER != 0;
         self.offloads = features::offloads(negotiated);
+        if self.statistics.is_none() {
+            (self.receive.notified, self.transmit.notified) = (0, 0);
+        }
         self.statistics =
             (negotiated & features::DEVICE_STATS != 0).then(|| self.statistics.take().unwrap_or_default());
         self.reads = match self.offloads.intersects(Offloads::TX) {

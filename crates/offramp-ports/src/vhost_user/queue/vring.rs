@@ -51,7 +51,7 @@ pub(super) struct PortVring {
     pub wish: Option<Coalescing>,
     /// Notifications that were made and that nobody asked about yet.
     made: u64,
-    /// All that were made.
+    /// Those that were made since the guest has statistics.
     pub notified: u64,
 }
 
