@@ -25,7 +25,7 @@ pub const ERR: u8 = VIRTIO_NET_ERR as u8;
 /// Bytes of the longest command: the MAC tables of a driver that fills them, with room.
 pub const COMMAND_LEN_MAX: usize = 1 << 16;
 
-/// Longest wait and most frames until the driver is notified (virtio 1.3, 5.1.6.5.7).
+/// Longest wait and most frames until the driver is notified (virtio 1.3, 5.1.6.5.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotificationCoalescing {
     /// Microseconds after the first frame that waits.

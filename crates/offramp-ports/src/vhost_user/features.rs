@@ -66,7 +66,7 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: Cont
     bits | LOG_ALL
 }
 
-/// The bits of the offloads that a guest may switch while it runs (virtio 1.3, 5.1.6.5.6).
+/// The bits of the offloads that a guest may switch while it runs (virtio 1.3, 5.1.6.5.8).
 pub(super) fn guest_offload_bits() -> u64 {
     let of_receive = OFFLOADS.iter().filter(|(offload, _)| !offload.intersects(Offloads::TX));
     of_receive.fold(0, |bits, (_, of_one)| bits | of_one)

@@ -1,4 +1,4 @@
-//! A device's statistics as a driver asks for them (virtio 1.4, 5.1.6.5.8): which there are, and how they lie in an answer.
+//! A device's statistics as a driver asks for them (virtio 1.4, 5.1.9.5.11): which there are, and how they lie in an answer.
 
 use bitflags::bitflags;
 use virtio_bindings::virtio_net::{
