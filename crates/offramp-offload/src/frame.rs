@@ -327,6 +327,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         Some(Frame { bytes, parsed: self.parsed.after_tag_change(change) })
     }
 
+    /// Bytes of the frame that was set.
+    #[inline]
+    pub fn frame_len(&self) -> usize {
+        self.place.len()
+    }
+
     /// The bytes of the frame, unparsed, if nothing is asked for it.
     #[inline]
     pub fn unasked(&self) -> Option<&[u8]> {

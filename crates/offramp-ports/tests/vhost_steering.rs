@@ -213,28 +213,46 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
     }
 }
 
+/// A guest of two pairs, and its port, which this thread drives from now on.
+fn driven_by_hand(case: &Case, scratch: &Scratch) -> (Guest, VhostUser, VhostPort) {
+    let config = VhostUserConfig { queue_pairs: 2, ..VhostUserConfig::new(scratch.path("port")) };
+    let mut user = VhostUser::open(&config).unwrap();
+    let mut port = VhostPort::new((0..2).map(|pair| user.queue(pair).unwrap()).collect()).unwrap();
+    let guest = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| case.guest().queue_pairs(2).connect(&config.socket));
+        while !connecting.is_finished() {
+            port.rx_flush(0);
+        }
+        connecting.join().unwrap()
+    });
+    (guest, user, port)
+}
+
 #[test]
 fn a_pair_that_always_has_a_frame_keeps_no_other_pair_waiting() {
+    const LONG: usize = 60_000;
+    let rare = bytes(0, 1, 0);
     for case in Case::rings() {
         let scratch = Scratch::new();
-        let config = VhostUserConfig { queue_pairs: 2, ..VhostUserConfig::new(scratch.path("port")) };
-        let mut user = VhostUser::open(&config).unwrap();
-        let mut port = VhostPort::new((0..2).map(|pair| user.queue(pair).unwrap()).collect()).unwrap();
-        let mut guest = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| case.guest().queue_pairs(2).connect(&config.socket));
-            while !connecting.is_finished() {
-                port.rx_flush(0);
-            }
-            connecting.join().unwrap()
-        });
-        guest.tx(1).send(&VnetHeader::default(), &[&bytes(0, 1, 0)]);
-        guest.tx(0).send(&VnetHeader::default(), &[&bytes(0, 0, 0)]);
-        // More frames than a ring has.
-        let mut came = (0..2000).map(|_| {
-            guest.tx(0).send(&VnetHeader::default(), &[&bytes(0, 0, 0)]);
-            assert!(port.tx_next(0).unwrap(), "there are frames");
-            port.tx_frame().bytes().to_vec()
-        });
-        assert!(came.any(|frame| frame == bytes(0, 1, 0)), "{case:?}");
+        // The port goes first: nothing waits for it then.
+        let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
+        // Not longer than a batch, and than the turn of a pair with long frames.
+        for (busy, len, calls_max) in [(0, 60, 33), (1, 60, 33), (0, LONG, 2), (1, LONG, 2)] {
+            let mut next = |guest: &mut Guest| {
+                guest.tx(busy).send(&VnetHeader::default(), &[&vec![7; len]]);
+                assert!(port.tx_next(0).unwrap(), "there are frames");
+                port.tx_frame().bytes() == rare
+            };
+            // The busy pair always has more than one batch.
+            (0..64).for_each(|_| _ = guest.tx(busy).send(&VnetHeader::default(), &[&vec![7; len]]));
+            next(&mut guest);
+            guest.tx(1 - busy).send(&VnetHeader::default(), &[&rare]);
+            let calls = (1..100).find(|_| next(&mut guest));
+            assert!(calls.is_some_and(|calls| calls <= calls_max), "{calls:?} of {len} bytes: {case:?}");
+            next(&mut guest);
+            let sent = guest.tx(1 - busy).take_used();
+            assert!(sent.is_some(), "its guest sees that it is sent: {case:?}");
+            while port.tx_next(0).unwrap() {}
+        }
     }
 }

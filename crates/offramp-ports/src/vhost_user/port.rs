@@ -14,6 +14,9 @@ use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
+/// Bytes of frames after which the turn of a queue pair is over: those of a long super-frame.
+const TURN_BYTES: usize = 1 << 16;
+
 /// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for a thread that serves them
 /// together, as a switch does.
 ///
@@ -22,8 +25,9 @@ use std::os::fd::BorrowedFd;
 #[derive(Debug)]
 pub struct VhostPort {
     queues: Vec<VhostQueue>,
-    /// Which pair has the frame that was fetched last.
+    /// Which pair has the frame that was fetched last, and bytes of frames that it had in its turn.
     fetched_from: usize,
+    turn_bytes: usize,
     /// None with one pair.
     steering: Option<Box<Steering>>,
 }
@@ -32,18 +36,23 @@ impl VhostPort {
     /// `None` without a queue.
     pub fn new(queues: Vec<VhostQueue>) -> Option<Self> {
         let steering = (queues.len() > 1).then(Box::default);
-        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, steering })
+        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, turn_bytes: 0, steering })
     }
 
-    /// Fetches from the pairs in turn, a batch of each; whether one had a frame. The changes that a pair is asked for are made
-    /// before its batch, so that no pair may be left out.
+    /// Fetches from the pairs in turn, a batch of each or [`TURN_BYTES`] of one; whether a pair had a frame. The changes that a
+    /// pair is asked for are made before its batch, so that no pair may be left out.
     #[inline]
     fn fetch_any(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        if !self.queues[self.fetched_from].has_fetched() {
+        if self.queues.len() == 1 {
+            return self.queues[0].tx_next(now_ns);
+        }
+        if self.turn_bytes >= TURN_BYTES || !self.queues[self.fetched_from].has_fetched() {
             self.turn_to_next();
         }
         for _ in 0..self.queues.len() {
-            if self.queues[self.fetched_from].tx_next(now_ns)? {
+            let queue = &mut self.queues[self.fetched_from];
+            if queue.tx_next(now_ns)? {
+                self.turn_bytes += queue.fetched_len();
                 return Ok(true);
             }
             self.turn_to_next();
@@ -51,10 +60,13 @@ impl VhostPort {
         Ok(false)
     }
 
+    /// Ends the turn of a pair, whose guest sees now what was sent.
     #[inline]
     fn turn_to_next(&mut self) {
+        self.queues[self.fetched_from].publish_sent();
         let next = self.fetched_from + 1;
         self.fetched_from = if next == self.queues.len() { 0 } else { next };
+        self.turn_bytes = 0;
     }
 
     /// Notes on which pair the guest sends the flow of the frame that was fetched last.
@@ -71,11 +83,18 @@ impl VhostPort {
         self.queues[0].rss()
     }
 
-    /// The pair that the guest has chosen for a frame with that hash, if it receives there. It may not yet, or no longer, in
-    /// the moment in which its choice changes.
+    /// The pair that a frame with that hash is delivered on: the one that the guest has chosen, if it receives there. It may not
+    /// yet, or no longer, in the moment in which its choice changes.
     #[inline]
-    fn wanted_pair(&self, hash: FrameHash) -> Option<usize> {
-        self.rss()?.pair(hash).filter(|pair| self.queues.get(*pair).is_some_and(VhostQueue::receives))
+    fn pair_of(&mut self, meta: &RxMeta, hash: FrameHash) -> usize {
+        match self.rss().and_then(|rss| rss.pair(hash)) {
+            Some(pair) if self.queues.get(pair).is_some_and(VhostQueue::receives) => return pair,
+            Some(_) => {
+                self.look_which_receive();
+            }
+            None => {}
+        }
+        self.choose(meta)
     }
 
     /// The pair that a frame is delivered on, where the port chooses.
@@ -96,7 +115,8 @@ impl VhostPort {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(receives);
         let by_port = || {
             let steering = self.steering.as_ref()?;
-            Some(steering.would_receive(steering.flow(frame)))
+            let flow = steering.flow(frame).filter(|_| !self.rss().is_some_and(Rss::spreads));
+            Some(steering.would_receive(flow))
         };
         wanted.or_else(by_port).unwrap_or(0)
     }
@@ -162,7 +182,7 @@ impl HostPort for VhostPort {
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         // Both the pair and the report need it.
         let hash = self.rss().map(|rss| rss.hash(meta, frame)).unwrap_or_default();
-        let pair = self.wanted_pair(hash).unwrap_or_else(|| self.choose(meta));
+        let pair = self.pair_of(meta, hash);
         self.queues[pair].deliver_hashed(meta, frame, hash)
     }
 

@@ -69,6 +69,12 @@ impl VhostQueue {
         !self.state.transmit.vring.waiting().is_empty()
     }
 
+    /// Bytes of the frame that was fetched last.
+    #[inline]
+    pub(super) fn fetched_len(&self) -> usize {
+        self.frame.frame_len()
+    }
+
     /// How the guest wants its flows to be hashed, if it has said so.
     #[inline]
     pub(super) fn rss(&self) -> Option<&Rss> {
@@ -97,6 +103,12 @@ impl VhostQueue {
     /// Shows the guest what it was given so far.
     pub(super) fn publish_received(&mut self) {
         self.state.publish_receive();
+    }
+
+    /// Shows the guest what was sent so far.
+    #[inline]
+    pub(super) fn publish_sent(&mut self) {
+        self.state.publish_transmit();
     }
 
     /// Has the port's own frame sent in the guest's place; whether there is room for it.
