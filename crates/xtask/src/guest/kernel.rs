@@ -1,5 +1,6 @@
 //! The guest's kernel: Debian's, downloaded once and kept.
 
+use super::backports::Backports;
 use crate::failure::{Doing, Result, failed};
 use crate::packages;
 use std::fs;
@@ -15,6 +16,9 @@ pub struct Args {
     /// Directory of the kernel (default: offramp-xtask in the user's cache directory)
     #[arg(long, value_name = "DIRECTORY")]
     cache: Option<PathBuf>,
+    /// The kernel of `control-queue-matrix`, from Debian 13's backports, with which QEMU is downloaded, too
+    #[arg(long)]
+    backports: bool,
 }
 
 /// Prints the path of the kernel.
@@ -22,7 +26,9 @@ pub struct Args {
 /// # Errors
 /// When it is not there and cannot be downloaded.
 pub fn run(args: &Args) -> Result<()> {
-    println!("{}", path(args.cache.as_deref())?.display());
+    let cache = args.cache.as_deref();
+    let image = if args.backports { Backports::get(cache)?.kernel.path } else { path(cache)? };
+    println!("{}", image.display());
     Ok(())
 }
 
