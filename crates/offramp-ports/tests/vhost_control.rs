@@ -14,6 +14,7 @@ use offramp_adapter::moderation::Coalescing;
 use offramp_adapter::port::HostPort;
 use offramp_ports::vhost_user::{ControlQueue, ControlStatus, VhostQueue, VhostUser, VhostUserConfig};
 use offramp_testkit::features::{self, protocol};
+use offramp_testkit::frontend::VringAddr;
 use offramp_testkit::vnet::{GSO_NONE, GSO_TCPV4, NEEDS_CSUM};
 use offramp_testkit::{Buffer, Dialect, Guest, GuestBuilder, Received, VnetHeader};
 use rand::{Rng, RngExt};
@@ -270,6 +271,38 @@ fn a_ring_of_data_that_becomes_the_control_queue_receives_no_more() {
     assert!(rig.ports[0].status().ring_entries[2] > 0);
     guest.frontend().set_features(features).unwrap();
     wait_until("the end of the ring", || rig.ports[0].status().ring_entries[2] == 0);
+}
+
+#[test]
+fn a_control_queue_that_lies_on_a_ring_of_data_spoils_its_own_guest_alone() {
+    for case in Case::rings() {
+        for side in 0..2 {
+            let rig = rig(1);
+            let mut a = rig.guest(0, &builder(&case, 1));
+            let mut b = rig.guest(1, &builder(&case, 1));
+            b.rx(0).fill(64, 2048);
+            let place = [a.rx(0).ring().addresses(), a.tx(0).ring().addresses()][side];
+            let addr = VringAddr::new(a.memory(), 2, place);
+            a.frontend().set_vring_addr(&addr).unwrap();
+            a.frontend().set_vring_kick(2, None).unwrap();
+            let bytes = frame(&mut rng(), 100);
+            // Neither kind of chain is a command.
+            a.rx(0).fill(32, 2048);
+            (0..32).for_each(|_| _ = a.tx(0).stage(&VnetHeader::default(), &[&bytes]));
+            a.tx(0).publish();
+            let refused = || rig.ports[0].status().control.is_some_and(|control| control.refused > 0);
+            // In a packed ring, the one that comes first leaves the other nothing.
+            let is_sent = |b: &mut Guest| b.rx(0).try_recv().is_some();
+            wait_until("any of it", || refused() || rig.bad_chains(0) > 0 || is_sent(&mut b));
+            assert_eq!(command(&mut b, COALESCE_RX, &coalescing(5, 6)), OK, "{case:?}");
+            a.stop().unwrap();
+            a.reset_rings();
+            a.start().unwrap();
+            assert_eq!(command(&mut a, COALESCE_RX, &coalescing(7, 8)), OK, "{case:?}");
+            while b.rx(0).try_recv().is_some() {}
+            carry(&mut a, &mut b, 0, &bytes, &case);
+        }
+    }
 }
 
 #[test]
