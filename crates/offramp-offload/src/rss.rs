@@ -173,7 +173,7 @@ bitflags::bitflags! {
 
 impl Toeplitz {
     /// Hashes a frame as a host gets it. Returns the hash and its type: with ports where `types` has them, else of the
-    /// addresses. Returns 0 and no type where `types` has neither. Neither fragments have ports nor packets whose
+    /// addresses. Returns 0 and no type where `types` has neither. Fragments have no ports, nor have packets whose
     /// transport header is malformed. It parses the frame, which nothing else does where a host wants its own hash: what was
     /// coalesced or segmented has another layout than what came.
     // A pair stays in registers, which an `Option` of it does not.

@@ -83,12 +83,18 @@ impl VhostPort {
         self.queues[0].rss()
     }
 
+    /// Whether there is such a pair and the guest receives on it.
+    #[inline]
+    fn receives_on(&self, pair: usize) -> bool {
+        self.queues.get(pair).is_some_and(VhostQueue::receives)
+    }
+
     /// The pair that a frame with that hash is delivered on: the one that the guest has chosen, if it receives there. It may not
     /// yet, or no longer, in the moment in which its choice changes.
     #[inline]
     fn pair_of(&mut self, meta: &RxMeta, hash: FrameHash) -> usize {
         match self.rss().and_then(|rss| rss.pair(hash)) {
-            Some(pair) if self.queues.get(pair).is_some_and(VhostQueue::receives) => return pair,
+            Some(pair) if self.receives_on(pair) => return pair,
             Some(_) => {
                 self.look_which_receive();
             }
@@ -111,8 +117,7 @@ impl VhostPort {
     /// The pair on which the guest would receive a frame that makes `frames` of the wire. No flow moves for it. A sealed frame
     /// is taken as it is: nobody opens what is lost.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
-        let receives = |pair: &usize| self.queues.get(*pair).is_some_and(VhostQueue::receives);
-        let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(receives);
+        let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| self.receives_on(*pair));
         let by_port = || {
             let steering = self.steering.as_ref()?;
             let flow = steering.flow(frame).filter(|_| !self.rss().is_some_and(Rss::spreads));

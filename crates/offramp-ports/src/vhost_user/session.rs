@@ -56,7 +56,8 @@ const ACCEPT_INTERVAL_MS: u16 = 100;
 const RECONNECT_INTERVAL_MS: u16 = 100;
 /// Time that each command of the guest has, so that 500 are obeyed in a second. Chosen after runs of `benches/hostile_neighbour.rs`.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
-/// What a command has of time for each that it takes of a processor, if that is more: a large table leaves others seven eighths.
+/// A command counts as this many times the processor time that it took: commands with large tables leave others seven eighths of
+/// a processor. Chosen, not measured.
 const COMMAND_SHARE: u32 = 8;
 /// How many commands may be ahead of their time when the next is obeyed. Chosen like the interval.
 const COMMAND_BURST: u32 = 32;
