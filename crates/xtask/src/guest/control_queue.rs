@@ -66,11 +66,11 @@ const PACE: Duration = Duration::from_millis(2);
 /// Time for what was sent or set to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the driver may take to ask for another coalescing under load. It compares samples of 64 interrupts, and keeps what it
-/// has while these are alike.
+/// has while these are alike. Under bursts alone it polls, and is hardly interrupted.
 const ADAPTS_WITHIN: Duration = Duration::from_mins(1);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(50);
-/// Datagrams of a load, sent between two looks.
+/// Datagrams that are sent at once, between two looks.
 const BURST: u16 = 2000;
 /// Modules of the guest for what its commands make.
 const MODULES: [&str; 2] = ["8021q", "macvlan"];
@@ -310,6 +310,7 @@ impl Bench {
         let (before, end) = (coalescing()?, Instant::now() + ADAPTS_WITHIN);
         loop {
             self.send(DATAGRAMS, BURST, Duration::ZERO)?;
+            self.send(DATAGRAMS, PACED_DATAGRAMS, PACE)?;
             let now = coalescing()?;
             if now != before {
                 println!("  show: control_queue/coalescing = {now}, was {before}");
