@@ -6,7 +6,10 @@ use crate::vhost_common::packet::Packet;
 use crate::vhost_common::{Case, Scratch, SwitchRig, rng, wait_until};
 use offramp_adapter::port::HostPort;
 use offramp_offload::caps::Offloads;
-use offramp_ports::vhost_user::{VhostPort, VhostUser, VhostUserConfig};
+use offramp_offload::meta::RxMeta;
+use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
+use offramp_ports::worker::HostIo;
+use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{Header, request};
 use offramp_testkit::{Guest, Received, VnetHeader};
 use rand::RngExt;
@@ -213,19 +216,95 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
     }
 }
 
-/// A guest of two pairs, and its port, which this thread drives from now on.
+/// A guest of two pairs that sets its table of receive queues, and its port, which this thread drives from now on.
 fn driven_by_hand(case: &Case, scratch: &Scratch) -> (Guest, VhostUser, VhostPort) {
-    let config = VhostUserConfig { queue_pairs: 2, ..VhostUserConfig::new(scratch.path("port")) };
+    let config = VhostUserConfig {
+        queue_pairs: 2,
+        control_queue: ControlQueue::Backend,
+        steers: true,
+        ..VhostUserConfig::new(scratch.path("port"))
+    };
     let mut user = VhostUser::open(&config).unwrap();
     let mut port = VhostPort::new((0..2).map(|pair| user.queue(pair).unwrap()).collect()).unwrap();
-    let guest = std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| case.guest().queue_pairs(2).connect(&config.socket));
-        while !connecting.is_finished() {
-            port.rx_flush(0);
-        }
-        connecting.join().unwrap()
-    });
+    let (protocol, rss) = (protocol::MQ | protocol::REPLY_ACK | protocol::CONFIG, features::MQ | features::RSS);
+    let builder = case.guest().queue_pairs(2).protocol_features(protocol).features_if_offered(rss).control_queue();
+    let mut guest = beside(|| builder.connect(&config.socket), || port.rx_flush(0));
+    receive_on(&mut guest, 0, &mut port);
     (guest, user, port)
+}
+
+/// What `work` returns, done beside a thread that polls.
+fn beside<R: Send>(work: impl FnOnce() -> R + Send, mut poll: impl FnMut()) -> R {
+    std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        while !working.is_finished() {
+            poll();
+        }
+        working.join().unwrap()
+    })
+}
+
+/// The guest's table has all frames come on that pair. The port makes the change before it fetches, as between two guests' turns.
+fn receive_on(guest: &mut Guest, pair: u8, port: &mut VhostPort) {
+    // Class 4, command 1: no kind of packets is hashed, `pair` gets what is not, one entry, two queues to send on, no key.
+    let command = [4, 1, 0, 0, 0, 0, 0, 0, pair, 0, 0, 0, 2, 0, 0];
+    let answer = beside(|| guest.control().command(&[&command], &[1]), || assert!(!port.tx_next(0).unwrap()));
+    assert_eq!(answer, Some(vec![0]));
+}
+
+#[test]
+fn what_was_received_is_shown_before_flows_come_on_another_pair() {
+    for case in Case::rings() {
+        let scratch = Scratch::new();
+        let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
+        (0..2).for_each(|pair| _ = guest.rx(pair).fill(BUFFERS, BUFFER_LEN));
+        for pair in [1, 0, 1] {
+            receive_on(&mut guest, pair, &mut port);
+            port.rx_deliver(&RxMeta::default(), &bytes(0, 0, 0)).unwrap();
+            assert_eq!(guest.rx(pair.into()).try_recv().map(|_| ()), None, "the batch goes on: {case:?}");
+            receive_on(&mut guest, 1 - pair, &mut port);
+            assert!(guest.rx(pair.into()).try_recv().is_some(), "{case:?}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_waits_on_a_pair_is_shown_before_the_pair_is_given_up() {
+    const RECEIVE_OF_LAST: u32 = 2;
+    for case in Case::rings() {
+        let scratch = Scratch::new();
+        let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
+        guest.rx(1).fill(BUFFERS, BUFFER_LEN);
+        receive_on(&mut guest, 1, &mut port);
+        port.rx_deliver(&RxMeta::default(), &bytes(0, 0, 0)).unwrap();
+        let give_up = || {
+            guest.frontend().set_vring_enable(RECEIVE_OF_LAST, false).unwrap();
+            // It is answered after that.
+            guest.frontend().get_features().unwrap();
+        };
+        beside(give_up, || assert!(!port.tx_next(0).unwrap()));
+        assert!(guest.rx(1).try_recv().is_some(), "{case:?}");
+    }
+}
+
+#[test]
+fn a_ring_that_is_started_while_its_port_falls_asleep_is_looked_at() {
+    for case in Case::rings() {
+        let scratch = Scratch::new();
+        let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
+        port.arm();
+        assert!(!port.is_unannounced(), "its guest kicks: {case:?}");
+        let memory = guest.memory().clone();
+        let replace = || {
+            guest.frontend().set_mem_table(&memory).unwrap();
+            guest.frontend().get_features().unwrap();
+        };
+        beside(replace, || assert!(!port.tx_next(0).unwrap()));
+        assert!(port.is_unannounced(), "nobody has asked its guest for kicks: {case:?}");
+        port.disarm();
+        port.arm();
+        assert!(!port.is_unannounced(), "{case:?}");
+    }
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct Vring {
     /// Slots that the driver sees, and for which no notification was decided.
     unsignalled: u32,
     kick: Kick,
+    /// The driver is asked for kicks.
+    wants_kicks: bool,
     call: CallNotifier,
     err: CallNotifier,
     is_logged: bool,
@@ -77,6 +79,7 @@ impl Vring {
         self.memory = memory;
         self.place = place;
         self.kick = Kick::new(kick);
+        self.wants_kicks = false;
         self.is_logged = is_logged;
         self.mark_written(log);
         Ok(())
@@ -234,6 +237,7 @@ impl Vring {
     /// Asks the driver for a kick at its next chain. Fetch once more before you sleep: a chain may have come before it
     /// saw this.
     pub fn enable_notifications(&mut self, log: Option<&DirtyLog>) {
+        self.wants_kicks = true;
         if let Some(ring) = &mut self.ring {
             ring.enable_notifications();
         }
@@ -242,11 +246,18 @@ impl Vring {
 
     /// Asks the driver for no kicks, and forgets those that came.
     pub fn disable_notifications(&mut self, log: Option<&DirtyLog>) {
+        self.wants_kicks = false;
         if let Some(ring) = &mut self.ring {
             ring.disable_notifications();
         }
         self.mark_written(log);
         self.kick.drain();
+    }
+
+    /// Whether a ring that runs will not say that it has chains: it has no descriptor for kicks, or was started since the driver
+    /// was last asked for them.
+    pub fn is_unannounced(&self) -> bool {
+        self.is_started() && !(self.wants_kicks && self.kick.fd().is_some())
     }
 
     /// The descriptor to sleep on until the driver kicks.

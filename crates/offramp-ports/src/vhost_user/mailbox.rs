@@ -145,12 +145,14 @@ pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)
 }
 
 impl<S> Receiver<S> {
-    /// Does what was asked for, if anything was.
+    /// Does what was asked for; whether anything was.
     #[inline]
-    pub fn serve(&self, state: &mut S) {
-        if self.0.has_work.load(Ordering::Relaxed) {
+    pub fn serve(&self, state: &mut S) -> bool {
+        let has_work = self.0.has_work.load(Ordering::Relaxed);
+        if has_work {
             self.serve_all(state);
         }
+        has_work
     }
 
     #[cold]

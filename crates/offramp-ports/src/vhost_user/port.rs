@@ -30,17 +30,19 @@ pub struct VhostPort {
     turn_bytes: usize,
     /// None with one pair.
     steering: Option<Box<Steering>>,
+    /// It was looked in this batch which pairs the guest receives on: a guest whose ring is broken costs no look for each frame.
+    has_looked: bool,
 }
 
 impl VhostPort {
     /// `None` without a queue.
     pub fn new(queues: Vec<VhostQueue>) -> Option<Self> {
         let steering = (queues.len() > 1).then(Box::default);
-        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, turn_bytes: 0, steering })
+        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, turn_bytes: 0, steering, has_looked: false })
     }
 
     /// Fetches from the pairs in turn, a batch of each or [`TURN_BYTES`] of one; whether a pair had a frame. The changes that a
-    /// pair is asked for are made before its batch, so that no pair may be left out.
+    /// pair is asked for are made before its batch: every pair must have its turn.
     #[inline]
     fn fetch_any(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if self.queues.len() == 1 {
@@ -48,16 +50,34 @@ impl VhostPort {
         }
         if self.turn_bytes >= TURN_BYTES || !self.queues[self.fetched_from].has_fetched() {
             self.turn_to_next();
+            self.set_now(now_ns);
         }
         for _ in 0..self.queues.len() {
             let queue = &mut self.queues[self.fetched_from];
-            if queue.tx_next(now_ns)? {
-                self.turn_bytes += queue.fetched_len();
+            let has_frame = queue.tx_next(now_ns);
+            if queue.take_changed() {
+                self.show_before_change();
+            }
+            if has_frame? {
+                self.turn_bytes += self.queues[self.fetched_from].fetched_len();
                 return Ok(true);
             }
             self.turn_to_next();
         }
         Ok(false)
+    }
+
+    fn set_now(&mut self, now_ns: u64) {
+        if let Some(steering) = &mut self.steering {
+            steering.set_now(now_ns);
+        }
+    }
+
+    /// Has the guest see what it was given, before any flow may come on another pair.
+    #[cold]
+    fn show_before_change(&mut self) {
+        self.queues.iter_mut().for_each(VhostQueue::publish_received);
+        self.look_which_receive();
     }
 
     /// Ends the turn of a pair, whose guest sees now what was sent.
@@ -96,7 +116,7 @@ impl VhostPort {
         match self.rss().and_then(|rss| rss.pair(hash)) {
             Some(pair) if self.receives_on(pair) => return pair,
             Some(_) => {
-                self.look_which_receive();
+                self.look_once();
             }
             None => {}
         }
@@ -107,7 +127,7 @@ impl VhostPort {
     fn choose(&mut self, meta: &RxMeta) -> usize {
         let Some(steering) = &mut self.steering else { return 0 };
         let choice = steering.receive(meta.hash.map(FlowHash::from));
-        if !self.queues[choice.pair].receives() && self.look_which_receive() {
+        if !self.queues[choice.pair].receives() && self.look_once() {
             // The guest has stopped to use that pair in the middle of a batch.
             return self.choose(meta);
         }
@@ -134,8 +154,17 @@ impl VhostPort {
         choice.pair
     }
 
+    /// As [`Self::look_which_receive`], once in a batch.
+    #[cold]
+    fn look_once(&mut self) -> bool {
+        let has_changed = !self.has_looked && self.look_which_receive();
+        self.has_looked = true;
+        has_changed
+    }
+
     /// Looks which pairs the guest receives on; whether that changed.
     fn look_which_receive(&mut self) -> bool {
+        self.has_looked = false;
         let Self { queues, steering: Some(steering), .. } = self else { return false };
         let receiving = queues.iter().enumerate().filter(|(_, queue)| queue.receives()).map(|(pair, _)| pair);
         let has_changed = steering.set_pairs(receiving);
@@ -158,6 +187,9 @@ impl HostPort for VhostPort {
 
     fn tx_hold(&mut self) {
         self.queues.iter_mut().for_each(HostPort::tx_hold);
+        if self.queues.iter_mut().fold(false, |any, queue| any | queue.take_changed()) {
+            self.show_before_change();
+        }
     }
 
     fn tx_frame(&mut self) -> Frame<'_> {
@@ -223,9 +255,7 @@ impl HostPort for VhostPort {
     fn rx_flush(&mut self, now_ns: u64) {
         self.queues.iter_mut().for_each(|queue| queue.rx_flush(now_ns));
         self.look_which_receive();
-        if let Some(steering) = &mut self.steering {
-            steering.set_now(now_ns);
-        }
+        self.set_now(now_ns);
     }
 
     fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {

@@ -39,6 +39,8 @@ pub struct VhostQueue {
     index: usize,
     mailbox: Receiver<QueueState>,
     state: QueueState,
+    /// The rings are other ones, or their guest has other wishes, since the port of all pairs has looked.
+    has_changed: bool,
     frame: FrameBuffer<Box<[u8]>>,
     frame_at: usize,
     frame_len_max: usize,
@@ -50,7 +52,7 @@ impl VhostQueue {
         // The box is never replaced, so its address, and with it the alignment, stays. Before the frame is room for a tag.
         let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
         let frame_at = aligned + if aligned < VLAN_TAG_LEN { FRAME_ALIGN } else { 0 };
-        Self { index, mailbox, state, frame: FrameBuffer::new(buffer), frame_at, frame_len_max }
+        Self { index, mailbox, state, has_changed: false, frame: FrameBuffer::new(buffer), frame_at, frame_len_max }
     }
 
     /// The pair's number.
@@ -100,6 +102,18 @@ impl VhostQueue {
         self.state.deliver(meta, frame, hash)
     }
 
+    /// Makes the changes that it was asked for.
+    #[inline]
+    fn serve(&mut self) {
+        self.has_changed |= self.mailbox.serve(&mut self.state);
+    }
+
+    /// Whether anything has changed since the last time that this was asked.
+    #[inline]
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
+    }
+
     /// Shows the guest what it was given so far.
     pub(super) fn publish_received(&mut self) {
         self.state.publish_receive();
@@ -141,7 +155,7 @@ impl HostPort for VhostQueue {
             self.frame.clear();
             // Not while frames are written into the receive ring: they end with the batch.
             if !self.state.receive.vring.has_open_frames() {
-                self.mailbox.serve(&mut self.state);
+                self.serve();
             }
             if self.state.announcement.is_some() {
                 return Ok(self.copy_announcement());
@@ -156,7 +170,7 @@ impl HostPort for VhostQueue {
     /// Changes of the rings do not wait for the limit, nor do completions.
     fn tx_hold(&mut self) {
         if !self.state.receive.vring.has_open_frames() {
-            self.mailbox.serve(&mut self.state);
+            self.serve();
         }
         self.state.hold_transmit();
     }
@@ -287,8 +301,7 @@ impl HostIo for VhostQueue {
     }
 
     fn is_unannounced(&self) -> bool {
-        let vring = &self.state.transmit.vring;
         // The kick for what a disabled ring still has was made already.
-        vring.is_started() && vring.kick().is_none() || self.state.has_discards()
+        self.state.transmit.vring.is_unannounced() || self.state.has_discards()
     }
 }

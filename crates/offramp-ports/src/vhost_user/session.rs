@@ -114,8 +114,17 @@ impl Pace {
     }
 
     fn obeyed(&mut self, now: Instant, took: Duration) {
+        self.wait(now, COMMAND_INTERVAL.max(COMMAND_SHARE * took));
+    }
+
+    /// A guest that kicks without a command costs time, too.
+    fn found_none(&mut self, now: Instant, took: Duration) {
+        self.wait(now, COMMAND_SHARE * took);
+    }
+
+    fn wait(&mut self, now: Instant, wait: Duration) {
         let from = self.busy_until.map_or(now, |until| until.max(now));
-        self.busy_until = Some(from + COMMAND_INTERVAL.max(COMMAND_SHARE * took));
+        self.busy_until = Some(from + wait);
     }
 }
 
@@ -298,12 +307,14 @@ impl Session {
             return Some(turn);
         }
         let began_ns = thread_time_ns();
+        let took = || Duration::from_nanos(thread_time_ns().saturating_sub(began_ns));
         if !self.device().serve_control() {
+            pace.found_none(now, took());
             return self.device().is_control_unannounced().then(|| now + LOOK);
         }
         self.tell(true);
         let now = Instant::now();
-        pace.obeyed(now, Duration::from_nanos(thread_time_ns().saturating_sub(began_ns)));
+        pace.obeyed(now, took());
         Some(pace.next_turn(now).unwrap_or(now))
     }
 
@@ -524,5 +535,17 @@ mod tests {
         }
         // But for the last one, and for the burst.
         assert!(now - began + COMMAND_BURST * COMMAND_INTERVAL >= 99 * COMMAND_SHARE * TOOK);
+    }
+
+    #[test]
+    fn kicks_without_a_command_leave_most_of_a_processor() {
+        const TOOK: Duration = Duration::from_micros(10);
+        let began = Instant::now();
+        let (mut pace, mut now) = (Pace::default(), began);
+        for _ in 0..100_000 {
+            now = pace.next_turn(now).unwrap_or(now) + TOOK;
+            pace.found_none(now, TOOK);
+        }
+        assert!(now - began + COMMAND_BURST * COMMAND_INTERVAL >= 99_999 * COMMAND_SHARE * TOOK);
     }
 }

@@ -234,7 +234,11 @@ impl QueueState {
         self.side(side).pause(log.as_deref(), &counters)
     }
 
+    /// Enables or disables a ring. What was received is shown before: nothing comes on it after this is answered (V57).
     pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
+        if side == Side::Receive && !is_enabled {
+            self.publish_receive();
+        }
         self.side(side).state = match is_enabled {
             true if side == Side::Receive
                 && (self.filter.is_some() || self.statistics.is_some() || self.reports_hashes()) =>
