@@ -236,12 +236,12 @@ impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
         if let Some(at) = self.next_deadline_ns() {
             watch.until(at);
         }
-        let has_room = self.wire_mut().room(now_ns) > 0;
-        if let Some(at) = self.wire().next_room_ns(now_ns).filter(|_| !has_room) {
-            // The host's frames wait until the wire has room again.
+        if self.wire_mut().room(now_ns) > 0 {
+            watch.host(self.host(), self.is_host_held(), now_ns);
+        } else if let Some(at) = self.wire().next_room_ns(now_ns) {
+            // The host waits until the wire has room again.
             watch.until(at);
         }
-        watch.host(self.host(), !has_room || self.is_host_held(), now_ns);
     }
 }
 

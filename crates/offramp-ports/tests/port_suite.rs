@@ -170,6 +170,29 @@ fn a_frontend_that_stops_a_ring_takes_no_frame_that_is_being_written() {
     }
 }
 
+#[test]
+fn a_limit_that_is_reached_takes_no_frame_that_is_being_written() {
+    for builder in [Guest::builder().split(), Guest::builder().packed()] {
+        let mut bed = Vhost::new(&builder.mergeable(true));
+        let Vhost { port, guest, .. } = &mut bed;
+        std::thread::scope(|scope| {
+            let enabling = scope.spawn(|| {
+                guest.frontend().set_vring_enable(1, true).unwrap();
+                guest.frontend().get_features().unwrap();
+            });
+            while !enabling.is_finished() {
+                port.tx_next(0).unwrap();
+            }
+        });
+        assert!(bed.port.rx_reserve(0, &[0; HEAD_LEN]));
+        append(&mut bed.port, 0);
+        bed.port.tx_hold();
+        commit(&mut bed.port, 0, 1);
+        bed.port.rx_flush(0);
+        assert_eq!(bed.recv().map(|frame| frame.len()), Some(HEAD_LEN + PAYLOAD.len()));
+    }
+}
+
 /// A segment that is written in place, and the length of its headers.
 const PAYLOAD: [u8; 1400] = [7; 1400];
 const HEAD_LEN: usize = 54;

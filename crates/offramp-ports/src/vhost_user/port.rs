@@ -52,19 +52,24 @@ impl VhostPort {
             self.turn_to_next();
             self.set_now(now_ns);
         }
+        let (mut fetched, mut has_changed) = (Ok(false), false);
         for _ in 0..self.queues.len() {
             let queue = &mut self.queues[self.fetched_from];
-            let has_frame = queue.tx_next(now_ns);
-            if queue.take_changed() {
-                self.show_before_change();
+            fetched = queue.tx_next(now_ns);
+            has_changed |= queue.take_changed();
+            match fetched {
+                Ok(false) => self.turn_to_next(),
+                Ok(true) => {
+                    self.turn_bytes += queue.fetched_len();
+                    break;
+                }
+                Err(_) => break,
             }
-            if has_frame? {
-                self.turn_bytes += self.queues[self.fetched_from].fetched_len();
-                return Ok(true);
-            }
-            self.turn_to_next();
         }
-        Ok(false)
+        if has_changed {
+            self.show_before_change();
+        }
+        fetched
     }
 
     fn set_now(&mut self, now_ns: u64) {
@@ -187,7 +192,8 @@ impl HostPort for VhostPort {
 
     fn tx_hold(&mut self) {
         self.queues.iter_mut().for_each(HostPort::tx_hold);
-        if self.queues.iter_mut().fold(false, |any, queue| any | queue.take_changed()) {
+        // With one pair no flow moves, and frames may be open in its ring.
+        if self.steering.is_some() && self.queues.iter_mut().fold(false, |any, queue| any | queue.take_changed()) {
             self.show_before_change();
         }
     }
