@@ -287,6 +287,36 @@ fn a_frame_that_waits_on_a_pair_is_shown_before_the_pair_is_given_up() {
     }
 }
 
+/// A guest fills a ring that is not enabled anew for each frame of another pair: every time, a batch is fetched for nothing.
+#[test]
+fn what_a_disabled_ring_has_is_charged_to_the_next_frame_of_another_pair() {
+    const TRANSMIT_OF_LAST: u32 = 3;
+    const FRAMES: usize = 8;
+    for case in Case::rings() {
+        let scratch = Scratch::new();
+        let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
+        let disable = || {
+            guest.frontend().set_vring_enable(TRANSMIT_OF_LAST, false).unwrap();
+            guest.frontend().get_features().unwrap();
+        };
+        beside(disable, || assert!(!port.tx_next(0).unwrap()));
+        let mut cost_bytes = |guest: &mut Guest| {
+            guest.tx(0).send(&VnetHeader::default(), &[&[7; 60]]);
+            assert!(port.tx_next(0).unwrap());
+            port.tx_cost_bytes()
+        };
+        // The other pair is looked at first from now on.
+        let alone = cost_bytes(&mut guest);
+        for _ in 0..2 {
+            (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));
+            let of_both = cost_bytes(&mut guest);
+            // A cache line for each of them at least.
+            assert!(of_both >= alone + 64 * FRAMES, "{of_both}, {alone} alone: {case:?}");
+            assert_eq!(cost_bytes(&mut guest), alone, "{case:?}");
+        }
+    }
+}
+
 #[test]
 fn a_ring_that_is_started_while_its_port_falls_asleep_is_looked_at() {
     for case in Case::rings() {

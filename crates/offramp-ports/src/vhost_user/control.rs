@@ -271,10 +271,13 @@ impl Control {
         self.settings.is_asked_to_announce
     }
 
-    /// What a ring of data has of some settings. While no control queue runs, the frontend alone says which are in use.
+    /// What a ring of data has of some settings. The guest chooses the pairs that it receives on. It may send on all that its
+    /// frontend has enabled: what it queued before it chose fewer is not lost.
     pub fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
+        let (side, pair) = Side::of(vring);
+        let has_chosen = self.negotiated & CTRL_VQ != 0;
         RingSettings {
-            is_in_use: !self.queue.is_live() || vring / 2 < usize::from(settings.queue_pairs),
+            is_in_use: side == Side::Transmit || !has_chosen || pair < settings.queue_pairs.into(),
             features: self.features_in_force(settings),
             wish: settings.coalescing.get(vring).copied().flatten(),
             filter: (!settings.filter.is_open()).then(|| Arc::clone(&settings.filter)),

@@ -52,13 +52,16 @@ impl VhostPort {
             self.turn_to_next();
             self.set_now(now_ns);
         }
-        let (mut fetched, mut has_changed) = (Ok(false), false);
+        let (mut fetched, mut has_changed, mut passed_cost_bytes) = (Ok(false), false, 0);
         for _ in 0..self.queues.len() {
             let queue = &mut self.queues[self.fetched_from];
             fetched = queue.tx_next(now_ns);
             has_changed |= queue.take_changed();
             match fetched {
-                Ok(false) => self.turn_to_next(),
+                Ok(false) => {
+                    passed_cost_bytes += queue.tx_cost_bytes();
+                    self.turn_to_next();
+                }
                 Ok(true) => {
                     self.turn_bytes += queue.fetched_len();
                     break;
@@ -68,6 +71,10 @@ impl VhostPort {
         }
         if has_changed {
             self.show_before_change();
+        }
+        if passed_cost_bytes > 0 {
+            // A disabled ring may be filled anew for each frame of another pair.
+            self.queues[self.fetched_from].charge(passed_cost_bytes);
         }
         fetched
     }

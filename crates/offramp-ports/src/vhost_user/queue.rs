@@ -125,6 +125,12 @@ impl VhostQueue {
         self.state.publish_transmit();
     }
 
+    /// Adds to what the frame that was fetched last has cost, as bytes that are carried.
+    #[cold]
+    pub(super) fn charge(&mut self, cost_bytes: usize) {
+        self.state.tx_cost_bytes += cost_bytes;
+    }
+
     /// Has the port's own frame sent in the guest's place; whether there is room for it.
     #[cold]
     fn copy_announcement(&mut self) -> bool {

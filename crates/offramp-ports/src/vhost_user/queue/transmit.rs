@@ -16,6 +16,7 @@ impl QueueState {
     #[inline]
     pub(super) fn fetch_transmit(&mut self) -> bool {
         self.publish_transmit();
+        self.tx_cost_bytes = 0;
         match self.transmit.state {
             RingState::Enabled | RingState::Inspecting => self.transmit.fetch(self.log.as_deref(), &self.counters),
             RingState::Unset => false,
@@ -48,6 +49,7 @@ impl QueueState {
         while let Some(chain) = self.transmit.vring.pop() {
             self.transmit.add_used(&chain, 0);
             self.transmit.tally.add(chain.len() as u64);
+            self.tx_cost_bytes += chain.descriptors() * DESCRIPTOR_COST_BYTES;
             self.counters.discarded.add(1);
         }
         // Nothing else may come that ends a batch.
