@@ -134,8 +134,9 @@ pub trait HostPort {
         None
     }
 
-    /// What fetching cost at the last [`HostPort::tx_next`] beside the frame's bytes, as bytes that are carried; also if it
-    /// refused the frame. A turn is charged with it: a guest may give a frame in a thousand pieces.
+    /// What fetching cost at the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] beside the frame's bytes, as bytes that are
+    /// carried; also if it refused the frame, or had none. A turn is charged with it: a guest may give a frame in a thousand
+    /// pieces.
     #[inline]
     fn tx_cost_bytes(&self) -> usize {
         0

@@ -91,7 +91,7 @@ pub struct SwitchConfig {
     /// Frames that a port may send, or have segmented, in one turn.
     pub turn_frames: usize,
     /// Bytes that a port may send in one turn. The frame that exceeds them still goes, and the port's next turns are
-    /// shorter by that much. Pieces of a frame and refused frames count, too ([`HostPort::tx_cost_bytes`]).
+    /// shorter by that much. Pieces of a frame, refused frames, and what was fetched in vain count, too ([`HostPort::tx_cost_bytes`]).
     pub turn_bytes: usize,
     /// How long a turn may take, nanoseconds: a port whose frames take longer than their bytes say ends its turn earlier.
     pub turn_ns: u64,
@@ -649,6 +649,7 @@ impl<P: HostPort> Switch<P> {
         self.serving.enter(from);
         if !port.plan.meter.is_open(now_ns) {
             port.host.tx_hold();
+            budget.spend(0, port.host.tx_cost_bytes());
             return None;
         }
         let refused = match port.host.tx_next(now_ns) {
@@ -657,7 +658,10 @@ impl<P: HostPort> Switch<P> {
                 port.plan.meter.spend_refused();
                 Some((Loss::BadRequest, 1))
             }
-            Ok(false) | Err(PortError::Full | PortError::Filtered) => return None,
+            Ok(false) | Err(PortError::Full | PortError::Filtered) => {
+                budget.spend(0, port.host.tx_cost_bytes());
+                return None;
+            }
             Err(PortError::Closed(errno)) => {
                 port.shared.close(errno);
                 self.stations.forget(from);

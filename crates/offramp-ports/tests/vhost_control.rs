@@ -127,6 +127,20 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
     }
 }
 
+/// A monitor may hand on that there is a control queue, and serve it (Cloud Hypervisor).
+#[test]
+fn a_frontend_that_hears_the_commands_itself_says_which_pairs_are_used() {
+    let rig = rig(2);
+    for case in Case::layouts() {
+        let builder = case.guest().queue_pairs(2).features(features::CTRL_VQ | features::MQ);
+        let [mut a, mut b] = [0, 1].map(|side| rig.guest(side, &builder));
+        for pair in [0, 1] {
+            b.rx(pair).fill(64, 2048);
+            carry(&mut a, &mut b, pair, &frame(&mut rng(), 100), &case);
+        }
+    }
+}
+
 #[test]
 fn a_guest_that_coalesces_is_interrupted_once_for_its_number_of_frames_and_at_once_when_it_asks_for_less() {
     for case in Case::rings() {

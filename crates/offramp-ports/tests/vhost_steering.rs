@@ -289,7 +289,7 @@ fn a_frame_that_waits_on_a_pair_is_shown_before_the_pair_is_given_up() {
 
 /// A guest fills a ring that is not enabled anew for each frame of another pair: every time, a batch is fetched for nothing.
 #[test]
-fn what_a_disabled_ring_has_is_charged_to_the_next_frame_of_another_pair() {
+fn what_is_fetched_from_a_disabled_ring_is_charged_to_its_port() {
     const TRANSMIT_OF_LAST: u32 = 3;
     const FRAMES: usize = 8;
     for case in Case::rings() {
@@ -300,19 +300,27 @@ fn what_a_disabled_ring_has_is_charged_to_the_next_frame_of_another_pair() {
             guest.frontend().get_features().unwrap();
         };
         beside(disable, || assert!(!port.tx_next(0).unwrap()));
-        let mut cost_bytes = |guest: &mut Guest| {
+        let cost_bytes = |guest: &mut Guest, port: &mut VhostPort| {
             guest.tx(0).send(&VnetHeader::default(), &[&[7; 60]]);
             assert!(port.tx_next(0).unwrap());
             port.tx_cost_bytes()
         };
         // The other pair is looked at first from now on.
-        let alone = cost_bytes(&mut guest);
+        let alone = cost_bytes(&mut guest, &mut port);
         for _ in 0..2 {
             (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));
-            let of_both = cost_bytes(&mut guest);
+            let of_both = cost_bytes(&mut guest, &mut port);
             // A cache line for each of them at least.
             assert!(of_both >= alone + 64 * FRAMES, "{of_both}, {alone} alone: {case:?}");
-            assert_eq!(cost_bytes(&mut guest), alone, "{case:?}");
+            assert_eq!(cost_bytes(&mut guest, &mut port), alone, "{case:?}");
+        }
+        // Also where no frame comes.
+        for fetch in [|port: &mut VhostPort| assert!(!port.tx_next(0).unwrap()), VhostPort::tx_hold] {
+            (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));
+            fetch(&mut port);
+            assert!(port.tx_cost_bytes() >= 64 * FRAMES, "{case:?}");
+            fetch(&mut port);
+            assert_eq!(port.tx_cost_bytes(), 0, "{case:?}");
         }
     }
 }

@@ -30,8 +30,11 @@ pub struct MemoryHost {
     pub flushes: usize,
     /// Lends frames for which it asks nothing unparsed.
     pub lends_unasked: bool,
-    /// What fetching each frame costs.
+    /// What fetching each frame costs, and a fetch without one.
     pub cost_bytes: usize,
+    pub vain_cost_bytes: usize,
+    /// What the last fetch cost.
+    pub last_cost_bytes: usize,
     /// Where the switch says that it serves this host, and its number there.
     pub serving: Option<(Arc<Serving>, usize)>,
 }
@@ -59,20 +62,18 @@ impl HostPort for MemoryHost {
         if let Some(errno) = self.closed {
             return Err(PortError::Closed(errno));
         }
-        match self.to_send.pop_front() {
-            Some((request, frame)) => {
-                let place = TAKEN_AT..TAKEN_AT + frame.len();
-                let mut taken = FrameBuffer::new([vec![0; TAKEN_AT], frame].concat());
-                taken.set(place, request);
-                self.taken = Some(taken);
-                Ok(true)
-            }
-            None => Ok(false),
-        }
+        let next = self.to_send.pop_front();
+        self.last_cost_bytes = if next.is_some() { self.cost_bytes } else { self.vain_cost_bytes };
+        let Some((request, frame)) = next else { return Ok(false) };
+        let place = TAKEN_AT..TAKEN_AT + frame.len();
+        let mut taken = FrameBuffer::new([vec![0; TAKEN_AT], frame].concat());
+        taken.set(place, request);
+        self.taken = Some(taken);
+        Ok(true)
     }
 
     fn tx_cost_bytes(&self) -> usize {
-        self.cost_bytes
+        self.last_cost_bytes
     }
 
     fn tx_frame(&mut self) -> Frame<'_> {

@@ -26,7 +26,7 @@ const SEVERAL_PAIRS: u64 = MQ | RSS;
 /// What a guest has set by its control queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlStatus {
-    /// Queue pairs that it uses.
+    /// Queue pairs that it receives on.
     pub queue_pairs: u16,
     /// Offloads on receive that it takes, as feature bits.
     pub guest_offloads: u64,
@@ -100,7 +100,7 @@ pub(super) struct Settings {
 /// What a ring of data has of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RingSettings {
-    /// The guest uses the ring's pair.
+    /// It is one to send on, or the guest receives on its pair.
     pub is_in_use: bool,
     /// What is negotiated, without the offloads that the guest has switched off.
     pub features: u64,
@@ -138,6 +138,8 @@ pub(super) struct Control {
     commands: [u64; 2],
     /// Where the ring stopped.
     stopped_at: Option<(u32, u64)>,
+    /// The ring has been started since its frontend connected.
+    has_run: bool,
 }
 
 impl Settings {
@@ -195,6 +197,7 @@ impl Control {
             refused: 0,
             commands: [0; 2],
             stopped_at: None,
+            has_run: false,
         }
     }
 
@@ -247,6 +250,7 @@ impl Control {
 
     /// The ring starts at `base`; whether the guest's driver was reset since it stopped, so that nothing is set.
     pub fn is_new(&mut self, base: u32) -> bool {
+        self.has_run = true;
         self.stopped_at.take() != Some((base, self.negotiated & !LOG_ALL))
     }
 
@@ -271,11 +275,11 @@ impl Control {
         self.settings.is_asked_to_announce
     }
 
-    /// What a ring of data has of some settings. The guest chooses the pairs that it receives on. It may send on all that its
-    /// frontend has enabled: what it queued before it chose fewer is not lost.
+    /// What a ring of data has of some settings. The guest chooses the pairs that it receives on, unless its frontend hears its
+    /// commands. It may send on all that its frontend has enabled: what it queued before it chose fewer is not lost.
     pub fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
         let (side, pair) = Side::of(vring);
-        let has_chosen = self.negotiated & CTRL_VQ != 0;
+        let has_chosen = self.negotiated & CTRL_VQ != 0 && self.has_run;
         RingSettings {
             is_in_use: side == Side::Transmit || !has_chosen || pair < settings.queue_pairs.into(),
             features: self.features_in_force(settings),

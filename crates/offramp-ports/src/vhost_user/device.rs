@@ -410,9 +410,7 @@ impl Device {
             _ => return Err(Refused::Enable(num)),
         };
         if self.is_control(vring) {
-            self.run(vring, move |state, side| state.set_enabled(side, is_enabled))?;
-            // From now on the guest chooses its pairs, or no longer.
-            return self.follow_control();
+            return self.run(vring, move |state, side| state.set_enabled(side, is_enabled));
         }
         if self.is_unused(vring) {
             return Ok(());

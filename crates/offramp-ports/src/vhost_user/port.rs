@@ -59,7 +59,7 @@ impl VhostPort {
             has_changed |= queue.take_changed();
             match fetched {
                 Ok(false) => {
-                    passed_cost_bytes += queue.tx_cost_bytes();
+                    passed_cost_bytes += queue.take_cost_bytes();
                     self.turn_to_next();
                 }
                 Ok(true) => {
@@ -73,7 +73,7 @@ impl VhostPort {
             self.show_before_change();
         }
         if passed_cost_bytes > 0 {
-            // A disabled ring may be filled anew for each frame of another pair.
+            // A disabled ring may be filled anew for each fetch of another pair.
             self.queues[self.fetched_from].charge(passed_cost_bytes);
         }
         fetched
@@ -198,7 +198,12 @@ impl HostPort for VhostPort {
     }
 
     fn tx_hold(&mut self) {
-        self.queues.iter_mut().for_each(HostPort::tx_hold);
+        let mut cost_bytes = 0;
+        for queue in &mut self.queues {
+            queue.tx_hold();
+            cost_bytes += queue.take_cost_bytes();
+        }
+        self.queues[self.fetched_from].charge(cost_bytes);
         // With one pair no flow moves, and frames may be open in its ring.
         if self.steering.is_some() && self.queues.iter_mut().fold(false, |any, queue| any | queue.take_changed()) {
             self.show_before_change();

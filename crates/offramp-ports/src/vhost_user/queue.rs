@@ -125,7 +125,13 @@ impl VhostQueue {
         self.state.publish_transmit();
     }
 
-    /// Adds to what the frame that was fetched last has cost, as bytes that are carried.
+    /// What the last fetch cost, as bytes that are carried: it is charged elsewhere.
+    #[inline]
+    pub(super) fn take_cost_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.state.tx_cost_bytes)
+    }
+
+    /// Adds to what the last fetch cost.
     #[cold]
     pub(super) fn charge(&mut self, cost_bytes: usize) {
         self.state.tx_cost_bytes += cost_bytes;

@@ -323,7 +323,7 @@ pub enum HostStatus {
 /// What a guest has set by its control queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlQueueStatus {
-    /// Queue pairs that it uses.
+    /// Queue pairs that it receives on.
     pub queue_pairs: u16,
     /// Offloads on receive that it takes, by the specification's names.
     pub guest_offloads: Vec<String>,

@@ -138,7 +138,7 @@ impl Device {
         Some((self.queues.get(pair)?, work))
     }
 
-    /// Has a ring of data be enabled as its frontend says, and as far as the guest uses its pair.
+    /// Has a ring of data be enabled as its frontend says, and a receive ring as far as the guest uses its pair.
     pub(super) fn follow_enabled(&mut self, vring: usize) -> Result<(), Refused> {
         let of_ring = self.control.as_ref().map(|control| control.of_ring(&control.settings, vring));
         let is_in_use = of_ring.is_none_or(|of_ring| of_ring.is_in_use);

@@ -84,7 +84,7 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) out_of_buffers: bool,
     /// Receive chains that went back unused in this batch.
     pub(super) returned_unused: usize,
-    /// What fetching the last frame of the guest cost beside its bytes, in bytes.
+    /// What the last fetch cost beside the bytes of its frame, in bytes; also where there was no frame.
     pub(super) tx_cost_bytes: usize,
     /// What the guest wants to receive; `None`: everything.
     pub(super) filter: Option<Arc<Filter>>,

@@ -32,6 +32,7 @@ impl QueueState {
     /// Completes what was fetched, and discards what a disabled ring has; fetches nothing else.
     pub(super) fn hold_transmit(&mut self) {
         self.publish_transmit();
+        self.tx_cost_bytes = 0;
         if self.transmit.state == RingState::Disabled {
             self.discard_transmit();
             self.fetch_transmit();
