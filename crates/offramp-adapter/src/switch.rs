@@ -91,7 +91,8 @@ pub struct SwitchConfig {
     /// Frames that a port may send, or have segmented, in one turn.
     pub turn_frames: usize,
     /// Bytes that a port may send in one turn. The frame that exceeds them still goes, and the port's next turns are
-    /// shorter by that much. Pieces of a frame, refused frames, and what was fetched in vain count, too ([`HostPort::tx_cost_bytes`]).
+    /// shorter by that much. Pieces of a frame, refused frames, and fetches that bring no frame count, too
+    /// ([`HostPort::tx_cost_bytes`]).
     pub turn_bytes: usize,
     /// How long a turn may take, nanoseconds: a port whose frames take longer than their bytes say ends its turn earlier.
     pub turn_ns: u64,

@@ -506,11 +506,11 @@ fn a_port_is_charged_for_the_pieces_of_its_frames_and_for_what_exceeds_its_turn(
 }
 
 #[test]
-fn a_port_is_charged_for_what_is_fetched_in_vain() {
+fn a_port_is_charged_for_a_fetch_that_brings_no_frame() {
     let mut bench = Bench::new(&SwitchConfig { turn_bytes: 10_000, ..SwitchConfig::default() });
     bench.add(MemoryHost::default(), &PortConfig::default());
     // Its first turn.
-    bench.add(MemoryHost { vain_cost_bytes: 25_000, ..MemoryHost::default() }, &PortConfig::default());
+    bench.add(MemoryHost { frameless_cost_bytes: 25_000, ..MemoryHost::default() }, &PortConfig::default());
     bench.send(1, (TxMeta::default(), plain(mac(2), mac(1))));
     // Another turn and a half are paid for.
     let turns: Vec<_> = (0..2).map(|_| (bench.switch.poll(0), bench.given()[0]).1).collect();

@@ -287,7 +287,7 @@ fn a_frame_that_waits_on_a_pair_is_shown_before_the_pair_is_given_up() {
     }
 }
 
-/// A guest fills a ring that is not enabled anew for each frame of another pair: every time, a batch is fetched for nothing.
+/// A guest refills a disabled ring before each frame of another pair: each time, a batch is fetched and discarded.
 #[test]
 fn what_is_fetched_from_a_disabled_ring_is_charged_to_its_port() {
     const TRANSMIT_OF_LAST: u32 = 3;

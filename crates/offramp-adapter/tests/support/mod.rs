@@ -32,7 +32,7 @@ pub struct MemoryHost {
     pub lends_unasked: bool,
     /// What fetching each frame costs, and a fetch without one.
     pub cost_bytes: usize,
-    pub vain_cost_bytes: usize,
+    pub frameless_cost_bytes: usize,
     /// What the last fetch cost.
     pub last_cost_bytes: usize,
     /// Where the switch says that it serves this host, and its number there.
@@ -63,7 +63,7 @@ impl HostPort for MemoryHost {
             return Err(PortError::Closed(errno));
         }
         let next = self.to_send.pop_front();
-        self.last_cost_bytes = if next.is_some() { self.cost_bytes } else { self.vain_cost_bytes };
+        self.last_cost_bytes = if next.is_some() { self.cost_bytes } else { self.frameless_cost_bytes };
         let Some((request, frame)) = next else { return Ok(false) };
         let place = TAKEN_AT..TAKEN_AT + frame.len();
         let mut taken = FrameBuffer::new([vec![0; TAKEN_AT], frame].concat());

@@ -100,7 +100,7 @@ pub(super) struct Settings {
 /// What a ring of data has of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RingSettings {
-    /// It is one to send on, or the guest receives on its pair.
+    /// A transmit ring, or a receive ring of a pair that the guest receives on.
     pub is_in_use: bool,
     /// What is negotiated, without the offloads that the guest has switched off.
     pub features: u64,
@@ -275,8 +275,8 @@ impl Control {
         self.settings.is_asked_to_announce
     }
 
-    /// What a ring of data has of some settings. The guest chooses the pairs that it receives on, unless its frontend hears its
-    /// commands. It may send on all that its frontend has enabled: what it queued before it chose fewer is not lost.
+    /// What a ring of data has of some settings. The guest chooses the pairs that it receives on, unless its frontend serves the
+    /// control queue itself. It may send on all that its frontend has enabled: what it queued before it chose fewer is not lost.
     pub fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
         let (side, pair) = Side::of(vring);
         let has_chosen = self.negotiated & CTRL_VQ != 0 && self.has_run;

@@ -73,7 +73,7 @@ impl VhostPort {
             self.show_before_change();
         }
         if passed_cost_bytes > 0 {
-            // A disabled ring may be filled anew for each fetch of another pair.
+            // A guest may refill a disabled ring before each fetch from another pair.
             self.queues[self.fetched_from].charge(passed_cost_bytes);
         }
         fetched
