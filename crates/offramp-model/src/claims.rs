@@ -27,6 +27,7 @@ use crate::text::render;
 use case::{RowSpec, Variation};
 use engine::{Engine, has_intervals, parameters};
 use minijinja::context;
+use minijinja::value::Serde;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -232,7 +233,7 @@ fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Ve
 /// The table for people: a line for each row, what was assumed below it, and at the end how much was fitted. What the lab
 /// measured of a claim stands below the first of its rows.
 pub fn text(table: &Table) -> String {
-    render("claims.txt", context! { table, met_percent => MET_PERCENT, met_points => MET_POINTS })
+    render("claims.txt", context! { table => Serde(table), met_percent => MET_PERCENT, met_points => MET_POINTS })
 }
 
 /// Every number with this tag on which a run of the cases rests, once.

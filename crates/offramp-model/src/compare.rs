@@ -7,6 +7,7 @@ use crate::simulation::Outcome;
 use crate::text::render;
 use crate::uncertainty::{Joint, Samples};
 use minijinja::Value;
+use minijinja::value::Serde;
 use serde::Serialize;
 
 /// A figure of both.
@@ -116,7 +117,7 @@ fn differences(profiles: [&Profile; 2]) -> Vec<Difference> {
 
 /// The comparison for people.
 pub fn text(comparison: &Comparison) -> String {
-    render("compare.txt", Value::from_serialize(comparison))
+    render("compare.txt", Value::from(Serde(comparison)))
 }
 
 /// Four digits at least, and no more behind the point than they need.

@@ -9,6 +9,7 @@ use crate::simulation::{Activity, FULL_FRAME_LEN, Latency, Outcome};
 use crate::text::render;
 use crate::time::Span;
 use minijinja::context;
+use minijinja::value::Serde;
 use serde::Serialize;
 use strum::VariantArray;
 
@@ -138,7 +139,7 @@ fn by_experiment(profile: &Profile, outcome: &Outcome) -> String {
 /// The explanation for people.
 pub fn text(profile: &Profile, outcome: &Outcome) -> String {
     let (explanation, limit) = (explain(outcome), limit(profile, outcome));
-    render("explain.txt", context! { explanation, outcome, limit })
+    render("explain.txt", context! { explanation => Serde(explanation), outcome => Serde(outcome), limit })
 }
 
 /// The outcome for people, and what it was made with.
@@ -147,10 +148,13 @@ pub fn run_text(profile: &Profile, outcome: &Outcome) -> String {
         let (value, scaled) = profile.used(key);
         let interval = quantity.interval.map(|interval| key.dimension.show_interval(interval));
         let notes: Vec<_> = scaled.into_iter().chain(interval).chain([quantity.source.clone()]).collect();
-        context! { name => key.name, value, tag => quantity.tag, notes }
+        context! { name => key.name, value, tag => Serde(quantity.tag), notes }
     });
     let latency = outcome.latency.as_ref();
     let is_of_frames = latency.is_some_and(|of| of.is_of_frames);
     let (said, latency) = (said.collect::<Vec<_>>(), latency.map(Latency::text));
-    render("run.txt", context! { outcome, counts => outcome.counts, latency, is_of_frames, said })
+    render(
+        "run.txt",
+        context! { outcome => Serde(outcome), counts => Serde(outcome.counts), latency, is_of_frames, said },
+    )
 }

@@ -22,6 +22,7 @@ use crate::simulation::{ModelError, run};
 use crate::sweep::{POINTS_MAX, between};
 use crate::text::render;
 use minijinja::Value;
+use minijinja::value::Serde;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
@@ -262,7 +263,7 @@ fn ranked(
 
 /// What they do, for people.
 pub fn text(found: &Sensitivity) -> String {
-    render("sensitivity.txt", Value::from_serialize(found))
+    render("sensitivity.txt", Value::from(Serde(found)))
 }
 
 /// Checks that a range is one: a share above 0 and of at most 10.

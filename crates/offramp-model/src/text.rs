@@ -2,6 +2,7 @@
 
 use crate::compare::number;
 use crate::uncertainty::intervals;
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value};
 use std::sync::LazyLock;
 
@@ -11,9 +12,8 @@ static TEXTS: &[(&str, &str)] = embedded! { "texts", "txt":
 
 static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_keep_trailing_newline(true);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build();
+    environment.set_syntax(syntax.expect("it has the usual delimiters"));
     environment.add_filter("number", number);
     environment.add_filter("plain", |value: f64| value.to_string());
     environment.add_filter("bar", |len: f64| "#".repeat(len.round().max(0.0) as usize));

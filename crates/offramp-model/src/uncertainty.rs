@@ -12,6 +12,7 @@ use crate::simulation::Outcome;
 use crate::sweep::{Axis, Design, Row, Sweep, SweepError, Values};
 use crate::text::render;
 use minijinja::Value;
+use minijinja::value::Serde;
 use serde::Serialize;
 
 /// Runs, unless told otherwise.
@@ -176,7 +177,7 @@ pub fn intervals(varied: &[&str]) -> String {
 
 /// What the figures may be, for people.
 pub fn text(spread: &Spread) -> String {
-    render("uncertainty.txt", Value::from_serialize(spread))
+    render("uncertainty.txt", Value::from(Serde(spread)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Laws of runs, in files. Each file of `tests/laws` is a case, whose rows say what holds and show figures. A law of `tests/drawn`
 //! holds for every system that is drawn for it.
 
-use minijinja::value::merge_maps;
+use minijinja::value::{Serde, merge_maps};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
 use offramp_model::profile::Profile;
 use offramp_model::profile::quantity::Dimension;
@@ -104,8 +104,8 @@ fn outcome(mut settings: Texts) -> Value {
         _ => (key.name, Value::from(quantity.value)),
     });
     let activities: Vec<_> = outcome.processor_loads.iter().map(|of| of.activities).collect();
-    let counts = context! { counts => outcome.counts, activities };
-    merge_maps([used.collect(), counts, Value::from_serialize(&outcome)])
+    let counts = context! { counts => Serde(outcome.counts), activities => Serde(activities) };
+    merge_maps([used.collect(), counts, Value::from(Serde(&outcome))])
 }
 
 impl Law {
@@ -113,7 +113,7 @@ impl Law {
         let mut combinations = vec![Names::new()];
         for (name, values) in &self.each {
             let with = |of: &Names, value| {
-                of.clone().into_iter().chain([(name.clone(), Value::from_serialize(value))]).collect::<Names>()
+                of.clone().into_iter().chain([(name.clone(), Value::from(Serde(value)))]).collect::<Names>()
             };
             combinations = combinations.iter().flat_map(|of| values.iter().map(move |value| with(of, value))).collect();
         }

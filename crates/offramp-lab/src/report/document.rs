@@ -77,7 +77,7 @@ impl Document {
         let mut environment = figure::environment();
         environment.add_template(TEMPLATE_NAME, include_str!("document.html")).expect("the template is well-formed");
         let template = environment.get_template(TEMPLATE_NAME).expect("the template was just added");
-        template.render(self.page()).expect("the template names only fields of the page")
+        template.render(minijinja::value::Serde(self.page())).expect("the template names only fields of the page")
     }
 
     /// Writes the page to `path`; a file that is there is replaced.

@@ -3,6 +3,8 @@
 //! Drawn by the house's own template like the other charts of the report, for the same reason: colours come from a style
 //! sheet, so that one chart serves light and dark pages and paper, and all text is escaped.
 
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
@@ -129,7 +131,7 @@ impl Figure {
         let mut environment = environment();
         environment.add_template(FILE_TEMPLATE, include_str!("figure-file.xml")).expect("the template is well-formed");
         let template = environment.get_template(FILE_TEMPLATE).expect("the template was just added");
-        template.render(minijinja::context! { drawn => self.drawn() }).expect("it names only fields of a chart")
+        template.render(minijinja::context! { drawn => Serde(self.drawn()) }).expect("it names only fields of a chart")
     }
 
     /// Where everything lies.
@@ -145,8 +147,8 @@ impl Figure {
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.expect("it has the usual delimiters"));
     environment.add_template(FIGURE_TEMPLATE, include_str!("figure.html")).expect("the template is well-formed");
     environment.add_global("figure_style", include_str!("figure.css"));
     environment

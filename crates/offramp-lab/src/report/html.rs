@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use offramp_model::claims::Case;
 use serde::Serialize;
@@ -170,11 +172,11 @@ pub fn write_html(report: &LabReport, path: &Path) -> io::Result<()> {
 pub fn render(report: &LabReport) -> String {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.expect("it has the usual delimiters"));
     environment.add_template(TEMPLATE_NAME, TEMPLATE).expect("the template is well-formed");
     let template = environment.get_template(TEMPLATE_NAME).expect("the template was just added");
-    template.render(page(report)).expect("the template names only fields of the page")
+    template.render(Serde(page(report))).expect("the template names only fields of the page")
 }
 
 fn page(report: &LabReport) -> Page {

@@ -9,7 +9,7 @@ use crate::profile::quantity::{Dimension, Quantity, Tag, nearest};
 use crate::profile::schema::{KEYS, Key};
 use crate::sensitivity::OF_THE_RUN;
 use crate::simulation::{ModelError, Outcome, run};
-use minijinja::value::{ValueKind, merge_maps};
+use minijinja::value::{Serde, ValueKind, merge_maps};
 use minijinja::{Environment, Value};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -103,7 +103,7 @@ impl Engine {
 
     /// Whether a condition on the curves of a chart holds.
     pub(super) fn holds(&self, text: &str, curves: &impl Serialize) -> Result<bool, String> {
-        let curves = Value::from_iter([("of", Value::from_serialize(curves))]);
+        let curves = Value::from_iter([("of", Value::from(Serde(curves)))]);
         let found = self.environment.compile_expression(text).and_then(|expression| expression.eval(curves));
         found.map(|value| value.is_true()).map_err(|error| error.to_string())
     }
@@ -213,7 +213,7 @@ fn fields(result: Result<Outcome, ModelError>) -> Value {
     let metrics = METRICS.iter().map(|metric| (metric.name, (metric.value)(&outcome)));
     let metrics = metrics.filter(|(_, value)| !value.is_nan()).map(|(name, value)| (name, Value::from(value)));
     // Where a counter is a metric, too, its whole number.
-    merge_maps([metrics.chain(of_run).collect(), Value::from_serialize(outcome.counts)])
+    merge_maps([metrics.chain(of_run).collect(), Value::from(Serde(outcome.counts))])
 }
 
 /// Whether a number of the case's runs is an interval.

@@ -13,7 +13,7 @@ use crate::rpc::{reply_frames, tcp_payloads};
 use crate::simulation::FULL_FRAME_LEN;
 use crate::tcp::{Sender, SenderConfig, Variant};
 use crate::time::{Span, Time};
-use minijinja::value::{ValueKind, ViaDeserialize};
+use minijinja::value::{Serde, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use offramp_adapter::port::Arrival;
 use offramp_impair::memory::{Fate, Memory, MemoryConfig};
@@ -60,14 +60,14 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("pcie_bench", |transfers: &str| {
         let transfers: Transfers = transfers.parse().map_err(wrong)?;
         let of = TABLE.curves.iter().find(|of| of.host == E5 && of.transfers == transfers);
-        Ok::<_, Error>(Value::from_serialize(of.map(|of| &of.rates)))
+        Ok::<_, Error>(Value::from(Serde(of.map(|of| &of.rates))))
     });
-    environment.add_function("pcie_bench_iommu", || Value::from_serialize(&TABLE.iommu_reads));
+    environment.add_function("pcie_bench_iommu", || Value::from(Serde(&TABLE.iommu_reads)));
     environment
 }
 
 /// Points of a curve.
-type Points = ViaDeserialize<Vec<[f64; 2]>>;
+type Points = Serde<Vec<[f64; 2]>>;
 
 /// What a curve has at one of its points.
 fn at(points: &Points, x: f64) -> Result<f64, Error> {
@@ -128,7 +128,7 @@ impl Default for MasterSpec {
 }
 
 /// Payload in Gbit/s of a bus master that moves nothing but transfers of `bytes`: reads, writes, or each of both.
-fn dma_gbps(bus: &str, transfers: &str, bytes: u32, set: Option<ViaDeserialize<Settings>>) -> Result<f64, Error> {
+fn dma_gbps(bus: &str, transfers: &str, bytes: u32, set: Option<Serde<Settings>>) -> Result<f64, Error> {
     let mut profile = Profile::load_bus(bus).map_err(wrong)?;
     profile.set_all(set.map(|of| of.0).unwrap_or_default()).map_err(wrong)?;
     let (bus, command) = config::bus(&profile);
@@ -139,7 +139,7 @@ fn dma_gbps(bus: &str, transfers: &str, bytes: u32, set: Option<ViaDeserialize<S
 }
 
 /// What each of these masters does on one PCI bus at 33 MHz and 32 bits.
-fn shared_pci(masters: ViaDeserialize<Vec<MasterSpec>>, fetch_cycles: Option<u16>, is_split: Option<bool>) -> Value {
+fn shared_pci(masters: Serde<Vec<MasterSpec>>, fetch_cycles: Option<u16>, is_split: Option<bool>) -> Value {
     let master = |spec: MasterSpec| Master {
         command: spec.command,
         burst_len: spec.burst_len.max(4).into(),
@@ -151,5 +151,5 @@ fn shared_pci(masters: ViaDeserialize<Vec<MasterSpec>>, fetch_cycles: Option<u16
     let masters: Vec<_> = masters.0.into_iter().map(master).collect();
     let fetch_cycles = fetch_cycles.map_or(SHARED_33_32.fetch_cycles, u64::from);
     let bus = SharedBus { fetch_cycles, is_split: is_split.unwrap_or_default(), ..SHARED_33_32 };
-    Value::from_serialize(bus.run(&masters, CYCLES))
+    Value::from(Serde(bus.run(&masters, CYCLES)))
 }

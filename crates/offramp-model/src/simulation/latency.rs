@@ -1,6 +1,7 @@
 //! What requests, datagrams and raw frames say of a run: how long they took, and what became of them.
 
 use crate::text::render;
+use minijinja::value::Serde;
 use minijinja::{Value, context};
 use serde::Serialize;
 
@@ -59,7 +60,7 @@ pub struct Latency {
 impl Latency {
     /// For people.
     pub fn text(&self) -> String {
-        render("latency.txt", context! { is_of_frames => self.is_of_frames, ..Value::from_serialize(self) })
+        render("latency.txt", context! { is_of_frames => self.is_of_frames, ..Value::from(Serde(self)) })
     }
 }
 

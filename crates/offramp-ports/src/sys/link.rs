@@ -254,7 +254,7 @@ pub fn add_neighbour(name: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
     message.header.ifindex = index(name)?;
     message.header.state = NeighbourState::Permanent;
     message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::from(address)));
-    message.attributes.push(NeighbourAttribute::LinkLocalAddress(mac.to_vec()));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
     netlink::change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
         .map_err(on(&format!("adding neighbour {address} to"), name))
 }
