@@ -1,7 +1,7 @@
 //! ESP beside the raw AEAD of the same library on the same buffers, in one process.
 //!
 //! `cargo bench -p offramp-offload --bench esp -- [--quick | --profile WHO] [FILTER]` prints a table per work and sets
-//! the ratios beside the targets. Quote ratios of one run, never single figures. The same with ipsec-mb:
+//! the ratios beside the targets. Quote ratios of one run, never single figures. For ipsec-mb:
 //! `cargo bench -p offramp-ports --bench esp_ipsec_mb`.
 
 #[path = "esp/ends.rs"]
@@ -17,7 +17,7 @@ mod works;
 #[global_allocator]
 static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
 
-/// The library of ciphers that is measured.
+/// Returns the measured library of ciphers.
 fn library() -> &'static dyn offramp_offload::esp::CipherLibrary {
     offramp_offload::esp::aws_lc()
 }

@@ -1,4 +1,4 @@
-//! offramp beside its peers and beside what the machine allows, in one process.
+//! offramp beside its peers and beside the machine's limits, in one process.
 //!
 //! `cargo bench -p offramp-offload --bench peers -- [--quick | --profile WHO] [FILTER]` prints a table per work and
 //! writes `target/bench/peers.json`. `FILTER` is a part of a work's name; a filtered run and a run

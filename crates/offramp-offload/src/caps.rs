@@ -1,13 +1,13 @@
-//! What an adapter offers, and the rule that decides it.
+//! The offloads of an adapter, and the rule that decides on them.
 //!
-//! Offer = what the device can ∩ what the peer accepts ∩ what the user allows. Every offload has its
-//! own bit, and a bit whose prerequisite is missing goes with it (virtio 1.3, 5.1.3.1).
+//! Offer = what the device can ∩ what the peer accepts ∩ what the user allows. Every offload has its own bit. A bit
+//! without its prerequisite is dropped (virtio 1.3, 5.1.3.1).
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// A set of offloads. Transmit: what the host hands to the adapter. Receive: what the adapter
-    /// may hand to the host.
+    /// A set of offloads. Transmit: for frames from the host to the adapter. Receive: for frames from the adapter to
+    /// the host.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Offloads: u32 {
         /// Transmit: complete TCP and UDP checksums.
@@ -16,7 +16,7 @@ bitflags! {
         const TSO4 = 1 << 1;
         /// Transmit: segment TCP over IPv6.
         const TSO6 = 1 << 2;
-        /// Transmit: segment TCP that carries CWR.
+        /// Transmit: segment TCP with CWR set.
         const TSO_ECN = 1 << 3;
         /// Transmit: segment UDP into datagrams (USO).
         const USO = 1 << 4;
@@ -30,17 +30,17 @@ bitflags! {
         const RSC6 = 1 << 10;
         /// Receive: coalesce UDP datagrams (URO).
         const RSC_UDP = 1 << 11;
-        /// Receive: hand over TCP super-frames that carry CWR, as another host made them. Coalescing makes none.
+        /// Receive: hand over TCP super-frames with CWR set, as another host made them. Coalescing makes none.
         const RSC_ECN = 1 << 12;
     }
 }
 
-/// One offload and its names where users meet it.
+/// One offload and its user-visible names.
 #[derive(Clone, Copy, Debug)]
 pub struct OffloadName {
     /// The bit.
     pub offload: Offloads,
-    /// Our name, as the command line takes it.
+    /// Our name, as on the command line.
     pub name: &'static str,
     /// Linux' name (`ethtool -k`).
     pub ethtool: &'static str,
@@ -79,7 +79,7 @@ impl Offloads {
     /// All offloads of receive.
     pub const RX: Self = Self::RX_CHECKSUM.union(Self::RSC).union(Self::RSC_UDP);
 
-    /// The bits that all three agree on, without those whose prerequisite is missing.
+    /// Returns the bits common to all three, without those whose prerequisite is missing.
     pub fn offer(device: Self, peer: Self, user: Self) -> Self {
         (device & peer & user).with_prerequisites()
     }
@@ -104,7 +104,7 @@ impl Offloads {
         set
     }
 
-    /// The offload of that name (`tso4`, `rx-checksum`, …), as [`NAMES`] lists them.
+    /// Returns the offload of that name (`tso4`, `rx-checksum`, …), as [`NAMES`] lists them.
     pub fn by_name(name: &str) -> Option<Self> {
         NAMES.iter().find(|n| n.name == name).map(|n| n.offload)
     }

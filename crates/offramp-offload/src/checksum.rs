@@ -1,8 +1,8 @@
 //! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update.
 //!
-//! Words are added as they lie in memory, so the hot path swaps no bytes; only [`Sum::fold`] and
-//! [`Sum::word`] know of byte order. Short inputs take an inlined scalar path, long ones the best
-//! kernel of this processor, which is found at run time:
+//! Words are added as they lie in memory, so the hot path swaps no bytes; only [`Sum::fold`] and [`Sum::word`] know of
+//! byte order. Short inputs take an inlined scalar path, long ones the best kernel of this processor, found at run
+//! time:
 //!
 //! | kernel | per turn | where |
 //! |---|---|---|
@@ -26,36 +26,36 @@ use kernel::SHORT_LEN_MAX;
 
 /// A one's-complement sum of 16-bit words in memory order, not folded.
 ///
-/// Additions are modulo 2⁶⁴ − 1, with the carry brought around. 2¹⁶ − 1 divides that, so no chain
-/// of additions, however long, can overflow or lose anything. Zero means "nothing but zeros was
-/// added"; every other multiple of 2¹⁶ − 1 folds to 0xffff (RFC 1071 section 2).
+/// Additions are modulo 2⁶⁴ − 1, with the carry brought around. 2¹⁶ − 1 divides that, so no chain of additions, however
+/// long, can overflow or lose anything. Zero means "nothing but zeros was added"; every other multiple of 2¹⁶ − 1 folds
+/// to 0xffff (RFC 1071 section 2).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of an empty message.
     pub const ZERO: Self = Self(0);
 
-    /// A 16-bit value (host integer) as it stands, big-endian, at an even offset of the message.
+    /// Returns the sum of a 16-bit value (host integer), big-endian, at an even offset of the message.
     #[inline]
     pub const fn word(be: u16) -> Self {
         Self(be.to_be() as u64)
     }
 
-    /// A 32-bit value (host integer) as it stands, big-endian, at an even offset of the message.
+    /// Returns the sum of a 32-bit value (host integer), big-endian, at an even offset of the message.
     #[inline]
     pub const fn long(be: u32) -> Self {
         Self(be.to_be() as u64)
     }
 
-    /// The sum of both messages, each starting at an even offset.
+    /// Returns the sum of both messages, each starting at an even offset.
     #[inline]
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(portable::add(self.0, other.0))
     }
 
-    /// The sum without `other`, which is part of it (one's-complement subtraction, RFC 1624).
+    /// Returns the sum without its part `other` (one's-complement subtraction, RFC 1624).
     ///
     /// The difference of two equal sums is the negative zero: it folds to 0xffff, not to 0.
     #[inline]
@@ -64,16 +64,16 @@ impl Sum {
         self.plus(Self(!other.0))
     }
 
-    /// The sum of the same bytes when they start at an odd offset of the message
-    /// (RFC 1071 section 2, byte order independence).
+    /// Returns the sum of the same bytes when they start at an odd offset of the message (RFC 1071 section 2, byte
+    /// order independence).
     #[inline]
     #[must_use]
     pub const fn at_odd_offset(self) -> Self {
         Self(self.0.rotate_left(8))
     }
 
-    /// The sum in 16 bits, a host integer whose big-endian bytes are the folded sum: 0 only for the
-    /// sum of nothing but zeros, 0xffff for every other multiple of 0xffff.
+    /// Folds the sum into 16 bits, a host integer with the folded sum as its big-endian bytes. Returns 0 only for the
+    /// sum of nothing but zeros, and 0xffff for every other multiple of 0xffff.
     #[inline]
     pub const fn fold(self) -> u16 {
         // The upper half of x + rotated x is upper + lower + the carry between them.
@@ -82,19 +82,20 @@ impl Sum {
         u16::from_be(sum16)
     }
 
-    /// Whether this is the sum of a message that includes a right checksum (RFC 1071 section 1).
+    /// Returns true for the sum of a message that includes a right checksum (RFC 1071 section 1).
     #[inline]
     pub const fn is_right(self) -> bool {
         self.fold() == u16::MAX
     }
 
-    /// What a header's checksum field holds: the inverted folded sum, a host integer.
+    /// Returns the value of a header's checksum field: the inverted folded sum, a host integer.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// As [`Sum::checksum`], with 0xffff for 0: the same number in one's complement, where 0 says that there is none.
+    /// As [`Sum::checksum`], with 0xffff for 0: the same number in one's complement, in protocols where 0 means "no
+    /// checksum".
     #[inline]
     pub(crate) const fn checksum_not_zero(self) -> u16 {
         match self.checksum() {
@@ -104,14 +105,14 @@ impl Sum {
     }
 }
 
-/// The sum of `bytes`; an odd last byte is padded with a zero byte (RFC 1071 section 4.1).
+/// Returns the sum of `bytes`; an odd last byte is padded with a zero byte (RFC 1071 section 4.1).
 #[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
     Sum(if bytes.len() <= SHORT_LEN_MAX { portable::sum_short(bytes) } else { kernel::active().sum(bytes) })
 }
 
-/// Copies `src` to the front of `dst` and computes its sum in the same pass. Bytes of `dst` past
-/// `src.len()` are not touched.
+/// Copies `src` to the front of `dst` and computes its sum in the same pass. Leaves bytes of `dst` past `src.len()`
+/// untouched.
 ///
 /// # Panics
 /// When `dst` is shorter than `src`.
@@ -125,7 +126,8 @@ pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
     })
 }
 
-/// As [`copy_and_sum`], to memory that others may write to, such as a guest's: it must have no reference. It is not read.
+/// As [`copy_and_sum`], but to memory with other writers, such as a guest's. No reference to it may exist. It is not
+/// read.
 ///
 /// # Safety
 /// `dst` must be valid for writes of as many bytes as `src` has, none of them in `src`.
@@ -136,7 +138,7 @@ pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
     Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
 }
 
-/// How a message is segmented, and where the frames go.
+/// The sizes of a segmented message: its segments, and the slots of its frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Bytes of a segment.
@@ -145,18 +147,18 @@ pub(crate) struct Run {
     pub(crate) stride: usize,
 }
 
-/// What stands in front of every segment of a run: the same bytes but for some words and the checksum.
+/// The headers of every segment of a run: the same bytes but for some words and the checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
     /// The bytes; those past `len` are undefined.
     pub(crate) bytes: &'a [u8; Head::LEN_MAX],
     /// Bytes of the head.
     pub(crate) len: usize,
-    /// Words that replace those in `bytes`: where (even), and what (host integer).
+    /// Replacements for words in `bytes`: even offset, and value (host integer).
     pub(crate) fixed: [(u8, u16); 2],
-    /// Where each of the [`HeadWords`] stands: even, or [`Head::NOWHERE`].
+    /// The offset of each of the [`HeadWords`]: even, or [`Head::NOWHERE`].
     pub(crate) places: [u8; HeadWords::COUNT],
-    /// Where the checksum of the segment stands.
+    /// Offset of the segment's checksum.
     pub(crate) checksum_at: usize,
     /// The word to write for a checksum of 0 (host integer).
     pub(crate) checksum_zero: u16,
@@ -165,10 +167,11 @@ pub(crate) struct Head<'a> {
 impl Head<'_> {
     /// Ethernet, a tag, IPv6 and TCP with every option fit. Two of the longest vectors.
     pub(crate) const LEN_MAX: usize = 128;
-    /// The place of a word that stands nowhere.
+    /// The offset of an absent word.
     pub(crate) const NOWHERE: u8 = u8::MAX;
 
-    /// Writes the head and bytes after it, whose place the payload takes: so the length is known.
+    /// Writes all of `bytes`, because the copy's length is then a constant. The payload later overwrites the bytes
+    /// after the head.
     fn write(&self, words: HeadWords, frame: &mut [u8]) {
         frame[..Self::LEN_MAX].copy_from_slice(self.bytes);
         let changed = self.places.iter().enumerate().map(|(n, &at)| (at, words.get(n)));
@@ -178,7 +181,7 @@ impl Head<'_> {
         }
     }
 
-    /// Writes the checksum of what adds up to `sum`.
+    /// Writes the checksum for a message with this `sum`.
     #[inline]
     fn put_checksum(&self, sum: u64, frame: &mut [u8]) {
         let checksum = match Sum(sum).checksum() {
@@ -194,24 +197,24 @@ impl Head<'_> {
 pub(crate) struct HeadWords(u64);
 
 impl HeadWords {
-    /// How many there are.
+    /// The number of words.
     pub(crate) const COUNT: usize = 4;
 
-    /// Two words each of `first` and `second` (host integers, written big-endian).
+    /// Packs two words each of `first` and `second` (host integers, written big-endian).
     #[inline]
     pub(crate) const fn new(first: u32, second: u32) -> Self {
         Self(first.to_be() as u64 | (second.to_be() as u64) << u32::BITS)
     }
 
-    /// Word `n` as it lies in memory.
+    /// Returns word `n` as it lies in memory.
     fn get(self, n: usize) -> [u8; 2] {
         ((self.0 >> (u16::BITS as usize * n)) as u16).to_ne_bytes()
     }
 }
 
-/// Writes a frame for each whole segment of `src` to the front of its slot of `dst`: the head, then the
-/// segment, whose sum is computed in the same pass. `changed` gives for the number of a frame what differs in
-/// its head, and what the head adds to the checksum. Bytes past a frame are not touched.
+/// Writes a frame for each whole segment of `src` to the front of its slot of `dst`: the head, then the segment.
+/// Computes the segment's sum in the same pass. `changed` returns, for a frame number, the changed words of its head
+/// and the sum of the head. Leaves bytes past a frame untouched.
 ///
 /// # Panics
 /// When a slot has no room for its frame, a frame is shorter than [`Head::LEN_MAX`], or a length of
@@ -231,19 +234,19 @@ pub(crate) fn write_frames(
     });
 }
 
-/// Which kernel long messages take on this machine: `avx512-vnni`, `avx512`, `avx2` or `portable`.
+/// Returns the name of this machine's kernel for long messages: `avx512-vnni`, `avx512`, `avx2` or `portable`.
 pub fn kernel_name() -> &'static str {
     kernel::active().name
 }
 
-/// Uses the portable kernel from now on. For counts of instructions, which must not depend on the processor.
+/// Uses the portable kernel from now on. For counts of instructions, as these must not depend on the processor.
 #[doc(hidden)]
 pub fn use_portable_kernel() {
     kernel::activate(kernel::portable());
 }
 
-/// The definition itself: big-endian words added one by one (RFC 1071 section 1). Slow and obvious, to compare
-/// every kernel with.
+/// Computes the checksum by the definition: big-endian words added one by one (RFC 1071 section 1). Slow and obvious,
+/// as a reference for every kernel.
 #[cfg(test)]
 fn oracle(bytes: &[u8]) -> u16 {
     let mut total: u128 = 0;

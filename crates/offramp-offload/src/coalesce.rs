@@ -1,17 +1,16 @@
-//! Receive coalescing: merges verified frames of a flow such that segmenting them again gives the same
-//! bytes.
+//! Receive coalescing: merges verified frames of a flow such that segmenting them again gives the same bytes.
 //!
-//! It coalesces what Linux 6.18's GRO coalesces (TCP, and UDP as `rx-udp-gro-forwarding`), with these
-//! stricter points:
+//! It coalesces the same frames as Linux 6.18's GRO (TCP, and UDP as `rx-udp-gro-forwarding`), with these stricter
+//! points:
 //!
-//! * Both checksums of a frame are verified in the same pass that copies its payload; a frame that
-//!   is wrong leaves the aggregate as it was.
-//! * Nothing overtakes: what a frame may belong to is handed out before it. A pure ACK, a bad frame
-//!   or one with IPv4 options flushes its flow, a fragment every flow between its addresses (its
-//!   ports are not known), a malformed frame everything.
+//! * Both checksums of a frame are verified in the same pass that copies its payload; a wrong frame leaves the
+//!   aggregate as it was.
+//! * Nothing overtakes: an aggregate is handed out before any frame that may belong to it. A pure ACK, a bad frame or
+//!   one with IPv4 options flushes its flow, a fragment every flow between its addresses (its ports are not known), a
+//!   malformed frame everything.
 //! * Ethernet padding is trimmed before a frame is coalesced.
-//! * Fields that Linux overlooks must be equal too, or segmenting would change them: the urgent
-//!   pointer, the reserved bit of IPv4's fragment field.
+//! * Fields ignored by Linux must be equal too, or segmenting would change them: the urgent pointer, the reserved bit
+//!   of IPv4's fragment field.
 //! * A TCP or IPv4 checksum field of 0xffff stands alone: it is right, but segmenting writes 0.
 //!
 //! | a frame | what happens |
@@ -21,12 +20,11 @@
 //! | longer; a gap; any header field differs; the aggregate would exceed its limit | the aggregate is closed, and the frame starts a new one if it may |
 //! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; more than 192 bytes of headers; UDP without checksum | goes alone, after what its flow held |
 //!
-//! IPv4 IDs count up by one per frame, or are all equal; the second frame decides which. A vnet
-//! header cannot say "all equal", so segmenting such an aggregate gives IDs that count (RFC 6864 4.1:
-//! the ID of a datagram that may not be fragmented means nothing). It is the one exception to
-//! "the same bytes".
+//! IPv4 IDs count up by one per frame, or are all equal; the second frame decides between the two. A vnet header cannot
+//! say "all equal", so segmenting such an aggregate gives IDs that count (RFC 6864 4.1: the ID of a datagram with DF
+//! set means nothing). It is the one exception to "the same bytes".
 //!
-//! When every slot is taken, the flow that was started earliest is handed out to make room.
+//! When every slot is taken, the oldest flow is handed out to make room.
 
 mod flow;
 mod head;
@@ -46,15 +44,15 @@ use head::{Key, NetworkFields, Shape, TransportFields};
 pub use sink::{Appended, Sink};
 use table::FlowTable;
 
-/// Most bytes of an IP packet that a 16-bit length can say (RFC 791 3.1).
+/// Maximum length of an IP packet, bytes: the largest 16-bit length (RFC 791 3.1).
 pub const PACKET_LEN_MAX: usize = 65_535;
-/// Most flows that can be configured: each has a buffer of its own.
+/// Maximum of configurable flows: each has a buffer of its own.
 pub const FLOWS_MAX: usize = 65_536;
-/// Most flows that are held at once, unless configured. Linux holds 8 in each of 8 buckets.
+/// Default maximum of flows held at once. Linux holds 8 in each of 8 buckets.
 pub const FLOWS_MAX_DEFAULT: usize = 64;
-/// Most datagrams of a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
+/// Default maximum of datagrams in a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
-/// Longest link header that [`FrameLayout::parse_into`] looks through.
+/// Longest link header parsed by [`FrameLayout::parse_into`].
 const LINK_HEADER_LEN_MAX: usize = ETHERNET_HEADER_LEN + VLAN_TAGS_MAX * VLAN_TAG_LEN;
 /// Bytes of a cache line.
 const CACHE_LINE_LEN: usize = 64;
@@ -62,29 +60,29 @@ const CACHE_LINE_LEN: usize = 64;
 /// Limits of a [`Coalescer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoalesceConfig {
-    /// Most flows held at once, 1 to [`FLOWS_MAX`]. Each costs a buffer of `packet_len_max` and a link header.
+    /// Maximum of flows held at once, 1 to [`FLOWS_MAX`]. Each costs a buffer of `packet_len_max` and a link header.
     pub flows_max: usize,
-    /// Most IP bytes of an aggregate; at most [`PACKET_LEN_MAX`]. Longer frames go alone.
+    /// Maximum length of an aggregate, IP bytes; at most [`PACKET_LEN_MAX`]. Longer frames go alone.
     pub packet_len_max: usize,
-    /// Most TCP segments of an aggregate; at least 1.
+    /// Maximum of TCP segments in an aggregate; at least 1.
     pub segments_max: u16,
-    /// Most UDP datagrams of an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
+    /// Maximum of UDP datagrams in an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
     pub udp_segments_max: u16,
-    /// Longest time that a flow may wait after its first frame, in nanoseconds. With 0 the caller flushes at the end of
-    /// each batch.
+    /// Maximum wait of a flow after its first frame, in nanoseconds. With 0 the caller flushes at the end of each
+    /// batch.
     pub hold_ns: u64,
-    /// How a right checksum is marked.
+    /// The mark for a right checksum.
     pub rx_csum: RxCsum,
 }
 
-/// How a frame whose checksums are right is marked for a host.
+/// The mark for a host on a frame with right checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxCsum {
     /// By [`ChecksumState::Good`]; the frame keeps its bytes. A guest understands it.
     #[default]
     DataValid,
-    /// By [`ChecksumState::Partial`]: the field gets the sum of the pseudo-header. It is all that a
-    /// Linux TAP understands (it ignores virtio's `DATA_VALID`).
+    /// By [`ChecksumState::Partial`]: the field gets the sum of the pseudo-header. A Linux TAP understands only this
+    /// mark (it ignores virtio's `DATA_VALID`).
     NeedsCsum,
 }
 
@@ -102,7 +100,7 @@ impl Default for CoalesceConfig {
 }
 
 impl CoalesceConfig {
-    /// The nearest configuration within the limits.
+    /// Returns the nearest configuration within the limits.
     fn bounded(self) -> Self {
         Self {
             flows_max: self.flows_max.clamp(1, FLOWS_MAX),
@@ -127,13 +125,13 @@ pub struct Coalescer {
     config: CoalesceConfig,
     table: FlowTable,
     buffers: Buffers,
-    /// What the caller gave last, and what of it counts.
+    /// The offloads last given by the caller, and those in effect.
     asked: Offloads,
     enabled: Offloads,
 }
 
 impl Coalescer {
-    /// A coalescer without flows. Values of `config` outside their limits are brought to the nearest within.
+    /// Returns a coalescer without flows. Brings values of `config` outside their limits to the nearest within.
     pub fn new(config: CoalesceConfig) -> Self {
         let config = config.bounded();
         Self {
@@ -145,19 +143,19 @@ impl Coalescer {
         }
     }
 
-    /// Coalesces one frame of the wire. It is either copied to an aggregate (into memory that `out` lends if it does), or
-    /// handed to `out` after everything that must go before it.
+    /// Coalesces one frame of the wire. It copies the frame to an aggregate (into memory that `out` lends if it does),
+    /// or hands it to `out` after every frame that must precede it.
     ///
-    /// * `enabled`: the receive offloads ([`Offloads::RX`]) are heeded, each with its prerequisites;
-    ///   when one of them is switched off, everything held is handed out first.
+    /// * `enabled`: the receive offloads ([`Offloads::RX`]) are heeded, each with its prerequisites; when one of them
+    ///   is switched off, everything held is handed out first.
     /// * `hash` is handed on; an aggregate has its first frame's.
     ///
-    /// A frame that is handed out alone carries the verdict of [`verify`] when
-    /// [`Offloads::RX_CHECKSUM`] is on, marked as [`CoalesceConfig::rx_csum`] says; without it nobody
-    /// verifies. It keeps its padding, unless it is marked with a partial checksum. The only frame of an aggregate is
-    /// handed out without padding. `queue` is left 0 for the caller.
+    /// A frame handed out alone carries the verdict of [`Frame::verify`] when [`Offloads::RX_CHECKSUM`] is on, marked
+    /// as in [`CoalesceConfig::rx_csum`]; without it nobody verifies. It keeps its padding, unless it is marked with a
+    /// partial checksum. The only frame of an aggregate is handed out without padding. `queue` is left 0 for the
+    /// caller.
     ///
-    /// The bytes of `frame` are the same when this returns: a partial checksum is written for `out` alone.
+    /// Afterwards the bytes of `frame` are the same as before: a partial checksum is written for `out` alone.
     #[inline]
     pub fn push(
         &mut self,
@@ -169,7 +167,7 @@ impl Coalescer {
     ) {
         self.switch(enabled, out);
         let Ok((frame, layout)) = frame.parts_mut() else { return self.pass_malformed(frame.bytes_mut(), hash, out) };
-        // Frames come in bursts of one flow: the last one's headers are compared without a look-up.
+        // Frames come in bursts of one flow: compare with the headers of the last one before any look-up.
         let last = self.table.last;
         let flow = self.table.flow_mut(last);
         if flow.has_ports_of(frame, layout) {
@@ -182,15 +180,15 @@ impl Coalescer {
         self.push_to_any((frame, layout), (hash, now_ns), out);
     }
 
-    /// Hands out everything, in the order in which the flows were started. With a `hold_ns` of 0, call it at the end of
-    /// each batch.
+    /// Hands out everything, in the order of the flows' starts. With a `hold_ns` of 0, call it at the end of each
+    /// batch.
     pub fn flush(&mut self, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             self.close(slot, out);
         }
     }
 
-    /// Hands out the flows that have been held for `hold_ns` or longer.
+    /// Hands out the flows held for `hold_ns` or longer.
     pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             if self.deadline_ns(slot) > now_ns {
@@ -200,13 +198,13 @@ impl Coalescer {
         }
     }
 
-    /// When [`Self::flush_expired`] has something to do next; none without flows. It lies in the past when `hold_ns` is
-    /// 0.
+    /// Returns the next time with work for [`Self::flush_expired`]; none without flows. It lies in the past when
+    /// `hold_ns` is 0.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.table.oldest().map(|slot| self.deadline_ns(slot))
     }
 
-    /// Frames of all aggregates, counted by walking through the flows.
+    /// Counts the frames of all aggregates by a walk through the flows.
     pub fn held(&self) -> usize {
         let slots = std::iter::successors(self.table.oldest(), |slot| self.table.flows.newer(*slot));
         slots.map(|slot| usize::from(self.table.flow(slot).segments)).sum()
@@ -216,7 +214,7 @@ impl Coalescer {
         self.table.flow(slot).started_ns.saturating_add(self.config.hold_ns)
     }
 
-    /// Takes over which offloads are on. Switching one off flushes all flows.
+    /// Takes over the enabled offloads. Switching one off flushes all flows.
     #[inline]
     fn switch(&mut self, asked: Offloads, out: &mut impl Sink) {
         if asked != self.asked {
@@ -229,7 +227,7 @@ impl Coalescer {
         }
     }
 
-    /// The flow that the frame belongs to; none when frames of its kind are not coalesced.
+    /// Returns the frame's flow; none for frames of a kind that is not coalesced.
     #[inline]
     fn key_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<Key> {
         let offload = match (layout.transport, layout.network) {
@@ -241,7 +239,7 @@ impl Coalescer {
         if self.enabled.contains(offload) { Key::of(frame, layout) } else { None }
     }
 
-    /// A frame of another flow than the last.
+    /// Coalesces a frame of another flow than the last.
     #[inline(never)]
     fn push_to_any(&mut self, (frame, layout): Framed<'_>, arrival: Arrival, out: &mut impl Sink) {
         let Some(key) = self.key_of(frame, layout) else {
@@ -256,7 +254,7 @@ impl Coalescer {
         }
     }
 
-    /// Closes the aggregate of a flow after a frame that ended it, or does not continue it.
+    /// Closes the aggregate of a flow after a frame that ended or did not continue it.
     #[inline(never)]
     fn settle(
         &mut self,
@@ -298,7 +296,7 @@ impl Coalescer {
         }
     }
 
-    /// Reads a frame that may be the first of an aggregate; none when it may not.
+    /// Reads a frame as the first of an aggregate; none if it may not be one.
     fn first_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<(Shape, NetworkFields, TransportFields)> {
         let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
         let has_ipv4_options = layout.network == Network::Ipv4 && layout.network_options;
@@ -313,7 +311,7 @@ impl Coalescer {
         (!is_unusual && transport.may_be_first()).then_some((shape, network, transport))
     }
 
-    /// A malformed frame may belong to any flow.
+    /// Hands out a malformed frame after everything else, as it may belong to any flow.
     #[cold]
     fn pass_malformed(&mut self, frame: &mut [u8], hash: Option<u32>, out: &mut impl Sink) {
         self.flush(out);
@@ -328,8 +326,8 @@ impl Coalescer {
         self.pass(frame, layout, hash, out);
     }
 
-    /// Hands a frame out as it came, with the verdict on its checksums. A frame marked with a partial checksum loses its
-    /// padding: whoever completes the checksum computes it to the end of the frame.
+    /// Hands a frame out as it came, with the verdict on its checksums. A frame marked with a partial checksum loses
+    /// its padding: the receiver completes the checksum over all bytes to the end of the frame.
     fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl Sink) {
         let is_verified = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_verified { verify(frame, layout) } else { ChecksumState::Unknown };
@@ -369,7 +367,7 @@ impl Coalescer {
     }
 }
 
-/// The metadata of a frame that goes alone.
+/// Returns the metadata of a single frame.
 fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> RxMeta {
     let header_len = match layout.transport {
         Transport::Opaque => 0,
@@ -382,7 +380,7 @@ fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> Rx
 #[derive(Debug)]
 struct Buffers {
     bytes: Vec<u8>,
-    /// Where the first buffer begins: on a cache line.
+    /// Offset of the first buffer: on a cache line.
     start: usize,
     stride: usize,
     len: usize,

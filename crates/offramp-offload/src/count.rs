@@ -1,5 +1,5 @@
-//! How often frames are parsed and how many of their bytes are copied, for tests that count: with the feature `count`,
-//! for each thread. Without it nothing is counted.
+//! Counts frames parsed and bytes copied, for tests. The counts are per thread, and need the feature `count`; without
+//! it nothing is counted.
 
 #[cfg(feature = "count")]
 std::thread_local! {
@@ -7,26 +7,26 @@ std::thread_local! {
     static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Frames that this thread has parsed.
+/// Returns the number of frames parsed by this thread.
 #[cfg(feature = "count")]
 pub fn parses() -> u64 {
     PARSES.with(std::cell::Cell::get)
 }
 
-/// Bytes of frames that this thread has copied.
+/// Returns the number of frame bytes copied by this thread.
 #[cfg(feature = "count")]
 pub fn copied_bytes() -> u64 {
     COPIED.with(std::cell::Cell::get)
 }
 
-/// A frame is parsed.
+/// Counts a parsed frame.
 #[inline]
 pub(crate) fn parsed() {
     #[cfg(feature = "count")]
     PARSES.with(|parses| parses.set(parses.get() + 1));
 }
 
-/// Notes that `bytes` of a frame are copied.
+/// Counts `bytes` copied bytes of a frame.
 #[inline]
 pub fn copied(bytes: usize) {
     #[cfg(feature = "count")]

@@ -8,9 +8,9 @@
 //!                                                               |<-------- encrypted ------------>|
 //! ```
 //!
-//! The payload stays where it is: [`OutboundSa::seal_in_place`] moves the headers in front of it down,
-//! [`InboundSa::open`] moves them up again. [`OutboundSa::seal`] copies into another buffer,
-//! and [`SealedSegments`] segments a super-frame first.
+//! The payload stays in place: [`OutboundSa::seal_in_place`] moves the headers before it down, [`InboundSa::open`]
+//! moves them up again. [`OutboundSa::seal`] copies into another buffer, and [`SealedSegments`] segments a super-frame
+//! first.
 //!
 //! | what | where it is written |
 //! |---|---|
@@ -27,7 +27,7 @@
 //! A tunnel leaves the inner TTL alone: the packets are the host's own, and the adapter is no router.
 //! Keys come from outside; there is no key exchange here. [`xfrm`] reads Linux' associations.
 //!
-//! Ciphers are those of a [`CipherLibrary`]: [`aws_lc`] unless another is given.
+//! Ciphers are those of a [`CipherLibrary`]: [`aws_lc`] by default.
 
 mod aws_lc;
 mod cipher;

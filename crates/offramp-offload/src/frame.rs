@@ -1,11 +1,10 @@
-//! A frame: its bytes, what a host asks for it, and where its headers lie, as one value.
+//! A frame: its bytes, the host's request, and its layout, as one value.
 //!
-//! [`Frame::new`] is the one place where a frame is parsed. Every later stage reads the layout that it found, and none
-//! can hold the bytes of one frame beside the layout of another. Bytes that come out of decryption or decapsulation are
-//! a new frame.
+//! [`Frame::new`] is the one place that parses frames. Every later stage reads its layout, and none can hold the bytes
+//! of one frame beside the layout of another. Decryption and decapsulation make new frames.
 //!
-//! A port that owns the memory of its frames keeps a [`FrameBuffer`]: it parses once what the port has put there, and
-//! lends the same frame until the next one.
+//! A port that owns the memory of its frames keeps a [`FrameBuffer`]: it parses each frame of the port once, and lends
+//! it until the next one.
 
 use crate::checksum::{self, Sum};
 use crate::count;
@@ -18,22 +17,22 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug)]
 struct Parsed {
     request: TxMeta,
-    /// Beside the layout: a `Result` of both is written by bytes and read by words, for which a processor waits at each
-    /// frame.
+    /// Kept apart from `layout`. Packed into one `Result`, the compiler writes bytes and reads words: a
+    /// store-forwarding stall per frame.
     malformed: Option<Malformed>,
-    /// Means nothing if the frame is malformed.
+    /// Meaningless if the frame is malformed.
     layout: FrameLayout,
 }
 
 impl Parsed {
-    /// Of no bytes.
+    /// The result for an empty buffer.
     const NOTHING: Self = Self {
         request: TxMeta { checksum: None, segmentation: None },
         malformed: Some(Malformed::Runt),
         layout: FrameLayout::NOTHING,
     };
 
-    /// The one parse. A super-frame's IP length is a template, so it ends where its bytes end.
+    /// Parses the frame: the only parse. A super-frame's IP length is a template, so it ends where its bytes end.
     #[inline]
     fn parse(&mut self, bytes: &[u8], request: TxMeta) {
         count::parsed();
@@ -47,8 +46,8 @@ impl Parsed {
         self.malformed.map_or(Ok(&self.layout), Err)
     }
 
-    /// Of the same frame with a tag more or less: a parse would say the same, unless there are two tags more than it looks
-    /// through.
+    /// Updates the result after one VLAN tag was added or removed. Equals a fresh parse for up to
+    /// [`VLAN_TAGS_MAX`](crate::layout::VLAN_TAGS_MAX) tags.
     fn after_tag_change(&self, change: TagChange) -> Self {
         let request =
             TxMeta { checksum: self.request.checksum.map(|partial| partial.after_tag_change(change)), ..self.request };
@@ -75,8 +74,8 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Parses `bytes`, for which the host asks `request`; the default request asks for nothing, as with a frame of the
-    /// wire. A frame that is malformed is a frame all the same: [`Frame::layout`] says why it has no layout.
+    /// Parses `bytes` with the host's `request`; the default request asks for nothing, as with a frame of the wire. A
+    /// malformed frame is a frame all the same: [`Frame::layout`] returns the reason.
     #[inline]
     pub fn new(bytes: &'a mut [u8], request: TxMeta) -> Self {
         let mut frame = Self { bytes, parsed: Parsed::NOTHING };
@@ -84,34 +83,34 @@ impl<'a> Frame<'a> {
         frame
     }
 
-    /// A frame that comes from the wire, where nothing can be asked for.
+    /// Parses a frame from the wire, without a request.
     #[inline]
     pub fn received(bytes: &'a mut [u8]) -> Self {
         Self::new(bytes, TxMeta::default())
     }
 
-    /// All bytes, padding included.
+    /// Returns all bytes, padding included.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes
     }
 
-    /// What the host asks for.
+    /// Returns the host's request.
     #[inline]
     pub fn request(&self) -> TxMeta {
         self.parsed.request
     }
 
-    /// Where everything lies.
+    /// Returns the layout.
     ///
     /// # Errors
-    /// Why there is no layout; offloads must not touch such a frame.
+    /// The reason for a missing layout; offloads must not touch such a frame.
     #[inline]
     pub fn layout(&self) -> Result<&FrameLayout, Malformed> {
         self.parsed.layout()
     }
 
-    /// Bytes of the Ethernet header and its VLAN tags: what an MTU does not count.
+    /// Returns the bytes of the Ethernet header and its VLAN tags. An MTU does not count them.
     ///
     /// # Errors
     /// [`Malformed::Runt`] when the frame ends before.
@@ -133,34 +132,34 @@ impl<'a> Frame<'a> {
         self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
     }
 
-    /// Whether the checksum of the IPv4 header is right (RFC 791 3.1). True of every other frame.
+    /// Returns false for a wrong checksum of the IPv4 header (RFC 791 3.1), and true for every frame without one.
     pub fn has_good_ipv4_header(&self) -> bool {
         self.parts().map_or(true, |(bytes, layout)| checksum::ipv4_header_is_good(bytes, layout))
     }
 
-    /// The pseudo-header's checksum: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over IPv4,
-    /// RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload in bytes; it may exceed
-    /// 65,535. [`Sum::ZERO`] without IP.
+    /// Returns the pseudo-header's checksum: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over
+    /// IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload in bytes; it may
+    /// exceed 65,535. Returns [`Sum::ZERO`] without IP.
     pub fn pseudo_header(&self, transport_len: u32) -> Sum {
         self.parts().map_or(Sum::ZERO, |(bytes, layout)| checksum::pseudo_header(bytes, layout, transport_len))
     }
 
-    /// Turns a transport checksum that [`Frame::verify`] found good into a partial one: the field gets the pseudo-header's
-    /// checksum, as if the frame had never left a host. [`checksum::complete`] gives the old field back (0 as 0xffff).
-    /// `None`, and nothing is changed, for what is neither TCP nor UDP.
+    /// Turns a transport checksum into a partial one, after [`Frame::verify`] found it good. The field gets the
+    /// pseudo-header's checksum, as if the frame had never left a host. [`checksum::complete`] restores the old field
+    /// (0 as 0xffff). Returns `None`, and changes nothing, without TCP or UDP.
     pub fn make_partial(&mut self) -> Option<PartialChecksum> {
         let (bytes, layout) = self.parts_mut().ok()?;
         (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
     }
 
-    /// Source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque or malformed).
+    /// Returns source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque or malformed).
     #[inline]
     pub fn addresses(&self) -> &[u8] {
         self.parts().map_or(&[], |(bytes, layout)| layout.addresses(bytes))
     }
 
-    /// Writes the transport checksum of a packet that was proved right by other means, over whatever stands there. A UDP
-    /// checksum of 0, which says that there is none, stays.
+    /// Overwrites the transport checksum of a packet proved right by other means. A UDP checksum of 0 means "no
+    /// checksum" and stays.
     pub fn write_checksum(&mut self) {
         let Ok((bytes, layout)) = self.parts_mut() else { return };
         let field = layout.checksum_field();
@@ -172,14 +171,14 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The same frame for a shorter time.
+    /// Returns the same frame for a shorter time.
     #[inline]
     pub fn reborrow(&mut self) -> Frame<'_> {
         Frame { bytes: self.bytes, parsed: self.parsed }
     }
 
-    /// The frame with nothing asked for its segmentation: its IP length counts from now on. A new frame, where
-    /// segmentation was asked for.
+    /// Returns the frame without a segmentation request: its IP length counts from now on. Parses it again if
+    /// segmentation was requested.
     pub fn unsegmented(&mut self) -> Frame<'_> {
         match self.parsed.request {
             TxMeta { segmentation: None, .. } => self.reborrow(),
@@ -187,32 +186,32 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The frame without padding, and with another request. A frame without layout keeps all bytes.
+    /// Returns the frame without padding, and with another request. A frame without layout keeps all bytes.
     pub fn requesting(&mut self, request: TxMeta) -> Frame<'_> {
         let end = self.layout().map_or(self.bytes.len(), |layout| layout.packet_end);
         Frame { bytes: &mut self.bytes[..end], parsed: Parsed { request, ..self.parsed } }
     }
 
-    /// Bytes, to be written, and layout.
+    /// Returns the bytes, to be written, and the layout.
     #[inline]
     pub(crate) fn parts_mut(&mut self) -> Result<(&mut [u8], &FrameLayout), Malformed> {
         let layout = self.parsed.layout()?;
         Ok((self.bytes, layout))
     }
 
-    /// Bytes and layout.
+    /// Returns the bytes and the layout.
     #[inline]
     pub(crate) fn parts(&self) -> Result<(&[u8], &FrameLayout), Malformed> {
         Ok((self.bytes, self.layout()?))
     }
 
-    /// All bytes. The headers must stay as they are.
+    /// Returns all bytes. The headers must stay as they are.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
     }
 
-    /// Becomes the frame that was found in `range` of its bytes, which `layout` was made from: a decrypted one.
+    /// Becomes the frame in `range` of its bytes, with the `layout` parsed from them: a decrypted one.
     #[inline]
     pub(crate) fn narrow(&mut self, range: Range<usize>, layout: FrameLayout) {
         self.bytes = &mut std::mem::take(&mut self.bytes)[range];
@@ -220,22 +219,22 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// How a frame lies in its buffer.
+/// The state of a frame in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// As it was set. Only its request means something, of what was parsed.
+    /// As it was set. Only the request in `parsed` is valid.
     Set,
-    /// It was lent.
+    /// Lent, so `parsed` is valid.
     Parsed,
-    /// It was lent with another tag, and had these bytes where a tag stands.
+    /// Lent with another tag. Holds the bytes previously in the tag's place.
     Changed(TagChange, Option<[u8; VLAN_TAG_LEN]>),
 }
 
-/// Memory of a port and the frame that lies in it.
+/// Memory of a port and the frame in it.
 ///
-/// `M` is memory that keeps its length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area. The [`VLAN_TAG_LEN`] bytes before a
-/// frame belong to it.
-// What is asked for is read right after it was written. Where it lay across two cache lines, a small frame took 10 to 17 ns more.
+/// `M` is memory of constant length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area. The [`VLAN_TAG_LEN`] bytes before
+/// a frame belong to it.
+// The request is read right after it was written. Across two cache lines, a small frame took 10 to 17 ns more.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct FrameBuffer<M> {
@@ -246,7 +245,7 @@ pub struct FrameBuffer<M> {
 }
 
 impl FrameBuffer<Vec<u8>> {
-    /// Becomes a copy of a frame, with what is known of it.
+    /// Becomes a copy of a frame, with its request and layout.
     pub fn copy_from(&mut self, frame: &Frame<'_>) {
         count::copied(frame.bytes.len());
         self.memory.clear();
@@ -258,20 +257,20 @@ impl FrameBuffer<Vec<u8>> {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
-    /// Memory without a frame.
+    /// Returns memory without a frame.
     pub fn new(memory: M) -> Self {
         Self { memory, place: 0..0, parsed: Parsed::NOTHING, state: State::Set }
     }
 
-    /// The memory, for the next frame. The one that was there is gone.
+    /// Returns the memory for the next frame. Drops the current one.
     #[inline]
     pub fn memory_mut(&mut self) -> &mut [u8] {
         self.clear();
         self.memory.as_mut()
     }
 
-    /// Memory beside the frame, which stays: `None` where `range` overlaps the frame or leaves the memory. It is for a port
-    /// that receives into the area that it sends from.
+    /// Returns memory beside the frame, and keeps the frame. Returns `None` if `range` overlaps the frame or leaves the
+    /// memory. For a port that receives into the area it sends from.
     #[inline]
     pub fn beside(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
         let is_apart = range.end <= self.place.start || range.start >= self.place.end;
@@ -286,8 +285,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.state = State::Set;
     }
 
-    /// Takes the bytes at `place` for the frame, for which the host asks `request`; an empty frame where `place` does not
-    /// lie in the memory.
+    /// Makes the bytes at `place` the frame, with the host's `request`. The frame is empty if `place` leaves the
+    /// memory.
     #[inline]
     pub fn set(&mut self, place: Range<usize>, request: TxMeta) {
         let is_within = self.memory.as_ref().get(place.clone()).is_some();
@@ -295,7 +294,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.state = State::Set;
     }
 
-    /// The frame; an empty one, which is a runt, when there is none. It is parsed when it is lent first.
+    /// Returns the frame; an empty one, a runt, when there is none. Parses it at the first call.
     #[inline]
     pub fn frame(&mut self) -> Frame<'_> {
         if let State::Changed(change, tag) = self.state {
@@ -310,8 +309,8 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         Frame { bytes, parsed: self.parsed }
     }
 
-    /// The frame with another tag. Both addresses move, and no other byte; it is not parsed again. `None` where the
-    /// memory has no room for a tag before the frame.
+    /// Returns the frame with another tag, without a new parse. Both addresses move, and no other byte. Returns `None`
+    /// if the memory has no room for a tag before the frame.
     pub fn frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         if change == TagChange::Keep {
             return Some(self.frame());
@@ -327,13 +326,13 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         Some(Frame { bytes, parsed: self.parsed.after_tag_change(change) })
     }
 
-    /// Bytes of the frame that was set.
+    /// Returns the length of the frame as set.
     #[inline]
     pub fn frame_len(&self) -> usize {
         self.place.len()
     }
 
-    /// The bytes of the frame, unparsed, if nothing is asked for it.
+    /// Returns the bytes of the frame, unparsed, if it has no request.
     #[inline]
     pub fn unasked(&self) -> Option<&[u8]> {
         let bytes = self.memory.as_ref().get(self.place.clone())?;
@@ -349,7 +348,7 @@ mod tests {
     use crate::segment::tests::{PAYLOAD_LEN, tcp4_frame};
     use std::mem::offset_of;
 
-    /// The compiler is free to move fields: where it does, frames are slower, and as right.
+    /// The compiler is free to move fields. That makes frames slower, not wrong.
     #[test]
     fn what_is_asked_for_a_frame_lies_in_one_cache_line() {
         let line_len = align_of::<FrameBuffer<Vec<u8>>>();

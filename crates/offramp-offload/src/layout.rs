@@ -1,8 +1,8 @@
-//! Where the headers of a frame lie.
+//! The places of a frame's headers.
 //!
 //! [`Frame::new`](crate::frame::Frame::new) walks Ethernet, VLAN tags, IPv4 or IPv6 with extension headers, and TCP or
-//! UDP once, checks every length on the way, and keeps the offsets. No later stage reads a header
-//! length again: a layout that exists is true of the bytes it was made from.
+//! UDP once, checks every length on the way, and keeps the offsets. No later stage reads a header length again: an
+//! existing layout is true of its bytes.
 //!
 //! ```text
 //! 0            network_start   transport_start   payload_start      packet_end   frame.len()
@@ -16,10 +16,10 @@ use std::net::Ipv4Addr;
 pub const ETHERNET_HEADER_LEN: usize = 14;
 /// Length of one VLAN tag (IEEE 802.1Q).
 pub const VLAN_TAG_LEN: usize = 4;
-/// Most VLAN tags that are looked through; more make the frame opaque.
+/// Maximum of VLAN tags parsed; more make the frame opaque.
 pub const VLAN_TAGS_MAX: usize = 2;
-/// Most IPv6 extension headers that are looked through. RFC 8504 5.3 lets a node limit them; eight
-/// is twice what RFC 8200 4.1 recommends a packet to carry.
+/// Maximum of IPv6 extension headers parsed. RFC 8504 5.3 lets a node limit them; eight is twice the maximum
+/// recommended per packet (RFC 8200 4.1).
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// EtherType of IPv4.
@@ -35,7 +35,7 @@ pub const PROTOCOL_TCP: u8 = 6;
 pub const PROTOCOL_UDP: u8 = 17;
 /// IPv6 next header of a fragment header.
 pub const NEXT_HEADER_FRAGMENT: u8 = 44;
-/// Bytes of the header that each fragment of an IPv6 packet has (RFC 8200, 4.5).
+/// Bytes of the fragment header in each fragment of an IPv6 packet (RFC 8200, 4.5).
 pub const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 const NEXT_HEADER_HOP_BY_HOP: u8 = 0;
 const NEXT_HEADER_ROUTING: u8 = 43;
@@ -49,28 +49,28 @@ pub const TCP_HEADER_LEN_MIN: usize = 20;
 /// Length of a UDP header.
 pub const UDP_HEADER_LEN: usize = 8;
 
-/// Where the total length lies in an IPv4 header (RFC 791 3.1).
+/// Offset of the total length in an IPv4 header (RFC 791 3.1).
 pub(crate) const IPV4_TOTAL_LEN_OFFSET: usize = 2;
-/// Where the identification lies in an IPv4 header.
+/// Offset of the identification in an IPv4 header.
 pub(crate) const IPV4_ID_OFFSET: usize = 4;
-/// Where flags and fragment offset lie in an IPv4 header.
+/// Offset of flags and fragment offset in an IPv4 header.
 pub(crate) const IPV4_FRAGMENT_OFFSET: usize = 6;
-/// Version 4 and a header of five words; the flag that whole packets have too (RFC 791 3.1).
+/// Version 4 and a header of five words; DF, a flag of whole packets too (RFC 791 3.1).
 const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
 const IPV4_DONT_FRAGMENT: u16 = 0x4000;
-/// Where the header checksum lies in an IPv4 header.
+/// Offset of the header checksum in an IPv4 header.
 pub(crate) const IPV4_CHECKSUM_OFFSET: usize = 10;
-/// Where the payload length lies in an IPv6 header (RFC 8200 3).
+/// Offset of the payload length in an IPv6 header (RFC 8200 3).
 pub(crate) const IPV6_PAYLOAD_LEN_OFFSET: usize = 4;
-/// Where the sequence number lies in a TCP header (RFC 9293 3.1).
+/// Offset of the sequence number in a TCP header (RFC 9293 3.1).
 pub(crate) const TCP_SEQUENCE_OFFSET: usize = 4;
-/// Where the flags lie in a TCP header.
+/// Offset of the flags in a TCP header.
 pub const TCP_FLAGS_OFFSET: usize = 13;
-/// Where the checksum lies in a TCP header.
+/// Offset of the checksum in a TCP header.
 pub const TCP_CHECKSUM_OFFSET: usize = 16;
-/// Where the length lies in a UDP header (RFC 768).
+/// Offset of the length in a UDP header (RFC 768).
 pub(crate) const UDP_LENGTH_OFFSET: usize = 4;
-/// Where the checksum lies in a UDP header.
+/// Offset of the checksum in a UDP header.
 pub const UDP_CHECKSUM_OFFSET: usize = 6;
 
 /// TCP's FIN flag.
@@ -86,7 +86,7 @@ pub(crate) const TCP_URG: u8 = 0x20;
 /// TCP's CWR flag (RFC 3168 6.1).
 pub const TCP_CWR: u8 = 0x80;
 
-/// What follows the Ethernet header.
+/// The protocol after the Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Network {
     /// IPv4 (RFC 791).
@@ -97,7 +97,7 @@ pub enum Network {
     Opaque,
 }
 
-/// What the IP packet carries.
+/// The payload of the IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TCP (RFC 9293), header complete in this frame.
@@ -108,20 +108,20 @@ pub enum Transport {
     Opaque,
 }
 
-/// Where the length of the packet comes from.
+/// The source of the packet's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
-    /// The IP header: a frame of the wire, which may be padded. UDP's own length must agree.
+    /// The IP header: a frame of the wire, possibly padded. UDP's own length must agree.
     Ip,
-    /// The IP header, whatever UDP's own length is: options may follow a datagram (RFC 9868).
+    /// The IP header, regardless of UDP's own length: options may follow a datagram (RFC 9868).
     IpAlone,
-    /// The buffer: a super-frame, whose IP length is a template that the host need not fill in
-    /// (NDIS `LSOv2` leaves 0 there; Linux ignores it). For the same reason IPv4's fragment bits do
-    /// not hide the transport header: Linux copies them to every segment.
+    /// The buffer: a super-frame. Its IP length is a template, and the host need not fill it in (NDIS `LSOv2` leaves 0
+    /// there; Linux ignores it). For the same reason IPv4's fragment bits do not hide the transport header: Linux
+    /// copies them to every segment.
     Frame,
 }
 
-/// Why a frame has no layout.
+/// The reason for a missing layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Malformed {
     /// Shorter than an Ethernet header and its tags.
@@ -144,12 +144,12 @@ pub enum Malformed {
     ExtensionHeaders,
 }
 
-/// Where everything in a frame lies. All offsets count from the start of the frame.
+/// The places of all parts of a frame. All offsets count from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// What follows the Ethernet header and its tags.
+    /// The protocol after the Ethernet header and its tags.
     pub network: Network,
-    /// What the packet carries; [`Transport::Opaque`] for fragments of the wire.
+    /// The payload of the packet; [`Transport::Opaque`] for fragments of the wire.
     pub transport: Transport,
     /// The packet is a fragment (IPv4: MF or an offset; IPv6: a fragment header).
     pub fragment: bool,
@@ -157,11 +157,11 @@ pub struct FrameLayout {
     pub network_options: bool,
     /// The last protocol number read (IPv4 protocol, IPv6 final next header); 0 when opaque.
     pub protocol: u8,
-    /// Start of the IP header, or of what follows Ethernet.
+    /// Start of the IP header, or of the bytes after Ethernet.
     pub network_start: usize,
-    /// Offset of the byte that names `protocol`: where an IPv6 fragment header is linked in.
+    /// Offset of the byte that names `protocol`: the link for an IPv6 fragment header.
     pub protocol_at: usize,
-    /// Start of the TCP or UDP header, or of what follows IP.
+    /// Start of the TCP or UDP header, or of the bytes after IP.
     pub transport_start: usize,
     /// Start of the payload; equals `transport_start` when the transport is opaque.
     pub payload_start: usize,
@@ -170,7 +170,7 @@ pub struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// The layout of no bytes.
+    /// The layout of an empty buffer.
     pub(crate) const NOTHING: Self = Self::opaque(0, 0);
 
     /// Parses a frame without FCS into `self`: a returned layout, being large, would be copied and read again.
@@ -179,7 +179,7 @@ impl FrameLayout {
     /// `network_start <= transport_start <= payload_start <= packet_end <= frame.len()`.
     ///
     /// # Errors
-    /// When a header is cut off or a length lies; the frame is then not to be touched by offloads.
+    /// When a header is cut off or a length is wrong; offloads must not touch the frame then.
     #[inline]
     pub(crate) fn parse_into(&mut self, frame: &[u8], length_from: LengthFrom) -> Result<(), Malformed> {
         let (ethertype, network_start) = parse_ethernet(frame)?;
@@ -214,7 +214,7 @@ impl FrameLayout {
         }
     }
 
-    /// The layout of the same frame with a tag more or less.
+    /// Returns the layout after one tag was added or removed.
     pub(crate) fn after_tag_change(self, change: TagChange) -> Self {
         let moved = |at: usize| at.wrapping_add_signed(change.added_len());
         Self {
@@ -227,28 +227,28 @@ impl FrameLayout {
         }
     }
 
-    /// Bytes of payload after all headers, without padding.
+    /// Returns the bytes of payload after all headers, without padding.
     pub fn payload_len(&self) -> usize {
         self.packet_end - self.payload_start
     }
 
-    /// Bytes of transport header and payload, without padding.
+    /// Returns the bytes of transport header and payload, without padding.
     pub fn transport_len(&self) -> usize {
         self.packet_end - self.transport_start
     }
 
-    /// Where the TCP or UDP checksum lies.
+    /// Returns the offset of the TCP or UDP checksum.
     pub(crate) fn checksum_field(&self) -> usize {
         let offset = if self.transport == Transport::Udp { UDP_CHECKSUM_OFFSET } else { TCP_CHECKSUM_OFFSET };
         self.transport_start + offset
     }
 
-    /// Bytes of the Ethernet header and its VLAN tags.
+    /// Returns the bytes of the Ethernet header and its VLAN tags.
     pub fn link_header_len(&self) -> usize {
         self.network_start
     }
 
-    /// Source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque).
+    /// Returns source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque).
     pub(crate) fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         match self.network {
             Network::Ipv4 => &frame[self.network_start + 12..self.network_start + 20],
@@ -258,7 +258,7 @@ impl FrameLayout {
     }
 }
 
-/// Bytes of the Ethernet header and its VLAN tags, also of a frame that has no layout.
+/// Returns the bytes of the Ethernet header and its VLAN tags, also for a frame without layout.
 ///
 /// # Errors
 /// [`Malformed::Runt`] when the frame ends before.
@@ -267,8 +267,8 @@ pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
     parse_ethernet(frame).map(|(_, len)| len)
 }
 
-/// A layout for [`FrameLayout::addresses`] alone, of an IP packet that may be malformed otherwise. `None` when the frame
-/// has no whole IP header of the version that its EtherType says.
+/// Returns a layout for [`FrameLayout::addresses`] alone. The IP packet may be malformed otherwise. Returns `None`
+/// without a whole IP header of the EtherType's version.
 pub(crate) fn fixed_network(frame: &[u8]) -> Option<FrameLayout> {
     let (ethertype, start) = parse_ethernet(frame).ok()?;
     let (network, version, header_len) = match ethertype {
@@ -331,7 +331,8 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
     parse_transport(frame, layout, length_from)
 }
 
-/// The source of a whole IPv4 packet without options that a parse accepts, read without one; `None` where only a parse can tell.
+/// Returns the source of a whole, well-formed IPv4 packet without options, without a parse. Returns `None` for any
+/// other packet: only a parse can tell there.
 #[inline]
 pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
     let (header, _) = plain_ipv4(packet, LengthFrom::Ip)?;
@@ -339,7 +340,7 @@ pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::new(a, b, c, d))
 }
 
-/// The transport of such a packet in a frame without a VLAN tag.
+/// Returns the transport of such a packet in a frame without a VLAN tag.
 #[inline]
 pub(crate) fn plain_ipv4_transport(frame: &[u8], length_from: LengthFrom) -> Option<Transport> {
     let (ethernet, packet) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
@@ -349,7 +350,7 @@ pub(crate) fn plain_ipv4_transport(frame: &[u8], length_from: LengthFrom) -> Opt
     plain_ipv4(packet, length_from).map(|(_, transport)| transport)
 }
 
-/// The header of a whole IPv4 packet without options, and its transport, if a parse accepts it.
+/// Returns the header of a whole IPv4 packet without options, and its transport, if a parse accepts it.
 #[inline]
 fn plain_ipv4(packet: &[u8], length_from: LengthFrom) -> Option<(&[u8; IPV4_HEADER_LEN_MIN], Transport)> {
     let header = packet.first_chunk::<IPV4_HEADER_LEN_MIN>()?;
@@ -392,12 +393,12 @@ fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
     parse_transport(frame, layout, length_from)
 }
 
-/// Whether a protocol number names a header that belongs to IPv6 itself.
+/// Returns true for the protocol number of a header that belongs to IPv6 itself.
 pub(crate) fn is_extension_header(protocol: u8) -> bool {
     matches!(protocol, NEXT_HEADER_HOP_BY_HOP | NEXT_HEADER_ROUTING | NEXT_HEADER_DESTINATION | NEXT_HEADER_FRAGMENT)
 }
 
-/// RFC 8200 4: every extension header but the fragment header carries its own length.
+/// Walks the extension headers. Each but the fragment header carries its own length (RFC 8200 4).
 fn walk_extension_headers(frame: &[u8], layout: &mut FrameLayout) -> Result<(), Malformed> {
     let mut headers = 0;
     while is_extension_header(layout.protocol) {
@@ -423,7 +424,7 @@ fn walk_extension_headers(frame: &[u8], layout: &mut FrameLayout) -> Result<(), 
         layout.transport_start = at + header_len;
         layout.payload_start = layout.transport_start;
         if is_fragment {
-            break; // What follows may be the middle of anything.
+            break; // The next bytes may be the middle of anything.
         }
     }
     Ok(())
@@ -441,7 +442,7 @@ fn parse_transport(frame: &[u8], layout: &mut FrameLayout, length_from: LengthFr
     Ok(())
 }
 
-/// The transport of a whole packet that carries `segment`, and the length of its header (0 when opaque).
+/// Returns the transport of a whole packet with the payload `segment`, and the length of its header (0 when opaque).
 ///
 /// # Errors
 /// As [`FrameLayout::parse_into`].
@@ -470,7 +471,7 @@ fn tcp_header_len(segment: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// UDP's own length must agree with IP's: a shorter one leaves bytes that no checksum covers.
+/// Checks UDP's own length. It must agree with IP's: a shorter one leaves bytes without a checksum.
 fn udp_header_len(segment: &[u8], length_from: LengthFrom) -> Result<usize, Malformed> {
     let header = segment.get(..UDP_HEADER_LEN).ok_or(Malformed::Truncated)?;
     let udp_len = usize::from(be16(header, UDP_LENGTH_OFFSET));
@@ -480,7 +481,7 @@ fn udp_header_len(segment: &[u8], length_from: LengthFrom) -> Result<usize, Malf
     Ok(UDP_HEADER_LEN)
 }
 
-/// The big-endian word at `at`.
+/// Returns the big-endian word at `at`.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])

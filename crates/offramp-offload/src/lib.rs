@@ -1,4 +1,4 @@
-//! What a network adapter takes over from a host, as pure functions on bytes and metadata.
+//! The work that a network adapter takes over from a host, as pure functions on bytes and metadata.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -16,8 +16,8 @@
 //! | [`vlan`] | VLAN tags, put in and taken out in place |
 //! | [`sync`] | a lock that survives a panic elsewhere |
 //!
-//! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however
-//! hostile, makes a function panic: what cannot be done is returned as a reason.
+//! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however hostile, makes a
+//! function panic: functions return a reason for what they cannot do.
 
 pub mod caps;
 pub mod checksum;

@@ -1,35 +1,35 @@
 //! Metadata of a frame.
 //!
 //! A partial checksum and a segmentation exist in both directions: a host may ask for them on transmit, and the adapter
-//! may report them on receive. The two types mirror the virtio
-//! network header (virtio 1.3, 5.1.6) without its layout; ports translate.
+//! may report them on receive. The two types mirror the virtio network header (virtio 1.3, 5.1.6) without its layout;
+//! ports translate.
 
 use crate::vlan::TagChange;
 
-/// A checksum that is to be completed: the field holds the folded, not inverted sum of the
-/// pseudo-header; everything from `start` to the end of the packet is still to be added.
+/// A checksum still to be completed. The field holds the folded, not inverted sum of the pseudo-header; everything from
+/// `start` to the end of the packet is still to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartialChecksum {
-    /// First byte that the checksum covers, counted from the start of the frame.
+    /// First byte covered by the checksum, counted from the start of the frame.
     pub start: u16,
-    /// Where the field lies, counted from `start` (TCP 16, UDP 6).
+    /// Offset of the field, counted from `start` (TCP 16, UDP 6).
     pub offset: u16,
 }
 
 impl PartialChecksum {
-    /// Offset of the checksum field from the start of the frame.
+    /// Returns the offset of the checksum field from the start of the frame.
     pub fn field(self) -> usize {
         usize::from(self.start) + usize::from(self.offset)
     }
 
-    /// The same checksum of a frame with a tag more or less. One that starts at the end of 64 KiB stays in place: only a
-    /// frame longer than a packet can be has it.
+    /// Returns the checksum's place after a tag was added or removed. A place at the end of 64 KiB stays: only a frame
+    /// longer than any packet has it.
     pub(crate) fn after_tag_change(self, change: TagChange) -> Self {
         Self { start: self.start.saturating_add_signed(change.added_len() as i16), ..self }
     }
 }
 
-/// What is known of a frame's checksums.
+/// The state of a frame's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumState {
     /// Nobody verified it, or there is nothing to verify.
@@ -43,7 +43,7 @@ pub enum ChecksumState {
     Partial(PartialChecksum),
 }
 
-/// How a super-frame is segmented.
+/// The output of a segmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentationKind {
     /// TCP over IPv4 (LSO, TSO).
@@ -56,10 +56,10 @@ pub enum SegmentationKind {
     UdpFragments,
 }
 
-/// A segmentation that is asked for (transmit) or that would undo a coalescing (receive).
+/// A segmentation requested by the host (transmit), or the inverse of a coalescing (receive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segmentation {
-    /// Into what.
+    /// The kind of output.
     pub kind: SegmentationKind,
     /// Payload bytes of every segment but the last (`gso_size`, MSS), without headers.
     pub size: u16,
@@ -67,7 +67,7 @@ pub struct Segmentation {
     pub ecn: bool,
 }
 
-/// What a host asks of the adapter for one frame.
+/// A host's request to the adapter for one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TxMeta {
     /// The checksum to complete, if any.
@@ -76,25 +76,25 @@ pub struct TxMeta {
     pub segmentation: Option<Segmentation>,
 }
 
-/// What the adapter reports to a host about one frame.
+/// The adapter's report to a host about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RxMeta {
-    /// What was found of the checksums.
+    /// The verdict on the checksums.
     pub checksum: ChecksumState,
     /// Set when the frame was coalesced from several: this segmentation gives them back.
     pub segmentation: Option<Segmentation>,
     /// Bytes of all headers together, 0 when not known. A hint for the host's buffers.
     pub header_len: u16,
-    /// How many frames of the wire this is.
+    /// The number of frames on the wire.
     pub segments: u16,
     /// Toeplitz hash of the flow, when it was computed.
     pub hash: Option<u32>,
-    /// The host's receive queue that the frame is for.
+    /// The host's receive queue for the frame.
     pub queue: u16,
 }
 
 impl RxMeta {
-    /// One frame of which nothing is known.
+    /// One frame without any verdict.
     pub const UNMARKED: Self =
         Self { checksum: ChecksumState::Unknown, segmentation: None, header_len: 0, segments: 1, hash: None, queue: 0 };
 }

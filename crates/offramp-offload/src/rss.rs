@@ -1,13 +1,13 @@
-//! Receive-side scaling: the Toeplitz hash of a flow and the table that maps it to a queue.
+//! Receive-side scaling: the Toeplitz hash of a flow, and the table from hash to queue.
 //!
-//! The hash input is source address, destination address, source port, destination port, as they
-//! stand in the headers (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP are hashed
-//! with their ports; every other packet, and every fragment, by its addresses alone, so that all
-//! fragments of a datagram meet in one queue.
+//! The hash input is source address, destination address, source port, destination port, as they stand in the headers
+//! (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP are hashed with their ports; every other packet, and
+//! every fragment, by its addresses alone, so that all fragments of a datagram meet in one queue.
 //!
-//! The hash is linear: it is the exclusive or of one 32-bit window of the key per set input bit. So it is a carry-less product,
-//! for which x86 processors have an instruction. For others the windows of four bits at a time are added up beforehand, 16 of
-//! them per half-byte: 4.5 KiB of tables, which leave room in the first-level cache, and two look-ups per byte.
+//! The hash is linear: it is the exclusive or of one 32-bit window of the key per set input bit. So it is a carry-less
+//! product, and x86 processors have an instruction for it. For others the windows of four bits at a time are added up
+//! beforehand, 16 of them per half-byte: 4.5 KiB of tables and two look-ups per byte. The tables leave room in the
+//! first-level cache.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -18,24 +18,23 @@ use std::array;
 
 /// Bytes of a Toeplitz key.
 pub const KEY_LEN: usize = 40;
-/// Most bytes that are hashed: two IPv6 addresses and two ports.
+/// Maximum input length in bytes: two IPv6 addresses and two ports.
 pub const HASH_INPUT_LEN_MAX: usize = 36;
 /// Entries of an indirection table, unless configured (NDIS and virtio allow 128).
 pub const INDIRECTION_ENTRIES_DEFAULT: usize = 128;
-/// Most entries of an indirection table. In virtio the number is a power of two of 16 bits.
+/// Maximum of entries in an indirection table. In virtio the number is a power of two of 16 bits.
 pub const INDIRECTION_ENTRIES_MAX: usize = 32_768;
 
-/// The key with which NDIS documents its known answers ("Verifying the RSS hash calculation").
+/// The key of NDIS' documented known answers ("Verifying the RSS hash calculation").
 pub const MICROSOFT_KEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
     0x01, 0xfa,
 ];
 
-/// A key that repeats every 16 bits: exchanging the addresses, and the ports, moves each input bit by
-/// a multiple of 16 and so changes nothing. Both directions of a flow hash alike. (Woo and Park,
-/// "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.) But both halves of the hash are equal,
-/// so it has 16 bits of information.
+/// A key that repeats every 16 bits: exchanging the addresses, and the ports, moves each input bit by a multiple of 16
+/// and so changes nothing. Both directions of a flow hash alike. (Woo and Park, "Scalable TCP session monitoring with
+/// symmetric receive-side scaling", 2012.) But both halves of the hash are equal, so it has 16 bits of information.
 pub const SYMMETRIC_KEY: [u8; KEY_LEN] = symmetric_key();
 
 const fn symmetric_key() -> [u8; KEY_LEN] {
@@ -48,7 +47,7 @@ const fn symmetric_key() -> [u8; KEY_LEN] {
     key
 }
 
-/// Where the addresses lie in a frame with an IPv4 packet and without a tag. Without options the ports follow them.
+/// Offset of the addresses in an IPv4 frame without a tag. Without options the ports follow them.
 const PLAIN_IPV4_ADDRESSES_AT: usize = 26;
 /// Bytes of a word. Addresses and ports have a whole number of them.
 const WORD_LEN: usize = 4;
@@ -93,22 +92,22 @@ impl Toeplitz {
         }
     }
 
-    /// A hash that is the same for both directions of a flow: see [`SYMMETRIC_KEY`].
+    /// Returns a hash with one value for both directions of a flow: see [`SYMMETRIC_KEY`].
     pub fn symmetric() -> Self {
         Self::new(&SYMMETRIC_KEY)
     }
 
-    /// The key that the tables were made from.
+    /// Returns the key.
     pub fn key(&self) -> &[u8; KEY_LEN] {
         &self.key
     }
 
-    /// The hash of at most [`HASH_INPUT_LEN_MAX`] bytes; what lies after them is not hashed.
+    /// Returns the hash of at most [`HASH_INPUT_LEN_MAX`] bytes; bytes after them are not hashed.
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.look_up(0, input)
     }
 
-    /// The hash of a frame: of its addresses, and of its ports where it has them; none when it carries no IP.
+    /// Returns the hash of a frame's addresses, and of its ports if it has them; none when it carries no IP.
     #[inline]
     pub fn hash_frame(&self, frame: &Frame<'_>) -> Option<u32> {
         let (frame, layout) = frame.parts().ok()?;
@@ -120,7 +119,8 @@ impl Toeplitz {
         Some(of_addresses ^ self.hash_words(ports_at, array::from_ref(ports)))
     }
 
-    /// The hash of a frame's addresses, and at which word of the input its ports are; none when it carries no IP.
+    /// Returns the hash of a frame's addresses, and the word index of its ports in the input; none when it carries no
+    /// IP.
     #[inline]
     fn hash_addresses(&self, frame: &[u8], layout: &FrameLayout) -> Option<(u32, usize)> {
         let (words, _) = layout.addresses(frame).as_chunks();
@@ -131,7 +131,7 @@ impl Toeplitz {
         }
     }
 
-    /// What words add to the hash; the first is number `at` of the input. As many as are known become straight code.
+    /// Returns the hash of some words of the input, from word `at` on. A known number of words becomes straight code.
     #[inline]
     fn hash_words<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> u32 {
         #[cfg(target_arch = "x86_64")]
@@ -141,7 +141,7 @@ impl Toeplitz {
         self.look_up(at * WORD_LEN, words.as_flattened())
     }
 
-    /// What `bytes` add to the hash when they stand at `at` in the input, by the tables.
+    /// Returns the hash of `bytes` at offset `at` of the input, by the tables.
     fn look_up(&self, at: usize, bytes: &[u8]) -> u32 {
         let (pairs, _) = self.tables.as_chunks::<2>();
         bytes
@@ -152,8 +152,8 @@ impl Toeplitz {
 }
 
 bitflags::bitflags! {
-    /// Kinds of packets that are hashed (virtio 1.3, 5.1.6.4.3.1). IPv6 extension headers are walked over: what a home address
-    /// or a routing header says is none of a hash here.
+    /// Hashed kinds of packets (virtio 1.3, 5.1.6.4.3.1). IPv6 extension headers are walked over: no hash here includes
+    /// a home address or a routing header.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct HashTypes: u32 {
         /// IPv4, by its addresses.
@@ -172,11 +172,11 @@ bitflags::bitflags! {
 }
 
 impl Toeplitz {
-    /// Hashes a frame as a host gets it. Returns the hash and its type: with ports where `types` has them, else of the
-    /// addresses. Returns 0 and no type where `types` has neither. Fragments have no ports, nor have packets whose
-    /// transport header is malformed. It parses the frame, which nothing else does where a host wants its own hash: what was
-    /// coalesced or segmented has another layout than what came.
-    // A pair stays in registers, which an `Option` of it does not.
+    /// Hashes a frame as a host gets it. Returns the hash and its type: with ports if `types` has them, else of the
+    /// addresses. Returns 0 and no type if `types` has neither. Fragments have no ports, nor have packets with a
+    /// malformed transport header. It parses the frame, and nothing else does where a host wants its own hash: a
+    /// coalesced or segmented frame has another layout than the original.
+    // A pair stays in registers, unlike an `Option` of it.
     #[inline]
     pub fn hash_of_types(&self, bytes: &[u8], is_super_frame: bool, types: HashTypes) -> (u32, HashTypes) {
         let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::IpAlone };
@@ -219,13 +219,13 @@ impl Toeplitz {
     }
 }
 
-/// 32 bits of the key from bit `at` on, counted from the most significant bit of the first byte.
+/// Returns 32 bits of the key from bit `at` on, counted from the most significant bit of the first byte.
 fn key_window(key: &[u8; KEY_LEN], at: usize) -> u32 {
     let bytes: [u8; 8] = std::array::from_fn(|n| key.get(at / 8 + n).copied().unwrap_or(0));
     (u64::from_be_bytes(bytes) << (at % 8) >> 32) as u32
 }
 
-/// What an indirection table refuses. It is then unchanged.
+/// A change refused by an indirection table. The table is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndirectionError {
     /// The number of entries is not a power of two up to [`INDIRECTION_ENTRIES_MAX`].
@@ -239,17 +239,17 @@ pub enum IndirectionError {
     Queue {
         /// The entry's index.
         entry: usize,
-        /// The queue that was named.
+        /// The named queue.
         queue: u16,
-        /// How many queues there are.
+        /// The number of queues.
         queues: u16,
     },
     /// The index lies past the table.
     #[error("indirection table: entry {entry} of {entries}; use 0 to {}", entries - 1)]
     Index {
-        /// The index that was given.
+        /// The given index.
         entry: usize,
-        /// How many entries there are.
+        /// The number of entries.
         entries: usize,
     },
 }
@@ -262,7 +262,7 @@ pub struct IndirectionTable {
 }
 
 impl IndirectionTable {
-    /// A table that spreads its entries over the queues in turn.
+    /// Spreads the entries over the queues in turn.
     ///
     /// # Errors
     /// When `entries` is not a power of two up to [`INDIRECTION_ENTRIES_MAX`], or `queues` is 0.
@@ -288,13 +288,13 @@ impl IndirectionTable {
         Ok(())
     }
 
-    /// The queue of a hash.
+    /// Returns the queue of a hash.
     #[inline]
     pub fn queue(&self, hash: u32) -> u16 {
         self.entries[hash as usize & (self.entries.len() - 1)]
     }
 
-    /// The queue of each entry.
+    /// Returns the queue of each entry.
     pub fn entries(&self) -> &[u16] {
         &self.entries
     }
@@ -310,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::IpAddr;
 
-    /// The definition, bit by bit: the key slides left under the input.
+    /// Hashes by the definition, bit by bit: the key slides left under the input.
     fn oracle(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
         let mut hash = 0;
         for bit in 0..input.len() * 8 {
@@ -364,7 +364,7 @@ mod tests {
         }
     }
 
-    /// An IPv4 frame of the first known answer with `protocol`, and the fragment field given.
+    /// Builds an IPv4 frame of the first known answer with `protocol`, and the given fragment field.
     fn ipv4_frame(protocol: u8, fragment_field: u16) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00]);
@@ -413,7 +413,7 @@ mod tests {
         }
     }
 
-    /// The rule of virtio 1.3, 5.1.6.4.3.2, spelled out.
+    /// Applies the rule of virtio 1.3, 5.1.6.4.3.2, spelled out.
     fn slow(bytes: &[u8], types: HashTypes) -> Option<(u32, HashTypes)> {
         let is_v6 = bytes[12..14] == [0x86, 0xdd];
         let (addresses, protocol, transport) =
@@ -433,7 +433,7 @@ mod tests {
     }
 
     proptest! {
-        /// A frame that is read without a parse has the hash that a parse finds.
+        /// A frame read without a parse has the hash of a parsed one.
         #[test]
         fn a_plain_frame_is_hashed_as_a_parse_says(
             is_tcp: bool,
@@ -488,7 +488,7 @@ mod tests {
         let mut arp = ipv4_frame(6, 0);
         arp[13] = 0x06;
         assert_eq!(Toeplitz::default().hash_of_types(&arp, false, HashTypes::all()), (0, HashTypes::empty()));
-        // Where no ports can be found there are addresses, unless it is no IP.
+        // Without ports the addresses are hashed, except without IP.
         let mut malformed = ipv4_frame(6, 0);
         malformed[46] = 0x10;
         let hash = |frame: &[u8]| Toeplitz::default().hash_of_types(frame, false, HashTypes::all());
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 0x1006].map(|hash| table.queue(hash)), [0, 1, 7, 3, 7]);
     }
 
-    /// The hash of an input, as many words at a time, and what is left over by the tables.
+    /// Hashes an input, as many words at a time, and the rest by the tables.
     fn hash_in<const WORDS: usize>(toeplitz: &Toeplitz, input: &[u8]) -> u32 {
         let (groups, _) = input.as_chunks::<WORD_LEN>().0.as_chunks::<WORDS>();
         let of_groups = (0..).step_by(WORDS).zip(groups).map(|(at, group)| toeplitz.hash_words(at, group));

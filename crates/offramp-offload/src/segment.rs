@@ -23,29 +23,29 @@ use crate::vlan::TagChange;
 pub(crate) use super_frame::Heads;
 use super_frame::SuperFrame;
 
-/// Most datagrams that one USO super-frame may hold, as in Linux (`UDP_MAX_SEGMENTS`).
+/// Maximum of datagrams in one USO super-frame, as in Linux (`UDP_MAX_SEGMENTS`).
 pub const UDP_SEGMENTS_MAX: usize = 128;
 
-/// How the IPv4 ID runs from segment to segment.
+/// The range of the IPv4 ID across segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdRange {
     /// 0…0xFFFF, as Linux, virtio and NDIS USO count.
     #[default]
     Bits16,
-    /// 0…0x7FFF, as NDIS `LSOv2` asks: the upper half belongs to packets that are not segmented.
+    /// 0…0x7FFF, as in NDIS `LSOv2`: the upper half belongs to packets without segmentation.
     Bits15,
 }
 
-/// What a port decides about segmentation.
+/// A port's settings for segmentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SegmentPolicy {
-    /// How IPv4 IDs run.
+    /// The range of IPv4 IDs.
     pub id_range: IdRange,
     /// The identification for the fragments of the next IPv6 datagram (RFC 8200 4.5).
     pub fragment_id: u32,
 }
 
-/// Why a frame is not sent.
+/// The reason for an unsent frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refused {
     /// The frame has no layout.
@@ -54,7 +54,7 @@ pub enum Refused {
     /// Segment size 0, 65535, or no multiple of 8 for fragments.
     #[error("segment size is not usable")]
     SegmentSize,
-    /// The packet is not what the segmentation kind says.
+    /// The packet does not match the segmentation kind.
     #[error("packet does not match the segmentation kind")]
     Kind,
     /// `start` and `offset` of the checksum lie outside the frame or not at the transport's field.
@@ -68,10 +68,10 @@ pub enum Refused {
     TooLong,
 }
 
-/// Gives out the frames of one super-frame, one by one, into buffers that the caller lends.
+/// Gives out the frames of one super-frame, one by one, into buffers lent by the caller.
 ///
-/// It keeps no reference to the super-frame, so that a wire without room can be waited for; the
-/// caller hands the same frame to every call. A shorter one ends the plan: nothing more is written.
+/// It keeps no reference to the super-frame, so the caller may wait for a full wire; the caller hands the same frame to
+/// every call. A shorter one ends the plan: nothing more is written.
 #[derive(Clone, Debug)]
 pub struct Segmenter {
     frame_len: usize,
@@ -109,7 +109,7 @@ impl Segmenter {
         Ok(Self { frame_len, link_header_len, work, frames_left })
     }
 
-    /// The plan for the same frame with a tag more or less.
+    /// Returns the plan for the same frame after one tag was added or removed.
     #[must_use]
     pub fn after_tag_change(&self, change: TagChange) -> Self {
         let moved = |len: usize| len.wrapping_add_signed(change.added_len());
@@ -126,17 +126,17 @@ impl Segmenter {
         }
     }
 
-    /// Bytes of Ethernet header and VLAN tags of every frame: what an MTU does not count.
+    /// Returns the bytes of Ethernet header and VLAN tags of every frame. An MTU does not count them.
     pub fn link_header_len(&self) -> usize {
         self.link_header_len
     }
 
-    /// Frames that are still to be written.
+    /// Returns the number of frames still to be written.
     pub fn frames_left(&self) -> usize {
         self.frames_left
     }
 
-    /// Length of the next frame in bytes, 0 when all are written.
+    /// Returns the length of the next frame in bytes, 0 when all are written.
     #[inline]
     pub fn next_len(&self) -> usize {
         match &self.work {
@@ -149,7 +149,7 @@ impl Segmenter {
     /// Writes the next frame to the front of `out` and returns its length, 0 when all are written.
     ///
     /// # Panics
-    /// If `out` is shorter than [`Segmenter::next_len`]: a mistake of the caller, which no input can cause.
+    /// If `out` is shorter than [`Segmenter::next_len`]: a mistake of the caller; no input can cause it.
     #[inline]
     pub fn write_next(&mut self, frame: &Frame<'_>, out: &mut [u8]) -> usize {
         let Some(frame) = self.planned(frame) else { return 0 };
@@ -161,7 +161,7 @@ impl Segmenter {
         len
     }
 
-    /// The bytes that were planned for, while frames are left.
+    /// Returns the planned bytes, while frames are left.
     #[inline]
     fn planned<'a>(&mut self, frame: &'a Frame<'_>) -> Option<&'a [u8]> {
         let planned = frame.bytes().get(..self.frame_len);
@@ -171,8 +171,8 @@ impl Segmenter {
         planned.filter(|_| self.frames_left > 0)
     }
 
-    /// How many of the next frames have the length of [`Segmenter::next_len`]: what
-    /// [`Segmenter::write_run`] can write at once.
+    /// Returns the number of next frames with the length of [`Segmenter::next_len`]: the maximum for one
+    /// [`Segmenter::write_run`].
     pub fn run_len(&self) -> usize {
         match &self.work {
             // The last one may be shorter.
@@ -181,14 +181,13 @@ impl Segmenter {
         }
     }
 
-    /// Writes as many of the next frames as there are slots of `stride` bytes in `out`, at most
-    /// [`Segmenter::run_len`], each to the front of its slot, and returns how many.
+    /// Writes as many of the next frames as there are slots of `stride` bytes in `out`, at most [`Segmenter::run_len`],
+    /// each to the front of its slot, and returns their number.
     ///
-    /// The same as one call of [`Segmenter::write_next`] per frame, but faster: what frames share stays in
-    /// registers.
+    /// The same as one call of [`Segmenter::write_next`] per frame, but faster: the shared words stay in registers.
     ///
     /// # Panics
-    /// If `stride` is shorter than [`Segmenter::next_len`]: a mistake of the caller, which no input can cause.
+    /// If `stride` is shorter than [`Segmenter::next_len`]: a mistake of the caller; no input can cause it.
     pub fn write_run(&mut self, frame: &Frame<'_>, out: &mut [u8], stride: usize) -> usize {
         let len = self.next_len();
         if out.len() < len || len == 0 {
@@ -210,10 +209,11 @@ impl Segmenter {
         count
     }
 
-    /// The headers of the next frames, at most `count` of them: fewer where their shape ends before. `None` when the
-    /// frame is not segmented, or not into frames of the usual kind; [`Segmenter::write_run`] writes those.
+    /// Returns the headers of the next frames, at most `count` of them: fewer if their shape ends before. Returns
+    /// `None` when the frame is not segmented, or not into frames of the usual kind; [`Segmenter::write_run`] writes
+    /// those.
     ///
-    /// The caller reports by [`Segmenter::pass`] how many frames it wrote.
+    /// The caller reports the number of written frames by [`Segmenter::pass`].
     pub(crate) fn heads(&mut self, frame: &Frame<'_>, count: usize) -> Option<Heads> {
         let frame = self.planned(frame)?;
         match &mut self.work {
@@ -222,7 +222,7 @@ impl Segmenter {
         }
     }
 
-    /// Continues after the next `count` frames, of those that [`Segmenter::heads`] gave.
+    /// Continues after the next `count` frames of [`Segmenter::heads`].
     pub(crate) fn pass(&mut self, count: usize) {
         self.frames_left -= count;
         if let Work::Segment(super_frame) = &mut self.work {
@@ -230,7 +230,7 @@ impl Segmenter {
         }
     }
 
-    /// Skips the next frame, which the wire does not take.
+    /// Skips the next frame, because the wire does not take it.
     pub fn skip_next(&mut self) {
         if self.frames_left > 0 {
             self.pass(1);
@@ -239,7 +239,7 @@ impl Segmenter {
 }
 
 impl Work {
-    /// Writes a frame that is not segmented.
+    /// Writes an unsegmented frame.
     fn write_whole(&self, frame: &[u8], out: &mut [u8]) -> usize {
         let out = &mut out[..frame.len()];
         if let Self::Complete(partial) = self {
@@ -252,8 +252,8 @@ impl Work {
     }
 }
 
-/// Computes the checksum from `start` to the end of the frame while copying. Linux writes 0xFFFF for a checksum of 0,
-/// whatever the protocol, when the frame is not segmented.
+/// Computes the checksum from `start` to the end of the frame while copying. For an unsegmented frame Linux writes
+/// 0xFFFF for a checksum of 0, whatever the protocol.
 fn copy_and_complete(frame: &[u8], partial: PartialChecksum, out: &mut [u8]) {
     let start = usize::from(partial.start);
     out[..start].copy_from_slice(&frame[..start]);

@@ -1,8 +1,7 @@
 //! Locking that survives a panic elsewhere.
 //!
-//! [`Mutex`] and [`atomic`] are for what threads share on the way of a frame. With the feature `loom`, which is for tests
-//! alone, they are those of `loom`: it runs the threads of a test in every order, and lets a load return every value that
-//! it may.
+//! Threads share [`Mutex`] and [`atomic`] on the way of a frame. With the feature `loom`, for tests alone, they are
+//! those of `loom`: it runs the threads of a test in every order, and lets a load return every permitted value.
 
 #[cfg(feature = "loom")]
 use loom::sync as imp;
@@ -17,7 +16,7 @@ pub use imp::{MutexGuard, atomic};
 pub struct Mutex<T>(imp::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// A mutex that nobody has locked.
+    /// Returns an unlocked mutex.
     pub fn new(value: T) -> Self {
         Self(imp::Mutex::new(value))
     }

@@ -1,6 +1,6 @@
 //! A hash table that never grows: found by hash, ordered by age.
 //!
-//! Who hashes must do so with a secret, so that no choice of addresses and ports makes chains long.
+//! The caller must hash with a secret, so that no choice of addresses and ports makes chains long.
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -20,7 +20,7 @@ struct Links {
 
 const UNLINKED: Links = Links { bucket: NONE, chain_next: NONE, older: NONE, newer: NONE };
 
-/// Entries of a table by the time at which they were inserted. A table may have several; an entry is in one.
+/// Entries of a table by time of insertion. A table may have several orders; an entry is in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     oldest: u32,
@@ -28,29 +28,29 @@ pub struct Order {
 }
 
 impl Order {
-    /// Without entries.
+    /// An order without entries.
     pub const EMPTY: Self = Self { oldest: NONE, newest: NONE };
 
-    /// The slot of the entry that was inserted first.
+    /// Returns the slot of the entry inserted first.
     #[inline]
     pub fn oldest(&self) -> Option<usize> {
         some(self.oldest)
     }
 }
 
-/// The table. It allocates once, in [`Table::new`]. Who gives up an entry decides which: the table evicts nothing.
+/// The table. It allocates once, in [`Table::new`]. It evicts nothing: the caller decides on entries to give up.
 #[derive(Debug)]
 pub struct Table<T> {
     entries: Box<[T]>,
     links: Box<[Links]>,
     buckets: Box<[u32]>,
-    /// Moves the upper bits of a hash to where they number the buckets.
+    /// Shift that turns the upper bits of a hash into a bucket number.
     shift: u32,
     free: Vec<u32>,
 }
 
 impl<T: Clone> Table<T> {
-    /// Room for `entries_max` entries, each of them `vacant` until it is written.
+    /// Allocates room for `entries_max` entries. Each is `vacant` until it is written.
     pub fn new(entries_max: usize, vacant: T) -> Self {
         let buckets = (entries_max * BUCKETS_PER_ENTRY).next_power_of_two().max(2);
         Self {
@@ -64,7 +64,7 @@ impl<T: Clone> Table<T> {
 }
 
 impl<T> Table<T> {
-    /// The slot of the entry with this hash that `is` picks.
+    /// Returns the slot of the entry with this hash for which `is` returns true.
     #[inline]
     pub fn find(&self, hash: u32, is: impl Fn(&T) -> bool) -> Option<usize> {
         let mut slot = self.buckets[self.bucket(hash)];
@@ -77,13 +77,13 @@ impl<T> Table<T> {
         None
     }
 
-    /// The slot that the next entry gets; none when the table is full.
+    /// Returns the slot of the next entry; none when the table is full.
     #[inline]
     pub fn vacant(&self) -> Option<usize> {
         self.free.last().map(|&slot| slot as usize)
     }
 
-    /// Links the slot that [`Table::vacant`] named, under this hash and as the newest of `order`.
+    /// Links the slot returned by [`Table::vacant`], under this hash and as the newest of `order`.
     #[inline]
     pub fn insert(&mut self, hash: u32, order: &mut Order) -> Option<usize> {
         let slot = self.free.pop()?;
@@ -98,7 +98,7 @@ impl<T> Table<T> {
         Some(slot as usize)
     }
 
-    /// Unlinks the entry in `slot`, which is in `order`; the slot is vacant then.
+    /// Unlinks the entry in `slot` from its `order`, and makes the slot vacant.
     pub fn remove(&mut self, slot: usize, order: &mut Order) {
         let links = self.links[slot];
         let mut link = &mut self.buckets[links.bucket as usize];
@@ -117,13 +117,13 @@ impl<T> Table<T> {
         self.free.push(slot as u32);
     }
 
-    /// The slot of the entry that was inserted next into the same order.
+    /// Returns the slot of the entry inserted next into the same order.
     #[inline]
     pub fn newer(&self, slot: usize) -> Option<usize> {
         some(self.links[slot].newer)
     }
 
-    /// The entry in `slot`.
+    /// Returns the entry in `slot`.
     #[inline]
     pub fn entry(&self, slot: usize) -> &T {
         &self.entries[slot]
@@ -135,7 +135,7 @@ impl<T> Table<T> {
         &mut self.entries[slot]
     }
 
-    /// Entries that all parts have room for.
+    /// Returns the summed capacity of all parts.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.entries.len() + self.links.len() + self.buckets.len() + self.free.capacity()

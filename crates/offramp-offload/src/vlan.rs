@@ -1,40 +1,40 @@
-//! VLAN tags (IEEE 802.1Q 9): what a tag is, and how one is put into a frame or taken out without moving its payload.
+//! VLAN tags (IEEE 802.1Q 9): their format, and their insertion and removal without a move of the payload.
 
 use crate::layout::VLAN_TAG_LEN;
 
-/// Where the outer tag stands: after both addresses.
+/// Offset of the outer tag: after both addresses.
 pub const TAG_AT: usize = 12;
 /// Protocol identifier of a customer VLAN tag (IEEE 802.1Q 9.5).
 pub const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
 /// Protocol identifier of a service VLAN tag (802.1ad).
 pub const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
-/// The usual one of service tags before 802.1ad.
+/// The usual identifier of service tags before 802.1ad.
 const OLD_SERVICE_TAG: [u8; 2] = [0x91, 0x00];
 /// Bits of the tag control information that are the VLAN identifier (IEEE 802.1Q 9.6); the others are the priority.
 pub const VID_MASK: u16 = 0x0fff;
 
-/// Whether a receiver may find a tag after that type.
+/// Returns true for an EtherType that a tag may follow.
 #[inline]
 pub fn begins_tag(ethertype: [u8; 2]) -> bool {
     matches!(ethertype, CUSTOMER_TAG | SERVICE_TAG | OLD_SERVICE_TAG)
 }
 
-/// What is done to the outer tag of a frame. The frame begins with a whole tag where one is taken out or changed.
+/// A change to the outer tag of a frame. The frame begins with a whole tag if one is removed or changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TagChange {
     /// Nothing.
     #[default]
     Keep,
-    /// A customer tag with this control information is put in.
+    /// Inserts a customer tag with this control information.
     Push(u16),
-    /// The tag is taken out.
+    /// Removes the tag.
     Pop,
-    /// The tag gets this control information.
+    /// Gives the tag this control information.
     Set(u16),
 }
 
 impl TagChange {
-    /// Bytes by which the frame becomes longer.
+    /// Returns the growth of the frame in bytes.
     pub fn added_len(self) -> isize {
         match self {
             Self::Push(_) => VLAN_TAG_LEN as isize,
@@ -43,14 +43,14 @@ impl TagChange {
         }
     }
 
-    /// Where a frame starts then, of which the bytes after its addresses stay in place.
+    /// Returns the new start of a frame, as the bytes after its addresses stay in place.
     #[inline]
     pub(crate) fn new_start(self, start: usize) -> Option<usize> {
         start.checked_add_signed(-self.added_len())
     }
 
-    /// Changes the frame that starts at `start` of `memory`, and returns where it starts then. Both addresses move, and no
-    /// other byte. `None`, and nothing is changed, where there is no room for a tag before the frame, or it is too short.
+    /// Changes the frame at `start` of `memory` and returns its new start. Both addresses move, and no other byte.
+    /// Returns `None`, and changes nothing, if there is no room for a tag before the frame, or the frame is too short.
     #[inline]
     pub(crate) fn apply(self, memory: &mut [u8], start: usize) -> Option<usize> {
         let new_start = self.new_start(start)?;
@@ -68,7 +68,7 @@ impl TagChange {
         Some(new_start)
     }
 
-    /// Takes back [`TagChange::apply`] of a frame that started at `start` with this `tag`.
+    /// Reverts [`TagChange::apply`] of a frame that started at `start` with this `tag`.
     pub(crate) fn undo(self, memory: &mut [u8], start: usize, tag: Option<[u8; VLAN_TAG_LEN]>) {
         let Some(new_start) = self.new_start(start) else { return };
         memory.copy_within(new_start..new_start + TAG_AT, start);
@@ -79,7 +79,7 @@ impl TagChange {
     }
 }
 
-/// Takes the outer tag out of a frame that begins with a whole one; the frame after that.
+/// Removes the outer tag of a frame that begins with a whole one, and returns the rest.
 #[inline]
 pub fn pop_tag(frame: &mut [u8]) -> &mut [u8] {
     let start = TagChange::Pop.apply(frame, 0).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Bytes from a hostile host or line never make a function panic, hang, or lose a frame.
+//! Bytes from a hostile host or wire never make a function panic, hang, or lose a frame.
 
 mod hostile;
 
@@ -21,7 +21,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// A frame that is nearly right: TCP or UDP over IPv4 or IPv6, with a few bytes changed.
+/// Builds a frame that is nearly right: TCP or UDP over IPv4 or IPv6, with a few bytes changed.
 fn nearly_right(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let version6 = rng.random_bool(0.4);
     let tcp = rng.random_bool(0.7);
@@ -88,7 +88,7 @@ fn a_segmenter_keeps_its_word_on_any_bytes() {
         let mut input: Vec<u8> = (0..10).map(|_| rng.random()).collect();
         let frame = nearly_right(&mut rng);
         if rng.random_bool(0.8) {
-            // A request that comes near to fitting.
+            // A request that nearly fits.
             let start = [34_u16, 54, 38, 14][rng.random_range(0..4)];
             let offset = [16_u16, 6][rng.random_range(0..2)];
             input[2..4].copy_from_slice(&start.to_le_bytes());
@@ -100,7 +100,7 @@ fn a_segmenter_keeps_its_word_on_any_bytes() {
     }
 }
 
-/// Right frames without payload or with a little: TCP and UDP over IPv4 and IPv6, the last two with a VLAN tag.
+/// Returns right frames without payload or with a little: TCP and UDP over IPv4 and IPv6, the last two with a VLAN tag.
 fn small_frames() -> [Vec<u8>; 4] {
     let ipv4 = |protocol: u8, len: u8| {
         let mut header = vec![8, 0, 0x45, 0, 0, 20 + len, 0, 7, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -131,19 +131,19 @@ fn small_frames() -> [Vec<u8>; 4] {
     ]
 }
 
-/// The checksum of a frame from `start` on, word by word, as it stands in its field.
+/// Computes the checksum of a frame from `start` on, word by word, as it stands in its field.
 fn slow_checksum(bytes: &[u8]) -> [u8; 2] {
     let word = |pair: &[u8]| u64::from(pair[0]) * 256 + pair.get(1).map_or(0, |low| u64::from(*low));
     let mut sum: u64 = bytes.chunks(2).map(word).sum();
     while sum > 0xffff {
         sum = sum % 0x1_0000 + sum / 0x1_0000;
     }
-    // A checksum of 0 means that there is none.
+    // A checksum of 0 means "no checksum".
     let checksum = if sum == 0xffff { 0xffff } else { 0xffff - sum as u16 };
     checksum.to_be_bytes()
 }
 
-/// What a request for a checksum alone makes of a frame; `None`: it is refused.
+/// Completes a checksum-only request on a frame; `None`: it is refused.
 fn completed(frame: &[u8], start: u16, offset: u16) -> Option<Vec<u8>> {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     let mut frame = frame.to_vec();
@@ -179,7 +179,7 @@ fn every_request_at_its_borders_is_done_or_refused_for_frames_of_every_small_len
                 } else {
                     assert_eq!(done, None, "{len} bytes");
                 }
-                // And as a segmentation, by every kind and about every size that means something.
+                // Also as a segmentation, by every kind and around every meaningful size.
                 for kind in 0..4 {
                     for size in [0, 1, 2, 7, 8, 9, 16, len as u16, u16::MAX - 1, u16::MAX] {
                         let [low, high] = size.to_le_bytes();
@@ -207,7 +207,7 @@ fn a_coalescer_gives_back_every_frame_once_whatever_the_bytes() {
     }
 }
 
-/// An ESP packet to one of the hostile tests' associations that nobody sealed, or something near to one.
+/// Builds an unsealed ESP packet to one of the hostile tests' associations, or something near to one.
 fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut frame = nearly_right(rng);
     let spi = hostile::esp::SPI + rng.random_range(0..2);
@@ -226,14 +226,14 @@ fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     frame
 }
 
-/// Bytes behind their number.
+/// Pushes bytes after their number.
 fn push_bytes(input: &mut Vec<u8>, bytes: &[u8]) {
     let len = bytes.len().min(usize::from(u8::MAX));
     input.push(len as u8);
     input.extend_from_slice(&bytes[..len]);
 }
 
-/// One thing that happens to an association, as `hostile::esp` reads it.
+/// Pushes one event of an association, in the format of `hostile::esp`.
 fn push_event(input: &mut Vec<u8>, rng: &mut ChaCha8Rng) {
     let event = rng.random_range(0..9_u8);
     input.push(event);
@@ -329,7 +329,7 @@ fn statements_that_are_right_in_themselves_are_read_or_refused_in_one_line() {
     assert!(meant.iter().all(|&sum| sum > 0), "nothing means an association: {meant:?}");
 }
 
-/// What fuzzing has found to reach new code.
+/// Inputs from fuzzing that reached new code.
 fn kept(target: &str) -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let files = fs::read_dir(&corpus).unwrap_or_else(|error| panic!("{}: {error}", corpus.display()));

@@ -1,8 +1,8 @@
 //! Segmenting undoes coalescing: whatever a wire makes of some flows, the segmenter turns the frames of the coalescer
 //! back into the same frames, in the order of each flow.
 //!
-//! There is one exception: equal IPv4 IDs count up after segmenting,
-//! since a vnet header cannot say otherwise (RFC 6864 4.1: they mean nothing).
+//! There is one exception: equal IPv4 IDs count up after segmenting, since a vnet header cannot say otherwise (RFC 6864
+//! 4.1: they mean nothing).
 
 mod support;
 
@@ -17,9 +17,9 @@ use rand_chacha::ChaCha8Rng;
 use support::packet::{Checksum, DESTINATION, DF, FIN, MF, PSH, Packet, pattern};
 use support::pieces::{Piece, check_inverse};
 
-/// Sequences of frames that a run has.
+/// Sequences of frames in a run.
 const SEQUENCES: u32 = 1_500;
-/// Frames of a sequence before the line does its part.
+/// Frames of a sequence before the wire changes it.
 const FRAMES: usize = 80;
 
 /// One side of a connection, or a sender of datagrams.
@@ -65,7 +65,7 @@ impl Sender {
     }
 }
 
-/// What may happen to a frame on its way: any field may come changed, and checksums wrong.
+/// Damages a frame on its way: changes any field, or a checksum.
 fn damage(random: &mut ChaCha8Rng, packet: &mut Packet) {
     match random.random_range(0..9) {
         0 => packet.checksum = Checksum::Wrong,
@@ -80,7 +80,7 @@ fn damage(random: &mut ChaCha8Rng, packet: &mut Packet) {
     }
 }
 
-/// Some flows interleaved, with loss, frames doubled, swapped, damaged and with bits turned over.
+/// Interleaves some flows, with loss, and with frames doubled, swapped, damaged and with bits turned over.
 fn sequence(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let flows = random.random_range(1..6);
     let mut senders: Vec<_> = (0..flows).map(|flow| Sender::new(random, flow)).collect();
@@ -112,13 +112,13 @@ fn sequence(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Takes what is handed out, and lends memory, some of which may run out at any time.
+/// Takes delivered frames, and lends memory. Some of it may run out at any time.
 struct Receiver {
     pieces: Vec<Piece>,
     /// The frames of the slots, the place of their headers included.
     lent: Vec<Option<Vec<u8>>>,
     random: ChaCha8Rng,
-    /// How often nothing is lent, and how often there is no room.
+    /// The probability of lending nothing, and of having no room.
     scarcity: f64,
 }
 
@@ -187,7 +187,7 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     out.pieces
 }
 
-/// Whether the frame's checksums are right, computed here word by word.
+/// Verifies the frame's checksums, computed here word by word.
 fn is_right(frame: &[u8]) -> bool {
     let Ok(layout) = support::layout(frame) else { return false };
     let transport = &frame[layout.transport_start..layout.packet_end];

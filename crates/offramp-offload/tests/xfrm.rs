@@ -1,4 +1,4 @@
-//! What `ip xfrm` takes and prints, and what it means for an adapter.
+//! The input and output of `ip xfrm`, and its translation for an adapter.
 
 #[path = "xfrm/meaning.rs"]
 mod meaning;

@@ -3,32 +3,32 @@
 use offramp_offload::esp::{Arrival, EspPacket, InboundSa, OutboundSa, SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
 
-/// The reference: the AEAD alone, on the bytes that ESP encrypts.
+/// The reference: the AEAD alone, on the bytes encrypted by ESP.
 pub const RAW_AEAD: &str = "raw aead";
 
-/// A suite by its name.
+/// Returns a suite by its name.
 pub fn suite(name: &str) -> Suite {
     Suite::by_name(name).expect("a suite of the list")
 }
 
-/// An association in transport mode; extended numbers, so that no benchmark uses them up.
+/// Describes an association in transport mode; extended numbers, so that no benchmark uses them up.
 pub fn config(suite: Suite) -> SaConfig {
     let key = SecretKey::new(vec![7; suite.encryption_key_len()]);
     SaConfig { esn: true, ..SaConfig::new(0x1000, suite, key, SecretKey::none()) }
 }
 
-/// A sender with the library that is measured.
+/// Makes a sender with the measured library.
 pub fn outbound(suite: Suite) -> OutboundSa {
     OutboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
-/// A receiver with the library that is measured.
+/// Makes a receiver with the measured library.
 pub fn inbound(suite: Suite) -> InboundSa {
     InboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
-/// Bytes that start where a cache line does, so that whoever is compared meets the same alignment: allocators give
-/// one multiple of sixteen to one and another to the other.
+/// Bytes that start on a cache line, so that all contenders meet the same alignment: allocators give different
+/// multiples of sixteen.
 pub struct Aligned {
     bytes: Vec<u8>,
     from: usize,
@@ -71,7 +71,7 @@ impl AsMut<[u8]> for Aligned {
     }
 }
 
-/// A TCP frame over IPv4 whose packet is `packet_len` bytes long.
+/// Returns a TCP frame over IPv4 with a packet of `packet_len` bytes.
 pub fn frame(packet_len: usize) -> Vec<u8> {
     let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0]].concat();
     frame.extend_from_slice(&(packet_len as u16).to_be_bytes());
@@ -83,7 +83,7 @@ pub fn frame(packet_len: usize) -> Vec<u8> {
     frame
 }
 
-/// The ESP packet in a sealed frame.
+/// Returns the ESP packet in a sealed frame.
 pub fn esp_of(frame: &Frame<'_>) -> EspPacket {
     match Arrival::of(frame, None) {
         Ok(Arrival::Esp(packet)) => packet,

@@ -1,9 +1,9 @@
-//! aws-lc's AEADs as its own binding offers them.
+//! aws-lc's AEADs through its own binding.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use offramp_offload::esp::{Suite, TAG_LEN};
 
-/// Bytes of SPI and sequence number, which are authenticated.
+/// Bytes of SPI and sequence number; they are authenticated.
 const AAD_LEN: usize = 8;
 
 /// The same cipher without ESP.
@@ -44,14 +44,14 @@ impl Raw {
             .expect("lengths that fit");
     }
 
-    /// Decrypts what was sealed under `sequence`.
+    /// Decrypts the packet sealed under `sequence`.
     #[inline]
     pub fn open(&self, sequence: u64, bytes: &mut [u8]) -> usize {
         let aad = Aad::from([1; AAD_LEN]);
         self.key.open_in_place(Self::nonce(sequence), aad, bytes).expect("a genuine packet").len()
     }
 
-    /// The number that the last sealing took.
+    /// Returns the number of the last sealing.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

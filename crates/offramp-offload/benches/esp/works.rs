@@ -1,4 +1,4 @@
-//! What is measured, and what is aimed at.
+//! The measured works, and their targets.
 
 use crate::ends::{Aligned, RAW_AEAD, esp_of, frame, inbound, outbound, suite};
 use crate::harness::{Contender, OURSELVES, Report};
@@ -10,24 +10,24 @@ use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxM
 use offramp_offload::segment::SegmentPolicy;
 use std::hint::black_box;
 
-/// Lengths of clear IP packets, bytes, and the speed that is aimed at beside the raw AEAD's.
+/// Lengths of clear IP packets, bytes, and the target speed relative to the raw AEAD's.
 const PACKETS: [(usize, f64); 2] = [(1420, 0.93), (8900, 0.97)];
 /// Payload of a super-frame, bytes.
 const SUPER_PAYLOAD_LEN: usize = 64 * 1024 - 120;
-/// Time of large send with ESP that is aimed at, beside the AEAD's alone.
+/// Target time of large send with ESP, relative to the AEAD's alone.
 const LARGE_SEND_TIME: f64 = 1.1;
-/// What no large send with ESP in two passes can be faster than: each segment has a checksum inside.
+/// The lower limit for large send with ESP in two passes: each segment has a checksum inside.
 const CHECKSUM_AND_RAW_AEAD: &str = "checksum, raw aead";
-/// Nanoseconds of a replay check that are aimed at.
+/// Target nanoseconds of a replay check.
 const REPLAY_NS: f64 = 3.0;
-/// Sealed frames that are opened in turn: a replay window of the largest kind takes each once.
+/// Sealed frames, opened in turn: a replay window of the largest kind takes each once.
 const FRAMES: usize = 64;
 const HEADERS_LEN: usize = 54;
 const IP_HEADERS_LEN: usize = 34;
-/// Where the encrypted bytes of a sealed frame start: there the raw AEAD works as well, so that both
-/// meet the same alignment.
+/// Offset of the encrypted bytes in a sealed frame: the raw AEAD starts there as well, so that both meet the same
+/// alignment.
 const BODY_AT: usize = IP_HEADERS_LEN + 16;
-/// Distance of the frames in the buffer of the wire: whole cache lines, with room behind the headers.
+/// Distance of the frames in the buffer of the wire: whole cache lines, with room after the headers.
 const SLOT: usize = 1536;
 
 /// Runs the works of this file.
@@ -85,9 +85,9 @@ fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f6
     report.aim_at_speed(&work, target);
 }
 
-/// Both open a copy of a sealed frame. The copy is made in both, and an association takes each frame
-/// once: when all were taken, the next batch is sealed, untimed. The adapter parses every frame of the
-/// line, protected or not, so the outer frame is parsed untimed; the inner one is made here.
+/// Measures opening a copy of a sealed frame. Both contenders make the copy, and an association takes each frame once:
+/// when all were taken, the next batch is sealed, untimed. The adapter parses every frame of the wire, protected or
+/// not, so the outer frame is parsed untimed; the inner one is made here.
 fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
     let mut clear = frame(packet_len);
     let clear = Frame::received(&mut clear);

@@ -8,20 +8,20 @@ use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
 
 /// Bytes of the two fixed buffers.
 const BUFFER_LEN: usize = 1 << 17;
-/// Where messages start behind a cache line's boundary: where a large `malloc` puts them.
+/// Offset of messages from a cache line's boundary: that of a large `malloc`.
 const START: usize = 16;
 /// A read that no checksum can beat.
 const READ: &str = "limit_read";
 
-/// Bytes of the messages whose checksum is computed.
+/// Lengths of messages for the checksum alone, bytes.
 const SUM_LENS: [usize; 5] = [64, 256, 1500, 9000, 65_536];
-/// Bytes of the messages that are copied and whose checksum is computed.
+/// Lengths of messages for a copy with checksum, bytes.
 const COPY_LENS: [usize; 2] = [1500, 9000];
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// A buffer whose messages lie at [`START`] behind a page, so that every run has the same alignment.
+/// A buffer with its messages at [`START`] after a page, so that every run has the same alignment.
 struct Buffer(Vec<u8>);
 
 impl Buffer {
@@ -29,7 +29,7 @@ impl Buffer {
         Self((0..(BUFFER_LEN + PAGE) as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect())
     }
 
-    /// Where the first message starts.
+    /// Returns the start of the first message.
     fn start(&self) -> usize {
         self.0.as_ptr().align_offset(PAGE) + START
     }
@@ -75,14 +75,14 @@ fn sum_contenders<'a>(message: &'a [u8], target: &'a mut [u8]) -> Vec<Contender<
     ]
 }
 
-/// The C library's copy of the same bytes between two fixed buffers.
+/// Copies the same bytes between two fixed buffers with the C library.
 fn memcpy<'a>(from: &'a [u8], to: &'a mut [u8]) -> Contender<'a> {
     Contender::new(REFERENCE, move || black_box(&mut *to).copy_from_slice(black_box(from)))
 }
 
-/// Reads all bytes into vector registers and adds what was read: the limit, not a checksum.
+/// Reads all bytes into vector registers and adds them: the limit, not a checksum.
 mod read {
-    /// The widest read of this machine.
+    /// Reads with the widest instruction of this machine.
     #[inline]
     pub fn limit(bytes: &[u8]) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -139,7 +139,7 @@ mod read {
             _mm512_reduce_add_epi64(total) as u64
         }
 
-        /// Reads vectors from the start, wherever that is.
+        /// Reads vectors from the start, whatever its alignment.
         #[target_feature(enable = "avx2")]
         pub fn avx2(bytes: &[u8]) -> u64 {
             let mut acc = [_mm256_setzero_si256(); 4];
@@ -157,7 +157,7 @@ mod read {
     }
 }
 
-/// smoltcp's checksum.
+/// Computes smoltcp's checksum.
 fn smoltcp_sum(message: &[u8]) -> u16 {
     smoltcp::wire::checksum::data(message)
 }

@@ -1,4 +1,4 @@
-//! The frames that are segmented and coalesced: TCP over IPv4 with timestamps, 45 segments of 1448 bytes.
+//! The frames for segmenting and coalescing: TCP over IPv4 with timestamps, 45 segments of 1448 bytes.
 
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
@@ -13,17 +13,17 @@ pub const LINK_HEADER_LEN: usize = 14;
 pub const HEADER_LEN: usize = 52;
 /// Bytes of all headers.
 pub const HEADERS_LEN: usize = LINK_HEADER_LEN + HEADER_LEN;
-/// First byte that the checksum covers.
+/// First byte covered by the checksum.
 pub const CHECKSUM_START: usize = 34;
 /// Offset of TCP's checksum field.
 pub const CHECKSUM_OFFSET: usize = 16;
 
-/// Bytes that look like data.
+/// Returns bytes that look like data.
 pub fn data(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
-/// A frame whose checksum field holds the sum of the pseudo-header.
+/// Returns a frame with the sum of the pseudo-header in its checksum field.
 pub fn partial_frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADERS_LEN];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -48,7 +48,7 @@ pub fn partial_frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8
     frame
 }
 
-/// The same, complete, as it stands on the wire.
+/// Returns the same frame, complete, as it stands on the wire.
 pub fn frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = partial_frame(flow, sequence, id, flags, payload);
     let partial =

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Who we are in the tables and in the file.
+/// Our name in the tables and in the file.
 pub const OURSELVES: &str = "offramp";
-/// The row that others are compared with.
+/// The reference row for the others.
 pub const REFERENCE: &str = "limit_memcpy";
 
 /// Counts every allocation of the process, ours and the peers'.
@@ -36,15 +36,15 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// One who does a work. The loop is inside the box, so that a call costs nothing per turn; it returns
-/// the nanoseconds that its turns took.
+/// A contender for a work. The loop is inside the box, so that a call costs nothing per turn; it returns the
+/// nanoseconds of its turns.
 pub struct Contender<'a> {
     who: &'static str,
     run: Box<dyn FnMut(u64) -> f64 + 'a>,
 }
 
 impl<'a> Contender<'a> {
-    /// `work` does the work once and returns something that depends on all of it.
+    /// Makes a contender. `work` does the work once and returns a value that depends on all of it.
     pub fn new<R>(who: &'static str, mut work: impl FnMut() -> R + 'a) -> Self {
         let run = Box::new(move |turns| {
             let start = Instant::now();
@@ -56,8 +56,7 @@ impl<'a> Contender<'a> {
         Self { who, run }
     }
 
-    /// As [`Contender::new`], for a work that spoils its input: `reset` repairs it before each turn and
-    /// is not timed.
+    /// As [`Contender::new`], for a work that spoils its input: `reset` repairs it before each turn, untimed.
     pub fn with_reset<S, R>(
         who: &'static str,
         mut state: S,
@@ -80,13 +79,13 @@ impl<'a> Contender<'a> {
         Self { who, run }
     }
 
-    /// Nanoseconds that `turns` turns take.
+    /// Returns the nanoseconds of `turns` turns.
     fn sample_ns(&mut self, turns: u64) -> f64 {
         (self.run)(turns)
     }
 
-    /// Turns that fill about `sample_ns`; also warms caches and branch predictors. The first turn is not looked at: it
-    /// meets pages that were never touched, and samples of so few turns would then meet cold caches for ever.
+    /// Returns the turns that fill about `sample_ns`; also warms caches and branch predictors. The first turn is
+    /// ignored: it meets untouched pages, and samples of so few turns would then meet cold caches for ever.
     fn calibrate(&mut self, sample_ns: f64) -> u64 {
         self.sample_ns(1);
         let mut turns = 1;
@@ -104,7 +103,7 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// What one contender needed for one work.
+/// The result of one contender for one work.
 struct Row {
     work: String,
     who: &'static str,
@@ -113,7 +112,7 @@ struct Row {
     allocations: f64,
 }
 
-/// How long to measure.
+/// The length of a measurement.
 #[derive(Clone, Copy)]
 struct Effort {
     /// Samples of each contender; the median is reported.
@@ -133,9 +132,9 @@ impl Effort {
 
 /// Collects the rows of all works.
 pub struct Report {
-    /// Of the file that is written.
+    /// The name of the written file.
     name: &'static str,
-    /// The row that others are compared with.
+    /// The reference row for the others.
     reference: &'static str,
     effort: Effort,
     filter: Option<String>,
@@ -146,10 +145,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// `--quick` measures shortly, `--test` hardly at all, `--profile WHO` one contender alone and long enough for a
-    /// profiler; a word is a filter; other flags, such as the `--bench` that Cargo adds, are ignored.
+    /// Parses the arguments. `--quick` measures shortly, `--test` hardly at all, `--profile WHO` one contender alone
+    /// and long enough for a profiler; a word is a filter; other flags, such as Cargo's `--bench`, are ignored.
     ///
-    /// `name` is of the file, `reference` the one that others are compared with.
+    /// `name` is of the file, `reference` the row to compare with.
     pub fn named(name: &'static str, reference: &'static str, mut args: impl Iterator<Item = String>) -> Self {
         let (effort, rows) = (Effort::FULL, Vec::new());
         let mut report = Self { name, reference, effort, filter: None, only: None, writes_file: true, rows };
@@ -200,19 +199,19 @@ impl Report {
         print_table(&self.rows[first..], self.reference);
     }
 
-    /// Prints our speed beside the reference's, and what is aimed at.
+    /// Prints our speed beside the reference's, and the target.
     pub fn aim_at_speed(&self, work: &str, target: f64) {
         self.aim_at_speed_of(work, self.reference, target);
     }
 
-    /// Prints our speed beside that of `who`, and what is aimed at.
+    /// Prints our speed beside that of `who`, and the target.
     pub fn aim_at_speed_of(&self, work: &str, who: &str, target: f64) {
         if let (Some(ours), Some(theirs)) = (self.ns_of(work, OURSELVES), self.ns_of(work, who)) {
             println!("  {:.3} x the speed of {who}; aimed at: {target:.3} x or more", theirs / ours);
         }
     }
 
-    /// Prints our time for each of `turns`, and what is aimed at.
+    /// Prints our time for each of `turns`, and the target.
     pub fn aim_at_ns(&self, work: &str, turns: f64, target: f64) {
         if let Some(ours) = self.ns_of(work, OURSELVES) {
             println!("  {:.2} ns each; aimed at: {target:.2} ns or less", ours / turns);

@@ -24,7 +24,7 @@ pub fn measure(report: &mut Report) {
     }
 }
 
-/// Frames as they come: one of each flow in turn.
+/// Returns frames in order of arrival: one of each flow in turn.
 fn line(flows: usize) -> Vec<u8> {
     let payload = data(MSS);
     let mut line = vec![0; flows * SEGMENTS * SLOT];

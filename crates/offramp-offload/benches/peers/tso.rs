@@ -44,7 +44,7 @@ fn ours(super_frame: &[u8]) -> Contender<'static> {
     Contender::new(OURSELVES, move || cut(black_box(&mut super_frame), black_box(&mut line)))
 }
 
-/// Headers and payload of every segment, copied and no more.
+/// Copies headers and payload of every segment, and no more.
 fn memcpy(super_frame: &[u8]) -> Contender<'_> {
     let mut line = vec![0; SLOT * SEGMENTS];
     Contender::new(REFERENCE, move || {
@@ -77,7 +77,7 @@ fn tun_rs(super_frame: &[u8]) -> Contender<'_> {
     Contender::new("tun-rs", move || cut(&mut packet))
 }
 
-/// What is measured is right: every frame verifies and carries its part.
+/// Checks the measured output: every frame verifies and carries its part.
 fn check(super_frame: &[u8]) {
     let mut line = vec![0; SLOT * SEGMENTS];
     assert_eq!(cut(&mut super_frame.to_vec(), &mut line), 0);

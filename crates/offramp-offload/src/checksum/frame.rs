@@ -1,4 +1,4 @@
-//! Checksums where they stand in a frame: pseudo-header, verify, complete, update.
+//! Checksums in their frames: pseudo-header, verify, complete, update.
 
 use super::{Sum, sum};
 use crate::layout::{FrameLayout, IPV4_HEADER_LEN_MIN, Network, Transport, UDP_CHECKSUM_OFFSET, put16};
@@ -7,15 +7,15 @@ use crate::meta::{ChecksumState, PartialChecksum};
 /// Bytes of a checksum field.
 const CHECKSUM_LEN: usize = 2;
 
-/// The sum of the pseudo-header: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768
-/// over IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload
-/// in bytes; it may exceed 65,535 (jumbograms, super-frames).
+/// Returns the sum of the pseudo-header: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over
+/// IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload in bytes; it may exceed
+/// 65,535 (jumbograms, super-frames).
 ///
-/// The addresses are those of the IP header as it stands. Where an IPv6 routing header still has
-/// segments left, the final destination stands in there, and the sum is not the one that the
-/// sender used: such a frame on its way verifies as bad, as it does in every adapter.
+/// The addresses are those of the IP header as it stands. If an IPv6 routing header still has segments left, it holds
+/// the final destination, and the sender used another sum: such a frame on its way verifies as bad, as it does in every
+/// adapter.
 ///
-/// [`Sum::ZERO`] for an opaque network.
+/// Returns [`Sum::ZERO`] for an opaque network.
 #[inline]
 pub(crate) fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u32) -> Sum {
     if layout.network == Network::Opaque {
@@ -51,15 +51,15 @@ pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
     if total.is_right() { ChecksumState::Good } else { ChecksumState::Bad }
 }
 
-/// Whether the checksum of the IPv4 header, options included, is right (RFC 791 3.1). True for every
-/// other network, which has none.
+/// Returns false for a wrong checksum of the IPv4 header, options included (RFC 791 3.1). Returns true for every other
+/// network, as it has none.
 #[inline]
 pub(crate) fn ipv4_header_is_good(frame: &[u8], layout: &FrameLayout) -> bool {
     if layout.network != Network::Ipv4 {
         return true;
     }
     let header = &frame[layout.network_start..layout.transport_start];
-    // Nearly every header is without options: as its length is known, it takes no loop.
+    // Nearly every header is without options: its constant length needs no loop.
     header.as_array().map_or_else(|| sum(header).is_right(), is_good_ipv4_header)
 }
 
@@ -70,11 +70,10 @@ pub(crate) fn is_good_ipv4_header(header: &[u8; IPV4_HEADER_LEN_MIN]) -> bool {
     Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum()).is_right()
 }
 
-/// Turns a transport checksum that was found right into a partial one: the field gets the sum of the
-/// pseudo-header, as if the frame had never left a host. [`complete`] gives the old field back
-/// (0 as 0xffff).
+/// Turns a right transport checksum into a partial one: the field gets the sum of the pseudo-header, as if the frame
+/// had never left a host. [`complete`] restores the old field (0 as 0xffff).
 ///
-/// For TCP and UDP frames that [`verify`] found [`ChecksumState::Good`].
+/// For TCP and UDP frames with the verdict [`ChecksumState::Good`] of [`verify`].
 pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChecksum {
     let offset = layout.checksum_field() - layout.transport_start;
     let pseudo = pseudo_header(frame, layout, layout.transport_len() as u32).fold();
@@ -82,25 +81,25 @@ pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChe
     PartialChecksum { start: layout.transport_start as u16, offset: offset as u16 }
 }
 
-/// Why a checksum cannot be completed. The frame is then unchanged.
+/// The reason for a checksum left incomplete. The frame is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CompleteError {
     /// The packet ends after the frame.
     #[error("checksum: packet end {end} lies past the frame of {frame_len} bytes; check the length given")]
     End {
-        /// The end that was given, bytes from the start of the frame.
+        /// The given end, bytes from the start of the frame.
         end: usize,
         /// Length of the frame, bytes.
         frame_len: usize,
     },
-    /// The field does not lie between the first byte that the checksum covers and the packet's end.
+    /// The field does not lie between the first covered byte and the packet's end.
     #[error(
         "checksum: field at {field} does not lie inside the packet that ends at {end}; check csum_start and csum_offset"
     )]
     Field {
-        /// Where the field would be, bytes from the start of the frame.
+        /// Offset of the field, bytes from the start of the frame.
         field: usize,
-        /// Where the packet ends, bytes from the start of the frame.
+        /// End of the packet, bytes from the start of the frame.
         end: usize,
     },
 }
@@ -108,12 +107,12 @@ pub enum CompleteError {
 /// Completes a checksum: computes it over `frame[partial.start..end]`, the field with the sum of its pseudo-header
 /// included, and writes it to the field.
 ///
-/// Start and offset are honoured as given, wherever they point (deep inside a tunnel, odd): no
-/// header is read. A result of 0 is written as 0xffff, the same number in one's complement: UDP
-/// must (RFC 768, 0 there means "none"), TCP may, and Linux does it for both.
+/// Honours start and offset as given, wherever they point (deep inside a tunnel, odd): it reads no header. A result of
+/// 0 is written as 0xffff, the same number in one's complement: UDP must (RFC 768, 0 there means "none"), TCP may, and
+/// Linux does it for both.
 ///
 /// # Errors
-/// When start or field lie outside `frame[..end]`, or `end` outside the frame. Nothing is written then.
+/// When start or field lie outside `frame[..end]`, or `end` outside the frame. The frame is then unchanged.
 #[inline]
 pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Result<(), CompleteError> {
     let frame_len = frame.len();
@@ -127,8 +126,8 @@ pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Resul
     Ok(())
 }
 
-/// The checksum field after one 16-bit word of the message changed from `old` to `new`, all host
-/// integers (RFC 1624 section 3, equation 3: HC' = ~(~HC + ~m + m')).
+/// Returns the checksum field after one 16-bit word of the message changed from `old` to `new`, all host integers (RFC
+/// 1624 section 3, equation 3: HC' = ~(~HC + ~m + m')).
 #[inline]
 pub const fn update16(field: u16, old: u16, new: u16) -> u16 {
     let total = !field as u32 + !old as u32 + new as u32;

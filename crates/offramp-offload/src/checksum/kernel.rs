@@ -1,4 +1,4 @@
-//! Which code computes the sum of long messages: found once, at run time.
+//! The kernels for the sum of long messages. One is chosen at run time, once.
 
 use core::ops::RangeInclusive;
 use core::ptr;
@@ -8,26 +8,26 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::x86;
 use super::{Head, HeadWords, Run, portable};
 
-/// Longest message that takes the inlined scalar path: up to here a call costs more than it saves.
+/// Maximum length for the inlined scalar path: up to here a call costs more than it saves.
 pub(super) const SHORT_LEN_MAX: usize = 128;
-/// Most bytes that a kernel gets in one call. Even, so that the next call starts at an even offset
-/// again; small enough for 32-bit accumulators, see `x86`.
+/// Maximum length of one call to a kernel. Even, so that the next call starts at an even offset again; small enough for
+/// 32-bit accumulators, see `x86`.
 pub(super) const CHUNK_LEN_MAX: usize = 1 << 16;
 
 const AVX512_VNNI: &str = "avx512-vnni";
 const AVX512: &str = "avx512";
 
-/// How many bytes a kernel may get in one call.
+/// Lengths in bytes allowed in one call to a kernel.
 const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
 
-/// One implementation. Outside this module there are only kernels that this processor has.
+/// One implementation. Outside this module there are only kernels for this processor.
 pub(super) struct Kernel {
-    /// Its name, as `kernel_name` gives it.
+    /// Its name, as returned by `kernel_name`.
     pub(super) name: &'static str,
     is_available: fn() -> bool,
-    /// The sum of a message whose length is one of `LENS`.
+    /// Computes the sum of a message with a length in `LENS`.
     sum: unsafe fn(&[u8]) -> u64,
-    /// The sum of such a message, which is copied to as many writable bytes elsewhere. Those are not read.
+    /// Computes the sum of such a message, and copies it to as many writable bytes elsewhere. Those are not read.
     copy_and_sum: unsafe fn(&[u8], *mut u8) -> u64,
 }
 
@@ -60,12 +60,12 @@ static KERNELS: &[Kernel] = &[
 /// The kernel in use; null until it is found.
 static ACTIVE: AtomicPtr<Kernel> = AtomicPtr::new(ptr::null_mut());
 
-/// The kernels that this processor has, the best first.
+/// Returns the kernels for this processor, the best first.
 pub(super) fn available() -> impl Iterator<Item = &'static Kernel> {
     KERNELS.iter().filter(|kernel| (kernel.is_available)())
 }
 
-/// The best kernel that this processor has.
+/// Returns the best kernel for this processor.
 #[inline]
 pub(super) fn active() -> &'static Kernel {
     let found = ACTIVE.load(Ordering::Relaxed);
@@ -74,13 +74,13 @@ pub(super) fn active() -> &'static Kernel {
     unsafe { found.as_ref() }.unwrap_or_else(detect)
 }
 
-/// Finds the best kernel. Threads that do so at the same time find the same.
+/// Finds the best kernel. Concurrent threads find the same.
 #[cold]
 fn detect() -> &'static Kernel {
     activate(available().next().unwrap_or(portable()))
 }
 
-/// The kernel that runs everywhere.
+/// Returns the kernel that runs everywhere.
 pub(super) fn portable() -> &'static Kernel {
     &KERNELS[KERNELS.len() - 1]
 }
@@ -92,8 +92,8 @@ pub(super) fn activate(kernel: &'static Kernel) -> &'static Kernel {
 }
 
 impl Kernel {
-    /// Writes a frame to the front of each slot of `dst`: the head, then a segment of `src`. `changed`
-    /// gives what differs in a frame's head, and what the head adds to the checksum.
+    /// Writes a frame to the front of each slot of `dst`: the head, then a segment of `src`. `changed` returns the
+    /// changed words of a frame's head, and the sum of the head.
     ///
     /// # Panics
     /// When a slot has no room for its frame, or a frame is shorter than [`Head::LEN_MAX`].
@@ -127,7 +127,7 @@ impl Kernel {
         }
     }
 
-    /// The sum of `bytes`, modulo 2⁶⁴ − 1.
+    /// Returns the sum of `bytes`, modulo 2⁶⁴ − 1.
     #[inline]
     pub(super) fn sum(&self, bytes: &[u8]) -> u64 {
         if !LENS.contains(&bytes.len()) {
@@ -198,7 +198,7 @@ mod tests {
         (HeadWords::new(0x0102_0304 + n as u32, 0x0506_0708 - n as u32), 0x1234 + n as u64)
     }
 
-    /// The frames by the definition: byte by byte, and no byte behind a frame.
+    /// Builds the frames by the definition: byte by byte, and no byte after a frame.
     fn expected(head: &Head, segment_len: usize, src: &[u8], filler: u8) -> Vec<u8> {
         let mut out = vec![filler; STRIDE * COUNT];
         for (n, slot) in out.chunks_mut(STRIDE).enumerate() {

@@ -5,20 +5,20 @@ use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of the widest word.
 const WORD: usize = size_of::<u64>();
-/// Bytes that one carry chain takes before its carry is brought around.
+/// Bytes added by one carry chain before its carry is brought around.
 const CHAIN: usize = 4 * WORD;
-/// Bytes that are copied before they are added up. They stay in any first-level cache, and they are too few for
-/// `rep movsb` in the C library: to an unaligned destination, Zen 4 does that 28 times slower than vectors.
+/// Bytes copied before they are added up. They stay in any first-level cache, and they are too few for `rep movsb` in
+/// the C library: to an unaligned destination, Zen 4 does that 28 times slower than vectors.
 const COPY_BLOCK_LEN: usize = 1024;
 
-/// `a + b` modulo 2⁶⁴ − 1, the carry brought around.
+/// Returns `a + b` modulo 2⁶⁴ − 1, the carry brought around.
 #[inline]
 pub(super) const fn add(a: u64, b: u64) -> u64 {
     let (low, carry) = a.overflowing_add(b);
     low + carry as u64 // A sum that carried is at most 2⁶⁴ − 2: this cannot carry again.
 }
 
-/// The sum of a short message, modulo 2⁶⁴ − 1: one chain of additions with carry.
+/// Returns the sum of a short message, modulo 2⁶⁴ − 1: one chain of additions with carry.
 #[inline]
 pub(super) fn sum_short(bytes: &[u8]) -> u64 {
     let (chains, rest) = bytes.as_chunks::<CHAIN>();
@@ -26,7 +26,7 @@ pub(super) fn sum_short(bytes: &[u8]) -> u64 {
     add(total, sum_words(rest, bytes))
 }
 
-/// The sum of a long message: two chains side by side.
+/// Returns the sum of a long message: two chains side by side.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (pairs, rest) = bytes.as_chunks::<{ 2 * CHAIN }>();
     let (mut even, mut odd) = (0, 0);
@@ -76,7 +76,7 @@ pub(super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
     })
 }
 
-/// Four words, each with the carry of the one before.
+/// Adds four words, each with the carry of the one before.
 #[inline]
 fn chain(total: u64, bytes: &[u8; CHAIN]) -> u64 {
     let (words, _) = bytes.as_chunks::<WORD>();
@@ -87,7 +87,7 @@ fn chain(total: u64, bytes: &[u8; CHAIN]) -> u64 {
     total + carry as u64
 }
 
-/// The sum of `rest`, the end of `message`, which is shorter than a chain.
+/// Returns the sum of `rest`, the end of `message`, shorter than a chain.
 #[inline]
 fn sum_words(rest: &[u8], message: &[u8]) -> u64 {
     let (words, tail) = rest.as_chunks::<WORD>();
@@ -95,7 +95,7 @@ fn sum_words(rest: &[u8], message: &[u8]) -> u64 {
     add(total, last_word(message, tail.len()))
 }
 
-/// The last `len` < 8 bytes of `message` as they start a word that ends in zeros.
+/// Returns the last `len` < 8 bytes of `message` as the start of a word that ends in zeros.
 #[inline]
 fn last_word(message: &[u8], len: usize) -> u64 {
     if len == 0 {
@@ -107,7 +107,7 @@ fn last_word(message: &[u8], len: usize) -> u64 {
     }
 }
 
-/// A message of less than eight bytes, followed by zeros.
+/// Returns a message of less than eight bytes, followed by zeros.
 #[inline]
 fn padded(message: &[u8]) -> u64 {
     let (mut word, mut rest, mut shift) = (0, message, u64::BITS);

@@ -8,11 +8,11 @@ use super::*;
 use crate::layout::{FrameLayout, LengthFrom};
 use crate::meta::{ChecksumState, PartialChecksum};
 
-/// What stands after a copy's end and must stay.
+/// Bytes after a copy's end; they must stay.
 const GUARD: u8 = 0xa5;
-/// Lengths that are tried one by one, beyond every branch of every kernel.
+/// Lengths tried one by one, beyond every branch of every kernel.
 const LEN_EXHAUSTIVE: usize = 600;
-/// Starts behind a cache line's boundary: aligned, odd, even, and around a vector's ends.
+/// Offsets after a cache line's boundary: aligned, odd, even, and around a vector's ends.
 const STARTS: [usize; 9] = [0, 1, 2, 16, 31, 32, 33, 62, 63];
 
 #[repr(align(64))]
@@ -24,7 +24,7 @@ fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Holds every kernel of this machine, and the public functions, against the oracle.
+/// Compares every kernel of this machine, and the public functions, with the oracle.
 fn assert_all_agree(message: &[u8], dst: &mut [u8]) {
     let (expected, len) = (oracle(message), message.len());
     assert_eq!(sum(message).fold(), expected, "sum of {len} bytes");
@@ -220,7 +220,7 @@ fn a_field_outside_the_packet_is_refused() {
     assert_eq!(refused(&mut frame, 42, 16, 60), Ok(()));
 }
 
-/// TCP and UDP over both IP versions, as an independent builder makes them.
+/// Builds TCP and UDP over both IP versions with an independent builder.
 fn packets(payload: &[u8]) -> Vec<Vec<u8>> {
     let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]);
     let ipv4 = || ethernet().ipv4([192, 0, 2, 1], [198, 51, 100, 7], 64);
@@ -259,7 +259,7 @@ fn one_flipped_bit_under_a_checksum_is_never_good() {
                 let mut bad = frame.clone();
                 bad[at] ^= 1 << bit;
                 let state = FrameLayout::parse(&bad, LengthFrom::Ip).map(|layout| verify(&bad, &layout));
-                // Version, traffic class, flow label and hop limit of IPv6 stand under no checksum.
+                // No checksum covers version, traffic class, flow label and hop limit of IPv6.
                 let uncovered = frame.get(12) == Some(&0x86) && matches!(at - layout.network_start, 0..4 | 7);
                 assert!(uncovered || state != Ok(ChecksumState::Good), "byte {at} bit {bit}");
             }

@@ -1,13 +1,12 @@
 //! The sum in AVX2 and AVX-512.
 //!
-//! A word with its top bit flipped, read as a signed number, is the word minus 2¹⁵. Multiplying
-//! such words by one and adding the pairs (`vpmaddwd`, or `vpdpwssd`, which accumulates as well)
-//! takes a whole vector at a time, and what the flipping took away follows from the number of words
-//! alone. All of this is exact modulo 2³², wherever a lane wraps on the way, and the true sum of
-//! one call's words stays below 2³²: `CHUNK_LEN_MAX` bytes and one more vector for the masked ends
-//! are 2¹⁵ + 32 words of less than 2¹⁶.
+//! A word with its top bit flipped, read as a signed number, is the word minus 2¹⁵. `vpmaddwd` multiplies such words by
+//! one and adds the pairs, a whole vector at a time; `vpdpwssd` accumulates as well. The number of words alone gives
+//! the correction for the flipped bits. All of this is exact modulo 2³², wherever a lane wraps on the way, and the true
+//! sum of one call's words stays below 2³²: `CHUNK_LEN_MAX` bytes and one more vector for the masked ends are 2¹⁵ + 32
+//! words of less than 2¹⁶.
 
-// Two dozen intrinsics, all of one prefix.
+// Two dozen intrinsics with one prefix.
 #![allow(clippy::wildcard_imports)]
 
 use core::arch::x86_64::*;
@@ -26,28 +25,28 @@ const YMM: usize = 32;
 const XMM: usize = 16;
 /// Vectors in flight: four cycles of latency at one vector per cycle.
 const UNROLL: usize = 4;
-/// What flipping the top bit takes from each word.
+/// The decrease of each word by the flip of its top bit.
 const BIAS_PER_WORD: u32 = 1 << 15;
 
-/// What the flipping took from `bytes` bytes, modulo 2³².
+/// Returns the decrease of `bytes` bytes by the flips, modulo 2³².
 #[inline]
 const fn bias(bytes: usize) -> u32 {
     (bytes as u32 / 2).wrapping_mul(BIAS_PER_WORD)
 }
 
-/// A mask of all bytes of a vector but the `count` lowest, 0 to 64.
+/// Returns a mask of all bytes of a vector but the `count` lowest, 0 to 64.
 #[inline]
 const fn all_but_low_bytes(count: usize) -> __mmask64 {
     (!0u64).unbounded_shl(count as u32)
 }
 
-/// Both AVX-512 kernels; they differ in how a vector's words come to an accumulator.
+/// Both AVX-512 kernels; they differ in the way from a vector's words to an accumulator.
 macro_rules! avx512_kernel {
     ($name:ident, $features:literal, |$acc:ident, $flipped:ident, $ones:ident| $accumulated:expr) => {
         pub(super) mod $name {
             use super::*;
 
-            /// `acc` and the words of `vector`, each minus the bias.
+            /// Adds the words of `vector`, each minus the bias, to `acc`.
             #[inline]
             #[target_feature(enable = $features)]
             fn accumulate($acc: __m512i, vector: __m512i) -> __m512i {
@@ -56,7 +55,7 @@ macro_rules! avx512_kernel {
                 $accumulated
             }
 
-            /// The sum of the words that were accumulated from `bytes` bytes.
+            /// Returns the sum of the words accumulated from `bytes` bytes.
             #[inline]
             #[target_feature(enable = $features)]
             fn total(acc: [__m512i; UNROLL], bytes: usize) -> u64 {
@@ -64,8 +63,8 @@ macro_rules! avx512_kernel {
                 u64::from((_mm512_reduce_add_epi32(lanes) as u32).wrapping_add(bias(bytes)))
             }
 
-            /// Reads whole cache lines: the first and the last are masked. The words are those of
-            /// even addresses, so that an odd start shows only in the result.
+            /// Reads whole cache lines, with masks for the first and the last. The words start at even addresses, so
+            /// that an odd start shows only in the result.
             ///
             /// # Safety
             /// The processor has the features, and the message is as long as `kernel::LENS` allows.
@@ -105,9 +104,9 @@ macro_rules! avx512_kernel {
                 if lead % 2 == 0 { total } else { total.rotate_left(8) }
             }
 
-            /// See `Kernel::write_frames`. One function, so that nothing is saved and restored between two
-            /// frames; heads are put together in registers, and lines are first met in ascending order:
-            /// the caches then keep up.
+            /// See `Kernel::write_frames`. One function, so that nothing is saved and restored between two frames.
+            /// Heads are put together in registers, and lines are first met in ascending order: the caches then keep
+            /// up.
             ///
             /// # Safety
             /// The processor has the features, and a segment is as long as `kernel::LENS` allows.
@@ -132,7 +131,7 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// Writes a head of `len` bytes, and bytes after it, whose place the segment takes.
+            /// Writes a head of `len` bytes, and bytes after it, later overwritten by the segment.
             ///
             /// # Safety
             /// The processor has the features, and two vectors are writable at `to`.
@@ -156,14 +155,14 @@ macro_rules! avx512_kernel {
             /// A vector of a head.
             struct HeadBlock {
                 bytes: __m512i,
-                /// Which of the words that change stands where.
+                /// The index of the changed word for each place.
                 sources: __m512i,
-                /// Where one of them stands.
+                /// The places with a changed word.
                 mask: __mmask32,
             }
 
             impl HeadBlock {
-                /// The first or the second vector of `head`.
+                /// Loads the first or the second vector of `head`.
                 #[inline]
                 #[target_feature(enable = $features)]
                 fn of(head: &Head, block: usize) -> Self {
@@ -182,7 +181,7 @@ macro_rules! avx512_kernel {
                     Self { bytes, sources, mask }
                 }
 
-                /// The vector with `words` in their places.
+                /// Returns the vector with `words` in their places.
                 #[inline]
                 #[target_feature(enable = $features)]
                 fn with(&self, words: HeadWords) -> __m512i {
@@ -191,11 +190,11 @@ macro_rules! avx512_kernel {
                 }
             }
 
-            /// Stores whole cache lines but for the first and the last vector, which overlap them.
+            /// Stores whole cache lines but for the first and the last vector: these overlap them.
             ///
             /// # Safety
-            /// The processor has the features, the message is as long as `kernel::LENS` allows, and as many bytes are writable
-            /// at `to`, none of them in `src`.
+            /// The processor has the features, the message is as long as `kernel::LENS` allows, and as many bytes are
+            /// writable at `to`, none of them in `src`.
             #[inline]
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
@@ -220,7 +219,7 @@ macro_rules! avx512_kernel {
                     acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
                     at += ZMM;
                 }
-                // The last whole words, from an even offset again; words that were added before are masked off.
+                // The last whole words, from an even offset again; words added before are masked off.
                 let last_at = (len - ZMM) & !1;
                 // SAFETY: last_at + ZMM <= len.
                 let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
@@ -281,7 +280,7 @@ pub(super) mod avx2 {
         u64::from((_mm_cvtsi128_si32(one) as u32).wrapping_add(bias(bytes)))
     }
 
-    /// The sum of `bytes`.
+    /// Returns the sum of `bytes`.
     ///
     /// # Safety
     /// The processor has AVX2, and the message is as long as `kernel::LENS` allows.

@@ -1,4 +1,4 @@
-//! One aggregate: how it starts, which frames continue it, how it is closed.
+//! One aggregate: its start, its next frames, its end.
 
 use super::head::{CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
 use super::{Appended, CoalesceConfig, RxCsum, Sink};
@@ -12,14 +12,14 @@ use crate::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, Segmenta
 /// Bytes of both ports at the front of a TCP or UDP header.
 const PORTS_LEN: usize = 4;
 
-/// What became of a frame that was compared with an aggregate.
+/// The result of comparing a frame with an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Coalesced; more may follow.
     Open,
     /// Coalesced; nothing may follow.
     Last,
-    /// Its headers are not those of this aggregate. Nothing was verified.
+    /// Its headers differ from the aggregate's. Nothing was verified.
     OtherHeaders,
     /// The headers are the same, but it does not continue the aggregate. Nothing was verified.
     Refused,
@@ -27,7 +27,7 @@ pub(super) enum Outcome {
     Bad,
 }
 
-/// A frame that might be the first of an aggregate, and all that is known of it.
+/// A candidate for the first frame of an aggregate, and its parsed parts.
 #[derive(Debug)]
 pub(super) struct First<'a> {
     pub(super) frame: &'a [u8],
@@ -37,9 +37,9 @@ pub(super) struct First<'a> {
     pub(super) shape: Shape,
     pub(super) key: Key,
     pub(super) config: &'a CoalesceConfig,
-    /// The flow's slot, which names its frame in lent memory.
+    /// The flow's slot: the name of its frame in lent memory.
     pub(super) slot: usize,
-    /// Where the buffer begins among all buffers.
+    /// Offset of the buffer among all buffers.
     pub(super) buffer_start: usize,
     pub(super) hash: Option<u32>,
     pub(super) now_ns: u64,
@@ -47,24 +47,24 @@ pub(super) struct First<'a> {
 
 /// An aggregate without its bytes.
 ///
-/// All frames but the last carry `size` bytes, so the number of frames says where the next belongs,
-/// in the stream and in the buffer. A coalesced frame changes nothing else here: every store waits for those of the
-/// payload. A vacant slot has the default.
+/// All frames but the last carry `size` bytes, so the number of frames gives the place of the next, in the stream and
+/// in the buffer. A coalesced frame changes nothing else here: every store waits for those of the payload. A vacant
+/// slot has the default.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) key: Key,
     /// Ports as they lie in memory: a first guess at the key.
     ports: [u8; PORTS_LEN],
-    /// The first frame's sequence number, and what is added per frame; both 0 for UDP.
+    /// The first frame's sequence number, and its increment per frame; both 0 for UDP.
     seq: u32,
     seq_step: u32,
     /// Coalesced frames.
     pub(super) segments: u16,
-    /// Frames that may be coalesced.
+    /// Maximum of coalesced frames.
     segments_max: u16,
     /// Payload of the first frame: of every frame but the last.
     size: u16,
-    /// Payload of the last frame, once it is here.
+    /// Payload of the last frame, once it has arrived.
     size_last: u16,
     /// IPv4 ID of the first frame; 0 for IPv6.
     id: u16,
@@ -76,9 +76,9 @@ pub(super) struct Flow {
     sums: CommonSums,
     /// The payload lies in lent memory; the buffer has the headers.
     pub(super) is_in_place: bool,
-    /// Where its buffer begins among all buffers.
+    /// Offset of its buffer among all buffers.
     buffer_start: usize,
-    /// Bytes that the buffer may hold.
+    /// Capacity of the buffer, bytes.
     len_max: usize,
     hash: Option<u32>,
     /// Time of the first frame.
@@ -87,8 +87,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Holds a first frame: copies it, without padding, to memory that `out` lends or else to `buffer`, and verifies it in
-    /// the same pass. False, and the slot stays vacant, when a checksum is wrong.
+    /// Holds a first frame: copies it, without padding, to memory that `out` lends or else to `buffer`, and verifies it
+    /// in the same pass. Returns false, and leaves the slot vacant, when a checksum is wrong.
     pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8], out: &mut impl Sink) -> bool {
         let First { frame, layout, network, transport, shape, config, .. } = first;
         let (headers, payload) = frame[..layout.packet_end].split_at(layout.payload_start);
@@ -134,15 +134,15 @@ impl Flow {
         self.segments = 0;
     }
 
-    /// Whether the frame may be of this flow. It is cheap and distinguishes most flows.
+    /// Returns false for most frames of other flows, by a cheap comparison of the ports.
     #[inline]
     pub(super) fn has_ports_of(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         let start = layout.transport_start;
         frame.get(start..start + PORTS_LEN).is_some_and(|ports| *ports == self.ports)
     }
 
-    /// Coalesces the frame if segmenting the aggregate then gives it back. Its payload is copied after that of the others
-    /// and verified in the same pass: the sums of the headers are known but for the words that vary.
+    /// Coalesces the frame if segmenting the aggregate then restores it. Copies its payload after that of the others
+    /// and verifies it in the same pass: the sums of the headers are known but for the words that vary.
     #[inline]
     pub(super) fn coalesce(
         &mut self,
@@ -182,14 +182,14 @@ impl Flow {
             let tail = self.buffer_start + tail;
             let payload_sum = copy_and_sum(payload, &mut buffers[tail..tail + payload.len()]);
             if !payload_sum.plus(header_sum).is_right() {
-                return Outcome::Bad; // What was copied is past the end, as if it were not there.
+                return Outcome::Bad; // The copied bytes are past the end, as if absent.
             }
         }
         self.segments += 1; // After a branch: the next frame must not wait for this checksum.
         coalesced
     }
 
-    /// Whether the IP header is the next one.
+    /// Compares the IP header with the expected next one.
     #[inline]
     fn continue_network(&mut self, headers: &[u8]) -> Outcome {
         let Some(fields) = NetworkFields::of(headers, &self.shape) else { return Outcome::OtherHeaders };
@@ -214,13 +214,13 @@ impl Flow {
         }
     }
 
-    /// Bytes in the buffer.
+    /// Returns the bytes in the buffer.
     fn len(&self) -> usize {
         let full = usize::from(self.segments) - 1;
         usize::from(self.shape.payload_start) + full * usize::from(self.size) + usize::from(self.size_last)
     }
 
-    /// Repairs the headers at the front of the buffer. Returns what the aggregate is, and its length in bytes.
+    /// Repairs the headers at the front of the buffer. Returns the metadata of the aggregate, and its length in bytes.
     pub(super) fn finish(&self, buffer: &mut [u8], rx_csum: RxCsum) -> (RxMeta, usize) {
         let meta = RxMeta {
             checksum: ChecksumState::Good,
@@ -252,7 +252,7 @@ impl Flow {
         }
     }
 
-    /// IPv4 total length and header checksum, or IPv6 payload length.
+    /// Writes IPv4 total length and header checksum, or IPv6 payload length.
     fn write_network(&self, network: &mut [u8]) {
         let packet_len = (self.len() - usize::from(self.shape.network_start)) as u16;
         if self.shape.is_ipv6 {
@@ -263,7 +263,7 @@ impl Flow {
         }
     }
 
-    /// Flags or UDP length, and the sum of the pseudo-header in the checksum field, whose offset it returns.
+    /// Writes flags or UDP length, and the sum of the pseudo-header to the checksum field. Returns the field's offset.
     fn write_transport(&self, transport: &mut [u8]) -> usize {
         let transport_len = (self.len() - usize::from(self.shape.transport_start)) as u16;
         let field = if self.shape.is_udp {

@@ -1,5 +1,5 @@
-//! The parts of a frame's headers that decide whether it is coalesced: the key of its flow, the bytes that must be
-//! equal in every frame of an aggregate, and the fields that count up.
+//! The parts of a frame's headers that decide on its coalescing: the key of its flow, the bytes common to every frame
+//! of an aggregate, and the fields that count up.
 
 // By value, a shape is packed into one register and taken apart again with masks, per frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
@@ -11,18 +11,18 @@ use crate::layout::{
     TCP_URG, Transport, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, be16,
 };
 
-/// The two bits that only the last segment of a super-frame keeps.
+/// The two flags kept by only the last segment of a super-frame.
 pub(super) const TCP_LAST: u8 = TCP_FIN | TCP_PSH;
-/// Flags of a frame that is delivered at once: it may not start an aggregate. FIN and PSH may end one; a frame that
-/// carries them and continues none has nothing to wait for.
+/// Flags of a frame delivered at once: it may not start an aggregate. FIN and PSH may end one; a frame that carries
+/// them and continues none has nothing to wait for.
 const TCP_ALONE: u8 = TCP_SYN | TCP_RST | TCP_URG | TCP_CWR | TCP_LAST;
 
 /// The sum of a message that includes a right checksum (RFC 1071 section 1).
 const ALL_ONES: u16 = 0xffff;
-/// The last word of a key that no frame has.
+/// The last word of a key without a frame.
 const NO_FRAME: u64 = u64::MAX;
 
-/// Names a flow: both addresses, both ports, IP version and transport.
+/// The name of a flow: both addresses, both ports, IP version and transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
     /// Addresses as they lie in memory; IPv4's are in the first word, the others are 0.
@@ -31,7 +31,7 @@ pub(super) struct Key {
     ports_and_kind: u64,
 }
 
-/// The default is the key of no frame.
+/// The default matches no frame.
 impl Default for Key {
     fn default() -> Self {
         Self { addresses: [0; 4], ports_and_kind: NO_FRAME }
@@ -39,7 +39,7 @@ impl Default for Key {
 }
 
 impl Key {
-    /// The key of a TCP or UDP frame; none for every other.
+    /// Returns the key of a TCP or UDP frame; none for every other.
     #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
         let addresses = layout.addresses(frame);
@@ -60,8 +60,8 @@ impl Key {
         Some(Self { addresses, ports_and_kind: u64::from(ports) | is_ipv6 << 32 | is_udp << 33 })
     }
 
-    /// Whether both name the same flow. Compared word by word, without branches and without a detour
-    /// through memory, where words written one by one and read back as vectors would stall.
+    /// Returns true for the same flow. Compares word by word, without branches and without a detour through memory:
+    /// words written one by one and read back as vectors would stall there.
     #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
         let difference = self.ports_and_kind ^ other.ports_and_kind;
@@ -69,12 +69,12 @@ impl Key {
         pairs.fold(difference, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
-    /// Whether the flow runs between these addresses, as [`FrameLayout::addresses`] gives them.
+    /// Returns true for a flow between these addresses, in the format of [`FrameLayout::addresses`].
     pub(super) fn is_between(&self, addresses: &[u8]) -> bool {
         self.addresses.iter().zip(addresses.chunks(8)).all(|(word, bytes)| word64(bytes) == Some(*word))
     }
 
-    /// A number that is hard to guess without `secrets`.
+    /// Returns a number hard to guess without `secrets`.
     #[inline]
     pub(super) fn hash(&self, secrets: &[u64; 5]) -> u32 {
         let [a, b, c, d] = self.addresses;
@@ -84,17 +84,17 @@ impl Key {
     }
 }
 
-/// Both halves of the product, one over the other: every input bit reaches the result.
+/// Folds both halves of the product, one over the other: every input bit reaches the result.
 #[inline]
 fn multiply_and_fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Longest headers of a frame that is coalesced, all together: room for two VLAN tags, IPv6, TCP with all
-/// its options, and 70 bytes of extension headers.
+/// Maximum length of a coalesced frame's headers, all together: room for two VLAN tags, IPv6, TCP with all its options,
+/// and 70 bytes of extension headers.
 pub(super) const HEADER_LEN_MAX: usize = 192;
-/// Bytes that are compared at once. No TCP or UDP frame has shorter headers.
+/// Bytes compared at once. No TCP or UDP frame has shorter headers.
 const BLOCK_LEN: usize = 32;
 /// Words of a block.
 const BLOCK_WORDS: usize = BLOCK_LEN / size_of::<u64>();
@@ -115,7 +115,7 @@ impl Block {
     }
 }
 
-/// Bytes that are to be equal, and which of their bits count.
+/// The expected bytes, and a mask of the bits that count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Masked {
     bytes: Block,
@@ -123,10 +123,10 @@ struct Masked {
 }
 
 impl Masked {
-    /// Adds the bits that differ and count to `difference`.
+    /// Adds the differing bits within the mask to `difference`.
     #[inline]
     fn differ(&self, bytes: &[u8; BLOCK_LEN], difference: &mut Block) {
-        // Taken whole, or the alignment is lost.
+        // Loads the whole block, or the alignment is lost.
         let (Block(frame), Block(expected), Block(mask)) = (Block::of(bytes), self.bytes, self.mask);
         for n in 0..BLOCK_WORDS {
             difference.0[n] |= (frame[n] ^ expected[n]) & mask[n];
@@ -134,8 +134,8 @@ impl Masked {
     }
 }
 
-/// The headers of an aggregate's first frame, and which bits of them must be equal in every other. The default is equal
-/// to the headers of no frame.
+/// The headers of an aggregate's first frame, and a mask of the bits common to all its frames. The default matches the
+/// headers of no frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Template {
     /// Bytes of all headers; 0 when vacant.
@@ -146,12 +146,12 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// From now on equal to the headers of no frame.
+    /// Matches the headers of no frame from now on.
     pub(super) fn vacate(&mut self) {
         self.len = 0;
     }
 
-    /// Takes over the headers of a first frame, which are not longer than [`HEADER_LEN_MAX`].
+    /// Takes over the headers of a first frame, at most [`HEADER_LEN_MAX`] bytes.
     pub(super) fn set(&mut self, headers: &[u8], shape: &Shape) {
         let mut mask = [0xff; HEADER_LEN_MAX];
         let mask = &mut mask[..headers.len()];
@@ -166,8 +166,8 @@ impl Template {
         }
     }
 
-    /// The frame's headers if they are equal where they must be. The same bytes are parsed in the
-    /// same way, so the layout then is that of the first frame but for the length.
+    /// Returns the frame's headers if they are equal within the mask. The same bytes are parsed in the same way, so the
+    /// layout then is that of the first frame but for the length.
     #[inline]
     pub(super) fn match_headers<'a>(&self, frame: &'a [u8], layout: &FrameLayout) -> Option<&'a [u8]> {
         let headers = frame.get(..self.len)?;
@@ -200,7 +200,7 @@ fn hide_what_varies(mask: &mut [u8], shape: &Shape) {
     }
 }
 
-/// Where the headers of a TCP or UDP frame lie.
+/// The places of a TCP or UDP frame's headers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub(super) network_start: u16,
@@ -211,8 +211,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// None when the frame carries neither TCP nor UDP, or its headers are longer than
-    /// [`HEADER_LEN_MAX`].
+    /// Returns none when the frame carries neither TCP nor UDP, or its headers are longer than [`HEADER_LEN_MAX`].
     #[inline]
     pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
         let is_tcp_or_udp = layout.network != Network::Opaque && layout.transport != Transport::Opaque;
@@ -233,12 +232,12 @@ pub(super) struct NetworkFields {
     pub(super) id: u16,
     /// The words that differ, added up.
     varying: u32,
-    /// The checksum field is not what segmenting would write, even if it is right: the other zero.
+    /// The checksum field differs from the one written by segmenting, even if it is right: the other zero.
     pub(super) is_unusual: bool,
 }
 
 impl NetworkFields {
-    /// Reads them. None when the header is cut off, which that of a layout is not.
+    /// Reads them. Returns none for a truncated header; a header with a layout is whole.
     #[inline]
     pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
         if shape.is_ipv6 {
@@ -260,13 +259,13 @@ pub(super) struct TransportFields {
     pub(super) flags: u8,
     /// The words that differ, added up.
     varying: u32,
-    /// The checksum field is not what segmenting would write, even if it is right: TCP's other zero, or
-    /// UDP's 0, where there is nothing to verify (RFC 768).
+    /// The checksum field differs from the one written by segmenting, even if it is right: TCP's other zero, or UDP's
+    /// 0, "no checksum" (RFC 768).
     pub(super) is_unusual: bool,
 }
 
 impl TransportFields {
-    /// Reads them. None when the header is cut off, which that of a layout is not.
+    /// Reads them. Returns none for a truncated header; a header with a layout is whole.
     #[inline]
     pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
         if shape.is_udp {
@@ -282,16 +281,16 @@ impl TransportFields {
         Some(Self { seq, flags, varying, is_unusual: checksum == ALL_ONES })
     }
 
-    /// Whether a frame may wait as the first of an aggregate.
+    /// Returns true for a frame that may wait as the first of an aggregate.
     pub(super) fn may_be_first(&self) -> bool {
         self.flags & TCP_ALONE == 0
     }
 }
 
-/// The sums of the header words that all frames of an aggregate have in common, folded.
+/// The sums of the header words common to all frames of an aggregate, folded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommonSums {
-    /// IPv4 header; all ones for IPv6, which has no header checksum.
+    /// IPv4 header; all ones for IPv6, as it has no header checksum.
     ip: u16,
     /// Pseudo-header without the length.
     pseudo: u16,
@@ -300,7 +299,7 @@ pub(super) struct CommonSums {
 }
 
 impl CommonSums {
-    /// Of the headers of a first frame, whose fields these are.
+    /// Computes the sums of a first frame's headers, with these fields.
     pub(super) fn of(frame: &[u8], layout: &FrameLayout, ip: &NetworkFields, transport: &TransportFields) -> Self {
         let ip_sum = match layout.network {
             Network::Ipv4 => without(sum(&frame[layout.network_start..layout.transport_start]), ip.varying),
@@ -311,48 +310,49 @@ impl CommonSums {
         Self { ip: ip_sum, pseudo: pseudo.fold(), transport: without(pseudo.plus(header), transport.varying) }
     }
 
-    /// Whether the IPv4 header checksum is right.
+    /// Returns true for a right IPv4 header checksum.
     #[inline]
     pub(super) fn ip_is_right(&self, fields: &NetworkFields) -> bool {
         fold(u32::from(self.ip) + fields.varying) == ALL_ONES
     }
 
-    /// The sum of the pseudo-header and the transport header. `transport_len` counts its header and
-    /// payload in bytes.
+    /// Returns the sum of the pseudo-header and the transport header. `transport_len` counts its header and payload in
+    /// bytes.
     #[inline]
     pub(super) fn transport_headers(&self, fields: &TransportFields, transport_len: u16) -> Sum {
         Sum::word(fold(u32::from(self.transport) + u32::from(transport_len) + fields.varying))
     }
 
-    /// The IPv4 header checksum of a packet with this length in bytes and this ID.
+    /// Returns the IPv4 header checksum of a packet with this length in bytes and this ID.
     pub(super) fn ip_checksum(&self, packet_len: u16, id: u16) -> u16 {
         !fold(u32::from(self.ip) + u32::from(packet_len) + u32::from(id))
     }
 
-    /// The sum of the pseudo-header with this length in bytes.
+    /// Returns the sum of the pseudo-header with this length in bytes.
     pub(super) fn pseudo_sum(&self, transport_len: u16) -> u16 {
         fold(u32::from(self.pseudo) + u32::from(transport_len))
     }
 }
 
-/// `sum` less `words`, which are part of it and were added up.
+/// Subtracts the summed `words`, a part of `sum`, from it.
 fn without(sum: Sum, words: u32) -> u16 {
     fold(u32::from(sum.fold()) + u32::from(!fold(words)))
 }
 
-/// Folds some added 16-bit words into 16 bits: the upper half of x + rotated x is upper + lower + the carry between them.
+/// Folds some added 16-bit words into 16 bits: the upper half of x + rotated x is upper + lower + the carry between
+/// them.
 #[inline]
 fn fold(total: u32) -> u16 {
     (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
-/// `N` bytes from `at` on.
+/// Returns `N` bytes from `at` on.
 #[inline]
 fn field<const N: usize>(headers: &[u8], at: u16) -> Option<&[u8; N]> {
     headers.get(usize::from(at)..usize::from(at) + N)?.try_into().ok()
 }
 
-/// The first eight bytes as they lie in memory.
+/// Returns the first eight bytes as they lie in memory.
 #[inline]
 fn word64(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|word| u64::from_ne_bytes(*word))

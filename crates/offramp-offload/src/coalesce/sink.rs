@@ -1,9 +1,9 @@
-//! Where frames go that leave a [`Coalescer`](super::Coalescer), and the memory that is lent to it.
+//! The receiver of the frames from a [`Coalescer`](super::Coalescer), and the memory it lends.
 
 use crate::checksum::Sum;
 use crate::meta::RxMeta;
 
-/// What became of payload that was to be appended to a frame in lent memory.
+/// The result of appending payload to a frame in lent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Appended {
     /// It is part of the frame.
@@ -14,8 +14,8 @@ pub enum Appended {
     NoRoom,
 }
 
-/// Takes what a [`Coalescer`](super::Coalescer) hands out. A closure may be one; it lends no memory, so aggregates lie in
-/// that of the coalescer.
+/// The receiver of the frames from a [`Coalescer`](super::Coalescer). A closure may be one; it lends no memory, so
+/// aggregates lie in that of the coalescer.
 ///
 /// A receiver with memory of its own lends it, so that payload is copied once:
 ///
@@ -25,12 +25,12 @@ pub enum Appended {
 /// commit(slot, meta, head, len)        the headers, repaired, go in front; only now may the receiver see the frame
 /// ```
 pub trait Sink {
-    /// A frame that lies in the coalescer's memory, or is the one that was pushed.
+    /// Takes a frame in the coalescer's memory, or the one just pushed.
     fn deliver(&mut self, meta: &RxMeta, frame: &[u8]);
 
-    /// Begins frame `slot` (below [`CoalesceConfig::flows_max`](super::CoalesceConfig::flows_max)) in the receiver's own
-    /// memory, with room for `head`, its headers so far, left free at its front. What was begun there and not committed is
-    /// forgotten. `false`: nothing is lent.
+    /// Begins frame `slot` (below [`CoalesceConfig::flows_max`](super::CoalesceConfig::flows_max)) in the receiver's
+    /// own memory, with room for `head`, its headers so far, left free at its front. Drops any uncommitted frame of
+    /// that slot. Returns false if it lends nothing.
     fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let _ = (slot, head);
         false

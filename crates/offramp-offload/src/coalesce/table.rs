@@ -6,13 +6,13 @@ use super::flow::Flow;
 use super::head::Key;
 use crate::table::{Order, Table};
 
-/// Flows by key. The secrets of the hash stay inside: nothing that is handed out depends on them.
+/// Flows by key. The secrets of the hash stay inside: nothing handed out depends on them.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) flows: Table<Flow>,
     by_start: Order,
     secrets: [u64; 5],
-    /// Slot of the flow that was found or started last: frames come in bursts of one flow. It may be vacant by now.
+    /// Slot of the flow found or started last: frames come in bursts of one flow. It may be vacant by now.
     pub(super) last: usize,
 }
 
@@ -27,7 +27,7 @@ impl FlowTable {
         }
     }
 
-    /// The slot that holds the flow.
+    /// Returns the slot of the flow.
     #[inline]
     pub(super) fn find(&mut self, key: &Key) -> Option<usize> {
         let slot = self.flows.find(key.hash(&self.secrets), |flow| flow.key.is(key))?;
@@ -35,7 +35,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Adds the flow that was written to the vacant slot, as the newest.
+    /// Adds the flow in the vacant slot, as the newest.
     pub(super) fn insert(&mut self) {
         let Some(slot) = self.flows.vacant() else { return };
         let hash = self.flows.entry(slot).key.hash(&self.secrets);
@@ -49,7 +49,7 @@ impl FlowTable {
         self.flows.entry_mut(slot).vacate();
     }
 
-    /// The flow that was started first.
+    /// Returns the flow started first.
     #[inline]
     pub(super) fn oldest(&self) -> Option<usize> {
         self.by_start.oldest()

@@ -1,5 +1,4 @@
-//! A small frame builder and a cutter, both independent of the code under test, and what the tests
-//! share.
+//! Shared helpers: a small frame builder and a segmenter, both independent of the code under test.
 
 mod linux;
 mod metadata;
@@ -23,7 +22,7 @@ const ALL: Offloads = Offloads::RX;
 /// NOP, NOP, timestamps of value 7 and echo 9.
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
 
-/// RFC 1071 section 1, word by word.
+/// Computes the sum of RFC 1071 section 1, word by word.
 fn slow_sum(parts: &[&[u8]]) -> u16 {
     let mut total = 0u64;
     for part in parts {
@@ -76,12 +75,12 @@ enum Checksum {
     Absent,
 }
 
-/// Bytes that tell where in the stream they are, so that nothing swapped goes unseen.
+/// Returns bytes that encode their place in the stream, so that every swap shows.
 fn stream(seq: u32, len: usize) -> Vec<u8> {
     (seq..seq + len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// A TCP segment at `seq` of `len` bytes, ID 1000, IPv4.
+/// Returns a TCP segment at `seq` of `len` bytes, ID 1000, IPv4.
 fn tcp(seq: u32, len: usize) -> Spec {
     Spec {
         source_mac: 1,
@@ -111,7 +110,7 @@ fn tcp(seq: u32, len: usize) -> Spec {
     }
 }
 
-/// Segments of these sizes, one after the other, with IDs that count.
+/// Returns segments of these sizes, one after the other, with IDs that count.
 fn tcp_run(sizes: &[usize]) -> Vec<Spec> {
     let mut seq = 10_000;
     let specs = sizes.iter().enumerate().map(|(n, len)| {
@@ -122,7 +121,7 @@ fn tcp_run(sizes: &[usize]) -> Vec<Spec> {
     specs.collect()
 }
 
-/// Datagrams of these sizes, with IDs that count.
+/// Returns datagrams of these sizes, with IDs that count.
 fn udp_run(sizes: &[usize]) -> Vec<Spec> {
     tcp_run(sizes).into_iter().map(|spec| Spec { is_udp: true, ..spec }).collect()
 }
@@ -131,13 +130,13 @@ fn to_ipv6(specs: Vec<Spec>) -> Vec<Spec> {
     specs.into_iter().map(|spec| Spec { is_ipv6: true, ..spec }).collect()
 }
 
-/// The same run with one frame changed.
+/// Changes one frame of a run.
 fn with(mut specs: Vec<Spec>, at: usize, change: impl Fn(&mut Spec)) -> Vec<Spec> {
     change(&mut specs[at]);
     specs
 }
 
-/// The same run with every frame changed.
+/// Changes every frame of a run.
 fn with_all(mut specs: Vec<Spec>, change: impl Fn(usize, &mut Spec)) -> Vec<Spec> {
     specs.iter_mut().enumerate().for_each(|(n, spec)| change(n, spec));
     specs
@@ -240,7 +239,7 @@ impl Spec {
     }
 }
 
-/// A frame that the coalescer delivered: its metadata and its bytes.
+/// A frame delivered by the coalescer: its metadata and its bytes.
 type Delivered = (RxMeta, Vec<u8>);
 
 fn push_one(coalescer: &mut Coalescer, frame: &[u8], enabled: Offloads, now_ns: u64, delivered: &mut Vec<Delivered>) {
@@ -265,7 +264,7 @@ fn coalesce_with(config: CoalesceConfig, frames: &[Vec<u8>]) -> Vec<Delivered> {
     delivered
 }
 
-/// Payload sizes of the delivered frames of one flow, after checking that segmenting them gives back exactly
+/// Returns the payload sizes of the delivered frames of one flow, after a check that segmenting them restores exactly
 /// the given ones.
 fn sizes_with(config: CoalesceConfig, specs: &[Spec]) -> Vec<usize> {
     let frames: Vec<_> = specs.iter().map(Spec::build).collect();
@@ -282,7 +281,7 @@ fn payload_len((_, bytes): &Delivered) -> usize {
     FrameLayout::parse(bytes, LengthFrom::Ip).unwrap().payload_len()
 }
 
-/// The frame without padding.
+/// Returns the frame without padding.
 fn trimmed(frame: &[u8]) -> &[u8] {
     FrameLayout::parse(frame, LengthFrom::Ip).map_or(frame, |layout| &frame[..layout.packet_end])
 }
@@ -299,7 +298,7 @@ fn assert_segments_into(delivered: &[Delivered], frames: &[Vec<u8>]) {
     assert_eq!(left.count(), 0, "frames are missing");
 }
 
-/// Equal but for padding, and but for the ID where the sender kept it fixed.
+/// Compares both frames, except for padding, and for the ID if the sender kept it fixed.
 fn assert_same_frame(cut: &[u8], original: &[u8], first: &[u8]) {
     let mut cut = trimmed(cut).to_vec();
     let original = trimmed(original);

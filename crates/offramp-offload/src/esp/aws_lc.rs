@@ -5,10 +5,10 @@ use super::suite::AesKey;
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::error::Unspecified;
 
-/// Longest packet that AES-GCM encrypts as a copy: of longer ones the trailer is handed over apart, which costs a little.
+/// Longest packet that AES-GCM encrypts as a copy: for longer ones the trailer is handed over apart, at a small cost.
 const GCM_COPIED_LEN_MAX: usize = 512;
 
-/// The library that is built in.
+/// The built-in library.
 #[derive(Debug)]
 pub(super) struct AwsLc;
 
@@ -41,7 +41,7 @@ impl CipherLibrary for AwsLc {
 
 struct Key {
     key: LessSafeKey,
-    /// Longest packet that is copied first when it is encrypted from elsewhere, bytes.
+    /// Longest packet copied before its encryption from elsewhere, bytes.
     copied_len_max: usize,
 }
 

@@ -1,7 +1,6 @@
-//! The ciphers of the suites; none is our own. AEADs are those of the library that was chosen, all
-//! others those of aws-lc.
+//! The ciphers of the suites; none is our own. AEADs are those of the chosen library, all others those of aws-lc.
 //!
-//! [`Protection`] is all that the rest of the module sees.
+//! The rest of the module sees only [`Protection`].
 
 use super::config::{InvalidSa, SaConfig, SaFault};
 use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, Nonce, aws_lc};
@@ -19,13 +18,12 @@ use zeroize::Zeroize;
 
 /// Bytes of SPI and sequence number.
 pub(super) const ESP_HEADER_LEN: usize = 8;
-/// Bytes of the upper half of an extended sequence number, which is not on the wire.
+/// Bytes of the upper half of an extended sequence number, absent on the wire.
 const ESN_HIGH_LEN: usize = 4;
-/// What the key that makes the IVs of CBC is derived for.
+/// Label for the derivation of the key that makes CBC's IVs.
 const IV_KEY_LABEL: &[u8] = b"offramp ESP: IV of CBC";
 
-/// Where the parts of a packet lie in its frame, bytes from the start: ESP header, IV, what is
-/// encrypted, the check value.
+/// The places of a packet's parts in its frame, bytes from the start: ESP header, IV, encrypted part, check value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
     pub(super) esp_at: usize,
@@ -39,7 +37,7 @@ pub(super) struct Protection {
     kind: Kind,
     pub(super) spi: u32,
     pub(super) suite: Suite,
-    /// Of the suite.
+    /// The suite's lengths and alignment, bytes.
     pub(super) iv_len: usize,
     pub(super) icv_len: usize,
     pub(super) alignment: usize,
@@ -106,26 +104,26 @@ impl Protection {
         })
     }
 
-    /// The cipher of an association.
+    /// Makes the cipher of an association.
     pub(super) fn of(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         let (encryption, integrity) = (config.encryption_key.bytes(), config.integrity_key.bytes());
         Self::new(config.spi, config.suite, encryption, integrity, config.esn, library)
             .map_err(|_| config.invalid(SaFault::WeakKey(config.suite)))
     }
 
-    /// Whether the suite is an AEAD with its IV on the wire.
+    /// Returns true for an AEAD with its IV on the wire.
     pub(super) fn is_aead_with_iv(&self) -> bool {
         matches!(self.kind, Kind::Aead(_)) && !self.has_implicit_iv
     }
 
-    /// Encrypts `packet`, which ends in room for the check value, for a suite that is known to be an AEAD.
+    /// Encrypts `packet`, with room for the check value at its end. Only for an AEAD.
     #[inline]
     pub(super) fn seal_usual(&self, packet: &mut [u8], sequence: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
         aead.seal(self.nonce(sequence), self.aad(sequence), packet)
     }
 
-    /// As [`Protection::seal_usual`], of a body and a trailer that lie elsewhere.
+    /// As [`Protection::seal_usual`], from a body and a trailer elsewhere.
     #[inline]
     pub(super) fn seal_usual_from(
         &self,
@@ -137,23 +135,22 @@ impl Protection {
         aead.seal_from(self.nonce(sequence), self.aad(sequence), from[0], from[1], packet)
     }
 
-    /// Checks and decrypts `packet`, which ends in its check value, for a suite that is known to be an AEAD.
+    /// Checks and decrypts `packet`, with its check value at the end. Only for an AEAD.
     #[inline]
     pub(super) fn open_usual(&self, packet: &mut [u8], sequence: u64, counter_iv: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
         aead.open(self.nonce(counter_iv), self.aad(sequence), packet)
     }
 
-    /// ESP header and IV of such a suite as they lie in a packet: the IV is the sequence number.
+    /// Returns ESP header and IV of such a suite as they lie in a packet: the IV is the sequence number.
     #[inline]
     pub(super) fn header_and_iv(&self, sequence: u64) -> [u8; ESP_HEADER_LEN + size_of::<u64>()] {
         let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
         (u128::from(header) << u64::BITS | u128::from(sequence)).to_be_bytes()
     }
 
-    /// Writes ESP header and IV, encrypts the body in place and writes the check value. The IV is the
-    /// sequence number for the counter modes (RFC 4106 3.1), for CBC a block that nobody without the key
-    /// can predict (RFC 3602 3).
+    /// Writes ESP header and IV, encrypts the body in place and writes the check value. The IV is the sequence number
+    /// for the counter modes (RFC 4106 3.1). For CBC it is a block unpredictable without the key (RFC 3602 3).
     #[inline]
     pub(super) fn seal(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
@@ -184,8 +181,8 @@ impl Protection {
         key.seal(self.nonce(counter_iv), self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
-    /// The suites that encrypt, if at all, before they authenticate. Apart, so that the way of the
-    /// others stays short.
+    /// Seals for the suites that encrypt, if at all, before they authenticate. A separate function keeps the path of
+    /// the others short.
     #[inline(never)]
     fn seal_in_two_steps(
         &self,
@@ -213,7 +210,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Checks the packet and decrypts the body in place. When it fails, the body may hold anything.
+    /// Checks the packet and decrypts the body in place. After a failure the body may hold anything.
     #[inline]
     pub(super) fn open(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(key) = &self.kind else { return self.open_in_two_steps(frame, parts, sequence) };
@@ -221,7 +218,7 @@ impl Protection {
         key.open(nonce, self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
-    /// The suites that authenticate, and decrypt after that, if at all.
+    /// Opens for the suites that authenticate first, and then decrypt, if at all.
     #[inline(never)]
     fn open_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         match &self.kind {
@@ -240,7 +237,7 @@ impl Protection {
         }
     }
 
-    /// The IV on the wire, or the sequence number where it takes its place (RFC 8750 4).
+    /// Returns the IV on the wire, or the sequence number in its place (RFC 8750 4).
     #[inline]
     fn counter_iv_of(&self, frame: &[u8], parts: &Parts, sequence: u64) -> u64 {
         match frame[parts.esp_at + ESP_HEADER_LEN..].first_chunk() {
@@ -259,9 +256,9 @@ impl Protection {
         Aad::new(self.spi, sequence, self.is_extended)
     }
 
-    /// Lends `work` the packet from the SPI up to its check value, as GMAC covers it (RFC 4543 3.3):
-    /// the upper half of an extended sequence number stands between SPI and lower half meanwhile. The
-    /// SPI moves into the bytes in front, which belong to a header and are restored.
+    /// Lends `work` the packet from the SPI up to its check value, as GMAC covers it (RFC 4543 3.3): meanwhile the
+    /// upper half of an extended sequence number stands between SPI and lower half. The SPI moves into the bytes in
+    /// front, and these bytes of a header are restored.
     fn with_whole_header<R>(&self, frame: &mut [u8], parts: &Parts, sequence: u64, work: impl FnOnce(&[u8]) -> R) -> R {
         if !self.is_extended {
             return work(&frame[parts.esp_at..parts.icv_at]);
@@ -277,7 +274,7 @@ impl Protection {
         result
     }
 
-    /// RFC 4303 2.8: SPI up to next header, then the upper half of an extended sequence number.
+    /// Authenticates SPI up to next header, then the upper half of an extended sequence number (RFC 4303 2.8).
     fn mac(&self, key: &hmac::Key, frame: &[u8], parts: &Parts, sequence: u64) -> hmac::Tag {
         let mut context = hmac::Context::with_key(key);
         context.update(&frame[parts.esp_at..parts.icv_at]);
@@ -306,13 +303,13 @@ fn mac_key(hmac: Hmac, key: &[u8]) -> Box<hmac::Key> {
     Box::new(hmac::Key::new(algorithm, key))
 }
 
-/// A block cipher in CBC mode, and what makes its IVs.
+/// A block cipher in CBC mode, and the source of its IVs.
 struct Cbc {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
-    /// Encrypts SPI and sequence number under a key of its own: unpredictable, as CBC needs its IV
-    /// (NIST SP 800-38A appendix C), and without a source of random numbers on the way of a packet. By the SPI the two
-    /// directions of one key have no IV in common.
+    /// Encrypts SPI and sequence number under a key of its own: unpredictable, as CBC needs its IV (NIST SP 800-38A
+    /// appendix C), and without a source of random numbers on the way of a packet. Due to the SPI the two directions of
+    /// one key have no IV in common.
     iv_maker: EncryptingKey,
     block_len: usize,
 }

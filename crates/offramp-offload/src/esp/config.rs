@@ -1,4 +1,4 @@
-//! What a security association is made from, and what is wrong with one that is not.
+//! The description of a security association, and the faults of an invalid one.
 
 use super::keys::SecretKey;
 use super::lifetime::Lifetime;
@@ -9,13 +9,13 @@ use super::tunnel::Tunnel;
 use super::udp::UdpPorts;
 use std::net::IpAddr;
 
-/// Smallest SPI that an association may have: 0 is local, 1 to 255 are reserved (RFC 4303 2.1).
+/// Smallest SPI of an association: 0 is local, 1 to 255 are reserved (RFC 4303 2.1).
 pub const SPI_MIN: u32 = 256;
 
-/// What a packet is wrapped in.
+/// The encapsulation mode of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The transport header and what follows are protected; the IP header stays (RFC 4303 3.1.1).
+    /// The transport header and the bytes after it are protected; the IP header stays (RFC 4303 3.1.1).
     Transport,
     /// The whole IP packet is protected, after an outer IP header (RFC 4303 3.1.2).
     Tunnel(Tunnel),
@@ -23,20 +23,19 @@ pub enum Mode {
 
 /// A security association in one direction (RFC 4301 4.1).
 ///
-/// A counter-mode suite (GCM, ChaCha20, GMAC) must never meet the same key with the same sequence
-/// number twice: after a restart a key continues with the number after the last `sequence`
-/// (RFC 4106 2).
+/// A counter-mode suite (GCM, ChaCha20, GMAC) must never meet the same key with the same sequence number twice: after a
+/// restart a key continues with the number after the last `sequence` (RFC 4106 2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaConfig {
     /// Security parameters index, [`SPI_MIN`] and up.
     pub spi: u32,
     /// Cipher and integrity check.
     pub suite: Suite,
-    /// Key of the cipher, with its salt after it where the suite has one.
+    /// Key of the cipher, followed by its salt if the suite has one.
     pub encryption_key: SecretKey,
     /// Key of the HMAC; none for an AEAD.
     pub integrity_key: SecretKey,
-    /// Allows the suites that are only for old peers.
+    /// Allows the suites for old peers only.
     pub legacy: bool,
     /// Transport or tunnel.
     pub mode: Mode,
@@ -48,29 +47,29 @@ pub struct SaConfig {
     pub sequence: u64,
     /// Ports of UDP encapsulation (RFC 3948), if it is used.
     pub udp: Option<UdpPorts>,
-    /// Seconds without a packet after which a sender behind a NAT sends a NAT-keepalive (RFC 3948 4); `None` for never.
-    /// The owner of the wire sends it; see [`super::write_keepalive`].
+    /// Seconds without a packet before a sender behind a NAT sends a NAT-keepalive (RFC 3948 4); `None` for never. The
+    /// owner of the wire sends it; see [`super::write_keepalive`].
     pub keepalive_seconds: Option<u32>,
     /// Limits in packets, bytes and time.
     pub lifetime: Lifetime,
-    /// Which packets may come out of it; a receiver refuses the others (RFC 4301 5.2).
+    /// The allowed clear packets; a receiver refuses all others (RFC 4301 5.2).
     pub selector: Selector,
-    /// Where packets to this association are addressed: the outer destination. `None` takes any.
-    /// A tunnel's own destination counts beside it.
+    /// The outer destination of packets to this association. `None` takes any. A tunnel's own destination counts beside
+    /// it.
     pub destination: Option<IpAddr>,
 }
 
-/// Why a security association is not made. Nothing of it is then installed.
+/// The reason to refuse a security association. Nothing of it is then installed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("SA {spi:#010x}: {fault}")]
 pub struct InvalidSa {
     /// Its SPI.
     pub spi: u32,
-    /// What is wrong with it.
+    /// Its fault.
     pub fault: SaFault,
 }
 
-/// What is wrong with a security association.
+/// A fault of a security association.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaFault {
     /// The SPI is below [`SPI_MIN`].
@@ -87,9 +86,9 @@ pub enum SaFault {
     EncryptionKeyLen {
         /// The suite.
         suite: Suite,
-        /// Bytes that the suite takes.
+        /// The suite's key length, bytes.
         expected: usize,
-        /// Bytes that were given.
+        /// The given length, bytes.
         given: usize,
     },
     /// The integrity key is too short or too long.
@@ -97,12 +96,12 @@ pub enum SaFault {
     IntegrityKeyLen {
         /// The suite.
         suite: Suite,
-        /// Bytes that the suite takes.
+        /// The suite's key length, bytes.
         expected: usize,
-        /// Bytes that were given.
+        /// The given length, bytes.
         given: usize,
     },
-    /// A legacy suite that was not asked for as such.
+    /// A legacy suite without `legacy`.
     #[error("{0} is only for old peers; set legacy = true to use it, or take aes128gcm16")]
     Legacy(Suite),
     /// The cipher library refuses the key: parts of a 3DES key are weak or equal.
@@ -144,8 +143,8 @@ pub enum SaFault {
 }
 
 impl SaConfig {
-    /// A new association in transport mode with a window of 64 packets, without extended sequence
-    /// numbers, encapsulation, limits or selectors.
+    /// Returns a new association in transport mode with a window of 64 packets, without extended sequence numbers,
+    /// encapsulation, limits or selectors.
     pub fn new(spi: u32, suite: Suite, encryption_key: SecretKey, integrity_key: SecretKey) -> Self {
         Self {
             spi,
@@ -165,10 +164,10 @@ impl SaConfig {
         }
     }
 
-    /// Whether an association can be made of this.
+    /// Checks the description.
     ///
     /// # Errors
-    /// The first thing that is wrong, as one line that names the association.
+    /// The first fault, as one line that names the association.
     pub fn validate(&self) -> Result<(), InvalidSa> {
         self.check().map_err(|fault| self.invalid(fault))
     }

@@ -1,4 +1,4 @@
-//! Key bytes that are wiped, never shown and compared in constant time.
+//! Key bytes: wiped, never shown, and compared in constant time.
 
 use aws_lc_rs::digest::{self, SHA256_OUTPUT_LEN};
 use std::fmt;
@@ -10,18 +10,18 @@ pub const FINGERPRINT_LEN: usize = SHA256_OUTPUT_LEN;
 
 /// Key bytes of a security association.
 ///
-/// They are overwritten with zeros when dropped, `Debug` shows their number alone, and comparing two
-/// keys takes the same time wherever they differ.
+/// They are overwritten with zeros when dropped, `Debug` shows their number alone, and comparing two keys takes the
+/// same time wherever they differ.
 #[derive(Clone)]
 pub struct SecretKey(Zeroizing<Vec<u8>>);
 
-/// Why text is not a key. It says nothing of the text itself.
+/// The reason to refuse a text as a key. It says nothing of the text itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHex {
     /// An odd number of digits.
     #[error("key: {0} hexadecimal digits make no whole number of bytes; give two digits per byte")]
     Odd(usize),
-    /// Something that is no hexadecimal digit.
+    /// A character other than a hexadecimal digit.
     #[error("key: character {0} is no hexadecimal digit; give 0-9 and a-f, with or without 0x in front")]
     Digit(usize),
 }
@@ -32,7 +32,7 @@ impl SecretKey {
         Self(Zeroizing::new(bytes))
     }
 
-    /// No key: what a suite without a separate integrity key, or without encryption, takes.
+    /// Returns an empty key, for a suite without a separate integrity key or without encryption.
     pub fn none() -> Self {
         Self::new(Vec::new())
     }
@@ -55,8 +55,8 @@ impl SecretKey {
         if high.is_some() { Err(InvalidHex::Odd(digits.len())) } else { Ok(Self(bytes)) }
     }
 
-    /// The hexadecimal digits that [`SecretKey::from_hex`] takes, to hand the key to the process that uses it; the
-    /// text is wiped when it is dropped. Never to be printed or logged.
+    /// Returns the hexadecimal digits for [`SecretKey::from_hex`], to hand the key to its process. The text is wiped
+    /// when it is dropped. Never print or log it.
     pub fn to_hex(&self) -> Zeroizing<String> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = Zeroizing::new(String::with_capacity(2 * self.len()));
@@ -67,24 +67,24 @@ impl SecretKey {
         text
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// SHA-256 of the bytes: tells whether a key was there before without keeping it.
+    /// Returns SHA-256 of the bytes: recognizes an earlier key without keeping it.
     pub fn fingerprint(&self) -> [u8; FINGERPRINT_LEN] {
         let mut fingerprint = [0; FINGERPRINT_LEN];
         fingerprint.copy_from_slice(digest::digest(&digest::SHA256, &self.0).as_ref());
         fingerprint
     }
 
-    /// The bytes, for the cipher alone.
+    /// Returns the bytes, for the cipher alone.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }

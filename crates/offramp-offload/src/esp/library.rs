@@ -1,5 +1,5 @@
-//! The interface to a library of ciphers. There are two: aws-lc ([`aws_lc`]), which is built in, and ipsec-mb,
-//! which `offramp_ports::ipsec_mb` loads where it is installed. Both are judged by the same vectors.
+//! The interface to a library of ciphers. There are two: the built-in aws-lc ([`aws_lc`]), and ipsec-mb, loaded by
+//! `offramp_ports::ipsec_mb` if it is installed. Both are judged by the same vectors.
 
 use super::aws_lc::AwsLc;
 use super::suite::{AesKey, Suite};
@@ -28,7 +28,7 @@ pub enum AeadAlgorithm {
 }
 
 impl AeadAlgorithm {
-    /// The AEAD of a suite: only AES-GCM, GMAC and ChaCha20-Poly1305 have one.
+    /// Returns the AEAD of a suite: only AES-GCM, GMAC and ChaCha20-Poly1305 have one.
     pub fn of(suite: Suite) -> Option<Self> {
         match suite {
             Suite::AesGcm16 { key, .. } | Suite::AesGmac { key } => Some(Self::AesGcm(key)),
@@ -38,26 +38,26 @@ impl AeadAlgorithm {
     }
 }
 
-/// Salt and IV (RFC 4106 4), twelve bytes. It travels in registers: pieced together in memory, the
-/// cipher's load would wait for the stores.
+/// Salt and IV (RFC 4106 4), twelve bytes. It travels in registers: pieced together in memory, the cipher's load would
+/// wait for the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(u128);
 
 impl Nonce {
-    /// `iv` goes on the wire big-endian.
+    /// Joins salt and IV. `iv` goes on the wire big-endian.
     #[inline]
     pub fn new(salt: [u8; 4], iv: u64) -> Self {
         Self(u128::from(u32::from_le_bytes(salt)) | u128::from(iv.swap_bytes()) << u32::BITS)
     }
 
-    /// A number whose first [`NONCE_LEN`] little-endian bytes are the nonce; the others are 0.
+    /// Returns a number with the nonce as its first [`NONCE_LEN`] little-endian bytes; the others are 0.
     #[inline]
     pub fn to_bits(self) -> u128 {
         self.0
     }
 }
 
-/// SPI and sequence number as an AEAD authenticates them (RFC 4106 5).
+/// SPI and sequence number in the form authenticated by an AEAD (RFC 4106 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aad {
     bits: u128,
@@ -65,22 +65,22 @@ pub struct Aad {
 }
 
 impl Aad {
-    /// Of a packet. The upper half of the sequence number counts only where it `is_extended`.
+    /// Joins both numbers of a packet. The upper half of the sequence number counts only if it `is_extended`.
     #[inline]
     pub fn new(spi: u32, sequence: u64, is_extended: bool) -> Self {
-        // As it lies in memory: big-endian, and the upper half, if it counts, in front of the lower one.
+        // As it lies in memory: big-endian, and the upper half, if it counts, before the lower one.
         let shift = if is_extended { 0 } else { u32::BITS };
         let number = sequence.swap_bytes() >> shift;
         Self { bits: u128::from(spi.swap_bytes()) | u128::from(number) << u32::BITS, is_extended }
     }
 
-    /// A number whose first [`Aad::len`] little-endian bytes are authenticated; the others are 0.
+    /// Returns a number with the authenticated bytes as its first [`Aad::len`] little-endian bytes; the others are 0.
     #[inline]
     pub fn to_bits(self) -> u128 {
         self.bits
     }
 
-    /// Number of bytes: 8, or 12 for an extended sequence number.
+    /// Returns the number of bytes: 8, or 12 for an extended sequence number.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(self) -> usize {
@@ -90,16 +90,15 @@ impl Aad {
 
 /// A keyed AEAD. The key is wiped when it is dropped, and tags are compared in constant time.
 ///
-/// Lengths that do not fit are refused as [`CipherFailed`], never a panic.
+/// Wrong lengths are refused as [`CipherFailed`], never with a panic.
 pub trait Aead: Send + Sync {
-    /// Encrypts `packet` in place but for its last [`TAG_LEN`] bytes, where the tag is written.
+    /// Encrypts `packet` in place but for its last [`TAG_LEN`] bytes, and writes the tag there.
     ///
     /// # Errors
     /// When `packet` has no room for a tag.
     fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
-    /// Encrypts `clear` and what follows it, `trailer`, into `out`, whose last [`TAG_LEN`] bytes take
-    /// the tag.
+    /// Encrypts `clear` and then `trailer` into `out`. The last [`TAG_LEN`] bytes of `out` take the tag.
     ///
     /// # Errors
     /// When `out` is not exactly as long as all three.
@@ -118,20 +117,20 @@ pub trait Aead: Send + Sync {
     /// When the packet is not genuine; its bytes may then be anything.
     fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
-    /// The tag over `covered`, which is not encrypted.
+    /// Returns the tag over `covered` without encrypting it.
     ///
     /// # Errors
     /// When the library fails.
     fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed>;
 }
 
-/// A library of AEADs. The suites that have none (CBC and NULL with HMAC, 3DES) stay with aws-lc
-/// whichever library is chosen.
+/// A library of AEADs. The suites without an AEAD (CBC and NULL with HMAC, 3DES) stay with aws-lc, regardless of the
+/// chosen library.
 pub trait CipherLibrary: Send + Sync {
     /// `aws-lc`, `ipsec-mb`.
     fn name(&self) -> &'static str;
 
-    /// Its version, or how it is known not to have one.
+    /// Returns its version, or a note that it has none.
     fn version(&self) -> &str;
 
     /// Keys an AEAD; `key` is without salt.
@@ -147,7 +146,7 @@ impl fmt::Debug for dyn CipherLibrary {
     }
 }
 
-/// The library that is built in.
+/// Returns the built-in library.
 pub fn aws_lc() -> &'static dyn CipherLibrary {
     &AwsLc
 }

@@ -2,7 +2,7 @@
 
 /// Nanoseconds in a second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Bytes of the longest IP packet: an IPv6 header and what its length field can say (RFC 8200 3).
+/// Bytes of the longest IP packet: an IPv6 header and the largest value of its length field (RFC 8200 3).
 const PACKET_LEN_MAX: usize = 40 + u16::MAX as usize;
 
 /// Limits of a security association. `None` is no limit.
@@ -11,21 +11,21 @@ const PACKET_LEN_MAX: usize = 40 + u16::MAX as usize;
 /// [`super::SharedOutbound::tick`] or [`super::SharedInbound::tick`]; only these know the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Packets after which a new association should be made.
+    /// Packets until a new association should be made.
     pub soft_packets: Option<u64>,
-    /// Packets after which the association is used up.
+    /// Packets until the association is used up.
     pub hard_packets: Option<u64>,
-    /// Bytes after which a new association should be made.
+    /// Bytes until a new association should be made.
     pub soft_bytes: Option<u64>,
-    /// Bytes after which the association is used up.
+    /// Bytes until the association is used up.
     pub hard_bytes: Option<u64>,
-    /// Seconds after which a new association should be made.
+    /// Seconds until a new association should be made.
     pub soft_seconds: Option<u64>,
-    /// Seconds after which the association is used up.
+    /// Seconds until the association is used up.
     pub hard_seconds: Option<u64>,
 }
 
-/// A limit that a packet or the time reached. Each is reported once.
+/// A limit reached by a packet or by time. Each is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LifetimeEvent {
     /// A soft limit is reached: it is time to make a new association.
@@ -34,7 +34,7 @@ pub enum LifetimeEvent {
     Hard,
 }
 
-/// Packets and bytes: those that were spent, or a limit, which is the largest number where there is none.
+/// Packets and bytes: the spent ones, or a limit. The largest number means "no limit".
 #[derive(Clone, Copy, Debug)]
 struct Amount {
     packets: u64,
@@ -56,20 +56,20 @@ impl Amount {
     }
 }
 
-/// What was spent of a lifetime.
+/// The spent part of a lifetime.
 #[derive(Clone, Debug)]
 pub(super) struct Spent {
     /// A hard limit is reached.
     is_over: bool,
     used: Amount,
-    /// The nearest limit that was not reported yet.
+    /// The nearest limit not reported yet.
     next: Amount,
-    /// Below this a packet reaches no limit, and no number its end: it costs two comparisons.
+    /// Below this a packet reaches no limit, and no number its end: the check costs two comparisons.
     quiet: Amount,
     hard: Amount,
-    /// No limit once it was reported.
+    /// The soft limit; no limit once it was reported.
     soft: Amount,
-    /// The event of a packet that was refused, whose result therefore reports nothing.
+    /// The event of a refused packet, because its result reports nothing.
     pending: Option<LifetimeEvent>,
     time: Time,
 }
@@ -78,7 +78,7 @@ pub(super) struct Spent {
 #[derive(Clone, Debug)]
 struct Time {
     has_begun: bool,
-    /// [`u64::MAX`] where there is none, and once it was reported.
+    /// [`u64::MAX`] without a limit, and once it was reported.
     soft_ns: u64,
     hard_ns: u64,
 }
@@ -123,7 +123,7 @@ impl Spent {
         event
     }
 
-    /// When [`Spent::tick`] may report something next; now before the first one.
+    /// Returns the next time with a possible event of [`Spent::tick`]; now before the first tick.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         let Time { has_begun, soft_ns, hard_ns, .. } = self.time;
         let next = soft_ns.min(hard_ns);
@@ -138,25 +138,26 @@ impl Spent {
         self.used.bytes
     }
 
-    /// Whether a hard limit is reached.
+    /// Returns true once a hard limit is reached.
     #[inline]
     pub(super) fn is_used_up(&self) -> bool {
         self.is_over
     }
 
-    /// As if a hard limit were reached.
+    /// Ends the lifetime, as if a hard limit were reached.
     pub(super) fn end(&mut self) {
         self.is_over = true;
     }
 
-    /// How many more packets of `packet_len` bytes may go.
+    /// Returns the number of packets of `packet_len` bytes left.
     pub(super) fn packets_left(&self, packet_len: usize) -> u64 {
         let by_packets = self.hard.packets.saturating_sub(self.used.packets);
         let by_bytes = self.hard.bytes.saturating_sub(self.used.bytes).div_ceil((packet_len as u64).max(1));
         if self.hard.bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
     }
 
-    /// Counts a packet, unless it may reach a limit: then it is left to [`Spent::spend`].
+    /// Counts a packet and returns true, unless the packet may reach a limit: then the caller must call
+    /// [`Spent::spend`].
     #[inline]
     pub(super) fn spend_quietly(&mut self, packet_len: usize) -> bool {
         debug_assert!(packet_len <= PACKET_LEN_MAX);
@@ -174,13 +175,13 @@ impl Spent {
         if self.spend_quietly(packet_len) { None } else { self.spend_run(1, packet_len) }
     }
 
-    /// Counts a genuine packet that is refused, as it has used the key too. [`Spent::take_pending`] reports the limit that
-    /// it reaches.
+    /// Counts a genuine packet that is refused, as it has used the key too. [`Spent::take_pending`] reports a limit
+    /// reached by it.
     pub(super) fn spend_refused(&mut self) {
         self.pending = self.spend(0).or(self.pending);
     }
 
-    /// The last limit that refused packets reached, once.
+    /// Returns the last limit reached by refused packets, once.
     pub(super) fn take_pending(&mut self) -> Option<LifetimeEvent> {
         self.pending.take()
     }
@@ -193,7 +194,7 @@ impl Spent {
         if self.used.reaches(self.next) { self.limit_reached() } else { None }
     }
 
-    /// A limit is reached, or was before.
+    /// Returns the event of a limit, or none if it was reached before.
     #[cold]
     fn limit_reached(&mut self) -> Option<LifetimeEvent> {
         let (is_hard, is_soft) = (self.used.reaches(self.hard), self.used.reaches(self.soft));
@@ -209,7 +210,7 @@ impl Spent {
     }
 }
 
-/// Below this no packet reaches the limit.
+/// Returns the amount below which no packet reaches the limit.
 fn quiet_below(limit: Amount) -> Amount {
     Amount { packets: limit.packets.saturating_sub(1), bytes: limit.bytes.saturating_sub(PACKET_LEN_MAX as u64) }
 }

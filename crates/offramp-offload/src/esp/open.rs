@@ -24,7 +24,7 @@ use strum::VariantArray;
 /// Next header of a dummy packet (RFC 4303 2.6).
 pub const NEXT_HEADER_NONE: u8 = 59;
 
-/// Why a packet is not handed on. Each has its own counter.
+/// The reason to refuse a packet. Each has its own counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, VariantArray)]
 pub enum Refused {
     /// No association has this SPI at this address.
@@ -39,10 +39,10 @@ pub enum Refused {
     /// The sequence number lies left of the window, or is 0.
     #[error("older than the replay window")]
     TooOld,
-    /// Cut off, not aligned, or with wrong padding or a broken packet inside.
+    /// Truncated, not aligned, or with wrong padding or a broken packet inside.
     #[error("malformed")]
     Malformed,
-    /// Genuine, but not what the association is for: its selector, its mode or its encapsulation.
+    /// Genuine, but outside the association's selector, mode or encapsulation.
     #[error("against the policy of the SA")]
     Policy,
     /// A fragment of a protected packet (RFC 4303 3.4.1).
@@ -51,7 +51,7 @@ pub enum Refused {
     /// A hard lifetime is reached.
     #[error("the SA's hard lifetime is reached")]
     Expired,
-    /// Congestion was marked on a packet that cannot say so (RFC 6040 4.2).
+    /// Congestion was marked on a packet without ECN (RFC 6040 4.2).
     #[error("congestion marked on a packet without ECN")]
     Congestion,
     /// A dummy packet: genuine, but made only to be thrown away (RFC 4303 2.6).
@@ -73,7 +73,7 @@ impl From<ReplayRefused> for Refused {
     }
 }
 
-/// How many packets were refused, by reason.
+/// Counts of refused packets, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedCounts([u64; Refused::ALL.len()]);
 
@@ -83,47 +83,47 @@ impl RefusedCounts {
         self.0[reason as usize] += 1;
     }
 
-    /// How many were refused for this reason.
+    /// Returns the count for this reason.
     pub fn of(&self, reason: Refused) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How many were refused for any reason.
+    /// Returns the count for all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 }
 
-/// Where the clear frame lies, and the effects of opening it.
+/// The place of the clear frame, and the effects of opening it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// First byte of the clear frame, counted from the start of the sealed one.
     pub start: usize,
     /// End of the clear frame, counted from the start of the sealed one.
     pub end: usize,
-    /// Of the clear frame, counted from its start.
+    /// The layout of the clear frame, counted from its start.
     pub layout: FrameLayout,
     /// Its sequence number.
     pub sequence: u64,
-    /// The transport's checksum may be wrong for a reason: a NAT changed the addresses that it covers
-    /// (RFC 3948 3.1.2). The check value has proved the bytes; compute the checksum anew.
+    /// The transport's checksum may be wrong for a reason: a NAT changed the addresses under it (RFC 3948 3.1.2). The
+    /// check value has proved the bytes; compute the checksum anew.
     pub checksum_is_stale: bool,
     /// A lifetime that ended with this packet.
     pub event: Option<LifetimeEvent>,
 }
 
 impl Opened {
-    /// Length of the clear IP packet, bytes.
+    /// Returns the length of the clear IP packet, bytes.
     pub(super) fn packet_len(&self) -> usize {
         self.end - self.start - self.layout.network_start
     }
 }
 
-/// The part of a receiving association that does not change: may be shared by threads.
+/// The constant part of a receiving association: may be shared by threads.
 ///
-/// For one thread [`InboundSa`] does all steps. Several that share an association lock the window twice:
-/// for [`ReplayWindow::check`] and, after [`Opener::decrypt`] without the lock, for [`ReplayWindow::advance`]. Of two
-/// threads that hold the same packet only one passes the last step. They count lifetimes themselves.
+/// For one thread [`InboundSa`] does all steps. Threads with a shared association lock the window twice: for
+/// [`ReplayWindow::check`] and, after [`Opener::decrypt`] without the lock, for [`ReplayWindow::advance`]. Of two
+/// threads with the same packet only one passes the last step. They count lifetimes themselves.
 #[derive(Debug)]
 pub struct Opener {
     protection: Protection,
@@ -136,7 +136,7 @@ pub struct Opener {
     destination: Option<IpAddr>,
 }
 
-/// A packet that proved genuine, decrypted in its frame.
+/// A genuine packet, decrypted in its frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Decrypted {
     parts: Parts,
@@ -146,15 +146,15 @@ impl Opener {
     /// Makes the part from the association's description.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`Opener::new`], with the ciphers of `library`, where it has them.
+    /// As [`Opener::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let tunnel_destination = config.tunnel().map(|tunnel| tunnel.destination);
@@ -171,22 +171,23 @@ impl Opener {
         })
     }
 
-    /// Security parameters index.
+    /// Returns the security parameters index.
     pub fn spi(&self) -> u32 {
         self.protection.spi
     }
 
-    /// The suite.
+    /// Returns the suite.
     pub fn suite(&self) -> Suite {
         self.protection.suite
     }
 
-    /// The library that its ciphers come from.
+    /// Returns the name of its cipher library.
     pub fn library_name(&self) -> &'static str {
         self.protection.library_name
     }
 
-    /// The usual kind of a packet that takes the fast path of [`InboundSa::open`], whose result is the same.
+    /// Returns the usual kind of a packet for the fast path of [`InboundSa::open`]. The result of that path is the
+    /// same.
     #[inline]
     fn usual(&self, layout: &FrameLayout, packet: &EspPacket) -> Option<Usual> {
         let is_common = self.is_common
@@ -197,7 +198,7 @@ impl Opener {
         if is_common { Usual::of(layout) } else { None }
     }
 
-    /// Whether a packet with this outer header is for this association.
+    /// Returns true for a packet whose outer header is for this association.
     #[inline]
     pub fn is_addressed(&self, frame: &Frame<'_>) -> bool {
         let Ok((frame, layout)) = frame.parts() else { return false };
@@ -207,15 +208,15 @@ impl Opener {
         }
     }
 
-    /// Checks the packet and decrypts it in place. `sequence` is what [`ReplayWindow::check`] gave.
+    /// Checks the packet and decrypts it in place. `sequence` is the result of [`ReplayWindow::check`].
     ///
     /// # Errors
     /// [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged, or
-    /// [`Refused::BadTag`], after which its payload may hold anything.
+    /// [`Refused::BadTag`]: then its payload may hold anything.
     #[inline]
     pub fn decrypt(&self, frame: &mut Frame<'_>, packet: &EspPacket, sequence: u64) -> Result<Decrypted, Refused> {
         let (frame, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
-        // The check value is over the association's own SPI and the number given: they must be the packet's.
+        // The check value is over the association's own SPI and the given number: they must be the packet's.
         if packet.spi != self.protection.spi {
             return Err(Refused::UnknownSpi);
         }
@@ -250,8 +251,8 @@ impl Opener {
         Ok(Parts { esp_at: packet.esp_at, body_at, icv_at, end: layout.packet_end })
     }
 
-    /// Unwraps a decrypted packet: headers move up to the payload, which stays where it is. `frame` then is the clear
-    /// one.
+    /// Unwraps a decrypted packet: headers move up to the payload, and the payload stays in place. `frame` then is the
+    /// clear one.
     ///
     /// # Errors
     /// [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
@@ -278,7 +279,7 @@ impl Opener {
     }
 }
 
-/// End of the payload, and the next header. The padding must be 1, 2, 3, … (RFC 4303 2.4).
+/// Returns the end of the payload, and the next header. The padding must be 1, 2, 3, … (RFC 4303 2.4).
 #[inline]
 fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     if let Some(tail) = frame.last_chunk() {
@@ -306,7 +307,7 @@ fn read_any_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused
     if is_counted { Ok((payload_end, next_header)) } else { Err(Refused::Malformed) }
 }
 
-/// Where the clear frame starts, and its layout.
+/// Returns the start of the clear frame, and its layout.
 #[inline]
 fn unwrap_transport(
     frame: &mut [u8],
@@ -335,7 +336,7 @@ struct Clear {
 }
 
 impl Clear {
-    /// As [`unwrap_transport`] finds it. Not for IPv6 extension headers, which only the parse reads.
+    /// Reads the contents as [`unwrap_transport`] does. Not for IPv6 extension headers: only the parse reads them.
     #[inline]
     fn of(body: &[u8]) -> Result<Self, Refused> {
         let (payload_end, protocol) = read_trailer(body, 0)?;
@@ -349,8 +350,8 @@ impl Clear {
     }
 }
 
-/// Padding for traffic flow confidentiality follows a payload that names its length; in transport mode
-/// only UDP does (RFC 4303 2.7).
+/// Returns the end of the payload without padding for traffic flow confidentiality. Such padding follows a payload with
+/// a length field of its own; in transport mode only UDP has one (RFC 4303 2.7).
 #[inline]
 fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<usize, Refused> {
     if next_header != PROTOCOL_UDP {
@@ -361,7 +362,7 @@ fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<u
     if end <= frame.len() { Ok(end) } else { Err(Refused::Malformed) }
 }
 
-/// Where the clear frame starts, and its layout, which knows the inner packet's own length.
+/// Returns the start of the clear frame, and its layout with the inner packet's own length.
 #[inline]
 fn unwrap_tunnel(
     frame: &mut [u8],
@@ -387,7 +388,7 @@ fn unwrap_tunnel(
     Ok((start, clear_layout))
 }
 
-/// What an association has received.
+/// The received packets of an association.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) window: ReplayWindow,
@@ -420,51 +421,51 @@ impl InboundSa {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`InboundSa::new`], with the ciphers of `library`, where it has them.
+    /// As [`InboundSa::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         Ok(Self { opener: Opener::with_library(config, library)?, seen: Seen::new(config) })
     }
 
-    /// The part that does not change.
+    /// Returns the constant part.
     pub fn opener(&self) -> &Opener {
         &self.opener
     }
 
-    /// The anti-replay window.
+    /// Returns the anti-replay window.
     pub fn window(&self) -> &ReplayWindow {
         &self.seen.window
     }
 
-    /// Genuine packets so far.
+    /// Returns the number of genuine packets so far.
     pub fn packets(&self) -> u64 {
         self.seen.spent.packets()
     }
 
-    /// Bytes of the clear packets so far.
+    /// Returns the bytes of the clear packets so far.
     pub fn bytes(&self) -> u64 {
         self.seen.spent.bytes()
     }
 
-    /// A lifetime that ended with a packet which was genuine, but refused ([`Refused::Dummy`], [`Refused::Policy`], …), so
-    /// that no [`Opened`] reported it; once.
+    /// Returns a lifetime that ended with a genuine, but refused packet ([`Refused::Dummy`], [`Refused::Policy`], …),
+    /// and so was not reported in an [`Opened`]; once.
     pub fn pending_event(&mut self) -> Option<LifetimeEvent> {
         self.seen.spent.take_pending()
     }
 
-    /// Opens a frame in place: replay check, integrity check and decryption, window, headers, in this
-    /// order (RFC 4303 3.4). `frame` then is the clear one, which lies inside the bytes of the sealed one.
+    /// Opens a frame in place: replay check, integrity check and decryption, window, headers, in this order (RFC 4303
+    /// 3.4). `frame` then is the clear one, inside the bytes of the sealed one.
     ///
     /// # Errors
-    /// Why the packet is not handed on; the frame's bytes may then be anything. The window has moved
-    /// only if the packet was genuine.
+    /// The reason to refuse the packet; the frame's bytes may then be anything. The window has moved only if the packet
+    /// was genuine.
     #[inline]
     pub fn open(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         match frame.layout().ok().and_then(|layout| self.opener.usual(layout, packet)) {
@@ -489,8 +490,8 @@ impl InboundSa {
         Ok(Opened { event, ..opened })
     }
 
-    /// As [`InboundSa::open_any`], for headers at places that the compiler knows: the IP header from `NETWORK`, ESP from
-    /// `TRANSPORT`, the encrypted part from `BODY`.
+    /// As [`InboundSa::open_any`], for headers at constant offsets: the IP header from `NETWORK`, ESP from `TRANSPORT`,
+    /// the encrypted part from `BODY`.
     #[inline(never)]
     fn open_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -510,7 +511,7 @@ impl InboundSa {
         let counter_iv = u64::from_be_bytes(*headers.last_chunk().ok_or(Refused::Malformed)?);
         self.opener.protection.open_usual(packet, sequence, counter_iv).map_err(|_| Refused::BadTag)?;
         self.seen.window.advance(sequence)?;
-        // The layout has to know extension headers, which are not parsed here.
+        // The layout includes extension headers, and this path does not parse them.
         if is_extension_header(packet[body_len - 1]) {
             let icv_at = BODY + body_len;
             let parts = Parts { esp_at: TRANSPORT, body_at: BODY, icv_at, end: layout.packet_end };

@@ -3,8 +3,8 @@
 
 /// Smallest window, packets (RFC 4303 3.4.3: at least 32 must be supported).
 pub const REPLAY_WINDOW_MIN: u32 = 32;
-/// Largest window, packets. One line needs a few thousand at most. Several queue pairs with a thread each run apart by
-/// as much as the others send while one of them does not run: this covers 65 ms of a million packets a second.
+/// Largest window, packets. One wire needs a few thousand at most. With one thread per queue pair, a pair without
+/// processor time falls behind by as many packets as the others send: this covers 65 ms of a million packets a second.
 pub const REPLAY_WINDOW_MAX: u32 = 65_536;
 /// The default window, packets (RFC 4303 3.4.3 recommends it).
 pub const REPLAY_WINDOW_DEFAULT: u32 = 64;
@@ -14,24 +14,24 @@ const BITS: u64 = u64::BITS as u64;
 #[cfg(test)]
 mod exhaustive;
 
-/// Why a sequence number is refused.
+/// The reason to refuse a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplayRefused {
     /// It was accepted before.
     Replayed,
-    /// It lies left of the window, or is 0, which no sender uses.
+    /// It lies left of the window, or is 0, a number that no sender uses.
     TooOld,
 }
 
-/// Which sequence numbers were accepted: the highest, and which of the `len` below it.
+/// The accepted sequence numbers: the highest, and a bit for each of the `len` below it.
 ///
-/// The bits lie in a ring of words that is at least a word longer than the window, so that moving
-/// the window clears whole words and shifts none (RFC 6479 2). Nearly every packet comes in order and only counts the
-/// highest number up: the ring is updated for a whole run of them when one comes out of order.
+/// The bits lie in a ring of words, at least a word longer than the window, so that moving the window clears whole
+/// words and shifts none (RFC 6479 2). Nearly every packet comes in order and only counts the highest number up: the
+/// ring is updated for a whole run of them when one comes out of order.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     highest: u64,
-    /// The highest number that the ring knows of. All from there to `highest` were accepted.
+    /// The highest number noted in the ring. All from there to `highest` were accepted.
     noted: u64,
     len: u64,
     is_extended: bool,
@@ -39,13 +39,13 @@ pub struct ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// A window of `len` packets ([`REPLAY_WINDOW_MIN`] to [`REPLAY_WINDOW_MAX`]; others are brought
-    /// into that range) that ends at `highest`: the highest number that counts as received, 0 for a new
-    /// association. With `is_extended`, numbers have 64 bits, and packets carry the lower 32.
+    /// Makes a window of `len` packets, brought into [`REPLAY_WINDOW_MIN`] to [`REPLAY_WINDOW_MAX`]. It ends at
+    /// `highest`, the highest number that counts as received, 0 for a new association. With `is_extended`, numbers have
+    /// 64 bits, and packets carry the lower 32.
     pub fn new(len: u32, is_extended: bool, highest: u64) -> Self {
         let len = u64::from(len.clamp(REPLAY_WINDOW_MIN, REPLAY_WINDOW_MAX));
         let words = (len.div_ceil(BITS) + 1).next_power_of_two();
-        // Nothing is known of earlier numbers: all count as received.
+        // Earlier numbers are unknown: all count as received.
         let seen = if highest == 0 { 0 } else { u64::MAX };
         let mut window = Self { highest, noted: highest, len, is_extended, ring: vec![seen; words as usize].into() };
         window.forget_ahead();
@@ -58,23 +58,22 @@ impl ReplayWindow {
         self.ring[word] &= up_to(self.highest);
     }
 
-    /// The highest number that was accepted, with its upper half.
+    /// Returns the highest accepted number, with its upper half.
     pub fn highest(&self) -> u64 {
         self.highest
     }
 
-    /// The whole number of a packet whose lower half is `low`, if it may be accepted.
+    /// Returns the whole number of a packet with the lower half `low`, if it may be accepted.
     ///
-    /// Nothing changes: call [`ReplayWindow::advance`] when the packet has proved genuine. With
-    /// extended numbers the upper half is the one that puts the number inside or to the right of
-    /// the window (RFC 4303 A2.2).
+    /// Changes nothing: call [`ReplayWindow::advance`] when the packet has proved genuine. With extended numbers the
+    /// upper half is the one that puts the number inside or to the right of the window (RFC 4303 A2.2).
     ///
     /// # Errors
     /// When the number was accepted before or lies left of the window.
     #[inline]
     pub fn check(&self, low: u32) -> Result<u64, ReplayRefused> {
         let next = self.highest.wrapping_add(1);
-        // The number after the last lower half is of another subspace, or there is none.
+        // The number after the last lower half belongs to another subspace, or there is none.
         if low == next as u32 && low != 0 { Ok(next) } else { self.check_any(low) }
     }
 
@@ -90,7 +89,7 @@ impl ReplayWindow {
         if sequence > self.highest {
             return Ok(());
         }
-        // A number of 0 is taken by no packet (RFC 4303 3.3.3): it lies left of everything.
+        // No packet has the number 0 (RFC 4303 3.3.3): it lies left of everything.
         if sequence == 0 || self.highest - sequence >= self.len {
             return Err(ReplayRefused::TooOld);
         }
@@ -98,7 +97,8 @@ impl ReplayWindow {
         if is_seen { Err(ReplayRefused::Replayed) } else { Ok(()) }
     }
 
-    /// RFC 4303 A2.2: in case A the window lies in one subspace of 2³² numbers, in case B across two.
+    /// Infers the upper half (RFC 4303 A2.2): in case A the window lies in one subspace of 2³² numbers, in case B
+    /// across two.
     fn infer(&self, low: u32) -> Result<u64, ReplayRefused> {
         let (highest_low, subspace) = (self.highest as u32, (self.highest >> 32) as u32);
         let bottom = highest_low.wrapping_sub(self.len as u32 - 1);
@@ -113,8 +113,8 @@ impl ReplayWindow {
 
     /// Takes the number of a genuine packet as seen, and moves the window if it is the highest.
     ///
-    /// The number is checked once more, so that of two threads that opened the same packet at the
-    /// same time only one may deliver it.
+    /// Checks the number once more: of two threads that opened the same packet at the same time only one may deliver
+    /// it.
     ///
     /// # Errors
     /// As [`ReplayWindow::check`]; nothing changes then.
@@ -148,7 +148,7 @@ impl ReplayWindow {
             self.ring[word] |= up_to(self.highest) & !up_to(self.noted);
         } else {
             self.ring[word] |= !up_to(self.noted);
-            // Of a run longer than the ring only the last words matter.
+            // If a run is longer than the ring, only its last words matter.
             for between in (from + 1).max(to.saturating_sub(self.ring.len() as u64))..to {
                 let word = self.word_at(between * BITS);
                 self.ring[word] = u64::MAX;
@@ -175,7 +175,7 @@ impl ReplayWindow {
     }
 }
 
-/// The bits of a number and of all below it in its word.
+/// Returns the bits of a number and of all below it in its word.
 fn up_to(sequence: u64) -> u64 {
     u64::MAX >> (BITS - 1 - sequence % BITS)
 }

@@ -22,15 +22,15 @@ use std::ops::Range;
 
 /// Pad length and next header after the padding (RFC 4303 2.5, 2.6).
 pub(super) const TRAILER_FIELDS_LEN: usize = 2;
-/// Most bytes of an IPv4 packet, and of what follows an IPv6 header.
+/// Maximum bytes of an IPv4 packet, and of the bytes after an IPv6 header.
 const IP_LEN_MAX: usize = u16::MAX as usize;
 
 /// Bytes of ESP header and IV of the usual suites (RFC 4106 3.1).
 const COMMON_FRONT_LEN: usize = ESP_HEADER_LEN + 8;
-/// What the trailer of the usual suites ends at a multiple of (RFC 4303 2.4).
+/// Alignment of the trailer's end in the usual suites (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
 
-/// Why a frame is not sealed. Nothing of it may then go out.
+/// The reason to refuse a frame. No part of it may then go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum SealRefused {
     /// No IP packet: ESP has nothing to protect.
@@ -39,7 +39,7 @@ pub enum SealRefused {
     /// A fragment in transport mode (RFC 4303 3.3.4).
     #[error("a fragment cannot be sealed in transport mode; use a tunnel")]
     Fragment,
-    /// The sealed packet would be longer than IP can say.
+    /// The sealed packet would exceed IP's maximum length.
     #[error("the sealed packet would be longer than 65535 bytes")]
     TooLong,
     /// The buffer has no room in front of or after the frame.
@@ -54,12 +54,12 @@ pub enum SealRefused {
     /// A hard lifetime is reached.
     #[error("the SA's hard lifetime is reached; make a new SA")]
     Expired,
-    /// The cipher library failed, which it never should.
+    /// The cipher library failed. It never should.
     #[error("the cipher library failed")]
     Cipher,
 }
 
-/// Where the sealed frame lies, and the effects of sealing it.
+/// The place of the sealed frame, and the effects of sealing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// First byte of the sealed frame, counted from the start of the buffer.
@@ -82,18 +82,18 @@ pub struct OutboundSa {
     udp: Option<UdpPorts>,
     /// An AEAD with its IV on the wire, transport mode, no UDP.
     is_common: bool,
-    /// The last sequence number that was sent.
+    /// The last sequence number sent.
     sent: u64,
-    /// The last one that may be sent: equal to `sent` once a hard lifetime is reached.
+    /// The last number allowed: equal to `sent` once a hard lifetime is reached.
     last: u64,
     spent: Spent,
 }
 
-/// Where everything of a packet comes to lie. Offsets of `parts` count from the sealed frame's start.
+/// The places of a packet's parts. Offsets of `parts` count from the sealed frame's start.
 #[derive(Clone, Copy)]
 struct Shape {
     parts: Parts,
-    /// Where the protected bytes start in the clear frame.
+    /// Offset of the protected bytes in the clear frame.
     payload_at: usize,
     payload_len: usize,
     pad_len: usize,
@@ -111,7 +111,8 @@ struct CommonShape {
 }
 
 impl CommonShape {
-    /// Of a packet whose IP header starts at `network_start`, and whose payload from `payload_at` to `payload_end`.
+    /// Returns the shape of a packet with its IP header at `network_start` and its payload from `payload_at` to
+    /// `payload_end`.
     #[inline]
     fn of(payload_at: usize, payload_end: usize, network_start: usize) -> Result<Self, SealRefused> {
         let payload_len = payload_end - payload_at;
@@ -124,10 +125,10 @@ impl CommonShape {
     }
 }
 
-/// Where the IP header starts after Ethernet without and with a tag.
+/// Offset of the IP header after Ethernet without and with a tag.
 const PLAIN: usize = ETHERNET_HEADER_LEN;
 const TAGGED: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
-/// Where what follows IP starts, and in the sealed frame what is encrypted.
+/// Offset of the bytes after IP, and in the sealed frame of the encrypted part.
 const PLAIN_IPV4: usize = PLAIN + IPV4_HEADER_LEN;
 const TAGGED_IPV4: usize = TAGGED + IPV4_HEADER_LEN;
 const PLAIN_IPV6: usize = PLAIN + IPV6_HEADER_LEN;
@@ -139,8 +140,8 @@ pub(super) const PLACES_OF_USUAL: [[usize; 3]; 4] = [
     [TAGGED, TAGGED_IPV6, TAGGED_IPV6 + COMMON_FRONT_LEN],
 ];
 
-/// Calls the method for headers of the usual kind that is given: IP header, what follows it and what is encrypted lie
-/// at places that the compiler then knows.
+/// Calls the method for the given usual kind of headers: the compiler then knows the offsets of the IP header, of the
+/// bytes after it and of the encrypted part.
 macro_rules! of_usual {
     ($kind:literal, $this:ident.$method:ident($($argument:expr),*)) => {
         $this.$method::<
@@ -170,7 +171,7 @@ pub(super) enum Usual {
 }
 
 impl Usual {
-    /// `None` for all others.
+    /// Returns `None` for all other headers.
     #[inline]
     pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
         match (layout.network, layout.network_start, layout.transport_start) {
@@ -187,15 +188,15 @@ impl OutboundSa {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`OutboundSa::new`], with the ciphers of `library`, where it has them.
+    /// As [`OutboundSa::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let outer = config.tunnel().map(|tunnel| Outer::new(tunnel, config.udp));
@@ -211,43 +212,42 @@ impl OutboundSa {
         })
     }
 
-    /// Security parameters index.
+    /// Returns the security parameters index.
     pub fn spi(&self) -> u32 {
         self.protection.spi
     }
 
-    /// The suite.
+    /// Returns the suite.
     pub fn suite(&self) -> Suite {
         self.protection.suite
     }
 
-    /// The library that its ciphers come from.
+    /// Returns the name of its cipher library.
     pub fn library_name(&self) -> &'static str {
         self.protection.library_name
     }
 
-    /// The last sequence number that was sent, 0 before the first.
+    /// Returns the last sequence number sent, 0 before the first.
     pub fn sequence(&self) -> u64 {
         self.sent
     }
 
-    /// Packets sealed so far.
+    /// Returns the number of packets sealed so far.
     pub fn packets(&self) -> u64 {
         self.spent.packets()
     }
 
-    /// Bytes of the clear packets sealed so far.
+    /// Returns the bytes of the clear packets sealed so far.
     pub fn bytes(&self) -> u64 {
         self.spent.bytes()
     }
 
-    /// How many more packets of `packet_len` clear bytes may be sealed: what sequence numbers and hard
-    /// lifetimes leave.
+    /// Returns the number of packets of `packet_len` clear bytes left, by sequence numbers and hard lifetimes.
     pub fn packets_left(&self, packet_len: usize) -> u64 {
         (self.last - self.sent).min(self.spent.packets_left(packet_len))
     }
 
-    /// Continues with numbers that were granted to this one alone; numbers left of earlier grants are given up.
+    /// Continues with numbers granted to this one alone; gives up the numbers left of earlier grants.
     pub fn take_over(&mut self, grant: Grant) {
         (self.sent, self.last) = grant.into_range();
         if self.spent.is_used_up() {
@@ -255,18 +255,18 @@ impl OutboundSa {
         }
     }
 
-    /// Bytes that sealing adds in front: the same for every frame of this association.
+    /// Returns the bytes added in front by sealing: the same for every frame of this association.
     pub fn front_len(&self) -> usize {
         let wrapped = self.outer.as_ref().map_or(udp::header_len(self.udp), Outer::len);
         wrapped + ESP_HEADER_LEN + self.protection.iv_len
     }
 
-    /// Most bytes that sealing adds at the end: padding, trailer and check value.
+    /// Returns the maximum bytes added at the end by sealing: padding, trailer and check value.
     pub fn tail_len_max(&self) -> usize {
         self.protection.alignment - 1 + TRAILER_FIELDS_LEN + self.protection.icv_len
     }
 
-    /// Length of the sealed frame, bytes.
+    /// Returns the length of the sealed frame, bytes.
     ///
     /// # Errors
     /// As [`OutboundSa::seal`] would.
@@ -280,9 +280,9 @@ impl OutboundSa {
         Ok(self.shape_of(frame, layout)?.parts.end)
     }
 
-    /// The longest clear IP packet whose sealed packet still fits into `path_mtu` IP bytes: exact,
-    /// padding included. `network_header_len` counts the IP header with options and extension headers
-    /// (ignored in a tunnel). `None` when not even an empty one fits.
+    /// Returns the longest clear IP packet with a sealed packet of at most `path_mtu` IP bytes: exact, padding
+    /// included. `network_header_len` counts the IP header with options and extension headers (ignored in a tunnel).
+    /// Returns `None` when not even an empty one fits.
     pub fn packet_len_max(&self, path_mtu: usize, network_header_len: usize) -> Option<usize> {
         let stays_clear = if self.outer.is_some() { 0 } else { network_header_len };
         let room = path_mtu.min(IP_LEN_MAX).checked_sub(stays_clear + self.front_len() + self.protection.icv_len)?;
@@ -290,7 +290,7 @@ impl OutboundSa {
         Some(stays_clear + body_len.checked_sub(TRAILER_FIELDS_LEN)?)
     }
 
-    /// The longest TCP or UDP payload that still fits, as [`OutboundSa::packet_len_max`]: the segment size for
+    /// Returns the longest TCP or UDP payload that still fits, as [`OutboundSa::packet_len_max`]: the segment size for
     /// super-frames. `transport_header_len` counts the TCP or UDP header with its options.
     pub fn payload_max(
         &self,
@@ -302,7 +302,7 @@ impl OutboundSa {
         packet_len.checked_sub(network_header_len + transport_header_len)
     }
 
-    /// Seals `frame` into the front of `out`. `frame` stays as it is; its padding is not taken along.
+    /// Seals `frame` into the front of `out`. `frame` stays as it is; its padding is left out.
     ///
     /// # Errors
     /// When the frame cannot be sealed. No sequence number is used up then, except by
@@ -343,9 +343,8 @@ impl OutboundSa {
         })
     }
 
-    /// Seals the frame that starts at `start` of `buffer` in place: the sealed one starts
-    /// [`OutboundSa::front_len`] bytes earlier and ends up to [`OutboundSa::tail_len_max`] bytes later. Where the frame
-    /// ends is what its IP length says.
+    /// Seals the frame at `start` of `buffer` in place: the sealed one starts [`OutboundSa::front_len`] bytes earlier
+    /// and ends up to [`OutboundSa::tail_len_max`] bytes later. The frame's IP length gives its end.
     ///
     /// # Errors
     /// When the frame cannot be sealed; it is then unchanged, except after [`SealRefused::Cipher`].
@@ -382,16 +381,16 @@ impl OutboundSa {
         of_usual!(usual, self.seal_usual_in_place(buffer, start, layout))
     }
 
-    /// Whether the frame is of a usual kind, to be sealed by a usual association: an AEAD with its IV on the wire,
-    /// transport mode, no UDP. It goes in as few steps as there can be, to the same end as
-    /// [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
+    /// Returns the kind of a usual frame, to be sealed by a usual association: an AEAD with its IV on the wire,
+    /// transport mode, no UDP. It then takes the fewest steps, with the same result as [`OutboundSa::seal_any`] and
+    /// [`OutboundSa::seal_any_in_place`].
     #[inline]
     fn usual(&self, layout: &FrameLayout) -> Option<Usual> {
         if self.is_common && !layout.fragment { Usual::of(layout) } else { None }
     }
 
-    /// As [`OutboundSa::seal_any_in_place`], for headers at places that the compiler knows: the IP header from `NETWORK`,
-    /// the ESP header from `TRANSPORT`, the encrypted part from `BODY`.
+    /// As [`OutboundSa::seal_any_in_place`], for headers at constant offsets: the IP header from `NETWORK`, the ESP
+    /// header from `TRANSPORT`, the encrypted part from `BODY`.
     #[inline]
     fn seal_usual_in_place<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -417,7 +416,7 @@ impl OutboundSa {
         Ok(Sealed { start: from, end: from + shape.end, sequence, event })
     }
 
-    /// As [`OutboundSa::seal_any`], for headers at places that the compiler knows.
+    /// As [`OutboundSa::seal_any`], for headers at constant offsets.
     #[inline]
     fn seal_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -441,13 +440,13 @@ impl OutboundSa {
         Ok(Sealed { start: 0, end: shape.end, sequence, event })
     }
 
-    /// Seals the segments of a super-frame that `heads` are for, each from where it lies to the front of its slot of
-    /// `stride` bytes. Returns how many, and the last lifetime that ended with one of them; after the last segment,
-    /// `frame` must have room for a trailer.
+    /// Seals the segments of `heads`, each from its place in the super-frame to the front of its slot of `stride`
+    /// bytes. Returns their number, and the last lifetime that ended with one of them; after the last segment, `frame`
+    /// must have room for a trailer.
     ///
-    /// The cipher takes one piece of memory. So each transport header is written in front of its payload, over bytes that
-    /// were sealed before or over the headers, which are restored at the end. The trailer is written after the payload,
-    /// over bytes that are restored at once.
+    /// The cipher takes one piece of memory. So each transport header is written in front of its payload, over bytes
+    /// already sealed or over the headers, which are restored at the end. The trailer is written after the payload,
+    /// over bytes restored at once.
     pub(super) fn seal_segments(
         &mut self,
         frame: &mut [u8],
@@ -514,7 +513,7 @@ impl OutboundSa {
         Ok(event)
     }
 
-    /// Counts a packet that was sealed.
+    /// Counts a sealed packet.
     #[inline]
     fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
         if self.spent.spend_quietly(packet_len) { None } else { self.spend_last(packet_len) }
@@ -570,7 +569,7 @@ impl OutboundSa {
         Ok(Shape { parts, payload_at, payload_len, pad_len, next_header, inner })
     }
 
-    /// Why [`OutboundSa::packets_left`] is 0.
+    /// Returns the reason for a [`OutboundSa::packets_left`] of 0.
     #[cold]
     pub(super) fn why_no_more(&self) -> SealRefused {
         if self.spent.is_used_up() { SealRefused::Expired } else { SealRefused::SequenceExhausted }
@@ -596,8 +595,8 @@ impl OutboundSa {
         outer.write(&mut out[layout.network_start..], shape.inner, sequence as u16);
     }
 
-    /// Writes the sealed packet of this shape and counts it. `place` puts headers of this length and the payload where
-    /// they belong.
+    /// Writes the sealed packet of this shape and counts it. `place` puts headers of this length and the payload in
+    /// place.
     #[inline]
     fn seal_shaped(
         &mut self,
@@ -623,8 +622,8 @@ impl OutboundSa {
     }
 }
 
-/// Moves headers of `len` bytes within a frame. The usual ones are moved by two overlapping loads and
-/// stores, whose length the compiler knows.
+/// Moves headers of `len` bytes within a frame. The usual ones are moved by two overlapping loads and stores of
+/// constant length.
 #[inline]
 pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize) {
     const HALF: usize = 32;
@@ -643,7 +642,7 @@ pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize)
     }
 }
 
-/// Segments that are sealed together.
+/// Segments sealed together.
 struct Segments<'a> {
     heads: &'a Heads,
     frames: usize,
@@ -653,8 +652,8 @@ struct Segments<'a> {
     protocol: u8,
 }
 
-/// The first bytes of sealed segments that end at `end`, up to their ESP header, and the sum of their IPv4 header without
-/// its ID.
+/// Returns the first bytes of sealed segments that end at `end`, up to their ESP header, and the sum of their IPv4
+/// header without its ID.
 fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     heads: &Heads,
     end: usize,
@@ -673,15 +672,15 @@ fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     (front, sum)
 }
 
-/// The place of the trailer in `packet`, which is encrypted and ends in the check value: bytes after the trailer are
-/// overwritten later.
+/// Returns the place of the trailer in `packet`, the encrypted part with the check value at its end: bytes after the
+/// trailer are overwritten later.
 #[inline]
 fn trailer_of(packet: &mut [u8], shape: CommonShape) -> Result<&mut [u8; size_of::<u64>()], SealRefused> {
     packet.get_mut(shape.payload_len..).and_then(|tail| tail.first_chunk_mut()).ok_or(SealRefused::NoRoom)
 }
 
-/// Writes padding 1, 2, 3, … (RFC 4303 2.4), its length and the next header to the front of `tail`, which reaches up to
-/// the end of the check value: bytes after the trailer are overwritten later.
+/// Writes padding 1, 2, 3, … (RFC 4303 2.4), its length and the next header to the front of `tail`. `tail` reaches up
+/// to the end of the check value: bytes after the trailer are overwritten later.
 #[inline]
 fn write_trailer(tail: &mut [u8], shape: &Shape) {
     match tail.first_chunk_mut() {
@@ -698,12 +697,12 @@ fn write_trailer(tail: &mut [u8], shape: &Shape) {
     }
 }
 
-/// Longest padding that fits into a word with what follows it.
+/// Longest padding that fits into a word with the two fields after it.
 pub(super) const SHORT_PAD_LEN_MAX: usize = size_of::<u64>() - TRAILER_FIELDS_LEN;
 /// Padding 1, 2, 3, … as it lies in a little-endian word.
 const SHORT_PADDING: u64 = 0x0807_0605_0403_0201;
 
-/// A trailer in one word, so that it is written by one store.
+/// Returns a trailer in one word, for a single store.
 #[inline]
 pub(super) fn short_trailer(pad_len: usize, next_header: u8) -> u64 {
     let word = SHORT_TRAILERS[pad_len];

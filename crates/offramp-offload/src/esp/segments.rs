@@ -8,11 +8,11 @@ use crate::layout::{FrameLayout, Malformed};
 use crate::meta::SegmentationKind;
 use crate::segment::{Refused, SegmentPolicy, Segmenter};
 
-/// Bytes of clear frames that are written before they are sealed: they are still in the fastest cache
-/// then (a third of 48 KiB, common for a core of today).
+/// Clear bytes written before they are sealed: few enough to stay in the fastest cache (a third of 48 KiB, common for a
+/// core of today).
 const CHUNK_LEN: usize = 16 * 1024;
 
-/// Why a super-frame is not segmented and sealed.
+/// The reason to refuse a super-frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PlanRefused {
     /// It cannot be segmented as asked.
@@ -26,10 +26,10 @@ pub enum PlanRefused {
     Malformed(#[from] Malformed),
 }
 
-/// Frames that were sealed together.
+/// Frames sealed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedRun {
-    /// How many.
+    /// The number of frames.
     pub frames: usize,
     /// Length of each, bytes.
     pub frame_len: usize,
@@ -37,13 +37,13 @@ pub struct SealedRun {
     pub event: Option<LifetimeEvent>,
 }
 
-/// Gives out the sealed frames of one super-frame, one by one or in runs, straight into buffers of the
-/// wire. As [`Segmenter`], it keeps no reference to the super-frame; the caller hands the same frame
-/// and the same association to every call.
+/// Gives out the sealed frames of one super-frame, one by one or in runs, straight into buffers of the wire. As
+/// [`Segmenter`], it keeps no reference to the super-frame; the caller hands the same frame and the same association to
+/// every call.
 #[derive(Clone, Debug)]
 pub struct SealedSegments {
     plan: Segmenter,
-    /// Of the super-frame: all of it but the end is that of each segment.
+    /// The layout of the super-frame: also that of each segment, except for the end.
     layout: FrameLayout,
 }
 
@@ -68,23 +68,23 @@ impl SealedSegments {
         Ok(Self { plan, layout })
     }
 
-    /// Frames that are still to be written.
+    /// Returns the number of frames still to be written.
     pub fn frames_left(&self) -> usize {
         self.plan.frames_left()
     }
 
-    /// Length of the next sealed frame in bytes, 0 when all are written.
+    /// Returns the length of the next sealed frame in bytes, 0 when all are written.
     pub fn next_len(&self, frame: &Frame<'_>, sa: &OutboundSa) -> usize {
         if self.frames_left() == 0 { 0 } else { sa.sealed_len_of(frame.bytes(), &self.next_layout()).unwrap_or(0) }
     }
 
-    /// Length of the clear IP packet in the next frame, bytes.
+    /// Returns the length of the clear IP packet in the next frame, bytes.
     pub fn next_packet_len(&self) -> usize {
         let layout = self.next_layout();
         layout.packet_end - layout.network_start
     }
 
-    /// The layout of the next clear frame.
+    /// Returns the layout of the next clear frame.
     fn next_layout(&self) -> FrameLayout {
         let is_whole = self.plan.next_len() < self.layout.packet_end;
         let packet_end = if is_whole { self.plan.next_len() } else { self.layout.packet_end };
@@ -108,12 +108,12 @@ impl SealedSegments {
         self.check_room(sa, frame, &layout, out.len())?;
         let front_len = sa.front_len();
         if self.plan.write_next(frame, &mut out[front_len..]) == 0 {
-            return Ok(None); // Another frame than the one that was planned.
+            return Ok(None); // Another frame than the planned one.
         }
         sa.seal_at(out, front_len, &layout).map(Some)
     }
 
-    /// What could refuse the next frame, before a byte of it is written.
+    /// Checks all reasons to refuse the next frame, before a byte of it is written.
     fn check_room(
         &self,
         sa: &OutboundSa,
@@ -131,12 +131,12 @@ impl SealedSegments {
         Ok(sealed_len)
     }
 
-    /// Seals as many of the next frames as are of equal length and as there are slots of `stride` bytes
-    /// in `out`, each to the front of its slot. No frames when all are written.
+    /// Seals as many of the next frames as are of equal length and as there are slots of `stride` bytes in `out`, each
+    /// to the front of its slot. Returns no frames when all are written.
     ///
-    /// The result is that of one call of [`SealedSegments::write_next`] per frame, but faster: payload is encrypted from
-    /// `frame` into `out`. Headers and trailers are written into `frame` for that, over payload that was sealed, which is
-    /// undefined then. All other bytes of `frame` are as before when this returns.
+    /// The result is that of one call of [`SealedSegments::write_next`] per frame, but faster: payload is encrypted
+    /// from `frame` into `out`. For that, it writes headers and trailers into `frame` over already sealed payload,
+    /// which is undefined afterwards. All other bytes of `frame` are as before.
     ///
     /// # Errors
     /// When the association refuses or a slot is too short, before any frame was written.
@@ -187,7 +187,7 @@ impl SealedSegments {
         let front_len = sa.front_len();
         let clear_end = front_len + (frames - 1) * stride + self.plan.next_len();
         if self.plan.write_run(frame, &mut out[front_len..clear_end], stride) != frames {
-            return Err(SealRefused::NoRoom); // Another frame than the one that was planned.
+            return Err(SealRefused::NoRoom); // Another frame than the planned one.
         }
         let mut event = None;
         for slot in 0..frames {

@@ -1,11 +1,11 @@
-//! Selectors: which packets belong to an association (RFC 4301 4.4.1.1).
+//! Selectors: the packets of an association (RFC 4301 4.4.1.1).
 
 use crate::frame::Frame;
 use crate::layout::{self, FrameLayout, Network, Transport, be16};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// A network: an address and how many of its leading bits count.
+/// A network: an address and the number of its significant leading bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     address: IpAddr,
@@ -13,34 +13,34 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `None` when `len` is more than the address has bits. Bits past `len` do not count.
+    /// Returns `None` when `len` exceeds the bits of the address. Bits past `len` do not count.
     pub fn new(address: IpAddr, len: u8) -> Option<Self> {
         let bits = if address.is_ipv4() { u32::BITS } else { u128::BITS };
         (u32::from(len) <= bits).then_some(Self { address, len })
     }
 
-    /// The network of one address.
+    /// Returns the network of one address.
     pub fn of(address: IpAddr) -> Self {
         Self { address, len: if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8 }
     }
 
-    /// The address, with any bits past the prefix as they were given.
+    /// Returns the address, with any bits past the prefix as given.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many leading bits count.
+    /// Returns the number of significant leading bits.
     pub fn prefix_len(&self) -> u8 {
         self.len
     }
 
-    /// The addresses that lie in both networks; `None` if there are none.
+    /// Returns the addresses common to both networks; `None` if there are none.
     pub fn and(self, other: Self) -> Option<Self> {
         let (wide, narrow) = if self.len <= other.len { (self, other) } else { (other, self) };
         wide.contains(narrow.address).then_some(narrow)
     }
 
-    /// Whether the address lies in this network.
+    /// Returns true for an address of this network.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (differing, bits) = match (self.address, address) {
@@ -52,7 +52,7 @@ impl Prefix {
     }
 }
 
-/// Which packets belong to an association. `None` matches all.
+/// The packets of an association. `None` matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// Network of the source address.
@@ -68,8 +68,8 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether a clear IP packet matches. What is not IP never does. A fragment shows no ports, so it matches no selector
-    /// that names some ([`Selector::may_match`]).
+    /// Returns true for a matching clear IP packet, and false without IP. A fragment shows no ports, so it matches no
+    /// selector that names some ([`Selector::may_match`]).
     pub fn matches(&self, frame: &Frame<'_>) -> bool {
         frame.parts().is_ok_and(|(bytes, layout)| self.matches_packet(bytes, layout))
     }
@@ -82,9 +82,9 @@ impl Selector {
             && port_matches(self.destination_ports.as_ref(), frame, layout, 2)
     }
 
-    /// Whether a clear IP packet matches or may be a fragment of one that does. Hidden ports count as those that are
-    /// named, and so does a protocol that another fragment names (RFC 4301 7). A packet that may match must not leave in
-    /// the clear.
+    /// Returns true for a clear IP packet that matches or may be a fragment of a matching one. Hidden ports count as
+    /// the named ones, and so does a protocol named by another fragment (RFC 4301 7). A packet that may match must not
+    /// leave in the clear.
     ///
     /// A host may accept a frame without layout nonetheless, so its addresses alone count then.
     pub fn may_match(&self, frame: &Frame<'_>) -> bool {
@@ -97,7 +97,7 @@ impl Selector {
             && (is_protocol_hidden || self.protocol.is_none_or(|protocol| protocol == layout.protocol))
     }
 
-    /// What has no IP header does not match.
+    /// Matches by the addresses alone. Returns false without an IP header.
     fn may_match_malformed(&self, frame: &[u8]) -> bool {
         layout::fixed_network(frame)
             .and_then(|layout| addresses(frame, &layout))
@@ -116,7 +116,7 @@ fn port_matches(ports: Option<&RangeInclusive<u16>>, frame: &[u8], layout: &Fram
     layout.transport != Transport::Opaque && ports.contains(&be16(frame, at))
 }
 
-/// Source and destination of a packet, `None` without IP.
+/// Returns source and destination of a packet, `None` without IP.
 pub(super) fn addresses(frame: &[u8], layout: &FrameLayout) -> Option<(IpAddr, IpAddr)> {
     let bytes = layout.addresses(frame);
     match layout.network {

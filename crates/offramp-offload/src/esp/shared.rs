@@ -1,8 +1,8 @@
-//! Associations that several threads use at once: what they share is handed out under a short lock, and
-//! the cipher runs outside it.
+//! Associations used by several threads at once: their shared state is handed out under a short lock, and the cipher
+//! runs outside it.
 //!
-//! A lock that nobody else holds costs two atomic operations; a sender takes it once for a run of frames,
-//! a receiver twice for a packet.
+//! An uncontended lock costs two atomic operations; a sender takes it once for a run of frames, a receiver twice for a
+//! packet.
 
 use super::config::{InvalidSa, SaConfig};
 use super::library::{CipherLibrary, aws_lc};
@@ -13,38 +13,38 @@ use super::udp::EspPacket;
 use crate::frame::Frame;
 use crate::sync::Mutex;
 
-/// Sequence numbers that one thread may use; nobody else gets them, and nobody gets them twice.
+/// Sequence numbers for one thread; nobody else gets them, and nobody gets them twice.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
     first: u64,
     count: u64,
     /// A lifetime that ends with them.
     pub event: Option<LifetimeEvent>,
-    /// Half of what [`SharedOutbound::reserve`] let be granted is gone. Reported once for each call of that.
+    /// Half of the numbers reserved by [`SharedOutbound::reserve`] is gone. Reported once for each call of that.
     pub is_low: bool,
 }
 
 impl Grant {
-    /// How many packets may be sealed with it.
+    /// Returns the number of packets it covers.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The first of the numbers.
+    /// Returns the first of the numbers.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// The number in front of the first, and the last.
+    /// Returns the number before the first, and the last.
     pub(super) fn into_range(self) -> (u64, u64) {
         (self.first - 1, self.first - 1 + self.count)
     }
 }
 
-/// An association that several threads seal for, each with an [`OutboundSa`] of its own.
+/// An outbound association shared by several threads. Each seals with an [`OutboundSa`] of its own.
 ///
-/// The numbers of one thread rise. Threads run apart, so a receiver needs a window as wide as the numbers that all
-/// threads use at once.
+/// The numbers of one thread rise. Threads run apart, so a receiver needs a window as wide as all numbers in use at
+/// once.
 #[derive(Debug)]
 pub struct SharedOutbound {
     config: SaConfig,
@@ -52,7 +52,7 @@ pub struct SharedOutbound {
     ledger: Mutex<Ledger>,
 }
 
-/// What was handed out.
+/// The state of all grants.
 #[derive(Debug)]
 struct Ledger {
     sent: u64,
@@ -65,7 +65,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// Why nothing can be granted now.
+    /// Returns the reason to refuse a grant now.
     fn refusal(&self) -> Option<SealRefused> {
         if self.spent.is_used_up() {
             Some(SealRefused::Expired)
@@ -81,15 +81,15 @@ impl SharedOutbound {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`SharedOutbound::new`], with the ciphers of `library`, where it has them.
+    /// As [`SharedOutbound::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn with_library(config: &SaConfig, library: &'static dyn CipherLibrary) -> Result<Self, InvalidSa> {
         OutboundSa::with_library(config, library)?;
         let last = if config.esn { u64::MAX } else { u64::from(u32::MAX) };
@@ -98,12 +98,12 @@ impl SharedOutbound {
         Ok(Self { config: config.clone(), library, ledger: Mutex::new(ledger) })
     }
 
-    /// What it was made from.
+    /// Returns its description.
     pub fn config(&self) -> &SaConfig {
         &self.config
     }
 
-    /// What one thread seals with, as soon as it has been granted numbers. Lifetimes are counted here, not there.
+    /// Returns the sealer of one thread. It needs granted numbers first. Lifetimes are counted here, not there.
     ///
     /// # Errors
     /// When the cipher library cannot be had once more.
@@ -136,16 +136,16 @@ impl SharedOutbound {
         Ok(Grant { first, count, event, is_low })
     }
 
-    /// Lets numbers up to `last` be granted, and none above it. Without a call there is no such bound. Who remembers used
-    /// numbers over a crash writes `last` down first.
+    /// Allows grants of numbers up to `last`, and none above it. Without a call there is no such bound. An owner that
+    /// remembers used numbers over a crash writes `last` down first.
     pub fn reserve(&self, last: u64) {
         let mut ledger = self.ledger.lock();
         ledger.reserved = last;
         ledger.low_from = ledger.sent.saturating_add(last.saturating_sub(ledger.sent) / 2);
     }
 
-    /// Lets at most `more` numbers be granted from now on, and returns the last of them: the association is taken out,
-    /// and threads finish what they have begun.
+    /// Allows grants of at most `more` numbers from now on, and returns the last of them: the association is being
+    /// removed, and threads finish the packets begun.
     pub fn close(&self, more: u64) -> u64 {
         let mut ledger = self.ledger.lock();
         let last = ledger.sent.saturating_add(more).min(ledger.last).min(ledger.reserved);
@@ -153,13 +153,13 @@ impl SharedOutbound {
         last
     }
 
-    /// The last number that it can ever use.
+    /// Returns the last number it can ever use.
     pub fn last(&self) -> u64 {
         self.ledger.lock().last
     }
 
-    /// Ends an association that has handed out no number, and never will, so that its key stays unused. `false`, and
-    /// nothing changes, when it has handed out one.
+    /// Ends an association before its first grant, so that its key stays unused for good. Returns false, and changes
+    /// nothing, after a grant.
     pub fn end_unused(&self) -> bool {
         let mut ledger = self.ledger.lock();
         let is_unused = ledger.spent.packets() == 0;
@@ -174,33 +174,33 @@ impl SharedOutbound {
         self.ledger.lock().spent.tick(now_ns)
     }
 
-    /// When [`SharedOutbound::tick`] may report something next.
+    /// Returns the next time with a possible event of [`SharedOutbound::tick`].
     pub fn next_due_ns(&self) -> Option<u64> {
         self.ledger.lock().spent.next_due_ns()
     }
 
-    /// The last sequence number that was handed out, 0 before the first.
+    /// Returns the last granted sequence number, 0 before the first.
     pub fn sequence(&self) -> u64 {
         self.ledger.lock().sent
     }
 
-    /// Packets that numbers were handed out for.
+    /// Returns the number of packets covered by grants.
     pub fn packets(&self) -> u64 {
         self.ledger.lock().spent.packets()
     }
 
-    /// Bytes of the clear packets that numbers were handed out for.
+    /// Returns the bytes of the clear packets covered by grants.
     pub fn bytes(&self) -> u64 {
         self.ledger.lock().spent.bytes()
     }
 
-    /// Why nothing can be sealed now; `None` while something can.
+    /// Returns the reason to refuse sealing now; `None` while sealing is possible.
     pub fn ended(&self) -> Option<SealRefused> {
         self.ledger.lock().refusal()
     }
 }
 
-/// An association that several threads open with.
+/// An inbound association shared by several threads.
 #[derive(Debug)]
 pub struct SharedInbound {
     config: SaConfig,
@@ -212,46 +212,46 @@ impl SharedInbound {
     /// Makes an association from its description.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
         Self::with_library(config, aws_lc())
     }
 
-    /// As [`SharedInbound::new`], with the ciphers of `library`, where it has them.
+    /// As [`SharedInbound::new`], with the ciphers of `library`, if it has them.
     ///
     /// # Errors
-    /// When something is wrong with the description, as one line.
+    /// When the description is wrong, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         let opener = Opener::with_library(config, library)?;
         Ok(Self { config: config.clone(), opener, seen: Mutex::new(Seen::new(config)) })
     }
 
-    /// What it was made from.
+    /// Returns its description.
     pub fn config(&self) -> &SaConfig {
         &self.config
     }
 
-    /// The part that does not change.
+    /// Returns the constant part.
     pub fn opener(&self) -> &Opener {
         &self.opener
     }
 
-    /// Opens a frame in place, as [`super::InboundSa::open`]. Of several threads that hold the same packet one succeeds.
+    /// Opens a frame in place, as [`super::InboundSa::open`]. Of several threads with the same packet one succeeds.
     ///
     /// # Errors
-    /// Why the packet is not handed on; the frame's bytes may then be anything. The window has moved only if
-    /// the packet was genuine.
+    /// The reason to refuse the packet; the frame's bytes may then be anything. The window has moved only if the packet
+    /// was genuine.
     #[inline]
     pub fn open(&self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let sequence = self.seen.lock().check(packet.sequence)?;
         let decrypted = self.opener.decrypt(frame, packet, sequence)?;
         let opened = self.opener.unwrap(frame, decrypted, sequence);
-        // A genuine packet that is refused has used the key and its number, too.
+        // A genuine, refused packet has used the key and its number, too.
         let event = self.seen.lock().take(sequence, opened.as_ref().ok())?;
         opened.map(|opened| Opened { event, ..opened })
     }
 
-    /// A lifetime that ended with a packet which was genuine, but refused, as [`super::InboundSa::pending_event`].
+    /// Returns a lifetime that ended with a genuine, but refused packet, as [`super::InboundSa::pending_event`].
     pub fn pending_event(&self) -> Option<LifetimeEvent> {
         self.seen.lock().spent.take_pending()
     }
@@ -261,41 +261,41 @@ impl SharedInbound {
         self.seen.lock().spent.tick(now_ns)
     }
 
-    /// When [`SharedInbound::tick`] may report something next.
+    /// Returns the next time with a possible event of [`SharedInbound::tick`].
     pub fn next_due_ns(&self) -> Option<u64> {
         self.seen.lock().spent.next_due_ns()
     }
 
-    /// The highest sequence number that was accepted.
+    /// Returns the highest accepted sequence number.
     pub fn highest(&self) -> u64 {
         self.seen.lock().window.highest()
     }
 
-    /// Ends it, and returns the highest sequence number that it accepted.
+    /// Ends it, and returns the highest accepted sequence number.
     pub fn end(&self) -> u64 {
         let mut seen = self.seen.lock();
         seen.spent.end();
         seen.window.highest()
     }
 
-    /// Genuine packets so far.
+    /// Returns the number of genuine packets so far.
     pub fn packets(&self) -> u64 {
         self.seen.lock().spent.packets()
     }
 
-    /// Bytes of the clear packets so far.
+    /// Returns the bytes of the clear packets so far.
     pub fn bytes(&self) -> u64 {
         self.seen.lock().spent.bytes()
     }
 
-    /// Whether a hard limit is reached.
+    /// Returns true once a hard limit is reached.
     pub fn has_expired(&self) -> bool {
         self.seen.lock().spent.is_used_up()
     }
 }
 
 impl Seen {
-    /// Counts a genuine packet, unless another thread was faster. `opened` is `None` when it is refused.
+    /// Counts a genuine packet, unless another thread was faster. `opened` is `None` for a refused packet.
     fn take(&mut self, sequence: u64, opened: Option<&Opened>) -> Result<Option<LifetimeEvent>, Refused> {
         if self.spent.is_used_up() {
             return Err(Refused::Expired);

@@ -1,4 +1,4 @@
-//! The suites: which cipher and which integrity check protect a packet, and what they add to it.
+//! The suites: the cipher and the integrity check of a packet, and the bytes they add to it.
 
 use super::library::TAG_LEN;
 use std::fmt;
@@ -20,7 +20,7 @@ impl AesKey {
     }
 }
 
-/// Integrity check of the suites whose cipher has none.
+/// Integrity check of the suites with a cipher that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hmac {
     /// HMAC-SHA-1-96 (RFC 2404).
@@ -34,12 +34,13 @@ pub enum Hmac {
 }
 
 impl Hmac {
-    /// Bytes of the key: as many as the hash has (RFC 2404 3, RFC 4868 2.1.1).
+    /// Returns the bytes of the key: as many as the hash has (RFC 2404 3, RFC 4868 2.1.1).
     const fn key_len(self) -> usize {
         self as usize
     }
 
-    /// Bytes of the check value on the wire: half of the hash (RFC 4868 2.1), 96 bits of SHA-1 (RFC 2404 2).
+    /// Returns the bytes of the check value on the wire: half of the hash (RFC 4868 2.1), 96 bits of SHA-1 (RFC 2404
+    /// 2).
     const fn icv_len(self) -> usize {
         match self {
             Self::Sha1 => 12,
@@ -48,7 +49,7 @@ impl Hmac {
     }
 }
 
-/// What protects the packets of a security association.
+/// The protection of a security association's packets.
 ///
 /// Every suite has an integrity check: encryption alone is not offered (RFC 8221 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,8 +83,8 @@ pub enum Suite {
         /// The integrity check.
         hmac: Hmac,
     },
-    /// Triple DES in CBC mode (RFC 2451) with HMAC-SHA-1-96: for old peers, only where it is asked
-    /// for as legacy. RFC 8221 5 says that it should not be used.
+    /// Triple DES in CBC mode (RFC 2451) with HMAC-SHA-1-96: for old peers, only on request as legacy. It should not be
+    /// used (RFC 8221 5).
     TripleDesCbc,
 }
 
@@ -99,7 +100,7 @@ const COUNTER_IV_LEN: usize = 8;
 pub(super) const AES_BLOCK_LEN: usize = 16;
 /// Bytes of a DES block.
 pub(super) const DES_BLOCK_LEN: usize = 8;
-/// What every trailer ends at a multiple of (RFC 4303 2.4).
+/// Alignment of every trailer's end (RFC 4303 2.4).
 const TRAILER_ALIGNMENT: usize = 4;
 
 use AesKey::{Bits128, Bits192, Bits256};
@@ -145,28 +146,28 @@ const fn cbc(key: AesKey, hmac: Hmac) -> Suite {
     Suite::AesCbc { key, hmac }
 }
 
-/// A suite name that is not known.
+/// An unknown suite name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("suite \"{0}\" is not known; known are {known}", known = Suite::names())]
 pub struct UnknownSuite(pub String);
 
 impl Suite {
-    /// Every suite, the legacy one last.
+    /// Returns every suite, the legacy one last.
     pub fn all() -> impl Iterator<Item = Self> {
         SUITES.iter().map(|(_, suite)| *suite)
     }
 
-    /// The suite of that name: `aes128gcm16`, `chacha20poly1305`, `aes256-sha512`, `3des-sha1`, …
-    /// (the words that strongSwan uses for a proposal; `-iiv` marks an implicit IV).
+    /// Returns the suite of that name: `aes128gcm16`, `chacha20poly1305`, `aes256-sha512`, `3des-sha1`, … (strongSwan's
+    /// proposal words; `-iiv` marks an implicit IV).
     ///
     /// # Errors
-    /// When no suite has that name; the error lists those that there are.
+    /// When no suite has that name; the error lists the known ones.
     pub fn by_name(name: &str) -> Result<Self, UnknownSuite> {
         let found = SUITES.iter().find(|(known, _)| *known == name);
         found.map(|(_, suite)| *suite).ok_or_else(|| UnknownSuite(name.to_owned()))
     }
 
-    /// The name that [`Suite::by_name`] takes.
+    /// Returns the name for [`Suite::by_name`].
     pub fn name(self) -> &'static str {
         SUITES.iter().find(|(_, suite)| *suite == self).map_or("?", |(name, _)| name)
     }
@@ -175,13 +176,13 @@ impl Suite {
         SUITES.map(|(name, _)| name).join(", ")
     }
 
-    /// Whether the suite is only for old peers.
+    /// Returns true for a suite for old peers only.
     pub fn is_legacy(self) -> bool {
         self == Self::TripleDesCbc
     }
 
-    /// Bytes of the encryption key, with the salt that the AEADs and GMAC take after it
-    /// (RFC 4106 8.1), as IKE and `ip xfrm` hand it over.
+    /// Returns the bytes of the encryption key, with the salt of the AEADs and GMAC after it (RFC 4106 8.1), as IKE and
+    /// `ip xfrm` hand it over.
     pub fn encryption_key_len(self) -> usize {
         match self {
             Self::AesGcm16 { key, .. } | Self::AesGmac { key } => key.len() + SALT_LEN,
@@ -192,17 +193,17 @@ impl Suite {
         }
     }
 
-    /// Bytes of the integrity key; 0 for the suites that have none of their own.
+    /// Returns the bytes of the integrity key; 0 for suites without one.
     pub fn integrity_key_len(self) -> usize {
         self.hmac().map_or(0, Hmac::key_len)
     }
 
-    /// Bytes of the integrity check value on the wire.
+    /// Returns the bytes of the integrity check value on the wire.
     pub fn icv_len(self) -> usize {
         self.hmac().map_or(TAG_LEN, Hmac::icv_len)
     }
 
-    /// Bytes of the IV on the wire.
+    /// Returns the bytes of the IV on the wire.
     pub fn iv_len(self) -> usize {
         match self {
             Self::Null { .. } => 0,
@@ -213,7 +214,7 @@ impl Suite {
         }
     }
 
-    /// What payload and trailer together are padded to a multiple of, bytes.
+    /// Returns the alignment of payload and trailer together, bytes.
     pub fn alignment(self) -> usize {
         match self {
             Self::AesCbc { .. } => AES_BLOCK_LEN,
@@ -222,7 +223,7 @@ impl Suite {
         }
     }
 
-    /// The HMAC, where there is one.
+    /// Returns the HMAC, if the suite has one.
     pub(super) fn hmac(self) -> Option<Hmac> {
         match self {
             Self::AesCbc { hmac, .. } | Self::Null { hmac } => Some(hmac),
@@ -231,18 +232,18 @@ impl Suite {
         }
     }
 
-    /// Whether sealing two packets under one key with one sequence number gives the key stream, or the
-    /// authentication key, away (RFC 4106 2, RFC 7634 2): the suites whose IV is the sequence number.
+    /// Returns true for suites with the sequence number as IV. Two packets with one sequence number under one key give
+    /// the key stream, or the authentication key, away (RFC 4106 2, RFC 7634 2).
     pub fn is_counter_mode(self) -> bool {
         self.has_salt()
     }
 
-    /// Whether the key ends in a salt.
+    /// Returns true for a key that ends in a salt.
     pub(super) fn has_salt(self) -> bool {
         matches!(self, Self::AesGcm16 { .. } | Self::ChaCha20Poly1305 { .. } | Self::AesGmac { .. })
     }
 
-    /// Whether the sequence number takes the place of an IV.
+    /// Returns true if the sequence number takes the place of an IV.
     pub(super) fn has_implicit_iv(self) -> bool {
         matches!(self, Self::AesGcm16 { implicit_iv: true, .. } | Self::ChaCha20Poly1305 { implicit_iv: true })
     }

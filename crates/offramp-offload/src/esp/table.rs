@@ -8,10 +8,10 @@ use crate::frame::Frame;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// The associations of a receiver, and what was refused.
+/// The associations of a receiver, and its counts of refused packets.
 ///
-/// A receiver chooses its SPIs itself, so that one SPI is one association (RFC 4303 2.1); where the
-/// association names a destination, the packet must be addressed to it.
+/// A receiver chooses its SPIs itself, so that one SPI is one association (RFC 4303 2.1); if the association names a
+/// destination, the packet must be addressed to it.
 #[derive(Debug)]
 pub struct SaTable {
     library: &'static dyn CipherLibrary,
@@ -26,12 +26,12 @@ impl Default for SaTable {
 }
 
 impl SaTable {
-    /// A table without associations.
+    /// Returns a table without associations.
     pub fn new() -> Self {
         Self::with_library(aws_lc())
     }
 
-    /// As [`SaTable::new`]; what is added takes the ciphers of `library`, where it has them.
+    /// As [`SaTable::new`]; new associations take the ciphers of `library`, if it has them.
     pub fn with_library(library: &'static dyn CipherLibrary) -> Self {
         Self { library, by_spi: HashMap::new(), refused: RefusedCounts::default() }
     }
@@ -39,8 +39,7 @@ impl SaTable {
     /// Adds an association.
     ///
     /// # Errors
-    /// When something is wrong with its description, or another one has its SPI. The table is then
-    /// unchanged.
+    /// When its description is wrong, or another association has its SPI. The table is then unchanged.
     pub fn insert(&mut self, config: &SaConfig) -> Result<(), InvalidSa> {
         match self.by_spi.entry(config.spi) {
             Entry::Occupied(_) => Err(config.invalid(SaFault::DuplicateSpi)),
@@ -51,38 +50,37 @@ impl SaTable {
         }
     }
 
-    /// Takes an association out; its keys are wiped when it is dropped.
+    /// Removes an association; its keys are wiped when it is dropped.
     pub fn remove(&mut self, spi: u32) -> Option<InboundSa> {
         self.by_spi.remove(&spi)
     }
 
-    /// The association of that SPI.
+    /// Returns the association of that SPI.
     pub fn get(&self, spi: u32) -> Option<&InboundSa> {
         self.by_spi.get(&spi)
     }
 
-    /// Every association, in no order.
+    /// Returns every association, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &InboundSa> {
         self.by_spi.values()
     }
 
-    /// Number of associations.
+    /// Returns the number of associations.
     pub fn len(&self) -> usize {
         self.by_spi.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no associations.
     pub fn is_empty(&self) -> bool {
         self.by_spi.is_empty()
     }
 
-    /// What was refused so far, by reason.
+    /// Returns the counts of refused packets, by reason.
     pub fn refused(&self) -> &RefusedCounts {
         &self.refused
     }
 
-    /// Counts a packet that was refused before it came to an association, as
-    /// [`super::Arrival::of`] refuses fragments.
+    /// Counts a packet refused before it came to an association, such as a fragment in [`super::Arrival::of`].
     pub fn count(&mut self, reason: Refused) {
         self.refused.count(reason);
     }
@@ -90,7 +88,7 @@ impl SaTable {
     /// Finds the packet's association and opens the frame in place, as [`InboundSa::open`].
     ///
     /// # Errors
-    /// Why the packet is not handed on; it is counted.
+    /// The reason to refuse the packet; it is counted.
     #[inline]
     pub fn open(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let opened = match self.by_spi.get_mut(&packet.spi) {

@@ -1,5 +1,5 @@
-//! What needs the inside: published packets with a given IV, Wycheproof through the ciphers as ESP
-//! uses them, and the tables of the tunnel rules.
+//! Tests with access to internals: published packets with a given IV, Wycheproof through the ciphers as ESP uses them,
+//! and the tables of the tunnel rules.
 
 use super::cipher::{Parts, Protection};
 use super::config::{SaConfig, SaFault};
@@ -30,7 +30,7 @@ fn ecn_leaves_a_tunnel_as_figure_4_of_rfc_6040_says() {
     }
 }
 
-/// A description that nothing is wrong with.
+/// Returns a valid description.
 fn config() -> SaConfig {
     let suite = Suite::AesGcm16 { key: AesKey::Bits128, implicit_iv: false };
     SaConfig::new(0x1000, suite, SecretKey::new((0..20).collect()), SecretKey::none())

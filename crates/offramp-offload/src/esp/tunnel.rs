@@ -1,4 +1,4 @@
-//! The outer header of a tunnel (RFC 4301 5.1.2), and what becomes of DF, DSCP and ECN (RFC 6040).
+//! The outer header of a tunnel (RFC 4301 5.1.2), and the rules for DF, DSCP and ECN (RFC 6040).
 
 use super::config::SaFault;
 use super::udp::{self, UdpPorts};
@@ -9,16 +9,16 @@ use crate::layout::{
 };
 use std::net::IpAddr;
 
-/// Default hop limit of outer headers (the default that IANA records for IP).
+/// Default hop limit of outer headers (IANA's default for IP).
 pub const HOP_LIMIT_DEFAULT: u8 = 64;
 /// Largest DSCP: six bits (RFC 2474 3).
 const DSCP_MAX: u8 = 63;
 
 /// IP protocol number of ESP.
 pub(super) const PROTOCOL_ESP: u8 = 50;
-/// Next header of a tunnel that carries IPv4.
+/// Next header of a tunnelled IPv4 packet.
 pub(super) const NEXT_HEADER_IPV4: u8 = 4;
-/// Next header of a tunnel that carries IPv6.
+/// Next header of a tunnelled IPv6 packet.
 pub(super) const NEXT_HEADER_IPV6: u8 = 41;
 
 const IPV6_PROTOCOL_OFFSET: usize = 6;
@@ -30,7 +30,7 @@ const DSCP_SHIFT: u32 = 2;
 /// IPv4's don't-fragment bit of the outer header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DfRule {
-    /// As in the inner packet; an inner IPv6 packet, which nobody on the way may fragment, sets it.
+    /// As in the inner packet; an inner IPv6 packet sets it, as nobody on the way may fragment it.
     #[default]
     Copy,
     /// Always set.
@@ -59,7 +59,7 @@ pub enum EcnRule {
     Compatibility,
 }
 
-/// A tunnel's ends, and how its outer header is made.
+/// A tunnel's ends, and the rules for its outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// Outer source address.
@@ -77,7 +77,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// A tunnel that copies DF, DSCP and ECN.
+    /// Returns a tunnel that copies DF, DSCP and ECN.
     pub fn new(source: IpAddr, destination: IpAddr) -> Self {
         Self {
             source,
@@ -100,7 +100,7 @@ impl Tunnel {
     }
 }
 
-/// What the outer header takes from the inner one.
+/// The fields of the inner header that the outer one needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inner {
     /// `ToS` or traffic class.
@@ -109,7 +109,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// `None` for what is not IP.
+    /// Reads the fields. Returns `None` without IP.
     #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
         let header = frame[layout.network_start..].first_chunk::<IPV4_HEADER_LEN>()?;
@@ -124,13 +124,13 @@ impl Inner {
     }
 }
 
-/// The outer header with all that stays the same.
+/// The outer header with all constant fields.
 #[derive(Clone, Debug)]
 pub(super) struct Outer {
     bytes: [u8; IPV6_HEADER_LEN],
     network_len: usize,
     len: usize,
-    /// Of the IPv4 header as it stands in `bytes`.
+    /// The sum of the IPv4 header in `bytes`.
     fixed_sum: Sum,
     rules: Tunnel,
 }
@@ -163,13 +163,13 @@ impl Outer {
         self.network_len == IPV4_HEADER_LEN
     }
 
-    /// Bytes of the IP header and the UDP header, if there is one.
+    /// Returns the bytes of the IP header and the UDP header, if there is one.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Writes the header to the front of `packet`, which is the whole outer packet. `id` tells IPv4
-    /// packets apart that may be fragmented (RFC 6864 4.2). The UDP header is left to [`udp::write_header`].
+    /// Writes the header to the front of `packet`, the whole outer packet. `id` tells IPv4 packets with DF clear apart
+    /// (RFC 6864 4.2). [`udp::write_header`] writes the UDP header.
     #[inline(never)]
     pub(super) fn write(&self, packet: &mut [u8], inner: Inner, id: u16) {
         let packet_len = packet.len();
@@ -186,7 +186,7 @@ impl Outer {
             DfRule::Clear => false,
         };
         let fragment = if has_df { IPV4_DONT_FRAGMENT } else { 0 };
-        // What may not be fragmented needs no ID (RFC 6864 4.1).
+        // A packet with DF set needs no ID (RFC 6864 4.1).
         let id = if has_df { 0 } else { id };
         packet[1] = class;
         put16(packet, IPV4_TOTAL_LEN_OFFSET, packet_len as u16);
@@ -209,8 +209,8 @@ impl Outer {
     }
 }
 
-/// An IP header without options for `payload_len` bytes of UDP that nobody may fragment and that carry nothing of
-/// the host's: no class, and the default hop limit.
+/// Returns an IP header without options for `payload_len` bytes of UDP. DF is set, and nothing is the host's: no class,
+/// and the default hop limit.
 pub(super) fn header_alone(source: IpAddr, destination: IpAddr, payload_len: usize) -> Vec<u8> {
     let rules = Tunnel { df: DfRule::Set, dscp: DscpRule::Set(0), ..Tunnel::new(source, destination) };
     let outer = Outer::new(&rules, Some(UdpPorts::default()));
@@ -227,11 +227,11 @@ fn to_v6(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Congestion was marked on a packet that cannot say so: it must be dropped (RFC 6040 4.2).
+/// Congestion was marked on a packet without ECN: it must be dropped (RFC 6040 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CongestionUnsaid;
 
-/// The ECN field that leaves a tunnel, of the inner and the outer one (RFC 6040 4.2, figure 4).
+/// Returns the ECN field of a decapsulated packet from the inner and the outer one (RFC 6040 4.2, figure 4).
 pub(super) fn ecn_of(inner: u8, outer: u8) -> Result<u8, CongestionUnsaid> {
     const NOT_ECT: u8 = 0b00;
     const ECT_1: u8 = 0b01;
@@ -246,7 +246,7 @@ pub(super) fn ecn_of(inner: u8, outer: u8) -> Result<u8, CongestionUnsaid> {
     }
 }
 
-/// `ToS` or traffic class of a packet; 0 for what is not IP.
+/// Returns `ToS` or traffic class of a packet; 0 without IP.
 #[inline]
 pub(super) fn class_of(frame: &[u8], layout: &FrameLayout) -> u8 {
     Inner::of(frame, layout).map_or(0, |inner| inner.class)
@@ -282,12 +282,12 @@ pub(super) fn set_len_and_protocol(frame: &mut [u8], layout: &FrameLayout, packe
         frame[layout.protocol_at] = protocol;
         return;
     }
-    // The length of an array is checked once.
+    // One length check here; an array needs none at each index.
     let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
     Ipv4Words::of(header, packet_len, protocol).write(header);
 }
 
-/// The words of an IPv4 header in which a clear packet and its ESP packet differ, as they lie in memory.
+/// The words of an IPv4 header with different values in a clear packet and its ESP packet, as they lie in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ipv4Words {
     len: u16,
@@ -295,8 +295,8 @@ pub(super) struct Ipv4Words {
 }
 
 impl Ipv4Words {
-    /// RFC 1624 3, equation 3, for both words at once. The words are taken as they lie in memory: a checksum does not
-    /// depend on byte order (RFC 1071 2 (B)). Five words cannot overflow 32 bits.
+    /// Updates both words at once (RFC 1624 3, equation 3). The words are taken as they lie in memory: a checksum does
+    /// not depend on byte order (RFC 1071 2 (B)). Five words cannot overflow 32 bits.
     #[inline]
     fn of(header: &[u8; IPV4_HEADER_LEN], packet_len: usize, protocol: u8) -> Self {
         let word = |at: usize| u32::from(u16::from_le_bytes([header[at], header[at + 1]]));
@@ -318,7 +318,7 @@ impl Ipv4Words {
     }
 }
 
-/// What [`set_len_and_protocol`] writes into an IP header without options or extension headers, known before the header
+/// The words of [`set_len_and_protocol`] for an IP header without options or extension headers, known before the header
 /// is at its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LenAndProtocol {
@@ -327,7 +327,7 @@ pub(super) enum LenAndProtocol {
 }
 
 impl LenAndProtocol {
-    /// `header` is the whole IP header: its length implies the IP version.
+    /// Computes the words. `header` is the whole IP header: its length implies the IP version.
     #[inline]
     pub(super) fn of(header: &[u8], packet_len: usize, protocol: u8) -> Self {
         match header.as_array() {
@@ -336,7 +336,7 @@ impl LenAndProtocol {
         }
     }
 
-    /// Writes it to the header, of the same length.
+    /// Writes the words to the header, of the same length.
     #[inline]
     pub(super) fn write(self, header: &mut [u8]) {
         match (self, header.first_chunk_mut()) {

@@ -8,19 +8,19 @@ use crate::checksum::{Sum, sum};
 use crate::frame::Frame;
 use crate::layout::{Network, PROTOCOL_UDP, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, put16};
 
-/// The port of ESP in UDP (RFC 3948 2.1), which it shares with IKE.
+/// The port of ESP in UDP, shared with IKE (RFC 3948 2.1).
 pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
-/// What a NAT-keepalive packet consists of (RFC 3948 2.3).
+/// The payload of a NAT-keepalive packet (RFC 3948 2.3).
 pub const KEEPALIVE: [u8; 1] = [0xff];
-/// Bytes that stand where an SPI would, in front of IKE (RFC 3948 2.2).
+/// Bytes in place of an SPI, before IKE (RFC 3948 2.2).
 pub const NON_ESP_MARKER: [u8; 4] = [0; 4];
 
 /// Ports of UDP encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpPorts {
-    /// Source port of what is sent.
+    /// Source port of sent packets.
     pub source: u16,
-    /// Destination port of what is sent.
+    /// Destination port of sent packets.
     pub destination: u16,
 }
 
@@ -43,32 +43,32 @@ pub struct EspPacket {
     pub spi: u32,
     /// Sequence number; the lower half of an extended one.
     pub sequence: u32,
-    /// Whether it came inside UDP.
+    /// True if it came inside UDP.
     pub is_encapsulated: bool,
-    /// Where the ESP header starts, bytes from the start of the frame.
+    /// Offset of the ESP header, bytes from the start of the frame.
     pub esp_at: usize,
 }
 
-/// What a frame is to IPsec.
+/// The class of a frame to IPsec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// ESP, bare or in UDP.
     Esp(EspPacket),
     /// IKE after a non-ESP marker: for the key daemon, to be passed on as it is.
     Ike,
-    /// A NAT-keepalive, which has done its work: to be dropped (RFC 3948 4).
+    /// A NAT-keepalive. It has done its work: drop it (RFC 3948 4).
     Keepalive,
     /// Anything else: bypass or discard, as the policy says.
     Clear,
 }
 
 impl Arrival {
-    /// Classifies a frame of the wire. UDP to `udp_port` is encapsulation ([`UDP_ENCAPSULATION_PORT`], or `None` where
-    /// there is none).
+    /// Classifies a frame of the wire. UDP to `udp_port` is encapsulation ([`UDP_ENCAPSULATION_PORT`], or `None`
+    /// without encapsulation).
     ///
     /// # Errors
-    /// [`Refused::Malformed`] when ESP is cut off in its header, [`Refused::Fragment`] when it is a
-    /// fragment, which must be put together first (RFC 4303 3.4.1).
+    /// [`Refused::Malformed`] for ESP with a truncated header, [`Refused::Fragment`] for a fragment of ESP: it must be
+    /// reassembled first (RFC 4303 3.4.1).
     #[inline]
     pub fn of(frame: &Frame<'_>, udp_port: Option<u16>) -> Result<Self, Refused> {
         let Ok((frame, layout)) = frame.parts() else { return Ok(Self::Clear) };
@@ -101,8 +101,8 @@ fn esp_packet(frame: &[u8], esp_at: usize, end: usize, is_encapsulated: bool) ->
     Ok(Arrival::Esp(EspPacket { spi, sequence, is_encapsulated, esp_at }))
 }
 
-/// Writes the UDP header at `udp_at` of a sealed packet that ends at `end`. The checksum is 0 over IPv4
-/// (RFC 3948 2.1) and computed over IPv6, where 0 is not allowed (RFC 8200 8.1).
+/// Writes the UDP header at `udp_at` of a sealed packet that ends at `end`. The checksum is 0 over IPv4 (RFC 3948 2.1)
+/// and computed over IPv6, where 0 is not allowed (RFC 8200 8.1).
 #[inline(never)]
 pub(super) fn write_header(frame: &mut [u8], udp_at: usize, end: usize, ports: [u8; 4], ipv6_header_at: Option<usize>) {
     let udp_len = (end - udp_at) as u16;
@@ -117,8 +117,8 @@ pub(super) fn write_header(frame: &mut [u8], udp_at: usize, end: usize, ports: [
     }
 }
 
-/// Writes a NAT-keepalive (RFC 3948 2.3) of the association whose sealed packet `sealed` is, into `out`: with its
-/// Ethernet header, addresses and ports. `None`, with nothing in `out`, when that is no packet in UDP.
+/// Writes a NAT-keepalive (RFC 3948 2.3) into `out`, for the association of the packet `sealed`: with its Ethernet
+/// header, addresses and ports. Returns `None`, with nothing in `out`, if that is no packet in UDP.
 pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     let (sealed, layout) = sealed.parts().ok()?;
@@ -136,7 +136,7 @@ pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Bytes that encapsulation adds.
+/// Returns the bytes added by encapsulation.
 pub(super) fn header_len(ports: Option<UdpPorts>) -> usize {
     if ports.is_some() { UDP_HEADER_LEN } else { 0 }
 }

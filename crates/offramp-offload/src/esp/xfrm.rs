@@ -1,12 +1,11 @@
-//! Linux' own words for security associations: what `ip xfrm` takes and prints (ip-xfrm(8)).
+//! Linux' own words for security associations: the input and output of `ip xfrm` (ip-xfrm(8)).
 //!
-//! [`XfrmConfig::parse`] reads commands (`ip xfrm state add …`, `ip xfrm policy add …`, as a script
-//! has them) and the output of `ip xfrm state` and `ip xfrm policy`, also with `-s` and `-o`, mixed in any order.
-//! [`XfrmConfig::associations`] says what they mean for an adapter: in place of the kernel that they
-//! are from, or as the far end of it.
+//! [`XfrmConfig::parse`] reads commands (`ip xfrm state add …`, `ip xfrm policy add …`, as in a script) and the output
+//! of `ip xfrm state` and `ip xfrm policy`, also with `-s` and `-o`, mixed in any order. [`XfrmConfig::associations`]
+//! translates them for an adapter: in place of the original kernel, or as its far end.
 //!
-//! What would change the meaning is refused with its line and its word, what changes nothing that the adapter
-//! does (`priority`, `index`, counters, times) is passed over. No error has a word in it that may be a part of a key.
+//! Words that would change the meaning are refused with line and word; words without effect on the adapter (`priority`,
+//! `index`, counters, times) are passed over. No error shows a word that may be a part of a key.
 
 mod fault;
 mod meaning;
@@ -22,7 +21,7 @@ pub use state::{StateFlags, XfrmState};
 
 use words::{Statement, Words};
 
-/// What was read: states (security associations) and policies, in the order of the text.
+/// The result of reading: states (security associations) and policies, in the order of the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XfrmConfig {
     /// The states.
@@ -32,12 +31,11 @@ pub struct XfrmConfig {
 }
 
 impl XfrmConfig {
-    /// Reads commands and output of `ip xfrm`. In a script, commands that are about something else than
-    /// xfrm are passed over where they are known (`ip address`, `modprobe`, …); `flush` forgets what stands
-    /// before it.
+    /// Reads commands and output of `ip xfrm`. In a script, known commands about other things than xfrm are passed over
+    /// (`ip address`, `modprobe`, …); `flush` forgets everything before it.
     ///
     /// # Errors
-    /// The first thing that is wrong or not supported, with its line.
+    /// The first fault or unsupported word, with its line.
     pub fn parse(text: &str) -> Result<Self, XfrmError> {
         let mut config = Self::default();
         for statement in words::statements(text)? {
@@ -57,11 +55,11 @@ impl XfrmConfig {
         Ok(())
     }
 
-    /// Does what a command does.
+    /// Executes a command.
     fn run(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         let Some(object) = words.xfrm_object()? else { return Ok(()) };
         let command = words.required("a command, such as add")?;
-        // `ip` takes any beginning of a command, the first of its list that fits.
+        // `ip` takes any prefix of a command, and picks the first of its list that fits.
         let is = |name: &str| name.starts_with(command.text);
         match (object, command.text) {
             (words::Object::State, _) if is("add") || is("update") => {

@@ -12,7 +12,7 @@ fn udp_frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Ethernet, then `headers` IPv6 destination-options headers of 8 bytes, then 8 bytes of UDP.
+/// Builds Ethernet, then `headers` IPv6 destination-options headers of 8 bytes, then 8 bytes of UDP.
 fn extended_frame(headers: usize) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend_from_slice(&ETHERTYPE_IPV6.to_be_bytes());

@@ -1,8 +1,9 @@
 //! The hash by carry-less multiplication.
 //!
-//! Bits are coefficients of polynomials. A word of input has its first bit as the highest of 32, and the 64 bits of the key from
-//! there on have their first bit as the lowest. Bit `n` of the hash takes bit `i` of the word with bit `i + n` of the key: those
-//! are the products of degree 31 + n, for each `i`. The products of all words are added up before those are taken out.
+//! Bits are coefficients of polynomials. A word of input has its first bit as the highest of 32, and the 64 bits of the
+//! key from there on have their first bit as the lowest. Bit `n` of the hash takes bit `i` of the word with bit `i + n`
+//! of the key: the products of degree 31 + n, for each `i`. The products of all words are added up before those are
+//! taken out.
 
 use super::{HASH_INPUT_LEN_MAX, KEY_LEN, WORD_LEN, Word};
 use core::arch::x86_64::{
@@ -12,7 +13,7 @@ use core::arch::x86_64::{
 /// Words of the longest input.
 const WORDS_MAX: usize = HASH_INPUT_LEN_MAX / WORD_LEN;
 
-/// The parts of a key, one for each word of the input. There are some only where the processor can multiply so.
+/// The parts of a key, one for each word of the input. They exist only on processors with the instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyParts([u64; WORDS_MAX]);
 
@@ -28,7 +29,7 @@ impl KeyParts {
         Some(Self(parts))
     }
 
-    /// What words add to the hash; the first is number `at` of the input. `None`: the input is not that long.
+    /// Returns the hash of some words of the input, from word `at` on. `None`: the input is not that long.
     #[inline]
     pub(super) fn hash<const WORDS: usize>(&self, at: usize, words: &[Word; WORDS]) -> Option<u32> {
         let parts = self.0.get(at..)?.first_chunk()?;
@@ -40,7 +41,7 @@ impl KeyParts {
 #[target_feature(enable = "pclmulqdq")]
 fn multiply_and_add<const WORDS: usize>(words: &[Word; WORDS], parts: &[u64; WORDS]) -> u32 {
     let mut sum = _mm_setzero_si128();
-    // By their numbers: the compiler leaves calls of an iterator over both.
+    // By index: with an iterator over both, the compiler leaves calls.
     for n in 0..WORDS {
         let word = _mm_cvtsi64_si128(u32::from_be_bytes(words[n]).into());
         sum = _mm_xor_si128(sum, _mm_clmulepi64_si128::<0>(word, _mm_cvtsi64_si128(parts[n] as i64)));

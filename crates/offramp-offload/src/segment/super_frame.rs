@@ -1,4 +1,4 @@
-//! A super-frame of several segments: what its frames share, and what changes from one to the next.
+//! A super-frame of several segments: the words common to its frames, and those that change from one to the next.
 
 use super::{IdRange, Refused, SegmentPolicy, UDP_SEGMENTS_MAX};
 use crate::checksum::{self, Head, HeadWords, Run, Sum, copy_and_sum};
@@ -12,14 +12,14 @@ use crate::layout::{
 use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
 use crate::vlan::TagChange;
 
-/// A segment size that Linux keeps for another meaning (`GSO_BY_FRAGS`) and refuses from outside.
+/// A segment size with another meaning in Linux (`GSO_BY_FRAGS`), refused from outside.
 const SEGMENT_SIZE_RESERVED: u16 = 0xffff;
 /// Fragment offsets count in units of 8 bytes (RFC 791 3.1, RFC 8200 4.5).
 const FRAGMENT_UNIT: usize = 8;
 const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 const IPV6_MORE_FRAGMENTS: u16 = 0x0001;
 
-/// Where the words that change stand in the [`HeadWords`].
+/// Indexes of the changing words in the [`HeadWords`].
 const ID_WORD: usize = 0;
 const NETWORK_CHECKSUM_WORD: usize = 1;
 const SEQUENCE_HIGH_WORD: usize = 2;
@@ -32,7 +32,7 @@ enum Kind {
     Fragments { id: u32, udp_checksum: u16 },
 }
 
-/// Which frame of a super-frame. What all frames of one shape share is computed once.
+/// The position of a frame in its super-frame. Words common to a shape are computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     First,
@@ -45,34 +45,34 @@ enum Shape {
 pub(super) struct SuperFrame {
     kind: Kind,
     layout: FrameLayout,
-    /// Headers that are copied to every frame end here.
+    /// End of the headers copied to every frame.
     headers_end: usize,
     segment_len: usize,
-    /// Bytes of the segmented part that were written.
+    /// Written bytes of the segmented part.
     written: usize,
     id: u16,
-    /// Bits of an ID that was counted up.
+    /// The bits of an ID that count up.
     id_mask: u16,
     /// IPv4 header without length, ID, fragment bits (fragments only) and checksum.
     fixed_network_sum: Sum,
-    /// Pseudo-header and transport header without all that changes.
+    /// Pseudo-header and transport header without the words that change.
     fixed_transport_sum: Sum,
-    /// Number of frames left at which the next shape begins.
+    /// Number of frames left at the start of the next shape.
     reshape_at: usize,
-    /// The shape that the fields below belong to.
+    /// The shape of the fields below.
     shape: Shape,
     /// Length of a frame of this shape.
     frame_len: usize,
     /// The headers of this shape fit into a [`Head`], and the frame is no shorter.
     has_head: bool,
-    /// `fixed_network_sum` with what this shape adds.
+    /// `fixed_network_sum` with this shape's words.
     network_sum: Sum,
-    /// `fixed_transport_sum` with what this shape adds.
+    /// `fixed_transport_sum` with this shape's words.
     transport_sum: Sum,
 }
 
 impl SuperFrame {
-    /// `None` when the payload fits into one segment: the frame then goes out as it is.
+    /// Plans a super-frame. Returns `None` when the payload fits into one segment: the frame then goes out as it is.
     pub(super) fn plan(
         frame: &Frame<'_>,
         segmentation: Segmentation,
@@ -126,7 +126,7 @@ impl SuperFrame {
         }))
     }
 
-    /// The same super-frame with a tag more or less.
+    /// Returns the same super-frame after one tag was added or removed.
     pub(super) fn after_tag_change(&self, change: TagChange) -> Self {
         Self {
             layout: self.layout.after_tag_change(change),
@@ -148,7 +148,7 @@ impl SuperFrame {
         matches!(self.kind, Kind::Fragments { .. })
     }
 
-    /// Bytes of all headers of each frame, with the fragment header that IPv6 needs.
+    /// Returns the bytes of all headers of each frame, including IPv6's fragment header.
     fn header_len(&self) -> usize {
         let fragmented_v6 = self.is_fragments() && self.layout.network == Network::Ipv6;
         self.headers_end + if fragmented_v6 { IPV6_FRAGMENT_HEADER_LEN } else { 0 }
@@ -173,8 +173,8 @@ impl SuperFrame {
         len
     }
 
-    /// Writes up to `count` frames, as many as are of one shape, each to the front of its slot, and
-    /// returns how many.
+    /// Writes up to `count` frames, as many as are of one shape, each to the front of its slot, and returns their
+    /// number.
     pub(super) fn write_some(
         &mut self,
         frame: &[u8],
@@ -207,8 +207,8 @@ impl SuperFrame {
         checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
     }
 
-    /// The heads of the next frames, of one shape, at most `count` of them. `None` for headers that are too long,
-    /// frames that are too short, and fragments.
+    /// Returns the heads of the next frames, of one shape, at most `count` of them. Returns `None` for headers that are
+    /// too long, frames that are too short, and fragments.
     pub(super) fn heads(&mut self, frame: &[u8], count: usize, frames_left: usize) -> Option<Heads> {
         if frames_left <= self.reshape_at {
             self.take_shape(frames_left);
@@ -231,8 +231,8 @@ impl SuperFrame {
         })
     }
 
-    /// The headers of this shape, and where in them the words stand that change. `None` when the frame
-    /// is shorter than a head may be.
+    /// Returns the headers of this shape, with the places of the changing words. Returns `None` for a frame shorter
+    /// than the minimum for a head.
     fn head<'a>(&self, frame: &'a [u8]) -> Option<Head<'a>> {
         let (network, transport) = (self.layout.network_start, self.layout.transport_start);
         let is_tcp = matches!(self.kind, Kind::Tcp { .. });
@@ -256,7 +256,7 @@ impl SuperFrame {
         })
     }
 
-    /// What changes from here on, from frame to frame.
+    /// Returns the words that change between frames from here on.
     fn changes(&self) -> Changes {
         let (sequence, sequence_step) = match self.kind {
             Kind::Tcp { sequence, .. } => (sequence.wrapping_add(self.written as u32), self.segment_len as u32),
@@ -272,7 +272,7 @@ impl SuperFrame {
         }
     }
 
-    /// Writes one frame with headers that are too long for a [`Head`], a short frame, or a fragment.
+    /// Writes one frame without a [`Head`]: for long headers, a short frame, or a fragment.
     #[inline(never)]
     fn write_without_head(&self, frame: &[u8], out: &mut [u8]) {
         out[..self.headers_end].copy_from_slice(&frame[..self.headers_end]);
@@ -289,7 +289,7 @@ impl SuperFrame {
         }
     }
 
-    /// Computes what the frames of the next shape share.
+    /// Computes the words common to the next shape's frames.
     #[inline(never)]
     fn take_shape(&mut self, frames_left: usize) {
         (self.shape, self.reshape_at) = match frames_left {
@@ -318,7 +318,7 @@ impl SuperFrame {
         }
     }
 
-    /// Writes the header fields that all frames of a shape share.
+    /// Writes the header fields common to all frames of a shape.
     fn write_shape(&self, headers: &mut [u8]) {
         let (at, len) = self.network_len();
         put16(headers, at, len);
@@ -328,7 +328,7 @@ impl SuperFrame {
         }
     }
 
-    /// Where the network header's length stands, and what it is in this shape.
+    /// Returns the offset of the network header's length, and its value in this shape.
     fn network_len(&self) -> (usize, u16) {
         let at = self.layout.network_start;
         let packet_len = (self.frame_len - at) as u16;
@@ -338,8 +338,8 @@ impl SuperFrame {
         }
     }
 
-    /// Where the word of the transport header stands that shapes differ in, and what it is: TCP's
-    /// flags with the byte before, UDP's length.
+    /// Returns the offset and the value of the transport header's word that differs between shapes: TCP's flags with
+    /// the byte before, or UDP's length.
     fn transport_word(&self, headers: &[u8]) -> (usize, u16) {
         let at = self.layout.transport_start;
         match self.kind {
@@ -359,7 +359,7 @@ impl SuperFrame {
         }
     }
 
-    /// Fragments share the datagram's ID and its checksum, which the first one carries.
+    /// Writes the fields of a fragment. Fragments share the datagram's ID and its checksum, carried by the first one.
     fn write_fragment_fields(&self, frame: &[u8], out: &mut [u8]) {
         let Kind::Fragments { id, udp_checksum } = self.kind else { return };
         let at = self.layout.network_start;
@@ -384,7 +384,7 @@ impl SuperFrame {
     }
 }
 
-/// What differs between frames of one shape.
+/// The differences between frames of one shape.
 #[derive(Clone, Copy, Debug)]
 struct Changes {
     id: u16,
@@ -399,33 +399,33 @@ struct Changes {
 /// The headers of the segments of a super-frame, for a caller that writes the frames itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Heads {
-    /// All headers but for the IPv4 ID, the IPv4 header checksum and what [`Heads::write_transport`] writes. Bytes past
-    /// `len` are undefined.
+    /// All headers but for the IPv4 ID, the IPv4 header checksum and the fields written by [`Heads::write_transport`].
+    /// Bytes past `len` are undefined.
     pub(crate) bytes: [u8; Head::LEN_MAX],
     /// Bytes of all headers.
     pub(crate) len: usize,
-    /// Where the payload of the first of the frames lies in the super-frame. The others follow.
+    /// Offset of the first frame's payload in the super-frame. The others follow.
     pub(crate) payload_at: usize,
     /// Bytes of payload in each frame.
     pub(crate) segment_len: usize,
-    /// How many frames these heads are for.
+    /// The number of frames for these heads.
     pub(crate) frames: usize,
     is_tcp: bool,
     changes: Changes,
 }
 
 impl Heads {
-    /// Most bytes of all headers.
+    /// Maximum length of all headers, bytes.
     pub(crate) const LEN_MAX: usize = Head::LEN_MAX;
 
-    /// The IPv4 ID of the `n`th frame.
+    /// Returns the IPv4 ID of the `n`th frame.
     #[inline]
     pub(crate) fn id(&self, n: usize) -> u16 {
         self.changes.id(n)
     }
 
-    /// Writes the last `count` bytes of the headers to the end of `place`. Bytes of `place` in front of them are undefined
-    /// then: the usual number is copied in one piece whose length the compiler knows.
+    /// Writes the last `count` bytes of the headers to the end of `place`. Bytes of `place` before them are undefined
+    /// then: the usual number is copied in one piece of a length known to the compiler.
     #[inline]
     pub(crate) fn copy_last_to(&self, place: &mut [u8], count: usize) {
         const USUAL: usize = 32;
@@ -438,7 +438,8 @@ impl Heads {
         }
     }
 
-    /// Writes sequence number and checksum of the `n`th frame to its transport header, which holds [`Heads::bytes`].
+    /// Writes sequence number and checksum of the `n`th frame to its transport header, a copy of that in
+    /// [`Heads::bytes`].
     #[inline]
     pub(crate) fn write_transport(&self, n: usize, header: &mut [u8], payload_sum: Sum) {
         self.changes.write_transport(n, self.is_tcp, header, payload_sum);
@@ -469,7 +470,7 @@ impl Changes {
         put16(header, TCP_CHECKSUM_OFFSET, sum.plus(Sum::long(sequence)).checksum());
     }
 
-    /// The words of the `n`th frame from here on, and the sum of its headers.
+    /// Returns the words of the `n`th frame from here on, and the sum of its headers.
     #[inline]
     fn of(&self, n: usize) -> (HeadWords, Sum) {
         let id = self.id(n);
@@ -481,7 +482,7 @@ impl Changes {
     }
 }
 
-/// CWR stands on the first frame only (RFC 3168 6.1.2), FIN and PSH on the last only.
+/// Returns the flags for a shape. CWR stands on the first frame only (RFC 3168 6.1.2), FIN and PSH on the last only.
 fn flags_of(flags: u8, shape: Shape) -> u8 {
     match shape {
         Shape::First => flags & !(TCP_FIN | TCP_PSH),
@@ -501,8 +502,8 @@ fn check_kind(layout: &FrameLayout, segmentation: Segmentation) -> Result<(), Re
     if fits { Ok(()) } else { Err(Refused::Kind) }
 }
 
-/// The checksum that a segmentation completes is the transport's. TCP and UFO may leave it out, as the sum of the
-/// pseudo-header is then computed here; USO must not.
+/// Checks the place of a requested checksum: it must be the transport's. TCP and UFO may leave it out, as the sum of
+/// the pseudo-header is then computed here; USO must not.
 fn check_checksum_place(
     layout: &FrameLayout,
     partial: Option<PartialChecksum>,
@@ -530,7 +531,7 @@ fn plan_kind(frame: &[u8], layout: &FrameLayout, kind: SegmentationKind, policy:
     }
 }
 
-/// The checksum of a whole datagram, which its fragments share.
+/// Computes the checksum of a whole datagram, common to its fragments.
 fn datagram_checksum(frame: &[u8], layout: &FrameLayout) -> u16 {
     let at = layout.transport_start;
     let sum = checksum::pseudo_header(frame, layout, layout.transport_len() as u32)
@@ -539,7 +540,7 @@ fn datagram_checksum(frame: &[u8], layout: &FrameLayout) -> u16 {
     sum.checksum_not_zero()
 }
 
-/// The part of the IPv4 header checksum that all frames share.
+/// Returns the part of the IPv4 header checksum common to all frames.
 fn network_sum(frame: &[u8], layout: &FrameLayout, is_fragments: bool) -> Sum {
     if layout.network != Network::Ipv4 {
         return Sum::ZERO;
@@ -552,12 +553,12 @@ fn network_sum(frame: &[u8], layout: &FrameLayout, is_fragments: bool) -> Sum {
         .plus(checksum::sum(&header[12..]))
 }
 
-/// The part of the transport checksum that all frames share: without length, payload and what
-/// [`SuperFrame::take_shape`] and [`Changes::write_transport`] add.
+/// Returns the part of the transport checksum common to all frames: without length, payload and the words added by
+/// [`SuperFrame::take_shape`] and [`Changes::write_transport`].
 fn transport_sum(frame: &[u8], layout: &FrameLayout, partial: Option<PartialChecksum>) -> Sum {
     let header = &frame[layout.transport_start..layout.payload_start];
     let pseudo = match partial {
-        // What the host wrote, less the length: the host knows the final destination of a source route.
+        // The host's field, less the length: the host knows the final destination of a source route.
         Some(p) => Sum::word(be16(frame, p.field())).minus(Sum::long(layout.transport_len() as u32)),
         None => checksum::pseudo_header(frame, layout, 0),
     };

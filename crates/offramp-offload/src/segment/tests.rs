@@ -14,13 +14,13 @@ use proptest::prelude::*;
 /// Bytes of payload of [`tcp4_frame`].
 pub(crate) const PAYLOAD_LEN: usize = 100;
 
-/// A TCP frame over IPv4 with the right checksums, as it comes from the wire.
+/// Returns a TCP frame over IPv4 with the right checksums, as it comes from the wire.
 pub(crate) fn tcp4_frame() -> Vec<u8> {
     let (frame, meta) = tcp_super_frame(false, &pattern(PAYLOAD_LEN), 0x18, 1, 1);
     cut(&frame, &meta, &SegmentPolicy::default()).remove(0)
 }
 
-/// A TCP super-frame whose checksum field holds the sum of the pseudo-header, as a host hands it over.
+/// Returns a TCP super-frame with the sum of the pseudo-header in its checksum field, as from a host.
 fn tcp_super_frame(version6: bool, payload: &[u8], flags_byte: u8, id: u16, sequence: u32) -> (Vec<u8>, TxMeta) {
     let mut frame = Vec::new();
     let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
@@ -264,7 +264,7 @@ proptest! {
     }
 }
 
-/// The frames that a plan makes.
+/// Writes all frames of a plan.
 fn written(mut plan: Segmenter, frame: &Frame<'_>) -> Vec<Vec<u8>> {
     let one = |plan: &mut Segmenter| {
         let mut out = vec![0; plan.next_len()];

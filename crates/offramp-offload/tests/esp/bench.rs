@@ -11,18 +11,18 @@ use std::net::IpAddr;
 
 pub const SPI: u32 = 0x1234_5678;
 
-/// A key of `len` bytes, no two alike.
+/// Makes a key of `len` bytes, no two alike.
 pub fn key(len: usize, first: u8) -> SecretKey {
     SecretKey::new((0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect())
 }
 
-/// An association in transport mode with keys of the right lengths.
+/// Describes an association in transport mode with keys of the right lengths.
 pub fn config(suite: Suite) -> SaConfig {
     let keys = (key(suite.encryption_key_len(), 3), key(suite.integrity_key_len(), 101));
     SaConfig { legacy: true, ..SaConfig::new(SPI, suite, keys.0, keys.1) }
 }
 
-/// The suite that most tests take.
+/// Returns the suite of most tests.
 pub fn gcm() -> Suite {
     Suite::by_name("aes128gcm16").unwrap()
 }
@@ -31,7 +31,7 @@ pub fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Transport mode, and a tunnel of each IP version.
+/// Returns transport mode, and a tunnel of each IP version.
 pub fn modes() -> [Mode; 3] {
     [
         Mode::Transport,
@@ -40,7 +40,7 @@ pub fn modes() -> [Mode; 3] {
     ]
 }
 
-/// Every suite in every mode, with and without extended sequence numbers and UDP encapsulation.
+/// Returns every suite in every mode, with and without extended sequence numbers and UDP encapsulation.
 pub fn every_config() -> Vec<SaConfig> {
     let mut configs = Vec::new();
     for suite in Suite::all() {
@@ -55,7 +55,7 @@ pub fn every_config() -> Vec<SaConfig> {
     configs
 }
 
-/// A clear frame.
+/// Builds a clear frame.
 pub fn clear(payload_len: usize, is_ipv6: bool) -> Vec<u8> {
     Packet { is_ipv6, id: 7, ..Packet::tcp(payload_len) }.build()
 }
@@ -77,7 +77,7 @@ pub fn seal(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
     try_seal(sa, frame).unwrap()
 }
 
-/// The classification of a well-formed frame.
+/// Classifies a well-formed frame.
 pub fn arrival_of(frame: &[u8], udp_port: Option<u16>) -> Result<Arrival, Refused> {
     let mut frame = frame.to_vec();
     let frame = Frame::received(&mut frame);
@@ -85,7 +85,7 @@ pub fn arrival_of(frame: &[u8], udp_port: Option<u16>) -> Result<Arrival, Refuse
     Arrival::of(&frame, udp_port)
 }
 
-/// The ESP packet in a frame of the wire.
+/// Returns the ESP packet in a frame of the wire.
 pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
     match arrival_of(frame, Some(UDP_ENCAPSULATION_PORT)) {
         Ok(Arrival::Esp(packet)) => (layout(frame), packet),
@@ -93,7 +93,7 @@ pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
     }
 }
 
-/// Opens a copy of the frame: what came of it, and the clear frame.
+/// Opens a copy of the frame. Returns the result, and the clear frame.
 pub fn open_whole(sa: &mut InboundSa, frame: &[u8]) -> Result<(Opened, Vec<u8>), Refused> {
     let mut frame = frame.to_vec();
     let (_, packet) = esp_of(&frame);
@@ -107,12 +107,12 @@ pub fn open_whole(sa: &mut InboundSa, frame: &[u8]) -> Result<(Opened, Vec<u8>),
     Ok((opened, clear))
 }
 
-/// The clear frame alone.
+/// Returns the clear frame alone.
 pub fn open(sa: &mut InboundSa, frame: &[u8]) -> Result<Vec<u8>, Refused> {
     open_whole(sa, frame).map(|(_, clear)| clear)
 }
 
-/// Both ends of one association.
+/// Makes both ends of one association.
 pub fn pair(config: &SaConfig) -> (OutboundSa, InboundSa) {
     (
         OutboundSa::with_library(config, crate::library()).unwrap(),

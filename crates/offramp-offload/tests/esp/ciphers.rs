@@ -1,5 +1,4 @@
-//! The library's AEADs by themselves: published packets, Wycheproof, and every length against the
-//! library that is built in.
+//! The library's AEADs by themselves: published packets, Wycheproof, and every length against the built-in library.
 
 use offramp_offload::esp::{Aad, Aead, AeadAlgorithm, AesKey, CipherFailed, NONCE_LEN, Nonce, TAG_LEN, aws_lc};
 use proptest::prelude::*;
@@ -30,7 +29,7 @@ fn nonce_of(bytes: &[u8]) -> Nonce {
     Nonce::new(salt.try_into().unwrap(), u64::from_be_bytes(iv.try_into().unwrap()))
 }
 
-/// Additional data that ESP can say: SPI and sequence number, plain or extended.
+/// Returns additional data in a form of ESP: SPI and sequence number, plain or extended.
 fn aad_of(bytes: &[u8]) -> Option<Aad> {
     let spi = u32::from_be_bytes(*bytes.first_chunk()?);
     match bytes.len() {

@@ -1,4 +1,4 @@
-//! Associations that several threads use, in every order of the threads.
+//! Associations shared by several threads, in every order of the threads.
 
 use crate::bench::{clear, config, esp_of, gcm, pair, seal};
 use loom::thread;
@@ -24,7 +24,7 @@ fn no_number_is_granted_twice_and_none_beyond_the_last() {
         let grants = threads.map(|thread| thread.join().unwrap()).into_iter().chain([mine]).flatten();
         let mut numbers: Vec<u64> = grants.flat_map(|grant| grant.first()..grant.first() + grant.count()).collect();
         numbers.sort_unstable();
-        // Seven were asked for, five are left.
+        // Seven were requested, five are left.
         assert_eq!(numbers, (last - 4..=last).collect::<Vec<_>>());
         assert_eq!((shared.packets(), shared.bytes()), (5, 5 * LEN as u64));
         assert_eq!(shared.ended(), Some(SealRefused::SequenceExhausted));

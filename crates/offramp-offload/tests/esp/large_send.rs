@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const ROOM: usize = 4096;
-/// IPv4 IDs that only the first frame may have above 0x7fff.
+/// IPv4 IDs above 0x7fff are for the first frame only.
 const POLICY: SegmentPolicy = SegmentPolicy { id_range: IdRange::Bits15, fragment_id: 0 };
 
 fn super_frame(payload_len: usize, is_ipv6: bool, is_udp: bool) -> Packet {
@@ -34,7 +34,7 @@ fn meta(packet: &Packet, size: u16) -> TxMeta {
     TxMeta { checksum: Some(partial), segmentation: Some(Segmentation { kind, size, ecn: false }) }
 }
 
-/// The clear frames of the wire.
+/// Returns the clear frames of the wire.
 fn clear_frames(frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
     let mut bytes = frame.to_vec();
     let frame = Frame::new(&mut bytes, *meta);
@@ -86,7 +86,7 @@ fn one_by_one(config: &SaConfig, frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
     }
 }
 
-/// Headers and what is still to be sealed must stay as they are in the super-frame.
+/// Seals in runs. Headers and payload not sealed yet must stay as they are in the super-frame.
 fn in_runs(config: &SaConfig, frame: &[u8], meta: &TxMeta, room_len: usize) -> Vec<Vec<u8>> {
     let mut sa = OutboundSa::with_library(config, crate::library()).unwrap();
     let mut bytes = frame.to_vec();

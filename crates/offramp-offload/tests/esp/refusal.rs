@@ -1,4 +1,4 @@
-//! Every wrong packet is refused, for the reason that it is wrong for.
+//! Every wrong packet is refused for the right reason.
 
 use crate::bench::{
     SPI, address, arrival_of, clear, config, esp_of, every_config, gcm, key, layout, modes, open, pair, seal,
@@ -16,7 +16,7 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-/// What the table says of a frame of the wire; `None` for what is no ESP at all any more.
+/// Returns the table's verdict on a frame of the wire; `None` for a frame that is no ESP any more.
 fn judge(table: &mut SaTable, frame: &[u8]) -> Option<Result<Vec<u8>, Refused>> {
     let mut frame = frame.to_vec();
     let mut opening = Frame::received(&mut frame);
@@ -102,7 +102,7 @@ fn a_packet_cut_short_anywhere_is_refused() {
         let (whole, packet) = esp_of(&sealed);
         for end in packet.esp_at + 8..sealed.len() {
             let mut cut = sealed[..end].to_vec();
-            // The length of a super-frame is a template: the packet ends where its bytes end, in whatever its header says.
+            // The length of a super-frame is a template: the packet ends where its bytes end, whatever its header says.
             let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false });
             let mut cut = Frame::new(&mut cut, TxMeta { segmentation, checksum: None });
             assert_eq!(cut.layout(), Ok(&FrameLayout { packet_end: end, ..whole }));
@@ -173,7 +173,7 @@ fn keepalives_and_ike_are_distinguished_from_esp_and_from_other_traffic() {
     assert_eq!(judged([&[2; 12][..], &[8, 6], &[0; 28]].concat(), port), Ok(Arrival::Clear));
 }
 
-/// Swaps the ends of the selector's networks, so that it fits the answers.
+/// Parses a network. Returns `None` if `len` exceeds its address.
 fn prefix(text: &str, len: u8) -> Option<Prefix> {
     Prefix::new(text.parse::<IpAddr>().unwrap(), len)
 }
@@ -211,7 +211,7 @@ fn what_the_selector_does_not_name_is_refused_although_it_is_genuine() {
     assert!(Prefix::of(address("fd00::1")).contains(address("fd00::1")));
 }
 
-/// The fragments of a datagram, `size` bytes each.
+/// Segments a datagram into fragments of `size` bytes each.
 fn fragments(datagram: &Packet, size: u16) -> Vec<Vec<u8>> {
     let mut frame = datagram.build();
     let segmentation = Some(Segmentation { kind: SegmentationKind::UdpFragments, size, ecn: false });
@@ -227,7 +227,7 @@ fn fragments(datagram: &Packet, size: u16) -> Vec<Vec<u8>> {
     fragments
 }
 
-/// The frame cut off behind the fixed part of its IP header: a frame without layout.
+/// Truncates the frame after the fixed part of its IP header: a frame without layout.
 fn without_payload(frame: &[u8]) -> Vec<u8> {
     let cut = frame[..if frame[12] == 8 { 34 } else { 54 }].to_vec();
     assert!(crate::support::layout(&cut).is_err());
@@ -267,7 +267,7 @@ proptest! {
             let fragment = Frame::received(&mut bytes);
             prop_assert!(!selector.matches(&fragment), "it shows no ports");
             prop_assert!(!is_named || selector.may_match(&fragment));
-            // Those of another protocol, or of other addresses, are of no concern.
+            // Fragments of another protocol, or of other addresses, do not matter.
             let elsewhere = Selector { source: Some(Prefix::of(address("9.9.9.9"))), ..selector.clone() };
             prop_assert!(!elsewhere.may_match(&fragment));
             prop_assert!(!elsewhere.may_match(&Frame::received(&mut malformed)));
@@ -276,7 +276,7 @@ proptest! {
     }
 }
 
-/// A packet of NULL and HMAC-SHA-256, put together by hand: what a peer of another make might send.
+/// Builds a packet of NULL and HMAC-SHA-256 by hand: a possible packet of another implementation.
 fn handmade(mode: Mode, body: &[u8]) -> (InboundSa, Vec<u8>) {
     let suite = Suite::by_name("null-sha256").unwrap();
     let config = SaConfig { mode, ..config(suite) };
@@ -314,7 +314,7 @@ fn a_dummy_packet_is_thrown_away_and_uses_up_its_number() {
 
 #[test]
 fn wrong_padding_and_trailers_are_malformed() {
-    // ICMP, so that nothing but the trailer can be wrong.
+    // ICMP, so that only the trailer can be wrong.
     assert!(open_handmade(Mode::Transport, &[1, 2, 2, 1]).is_ok());
     for body in [&[9, 9, 2, 1][..], &[2, 1, 2, 1], &[1, 2, 255, 1], &[1, 2, 3, 1], &[0; 3], &[0], &[]] {
         let (mut sa, sealed) = handmade(Mode::Transport, body);
@@ -330,7 +330,7 @@ fn a_tunnel_carries_ip_and_nothing_else() {
         open_handmade(tunnel, &[0xaa; 20].iter().chain(&[1, 2, 2, 6]).copied().collect::<Vec<_>>()),
         Err(Refused::Policy)
     );
-    // The inner packet is cut off, or of another version than the trailer says.
+    // The inner packet is truncated, or of another version than the trailer says.
     assert_eq!(open_handmade(tunnel, &[0x45, 0, 0, 0, 1, 2, 2, 4]), Err(Refused::Malformed));
     let inner = clear(2, false)[14..].to_vec();
     assert_eq!(open_handmade(tunnel, &[&inner[..], &[0, 41]].concat()), Err(Refused::Malformed));
@@ -345,7 +345,7 @@ fn padding_against_traffic_analysis_is_cut_off_by_the_length_inside() {
     let body_len = tunnel_body.len() - 4;
     let aligned = [&tunnel_body[..body_len - (body_len + 4) % 4], &[1, 2, 2, 4]].concat();
     assert_eq!(open_handmade(modes()[1], &aligned), Ok(tcp));
-    // In transport mode only UDP says its own length; 18 + 500 + 2 bytes are aligned.
+    // In transport mode only UDP has its own length; 18 + 500 + 2 bytes are aligned.
     let opened = open_handmade(Mode::Transport, &[&udp[34..], &tfc, &[0, 17]].concat()).unwrap();
     assert_eq!(opened[34..], udp[34..]);
     assert_eq!(layout(&opened).payload_len(), 10);

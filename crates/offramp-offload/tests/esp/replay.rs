@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Barrier, Mutex};
 
-/// The windows that the list is run with: the usual ones, and some that fill no whole words.
+/// The windows of the list: the usual ones, and some that fill no whole words.
 const WINDOWS: [u32; 9] = [32, 33, 63, 64, 65, 100, 1024, 4096, 65_536];
 
-/// Takes a number as a genuine packet would.
+/// Takes a number as for a genuine packet.
 fn take(window: &mut ReplayWindow, low: u32) -> Result<u64, ReplayRefused> {
     let sequence = window.check(low)?;
     window.advance(sequence)?;
@@ -118,7 +118,7 @@ impl Oracle {
     }
 }
 
-/// The next number of a sender whose packets are delayed, doubled and lost.
+/// Returns the next number of a sender with delayed, doubled and lost packets.
 fn next_of_trace(rng: &mut ChaCha8Rng, highest: u64, len: u32) -> u64 {
     let len = u64::from(len);
     match rng.random_range(0..10) {
@@ -156,7 +156,7 @@ fn extended_numbers_are_judged_as_by_a_set_of_numbers_across_the_wrap() {
         oracle.accepted.extend(start - u64::from(len)..=start);
         for _ in 0..20_000 {
             let sequence = next_of_trace(&mut rng, oracle.highest, len);
-            // Another number than the sender's would fail its integrity check.
+            // Any other number than the sender's would fail its integrity check.
             let guess = window.check(sequence as u32);
             let is_genuine = guess.is_ok_and(|guess| guess == sequence);
             let judged = oracle.take(sequence, len);

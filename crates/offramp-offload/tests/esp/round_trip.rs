@@ -1,4 +1,4 @@
-//! What is sealed comes out as it went in.
+//! Each sealed frame comes out as it went in.
 
 use crate::bench::{SPI, clear, config, esp_of, every_config, gcm, layout, modes, open, open_whole, pair, seal};
 use crate::support::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, ROUTING};
@@ -29,7 +29,7 @@ fn every_suite_mode_and_ip_version_gives_back_what_was_sealed_in_both_ways_of_se
     }
 }
 
-/// Seals where the frame lies, with nothing but the room that is asked for around it.
+/// Seals in place, with only the required room around the frame.
 fn seal_in_place(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
     let front_len = sa.front_len();
     let sealed_len = sa.sealed_len(&Frame::received(&mut frame.to_vec())).unwrap();
@@ -96,7 +96,7 @@ fn ivs_of_cbc_differ_from_packet_to_packet_and_from_association_to_association_o
 
 #[test]
 fn packets_of_a_bare_ip_header_come_through() {
-    /// For experiments (RFC 3692 2.1): nothing is known of what follows it.
+    /// For experiments (RFC 3692 2.1): its payload is unknown.
     const PROTOCOL: u8 = 253;
     for config in every_config() {
         let (mut sender, mut receiver) = pair(&config);

@@ -1,5 +1,4 @@
-//! scapy's ESP, and OpenSSL's AEADs after it, as judge in both directions: what we seal it opens, and
-//! what it seals we open.
+//! scapy's ESP, with OpenSSL's AEADs, as judge in both directions: it opens our packets, and we open its packets.
 
 use crate::bench::{clear, esp_of, every_config, open, pair, seal};
 use crate::support::packet::Packet;
@@ -9,10 +8,10 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../offramp-offload/tests/esp/scapy_judge.py");
-/// Debian's packages are for its own interpreter; another one may stand before it in the path.
+/// Debian's packages are for its own interpreter; another one may come before it in the path.
 const INTERPRETERS: [&str; 2] = ["/usr/bin/python3", "python3"];
 
-/// An interpreter that has scapy. Without one the test is skipped, but never in CI.
+/// Returns an interpreter with scapy. Without one the test is skipped, but never in CI.
 fn interpreter() -> Option<&'static str> {
     let has_scapy = |python: &&str| {
         let probe = Command::new(python).args(["-c", "import scapy.layers.ipsec, cryptography"]).output();
@@ -48,7 +47,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// The bytes of a key of the test bench, which shows none.
+/// Returns the bytes of a key of the test bench, because a key shows none.
 fn key_hex(len: usize, first: u8) -> String {
     hex(&(0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect::<Vec<_>>())
 }

@@ -1,4 +1,4 @@
-//! The outer header of a tunnel, and what comes of the marks on it.
+//! The outer header of a tunnel, and the effects of marks on it.
 
 use crate::bench::{address, clear, config, gcm, layout, open, pair, seal};
 use crate::support::packet::{DF, Packet};

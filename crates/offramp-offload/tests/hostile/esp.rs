@@ -1,8 +1,8 @@
-//! An association's receiver against a line that does what it likes.
+//! An association's receiver against a wire without rules.
 //!
-//! An input is no frame but what happens: how the association is made, then which packets its sender seals,
-//! what the line does to them, and in what order they arrive. So most inputs have packets in them that prove
-//! genuine, and what lies behind the check value is reached as well as what lies before it.
+//! An input is no frame but a list of events: the association's parameters, then the packets sealed by its sender,
+//! their changes on the wire, and their order of arrival. So most inputs have genuine packets in them, and the code
+//! after the check value is reached as well as the code before it.
 
 #[path = "../support/packet.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -25,14 +25,14 @@ pub const SPI: u32 = 0x100;
 const SUITES: [&str; 6] =
     ["aes128gcm16", "chacha20poly1305-iiv", "aes128gmac", "aes128-sha256", "null-sha1", "3des-sha1"];
 const WINDOWS: [u32; 4] = [32, 64, 1024, 4096];
-/// Most things that happen in one input: more would only make it slow.
+/// Maximum of events in one input: more would only make it slow.
 const EVENTS_MAX: usize = 64;
 /// Bytes of the check value of HMAC-SHA-1-96.
 const SHA1_ICV_LEN: usize = 12;
 /// SPI and sequence number.
 const ESP_HEADER_LEN: usize = 8;
 
-/// The bytes of an input, of which 0 follows the last.
+/// The bytes of an input, followed by zeros.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -44,7 +44,7 @@ impl<'a> Input<'a> {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// Bytes whose number the next byte names, or all that are left.
+    /// Takes as many bytes as the next byte says, or all that are left.
     fn bytes(&mut self) -> &'a [u8] {
         let len = usize::from(self.byte()).min(self.0.len());
         self.0.split_off(..len).unwrap_or_default()
@@ -63,8 +63,8 @@ fn key_bytes(len: usize, first: u8) -> Vec<u8> {
     (0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect()
 }
 
-/// How the association is made. Its tunnels have the ends that the packets inside have, so that a packet of one
-/// mode comes to a receiver of another.
+/// Makes the association. Its tunnels have the same ends as the packets inside, so that a packet of one mode comes to a
+/// receiver of another.
 fn association(input: &mut Input) -> SaConfig {
     let end4 = |n| IpAddr::from([10, 9, 0, n]);
     let end6 = |n| IpAddr::from([0xfd09, 0, 0, 0, 0, 0, 0, n]);
@@ -91,13 +91,13 @@ fn association(input: &mut Input) -> SaConfig {
     config
 }
 
-/// What a sender of the association has sent.
+/// A packet from a sender of the association.
 struct Genuine {
     /// The frame of the wire.
     frame: Vec<u8>,
-    /// All that the check value proves, and the check value.
+    /// All bytes proved by the check value, and the check value.
     esp: Vec<u8>,
-    /// What must come out behind the IP header of the clear packet, where that is known.
+    /// The expected bytes after the IP header of the clear packet, if known.
     clear: Option<Vec<u8>>,
 }
 
@@ -105,7 +105,7 @@ fn layout(frame: &[u8]) -> Result<FrameLayout, Malformed> {
     Frame::received(&mut frame.to_vec()).layout().copied()
 }
 
-/// The ESP of a frame of the wire.
+/// Returns the ESP of a frame of the wire.
 fn esp_of(frame: &[u8]) -> Option<(FrameLayout, EspPacket)> {
     let layout = layout(frame).ok()?;
     match Arrival::of(&Frame::received(&mut frame.to_vec()), Some(UDP_ENCAPSULATION_PORT)) {
@@ -131,7 +131,7 @@ fn repair_header(frame: &mut [u8]) {
     frame[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Gives the packet the length that the frame has.
+/// Gives the packet the length of the frame.
 fn repair_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
     let (at, len) = (of.network_start, frame.len() - of.network_start);
     match of.network {
@@ -146,7 +146,7 @@ fn repair_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
     repair_header(frame);
 }
 
-/// A packet of many kinds.
+/// Builds a packet of many kinds.
 fn clear_frame(input: &mut Input) -> Vec<u8> {
     let kind = input.byte();
     let is = |bit: u8| kind >> bit & 1 == 1;
@@ -171,10 +171,10 @@ fn clear_frame(input: &mut Input) -> Vec<u8> {
     packet.build()
 }
 
-/// A packet with anything at all inside.
+/// Returns a packet with any contents.
 fn any_packet(protocol: u8, body: &[u8]) -> Vec<u8> {
     let mut frame = Packet { payload: body.to_vec(), ..Packet::udp(0) }.build();
-    // What UDP's header was is body now.
+    // The bytes of UDP's header are body now.
     frame.drain(34..42);
     frame[23] = protocol;
     let len = (frame.len() - 14) as u16;
@@ -183,12 +183,12 @@ fn any_packet(protocol: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The two ends, and the line between them.
+/// The two ends, and the wire between them.
 struct Bench {
     config: SaConfig,
     sender: OutboundSa,
     table: SaTable,
-    /// The same receiver as several threads use it: it must judge alike.
+    /// The same receiver as used by several threads: it must judge alike.
     shared: SharedInbound,
     sent: Vec<Genuine>,
     taken: HashSet<u64>,
@@ -201,7 +201,7 @@ impl Bench {
         let mut table = SaTable::new();
         table.insert(&config).unwrap();
         Self {
-            // A lifetime is the receiver's to judge.
+            // Only the receiver judges a lifetime.
             sender: OutboundSa::new(&SaConfig { lifetime: Lifetime::default(), ..config.clone() }).unwrap(),
             shared: SharedInbound::new(&config).unwrap(),
             table,
@@ -213,7 +213,7 @@ impl Bench {
         }
     }
 
-    /// A sender that continues `skipped` packets after the association's own one.
+    /// Returns a sender that continues `skipped` packets after the association's own one.
     fn sender_at(&self, mode: Mode, skipped: u64) -> Option<OutboundSa> {
         let sequence = self.sender.sequence().saturating_add(skipped);
         let config = SaConfig { mode, sequence, lifetime: Lifetime::default(), ..self.config.clone() };
@@ -225,7 +225,7 @@ impl Bench {
         self.sent.push(genuine);
     }
 
-    /// Seals any body under any next header, and with a trailer of its own where the suite can be forged here.
+    /// Seals any body under any next header. It gets a trailer of its own if the suite can be forged here.
     fn seal_body(&mut self, protocol: u8, body: &[u8], trailer: Option<&[u8]>) {
         let Some(mut sender) = self.sender_at(Mode::Transport, 0) else { return };
         let Some(mut genuine) = sealed(&mut sender, &any_packet(protocol, body), false) else { return };
@@ -236,7 +236,7 @@ impl Bench {
         self.skip(1);
     }
 
-    /// The same packet with other bytes at the end of its body, and a check value that fits.
+    /// Writes other bytes to the end of the packet's body, and a check value that fits.
     fn put_trailer(&self, genuine: &mut Genuine, trailer: &[u8], sequence: u64) {
         let Some((layout, packet)) = esp_of(&genuine.frame) else { return };
         let keep = (layout.packet_end - SHA1_ICV_LEN).saturating_sub(trailer.len());
@@ -258,14 +258,14 @@ impl Bench {
         }
     }
 
-    /// One of the packets that were sent.
+    /// Picks one of the sent packets.
     fn pick(&self, input: &mut Input) -> Option<Vec<u8>> {
         let at = usize::from(input.byte()).checked_rem(self.sent.len())?;
         // The last one is number 0.
         Some(self.sent[self.sent.len() - 1 - at].frame.clone())
     }
 
-    /// One thing happens.
+    /// Executes one event.
     fn happens(&mut self, input: &mut Input) {
         match input.byte() % 9 {
             0 => self.offer(input.bytes()),
@@ -298,8 +298,8 @@ impl Bench {
         }
     }
 
-    /// A frame arrives. It is handed on or counted once; what is handed on was sent like that, once, lies inside
-    /// the frame and has a true layout.
+    /// Offers a frame. It is handed on or counted once. A frame handed on was sent like that, once, lies inside the
+    /// original frame and has a true layout.
     fn offer(&mut self, line: &[u8]) {
         let mut frame = line.to_vec();
         let mut opening = Frame::received(&mut frame);
@@ -327,7 +327,7 @@ impl Bench {
         }
     }
 
-    /// Threads that share the association get the same result.
+    /// Checks that threads with a shared association get the same result.
     fn judge_shared(&self, frame: &mut [u8], packet: &EspPacket, judged: Result<Opened, Refused>, expected: &[u8]) {
         let mut opening = Frame::received(frame);
         let opened = if packet.spi == SPI && self.shared.opener().is_addressed(&opening) {
@@ -346,13 +346,13 @@ impl Bench {
         let genuine = self.sent.iter().find(|genuine| genuine.esp == esp).expect("what was never sent is never taken");
         let transport = transport_of(clear, &opened.layout);
         if let Some(sent) = &genuine.clear {
-            // UDP says its own length; what follows is padding.
+            // UDP has its own length; the rest is padding.
             assert!(sent.starts_with(transport), "{opened:?}");
         }
     }
 }
 
-/// Seals a frame. What comes out again is known if the receiver is of the sender's mode.
+/// Seals a frame. The clear result is known if the receiver is of the sender's mode.
 fn sealed(sender: &mut OutboundSa, frame: &[u8], is_own_mode: bool) -> Option<Genuine> {
     let mut copy = frame.to_vec();
     let clear = Frame::received(&mut copy);
@@ -374,7 +374,7 @@ fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
         frame[at] ^= input.byte();
     }
     if how & 2 != 0 {
-        // Congestion is marked.
+        // Mark congestion.
         match layout(&frame).map(|layout| (layout.network, layout.network_start)) {
             Ok((Network::Ipv4, at)) => frame[at + 1] |= 3,
             Ok((Network::Ipv6, at)) => frame[at + 1] |= 0x30,
@@ -387,7 +387,7 @@ fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     frame
 }
 
-/// The frame is cut off, or longer than it was; its headers may say so.
+/// Truncates the frame or makes it longer; its headers may say so.
 fn with_another_length(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     let (how, len) = (input.byte(), usize::from(input.word()));
     let Some((layout, packet)) = esp_of(&frame) else { return frame };
@@ -399,7 +399,7 @@ fn with_another_length(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     frame
 }
 
-/// Runs an input. How many packets were opened, and the counts of those that were not.
+/// Runs an input. Returns the number of opened packets, and the counts of the others.
 pub fn esp(bytes: &[u8]) -> (u64, RefusedCounts) {
     let mut input = Input(bytes);
     let mut bench = Bench::new(association(&mut input));

@@ -1,5 +1,4 @@
-//! What must hold whatever the bytes are: the bodies of the fuzz targets, and of the ordinary tests
-//! beside them.
+//! Properties of any bytes: the bodies of the fuzz targets, and of the ordinary tests beside them.
 
 pub mod esp;
 pub mod xfrm;
@@ -13,7 +12,7 @@ use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
 /// Bytes that segmenting may add to a frame: IPv6's fragment header.
 const ADDED_MAX: usize = 8;
 
-/// Offsets are ordered and inside the frame.
+/// Checks that offsets are ordered and inside the frame.
 pub fn layout(bytes: &[u8]) {
     let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false };
     for segmentation in [None, Some(segmentation)] {
@@ -27,8 +26,8 @@ pub fn layout(bytes: &[u8]) {
     }
 }
 
-/// Ten bytes say what is asked for, the rest is the frame. Every frame has the length announced, and
-/// no more frames come than were announced.
+/// Segments an input: ten bytes of request, then the frame. Every frame has the announced length, and their number does
+/// not exceed the announced one.
 pub fn segment(bytes: &[u8]) {
     let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return };
     let word = |at: usize| u16::from_le_bytes([ask[at], ask[at + 1]]);
@@ -59,7 +58,7 @@ pub fn segment(bytes: &[u8]) {
     assert_eq!(plan.write_next(&request, &mut out), 0);
 }
 
-/// A byte of settings, then frames after a length of two bytes each. Every frame comes out once, as
+/// Coalesces an input: a byte of settings, then frames after a length of two bytes each. Every frame comes out once, as
 /// itself or coalesced, and none is left at the end.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };

@@ -1,11 +1,11 @@
-//! Text of `ip xfrm`: any at all, and statements that are right in themselves and fit together more or less.
+//! Text of `ip xfrm`: any at all, and statements that are valid in themselves and fit together more or less.
 
 use offramp_offload::esp::OutboundSa;
 use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
 
-/// Most statements of one input.
+/// Maximum of statements in one input.
 const STATEMENTS_MAX: usize = 12;
-/// What fields are drawn from: few values, so that statements have something to do with each other.
+/// Values of fields: few, so that statements have something to do with each other.
 const ADDRESSES: [&str; 4] = ["198.18.0.1", "198.18.0.2", "2001:db8::1", "2001:db8::2"];
 const NETWORKS: [&str; 6] = ["198.18.0.1/32", "198.18.0.2/32", "198.18.0.0/24", "10.0.0.0/8", "0.0.0.0/0", "::/0"];
 const SPIS: [&str; 5] = ["0x1001", "0x1002", "4097", "0xff", "0xffffffff"];
@@ -24,7 +24,7 @@ const ALGORITHMS: [&str; 8] = [
     "aead 'rfc4106(gcm(aes))' 0x00112233445566778899aabbccddeeff 128",
     "enc 'cbc(aes)' 0x00112233445566778899aabbccddeeff",
 ];
-/// What a state may have besides.
+/// Optional words of a state.
 const STATE_EXTRAS: [&str; 16] = [
     "",
     "flag esn",
@@ -46,8 +46,8 @@ const STATE_EXTRAS: [&str; 16] = [
 const DIRECTIONS: [&str; 3] = ["in", "out", "fwd"];
 const PROTOCOLS: [&str; 4] = ["", "proto tcp", "proto udp dport 80", "proto 1"];
 
-/// A text: whatever it is, it is read or refused in one line that names a line of it, and what is read for an
-/// adapter can be installed. How many associations it means for either end; `None` where it is refused.
+/// Reads a text. It is accepted, or refused in one line that names a line of it, and its associations can be installed
+/// in an adapter. Returns the number of associations for either end; `None` if it is refused.
 pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.split('\n').count();
@@ -57,7 +57,7 @@ pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
             Ok(associations) => {
                 for association in &associations {
                     assert_eq!(association.config.validate(), Ok(()));
-                    // A sender may still be refused: only the library sees that a 3DES key is weak.
+                    // A sender may still be refused: only the library recognizes a weak 3DES key.
                     drop(OutboundSa::new(&association.config));
                 }
                 Some(associations.len())
@@ -71,7 +71,7 @@ pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
     })
 }
 
-/// Statements, of which each byte says one field.
+/// Returns statements, one field per byte.
 pub fn statements(bytes: &[u8]) -> String {
     let mut bytes = bytes.iter().copied();
     let mut text = String::new();
@@ -99,7 +99,7 @@ pub fn statements(bytes: &[u8]) -> String {
     text
 }
 
-/// As a fuzzer gives it: behind a zero, statements; else text.
+/// Reads a fuzzer's input: after a zero, statements; else text.
 pub fn xfrm(bytes: &[u8]) -> [Option<usize>; 2] {
     match bytes.split_first() {
         Some((0, rest)) => text(statements(rest).as_bytes()),

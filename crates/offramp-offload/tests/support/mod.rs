@@ -1,5 +1,5 @@
-//! What the tests share that look at frames from outside: a frame builder that relies on nothing of
-//! ours, and the pieces that a host is handed.
+//! Shared parts of the tests outside the crate: a frame builder independent of our code, and the pieces handed to a
+//! host.
 #![allow(dead_code)]
 
 use offramp_offload::frame::Frame;
@@ -8,17 +8,17 @@ use offramp_offload::layout::{FrameLayout, Malformed};
 pub mod packet;
 pub mod pieces;
 
-/// The layout of a frame of the wire.
+/// Returns the layout of a frame of the wire.
 pub fn layout(frame: &[u8]) -> Result<FrameLayout, Malformed> {
     Frame::received(&mut frame.to_vec()).layout().copied()
 }
 
-/// Source and destination address of a frame of the wire, side by side; none without IP.
+/// Returns source and destination address of a frame of the wire, side by side; none without IP.
 pub fn addresses(frame: &[u8]) -> Vec<u8> {
     Frame::received(&mut frame.to_vec()).addresses().to_vec()
 }
 
-/// The first difference of two frames, with the bytes around it.
+/// Returns the first difference of two frames, with the bytes around it.
 pub fn difference(kernel: &[u8], ours: &[u8]) -> Option<String> {
     const AROUND: usize = 8;
     let at = match kernel.iter().zip(ours).position(|(a, b)| a != b) {
@@ -36,7 +36,7 @@ pub fn difference(kernel: &[u8], ours: &[u8]) -> Option<String> {
     ))
 }
 
-/// Bytes as hexadecimal numbers.
+/// Formats bytes as hexadecimal numbers.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }

@@ -1,5 +1,5 @@
-//! A frame in fields, and the bytes of it. Its checksums are computed word by word as RFC 1071 says, so
-//! that nothing here relies on the code under test.
+//! A frame in fields, and its bytes. Its checksums are computed word by word by the definition of RFC 1071, independent
+//! of the code under test.
 
 /// Bit of TCP's flag byte.
 pub const FIN: u16 = 0x001;
@@ -37,17 +37,17 @@ pub const TCP: u8 = 6;
 /// IP protocol number.
 pub const UDP: u8 = 17;
 
-/// Sender of every frame of a judge's bench: it distinguishes them from the kernel's own.
+/// Sender of every frame of a judge's bench. It distinguishes them from the kernel's own.
 pub const SOURCE_MAC: [u8; 6] = [2, 0, 0, 0, 0x0a, 1];
 /// Receiver of every frame of a judge's bench.
 pub const DESTINATION_MAC: [u8; 6] = [2, 0, 0, 0, 0x0b, 1];
 
-/// What the checksum field of the transport holds.
+/// The value of the transport's checksum field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// The right one.
     Full,
-    /// The sum of the pseudo-header, as a host leaves it for its adapter.
+    /// The sum of the pseudo-header, as from a host with an adapter.
     Partial,
     /// One bit off.
     Wrong,
@@ -100,14 +100,14 @@ pub struct Packet {
     pub options: Vec<u8>,
     /// TCP's or UDP's payload.
     pub payload: Vec<u8>,
-    /// Bytes behind the packet.
+    /// Bytes after the packet.
     pub padding: usize,
-    /// What the checksum field holds.
+    /// The value of the checksum field.
     pub checksum: Checksum,
 }
 
 impl Packet {
-    /// TCP over IPv4 without any option, `len` bytes from sequence number 1000.
+    /// Returns TCP over IPv4 without any option, `len` bytes from sequence number 1000.
     pub fn tcp(len: usize) -> Self {
         Self {
             source_mac: SOURCE_MAC[5],
@@ -136,47 +136,47 @@ impl Packet {
         }
     }
 
-    /// UDP over IPv4.
+    /// Returns UDP over IPv4.
     pub fn udp(len: usize) -> Self {
         Self { is_udp: true, ports: (3333, 4444), ..Self::tcp(len) }
     }
 
-    /// Where the IP header starts.
+    /// Returns the start of the IP header.
     pub fn network_start(&self) -> usize {
         14 + 4 * self.tags.len()
     }
 
-    /// Where the TCP or UDP header starts.
+    /// Returns the start of the TCP or UDP header.
     pub fn transport_start(&self) -> usize {
         self.network_start() + if self.is_ipv6 { 40 + self.extensions_len() } else { 20 + self.ip_options.len() }
     }
 
-    /// Bytes of all IPv6 extension headers.
+    /// Returns the bytes of all IPv6 extension headers.
     pub fn extensions_len(&self) -> usize {
         self.extensions.iter().map(|(_, body)| 1 + body.len()).sum()
     }
 
-    /// Bytes of the TCP or UDP header.
+    /// Returns the bytes of the TCP or UDP header.
     pub fn transport_header_len(&self) -> usize {
         if self.is_udp { 8 } else { 20 + self.options.len() }
     }
 
-    /// Where the payload starts.
+    /// Returns the start of the payload.
     pub fn payload_start(&self) -> usize {
         self.transport_start() + self.transport_header_len()
     }
 
-    /// Where the checksum field lies in the transport header.
+    /// Returns the offset of the checksum field in the transport header.
     pub fn checksum_offset(&self) -> usize {
         if self.is_udp { 6 } else { 16 }
     }
 
-    /// TCP or UDP.
+    /// Returns the protocol number of TCP or UDP.
     pub fn protocol(&self) -> u8 {
         if self.is_udp { UDP } else { TCP }
     }
 
-    /// Both addresses, side by side.
+    /// Returns both addresses, side by side.
     pub fn addresses(&self) -> Vec<u8> {
         if self.is_ipv6 {
             let of_host = |n| [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, n];
@@ -186,7 +186,7 @@ impl Packet {
         }
     }
 
-    /// The frame.
+    /// Builds the frame.
     pub fn build(&self) -> Vec<u8> {
         let mut frame = self.link_header();
         let mut transport = self.transport_header();
@@ -275,12 +275,12 @@ impl Packet {
     }
 }
 
-/// Bytes that tell where in the stream they are, so that nothing swapped goes unseen.
+/// Returns bytes that encode their place in the stream, so that every swap shows.
 pub fn pattern(seq: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (seq.wrapping_add(n).wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-/// The ones' complement sum of RFC 1071 section 1, not inverted; every part but the last is even.
+/// Returns the ones' complement sum of RFC 1071 section 1, not inverted; every part but the last is even.
 pub fn slow_sum(parts: &[&[u8]]) -> u16 {
     let mut total = 0u64;
     for part in parts {

@@ -1,4 +1,4 @@
-//! The pieces that a host receives, and the check that segmenting them gives back the frames of the wire.
+//! The pieces received by a host, and the check that segmenting them restores the frames of the wire.
 
 use super::{addresses, difference, hex, layout};
 use offramp_offload::caps::Offloads;
@@ -9,7 +9,7 @@ use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use std::collections::BTreeMap;
 
-/// A frame of the wire, or several coalesced, as a host receives them; without padding.
+/// A frame of the wire, or several coalesced ones, as a host receives them; without padding.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// Its metadata.
@@ -18,7 +18,7 @@ pub struct Piece {
     pub bytes: Vec<u8>,
 }
 
-/// What we make of these frames.
+/// Coalesces these frames with our code.
 pub fn by_us(frames: &[Vec<u8>]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
@@ -32,28 +32,28 @@ pub fn by_us(frames: &[Vec<u8>]) -> Vec<Piece> {
 }
 
 impl Piece {
-    /// A piece of these bytes.
+    /// Makes a piece of these bytes.
     pub fn new(meta: RxMeta, bytes: &[u8]) -> Self {
         Self { meta, bytes: trimmed(bytes).to_vec() }
     }
 
-    /// Bytes of payload; of all that follows the Ethernet header when there is no transport.
+    /// Returns the bytes of payload; without a transport, all bytes after the Ethernet header.
     pub fn payload_len(&self) -> usize {
         layout(&self.bytes).map_or(self.bytes.len(), |layout| layout.payload_len())
     }
 
-    /// Several frames in one.
+    /// Returns true for several frames in one.
     pub fn is_coalesced(&self) -> bool {
         self.meta.segmentation.is_some()
     }
 
-    /// One frame whose checksum is still to be completed: the kernel had coalesced it, and segmented it again
-    /// because the output cannot express what it had made.
+    /// Returns true for one frame with a partial checksum. The kernel had coalesced it, and segmented it again because
+    /// the output cannot express the aggregate.
     pub fn is_cut_again(&self) -> bool {
         !self.is_coalesced() && matches!(self.meta.checksum, ChecksumState::Partial(_))
     }
 
-    /// The frames of the wire that it stands for.
+    /// Returns its frames of the wire.
     pub fn frames(&self) -> Vec<Vec<u8>> {
         let checksum = match self.meta.checksum {
             ChecksumState::Partial(partial) => Some(partial),
@@ -70,7 +70,7 @@ impl Piece {
             frames.push(out);
         }
         if let (true, Some(partial)) = (self.is_cut_again(), checksum) {
-            // 0 and 0xffff are the same number; of the two, TCP's segments on a line have 0.
+            // 0 and 0xffff are the same number; of the two, TCP's segments on a wire have 0.
             let field = &mut frames[0][partial.field()..partial.field() + 2];
             if *field == [0xff, 0xff] && partial.offset == 16 {
                 field.fill(0);
@@ -79,7 +79,7 @@ impl Piece {
         frames
     }
 
-    /// How it looks in a failed test.
+    /// Formats it for a failed test.
     pub fn describe(&self) -> String {
         let size = self.meta.segmentation.map_or(0, |s| s.size);
         let head = &self.bytes[..self.bytes.len().min(80)];
@@ -87,15 +87,15 @@ impl Piece {
     }
 }
 
-/// The frame without what follows its packet.
+/// Returns the frame without the bytes after its packet.
 pub fn trimmed(frame: &[u8]) -> &[u8] {
     layout(frame).map_or(frame, |layout| &frame[..layout.packet_end])
 }
 
-/// Checks that segmenting what we handed out gives the frames that came in, in the order of each flow.
+/// Checks that segmenting our pieces restores the original frames, in the order of each flow.
 ///
 /// # Errors
-/// What differs.
+/// The difference.
 pub fn check_inverse(frames: &[Vec<u8>], ours: &[Piece]) -> Result<(), String> {
     let mut flows = Flows::of(frames);
     for piece in ours {
@@ -112,10 +112,10 @@ pub fn check_inverse(frames: &[Vec<u8>], ours: &[Piece]) -> Result<(), String> {
     flows.check_is_empty()
 }
 
-/// Which frames must stay in order: IP version, transport, addresses and ports. What is opaque is one flow.
+/// A group of frames with one order: IP version, transport, addresses and ports. All opaque frames are one flow.
 pub type Flow = (u8, Vec<u8>);
 
-/// The flow of a frame.
+/// Returns the flow of a frame.
 pub fn flow_of(frame: &[u8]) -> Flow {
     match layout(frame) {
         Ok(layout) if layout.transport != Transport::Opaque => {
@@ -127,7 +127,7 @@ pub fn flow_of(frame: &[u8]) -> Flow {
     }
 }
 
-/// Pieces by flow, in order.
+/// Returns pieces by flow, in order.
 pub fn by_flow(pieces: &[Piece]) -> BTreeMap<Flow, Vec<&Piece>> {
     let mut flows: BTreeMap<Flow, Vec<&Piece>> = BTreeMap::new();
     for piece in pieces {
@@ -136,11 +136,11 @@ pub fn by_flow(pieces: &[Piece]) -> BTreeMap<Flow, Vec<&Piece>> {
     flows
 }
 
-/// The frames that came in, by flow, to be taken from the front.
+/// The original frames, by flow, to be taken from the front.
 pub struct Flows<'a>(BTreeMap<Flow, Vec<&'a [u8]>>);
 
 impl<'a> Flows<'a> {
-    /// Frames in the order in which they came in.
+    /// Groups frames in their original order.
     pub fn of(frames: &'a [Vec<u8>]) -> Self {
         let mut flows: BTreeMap<Flow, Vec<&[u8]>> = BTreeMap::new();
         for frame in frames {
@@ -149,7 +149,7 @@ impl<'a> Flows<'a> {
         Self(flows)
     }
 
-    /// The next frames of the flow of `like`.
+    /// Takes the next frames of the flow of `like`.
     ///
     /// # Errors
     /// When there are fewer than `count`.
@@ -161,7 +161,7 @@ impl<'a> Flows<'a> {
         Ok(queue.drain(..count).collect())
     }
 
-    /// Whether all were taken.
+    /// Checks that all were taken.
     ///
     /// # Errors
     /// When frames are left.
@@ -171,19 +171,19 @@ impl<'a> Flows<'a> {
     }
 }
 
-/// Where the IPv4 ID lies, if there is one.
+/// Returns the offset of the IPv4 ID, if there is one.
 pub fn id_at(frame: &[u8]) -> Option<usize> {
     let layout = layout(frame).ok()?;
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Whether the first two IPv4 IDs are equal: then they all are, where frames were coalesced.
+/// Returns true if the first two IPv4 IDs are equal: then all IDs of a coalesced run are.
 pub fn ids_are_fixed(frames: &[&[u8]]) -> bool {
     let id = |frame: &[u8]| id_at(frame).map(|at| [frame[at], frame[at + 1]]);
     matches!(frames, [a, b, ..] if id(a).is_some() && id(a) == id(b))
 }
 
-/// The frame with ID and header checksum of another.
+/// Returns the frame with ID and header checksum of another.
 fn with_id_of(frame: &[u8], original: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if let Some(at) = id_at(original) {
@@ -194,7 +194,7 @@ fn with_id_of(frame: &[u8], original: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Payload bytes of each piece.
+/// Returns the payload bytes of each piece.
 pub fn sizes(pieces: &[Piece]) -> Vec<usize> {
     pieces.iter().map(Piece::payload_len).collect()
 }

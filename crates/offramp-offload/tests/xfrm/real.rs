@@ -1,4 +1,4 @@
-//! Text that a Linux kernel 6.1 and iproute2 6.1 really printed.
+//! Real output of a Linux kernel 6.1 and iproute2 6.1.
 
 use offramp_offload::esp::xfrm::{PolicyAction, PolicyDirection, XfrmConfig};
 use offramp_offload::esp::{Lifetime, Mode, Suite, UdpPorts};
@@ -7,7 +7,7 @@ const COMMANDS: &str = include_str!("commands.sh");
 const STATES: &str = include_str!("states.txt");
 const POLICIES: &str = include_str!("policies.txt");
 
-/// Without what depends on the place in the text: lines, and the order, which the kernel turns round.
+/// Parses without the parts that depend on the place in the text: lines, and the order, reversed by the kernel.
 fn sorted(text: &str) -> XfrmConfig {
     let mut config = XfrmConfig::parse(text).unwrap();
     for state in &mut config.states {

@@ -1,4 +1,4 @@
-//! Every refusal is one line that says where, what and why.
+//! Every refusal is one line with place, fault and reason.
 
 use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
 
@@ -16,7 +16,7 @@ fn error(text: &str) -> String {
     error.to_string()
 }
 
-/// A state that is right up to here.
+/// Returns a valid state up to `rest`.
 fn state(rest: &str) -> String {
     format!("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000 reqid 1 mode tunnel {rest}")
 }

@@ -1,4 +1,4 @@
-//! States in Linux' words, for what reads them.
+//! States in Linux' words, for their parser.
 
 use offramp_offload::esp::xfrm::{Direction, StateFlags, XfrmState};
 use offramp_offload::esp::{Lifetime, Mode, Prefix, SaConfig, SecretKey, Selector, Suite, Tunnel, UdpPorts};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::fmt::Write;
 use std::net::IpAddr;
 
-/// A state, and the keys that a [`SecretKey`] does not give back.
+/// A state, and its keys, because a [`SecretKey`] does not give them back.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub state: XfrmState,
@@ -14,7 +14,7 @@ pub struct Known {
     pub integrity_key: Vec<u8>,
 }
 
-/// In which form a state is rendered.
+/// The form of a rendered state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Command,
@@ -25,7 +25,7 @@ pub enum Form {
 
 pub const FORMS: [Form; 4] = [Form::Command, Form::Output, Form::Statistics, Form::Oneline];
 
-/// Suites that Linux has words for: every one with its IV on the wire.
+/// Suites with words in Linux: every one with its IV on the wire.
 fn suites() -> Vec<Suite> {
     Suite::all().filter(|suite| !suite.name().ends_with("-iiv")).collect()
 }
@@ -82,7 +82,7 @@ fn flags() -> impl Strategy<Value = StateFlags> {
     })
 }
 
-/// Any state that Linux can hold, as far as an adapter has it too.
+/// Generates any state of Linux that an adapter supports, too.
 pub fn known() -> impl Strategy<Value = Known> {
     any::<bool>().prop_flat_map(|is_ipv6| {
         let ends = (address(is_ipv6), address(is_ipv6));
@@ -115,12 +115,12 @@ pub fn known() -> impl Strategy<Value = Known> {
     })
 }
 
-/// Digits behind `0x`.
+/// Formats digits after `0x`.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Linux' name of the cipher or AEAD; the hash and the bits that it is truncated to.
+/// Returns Linux' name of the cipher or AEAD; the hash and its truncated length in bits.
 fn algorithms(suite: Suite) -> (&'static str, Option<(&'static str, u32)>) {
     let name = suite.name();
     let cipher = match name {
@@ -168,7 +168,7 @@ fn flag_words(known: &Known) -> (Vec<&'static str>, Vec<&'static str>) {
     (plain, if flags.no_dscp { vec!["dont-encap-dscp"] } else { vec![] })
 }
 
-/// The state in that form. What only `ip -s` prints is left out of the others: compare with [`expected`].
+/// Renders the state in that form. Only `ip -s` prints some parts: compare with [`expected`].
 pub fn render(known: &Known, form: Form) -> String {
     match form {
         Form::Command => command(known),
@@ -179,7 +179,7 @@ pub fn render(known: &Known, form: Form) -> String {
     }
 }
 
-/// What is to be read from that form.
+/// Returns the expected state for that form.
 pub fn expected(known: &Known, form: Form) -> XfrmState {
     let mut state = known.state.clone();
     if matches!(form, Form::Output | Form::Oneline) {

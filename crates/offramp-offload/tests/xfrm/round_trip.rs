@@ -1,10 +1,10 @@
-//! What is rendered is read again, and what is spoilt gives no key away.
+//! A rendered state is read again, and a spoilt one gives no key away.
 
 use crate::render::{FORMS, Form, Known, expected, hex, known, render};
 use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
 use proptest::prelude::*;
 
-/// Two states in a row, and whether another thing stands between them.
+/// Renders two states in a row, with or without another statement between them.
 fn two(first: &Known, second: &Known, form: Form) -> String {
     let between = if form == Form::Command { "# a remark\nip link set lo up; ip xfrm policy flush\n" } else { "" };
     [render(first, form), between.to_owned(), render(second, form)].concat()

@@ -1,4 +1,4 @@
-//! What joins: every case of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
+//! Every case of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
 
 use super::*;
 
@@ -258,7 +258,7 @@ fn an_ipv6_fragment_does_not_join_and_does_not_overtake() {
     assert_eq!(fragment_case(true), [100, 100, 100]);
 }
 
-/// The middle one of three is a fragment. Its payload behind the TCP header is what is compared.
+/// Coalesces three frames, the middle one a fragment. Returns the sizes of the payload after the TCP header.
 fn fragment_case(is_ipv6: bool) -> Vec<usize> {
     let mut frames: Vec<_> =
         tcp_run(&[100; 3]).into_iter().map(|spec| Spec { is_ipv6, ..spec }).map(|spec| spec.build()).collect();
@@ -348,7 +348,7 @@ fn headers_of_up_to_192_bytes_join_and_longer_ones_go_alone() {
     }
 }
 
-/// The frame with that many bytes of destination options between IPv6 and TCP.
+/// Returns the frame with that many bytes of destination options between IPv6 and TCP.
 fn long_headers(spec: &Spec, extension_len: usize) -> Vec<u8> {
     let mut frame = spec.build();
     let mut extension = vec![0; extension_len];
@@ -391,8 +391,8 @@ fn sixty_segments_of_1448_bytes_make_45_and_15() {
     assert_eq!(sizes(&specs), [45 * 1448, 15 * 1448]);
 }
 
-/// Linux' `gro --test large_*`: as many segments as fit, then `rest` bytes, then `rest` bytes behind
-/// a gap (the program counts the sequence number on by a full segment).
+/// Linux' `gro --test large_*`: as many segments as fit, then `rest` bytes, then `rest` bytes after a gap (the program
+/// counts the sequence number on by a full segment).
 fn large(rest: usize) -> Vec<usize> {
     const MSS: usize = 4096 - 20 - 40;
     let full = (65_535 - 40) / MSS;

@@ -1,4 +1,4 @@
-//! The metadata of an aggregate, and which checksum fields stand alone.
+//! The metadata of an aggregate, and checksum fields that stand alone.
 
 use super::*;
 use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};

@@ -1,4 +1,4 @@
-//! Order, time, room: what is handed out when.
+//! Order, time and room: the moment of each delivery.
 
 use super::*;
 

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 
-/// What must stay in order among its like.
+/// Frames with one order among them.
 type Group = (u8, Vec<u8>, Vec<u8>);
 
 fn group(frame: &[u8]) -> Group {
@@ -64,7 +64,7 @@ impl Sender {
     }
 }
 
-/// Something that a line or a peer may do to one frame.
+/// Changes one frame, as a wire or a peer may.
 fn disturb(random: &mut ChaCha8Rng, spec: &mut Spec) {
     match random.random_range(0..16) {
         0 => spec.checksum = Checksum::Wrong,
@@ -86,7 +86,7 @@ fn disturb(random: &mut ChaCha8Rng, spec: &mut Spec) {
     }
 }
 
-/// What a line does to frames: it loses, doubles, swaps and damages them.
+/// Loses, doubles, swaps and damages frames, as a wire may.
 fn line(random: &mut ChaCha8Rng, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut out: Vec<Vec<u8>> = Vec::new();
     for mut frame in frames {
@@ -158,8 +158,7 @@ fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
     delivered
 }
 
-/// Finds for each frame that came out which one of those that went in it is, in the order of its
-/// group, and checks that it is the same.
+/// Finds the pushed frame for each delivered one, in the order of its group, and compares them.
 fn matched(delivered: &[Delivered], frames: &[Vec<u8>]) -> Vec<usize> {
     let mut left: BTreeMap<Group, std::vec::IntoIter<usize>> = BTreeMap::new();
     let mut by_group: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
@@ -190,7 +189,7 @@ fn assert_verdict(meta: &RxMeta, frame: &[u8]) {
     }
 }
 
-/// Nothing passes a malformed frame, nor a fragment between the same addresses.
+/// Checks that nothing passes a malformed frame, nor a fragment between the same addresses.
 fn assert_barriers(order: &[usize], frames: &[Vec<u8>]) {
     let groups: Vec<_> = frames.iter().map(|frame| group(frame)).collect();
     for (position, n) in order.iter().enumerate() {

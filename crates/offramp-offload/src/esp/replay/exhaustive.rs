@@ -1,18 +1,18 @@
-//! Every history of a few packets, in windows of a few numbers, about every border of words and subspaces, against a set of
-//! all numbers that were accepted.
+//! Every history of a few packets, in windows of a few numbers, around every border of words and subspaces, against a
+//! set of all accepted numbers.
 
 use super::*;
 use std::collections::BTreeSet;
 
 /// Packets of a history.
 const PACKETS: usize = if cfg!(miri) { 2 } else { 4 };
-/// Where a history begins: the highest number that counts as received.
+/// Starts of a history: the highest number that counts as received.
 const STARTS: [u64; 15] =
     [0, 1, 2, 5, 62, 63, 64, 65, 127, 128, (1 << 32) - 3, (1 << 32) - 1, (1 << 32) + 1, (7 << 32) + 2, u64::MAX - 2];
 /// Distances of the next packet from the start.
 const DISTANCES: [i128; 13] = [-6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 63, 64, 129];
 
-/// What RFC 4303 3.4.3 and A2 say, word by word.
+/// The definition in RFC 4303 3.4.3 and A2, word by word.
 #[derive(Clone)]
 struct Slow {
     start: u64,
@@ -23,7 +23,7 @@ struct Slow {
 }
 
 impl Slow {
-    /// The number is the least one with that lower half that does not lie left of the window.
+    /// Returns the least number with that lower half that does not lie left of the window.
     fn infer(&self, low: u32) -> Option<u64> {
         if !self.is_extended {
             return Some(low.into());
@@ -52,7 +52,7 @@ impl Slow {
     }
 }
 
-/// Goes on with every packet that may come next.
+/// Goes on with every possible next packet.
 fn every_history(fast: &ReplayWindow, slow: &Slow, packets: usize) {
     for distance in DISTANCES {
         let number = (i128::from(slow.start) + distance) as u64;

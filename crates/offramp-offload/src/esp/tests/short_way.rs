@@ -1,4 +1,4 @@
-//! The short ways of the usual case against the way that every packet can go.
+//! The fast paths of the usual case against the path for every packet.
 
 use super::*;
 use crate::esp::{EspPacket, OutboundSa};
@@ -7,10 +7,10 @@ use crate::layout::{FrameLayout, LengthFrom};
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
-/// Room in front of a frame that is sealed in place.
+/// Room in front of a frame for sealing in place.
 const FRONT: usize = 64;
 
-/// A TCP or UDP frame; options make the IPv4 header longer, a tag the Ethernet header.
+/// Builds a TCP or UDP frame; options make the IPv4 header longer, a tag the Ethernet header.
 fn frame(is_ipv6: bool, is_udp: bool, is_tagged: bool, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
@@ -36,7 +36,7 @@ fn senders(config: &SaConfig) -> (OutboundSa, OutboundSa) {
     (OutboundSa::new(config).unwrap(), OutboundSa::new(config).unwrap())
 }
 
-/// Opens by the steps that threads take, which know no short way.
+/// Opens by the steps of several threads: they have no fast path.
 fn open_step_by_step(
     receiver: &InboundSa,
     frame: &mut [u8],
@@ -70,7 +70,7 @@ proptest! {
         let mut clear = frame(is_ipv6, is_udp, is_tagged, &[1; 40][..options * 4], &payload);
         let layout = FrameLayout::parse(&clear, LengthFrom::Ip).unwrap();
         clear.extend(vec![0xaa; padded]);
-        // Not what the packet is, but what its layout says: opening has to make sense of it.
+        // The layout may contradict the packet: opening has to make sense of it.
         let layout = FrameLayout { protocol: protocol.unwrap_or(layout.protocol), ..layout };
         let (mut short, mut any) = senders(&config);
 

@@ -1,4 +1,4 @@
-//! Packets that others published.
+//! Packets published by others.
 
 use super::*;
 use crate::esp::{Arrival, EspPacket};
@@ -9,12 +9,12 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// A packet as published: from the SPI to the check value, and what it says in the clear.
+/// A packet as published: from the SPI to the check value, and its clear text.
 struct Published {
     suite: Suite,
     encryption_key: &'static str,
     integrity_key: &'static str,
-    /// Upper half of the sequence number, where it is extended.
+    /// Upper half of the sequence number, if it is extended.
     sequence_high: Option<u32>,
     header_and_iv: &'static str,
     /// Payload, padding and trailer.
@@ -93,7 +93,7 @@ fn the_first_packet_of_the_gcm_test_cases_is_sealed_and_opened() {
     GCM_EXTENDED.check();
 }
 
-/// RFC 3602 section 4, case 5: encryption alone, so that the check value is our own.
+/// Packet of RFC 3602 section 4, case 5: encryption alone, so that the check value is our own.
 #[test]
 fn the_packet_of_rfc_3602_case_5_is_encrypted_as_published() {
     let suite = Suite::AesCbc { key: AesKey::Bits128, hmac: Hmac::Sha256 };
@@ -116,7 +116,7 @@ fn the_packet_of_rfc_3602_case_5_is_encrypted_as_published() {
     assert_eq!(packet[parts.body_at..icv_at], clear);
 }
 
-/// The whole way: RFC 7634's packet in a tunnel comes out as the frame that went in.
+/// RFC 7634's packet in a tunnel comes out as the original frame.
 #[test]
 fn the_packet_of_rfc_7634_comes_out_of_a_tunnel_as_the_clear_one() {
     let key = SecretKey::new(bytes(RFC_7634.encryption_key));

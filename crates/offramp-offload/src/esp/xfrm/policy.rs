@@ -1,4 +1,4 @@
-//! A policy: which packets need which association.
+//! A policy: the association needed by some packets.
 
 use super::fault::{Fault, XfrmError};
 use super::selector;
@@ -12,24 +12,24 @@ const KNOWN: &str = "src, dst, proto, sport, dport, dir, action, priority, index
 const NO_MARK: &str = "the adapter sees no marks and no interfaces of the kernel; select by address, protocol and port";
 const NO_LIFETIME: &str = "policies have no lifetimes here; remove them from the policy";
 
-/// Which packets a policy is for.
+/// The packets of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyDirection {
-    /// Those that come to the machine itself.
+    /// Packets to the machine itself.
     In,
-    /// Those that it sends.
+    /// Packets from the machine.
     Out,
-    /// Those that come and are sent on.
+    /// Forwarded packets.
     #[strum(serialize = "fwd")]
     Forward,
 }
 
-/// What becomes of the packets.
+/// The action on the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyAction {
-    /// They pass: protected where the policy has a template, else in the clear.
+    /// They pass: protected if the policy has a template, else in the clear.
     Allow,
     /// They are dropped.
     Block,
@@ -38,37 +38,37 @@ pub enum PolicyAction {
 /// A policy as Linux has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XfrmPolicy {
-    /// Line on which it begins, counted from 1.
+    /// Its first line, counted from 1.
     pub line: usize,
-    /// Which packets it is for.
+    /// The direction of its packets.
     pub direction: PolicyDirection,
-    /// What becomes of them.
+    /// The action on them.
     pub action: PolicyAction,
-    /// Which of them.
+    /// The selected packets.
     pub selector: Selector,
-    /// Of several policies that fit, the one with the smallest number counts.
+    /// The priority. Of several matching policies, the smallest number wins.
     pub priority: u32,
-    /// What must protect them.
+    /// The required protection.
     pub template: Option<Template>,
 }
 
-/// What a policy asks of a state.
+/// A policy's requirements for a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// Source address of the state, where it matters: unspecified matches any.
+    /// Source address of the state, if it matters: unspecified matches any.
     pub source: Option<IpAddr>,
     /// Its destination address, likewise.
     pub destination: Option<IpAddr>,
     /// Its SPI; `None` for any.
     pub spi: Option<u32>,
-    /// Its reqid; 0 for any that comes in.
+    /// Its reqid; 0 for any inbound one.
     pub reqid: u32,
-    /// Whether it is in tunnel mode.
+    /// True for tunnel mode.
     pub is_tunnel: bool,
 }
 
-/// Reads what follows `ip xfrm policy add`, or an entry of the output. `None` for the policy of a single socket,
-/// by which a key daemon keeps its own packets clear.
+/// Reads the words after `ip xfrm policy add`, or an entry of the output. Returns `None` for the policy of a single
+/// socket: a key daemon keeps its own packets clear by it.
 pub(super) fn parse(words: &mut Words) -> Result<Option<XfrmPolicy>, XfrmError> {
     let line = words.line();
     let mut direction = None;
@@ -130,7 +130,7 @@ fn require(words: &mut Words, only: &'static str, why: &'static str) -> Result<(
     if word.text == only { Ok(()) } else { Err(word.unsupported(why)) }
 }
 
-/// `localok` concerns sockets of the machine itself.
+/// Takes the flags. `localok` concerns sockets of the machine itself.
 fn take_flags(words: &mut Words) -> Result<(), XfrmError> {
     loop {
         match words.peek() {

@@ -6,7 +6,7 @@ use crate::esp::selector::{Prefix, Selector};
 use crate::layout::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::net::IpAddr;
 
-/// Protocols that have a name (IANA, as in `/etc/protocols`).
+/// Named protocols (IANA, as in `/etc/protocols`).
 const PROTOCOLS: [(&str, u8); 13] = [
     ("icmp", 1),
     ("igmp", 2),
@@ -48,7 +48,7 @@ pub(super) fn parse_into(selector: &mut Selector, words: &mut Words) -> Result<(
     check_ports(selector, words.line())
 }
 
-/// `None` for every address of both versions.
+/// Reads a network. Returns `None` for every address of both versions.
 fn prefix(words: &mut Words, after: &'static str) -> Result<Option<Prefix>, XfrmError> {
     let word = words.required("an address")?;
     if matches!(word.text, "any" | "all" | "default") {
@@ -72,12 +72,12 @@ fn protocol(words: &mut Words) -> Result<Option<u8>, XfrmError> {
     let named = PROTOCOLS.iter().find(|(name, _)| *name == word.text).map(|(_, number)| *number);
     let expected = "a protocol's number, or a name such as tcp, udp or icmp";
     let number = named.or_else(|| word.text.parse().ok());
-    // Linux has no other way to say "any" when it prints one.
+    // Linux has no other way to print "any".
     let number = number.ok_or(Fault::Value { after: "proto", expected }.at(word.line))?;
     Ok(Some(number).filter(|&number| number != 0))
 }
 
-/// A port of 0 stands for all.
+/// Reads a port. A port of 0 stands for all.
 fn port(words: &mut Words, after: &'static str) -> Result<Option<std::ops::RangeInclusive<u16>>, XfrmError> {
     let port = words.number(after, u64::from(u16::MAX))? as u16;
     Ok((port != 0).then_some(port..=port))
@@ -92,7 +92,7 @@ fn check_ports(selector: &Selector, line: usize) -> Result<(), XfrmError> {
     Ok(())
 }
 
-/// The packets that are in both, `None` if no packet can be.
+/// Returns the packets common to both, `None` if there can be none.
 pub(super) fn both(one: &Selector, other: &Selector) -> Option<Selector> {
     let (one, other) = (one.clone(), other.clone());
     Some(Selector {
@@ -104,7 +104,7 @@ pub(super) fn both(one: &Selector, other: &Selector) -> Option<Selector> {
     })
 }
 
-/// The outer `None` is no packet, the inner one every packet.
+/// Returns the common part. The outer `None` is no packet, the inner one every packet.
 #[allow(clippy::option_option, reason = "one says whether there is a meeting, the other whether it is limited")]
 fn narrower<T>(one: Option<T>, other: Option<T>, meet: impl Fn(T, T) -> Option<T>) -> Option<Option<T>> {
     match (one, other) {

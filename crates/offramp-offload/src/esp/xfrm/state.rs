@@ -14,9 +14,9 @@ use crate::esp::udp::UdpPorts;
 use std::net::IpAddr;
 use strum::VariantArray;
 
-/// Bits of the check value of every AEAD that the adapter has.
+/// Bits of the check value of every AEAD of the adapter.
 const AEAD_ICV_BITS: u64 = 128;
-/// Largest window that Linux has (`XFRMA_REPLAY_ESN_MAX`); the adapter's own limit is checked later.
+/// Linux' largest window (`XFRMA_REPLAY_ESN_MAX`); the adapter's own limit is checked later.
 const WINDOW_MAX: u64 = 4096;
 
 const KNOWN: &str = "src, dst, proto, spi, reqid, mode, enc, auth, auth-trunc, aead, encap, sel, limit, flag, \
@@ -29,24 +29,24 @@ const NO_USE: &str = "a lifetime counts from the beginning of an association, no
 /// A state as Linux has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XfrmState {
-    /// Line on which it begins, counted from 1.
+    /// Its first line, counted from 1.
     pub line: usize,
     /// Source address of its packets.
     pub source: IpAddr,
     /// Destination address of its packets.
     pub destination: IpAddr,
-    /// The number by which a policy's template names it; 0 is no number.
+    /// The number used by a policy's template to name it; 0 is no number.
     pub reqid: u32,
-    /// Its direction on the machine that it is from, where the text says so (`dir`, `offload`).
+    /// Its direction on its own machine, if the text says so (`dir`, `offload`).
     pub direction: Option<Direction>,
-    /// Flags that mean something else for a sender than for a receiver.
+    /// Flags with different meanings for sender and receiver.
     pub flags: StateFlags,
     /// Last sequence number sent (`replay-oseq`).
     pub sent: u64,
     /// Highest sequence number received (`replay-seq`).
     pub received: u64,
-    /// Everything else. `replay_window` is as written, 0 without a check; `sequence` is 0, `destination` `None`,
-    /// and a tunnel's rules are the default ones.
+    /// Everything else. `replay_window` is as written, 0 without a check; `sequence` is 0, `destination` `None`, and a
+    /// tunnel's rules are the default ones.
     pub config: SaConfig,
 }
 
@@ -66,7 +66,7 @@ pub struct StateFlags {
     pub tfc_padding_len: u32,
 }
 
-/// Who wrote the words.
+/// The author of the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// A user, for `ip`.
@@ -75,7 +75,7 @@ pub(super) enum Form {
     Output,
 }
 
-/// The fields of a state that were read so far.
+/// The fields of a state read so far.
 #[derive(Default)]
 struct Draft {
     line: usize,
@@ -114,7 +114,7 @@ enum Aead {
     ChaCha20Poly1305,
 }
 
-/// Reads what follows `ip xfrm state add`, or an entry of the output.
+/// Reads the words after `ip xfrm state add`, or an entry of the output.
 pub(super) fn parse(words: &mut Words, form: Form) -> Result<XfrmState, XfrmError> {
     let mut draft = Draft { line: words.line(), ..Draft::default() };
     while let Some(word) = words.next() {
@@ -154,7 +154,7 @@ impl Draft {
         Ok(())
     }
 
-    /// What only the output has.
+    /// Takes words that only the output has.
     fn take_output(&mut self, word: Word, words: &mut Words) -> Result<(), XfrmError> {
         match word.text {
             "anti-replay" => self.take_context(words)?,
@@ -204,7 +204,7 @@ impl Draft {
 
     fn take_integrity(&mut self, kind: Word, words: &mut Words, form: Form) -> Result<(), XfrmError> {
         let name = words.required("the name of a hash")?;
-        // Bits of the check value: what Linux truncates it to without auth-trunc (xfrm_algo.c), and what suites have.
+        // Bits of the check value: Linux' default without auth-trunc (xfrm_algo.c), and the suites'.
         let (hmac, default_bits, suite_bits) = match name.text {
             "hmac(sha1)" | "sha1" => (Hmac::Sha1, 96, 96),
             "hmac(sha256)" | "sha256" => (Hmac::Sha256, 96, 128),
@@ -289,7 +289,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The counters of the output: `anti-replay context: seq 0x0, oseq 0x0, bitmap 0x00000000`, or with `esn` and
+    /// Takes the counters of the output: `anti-replay context: seq 0x0, oseq 0x0, bitmap 0x00000000`, or with `esn` and
     /// over several lines.
     fn take_context(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         let is_extended = words.take("esn");
@@ -315,8 +315,8 @@ impl Draft {
         Ok(())
     }
 
-    /// `dev eth0 dir out`, with `mode crypto` or `packet` before or after it: whose work it is changes nothing
-    /// on the wire.
+    /// Takes `dev eth0 dir out`, with `mode crypto` or `packet` before or after it: the place of the work changes
+    /// nothing on the wire.
     fn take_offload(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         loop {
             if words.take("packet") || words.take("crypto") {
@@ -374,7 +374,7 @@ fn kind_name(kind: Word) -> &'static str {
     if kind.text == "auth" { "the key of auth" } else { "the key of auth-trunc" }
 }
 
-/// The reason to refuse a check value that is truncated to another length than the suite's.
+/// Returns the reason to refuse a check value truncated to another length than the suite's.
 fn truncation(hmac: Hmac) -> &'static str {
     match hmac {
         Hmac::Sha1 => "its check value must have 96 bits (RFC 2404): auth-trunc hmac(sha1) KEY 96",
@@ -387,7 +387,7 @@ fn truncation(hmac: Hmac) -> &'static str {
     }
 }
 
-/// A key: hexadecimal digits after `0x`, or, in a command, the bytes of any other text.
+/// Reads a key: hexadecimal digits after `0x`, or, in a command, the bytes of any other text.
 fn key(words: &mut Words, form: Form) -> Result<SecretKey, XfrmError> {
     let word = words.required("the key")?;
     if word.text == HIDDEN_KEY {
@@ -437,7 +437,7 @@ fn suite(
     Ok((suite, key, integrity_key))
 }
 
-/// Which AES a key is for, by its length.
+/// Returns the AES of a key, by its length.
 fn aes_key(key: &SecretKey, has_salt: bool, line: usize) -> Result<AesKey, XfrmError> {
     let (salt_len, after, expected) = if has_salt {
         (SALT_LEN, "aead", "a key of 20, 28 or 36 bytes (AES and 4 bytes of salt)")
@@ -448,7 +448,7 @@ fn aes_key(key: &SecretKey, has_salt: bool, line: usize) -> Result<AesKey, XfrmE
     aes.copied().ok_or(Fault::Value { after, expected }.at(line))
 }
 
-/// `transport` or `tunnel`, also shortened, as `ip` takes it.
+/// Reads `transport` or `tunnel`, also shortened, as `ip` takes it.
 pub(super) fn is_tunnel(words: &mut Words) -> Result<bool, XfrmError> {
     const KNOWN: &str = "transport and tunnel";
     let word = words.required(KNOWN)?;
@@ -481,17 +481,17 @@ fn parse_encapsulation(words: &mut Words, form: Form) -> Result<UdpPorts, XfrmEr
     if form == Form::Output {
         words.literal("addr")?;
     }
-    // The original address, which Linux keeps and does not use.
+    // The original address. Linux keeps it and does not use it.
     words.address("the ports of encap")?;
     Ok(UdpPorts { source, destination })
 }
 
-/// One limit of a command.
+/// Takes one limit of a command.
 pub(super) fn take_limit(lifetime: &mut Lifetime, words: &mut Words) -> Result<(), XfrmError> {
     let kind = words.required("the kind of the limit")?;
     let after = "limit";
     let limit = words.number(after, u64::MAX)?;
-    // The largest number is Linux' own way to say that there is none.
+    // The largest number is Linux' own way to say "no limit".
     let some = Some(limit).filter(|&limit| limit != u64::MAX);
     match kind.text {
         "byte-soft" => lifetime.soft_bytes = some,
@@ -507,7 +507,7 @@ pub(super) fn take_limit(lifetime: &mut Lifetime, words: &mut Words) -> Result<(
     Ok(())
 }
 
-/// The limits that `ip -s` prints.
+/// Takes the limits printed by `ip -s`.
 pub(super) fn take_lifetime(lifetime: &mut Lifetime, words: &mut Words) -> Result<(), XfrmError> {
     (lifetime.soft_bytes, lifetime.hard_bytes) = limits(words)?;
     (lifetime.soft_packets, lifetime.hard_packets) = limits(words)?;
@@ -519,7 +519,7 @@ pub(super) fn take_lifetime(lifetime: &mut Lifetime, words: &mut Words) -> Resul
     Ok(())
 }
 
-/// `expire add: soft 3600(sec), hard 7200(sec)`
+/// Reads `expire add: soft 3600(sec), hard 7200(sec)`.
 fn expiry(words: &mut Words, start: &'static str) -> Result<(Option<u64>, Option<u64>), XfrmError> {
     words.literal(start)?;
     let soft = words.number("soft", u64::MAX)?;
@@ -527,12 +527,12 @@ fn expiry(words: &mut Words, start: &'static str) -> Result<(Option<u64>, Option
     Ok((seconds(soft), seconds(words.number("hard", u64::MAX)?)))
 }
 
-/// Linux takes 0 for no limit of time.
+/// Returns a limit of time. Linux takes 0 for none.
 fn seconds(limit: u64) -> Option<u64> {
     Some(limit).filter(|&limit| limit != 0 && limit != u64::MAX)
 }
 
-/// `limit: soft (INF)(bytes), hard 2000000(bytes)`
+/// Reads `limit: soft (INF)(bytes), hard 2000000(bytes)`.
 fn limits(words: &mut Words) -> Result<(Option<u64>, Option<u64>), XfrmError> {
     words.literal("limit: soft")?;
     let soft = limit(words, "soft")?;

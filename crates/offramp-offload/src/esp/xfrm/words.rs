@@ -1,4 +1,4 @@
-//! The words of a text: commands as a shell takes them, and the output of `ip`.
+//! The words of a text: commands as in a shell, and the output of `ip`.
 
 use super::fault::{Fault, Shown, XfrmError};
 use std::net::IpAddr;
@@ -6,42 +6,42 @@ use std::str::FromStr;
 
 /// Bytes of the shortest key of any suite. A key may also be text: a word of this length may be one.
 const KEY_LEN_MIN: usize = 16;
-/// A number that is shown has fewer hexadecimal digits: more may be a piece of a key.
+/// A shown number has fewer hexadecimal digits: this many or more may be a piece of a key.
 const SHOWN_DIGITS_MAX: usize = 8;
 
-/// What `ip xfrm state list nokeys` begins to print in place of a key.
+/// The start of the replacement for a key in `ip xfrm state list nokeys`.
 pub(super) const HIDDEN_KEY: &str = "<<Keys";
 
-/// Words that begin what may hold a key. Unknown words after one of them are not shown.
+/// Words that may precede a key. Unknown words after one of them are not shown.
 const KEY_WORDS: [&str; 5] = ["enc", "auth", "auth-trunc", "aead", "comp"];
-/// Words that `ip xfrm` has besides, and that may always be shown.
+/// Other words of `ip xfrm`; they may always be shown.
 const VOCABULARY: &str = "\
     action addr ah align4 beet block bypass coa code comp crypto ctx delete deleteall dev dir dport encap \
     espintcp espinudp espinudp-nonike flag fwd hao icmp if_id in_trigger ipsec-any iptfs key level limit mark \
     mask mode offload oseq-may-wrap output-mark packet pcpu-num proto required ro route2 security sel spi \
     sport sub tfcpad time-soft time-use-hard time-use-soft type uid use wildrecv xfrm";
 
-/// Algorithms of Linux' own for IPsec (`net/xfrm/xfrm_algo.c`), and what wraps them.
+/// Linux' own algorithms for IPsec (`net/xfrm/xfrm_algo.c`), and their wrappers.
 const ALGORITHMS: &str = "\
     aes blowfish camellia cast5 cast6 cbc ccm chacha20 cipher_null cmac compress_null ctr deflate des \
     des3_ede digest_null ecb echainiv gcm hmac lzjh lzs md5 poly1305 rfc3686 rfc4106 rfc4309 rfc4543 rfc7539 \
     rfc7539esp ripemd160 rmd160 seqiv serpent sha1 sha224 sha256 sha384 sha512 sm3 twofish xcbc";
 
-/// A word and where it stands.
+/// A word and its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
-    /// Without its quotes.
+    /// The text without its quotes.
     pub text: &'a str,
     /// Line, counted from 1.
     pub line: usize,
-    /// Whether it is the first of its line.
+    /// True for the first word of its line.
     pub starts_line: bool,
-    /// Whether nothing that may hold a key stands in front of it.
+    /// True if no word before it may precede a key.
     pub is_open: bool,
 }
 
 impl Word<'_> {
-    /// The word as a message may have it.
+    /// Returns the word for a message.
     pub(super) fn shown(&self) -> Shown {
         let is_plain = self.text.len() < KEY_LEN_MIN && self.text.chars().all(|c| c.is_ascii_graphic());
         let digits = self.text.strip_prefix("0x").unwrap_or(self.text);
@@ -53,17 +53,17 @@ impl Word<'_> {
         Shown(is_safe.then(|| self.text.to_owned()))
     }
 
-    /// What stands in front of a slash, and what after it.
+    /// Splits the word at a slash.
     pub(super) fn prefixed(&self) -> (&str, Option<&str>) {
         self.text.split_once('/').map_or((self.text, None), |(address, len)| (address, Some(len)))
     }
 
-    /// The error for a word that has no place there.
+    /// Returns the error for an unknown word.
     pub(super) fn unknown(&self, known: &'static str) -> XfrmError {
         Fault::Unknown { word: self.shown(), known }.at(self.line)
     }
 
-    /// The error for something that is not supported.
+    /// Returns the error for an unsupported word.
     pub(super) fn unsupported(&self, why: &'static str) -> XfrmError {
         Fault::Unsupported { word: self.shown(), why }.at(self.line)
     }
@@ -73,7 +73,7 @@ fn is_one_of(list: &str, word: &str) -> bool {
     list.split(' ').any(|listed| listed == word)
 }
 
-/// Whether a word is an algorithm's name, or made of some: `rfc4106(gcm(aes))`.
+/// Returns true for an algorithm's name, or a combination of some: `rfc4106(gcm(aes))`.
 fn is_algorithm(word: &str) -> bool {
     word.split(['(', ')', ',']).filter(|name| !name.is_empty()).all(|name| is_one_of(ALGORITHMS, name))
 }
@@ -92,7 +92,7 @@ pub(super) enum Statement<'a> {
 /// Splits a text into commands and entries.
 ///
 /// # Errors
-/// At quotes that are not closed, and at what only a shell could make a word of.
+/// At unclosed quotes, and at characters that only a shell could interpret.
 pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     let mut statements: Vec<Vec<Word>> = Vec::new();
     for line in lines(text)? {
@@ -110,7 +110,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     Ok(statements.into_iter().map(kind_of).collect())
 }
 
-/// The second line of an entry shows its kind: a policy's has its direction, or a security context.
+/// Returns the kind of an entry by its second line: a policy's has its direction, or a security context.
 fn kind_of(words: Vec<Word>) -> Statement {
     if words.first().is_none_or(|first| first.text != "src") {
         return Statement::Command(words);
@@ -123,7 +123,7 @@ fn kind_of(words: Vec<Word>) -> Statement {
 }
 
 fn mark_open(words: &mut [Word]) {
-    // What does not begin as it should may be the end of a key that was broken.
+    // A statement with an unexpected start may be the end of a broken key.
     let begins = words.first().is_some_and(|first| first.text == "src" || is_ip(first.text) || first.text == "sudo");
     let mut is_open = begins;
     for word in words {
@@ -132,13 +132,13 @@ fn mark_open(words: &mut [Word]) {
     }
 }
 
-/// Whether a word names the program `ip`.
+/// Returns true for the program `ip`.
 fn is_ip(word: &str) -> bool {
     word.rsplit('/').next() == Some("ip")
 }
 
-/// The words of each line. A command whose line ends in a backslash continues in the next one; `;` and `&&` end
-/// one. In an entry a backslash stands for the end of a line (`ip -o`).
+/// Returns the words of each line. A command continues after a backslash at the end of its line; `;` and `&&` end one.
+/// In an entry a backslash stands for the end of a line (`ip -o`).
 fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
     let mut lines: Vec<Vec<Word>> = Vec::new();
     let mut words: Vec<Word> = Vec::new();
@@ -188,7 +188,7 @@ fn only_a_shell(line: usize) -> XfrmError {
     Fault::Unsupported { word: Shown(None), why }.at(line)
 }
 
-/// The first word of a text that begins with one, and what follows it.
+/// Returns the first word of a text that begins with one, and the rest.
 fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
     const ENDS: [char; 3] = ['\\', ';', '&'];
     let missing = Fault::Missing("the other quote").at(line);
@@ -207,7 +207,7 @@ fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
     Ok((word, rest))
 }
 
-/// What a command of `ip xfrm` is about.
+/// The object of an `ip xfrm` command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Object {
     /// Security associations.
@@ -228,38 +228,38 @@ impl<'a> Words<'a> {
         Self { words, at: 0 }
     }
 
-    /// The line that is being read.
+    /// Returns the current line.
     pub(super) fn line(&self) -> usize {
         let word = self.words.get(self.at).or(self.words.last());
         word.map_or(1, |word| word.line)
     }
 
-    /// The next word, left where it is.
+    /// Returns the next word without taking it.
     pub(super) fn peek(&self) -> Option<Word<'a>> {
         self.words.get(self.at).copied()
     }
 
-    /// The next word.
+    /// Takes the next word.
     pub(super) fn next(&mut self) -> Option<Word<'a>> {
         let word = self.peek()?;
         self.at += 1;
         Some(word)
     }
 
-    /// The next word, if it is this one.
+    /// Takes the next word, if it is this one.
     pub(super) fn take(&mut self, text: &str) -> bool {
         let is_there = self.peek().is_some_and(|word| word.text == text);
         self.at += usize::from(is_there);
         is_there
     }
 
-    /// The next word, which must be there.
+    /// Takes the next word. It must be there.
     pub(super) fn required(&mut self, what: &'static str) -> Result<Word<'a>, XfrmError> {
         let line = self.line();
         self.next().ok_or(Fault::Missing(what).at(line))
     }
 
-    /// The next words, which must be these: what `ip` prints between values.
+    /// Takes these words, printed by `ip` between values. They must be there.
     pub(super) fn literal(&mut self, text: &'static str) -> Result<(), XfrmError> {
         for text in text.split(' ') {
             let word = self.required(text)?;
@@ -270,13 +270,13 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
-    /// The next word, which must be one of `known`.
+    /// Takes the next word. It must be one of `known`.
     pub(super) fn one_of<T: FromStr>(&mut self, known: &'static str) -> Result<T, XfrmError> {
         let word = self.required(known)?;
         word.text.parse().map_err(|_| word.unknown(known))
     }
 
-    /// Puts back the word that was read last.
+    /// Puts back the last word.
     pub(super) fn put_back(&mut self) {
         self.at -= 1;
     }
@@ -289,17 +289,17 @@ impl<'a> Words<'a> {
             }
             self.at += 1;
         }
-        // The first word of the next line belongs to whoever reads on.
+        // The first word of the next line belongs to the next reader.
         self.at = (self.at - 1).min(self.words.len());
     }
 
-    /// Whether the next word stands on a line of its own, or there is none.
+    /// Returns true if the next word starts a line, or there is none.
     pub(super) fn is_at_line_end(&self) -> bool {
         self.peek().is_none_or(|word| word.starts_line)
     }
 
-    /// A number as `ip` takes it: decimal, hexadecimal after `0x`, octal after `0`. A comma after it and
-    /// the same number in brackets, as `ip -s` prints it, are passed over.
+    /// Takes a number in the format of `ip`: decimal, hexadecimal after `0x`, octal after `0`. A comma after it and the
+    /// same number in brackets, as `ip -s` prints it, are passed over.
     pub(super) fn number(&mut self, after: &'static str, max: u64) -> Result<u64, XfrmError> {
         let word = self.required("a number")?;
         let text = word.text.trim_end_matches(',');
@@ -308,18 +308,18 @@ impl<'a> Words<'a> {
         number.ok_or(Fault::Value { after, expected: "a number that fits" }.at(word.line))
     }
 
-    /// A number of 32 bits after the word that names it.
+    /// Takes a number of 32 bits after its label.
     pub(super) fn labelled(&mut self, label: &'static str) -> Result<u32, XfrmError> {
         self.literal(label)?;
         self.number32(label)
     }
 
-    /// A number of 32 bits.
+    /// Takes a number of 32 bits.
     pub(super) fn number32(&mut self, after: &'static str) -> Result<u32, XfrmError> {
         Ok(self.number(after, u64::from(u32::MAX))? as u32)
     }
 
-    /// An address of one host.
+    /// Takes an address of one host.
     pub(super) fn address(&mut self, after: &'static str) -> Result<IpAddr, XfrmError> {
         let word = self.required("an address")?;
         let (address, len) = word.prefixed();
@@ -329,16 +329,16 @@ impl<'a> Words<'a> {
         address.ok_or(Fault::Value { after, expected }.at(word.line))
     }
 
-    /// What a command of a script is about; `None` when it does not concern xfrm.
+    /// Takes the object of a script's command; `None` for a command outside xfrm.
     ///
     /// # Errors
-    /// When it is no command that is known here.
+    /// When the command is unknown.
     pub(super) fn xfrm_object(&mut self) -> Result<Option<Object>, XfrmError> {
         const KNOWN: &str = "commands \"ip xfrm state add …\" and \"ip xfrm policy add …\", and the output of \
                              \"ip xfrm state\" and \"ip xfrm policy\"";
         /// Commands of scripts that change no state and no policy.
         const OTHERS: [&str; 8] = ["modprobe", "sysctl", "set", "echo", "ethtool", "true", "sleep", "exit"];
-        /// What else `ip` does.
+        /// Other objects of `ip`.
         const OBJECTS: [&str; 10] =
             ["address", "addr", "link", "route", "rule", "neighbour", "neighbor", "tunnel", "netns", "netconf"];
         self.take("sudo");
@@ -381,7 +381,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A number with the base that its beginning says (strtoul(3), base 0).
+/// Parses a number in the base given by its prefix (strtoul(3), base 0).
 fn parse_number(text: &str) -> Option<u64> {
     // from_str_radix takes a sign, too.
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
