@@ -1,12 +1,12 @@
 //! Feature bits by name, each as a mask.
 
-/// The device completes the checksum that `NEEDS_CSUM` asks for (virtio 1.3, 5.1.3).
+/// The device completes checksums for `NEEDS_CSUM` (virtio 1.3, 5.1.3).
 pub const CSUM: u64 = 1 << 0;
 /// The driver takes frames with partial checksums (virtio 1.3, 5.1.3).
 pub const GUEST_CSUM: u64 = 1 << 1;
-/// The device tells its MTU (virtio 1.3, 5.1.3).
+/// The device reports its MTU (virtio 1.3, 5.1.3).
 pub const MTU: u64 = 1 << 3;
-/// The device tells its MAC address (virtio 1.3, 5.1.3).
+/// The device reports its MAC address (virtio 1.3, 5.1.3).
 pub const MAC: u64 = 1 << 5;
 /// The driver takes super-frames of TCP over IPv4 (virtio 1.3, 5.1.3).
 pub const GUEST_TSO4: u64 = 1 << 7;
@@ -14,7 +14,7 @@ pub const GUEST_TSO4: u64 = 1 << 7;
 pub const GUEST_TSO6: u64 = 1 << 8;
 /// The driver takes super-frames with ECN (virtio 1.3, 5.1.3).
 pub const GUEST_ECN: u64 = 1 << 9;
-/// The driver takes UDP super-frames that stand for IP fragments (virtio 1.3, 5.1.3).
+/// The driver takes UDP super-frames in place of IP fragments (virtio 1.3, 5.1.3).
 pub const GUEST_UFO: u64 = 1 << 10;
 /// The device segments TCP over IPv4 (virtio 1.3, 5.1.3).
 pub const HOST_TSO4: u64 = 1 << 11;
@@ -26,19 +26,19 @@ pub const HOST_ECN: u64 = 1 << 13;
 pub const HOST_UFO: u64 = 1 << 14;
 /// One received frame may fill several buffers (virtio 1.3, 5.1.3).
 pub const MRG_RXBUF: u64 = 1 << 15;
-/// The device tells its link state (virtio 1.3, 5.1.3).
+/// The device reports its link state (virtio 1.3, 5.1.3).
 pub const STATUS: u64 = 1 << 16;
 /// There is a control queue (virtio 1.3, 5.1.3).
 pub const CTRL_VQ: u64 = 1 << 17;
-/// The driver may change the offloads of what it receives.
+/// The driver may change its receive offloads.
 pub const CTRL_GUEST_OFFLOADS: u64 = 1 << 2;
 /// The driver may ask for statistics of its queues.
 pub const DEVICE_STATS: u64 = 1 << 50;
-/// The driver says what it receives.
+/// The driver sets its receive modes.
 pub const CTRL_RX: u64 = 1 << 18;
-/// The driver says which VLANs it receives.
+/// The driver sets its received VLANs.
 pub const CTRL_VLAN: u64 = 1 << 19;
-/// There are further modes of receiving.
+/// There are further receive modes.
 pub const CTRL_RX_EXTRA: u64 = 1 << 20;
 /// The driver may change its address.
 pub const CTRL_MAC_ADDR: u64 = 1 << 23;
@@ -46,15 +46,15 @@ pub const CTRL_MAC_ADDR: u64 = 1 << 23;
 pub const VQ_NOTF_COAL: u64 = 1 << 52;
 /// The driver may moderate its notifications in all queues of a direction.
 pub const NOTF_COAL: u64 = 1 << 53;
-/// The driver tells its place when it is asked to (virtio 1.3, 5.1.3).
+/// The driver announces its place on request (virtio 1.3, 5.1.3).
 pub const GUEST_ANNOUNCE: u64 = 1 << 21;
 /// There are several queue pairs (virtio 1.3, 5.1.3).
 pub const MQ: u64 = 1 << 22;
-/// The frontend writes which pages the backend changed (vhost-user, `VHOST_F_LOG_ALL`).
+/// The backend logs the pages it changes (vhost-user, `VHOST_F_LOG_ALL`).
 pub const LOG_ALL: u64 = 1 << 26;
 /// Descriptors may point at tables of descriptors (virtio 1.3, 6).
 pub const INDIRECT_DESC: u64 = 1 << 28;
-/// Both sides say at which entry they want to be woken (virtio 1.3, 6).
+/// Both sides name the entry of the next notification (virtio 1.3, 6).
 pub const EVENT_IDX: u64 = 1 << 29;
 /// The backend speaks protocol features (vhost-user, `VHOST_USER_F_PROTOCOL_FEATURES`).
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
@@ -62,7 +62,7 @@ pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 pub const VERSION_1: u64 = 1 << 32;
 /// Rings are packed (virtio 1.3, 2.8).
 pub const RING_PACKED: u64 = 1 << 34;
-/// Buffers are used in the order in which they were made available (virtio 1.3, 6).
+/// Buffers are used in the order of their availability (virtio 1.3, 6).
 pub const IN_ORDER: u64 = 1 << 35;
 /// The driver takes super-frames of UDP over IPv4 (virtio 1.3, 5.1.3).
 pub const GUEST_USO4: u64 = 1 << 54;
@@ -70,13 +70,13 @@ pub const GUEST_USO4: u64 = 1 << 54;
 pub const GUEST_USO6: u64 = 1 << 55;
 /// The device segments UDP (virtio 1.3, 5.1.3).
 pub const HOST_USO: u64 = 1 << 56;
-/// The device tells the hash of every frame (virtio 1.3, 5.1.3).
+/// The device reports the hash of every frame (virtio 1.3, 5.1.3).
 pub const HASH_REPORT: u64 = 1 << 57;
-/// The driver says to which queue a received flow goes.
+/// The driver maps received flows to queues.
 pub const RSS: u64 = 1 << 60;
-/// The device tells the speed of its link.
+/// The device reports the speed of its link.
 pub const SPEED_DUPLEX: u64 = 1 << 63;
-/// `hdr_len` of what the device segments is exact (virtio 1.3, 5.1.3).
+/// `hdr_len` is exact in frames for segmentation (virtio 1.3, 5.1.3).
 pub const GUEST_HDRLEN: u64 = 1 << 59;
 
 /// Protocol features of vhost-user ("Protocol features" in its specification), each as a mask.

@@ -1,7 +1,7 @@
 //! The frontend's half of vhost-user: one connection to a backend.
 //!
-//! Right behaviour: [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest) in the order of QEMU or of
-//! DPDK, and every request as a method that waits for its answer. Wrong behaviour: [`Frontend::send_raw`],
+//! Right behaviour: [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest) in the order of QEMU or of DPDK,
+//! and every request as a method that waits for its answer. Wrong behaviour: [`Frontend::send_raw`],
 //! [`Frontend::send_bytes`], [`Frontend::recv_raw`].
 
 mod handshake;
@@ -28,16 +28,16 @@ pub use shared::{DirtyLog, Inflight};
 
 use crate::wait::Deadline;
 
-/// How long a frontend waits for the backend, unless told otherwise.
+/// A frontend's default timeout for the backend.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Most descriptors that the kit takes with one message (the specification's largest message carries 8).
+/// Maximum of descriptors received with one message (the specification's largest message carries 8).
 const FDS_MAX: usize = 64;
-/// Largest payload that the kit takes: far above everything that the specification has.
+/// Maximum payload received, bytes: far above everything in the specification.
 const PAYLOAD_LEN_MAX: u32 = 1 << 20;
-/// How long to wait between two attempts to connect.
+/// Wait between two attempts to connect.
 const CONNECT_NAP: Duration = Duration::from_millis(5);
 
-/// What a backend may answer to a request that it does not like.
+/// A backend's reaction to a request it rejects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
     /// It answered, and the answer was not success.
@@ -45,7 +45,7 @@ pub enum PeerError {
     Refused {
         /// The request.
         request: u32,
-        /// The value in the acknowledgement, which is not 0.
+        /// The value in the acknowledgement, other than 0.
         code: u64,
     },
     /// It closed the connection.
@@ -61,15 +61,15 @@ pub enum PeerError {
 pub struct Frontend {
     stream: UnixStream,
     timeout: Duration,
-    /// Bytes that are sent at once.
+    /// Maximum bytes per send.
     piece_len: usize,
-    /// Whether every request that changes something is acknowledged.
+    /// True if every changing request is acknowledged.
     reply_ack: bool,
     /// Our end of the backend's own channel.
     backend_channel: Option<UnixStream>,
 }
 
-/// The backend sees the end at once, even if a process that another test starts at this moment still has a copy of the socket.
+/// The backend sees the end at once, even if a process just started by another test still has a copy of the socket.
 impl Drop for Frontend {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -97,12 +97,12 @@ impl Frontend {
         Self::new(listener.accept().expect("accepting the backend").0)
     }
 
-    /// Speaks over a connected socket.
+    /// Uses a connected socket.
     pub fn new(stream: UnixStream) -> Self {
         Self { stream, timeout: TIMEOUT, piece_len: usize::MAX, reply_ack: false, backend_channel: None }
     }
 
-    /// Sets how long every wait for the backend may take.
+    /// Sets the timeout of every wait for the backend.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -112,12 +112,12 @@ impl Frontend {
         self.piece_len = len.max(1);
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Sends bytes as they are, with descriptors. Returns whether the backend's end was still open.
+    /// Sends bytes as they are, with descriptors. Returns true if the backend's end was still open.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         let pieces = bytes.chunks(self.piece_len).enumerate();
         pieces.fold(true, |is_open, (nth, piece)| {
@@ -126,19 +126,19 @@ impl Frontend {
         })
     }
 
-    /// Sends a message whose header says anything, with any payload (also one that the header contradicts) and any
-    /// descriptors. Returns whether the backend's end was still open.
+    /// Sends a message with any header, any payload (also one that contradicts the header) and any descriptors. Returns
+    /// true if the backend's end was still open.
     pub fn send_raw(&self, header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         self.send_bytes(&[&header.to_bytes(), payload].concat(), fds)
     }
 
-    /// The next message from the backend; nothing when it closed the connection. It panics when none comes within
+    /// Returns the next message from the backend; nothing when it closed the connection. Panics when none comes within
     /// `timeout`.
     pub fn recv_raw(&self, timeout: Duration) -> Option<RawMessage> {
         recv_message(&self.stream, timeout, "an answer")
     }
 
-    /// Whether the backend closes the connection within `timeout`. Messages that come before that are dropped.
+    /// Returns true if the backend closes the connection within `timeout`. Drops messages before that.
     pub fn is_closed_within(&self, timeout: Duration) -> bool {
         let deadline = Deadline::after(timeout);
         let mut bytes = [0; 256];
@@ -152,7 +152,7 @@ impl Frontend {
     }
 }
 
-/// Sends all bytes, the descriptors with the first of them. Returns whether the other end was open.
+/// Sends all bytes, the descriptors with the first of them. Returns true if the other end was open.
 fn send_all(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], timeout: Duration) -> bool {
     let deadline = Deadline::after(timeout);
     let fds: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
@@ -175,7 +175,7 @@ fn send_all(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], timeout: 
     true
 }
 
-/// One `recvmsg`.
+/// Calls `recvmsg` once.
 fn recv_some(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let mut control = nix::cmsg_space!([std::os::fd::RawFd; FDS_MAX]);
     let mut iov = [IoSliceMut::new(bytes)];
@@ -191,7 +191,7 @@ fn recv_some(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedF
     Ok((message.bytes, fds))
 }
 
-/// A whole message; nothing when the other end is closed.
+/// Receives a whole message; nothing when the other end is closed.
 fn recv_message(stream: &UnixStream, timeout: Duration, what: &str) -> Option<RawMessage> {
     let deadline = Deadline::after(timeout);
     let mut fds = Vec::new();

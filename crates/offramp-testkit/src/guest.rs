@@ -21,26 +21,27 @@ use crate::memory::GuestMemory;
 use crate::ring::{RingOptions, Virtqueue};
 use signal::QueueFds;
 
-/// The base of a packed ring that was never used: both positions 0, in the first lap.
+/// The base of an unused packed ring: both positions 0, in the first lap.
 const PACKED_BASE_AT_FIRST: u32 = 0x8000_8000;
 
-/// A guest whose device is up.
+/// A guest with a started device.
 #[derive(Debug)]
 pub struct Guest {
     memory: GuestMemory,
     frontend: Frontend,
     agreed: Negotiated,
     options: HandshakeOptions,
-    /// Queue pairs that were not taken out.
+    /// Queue pairs of the guest, without those taken out.
     rx: Vec<RxQueue>,
     tx: Vec<TxQueue>,
     control: Option<ControlQueue>,
-    /// What the backend keeps there outlives it.
+    /// The backend's state in it outlives the backend.
     inflight: Option<Inflight>,
 }
 
 impl Guest {
-    /// A guest with one queue pair of split rings with 256 descriptors, and no more features than a driver must have.
+    /// Builds a guest with one queue pair of split rings with 256 descriptors, and only the features that a driver must
+    /// have.
     pub fn builder() -> GuestBuilder {
         GuestBuilder::default()
     }
@@ -97,7 +98,7 @@ impl Guest {
         }
     }
 
-    /// Tells the backend of all rings at the positions given by `base`.
+    /// Announces all rings to the backend at the positions given by `base`.
     fn start_from(&self, base: impl Fn(&Virtqueue) -> u32) -> Result<(), PeerError> {
         let pairs = self.rx.iter().zip(&self.tx);
         let queues = pairs.flat_map(|(rx, tx)| [(rx.ring_ref(), rx.fds()), (tx.ring_ref(), tx.fds())]);
@@ -117,7 +118,8 @@ impl Guest {
         self.frontend.start(&self.options, &self.agreed, &self.memory, &vrings)
     }
 
-    /// Starts all rings where the driver saw the device end. [`Guest::connect`](GuestBuilder::connect) has done it.
+    /// Starts all rings at the device's last position seen by the driver. [`Guest::connect`](GuestBuilder::connect) has
+    /// done it.
     ///
     /// # Errors
     /// When the backend refuses or closes.
@@ -125,8 +127,8 @@ impl Guest {
         self.start_from(Virtqueue::resume_base)
     }
 
-    /// Stops all rings (`GET_VRING_BASE`). Returns where the backend says that it ended: rx 0, tx 0, rx 1, …, the control
-    /// queue if there is one.
+    /// Stops all rings (`GET_VRING_BASE`). Returns the backend's positions: rx 0, tx 0, rx 1, …, the control queue if
+    /// there is one.
     ///
     /// # Errors
     /// When the backend refuses or closes.
@@ -135,7 +137,7 @@ impl Guest {
         (0..vrings).map(|index| self.frontend.get_vring_base(index)).collect()
     }
 
-    /// Starts all rings again at `bases`, which [`Guest::stop`] returned.
+    /// Starts all rings again at `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
     /// When the backend refuses or closes.
@@ -144,19 +146,19 @@ impl Guest {
         self.start_from(|_| bases[next.replace(next.get() + 1)])
     }
 
-    /// Resets the rings: the driver forgets all chains in flight, and a device that is started now begins anew.
+    /// Resets the rings: the driver forgets all chains in flight, and a device started now begins anew.
     pub fn reset_rings(&mut self) {
         self.rx.iter_mut().for_each(RxQueue::reset);
         self.tx.iter_mut().for_each(TxQueue::reset);
         self.control.iter_mut().for_each(ControlQueue::reset);
     }
 
-    /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must
-    /// be dead or stopped ([`Guest::stop`]): the end of a connection alone reaches it too late, and it would go on in
-    /// the same rings. Split rings continue after the last chain that the device used; what was in flight is done
-    /// again. So do packed rings that were used in ring order; others must be reset before ([`Guest::reset_rings`]). With
-    /// [`GuestBuilder::inflight`] the backend gets packed rings at their beginning, which is all that a
-    /// frontend knows of them, and must find in the region where it was.
+    /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must be
+    /// dead or stopped ([`Guest::stop`]): the end of a connection alone reaches it too late, and it would go on in the
+    /// same rings. Split rings continue after the last chain used by the device; chains in flight are done again. So do
+    /// packed rings used in ring order; others must be reset before ([`Guest::reset_rings`]). With
+    /// [`GuestBuilder::inflight`] the backend gets packed rings at their beginning, because a frontend knows no more,
+    /// and must find its old position in the region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.resume(Frontend::connect(path));
     }
@@ -170,7 +172,7 @@ impl Guest {
         self.frontend = frontend;
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");
         if self.inflight.is_some() {
-            // Before they are started, as QEMU does: a ring that is started and not enabled is emptied.
+            // Before they are started, as QEMU does: a started, disabled ring is emptied.
             let vrings = 2 * self.rx.len() as u32;
             let enabled = (0..vrings).try_for_each(|index| self.frontend.set_vring_enable(index, true));
             enabled.expect("enabling the backend's rings");
@@ -183,8 +185,8 @@ impl Guest {
         self.start_from(knows).expect("starting the backend's rings again");
     }
 
-    /// Goes on in `memory`, which has all that this guest's has, at a backend that listens at `path`, as a live migration
-    /// ends. The rings begin at `bases`, which [`Guest::stop`] returned.
+    /// Goes on in `memory`, a copy of this guest's, at a backend that listens at `path`, as at the end of a live
+    /// migration. The rings begin at `bases`, the result of [`Guest::stop`].
     ///
     /// # Errors
     /// When the backend refuses or closes.
@@ -198,27 +200,27 @@ impl Guest {
         self.start_at(bases)
     }
 
-    /// Queue pairs that were not taken out.
+    /// Returns the number of queue pairs, without those taken out.
     pub fn pairs(&self) -> usize {
         self.rx.len()
     }
 
-    /// The transmit queue of pair `pair`.
+    /// Returns the transmit queue of pair `pair`.
     pub fn tx(&mut self, pair: usize) -> &mut TxQueue {
         &mut self.tx[pair]
     }
 
-    /// The receive queue of pair `pair`.
+    /// Returns the receive queue of pair `pair`.
     pub fn rx(&mut self, pair: usize) -> &mut RxQueue {
         &mut self.rx[pair]
     }
 
-    /// Both queues of a pair.
+    /// Returns both queues of a pair.
     pub fn pair(&mut self, pair: usize) -> (&mut RxQueue, &mut TxQueue) {
         (&mut self.rx[pair], &mut self.tx[pair])
     }
 
-    /// The control queue of [`GuestBuilder::control_queue`]. It panics when there is none.
+    /// Returns the control queue of [`GuestBuilder::control_queue`]. Panics when there is none.
     pub fn control(&mut self) -> &mut ControlQueue {
         self.control.as_mut().expect("a guest with a control queue")
     }
@@ -229,22 +231,22 @@ impl Guest {
         std::mem::take(&mut self.rx).into_iter().zip(std::mem::take(&mut self.tx)).collect()
     }
 
-    /// The guest's memory.
+    /// Returns the guest's memory.
     pub fn memory(&self) -> &GuestMemory {
         &self.memory
     }
 
-    /// The connection to the backend.
+    /// Returns the connection to the backend.
     pub fn frontend(&mut self) -> &mut Frontend {
         &mut self.frontend
     }
 
-    /// What was agreed on.
+    /// Returns the result of the negotiation.
     pub fn negotiated(&self) -> &Negotiated {
         &self.agreed
     }
 
-    /// Whose order of requests the guest follows.
+    /// Returns the order of the guest's requests.
     pub fn dialect(&self) -> Dialect {
         self.options.dialect
     }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// How many pages of the default size the kernel holds.
+/// The kernel's number of pages of the default size.
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 /// The kernel's account of its memory.
 const MEMINFO: &str = "/proc/meminfo";
 
-/// How long the pages of a guest may be in use after it has gone; what then maps them says that there are none.
+/// Maximum wait for the pages of an ended guest; after it, the mapping reports that there are none.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// Huge pages in the kernel's pool. Dropping this sets the pool to what it was.
+/// Huge pages in the kernel's pool. Dropping this restores the pool.
 #[derive(Debug)]
 pub struct HugePages {
     before: u64,
@@ -25,8 +25,8 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Makes sure that there are `count` free huge pages; `None` where this process may not ask for them. In CI that is
-    /// a failure.
+    /// Makes sure that there are `count` free huge pages. Returns `None` if this process may not ask for them. In CI
+    /// that is a failure.
     pub fn reserve(count: u64) -> Option<Self> {
         match Self::try_reserve(count) {
             Ok(pages) => Some(pages),
@@ -49,12 +49,12 @@ impl HugePages {
         Ok(pages)
     }
 
-    /// Bytes of one page.
+    /// Returns the bytes of one page.
     pub fn page_len(&self) -> u64 {
         self.page_len
     }
 
-    /// Waits until `count` pages can be mapped: a backend may not yet have given back those of a guest that has just gone.
+    /// Waits until `count` pages can be mapped: a backend may still hold those of an ended guest.
     pub(crate) fn wait_for(count: u64) {
         let until = Instant::now() + GIVEN_BACK_WITHIN;
         let promised = || meminfo("HugePages_Rsvd").expect("the kernel's account of huge pages");
@@ -63,7 +63,7 @@ impl HugePages {
         }
     }
 
-    /// How many pages nobody uses.
+    /// Returns the number of free pages.
     pub fn free() -> u64 {
         meminfo("HugePages_Free").expect("the kernel's account of huge pages")
     }
@@ -81,7 +81,7 @@ fn pool() -> io::Result<u64> {
     fs::read_to_string(POOL)?.trim().parse().map_err(io::Error::other)
 }
 
-/// A value of [`MEMINFO`], without its unit.
+/// Returns a value of [`MEMINFO`], without its unit.
 fn meminfo(name: &str) -> io::Result<u64> {
     let text = fs::read_to_string(MEMINFO)?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,5 +1,5 @@
-//! Test support: a guest in Rust that owns memory and rings, and that can do everything right or
-//! wrong on purpose. It is the other end of a vhost-user network backend.
+//! Test support: a guest in Rust that owns memory and rings, and can do everything right or wrong on purpose. It is the
+//! other end of a vhost-user network backend.
 //!
 //! | module       | what                                                                              |
 //! |--------------|-----------------------------------------------------------------------------------|
@@ -14,9 +14,8 @@
 //! | [`umem`]     | a host port that lends frames of one memory area both ways                         |
 //! | [`vnet`]     | the header in front of every frame                                                |
 //!
-//! The kit has a parser and rings of its own, so that a mistake in those of the backend under test is
-//! not made twice. What the peer does wrong, a wait that takes too long, and a misuse of the kit are all
-//! told in the same way: by a panic that says what was expected.
+//! The kit has its own parser and rings, so that it does not repeat a mistake of the backend under test. A panic with
+//! the expected behaviour reports every fault: a wrong peer, a wait that takes too long, and a misuse of the kit.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -30,7 +29,7 @@
 //! assert_eq!(received.frame, [0xff; 60]);
 //! ```
 
-// A panic is how a test kit reports; saying so at every function would say nothing.
+// A test kit reports by panics; a note at every function would say nothing.
 #![allow(clippy::missing_panics_doc)]
 
 pub mod features;

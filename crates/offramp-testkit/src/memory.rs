@@ -1,8 +1,8 @@
 //! Guest memory: one or several shared files at chosen guest-physical addresses.
 //!
-//! Another process or thread reads and writes the same bytes at the same time. Aligned integers are therefore
-//! read and written as atomics; ranges of bytes are copied, and what a copy sees of a range that the peer writes
-//! meanwhile is any mixture, as with real memory.
+//! Another process or thread reads and writes the same bytes at the same time. Aligned integers are therefore read and
+//! written as atomics; ranges of bytes are copied. A copy during a write of the peer contains any mixture, as with real
+//! memory.
 
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,25 +23,25 @@ pub const PAGE_LEN: u64 = 4096;
 /// process.
 const GUARD_LEN: u64 = 64 * 1024;
 
-/// Where a region of guest memory shall be.
+/// The place of a region of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionSpec {
     /// Its first guest-physical address; a multiple of [`PAGE_LEN`].
     pub guest_addr: u64,
     /// Its bytes; a multiple of [`PAGE_LEN`].
     pub len: u64,
-    /// Where it begins in its file (the mmap offset that the backend gets); a multiple of [`PAGE_LEN`].
+    /// Its offset in its file (the backend's mmap offset); a multiple of [`PAGE_LEN`].
     pub file_offset: u64,
 }
 
 impl RegionSpec {
-    /// `len` bytes at `guest_addr`, from the beginning of a file.
+    /// Describes `len` bytes at `guest_addr`, from the beginning of a file.
     pub fn new(guest_addr: u64, len: u64) -> Self {
         Self { guest_addr, len, file_offset: 0 }
     }
 }
 
-/// A region of guest memory: a sealed-off part of the address space with a file of its own.
+/// A region of guest memory: a guarded part of the address space with a file of its own.
 #[derive(Debug)]
 pub struct Region {
     spec: RegionSpec,
@@ -51,7 +51,7 @@ pub struct Region {
     reserved_len: NonZeroUsize,
     base: NonNull<u8>,
     next_free: AtomicU64,
-    /// Pages that the guest wrote since it was last asked.
+    /// Pages written by the guest since the last query.
     written: Vec<AtomicBool>,
 }
 
@@ -62,7 +62,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `huge_page_len`: of the pages of its file, if they are huge.
+    /// Maps the region. `huge_page_len` is the page length of its file, if its pages are huge.
     fn map(spec: RegionSpec, huge_page_len: Option<u64>) -> Self {
         for (what, value) in [("guest address", spec.guest_addr), ("length", spec.len), ("offset", spec.file_offset)] {
             assert!(value % PAGE_LEN == 0, "the {what} {value:#x} of a memory region is no multiple of {PAGE_LEN}");
@@ -103,32 +103,32 @@ impl Region {
         Self { spec, file, reserved, reserved_len, base, next_free: AtomicU64::new(spec.guest_addr), written }
     }
 
-    /// Its first guest-physical address.
+    /// Returns its first guest-physical address.
     pub fn guest_addr(&self) -> u64 {
         self.spec.guest_addr
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn len(&self) -> u64 {
         self.spec.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.spec.len == 0
     }
 
-    /// Where it begins in its file.
+    /// Returns its offset in its file.
     pub fn file_offset(&self) -> u64 {
         self.spec.file_offset
     }
 
-    /// The address of its first byte in this process: the "user address" of vhost-user.
+    /// Returns the address of its first byte in this process: the "user address" of vhost-user.
     pub fn user_addr(&self) -> u64 {
         self.base.as_ptr() as u64
     }
 
-    /// Its file.
+    /// Returns its file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -141,7 +141,7 @@ impl Region {
         (self.spec.guest_addr..self.end()).contains(&guest_addr)
     }
 
-    /// The place of `guest_addr`, which lies in this region.
+    /// Returns the place of `guest_addr` in this region.
     fn pointer(&self, guest_addr: u64) -> *mut u8 {
         // SAFETY: the offset is below the length of the mapping.
         unsafe { self.base.as_ptr().add((guest_addr - self.spec.guest_addr) as usize) }
@@ -156,15 +156,15 @@ impl Drop for Region {
     }
 }
 
-/// A length that is above zero.
+/// Returns a length above zero.
 fn size(len: u64) -> NonZeroUsize {
     NonZeroUsize::new(len as usize).expect("a length above zero")
 }
 
-/// The memory of a guest. Clones share it, so that one thread can change what another has just written.
+/// The memory of a guest. Clones share it, so that one thread can change bytes just written by another.
 ///
 /// Addresses are guest-physical. An access outside of all regions panics: it is a mistake of the test. A range may go
-/// from one region into another that follows it without a hole.
+/// from one region into the next if there is no hole between them.
 #[derive(Clone, Debug)]
 pub struct GuestMemory {
     regions: Arc<Vec<Region>>,
@@ -205,13 +205,13 @@ macro_rules! integers {
 }
 
 impl GuestMemory {
-    /// Memory of the given regions, all zero. Regions may overlap or leave holes between them.
+    /// Maps memory of the given regions, all zero. Regions may overlap or leave holes between them.
     pub fn new(regions: &[RegionSpec]) -> Self {
         Self::map(regions, None)
     }
 
-    /// As [`GuestMemory::new`], in files of huge pages, of which `pages` has enough. A region may be shorter than its
-    /// file, which has whole pages.
+    /// As [`GuestMemory::new`], in files of huge pages; `pages` has enough of them. A region may be shorter than its
+    /// file, as a file has whole pages.
     pub fn on_huge_pages(regions: &[RegionSpec], pages: &HugePages) -> Self {
         Self::map(regions, Some(pages.page_len()))
     }
@@ -221,34 +221,34 @@ impl GuestMemory {
         Self { regions: Arc::new(regions.iter().map(|spec| Region::map(*spec, huge_page_len)).collect()) }
     }
 
-    /// Memory of one region of `len` bytes (rounded up to pages) at guest address 0.
+    /// Maps memory of one region of `len` bytes (rounded up to pages) at guest address 0.
     pub fn contiguous(len: u64) -> Self {
         Self::new(&[RegionSpec::new(0, len.next_multiple_of(PAGE_LEN))])
     }
 
-    /// Memory of two regions of `len` bytes each that follow each other at guest address 0 and are apart everywhere
-    /// else: a range across [`GuestMemory::border`] is contiguous for the guest alone.
+    /// Maps two regions of `len` bytes each. They follow each other at guest address 0 and are apart everywhere else: a
+    /// range across [`GuestMemory::border`] is contiguous for the guest alone.
     pub fn two_halves(len: u64) -> Self {
         let len = len.next_multiple_of(PAGE_LEN);
         Self::new(&[RegionSpec::new(0, len), RegionSpec::new(len, len)])
     }
 
-    /// The regions, in the order given.
+    /// Returns the regions, in the order given.
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
 
-    /// The first guest address after the first region.
+    /// Returns the first guest address after the first region.
     pub fn border(&self) -> u64 {
         self.regions[0].end()
     }
 
-    /// The address in this process of a guest address: what `SET_VRING_ADDR` carries.
+    /// Returns the address in this process of a guest address, for `SET_VRING_ADDR`.
     pub fn user_addr(&self, addr: u64) -> u64 {
         self.region_of(addr).pointer(addr) as u64
     }
 
-    /// Takes `len` bytes, aligned to `align`, from the first region that has them. There is no way to give them back.
+    /// Takes `len` bytes, aligned to `align`, from the first region with room. There is no way to give them back.
     pub fn alloc(&self, len: u64, align: u64) -> u64 {
         (0..self.regions.len())
             .find_map(|region| self.try_alloc_in(region, len, align))
@@ -316,7 +316,7 @@ impl GuestMemory {
         self.note_written(addr, len as u64);
     }
 
-    /// Notes what the guest wrote, after the write.
+    /// Notes the guest's writes, after each write.
     fn note_written(&self, addr: u64, len: u64) {
         if len == 0 {
             return;
@@ -328,8 +328,8 @@ impl GuestMemory {
         }
     }
 
-    /// Addresses of the pages that the guest wrote since the last call: what a monitor knows of its guest during a live
-    /// migration. The guest writes nothing meanwhile. What the device wrote is in a
+    /// Returns the addresses of the pages written by the guest since the last call: a monitor's knowledge of its guest
+    /// during a live migration. The guest must not write meanwhile. The device's writes are in a
     /// [`DirtyLog`](crate::frontend::DirtyLog) alone.
     pub fn take_written(&self) -> Vec<u64> {
         let of_region = |region: &Region| {
@@ -349,7 +349,7 @@ impl GuestMemory {
         u64::from_le(unsafe { AtomicU64::from_ptr(place) }.swap(0, Ordering::AcqRel))
     }
 
-    /// Memory of the same regions in files of its own, all zero, for a guest that moves.
+    /// Maps the same regions in files of its own, all zero, for a guest that moves.
     #[must_use]
     pub fn new_alike(&self) -> Self {
         Self::new(&self.regions.iter().map(|region| region.spec).collect::<Vec<_>>())
@@ -360,7 +360,7 @@ impl GuestMemory {
         self.write(addr, &from.read_vec(addr, PAGE_LEN as usize));
     }
 
-    /// Takes for taken what is taken in `from`.
+    /// Marks the allocations of `from` as taken.
     pub(crate) fn take_over_allocations(&self, from: &Self) {
         for (mine, theirs) in self.regions.iter().zip(from.regions.iter()) {
             mine.next_free.store(theirs.next_free.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -379,8 +379,8 @@ impl GuestMemory {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// Makes the file of one region shorter while the peer has it mapped: what a hostile frontend does so that the
-    /// peer's next access raises `SIGBUS`. This process must not touch the pages that are gone either.
+    /// Makes the file of one region shorter while the peer has it mapped. A hostile frontend does so to raise `SIGBUS`
+    /// at the peer's next access. This process must not touch the removed pages either.
     pub fn shrink(&self, region: usize, file_len: u64) {
         ftruncate(self.regions[region].fd(), file_len as i64).expect("shrinking the file of guest memory");
     }
@@ -390,7 +390,7 @@ impl GuestMemory {
         found.unwrap_or_else(|| panic!("the test touches guest address {addr:#x}, where no memory is"))
     }
 
-    /// Where `addr` is, and how many of `wanted` bytes are there in one piece.
+    /// Returns the place of `addr`, and the number of `wanted` bytes there in one piece.
     fn longest_piece(&self, addr: u64, wanted: usize) -> (*mut u8, usize) {
         let region = self.region_of(addr);
         (region.pointer(addr), wanted.min((region.end() - addr) as usize))

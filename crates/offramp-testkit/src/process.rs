@@ -1,4 +1,4 @@
-//! A test that counts what its process has, and threads of other processes that stand still.
+//! A separate process for a test that counts its process' resources, and stopped threads of other processes.
 
 use std::process::Command;
 
@@ -7,12 +7,12 @@ use nix::libc;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
-/// Set where a test runs alone.
+/// Set for a test that runs alone.
 const ALONE: &str = "OFFRAMP_TEST_ALONE";
 
-/// Whether this process is `test`'s alone, so that what it counts (descriptors, threads, mappings) is its own and not that
-/// of a test which begins or ends beside it. Where it is not, the test runs in another process, and what is left to do here
-/// is to return.
+/// Returns true in a process with `test` alone, so that its counts (descriptors, threads, mappings) include no test
+/// that begins or ends beside it. Otherwise runs the test in another process and returns false; the caller must then
+/// return.
 ///
 /// # Panics
 /// If no test of this program has that name, or it fails there.
@@ -26,12 +26,12 @@ pub fn is_alone(test: &str) -> bool {
     let ended = ended.expect("starting a test in a process of its own");
     let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     print!("{stdout}");
-    // A name that no test has ends well, too.
+    // A run with an unknown name succeeds, too.
     assert!(ended.status.success() && stdout.contains("1 passed"), "{test} alone: {}\n{stderr}", ended.status);
     false
 }
 
-/// A thread of another process that stands still until this is dropped, by the thread that made it.
+/// A thread of another process, stopped until this is dropped by the thread that made it.
 #[derive(Debug)]
 pub struct StoppedThread(libc::pid_t);
 

@@ -1,8 +1,8 @@
 //! The driver's half of virtqueues (virtio 1.3, 2.7 split and 2.8 packed): right behaviour by `add`, `publish`,
 //! `take_used`; wrong behaviour by raw access to every descriptor, index and flag.
 //!
-//! `add` puts chains into the ring where the device cannot see them yet; `publish` makes all of them visible in one
-//! step and says whether the device asked to be kicked.
+//! `add` puts chains into the ring, still hidden from the device; `publish` makes all of them visible in one step and
+//! returns whether the device wants a kick.
 
 mod packed;
 mod split;
@@ -18,26 +18,26 @@ pub const DESC_NEXT: u16 = 1;
 pub const DESC_WRITE: u16 = 2;
 /// Descriptor flag: the buffer is a table of descriptors (virtio 1.3, 2.7.5.3 and 2.8.7).
 pub const DESC_INDIRECT: u16 = 4;
-/// Descriptor flag of a packed ring: with [`DESC_USED`], whose descriptor it is (virtio 1.3, 2.8.1).
+/// Descriptor flag of a packed ring: with [`DESC_USED`], the owner of the descriptor (virtio 1.3, 2.8.1).
 pub const DESC_AVAIL: u16 = 1 << 7;
-/// Descriptor flag of a packed ring: with [`DESC_AVAIL`], whose descriptor it is (virtio 1.3, 2.8.1).
+/// Descriptor flag of a packed ring: with [`DESC_AVAIL`], the owner of the descriptor (virtio 1.3, 2.8.1).
 pub const DESC_USED: u16 = 1 << 15;
 
-/// `flags` of a split ring's available ring: no interrupts, please (virtio 1.3, 2.7.6).
+/// `flags` of a split ring's available ring: no interrupts (virtio 1.3, 2.7.6).
 pub const AVAIL_NO_INTERRUPT: u16 = 1;
-/// `flags` of a split ring's used ring: no kicks, please (virtio 1.3, 2.7.8).
+/// `flags` of a split ring's used ring: no kicks (virtio 1.3, 2.7.8).
 pub const USED_NO_NOTIFY: u16 = 1;
 
-/// Event suppression of a packed ring: tell of everything (virtio 1.3, 2.8.14).
+/// Event suppression of a packed ring: notify of everything (virtio 1.3, 2.8.14).
 pub const EVENT_ENABLE: u16 = 0;
-/// Event suppression of a packed ring: tell of nothing (virtio 1.3, 2.8.14).
+/// Event suppression of a packed ring: notify of nothing (virtio 1.3, 2.8.14).
 pub const EVENT_DISABLE: u16 = 1;
-/// Event suppression of a packed ring: tell when the named descriptor is passed (virtio 1.3, 2.8.14).
+/// Event suppression of a packed ring: notify when the named descriptor is passed (virtio 1.3, 2.8.14).
 pub const EVENT_DESC: u16 = 2;
 
 /// Bytes of a descriptor, in both kinds of rings.
 pub const DESC_LEN: u64 = 16;
-/// Bit of an `off_wrap` or of a vring base that carries the wrap counter (virtio 1.3, 2.8.14).
+/// Bit of the wrap counter in an `off_wrap` or in a vring base (virtio 1.3, 2.8.14).
 pub const WRAP_BIT: u16 = 1 << 15;
 
 /// One buffer of a chain.
@@ -47,17 +47,17 @@ pub struct Buffer {
     pub addr: u64,
     /// Its bytes.
     pub len: u32,
-    /// Whether the device writes it (else it reads it).
+    /// True if the device writes it (else it reads it).
     pub writable: bool,
 }
 
 impl Buffer {
-    /// A buffer that the device reads.
+    /// Describes a buffer that the device reads.
     pub fn readable(addr: u64, len: usize) -> Self {
         Self { addr, len: len as u32, writable: false }
     }
 
-    /// A buffer that the device writes.
+    /// Describes a buffer that the device writes.
     pub fn writable(addr: u64, len: usize) -> Self {
         Self { addr, len: len as u32, writable: true }
     }
@@ -67,27 +67,27 @@ impl Buffer {
     }
 }
 
-/// Bytes that the device may write into a chain.
+/// Returns the bytes of a chain that the device may write.
 fn writable_len(buffers: &[Buffer]) -> u32 {
     let writable = buffers.iter().filter(|buffer| buffer.writable);
     writable.fold(0, |sum, buffer| sum.saturating_add(buffer.len))
 }
 
-/// A chain that the device has used.
+/// A chain used by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// Which: what `add` returned.
+    /// Its id, as returned by `add`.
     pub id: u16,
-    /// Bytes that the device says it wrote. For a chain that an in-order device skipped, all bytes that are writable.
+    /// Bytes written according to the device. For a chain skipped by an in-order device, all writable bytes.
     pub len: u32,
 }
 
-/// What the two sides of a ring negotiated.
+/// The negotiated options of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingOptions {
-    /// `EVENT_IDX`: kicks and interrupts are asked for by position.
+    /// `EVENT_IDX`: kicks and interrupts are requested by position.
     pub event_idx: bool,
-    /// `IN_ORDER`: the device may tell of a batch by its last chain alone.
+    /// `IN_ORDER`: the device may report a batch by its last chain alone.
     pub in_order: bool,
 }
 
@@ -96,9 +96,9 @@ pub struct RingOptions {
 pub struct RingAddresses {
     /// The descriptors.
     pub descriptors: u64,
-    /// What the driver writes: the available ring; in a packed ring, driver event suppression.
+    /// The driver's part: the available ring; in a packed ring, driver event suppression.
     pub driver: u64,
-    /// What the device writes: the used ring; in a packed ring, device event suppression.
+    /// The device's part: the used ring; in a packed ring, device event suppression.
     pub device: u64,
 }
 
@@ -122,7 +122,7 @@ macro_rules! either {
 }
 
 impl Virtqueue {
-    /// A new ring of `size` descriptors in memory of its own.
+    /// Makes a ring of `size` descriptors in memory of its own.
     pub fn new(memory: &GuestMemory, packed: bool, size: u16, options: RingOptions) -> Self {
         if packed {
             Self::Packed(PackedDriver::new(memory, size, options))
@@ -171,22 +171,22 @@ impl Virtqueue {
         either!(self, ring => ring.disable_interrupts());
     }
 
-    /// Chains in the ring that have not been taken back.
+    /// Returns the number of chains in the ring not taken back.
     pub fn in_flight(&self) -> usize {
         either!(self, ring => ring.in_flight())
     }
 
-    /// Descriptors that a chain can be made of.
+    /// Returns the number of free descriptors.
     pub fn free_descriptors(&self) -> usize {
         either!(self, ring => ring.free_descriptors())
     }
 
-    /// Descriptors of the ring.
+    /// Returns the number of descriptors of the ring.
     pub fn size(&self) -> u16 {
         either!(self, ring => ring.size())
     }
 
-    /// Where the ring is.
+    /// Returns the addresses of the ring.
     pub fn addresses(&self) -> RingAddresses {
         either!(self, ring => ring.addresses())
     }
@@ -196,17 +196,17 @@ impl Virtqueue {
         either!(self, ring => ring.resume_base())
     }
 
-    /// Goes on at the same addresses of other memory, which has all that was in the first.
+    /// Goes on at the same addresses of other memory, a copy of the first.
     pub(crate) fn move_to(&mut self, memory: &GuestMemory) {
         either!(self, ring => ring.memory = memory.clone());
     }
 
-    /// Makes the ring as it is after a reset of the device: empty, at its beginning. Chains in flight are forgotten.
+    /// Resets the ring as after a reset of the device: empty, at its beginning. Forgets chains in flight.
     pub fn reset(&mut self) {
         either!(self, ring => ring.reset());
     }
 
-    /// The split ring. It panics when the ring is packed.
+    /// Returns the split ring. Panics when the ring is packed.
     pub fn split(&mut self) -> &mut SplitDriver {
         match self {
             Self::Split(ring) => ring,
@@ -214,7 +214,7 @@ impl Virtqueue {
         }
     }
 
-    /// The packed ring. It panics when the ring is split.
+    /// Returns the packed ring. Panics when the ring is split.
     pub fn packed(&mut self) -> &mut PackedDriver {
         match self {
             Self::Packed(ring) => ring,
@@ -223,7 +223,7 @@ impl Virtqueue {
     }
 }
 
-/// Whether going from `old` to `new` passes `event` (virtio 1.3, 2.7.10: `vring_need_event`).
+/// Returns true if going from `old` to `new` passes `event` (virtio 1.3, 2.7.10: `vring_need_event`).
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
@@ -231,7 +231,7 @@ fn passes(event: u16, new: u16, old: u16) -> bool {
 /// Indirect tables, one per chain id, kept for the next chain of that id.
 #[derive(Debug, Default)]
 struct Tables {
-    /// Address of the table and descriptors that it has room for.
+    /// Address of the table, and its number of descriptors.
     by_id: Vec<Option<(u64, usize)>>,
 }
 
@@ -240,7 +240,7 @@ impl Tables {
         Self { by_id: vec![None; size as usize] }
     }
 
-    /// A table for `len` descriptors of chain `id`.
+    /// Returns a table for `len` descriptors of chain `id`.
     fn get(&mut self, memory: &GuestMemory, id: u16, len: usize) -> u64 {
         match self.by_id[id as usize] {
             Some((addr, room)) if room >= len => addr,
@@ -260,20 +260,20 @@ impl Tables {
 /// A chain in flight.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// Descriptors of the ring that it takes.
+    /// Its number of descriptors of the ring.
     descriptors: u16,
-    /// Bytes that the device may write.
+    /// Writable bytes for the device.
     writable_len: u32,
 }
 
-/// Bytes that the device may write into a chain that the test made by hand: the kit does not look into it.
+/// Writable bytes of a chain made by hand: the kit does not look into it.
 const UNKNOWN_LEN: u32 = u32::MAX;
 
-/// The chains in flight, and what the device says of them. Both kinds of rings look here.
+/// The chains in flight, checked against the device's reports. Both kinds of rings use this.
 #[derive(Debug)]
 struct InFlight {
     by_id: Vec<Option<Chain>>,
-    /// Ids in the order in which they were added; only kept for an in-order device.
+    /// Ids in the order of their addition; only kept for an in-order device.
     order: std::collections::VecDeque<u16>,
     in_order: bool,
     len: usize,
@@ -285,14 +285,14 @@ impl InFlight {
     }
 
     fn insert(&mut self, id: u16, chain: Chain) {
-        // A test that makes chains of its own may use an id twice.
+        // A test with chains of its own may use an id twice.
         self.len += usize::from(self.by_id[id as usize].replace(chain).is_none());
         if self.in_order {
             self.order.push_back(id);
         }
     }
 
-    /// Takes what a used entry of the device tells of: one chain, or a batch of an in-order device.
+    /// Completes the chains of a used entry: one chain, or a batch of an in-order device.
     fn complete(&mut self, id: u32, len: u32, mut each: impl FnMut(Used, Chain)) {
         let known = u16::try_from(id).ok().filter(|&id| self.by_id.get(id as usize).is_some_and(Option::is_some));
         let Some(id) = known else { panic!("the device used id {id}, which is not in flight") };

@@ -1,6 +1,6 @@
 //! A host port that owns one memory area and lends frames of it both ways, as an `AF_XDP` socket does with its UMEM
-//! (Linux `Documentation/networking/af_xdp.rst`): the host's frames are lent where they lie, and received frames are written
-//! where the host reads them.
+//! (Linux `Documentation/networking/af_xdp.rst`): the host's frames are lent in place, and received frames are written
+//! to the place where the host reads them.
 
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
@@ -13,10 +13,10 @@ use offramp_offload::vlan::TagChange;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// A frame of the area: where it starts, and its length.
+/// A frame of the area: its start and its end.
 type Place = Range<usize>;
 
-/// A received frame that is not complete.
+/// An incomplete received frame.
 #[derive(Debug)]
 struct Open {
     start: usize,
@@ -28,19 +28,19 @@ struct Open {
 pub struct UmemPort {
     area: FrameBuffer<Vec<u8>>,
     frame_len: usize,
-    /// Starts of the frames that nobody has (the fill ring).
+    /// Starts of the free frames (the fill ring).
     free: VecDeque<usize>,
-    /// What the host sends (the transmit ring), and what is lent to the adapter.
+    /// The host's frames to send (the transmit ring), and the frame lent to the adapter.
     to_send: VecDeque<(TxMeta, Place)>,
     lent: Option<usize>,
     open: HashMap<usize, Open>,
-    /// Delivered, and shown to the host by the next flush (the receive ring).
+    /// Delivered frames, shown to the host by the next flush (the receive ring).
     delivered: Vec<(RxMeta, Place)>,
     shown: VecDeque<(RxMeta, Place)>,
 }
 
 impl UmemPort {
-    /// An area of `frames` frames, each of `frame_len` bytes and room for a VLAN tag before it.
+    /// Makes an area of `frames` frames, each of `frame_len` bytes and room for a VLAN tag before it.
     pub fn new(frames: usize, frame_len: usize) -> Self {
         let stride = VLAN_TAG_LEN + frame_len;
         Self {
@@ -55,14 +55,14 @@ impl UmemPort {
         }
     }
 
-    /// The host sends a frame; `false` when the area has no room for it.
+    /// Sends a frame as the host. Returns false when the area has no room for it.
     pub fn send(&mut self, request: TxMeta, bytes: &[u8]) -> bool {
         let Some(place) = self.write(bytes) else { return false };
         self.to_send.push_back((request, place));
         true
     }
 
-    /// The host takes the next frame that it was shown.
+    /// Takes the next frame shown to the host.
     pub fn recv(&mut self) -> Option<(RxMeta, Vec<u8>)> {
         let (meta, place) = self.shown.pop_front()?;
         self.free.push_back(place.start);
@@ -70,7 +70,7 @@ impl UmemPort {
         Some((meta, bytes))
     }
 
-    /// Takes the frames that nobody has out of the area, or gives them back.
+    /// Takes the free frames out of the area, or gives them back.
     pub fn swap_free(&mut self, other: &mut VecDeque<usize>) {
         std::mem::swap(&mut self.free, other);
     }

@@ -23,7 +23,7 @@ pub const GSO_UDP: u8 = 3;
 pub const GSO_TCPV6: u8 = 4;
 /// `gso_type`: UDP datagrams of equal size.
 pub const GSO_UDP_L4: u8 = 5;
-/// `gso_type`, or'ed: the TCP segment carries CWR.
+/// `gso_type`, or'ed: the TCP segment has CWR set.
 pub const GSO_ECN: u8 = 0x80;
 
 /// The fields of the header (virtio 1.3, 5.1.6); on the wire every one is little-endian.
@@ -37,16 +37,16 @@ pub struct VnetHeader {
     pub hdr_len: u16,
     /// Payload bytes of every segment but the last.
     pub gso_size: u16,
-    /// First byte that the checksum covers.
+    /// First byte covered by the checksum.
     pub csum_start: u16,
     /// The checksum field, from `csum_start`.
     pub csum_offset: u16,
-    /// Buffers that a received frame fills.
+    /// Number of buffers filled by a received frame.
     pub num_buffers: u16,
 }
 
 impl VnetHeader {
-    /// The header as the ring carries it.
+    /// Returns the header as the ring carries it.
     pub fn to_bytes(&self) -> [u8; BASE_LEN] {
         let mut bytes = [0; BASE_LEN];
         bytes[0] = self.flags;
@@ -58,7 +58,7 @@ impl VnetHeader {
         bytes
     }
 
-    /// Reads the first [`BASE_LEN`] bytes. With [`LEGACY_LEN`] bytes `num_buffers` is 1. It panics when there are fewer.
+    /// Reads the first [`BASE_LEN`] bytes. With [`LEGACY_LEN`] bytes `num_buffers` is 1. Panics when there are fewer.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         assert!(bytes.len() >= LEGACY_LEN, "a virtio-net header has {LEGACY_LEN} bytes, here are {}", bytes.len());
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -74,7 +74,7 @@ impl VnetHeader {
     }
 }
 
-/// Bytes of the header under the negotiated `features` (virtio 1.3, 5.1.6).
+/// Returns the bytes of the header under the negotiated `features` (virtio 1.3, 5.1.6).
 pub fn header_len(features: u64) -> usize {
     match features {
         _ if features & features::HASH_REPORT != 0 => HASH_LEN,

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// A poll that must see short-lived states and yet leave the processor to the peer gives it up after this many looks.
+/// Polls before each nap: polling sees short-lived states, and a nap leaves the processor to the peer.
 const SPINS_BEFORE_NAP: u32 = 200;
-/// How long it gives it up.
+/// Length of the nap.
 const NAP: Duration = Duration::from_micros(20);
 
 /// The end of a wait.
@@ -16,17 +16,17 @@ const NAP: Duration = Duration::from_micros(20);
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    /// A wait that ends `timeout` from now.
+    /// Returns a wait that ends `timeout` from now.
     pub(crate) fn after(timeout: Duration) -> Self {
         Self(Instant::now() + timeout)
     }
 
-    /// Whether the wait is over.
+    /// Returns true once the wait is over.
     pub(crate) fn is_over(self) -> bool {
         Instant::now() >= self.0
     }
 
-    /// Waits until `fd` has `events` (or an error, or is closed). Returns whether it has, before the end.
+    /// Waits until `fd` has `events` (or an error, or is closed). Returns true if it has, before the end.
     pub(crate) fn wait_for(self, fd: impl AsFd, events: PollFlags) -> bool {
         loop {
             let left = self.0.saturating_duration_since(Instant::now());
@@ -41,7 +41,7 @@ impl Deadline {
         }
     }
 
-    /// Looks again and again until `look` finds something, or the end.
+    /// Polls by `look` until it finds something, or the end.
     pub(crate) fn look_for<T>(self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let mut spins = 0;
         loop {

@@ -1,5 +1,5 @@
-//! The kit against a judge that is not ours: `dpdk-testpmd` with `net_vhost`, which sends every frame back.
-//! Needs Debian's `dpdk-dev` and `librte-net-vhost23`; a huge page file system is not needed.
+//! The kit against an external judge: `dpdk-testpmd` with `net_vhost`; it sends every frame back. Needs Debian's
+//! `dpdk-dev` and `librte-net-vhost23`; a huge page file system is not needed.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,17 +9,17 @@ use offramp_testkit::{
     Buffer, DataPlacement, Dialect, Guest, GuestBuilder, HeaderPlacement, RegionSpec, TxLayout, VnetHeader,
 };
 
-/// A hang guard, far above what a loaded machine takes.
+/// A hang guard, far above the time on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Memory that testpmd gets, in MiB.
+/// Memory of testpmd, in MiB.
 const TESTPMD_MEMORY_MIB: &str = "128";
 /// Packet buffers of testpmd.
 const TESTPMD_MBUFS: &str = "--total-num-mbufs=4096";
 
-/// A backend that sends every frame back to the queue pair on which it came.
+/// A backend that sends every frame back to its queue pair.
 struct Echo {
     process: Child,
-    /// Where the socket is, and where testpmd leaves its files.
+    /// The directory of the socket and of testpmd's files.
     directory: PathBuf,
     socket: PathBuf,
 }
@@ -53,12 +53,12 @@ impl Drop for Echo {
     }
 }
 
-/// A frame of `len` bytes that no other seed gives.
+/// Builds a frame of `len` bytes, different for each seed.
 fn frame(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at * 31) ^ (seed * 7) ^ (at >> 8)) as u8).collect()
 }
 
-/// Sends frames in the given layout, one by one and in bursts, and compares what comes back.
+/// Sends frames in the given layout, one by one and in bursts, and compares the returned ones.
 fn echo(guest: &mut Guest, pair: usize, layout: TxLayout, lens: &[usize], rx_buffer_len: usize) {
     let (rx, tx) = guest.pair(pair);
     if rx.in_flight() == 0 {
@@ -86,7 +86,7 @@ fn echo(guest: &mut Guest, pair: usize, layout: TxLayout, lens: &[usize], rx_buf
     tx.drain(PATIENCE);
 }
 
-/// Frame lengths from the smallest to the largest, with all around a border.
+/// Returns frame lengths from the smallest to the largest, with all around a border.
 fn lens() -> Vec<usize> {
     (60..80).chain([127, 128, 500, 1024]).chain(1500..=1514).collect()
 }
@@ -112,7 +112,7 @@ fn echo_with(name: &str, builder: &GuestBuilder, rx_buffer_len: usize) {
     guest.stop().expect("stopping the rings");
 }
 
-/// Both kinds of rings, with a name for the backend.
+/// Returns both kinds of rings, with a name for the backend.
 fn both(name: &str) -> [(String, GuestBuilder); 2] {
     [(format!("{name}-split"), Guest::builder().split()), (format!("{name}-packed"), Guest::builder().packed())]
 }

@@ -17,7 +17,7 @@ use support::backend::{self, Fault, Journal};
 
 /// A hang guard.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What the backend offers.
+/// The backend's offer.
 const OFFERED: u64 = features::VERSION_1
     | features::PROTOCOL_FEATURES
     | features::MRG_RXBUF
@@ -25,7 +25,7 @@ const OFFERED: u64 = features::VERSION_1
     | features::EVENT_IDX
     | features::RING_PACKED
     | features::IN_ORDER;
-/// Protocol features that it offers.
+/// Its offered protocol features.
 const PROTOCOL: u64 = protocol::MQ
     | protocol::REPLY_ACK
     | protocol::STATUS
@@ -325,7 +325,7 @@ fn a_torn_mergeable_frame_is_noticed() {
 fn a_missing_interrupt_panics() {
     let (mut guest, _backend) = connect(&Guest::builder().interrupts(true), Some(Fault::NoInterrupts));
     guest.rx(0).fill(8, 256);
-    // A backend that is quicker than the first look needs no interrupt; it cannot be that every time.
+    // A backend quicker than the first look needs no interrupt; it cannot be that every time.
     for _ in 0..100 {
         guest.tx(0).send(&VnetHeader::default(), &[&frame(60, 1)]);
         guest.rx(0).recv_within(Duration::from_millis(200));

@@ -7,7 +7,7 @@ use offramp_testkit::{Buffer, GuestMemory, RegionSpec, RingOptions, Used, Virtqu
 use support::{Chain, Device, Files};
 
 const MEMORY_LEN: u64 = 1 << 20;
-/// Where buffers of the tests are; nothing is read or written there.
+/// Address of the tests' buffers; nothing is read or written there.
 const BUFFERS_AT: u64 = 0x8000;
 
 struct Pair {
@@ -24,7 +24,7 @@ fn pair(packed: bool, size: u16, options: RingOptions) -> Pair {
     Pair { files: Files::of(&memory), memory, driver, device }
 }
 
-/// All kinds of rings: packed or split, with and without each option, also with sizes that only packed rings may have.
+/// Returns all kinds of rings: packed or split, with and without each option, also with sizes for packed rings only.
 fn all_kinds() -> impl Iterator<Item = Pair> {
     let options = |at: usize| RingOptions { event_idx: at & 1 != 0, in_order: at & 2 != 0 };
     let split = [4, 64].into_iter().flat_map(move |size| (0..4).map(move |at| pair(false, size, options(at))));
@@ -32,7 +32,7 @@ fn all_kinds() -> impl Iterator<Item = Pair> {
     split.chain(packed)
 }
 
-/// A buffer whose length says which it is.
+/// Returns a buffer identified by its length.
 fn buffer(number: usize, writable: bool) -> Buffer {
     Buffer { addr: BUFFERS_AT + number as u64, len: number as u32 + 1, writable }
 }
@@ -154,7 +154,7 @@ fn a_kick_is_due_exactly_when_the_device_asked_for_it() {
         for round in 0..40 {
             let wanted = round % 3 != 0;
             pair.device.want_kicks(&pair.files, wanted);
-            // The first chain of the burst is what the device waits for; the second, published alone, is past it.
+            // The device waits for the first chain of the burst; the second, published alone, is past it.
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();
             assert_eq!(pair.driver.publish(), wanted, "round {round}, packed {}", pair.device.packed);
             pair.driver.add(&[buffer(0, false)], &[]).unwrap();

@@ -1,4 +1,4 @@
-//! Commands of a network device's control queue (virtio 1.3, 5.1.6.5), as far as a device here obeys them.
+//! Supported commands of a network device's control queue (virtio 1.3, 5.1.6.5).
 //!
 //! A command is a class, a number in it, and fields in little-endian order. Bytes after the last field are ignored: the
 //! structures of Linux' driver are padded.
@@ -25,12 +25,12 @@ pub const ERR: u8 = VIRTIO_NET_ERR as u8;
 /// Bytes of the longest command: the MAC tables of a driver that fills them, with room.
 pub const COMMAND_LEN_MAX: usize = 1 << 16;
 
-/// Longest wait and most frames until the driver is notified (virtio 1.3, 5.1.6.5.9).
+/// Limits after which the driver is notified (virtio 1.3, 5.1.6.5.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotificationCoalescing {
-    /// Microseconds after the first frame that waits.
+    /// Maximum microseconds between the first waiting frame and the notification.
     pub max_usecs: u32,
-    /// Frames that wait.
+    /// Maximum number of waiting frames.
     pub max_packets: u32,
 }
 
@@ -39,7 +39,7 @@ pub type MacAddress = [u8; MAC_LEN];
 const MAC_LEN: usize = 6;
 
 bitflags::bitflags! {
-    /// What a driver receives besides frames to its own address and to those of its table (virtio 1.3, 5.1.6.5.1).
+    /// Modes of receiving, beyond frames to the driver's own address and to those of its table (virtio 1.3, 5.1.6.5.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ReceiveModes: u8 {
         /// Everything.
@@ -58,79 +58,79 @@ bitflags::bitflags! {
 }
 
 impl ReceiveModes {
-    /// Those of the feature `CTRL_RX_EXTRA`; the others are `CTRL_RX`'s.
+    /// The modes of the feature `CTRL_RX_EXTRA`; the others belong to `CTRL_RX`.
     pub const EXTRA: Self = Self::ALLUNI.union(Self::NOMULTI).union(Self::NOUNI).union(Self::NOBCAST);
 }
 
-/// How received frames are hashed (virtio 1.3, 5.1.6.5.6.4).
+/// The driver's choice of hash for received frames (virtio 1.3, 5.1.6.5.6.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HashConfig {
-    /// Kinds of packets, as bits.
+    /// Packet kinds, as bits.
     pub types: u32,
-    /// The key.
+    /// The hash key.
     pub key: Vec<u8>,
 }
 
-/// How received flows are spread (virtio 1.3, 5.1.6.5.7).
+/// The distribution of received flows over queue pairs (virtio 1.3, 5.1.6.5.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RssConfig {
-    /// How they are hashed.
+    /// The hash of the flows.
     pub hash: HashConfig,
-    /// The queue pair of what is not hashed.
+    /// The queue pair for frames without a hash.
     pub unclassified: u16,
-    /// The queue pair of each value of a hash's low bits.
+    /// The queue pair for each value of a hash's low bits.
     pub table: Vec<u16>,
-    /// Queue pairs on which it transmits.
+    /// The number of queue pairs used for transmit.
     pub max_tx_vq: u16,
 }
 
-/// What a driver wants.
+/// A driver's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// `VIRTIO_NET_CTRL_RX`: a mode of receiving, one bit, is on or off.
+    /// `VIRTIO_NET_CTRL_RX`: turns one receive mode (one bit) on or off.
     ReceiveMode(ReceiveModes, bool),
-    /// `VIRTIO_NET_CTRL_MAC_TABLE_SET`: the addresses that it receives besides its own.
+    /// `VIRTIO_NET_CTRL_MAC_TABLE_SET`: sets the addresses received besides the driver's own.
     MacTable {
-        /// Of stations.
+        /// Station addresses.
         unicast: Vec<MacAddress>,
-        /// Of groups.
+        /// Group addresses.
         multicast: Vec<MacAddress>,
     },
-    /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: its own address.
+    /// `VIRTIO_NET_CTRL_MAC_ADDR_SET`: sets the driver's own address.
     MacAddress(MacAddress),
-    /// `VIRTIO_NET_CTRL_VLAN_ADD` and `_DEL`: whether it receives frames with that VLAN's tag.
+    /// `VIRTIO_NET_CTRL_VLAN_ADD` (true) and `_DEL` (false): turns reception of one VLAN's tagged frames on or off.
     Vlan(u16, bool),
-    /// `VIRTIO_NET_CTRL_ANNOUNCE_ACK`: it has seen that it is to announce itself.
+    /// `VIRTIO_NET_CTRL_ANNOUNCE_ACK`: acknowledges the request to announce the guest.
     Announced,
-    /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`: it uses that many queue pairs.
+    /// `VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET`: sets the number of queue pairs in use.
     QueuePairs(u16),
-    /// `VIRTIO_NET_CTRL_MQ_RSS_CONFIG`: how it wants received flows to be spread over its queues.
+    /// `VIRTIO_NET_CTRL_MQ_RSS_CONFIG`: sets the distribution of received flows over the driver's queues.
     Rss(RssConfig),
-    /// `VIRTIO_NET_CTRL_MQ_HASH_CONFIG`: how it wants received frames to be hashed.
+    /// `VIRTIO_NET_CTRL_MQ_HASH_CONFIG`: sets the hash of received frames.
     Hash(HashConfig),
-    /// `VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET`: it takes those offloads on receive, as feature bits.
+    /// `VIRTIO_NET_CTRL_GUEST_OFFLOADS_SET`: sets the offloads accepted on receive, as feature bits.
     GuestOffloads(u64),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_TX_SET`: for all transmit queues.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_TX_SET`: sets the limits for all transmit queues.
     CoalesceTransmit(NotificationCoalescing),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_RX_SET`: for all receive queues.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_RX_SET`: sets the limits for all receive queues.
     CoalesceReceive(NotificationCoalescing),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET`: for one queue.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_SET`: sets the limits for one queue.
     CoalesceQueue(u16, NotificationCoalescing),
-    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET`: it asks for what is in force in a queue.
+    /// `VIRTIO_NET_CTRL_NOTF_COAL_VQ_GET`: asks for the limits in force in one queue.
     CoalescingOfQueue(u16),
-    /// `VIRTIO_NET_CTRL_STATS_QUERY`: it asks which statistics there are.
+    /// `VIRTIO_NET_CTRL_STATS_QUERY`: asks for the available kinds of statistics.
     StatisticsTypes,
-    /// `VIRTIO_NET_CTRL_STATS_GET`: it asks for statistics of queues.
+    /// `VIRTIO_NET_CTRL_STATS_GET`: asks for the statistics of queues.
     Statistics(Vec<StatisticsOf>),
 }
 
 impl Command {
-    /// Reads a command; `None` for one that is unknown, or too short.
+    /// Reads a command. Returns `None` if it is unknown or too short.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (&[class, command], fields) = bytes.split_first_chunk()?;
         let u16_at = |at: usize| Some(u16::from_le_bytes(fields.get(at..at + 2)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_le_bytes(fields.get(at..at + 4)?.try_into().ok()?));
-        // Packets first in `virtio_net_ctrl_coal`.
+        // `virtio_net_ctrl_coal` has the packets first.
         let coalescing =
             |at: usize| Some(NotificationCoalescing { max_packets: u32_at(at)?, max_usecs: u32_at(at + 4)? });
         Some(match (class.into(), command.into()) {
@@ -177,13 +177,13 @@ impl Command {
     }
 }
 
-/// The length of a key in a byte, then the key.
+/// Reads a hash key: its length in a byte, then the key.
 fn hash_key(bytes: &[u8]) -> Option<Vec<u8>> {
     let (len, key) = bytes.split_first()?;
     Some(key.get(..usize::from(*len))?.to_vec())
 }
 
-/// `virtio_net_ctrl_mac`: the number of addresses, then the addresses; and the bytes after them.
+/// Reads a `virtio_net_ctrl_mac`: the number of addresses, then the addresses. Also returns the bytes after them.
 fn mac_table(bytes: &[u8]) -> Option<(Vec<MacAddress>, &[u8])> {
     let (count, rest) = bytes.split_first_chunk()?;
     let len = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(MAC_LEN)?;
@@ -192,7 +192,7 @@ fn mac_table(bytes: &[u8]) -> Option<(Vec<MacAddress>, &[u8])> {
 }
 
 impl NotificationCoalescing {
-    /// As it stands after `ack` in the answer to [`Command::CoalescingOfQueue`].
+    /// Returns the bytes that follow `ack` in the answer to [`Command::CoalescingOfQueue`].
     pub fn to_bytes(self) -> [u8; 8] {
         let (packets, usecs) = (self.max_packets.to_le_bytes(), self.max_usecs.to_le_bytes());
         std::array::from_fn(|at| if at < 4 { packets[at] } else { usecs[at - 4] })
@@ -203,7 +203,7 @@ impl NotificationCoalescing {
 mod tests {
     use super::*;
 
-    /// As Linux 7.3 sends them (seen at a device), padding included.
+    /// The commands of Linux 7.3, recorded at a device, with their padding.
     #[test]
     fn commands_are_read_as_linux_sends_them() {
         let coalescing = NotificationCoalescing { max_usecs: 50, max_packets: 16 };
@@ -265,7 +265,7 @@ mod tests {
             &[0, 6, 1],
             &[1, 0, 0, 0, 0, 0],
             &[1, 0, 0, 0, 0, 0, 0, 0, 0],
-            // An address is missing, and as many as no memory has.
+            // The first lacks an address; the second counts more addresses than fit in any memory.
             &[1, 0, 1, 0, 0, 0, 0, 0, 0, 0],
             &[1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
             &[1, 1, 2, 0, 0, 0, 0],

@@ -1,4 +1,4 @@
-//! The log of pages that the device wrote, for live migration.
+//! The log of pages written by the device, for live migration.
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
@@ -6,11 +6,11 @@ use nix::sys::mman::MapFlags;
 use std::fs::File;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Guest-physical bytes that one bit of the log stands for (vhost-user, "Migration").
+/// Bytes of guest-physical memory per bit of the log (vhost-user, "Migration").
 const LOG_PAGE_LEN: u64 = 4096;
 
-/// One bit for each page of guest-physical memory. A bit is set after the page was written, and before the driver is
-/// notified.
+/// The dirty log: one bit for each page of guest-physical memory. A bit is set after the page was written, and before
+/// the driver is notified.
 #[derive(Debug)]
 pub struct DirtyLog {
     mapping: Mapping,
@@ -40,7 +40,7 @@ impl DirtyLog {
             }
             // SAFETY: at < len, and len bytes are mapped for as long as `self` is.
             let byte = unsafe { AtomicU8::from_ptr(self.mapping.start().add(at).as_ptr()) };
-            // Release: whoever finds the mark finds the write, too, and copies it. One that is made before the write would be
+            // Release: a reader of the mark also sees the write, and copies it. A mark made before the write would be
             // taken with the old bytes.
             byte.fetch_or(1 << (page % 8), Ordering::Release);
         }

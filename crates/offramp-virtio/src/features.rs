@@ -26,7 +26,7 @@ pub const MRG_RXBUF: u64 = 1 << VIRTIO_NET_F_MRG_RXBUF;
 pub const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 /// Indirect descriptors.
 pub const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
-/// There is a control queue.
+/// The device has a control queue.
 pub const CTRL_VQ: u64 = 1 << VIRTIO_NET_F_CTRL_VQ;
 /// Several queue pairs.
 pub const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
@@ -34,21 +34,21 @@ pub const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
 pub const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
 /// Buffers are used in the order in which they were made available (virtio 1.3, 2.7.9).
 pub const IN_ORDER: u64 = 1 << VIRTIO_F_IN_ORDER;
-/// The guest announces itself when it is asked to.
+/// The guest announces itself on request.
 pub const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
-/// The driver may change the offloads of what it receives ([`Command::GuestOffloads`](crate::control::Command::GuestOffloads)).
+/// The driver may change its receive offloads ([`Command::GuestOffloads`](crate::control::Command::GuestOffloads)).
 pub const CTRL_GUEST_OFFLOADS: u64 = 1 << VIRTIO_NET_F_CTRL_GUEST_OFFLOADS;
 /// The driver may moderate its notifications, in all queues of a direction.
 pub const NOTF_COAL: u64 = 1 << VIRTIO_NET_F_NOTF_COAL;
 /// The driver may moderate its notifications, in one queue.
 pub const VQ_NOTF_COAL: u64 = 1 << VIRTIO_NET_F_VQ_NOTF_COAL;
-/// The driver says what it receives: modes and a table of addresses.
+/// The driver selects the frames to receive by modes and a table of addresses.
 pub const CTRL_RX: u64 = 1 << VIRTIO_NET_F_CTRL_RX;
-/// There are further modes of receiving ([`ReceiveModes::EXTRA`](crate::control::ReceiveModes::EXTRA)).
+/// The device has further receive modes ([`ReceiveModes::EXTRA`](crate::control::ReceiveModes::EXTRA)).
 pub const CTRL_RX_EXTRA: u64 = 1 << VIRTIO_NET_F_CTRL_RX_EXTRA;
-/// The driver says which VLANs it receives.
+/// The driver selects the VLANs to receive.
 pub const CTRL_VLAN: u64 = 1 << VIRTIO_NET_F_CTRL_VLAN;
-/// The driver says to which queue a received flow goes.
+/// The driver selects the queue of each received flow.
 pub const RSS: u64 = 1 << VIRTIO_NET_F_RSS;
 /// The header of a received frame has its hash.
 pub const HASH_REPORT: u64 = 1 << VIRTIO_NET_F_HASH_REPORT;
@@ -88,8 +88,8 @@ impl Default for RingFeatures {
     }
 }
 
-/// Bytes of the header in front of each frame (virtio 1.3, 5.1.6): legacy drivers without mergeable
-/// buffers leave out `num_buffers`, and with `HASH_REPORT` the hash follows, in both directions.
+/// Returns the number of header bytes before each frame (virtio 1.3, 5.1.6). Legacy drivers without mergeable buffers
+/// leave out `num_buffers`. With `HASH_REPORT` the hash follows, in both directions.
 pub fn header_len(negotiated: u64) -> usize {
     match negotiated {
         _ if negotiated & HASH_REPORT != 0 => HASH_HEADER_LEN,
@@ -98,7 +98,8 @@ pub fn header_len(negotiated: u64) -> usize {
     }
 }
 
-/// A feature's name in the specification, without `VIRTIO_F_` or `VIRTIO_NET_F_`; `None` for a bit that has none here.
+/// Returns a feature's name in the specification, without `VIRTIO_F_` or `VIRTIO_NET_F_`; `None` for a bit without a
+/// name here.
 pub fn feature_name(bit: u32) -> Option<&'static str> {
     Some(match bit {
         VIRTIO_NET_F_CSUM => "CSUM",

@@ -1,20 +1,20 @@
-//! What outlives a backend that is killed: where each packed ring was (vhost-user, "Inflight I/O tracking", packed
-//! virtqueues).
+//! The positions of packed rings, kept for the next backend after this one is killed (vhost-user, "Inflight I/O
+//! tracking", packed virtqueues).
 //!
-//! A split ring says itself where its device is; a packed ring does not, and a frontend knows no more than where the
-//! ring once began. So the position lies in a region that the frontend keeps, and a new backend goes on there.
+//! A split ring holds its device's position itself. A packed ring does not, and its frontend knows only its initial
+//! position. So the frontend keeps a region with the position, and a new backend resumes there.
 //!
-//! Chains are used in the order in which they came, so nothing is in flight between two batches: what was fetched and
-//! not used is fetched again. Only while a batch is shown to the driver its descriptors are half overwritten; until the
-//! driver sees the first of them the region has them as they were, and a new backend puts them back:
+//! Chains are used in the order of arrival, so nothing is in flight between two batches: unused chains are fetched
+//! again. Only while a batch is shown to the driver, its descriptors are half overwritten. Until the driver sees the
+//! first of them, the region holds their old contents, and a new backend puts them back:
 //!
 //! 1. the batch's descriptors are copied into the region, and taken off its free list;
-//! 2. `used` says the position after the batch, `old_used` still the one before it;
+//! 2. `used` holds the position after the batch, `old_used` still the one before it;
 //! 3. the descriptors are overwritten, the flags of the first one last: from then on the driver has the batch;
-//! 4. `old_used` says the position after the batch, too, and the entries are free again.
+//! 4. `old_used` holds the position after the batch, too, and the entries are free again.
 //!
-//! One store of a word separates each step from the next, so that a backend may be killed between any two
-//! instructions. The region is the frontend's to write, too: what is read of it is checked, and is read once.
+//! One store of a word separates each step from the next, so a backend may be killed between any two instructions. The
+//! frontend may write the region, too: each field is read once and checked.
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Alignment of each queue's part.
 const ALIGN: u64 = 64;
-/// Bytes of `QueueRegionPacked` without its entries, and of `DescStatePacked`. What a split queue needs is less.
+/// Bytes of `QueueRegionPacked` without its entries, and of `DescStatePacked`. A split queue needs fewer.
 const HEADER_LEN: u64 = 32;
 const ENTRY_LEN: u64 = 32;
 /// The version of the region's layout; 0: not initialized.
 const VERSION: u16 = 1;
-/// Where the words lie: version, entries and heads of the free list; positions.
+/// Offsets of the words: version, entries and heads of the free list; positions.
 const SHAPE_AT: usize = 8;
 const POSITIONS_AT: usize = 16;
 
@@ -41,18 +41,18 @@ pub(crate) struct Place {
     pub wrap: bool,
 }
 
-/// A descriptor as the driver made it.
+/// A descriptor as written by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saved {
     pub addr: u64,
     pub len: u32,
     pub id: u16,
     pub flags: u16,
-    /// Descriptors of its chain, if it is the first of one.
+    /// Descriptors of its chain; set in the first descriptor of a chain.
     pub slots: u16,
 }
 
-/// Bytes of a region for `queues` rings of up to `entries` descriptors.
+/// Returns the bytes of a region for `queues` rings of up to `entries` descriptors.
 pub fn region_len(queues: u16, entries: u16) -> u64 {
     (HEADER_LEN + u64::from(entries) * ENTRY_LEN).next_multiple_of(ALIGN) * u64::from(queues)
 }
@@ -89,7 +89,7 @@ impl Region {
         Ok(Self { mapping, part_len: part_len as usize, queues, entries })
     }
 
-    /// A region of no file, for tests that Miri runs.
+    /// Returns a region without a file, for tests under Miri.
     #[cfg(test)]
     pub(crate) fn anonymous(len: usize, queues: u16, entries: u16) -> Arc<Self> {
         let (mapping, part_len) = (Mapping::anonymous(len), len / usize::from(queues));
@@ -101,13 +101,13 @@ impl Region {
         &self.mapping
     }
 
-    /// The part of a vring of `size` descriptors, if the region has one.
+    /// Returns the part of a vring of `size` descriptors, if the region has one.
     pub fn part(self: &Arc<Self>, vring: usize, size: u16) -> Option<Part> {
         let is_there = vring < usize::from(self.queues) && size <= self.entries;
         is_there.then(|| Part { region: Arc::clone(self), start: vring * self.part_len })
     }
 
-    /// Forgets where a vring was: the frontend knows it now, and says it when the ring is started again.
+    /// Forgets a vring's position: the frontend knows it now, and passes it at the next start.
     pub fn forget(self: &Arc<Self>, vring: usize) {
         if let Some(part) = self.part(vring, 0) {
             part.word(SHAPE_AT).store(0, Ordering::Release);
@@ -122,18 +122,18 @@ pub struct Part {
     start: usize,
 }
 
-/// Where an earlier backend was when it ended.
+/// The position of an earlier backend when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Before the batch that was published last, and after it: one place when all of it was published.
+    /// The positions before and after the batch that was published last. They are equal if all of it was published.
     pub before: Place,
     pub after: Place,
-    /// Descriptors of that batch that are saved.
+    /// The number of saved descriptors of that batch.
     pub saved: u16,
 }
 
 impl Part {
-    /// The word at a multiple of 8 bytes, which lies in the part.
+    /// Returns the word at a multiple of 8 bytes within the part.
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.region.part_len);
         // SAFETY: the part has at least a header, and `entry_at` gives no other places; the mapping lives as long as
@@ -141,7 +141,7 @@ impl Part {
         unsafe { AtomicU64::from_ptr(self.region.mapping.start().add(self.start + at).cast().as_ptr()) }
     }
 
-    /// What an earlier backend has left for a ring of `size` descriptors; `None` when none has.
+    /// Returns the progress of an earlier backend in a ring of `size` descriptors; `None` without one.
     pub(crate) fn progress(&self, size: u16) -> Option<Progress> {
         let [version, entries, _, old_free_head] = halves(self.word(SHAPE_AT).load(Ordering::Acquire));
         let positions = self.word(POSITIONS_AT).load(Ordering::Acquire);
@@ -154,24 +154,24 @@ impl Part {
         })
     }
 
-    /// Says that the ring is at `place`, and that nothing is under way.
+    /// Records that the ring is at `place`, with no batch under way.
     pub(crate) fn settle(&self, place: Place, size: u16) {
         self.set_positions(place, place);
-        // After the positions: with nothing saved, two places that differ would make no sense.
+        // Follows the positions: different positions with nothing saved would be invalid.
         self.word(SHAPE_AT).store(word([VERSION, size, 0, 0]), Ordering::Release);
     }
 
-    /// Saves the descriptors of a batch that is about to be shown, and where it leads.
+    /// Saves the descriptors of a batch before it is shown, and the position after it.
     pub(crate) fn begin(&self, before: Place, after: Place, size: u16, batch: impl Iterator<Item = Saved>) {
         let mut count = 0;
-        // More than there is room for cannot be: a batch lies in the ring.
+        // A batch lies in the ring, so its size is the maximum.
         for saved in batch.take(usize::from(size)) {
             self.save(count, &saved);
             count += 1;
         }
         self.word(SHAPE_AT).store(word([VERSION, size, 0, count]), Ordering::Release);
         self.set_positions(before, after);
-        // Nothing of the ring is touched before that is written.
+        // This is written before any change of the ring.
         fence(Ordering::SeqCst);
     }
 
@@ -189,7 +189,7 @@ impl Part {
         let is_head = saved.slots > 0;
         let last = if is_head { number.wrapping_add(saved.slots - 1) } else { 0 };
         let state = [u16::from(is_head), number.wrapping_add(1), last, saved.slots];
-        // What comes first is the older one: the number serves as its counter.
+        // The first entry is the oldest: the number serves as its counter.
         let content =
             [word(state), number.into(), word([saved.id, saved.flags, 0, 0]) | u64::from(saved.len) << 32, saved.addr];
         for (nth, content) in content.into_iter().enumerate() {
@@ -197,7 +197,7 @@ impl Part {
         }
     }
 
-    /// A descriptor that was saved; its number is below the ring's size.
+    /// Returns a saved descriptor; its number is below the ring's size.
     pub(crate) fn saved(&self, number: u16) -> Saved {
         let at = Self::entry_at(number);
         let [_, _, _, slots] = halves(self.word(at).load(Ordering::Relaxed));
@@ -207,7 +207,7 @@ impl Part {
     }
 }
 
-/// Four fields of 16 bits as they lie in memory.
+/// Packs four 16-bit fields into a word, in their order in memory.
 fn word(halves: [u16; 4]) -> u64 {
     halves.iter().rev().fold(0, |word, &half| word << u16::BITS | u64::from(half))
 }

@@ -1,23 +1,23 @@
 //! The device side of virtio: split and packed rings, guest memory, dirty log, inflight region, network header.
 //!
-//! The crate knows no transport: vhost-user, vfio-user or a machine of your own brings memory, descriptors and features
-//! to it. It knows no offload: it moves frames with their headers, and leaves them as they are.
+//! The crate is independent of the transport: vhost-user, vfio-user or your own machine supplies memory, descriptors
+//! and features. It performs no offloads: it moves frames with their headers unchanged.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`vring`] | one virtqueue: fetch chains, read and write frames, publish, notify |
-//! | [`ring`] | how rings are described, and why one is refused; split and packed inside |
+//! | [`ring`] | descriptions of rings, and reasons to refuse one; split and packed inside |
 //! | [`memory`] | a guest's memory, mapped from files |
 //! | [`control`] | commands of the control queue |
-//! | [`dirty_log`] | pages that the device wrote, for live migration |
-//! | [`inflight`] | a packed ring's position, for a device that starts after one that was killed |
+//! | [`dirty_log`] | pages written by the device, for live migration |
+//! | [`inflight`] | a packed ring's position, for the next device after this one is killed |
 //! | [`notifier`] | notifications to the driver |
 //! | [`net_header`] | the header in front of each frame |
 //! | [`features`] | feature bits and their names |
-//! | [`sigbus`] | memory that its file no longer has |
+//! | [`sigbus`] | memory removed from its file |
 //!
 //! A driver is hostile until proven otherwise. Every index, address and length is checked and read once. A bad chain
-//! goes back unused; a ring that makes no sense is stopped. Nothing panics, and nothing outside the guest's memory is
+//! goes back unused; a ring in an invalid state is stopped. Nothing panics, and nothing outside the guest's memory is
 //! read or written.
 //!
 //! # Drive a ring

@@ -10,7 +10,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// Why memory was refused.
+/// The reason for refusing memory.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The extent is empty, or wraps around the address space.
@@ -22,21 +22,22 @@ pub enum MemoryError {
     /// There are [`REGIONS_MAX`] regions already.
     #[error("more than {REGIONS_MAX} regions")]
     TooMany,
-    /// All regions together have more bytes than may be mapped for this guest.
+    /// All regions together exceed the bytes that may be mapped for this guest.
     #[error("{bytes} bytes in all regions; no more than {bytes_max} are mapped")]
     TooLarge {
         /// Bytes of all regions.
         bytes: u64,
-        /// Most bytes that they may have.
+        /// Maximum number of bytes in all regions.
         bytes_max: u64,
     },
-    /// No region has these addresses.
+    /// No region has this extent.
     #[error("no such region")]
     Unknown,
     /// The file is shorter than the region.
     #[error("a file that is shorter than the region in it")]
     PastEnd,
-    /// The file is not one of memory: whoever serves its file system could hold up each access.
+    /// The file lies on another file system than tmpfs or hugetlbfs. The server of that file system could delay each
+    /// access.
     #[error(
         "a file that is neither on tmpfs (as a memfd is) nor on hugetlbfs; in QEMU share memory-backend-memfd, else put \
          the file into /dev/shm"
@@ -45,15 +46,15 @@ pub enum MemoryError {
     /// The file cannot be mapped.
     #[error("mapping: {0}")]
     Map(io::Error),
-    /// The file's length cannot be read, or its mapping not be watched.
+    /// The file's length cannot be read, or its mapping cannot be watched.
     #[error("looking at the file, or watching its mapping: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A mapped part of a file that another process may write, and may make shorter.
+/// A mapped part of a file. Another process may write the file, and may shorten it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    /// Where the part's first byte is mapped.
+    /// Address of the part's first byte.
     start: NonNull<u8>,
     // Dropped before the pages.
     _watch: Watch,
@@ -74,7 +75,7 @@ impl Mapping {
         if file.metadata()?.len() < end {
             return Err(MemoryError::PastEnd);
         }
-        // Pages are mapped, replaced and unmapped whole: of a huge one the kernel does none of it in part.
+        // The kernel maps, replaces and unmaps whole pages: none of it works for a part of a huge page.
         let in_page = offset % page_len;
         let first = offset - in_page;
         let mapped_len = end.checked_next_multiple_of(page_len).and_then(|end| usize::try_from(end - first).ok());
@@ -86,7 +87,7 @@ impl Mapping {
         Ok(Self { start, _watch: watch, _pages: pages })
     }
 
-    /// Copies the first bytes out.
+    /// Copies the first bytes out of the mapping.
     #[cfg(test)]
     pub fn bytes(&self, len: usize) -> Vec<u8> {
         // SAFETY: tests ask for no more than they have mapped, and nobody writes meanwhile.
@@ -102,7 +103,7 @@ impl Mapping {
         }
     }
 
-    /// Memory of no file, which Miri can map; nothing watches that it is there.
+    /// Maps anonymous memory for Miri; nothing watches it.
     #[cfg(test)]
     pub fn anonymous(len: usize) -> Self {
         use nix::sys::mman::mmap_anonymous;
@@ -116,17 +117,17 @@ impl Mapping {
         Self { start: start.cast(), _watch: watch, _pages: pages }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 }
 
-/// Bytes of a page of a file in memory; other files are refused.
+/// Returns the page size of a file in memory; refuses other files.
 fn page_len(file: &File) -> Result<u64, MemoryError> {
-    // The kernel answers this itself, and only of files on tmpfs and hugetlbfs: other file systems are not asked
-    // anything, for they may be the frontend's own (FUSE), and never answer.
+    // The kernel answers this itself, and only for files on tmpfs and hugetlbfs. Other file systems are asked nothing:
+    // they may be the frontend's own (FUSE), and never answer.
     fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::FileSystem)?;
     Ok(fstatfs(file).map_err(io::Error::from)?.block_size() as u64)
 }
@@ -139,7 +140,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Maps `len` bytes from offset `first` on, both multiples of the file's page.
+    /// Maps `len` bytes from offset `first`, both multiples of the file's page.
     fn map(file: &File, first: u64, len: NonZeroUsize, flags: MapFlags) -> Result<Self, MemoryError> {
         let first = libc::off_t::try_from(first).map_err(|_| MemoryError::Extent)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;

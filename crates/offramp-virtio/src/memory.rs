@@ -1,7 +1,7 @@
-//! A guest's memory: regions of files that its monitor shares.
+//! A guest's memory: regions of files shared by its monitor.
 //!
-//! No reference into guest memory exists: another processor may write every byte at any time. Bytes are
-//! copied between guest memory and private memory, and a value that decides anything is read exactly once.
+//! No reference into guest memory exists: another processor may write every byte at any time. Bytes are copied between
+//! guest memory and private memory, and each value with an effect is read exactly once.
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
@@ -13,17 +13,17 @@ use std::sync::Arc;
 /// Most regions of a guest: each translation of an address may search all of them.
 pub const REGIONS_MAX: usize = 32;
 
-/// Where a region lies, in bytes.
+/// The location of a region, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Guest-physical address: what descriptors hold.
+    /// Guest-physical address, as in descriptors.
     pub guest: u64,
-    /// Address in the space in which the transport says where rings are. vhost-user: the frontend's own. The same as
-    /// `guest` where rings have guest-physical addresses.
+    /// Address in the transport's space for rings. vhost-user: the frontend's own addresses. Equals `guest` where rings
+    /// have guest-physical addresses.
     pub user: u64,
     /// Bytes of the region.
     pub len: u64,
-    /// Where it begins in its file.
+    /// Offset in its file.
     pub file_offset: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct GuestMemory {
     regions: Vec<Slot>,
 }
 
-/// A region, and how often it was added: QEMU adds and removes it once for each queue pair.
+/// A region, and the number of its additions: QEMU adds and removes it once for each queue pair.
 #[derive(Clone, Debug)]
 struct Slot {
     region: Arc<Region>,
@@ -82,11 +82,11 @@ struct Slot {
 }
 
 impl GuestMemory {
-    /// Maps a whole table, whose regions may have `bytes_max` bytes together. `alarm` rings when memory is touched that its
-    /// file no longer has.
+    /// Maps a whole table. Its regions may have `bytes_max` bytes together. `alarm` rings on an access to memory
+    /// removed from its file.
     ///
     /// # Errors
-    /// When a region is out of range, overlaps another, is too much, lies past its file's end, or cannot be mapped.
+    /// When a region is out of range, overlaps another, exceeds a limit, lies past its file's end, or cannot be mapped.
     pub fn map(table: &[(Extent, File)], bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
@@ -95,13 +95,13 @@ impl GuestMemory {
         Ok(memory)
     }
 
-    /// The mapping of the largest region.
+    /// Returns the mapping of the largest region.
     #[cfg(test)]
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.regions[0].region.mapping
     }
 
-    /// Memory of no files, for tests that Miri runs.
+    /// Returns memory without files, for tests under Miri.
     #[cfg(test)]
     pub(crate) fn anonymous(extents: &[Extent]) -> Self {
         let region = |&extent: &Extent| Region { extent, mapping: Mapping::anonymous(extent.len as usize) };
@@ -111,7 +111,7 @@ impl GuestMemory {
         Self { regions }
     }
 
-    /// The same memory with one more region, or with one of its own once more.
+    /// Returns the same memory with one more region, or with one more count of an existing region.
     ///
     /// # Errors
     /// As for [`GuestMemory::map`].
@@ -126,7 +126,7 @@ impl GuestMemory {
 
     fn with_new(&self, extent: Extent, file: &File, bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
-        // Before anything is mapped: a guest that takes all addresses takes them from the others.
+        // Checked before anything is mapped: a guest that uses up all addresses takes them from the others.
         let bytes = self.size().1.saturating_add(extent.len);
         if bytes > bytes_max {
             return Err(MemoryError::TooLarge { bytes, bytes_max });
@@ -144,7 +144,7 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
-    /// The same memory without the region at these addresses, or with it once less.
+    /// Returns the same memory without the region at these addresses, or with one count less of it.
     ///
     /// # Errors
     /// When there is no such region.
@@ -157,17 +157,17 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
-    /// How many regions there are, and their bytes.
+    /// Returns the number of regions and their total bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.regions.len(), self.regions.iter().map(|slot| slot.region.extent.len).sum())
     }
 
-    /// The address after the highest guest-physical one; 0 without memory.
+    /// Returns the address after the highest guest-physical one; 0 without memory.
     pub fn end(&self) -> u64 {
         self.regions.iter().map(|slot| slot.region.extent.guest + slot.region.extent.len).max().unwrap_or_default()
     }
 
-    /// `len` bytes at a guest-physical address, if they lie in one region.
+    /// Returns the host address of `len` bytes at a guest-physical address, if they lie in one region.
     #[inline]
     pub(crate) fn at_guest(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
         self.regions.iter().find_map(|Slot { region, .. }| {
@@ -176,7 +176,7 @@ impl GuestMemory {
         })
     }
 
-    /// The largest region, where most buffers are.
+    /// Returns the largest region, home of most buffers.
     #[inline]
     pub(crate) fn window(&self) -> Window {
         self.regions.first().map_or(
@@ -185,7 +185,7 @@ impl GuestMemory {
         )
     }
 
-    /// Bytes from a guest-physical address to the end of its region: for what crosses a border.
+    /// Returns the bytes from a guest-physical address to the end of its region, for buffers across a border.
     pub(crate) fn left_at_guest(&self, guest: u64) -> Option<u64> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
@@ -193,7 +193,7 @@ impl GuestMemory {
         })
     }
 
-    /// `len` bytes at an address of the frontend, if they lie in one region; also their guest address.
+    /// Returns the host and guest addresses of `len` bytes at an address of the frontend, if they lie in one region.
     pub(crate) fn at_user(&self, user: u64, len: u64) -> Option<(NonNull<u8>, u64)> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = user.wrapping_sub(region.extent.user);
@@ -202,7 +202,7 @@ impl GuestMemory {
     }
 }
 
-/// A region as a loop over descriptors keeps it in registers. It is used only while the memory is borrowed.
+/// A region in a form that stays in registers in a loop over descriptors. It is used only while the memory is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     guest: u64,
@@ -211,7 +211,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// As [`GuestMemory::at_guest`], in this region alone.
+    /// Translates like [`GuestMemory::at_guest`], in this region alone.
     #[inline]
     pub fn at(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
         let offset = guest.wrapping_sub(self.guest);
@@ -221,8 +221,8 @@ impl Window {
     }
 }
 
-/// The same number, which is `last` at most: 0 for a greater one where a processor goes on beyond the check before it knows
-/// the check's result (Spectre, variant 1). There is no branch that it could guess wrong.
+/// Returns `index`, which is at most `last`. Returns 0 for a greater one, when a processor speculates beyond the check
+/// before it knows the result (Spectre, variant 1). The code has no branch to mispredict.
 #[inline]
 pub(crate) fn clamped(index: u64, last: u64) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -245,13 +245,13 @@ pub(crate) fn clamped(index: u64, last: u64) -> u64 {
     std::hint::select_unpredictable(index <= last, index, 0)
 }
 
-/// A number at any address. As an array of bytes, a volatile access would take one of them at a time.
+/// A number at any address. A volatile access to an array of bytes would take one byte at a time.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
 pub(crate) struct Unaligned<T>(pub T);
 
-/// Copies bytes from guest memory, or to it, while its driver may write them. For the compiler it is a function that it knows
-/// nothing of: it cannot read a byte once more, or take one that was read before for one of now.
+/// Copies bytes from or to guest memory while its driver may write them. The compiler cannot see inside: it can neither
+/// read a byte twice nor reuse a byte read earlier.
 ///
 /// # Safety
 /// `len` bytes are mapped at either place. They do not overlap, and one of the places is private memory.

@@ -11,7 +11,7 @@
 //! | 8–9   | `csum_offset` | the checksum field, from `csum_start`                   |
 //! | 10–11 | `num_buffers` | chains that a received frame occupies                   |
 //! | 12–15 | `hash_value`  | the frame's hash, only with `HASH_REPORT`               |
-//! | 16–17 | `hash_report` | what was hashed; 0: nothing. Two bytes of 0 follow      |
+//! | 16–17 | `hash_report` | the kind of hash; 0: none. Two bytes of 0 follow        |
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 12;
@@ -57,7 +57,7 @@ pub struct NetHeader {
     pub num_buffers: u16,
     /// The frame's hash.
     pub hash_value: u32,
-    /// What was hashed.
+    /// The kind of hash.
     pub hash_report: u16,
 }
 
@@ -78,7 +78,7 @@ impl NetHeader {
         }
     }
 
-    /// The header as it lies in front of a frame.
+    /// Returns the header as it lies in front of a frame.
     #[inline]
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let (first, last) = self.words();
@@ -88,7 +88,7 @@ impl NetHeader {
         bytes
     }
 
-    /// The same with the hash, whether or not the driver has a place for it.
+    /// Returns the header with the hash, for drivers with and without a place for it.
     pub(crate) fn to_bytes_with_hash(self) -> [u8; HASH_HEADER_LEN] {
         let mut bytes = [0; HASH_HEADER_LEN];
         bytes[..HEADER_LEN].copy_from_slice(&self.to_bytes());
@@ -96,15 +96,15 @@ impl NetHeader {
         bytes
     }
 
-    /// The bytes after these in a header with a hash, as a number whose low bytes come first.
+    /// Returns the bytes between these and the frame in a header with a hash, as a number with the low bytes first.
     #[inline]
     pub(crate) fn hash_word(&self) -> u64 {
         u64::from(self.hash_value) | u64::from(self.hash_report) << 32
     }
 
-    /// The header as two numbers, of which the first has the first 8 bytes: low bytes come first. They stay in registers.
-    /// A header that was written by fields and is then read as a whole waits until the processor has done all writes
-    /// before it, those to a guest's memory too.
+    /// Returns the header as two numbers with the low bytes first. The first number has the first 8 bytes. They stay in
+    /// registers: a header written by fields and read as a whole waits for all earlier writes of the processor,
+    /// including those to guest memory.
     #[inline]
     pub(crate) fn words(&self) -> (u64, u32) {
         let first = u64::from(self.flags) | u64::from(self.gso_type) << 8 | u64::from(self.hdr_len) << 16;

@@ -1,9 +1,9 @@
 //! Notifications by eventfd: calls to the driver, kicks from it.
 //!
-//! The driver's monitor makes these descriptors, and can let them block while they are in use: `O_NONBLOCK` belongs to both
-//! ends. A `read` would then wait for a kick, and a `write` for room in a counter that the monitor has filled. So kicks are
-//! read with `RWF_NOWAIT`. An eventfd cannot be written with it, and the kernel raises it instead, at the end of an
-//! asynchronous read of nothing (`io_submit(2)`): that never waits.
+//! The driver's monitor makes these descriptors, and can make them blocking while in use: `O_NONBLOCK` belongs to both
+//! ends. Then a `read` would wait for a kick, and a `write` for room in a counter filled by the monitor. So kicks are
+//! read with `RWF_NOWAIT`. Writes of an eventfd do not support this flag. Instead the kernel raises the eventfd at the
+//! end of an asynchronous read of nothing (`io_submit(2)`), without ever waiting.
 
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -11,14 +11,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes that are read from an eventfd.
+/// Bytes read from an eventfd.
 const EVENT_LEN: usize = 8;
-/// Asynchronous reads that may have ended before they are cleared away.
+/// Maximum number of ended asynchronous reads before they are cleared.
 const REQUESTS_MAX: libc::c_long = 64;
 /// `IOCB_CMD_PREAD` and `IOCB_FLAG_RESFD` (Linux `include/uapi/linux/aio_abi.h`).
 const PREAD: u16 = 0;
 const RAISE_EVENT: u32 = 1;
-/// Flags of a read that no kernel has. It refuses them after it has looked at the eventfd, and before it reads.
+/// Read flags unknown to every kernel. It refuses them after it has checked the eventfd, and before it reads.
 const NO_SUCH_FLAGS: u32 = 1 << 31;
 
 /// `struct iocb`.
@@ -44,7 +44,7 @@ struct Request {
 #[derive(Clone, Copy, Default)]
 struct Ended([u64; 4]);
 
-/// What raises eventfds of others (a context of Linux' asynchronous I/O). A device needs one for all its rings.
+/// A context of Linux' asynchronous I/O, to raise other processes' eventfds. A device needs one for all its rings.
 #[derive(Clone, Debug)]
 pub struct Events(Arc<Context>);
 
@@ -55,7 +55,7 @@ struct Context {
     nothing: OwnedFd,
 }
 
-/// A descriptor is no eventfd.
+/// The error for a descriptor other than an eventfd.
 #[derive(Debug, thiserror::Error)]
 #[error("no eventfd: {cause}")]
 pub struct NoEventFd {
@@ -65,11 +65,11 @@ pub struct NoEventFd {
 }
 
 impl Events {
-    /// A new context.
+    /// Creates a context.
     ///
     /// # Errors
-    /// When the kernel has no asynchronous I/O (`CONFIG_AIO`), forbids it to this process, or has given all of it to others
-    /// (`fs.aio-max-nr`).
+    /// When the kernel has no asynchronous I/O (`CONFIG_AIO`), forbids it to this process, or has given all of it to
+    /// others (`fs.aio-max-nr`).
     pub fn new() -> io::Result<Self> {
         let nothing = memfd_create(c"offramp-nothing", MFdFlags::MFD_CLOEXEC)?;
         let mut id: libc::c_ulong = 0;
@@ -78,10 +78,10 @@ impl Events {
         Ok(Self(Arc::new(Context { id, nothing })))
     }
 
-    /// Takes over a descriptor that another process has made.
+    /// Takes over a descriptor made by another process.
     ///
     /// # Errors
-    /// When it is no eventfd. The kernel itself says so: that works in every sandbox, without `/proc`.
+    /// When it is no eventfd. The kernel itself checks this: that works in every sandbox, without `/proc`.
     pub fn event(&self, fd: OwnedFd) -> Result<Event, NoEventFd> {
         match self.0.read_nothing(fd.as_fd(), NO_SUCH_FLAGS) {
             Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(Event { fd, context: Arc::clone(&self.0) }),
@@ -91,7 +91,7 @@ impl Events {
 }
 
 impl Context {
-    /// Reads nothing, and has the kernel raise `event` at the end of it.
+    /// Reads nothing, and has the kernel raise `event` at the end of the read.
     fn read_nothing(&self, event: BorrowedFd<'_>, read_flags: u32) -> nix::Result<()> {
         let mut request = Request {
             read_flags,
@@ -102,7 +102,7 @@ impl Context {
             ..Request::default()
         };
         match self.submit(&mut request) {
-            // Those that have ended have the places.
+            // Ended requests still occupy the places.
             Err(Errno::EAGAIN) => {
                 self.clear_ended();
                 self.submit(&mut request)
@@ -137,7 +137,7 @@ impl Drop for Context {
     }
 }
 
-/// An eventfd that another process has made.
+/// An eventfd made by another process.
 #[derive(Debug)]
 pub struct Event {
     fd: OwnedFd,
@@ -145,7 +145,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The same eventfd by another descriptor.
+    /// Returns the same eventfd by another descriptor.
     ///
     /// # Errors
     /// When the process has no more descriptors.
@@ -155,11 +155,11 @@ impl Event {
 
     /// Adds 1 to the counter, if it has room, without waiting.
     fn raise(&self) {
-        // It fails when the kernel is out of memory; a full counter is none.
+        // It fails when the kernel is out of memory; a full counter is no failure.
         let _ = self.context.read_nothing(self.fd.as_fd(), 0);
     }
 
-    /// Takes the counter back to 0, without waiting; whether it is still an eventfd's.
+    /// Resets the counter to 0, without waiting. Returns false if the descriptor is no eventfd any more.
     fn drain(&self) -> bool {
         let mut count = [0u8; EVENT_LEN];
         let part = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
@@ -169,17 +169,17 @@ impl Event {
     }
 }
 
-/// Raises notifications to the driver, or to its monitor. Without a descriptor there are none.
+/// Raises notifications to the driver, or to its monitor. Does nothing without a descriptor.
 #[derive(Debug, Default)]
 pub struct CallNotifier(Option<Event>);
 
 impl CallNotifier {
-    /// A notifier that raises `event`.
+    /// Creates a notifier for `event`.
     pub fn new(event: Option<Event>) -> Self {
         Self(event)
     }
 
-    /// Raises one notification; `false` when there is no descriptor for it.
+    /// Raises one notification. Returns `false` without a descriptor.
     #[inline]
     pub fn notify(&self) -> bool {
         let Some(event) = &self.0 else { return false };
@@ -197,14 +197,14 @@ impl Kick {
         Self(event)
     }
 
-    /// The descriptor to wait on.
+    /// Returns the descriptor to wait on.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.as_ref().map(|event| event.fd.as_fd())
     }
 
     /// Empties the counter.
     pub fn drain(&mut self) {
-        // A kick that cannot be taken back would never let a thread sleep.
+        // A kick that cannot be drained would keep a thread awake forever.
         self.0.take_if(|event| !event.drain());
     }
 }

@@ -1,9 +1,9 @@
 //! The device's side of a virtqueue: split (virtio 1.3, 2.7) and packed (2.8).
 //!
-//! Written here and not taken from `virtio-queue`. That crate has no packed ring, checks one descriptor at a
-//! time through generic guest memory, and shows a chain to the driver as soon as it is used.
-//! These rings fetch chains in batches: each descriptor is read, translated and prefetched once.
-//! They publish used chains only when a batch ends, so that a frame over several buffers appears in one step.
+//! `virtio-queue` does not serve here: it has no packed ring, and checks one descriptor at a time through generic guest
+//! memory. It also shows a chain to the driver as soon as it is used. These rings fetch chains in batches: each
+//! descriptor is read, translated and prefetched once. They publish used chains only when a batch ends, so that a frame
+//! over several buffers appears in one step.
 
 use crate::inflight::Part;
 use crate::memory::GuestMemory;
@@ -22,18 +22,18 @@ pub(crate) use chain::Batch;
 pub use chain::{Buffer, Chain};
 use descriptor::DESCRIPTOR_LEN;
 
-/// Most chains that are fetched at once: enough to hide the latency of their cache lines.
+/// Maximum number of chains per fetch: enough to hide the latency of their cache lines.
 pub const FETCH_MAX: usize = 32;
-/// Most descriptors of a chain that are followed, as in Linux' vhost and in QEMU: a ring may have 32 times as many, and one
-/// chain must not hold a thread for that long. A table may be longer than its ring, against virtio 1.3, 2.7.5.3.1: drivers
-/// do so.
+/// Maximum number of descriptors per chain, as in Linux' vhost and in QEMU. A ring may have 32 times as many, and one
+/// chain must not hold a thread for that long. A table may be longer than its ring, against virtio 1.3, 2.7.5.3.1,
+/// because drivers use such tables.
 pub const CHAIN_DESCRIPTORS_MAX: u16 = 1024;
-/// Buffers after which a fetch ends, however few chains they are.
+/// A fetch ends after this many buffers, even with few chains.
 const FETCH_BUFFERS_MAX: usize = CHAIN_DESCRIPTORS_MAX as usize;
 /// Largest ring (virtio 1.3, 2.7 and 2.8.10.1).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 
-/// Why a chain cannot be used. The chain goes back to the driver unused, and the ring goes on.
+/// The reason for rejecting a chain. The chain goes back to the driver unused, and the ring goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadChain {
     /// A buffer lies outside guest memory.
@@ -59,7 +59,7 @@ pub enum BadChain {
     TooLong,
 }
 
-/// Why a ring was stopped: its state makes no sense. Nothing can be fetched before it is started again.
+/// The invalid state that stopped a ring. Nothing can be fetched before it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// The driver made more chains available than it has.
@@ -70,7 +70,7 @@ pub enum Broken {
     Head,
 }
 
-/// Why a ring cannot be started.
+/// The reason for refusing to start a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRing {
     /// 0, more than [`QUEUE_SIZE_MAX`], or no power of two in a split ring.
@@ -90,18 +90,18 @@ pub enum BadRing {
     Inflight,
 }
 
-/// How a ring is read and written.
+/// Options for reading and writing a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingOptions {
     /// `EVENT_IDX` was negotiated.
     pub event_idx: bool,
     /// `INDIRECT_DESC` was negotiated.
     pub indirect: bool,
-    /// Who writes the buffers.
+    /// The writer of the buffers.
     pub direction: Direction,
 }
 
-/// Who writes the buffers of a ring's chains.
+/// The writer of the buffers of a ring's chains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// The driver: a transmit ring.
@@ -109,12 +109,12 @@ pub enum Direction {
     Transmit,
     /// The device: a receive ring.
     Receive,
-    /// The driver the first of a chain, the device the others: a control queue (virtio 1.3, 5.1.6.5).
+    /// The driver writes the first buffers of a chain, the device the others: a control queue (virtio 1.3, 5.1.6.5).
     Control,
 }
 
 impl Direction {
-    /// The flags of a descriptor that is a whole chain, of a frame. A command is none.
+    /// Returns the flags of a single-descriptor chain with a frame. No command has these.
     #[inline]
     fn of_a_frame(self) -> u16 {
         match self {
@@ -124,7 +124,7 @@ impl Direction {
         }
     }
 
-    /// Whether a chain of this ring may have a buffer with those descriptor flags.
+    /// Returns whether a chain of this ring may have a buffer with those descriptor flags.
     #[inline]
     fn takes(self, flags: u16) -> bool {
         match self {
@@ -135,7 +135,7 @@ impl Direction {
     }
 }
 
-/// Where a ring lies: addresses in the space of [`Extent::user`](crate::memory::Extent::user).
+/// The location of a ring: addresses in the space of [`Extent::user`](crate::memory::Extent::user).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPlace {
     /// Entries of the ring.
@@ -148,27 +148,27 @@ pub struct RingPlace {
     pub device: u64,
 }
 
-/// What a fetch found.
+/// The result of a fetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// New chains that can be used.
+    /// New chains, all usable.
     pub chains: usize,
-    /// Chains that cannot be used: none, or the last one. It comes with length 0.
+    /// Unusable chains: none, or the last one. It has length 0.
     pub bad: usize,
-    /// Why it cannot.
+    /// The reason for rejecting it.
     pub reason: Option<BadChain>,
 }
 
-/// What became visible to the driver in one step.
+/// The part of a ring made visible to the driver in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     /// Slots: entries of a split ring, descriptors of a packed one.
     pub slots: u16,
-    /// Whether the driver needs a notification for them, or for those before it that are unsignalled.
+    /// The driver needs a notification for these slots, or for earlier unsignalled ones.
     pub needs_notification: bool,
 }
 
-/// Either ring.
+/// A ring of either layout.
 #[derive(Debug)]
 pub(crate) enum Ring {
     Split(split::Ring),
@@ -176,8 +176,8 @@ pub(crate) enum Ring {
 }
 
 impl Ring {
-    /// Sets up a ring in guest memory. `base` is the transport's word on where to start. A packed ring goes on where
-    /// `inflight` has it, if an earlier device left its position there.
+    /// Sets up a ring in guest memory. `base` is the transport's start position. A packed ring resumes at the position
+    /// in `inflight`, if an earlier device left one there.
     pub fn new(
         memory: &GuestMemory,
         is_packed: bool,
@@ -193,7 +193,7 @@ impl Ring {
         })
     }
 
-    /// Fetches at most [`FETCH_MAX`] chains, fewer long ones, and none after a bad one; adds them to `batch`.
+    /// Fetches at most [`FETCH_MAX`] chains into `batch`: fewer long ones, and none after a bad one.
     #[inline]
     pub fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         batch.make_room();
@@ -208,8 +208,7 @@ impl Ring {
         Ok(fetched)
     }
 
-    /// Adds a chain of which `written` bytes were written to the used ones. The driver sees it after
-    /// [`Ring::publish`].
+    /// Adds a chain with `written` written bytes to the used ones. The driver sees it after [`Ring::publish`].
     #[inline]
     pub fn add_used(&mut self, chain: &Chain, written: u32) {
         match self {
@@ -218,8 +217,8 @@ impl Ring {
         }
     }
 
-    /// Shows the driver all used chains that were added, in one step. `unsignalled`: slots that it saw before, and for
-    /// which no notification was decided.
+    /// Shows the driver all added used chains in one step. `unsignalled`: earlier visible slots without a decision on
+    /// their notification.
     #[inline]
     pub fn publish(&mut self, unsignalled: u32) -> Published {
         match self {
@@ -228,10 +227,10 @@ impl Ring {
         }
     }
 
-    /// Whether the driver needs a notification now, for the last `unsignalled` slots that it was shown.
+    /// Returns whether the driver needs a notification now for its last `unsignalled` visible slots.
     ///
-    /// A deferred notification is asked about with all slots since the last decision: the driver may have set
-    /// `used_event` to any of them, and sleeps until the notification comes.
+    /// For a deferred notification, pass all slots since the last decision: the driver may have set `used_event` to any
+    /// of them, and sleeps until the notification comes.
     pub fn needs_notification(&self, unsignalled: u32) -> bool {
         match self {
             Self::Split(ring) => ring.needs_notification(unsignalled),
@@ -239,7 +238,7 @@ impl Ring {
         }
     }
 
-    /// Whether the driver has ever got a used chain in this ring, as far as its position tells.
+    /// Returns whether the ring's position shows that the driver has ever received a used chain.
     pub fn has_run(&self) -> bool {
         match self {
             Self::Split(ring) => ring.has_run(),
@@ -247,8 +246,8 @@ impl Ring {
         }
     }
 
-    /// Whether the driver has made at least `slots` more available than were fetched. One place of the ring says
-    /// that, because drivers make them available in order.
+    /// Returns whether the driver has made at least `slots` more available than were fetched. One place of the ring
+    /// tells it, because drivers make slots available in order.
     pub fn has_ahead(&self, slots: u16) -> bool {
         match self {
             Self::Split(ring) => ring.has_ahead(slots),
@@ -272,7 +271,7 @@ impl Ring {
         }
     }
 
-    /// Where a later device starts, with the chains of `batch` as never fetched.
+    /// Returns the start position for a later device; it fetches the chains of `batch` again.
     pub fn base(&self, batch: &Batch) -> u32 {
         match self {
             Self::Split(ring) => ring.base(batch),
@@ -280,7 +279,8 @@ impl Ring {
         }
     }
 
-    /// The parts of the ring that the device writes, for the dirty log: addresses as in [`RingPlace`], and lengths.
+    /// Returns the parts of the ring written by the device, for the dirty log: addresses as in [`RingPlace`], and
+    /// lengths.
     pub fn written_extents(&self, place: &RingPlace) -> [(u64, u64); 2] {
         let size = u64::from(place.size);
         match self {

@@ -1,12 +1,12 @@
-//! Memory that its file no longer has.
+//! Handling of memory removed from its file.
 //!
-//! A monitor shares memory as files, and may make a file shorter than its mapping here. Touching a page that is gone
-//! raises `SIGBUS`, which by default ends the process and with it every other guest. So does a huge page that the pool does
-//! not have when it is first touched. This handler replaces the whole mapping by pages of zeros and rings the device's
-//! alarm, so that its owner can drop that guest. Every other `SIGBUS` goes where it went before.
+//! A monitor shares memory as files, and may make a file shorter than its mapping here. An access to a removed page
+//! raises `SIGBUS`. By default this ends the process and with it every other guest. A huge page that is missing from
+//! the pool at its first access has the same effect. This handler replaces the whole mapping by pages of zeros and
+//! rings the device's alarm, so that its owner can drop that guest. Every other `SIGBUS` goes to the previous action.
 //!
-//! The handler runs on top of anything: it uses atomics, `mmap`, `write` and `sigaction`, nothing that
-//! locks or allocates.
+//! The handler may interrupt any code: it uses atomics, `mmap`, `write` and `sigaction`, nothing that locks or
+//! allocates.
 
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
@@ -17,21 +17,21 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Mappings that are watched at once in this process: more than the kernel lets a process have (`vm.max_map_count` is
-/// 65530), so that no port can take the last one from the others. Miri walks through the whole table each time that it is
-/// used, so there it is short.
+/// Maximum number of watched mappings in this process. It exceeds the kernel's limit per process (`vm.max_map_count` is
+/// 65530), so no port can take the last one from the others. Miri walks through the whole table at each use, so there
+/// it is short.
 const WATCHED_MAX: usize = if cfg!(miri) { 1 << 9 } else { 1 << 16 };
-/// What an alarm's counter is raised by.
+/// The increment of an alarm's counter.
 static RING: u64 = 1;
 
-/// Rings when watched memory is gone.
+/// An event that rings when watched memory is gone.
 pub type Alarm = Arc<EventFd>;
 
-/// A mapping that is watched. All fields but `is_taken` are the handler's to read. A free one is all zeros: the table takes
-/// no memory before it is used.
+/// A watched mapping. The handler reads all fields but `is_taken`. A free slot is all zeros: the table takes no memory
+/// before it is used.
 struct Slot {
     is_taken: AtomicBool,
-    /// 0: none.
+    /// The first address; 0 if none.
     start: AtomicUsize,
     len: AtomicUsize,
     alarm: AtomicI32,
@@ -50,7 +50,7 @@ static WATCHED: [Slot; WATCHED_MAX] = [const {
 static PAGE_LEN: AtomicUsize = AtomicUsize::new(0);
 static EMPTY: AtomicI32 = AtomicI32::new(-1);
 
-/// What happened at `SIGBUS` before this module was there.
+/// The `SIGBUS` action before this module was installed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 static INSTALLING: Mutex<()> = Mutex::new(());
 
@@ -58,7 +58,7 @@ static INSTALLING: Mutex<()> = Mutex::new(());
 #[derive(Debug)]
 pub(crate) struct Watch {
     slot: usize,
-    // Keeps the descriptor open that the handler may write to.
+    // Keeps the descriptor open: the handler may write to it.
     _alarm: Alarm,
 }
 
@@ -76,7 +76,7 @@ impl Watch {
     pub(crate) fn enter(start: usize, len: usize, alarm: &Alarm) -> io::Result<Self> {
         let take = |slot: &Slot| !slot.is_taken.swap(true, Ordering::Acquire);
         let slot = WATCHED.iter().position(take).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // After the end of the one before, for a handler that reads the slot meanwhile.
+        // Ordered after the end of the previous watch, for a handler that reads the slot meanwhile.
         fence(Ordering::Release);
         WATCHED[slot].len.store(len, Ordering::Relaxed);
         WATCHED[slot].alarm.store(alarm.as_fd().as_raw_fd(), Ordering::Relaxed);
@@ -105,7 +105,7 @@ fn install() -> io::Result<()> {
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: asks only; the structure is ours.
     Errno::result(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) })?;
-    // Known before the handler is, which reads it.
+    // Set before the handler is installed: the handler reads it.
     let _ = BEFORE.set(before);
     // SAFETY: as above.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -120,7 +120,7 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
     let errno = Errno::last_raw();
     // SAFETY: the kernel passes the signal's information; a SIGBUS of its own has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // A positive code is the kernel's: the signal is of an access.
+    // A positive code is the kernel's: an access raised the signal.
     let is_replaced = code > 0 && WATCHED.iter().any(|slot| replace_if_inside(slot, address));
     if !is_replaced {
         pass_on(code);
@@ -132,7 +132,7 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
 fn replace_if_inside(slot: &Slot, address: usize) -> bool {
     let start = slot.start.load(Ordering::Acquire);
     let len = slot.len.load(Ordering::Relaxed);
-    // A slot that another thread takes over meanwhile might have the start of one mapping and the length of another.
+    // A slot taken over by another thread meanwhile might have the start of one mapping and the length of another.
     fence(Ordering::Acquire);
     if slot.start.load(Ordering::Relaxed) != start || start == 0 || !(start..start + len).contains(&address) {
         return false;
@@ -140,9 +140,10 @@ fn replace_if_inside(slot: &Slot, address: usize) -> bool {
     let page_len = PAGE_LEN.load(Ordering::Relaxed);
     let page = address - address % page_len;
     let is_replaced = map_zeros(start, len)
-        // Where private memory is rationed (overcommit_memory 2, RLIMIT_DATA), zeros for one page are still to be had.
+        // Where private memory is rationed (overcommit_memory 2, RLIMIT_DATA), zeros for one page are still available.
         || map_zeros(page, page_len)
-        // A huge page cannot be replaced in part. Its mapping gives way to one in which every access faults again.
+        // A huge page cannot be replaced in part. Its mapping gives way to an empty one: every access there faults
+        // again.
         || (map_empty(start, len) && map_zeros(page, page_len));
     if is_replaced {
         // SAFETY: eight bytes of a constant; the descriptor is open for as long as the mapping is watched.
@@ -155,12 +156,12 @@ fn map_zeros(start: usize, len: usize) -> bool {
     map_over(start, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
 }
 
-/// Maps a file that has no bytes, which takes no memory at all.
+/// Maps an empty file: it takes no memory at all.
 fn map_empty(start: usize, len: usize) -> bool {
     map_over(start, len, libc::MAP_SHARED, EMPTY.load(Ordering::Relaxed))
 }
 
-/// Maps something else over a watched mapping, or over a page of it.
+/// Replaces a watched mapping, or a page of it, by another mapping.
 fn map_over(start: usize, len: usize, flags: libc::c_int, file: RawFd) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the range lies in one mapping, which lives for as long as it is watched, and of which everybody has
@@ -169,14 +170,14 @@ fn map_over(start: usize, len: usize, flags: libc::c_int, file: RawFd) -> bool {
     at != libc::MAP_FAILED
 }
 
-/// Lets happen what happened before. An access is done again when the handler returns, and fails again.
+/// Runs the previous action. The access is repeated when the handler returns, and fails again.
 fn pass_on(code: libc::c_int) {
     let Some(before) = BEFORE.get() else { return };
     // SAFETY: what is set is what was set once; both calls are safe in a handler.
     unsafe {
         libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut());
         if code <= 0 {
-            // Sent by somebody, and not by an access: it comes again when the handler has returned.
+            // A process sent the signal, not an access: raise it again, for after the handler's return.
             libc::raise(libc::SIGBUS);
         }
     }
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn ports_with_all_the_mappings_that_they_may_have_leave_room_for_others() {
-        // 33 for memory and log, and an inflight region for each of 256 vrings.
+        // 33 mappings for memory and log, and an inflight region for each of 256 vrings.
         const OF_A_PORT: usize = 33 + 256;
         let ports = if cfg!(miri) { 1 } else { 20 };
         let alarm = Alarm::new(EventFd::new().unwrap());

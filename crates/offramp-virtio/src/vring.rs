@@ -1,4 +1,4 @@
-//! A ring with what belongs to it: memory, notifications, and the chains that were fetched.
+//! A ring with its memory, its notifications and its fetched chains.
 
 use crate::dirty_log::DirtyLog;
 use crate::inflight::Part;
@@ -17,45 +17,45 @@ mod tests;
 #[cfg(feature = "count")]
 pub use frame::copied_bytes;
 
-/// What a vring is started with.
+/// The parameters of a vring's start.
 #[derive(Debug)]
 pub struct VringSetup {
-    /// Where the ring and all its buffers lie.
+    /// Memory of the ring and all its buffers.
     pub memory: Arc<GuestMemory>,
-    /// Where the ring lies in that memory.
+    /// Location of the ring in that memory.
     pub place: RingPlace,
     /// `RING_PACKED` was negotiated.
     pub is_packed: bool,
-    /// How the ring is read and written.
+    /// Options for reading and writing the ring.
     pub options: RingOptions,
-    /// Where to start. Packed: next available position in the low half, next used one in the high half, each with its
-    /// wrap counter in the top bit; `0x8000_8000` is a new ring, and 0 is one where the memory says so. Split: the used
-    /// index in memory says it, and this must be below 65536.
+    /// Start position. Packed: next available position in the low half, next used one in the high half, each with its
+    /// wrap counter in the top bit. `0x8000_8000` is a new ring; 0 is a new ring if the memory shows it. Split: the
+    /// used index in memory gives the position, and this must be below 65536.
     pub base: u32,
     /// The driver's kicks; `None`: the ring is polled.
     pub kick: Option<Event>,
     /// The ring's own pages are marked in the dirty log.
     pub is_logged: bool,
-    /// Where a packed ring's position outlives this process, if anywhere.
+    /// The place that keeps a packed ring's position after the end of this process, if any.
     pub inflight: Option<Part>,
 }
 
-/// One virtqueue, for one thread. The crate's documentation has the loop in which it is driven.
+/// One virtqueue, for one thread. The crate's documentation shows its loop.
 ///
-/// A vring that was not started is empty: it has no chains, and publishes nothing.
+/// A vring before its start is empty: it has no chains, and publishes nothing.
 #[derive(Debug, Default)]
 pub struct Vring {
     ring: Option<Ring>,
-    /// Keeps mapped what the ring and the batch point to.
+    /// Keeps the memory of the ring and the batch mapped.
     memory: Arc<GuestMemory>,
     place: RingPlace,
-    /// Chains that were fetched and wait.
+    /// Fetched chains that wait.
     batch: Batch,
-    /// Frames that are written piece by piece.
+    /// Frames written piece by piece.
     open: open::OpenFrames,
-    /// Used chains that the driver does not see yet.
+    /// Used chains not yet visible to the driver.
     staged: usize,
-    /// Slots that the driver sees, and for which no notification was decided.
+    /// Slots visible to the driver, without a decision on their notification.
     unsignalled: u32,
     kick: Kick,
     /// The driver is asked for kicks.
@@ -69,7 +69,8 @@ impl Vring {
     /// Starts the ring, with kicks disabled.
     ///
     /// # Errors
-    /// When the ring does not lie in the memory, is not aligned, or has no valid size or base. It is as before then.
+    /// When the ring does not lie in the memory, is not aligned, or has no valid size or base. The vring is unchanged
+    /// then.
     pub fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
         let VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight } = setup;
         let mut ring = Ring::new(&memory, is_packed, &place, base, options, inflight)?;
@@ -85,18 +86,18 @@ impl Vring {
         Ok(())
     }
 
-    /// Stops the ring; the base for the next start, `None` when it did not run. Used chains that were not published are
-    /// as never fetched. The descriptors of [`Vring::set_call`] and [`Vring::set_err`] stay.
+    /// Stops the ring. Returns the base for the next start, `None` when it did not run. Used chains that were not
+    /// published will be fetched again. The descriptors of [`Vring::set_call`] and [`Vring::set_err`] stay.
     pub fn stop(&mut self) -> Option<u32> {
         let base = self.ring.take().map(|ring| ring.base(&self.batch));
         self.forget_chains();
         self.kick = Kick::default();
-        // Nothing points into it any more.
+        // Nothing points into the memory any more.
         self.memory = Arc::default();
         base
     }
 
-    /// Stops a ring that [`Vring::fetch`] found broken, and reports it by the error descriptor.
+    /// Stops a ring found broken by [`Vring::fetch`], and reports it by the error descriptor.
     pub fn fail(&mut self) {
         self.err.notify();
         self.stop();
@@ -108,37 +109,37 @@ impl Vring {
         (self.staged, self.unsignalled) = (0, 0);
     }
 
-    /// Whether the ring was started and not stopped.
+    /// Returns whether the ring was started and not stopped.
     pub fn is_started(&self) -> bool {
         self.ring.is_some()
     }
 
-    /// Entries of the ring.
+    /// Returns the number of entries of the ring.
     #[inline]
     pub fn size(&self) -> u16 {
         self.place.size
     }
 
-    /// Sets the descriptor by which the driver is notified; `None`: it never is.
+    /// Sets the descriptor for notifications to the driver; `None` turns them off.
     pub fn set_call(&mut self, call: Option<Event>) {
         self.call = CallNotifier::new(call);
     }
 
-    /// Sets the descriptor by which [`Vring::fail`] reports a broken ring.
+    /// Sets the descriptor for [`Vring::fail`]'s report of a broken ring.
     pub fn set_err(&mut self, err: Option<Event>) {
         self.err = CallNotifier::new(err);
     }
 
-    /// Whether the ring's own pages are marked in the dirty log.
+    /// Sets whether the ring's own pages are marked in the dirty log.
     pub fn set_logged(&mut self, is_logged: bool) {
         self.is_logged = is_logged;
     }
 
-    /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after those that wait. Without a log it may write into
-    /// buffers that nothing is received in: bytes that mean nothing.
+    /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after those that wait. Without a log it may write
+    /// bytes without meaning into buffers before anything is received in them.
     ///
     /// # Errors
-    /// When the ring's state makes no sense. Call [`Vring::fail`] then.
+    /// When the ring's state is invalid. Call [`Vring::fail`] then.
     #[inline]
     pub fn fetch(&mut self, log: Option<&DirtyLog>) -> Result<Fetched, Broken> {
         self.batch.claims = log.is_none();
@@ -148,7 +149,7 @@ impl Vring {
         }
     }
 
-    /// Chains that were fetched and wait, in order.
+    /// Returns the fetched chains that wait, in order.
     #[inline]
     pub fn waiting(&self) -> &[Chain] {
         self.batch.waiting()
@@ -160,7 +161,7 @@ impl Vring {
         self.batch.pop()
     }
 
-    /// The buffers of a chain that waits, or was taken since the last fetch.
+    /// Returns the buffers of a chain that waits, or was taken since the last fetch.
     ///
     /// # Panics
     /// When the chain is an older one, or another ring's.
@@ -178,7 +179,7 @@ impl Vring {
         }
     }
 
-    /// Used chains that the driver does not see yet.
+    /// Returns the number of used chains not yet visible to the driver.
     #[inline]
     pub fn staged(&self) -> usize {
         self.staged
@@ -197,7 +198,7 @@ impl Vring {
         }
         self.staged = 0;
         let published = self.ring.as_mut()?.publish(self.unsignalled);
-        // After the write: a page that is copied between the two is copied again.
+        // Marked after the write: a page copied between the two is copied again.
         self.mark_written(log);
         // A driver that needs no notification polls, and sees all slots.
         self.unsignalled =
@@ -205,15 +206,15 @@ impl Vring {
         Some(published)
     }
 
-    /// Whether the driver still needs the notification that was deferred. The decision is made by this: nothing is
-    /// unsignalled afterwards.
+    /// Returns whether the driver still needs the deferred notification. This decides on it: nothing is unsignalled
+    /// afterwards.
     pub fn needs_notification(&mut self) -> bool {
         let unsignalled = std::mem::take(&mut self.unsignalled);
         self.ring.as_ref().is_some_and(|ring| ring.needs_notification(unsignalled))
     }
 
-    /// Takes all slots as unsignalled if the ring was driven before: an earlier device may have deferred a
-    /// notification. Whether it was.
+    /// If the ring was driven before, counts all slots as unsignalled: an earlier device may have deferred a
+    /// notification. Returns whether it was.
     pub fn inherit_unsignalled(&mut self) -> bool {
         let has_run = self.ring.as_ref().is_some_and(Ring::has_run);
         if has_run {
@@ -222,20 +223,20 @@ impl Vring {
         has_run
     }
 
-    /// Notifies the driver; `false` when it has no descriptor for that.
+    /// Notifies the driver. Returns `false` without a descriptor.
     #[inline]
     pub fn notify(&mut self) -> bool {
         self.unsignalled = 0;
         self.call.notify()
     }
 
-    /// Whether the driver has made at least `slots` more available than were fetched.
+    /// Returns whether the driver has made at least `slots` more available than were fetched.
     pub fn has_ahead(&self, slots: u16) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.has_ahead(slots))
     }
 
-    /// Asks the driver for a kick at its next chain. Fetch once more before you sleep: a chain may have come before it
-    /// saw this.
+    /// Asks the driver for a kick at its next chain. Fetch once more before you sleep: the driver may have added a
+    /// chain before it saw this request.
     pub fn enable_notifications(&mut self, log: Option<&DirtyLog>) {
         self.wants_kicks = true;
         if let Some(ring) = &mut self.ring {
@@ -244,7 +245,7 @@ impl Vring {
         self.mark_written(log);
     }
 
-    /// Asks the driver for no kicks, and forgets those that came.
+    /// Asks the driver for no kicks, and forgets pending ones.
     pub fn disable_notifications(&mut self, log: Option<&DirtyLog>) {
         self.wants_kicks = false;
         if let Some(ring) = &mut self.ring {
@@ -254,18 +255,18 @@ impl Vring {
         self.kick.drain();
     }
 
-    /// Whether a ring that runs will not say that it has chains: it has no descriptor for kicks, or was started since the driver
-    /// was last asked for them.
+    /// Returns whether a running ring will not announce chains. It has no descriptor for kicks, or was started after
+    /// the last request for them.
     pub fn is_unannounced(&self) -> bool {
         self.is_started() && !(self.wants_kicks && self.kick.fd().is_some())
     }
 
-    /// The descriptor to sleep on until the driver kicks.
+    /// Returns the descriptor to sleep on until the driver kicks.
     pub fn kick(&self) -> Option<BorrowedFd<'_>> {
         self.kick.fd()
     }
 
-    /// Marks what was written of the ring itself.
+    /// Marks the written parts of the ring itself.
     #[inline]
     fn mark_written(&self, log: Option<&DirtyLog>) {
         let (Some(log), Some(ring)) = (log.filter(|_| self.is_logged), &self.ring) else { return };

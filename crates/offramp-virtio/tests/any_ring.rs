@@ -1,11 +1,11 @@
-//! Rings of any bytes lead no device out of the guest's memory.
+//! Rings of arbitrary bytes lead no device out of the guest's memory.
 
 mod ring_bytes;
 
 use std::fs;
 use std::path::Path;
 
-/// A generator that needs no crate (xorshift64*): what it makes only has to differ.
+/// A generator without a crate (xorshift64*): its numbers only have to differ.
 struct Numbers(u64);
 
 impl Numbers {
@@ -21,7 +21,7 @@ impl Numbers {
     }
 }
 
-/// Rings that are nearly right: descriptors that point into memory, indices that are near to each other.
+/// Generates nearly valid rings: descriptors point into memory, and indices are close to each other.
 fn nearly_a_ring(numbers: &mut Numbers, is_packed: bool) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..ring_bytes::SETTINGS_LEN).map(|_| numbers.next() as u8).collect();
     let base = if is_packed { [0, 0x80, 0, 0x80] } else { [0; 4] };

@@ -1,4 +1,4 @@
-//! The whole order of requests that brings a device up, as the two frontends that matter send it.
+//! The whole order of requests that brings a device up, for each relevant frontend.
 
 use std::os::fd::BorrowedFd;
 
@@ -15,10 +15,10 @@ pub(crate) mod status {
     pub const FEATURES_OK: u8 = 8;
 }
 
-/// Regions for which the table of `virtio_uml` has room, whether or not it uses them.
+/// Regions with room in `virtio_uml`'s table, used or not.
 const UML_REGIONS: usize = 2;
 
-/// Whose order of requests a handshake follows.
+/// The frontend whose order of requests a handshake follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// QEMU's vhost-user netdev: protocol features before the owner, call descriptors once before features and once
@@ -32,33 +32,33 @@ pub enum Dialect {
     UserModeLinux,
 }
 
-/// What a frontend wants from a backend.
+/// A frontend's requirements for a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeOptions {
-    /// Whose order.
+    /// The order of requests.
     pub dialect: Dialect,
-    /// Features without which the test makes no sense.
+    /// Required features: without them the test makes no sense.
     pub required: u64,
-    /// Features that are taken when they are offered.
+    /// Features taken if offered.
     pub optional: u64,
-    /// Protocol features that are taken when they are offered.
+    /// Protocol features taken if offered.
     pub protocol: u64,
-    /// Whether the rings are enabled once they are started.
+    /// True to enable the rings once they are started.
     pub enables: bool,
 }
 
-/// What both sides agreed on.
+/// The result of the negotiation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Features that the backend offers.
+    /// Features offered by the backend.
     pub offered: u64,
     /// Features in use.
     pub features: u64,
-    /// Protocol features that the backend offers.
+    /// Protocol features offered by the backend.
     pub protocol_offered: u64,
     /// Protocol features in use.
     pub protocol: u64,
-    /// Most queue pairs; 1 when the backend cannot be asked.
+    /// Maximum of queue pairs; 1 when the backend cannot be asked.
     pub queue_pairs_max: u64,
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct Vring<'a> {
 }
 
 impl Frontend {
-    /// Agrees with the backend on features; nothing of the guest's memory is known to the backend yet. It panics when a
-    /// required feature is not offered.
+    /// Negotiates features with the backend; it knows nothing of the guest's memory yet. Panics when a required feature
+    /// is not offered.
     ///
     /// # Errors
     /// When the backend refuses or closes.
@@ -119,7 +119,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// Tells the backend of memory and rings, and starts them.
+    /// Announces memory and rings to the backend, and starts them.
     pub(crate) fn start(
         &self,
         options: &HandshakeOptions,
@@ -152,7 +152,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// All regions at once, or one by one where the backend has slots for them.
+    /// Announces all regions at once, or one by one if the backend has slots for them.
     fn share_memory(&self, dialect: Dialect, agreed: &Negotiated, memory: &GuestMemory) -> Result<(), PeerError> {
         if !agreed.speaks(protocol::CONFIGURE_MEM_SLOTS) {
             return match dialect {
@@ -166,7 +166,7 @@ impl Frontend {
         regions.iter().try_for_each(|region| self.add_mem_reg(MemRegion::new(region), region.fd()))
     }
 
-    /// What a frontend says of a ring before it has any.
+    /// Announces the parts of a ring that come before its addresses.
     fn prepare_vring(&self, dialect: Dialect, vring: &Vring<'_>) -> Result<(), PeerError> {
         self.set_vring_call(vring.index, Some(vring.call))?;
         match dialect {
@@ -189,7 +189,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// All rings, then the kicks. This frontend knows neither a base nor wrap counters.
+    /// Announces all rings, then sends the kicks. This frontend knows neither a base nor wrap counters.
     fn start_vrings_of_uml(&self, memory: &GuestMemory, vrings: &[Vring<'_>], enables: bool) -> Result<(), PeerError> {
         for vring in vrings {
             self.set_vring_call(vring.index, Some(vring.call))?;

@@ -1,5 +1,5 @@
-//! Messages of vhost-user as bytes ("Message Specification" in its specification). The numbers are in the byte order of
-//! the machine, which here is little-endian.
+//! Messages of vhost-user as bytes ("Message Specification" in its specification). The numbers are in the machine's
+//! byte order, here little-endian.
 
 use std::os::fd::OwnedFd;
 
@@ -24,18 +24,18 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a right request with a payload of `payload_len` bytes.
+    /// Returns the header of a right request with a payload of `payload_len` bytes.
     pub fn new(request: u32, payload_len: usize) -> Self {
         Self { request, flags: VERSION, payload_len: payload_len as u32 }
     }
 
-    /// The same, and the sender wants an acknowledgement.
+    /// Returns the same header, with a request for an acknowledgement.
     #[must_use]
     pub fn with_need_reply(self) -> Self {
         Self { flags: self.flags | FLAG_NEED_REPLY, ..self }
     }
 
-    /// The header as it is sent.
+    /// Returns the header as it is sent.
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         for (place, word) in bytes.chunks_exact_mut(4).zip([self.request, self.flags, self.payload_len]) {
@@ -44,14 +44,14 @@ impl Header {
         bytes
     }
 
-    /// The header that was received.
+    /// Parses a received header.
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         Self { request: word(0), flags: word(4), payload_len: word(8) }
     }
 }
 
-/// A message as it came.
+/// A message as received.
 #[derive(Debug)]
 pub struct RawMessage {
     /// Its header.
@@ -63,22 +63,22 @@ pub struct RawMessage {
 }
 
 impl RawMessage {
-    /// The 64-bit number at the beginning of the payload.
+    /// Returns the 64-bit number at the beginning of the payload.
     pub fn u64(&self) -> u64 {
         u64::from_le_bytes(self.field(0))
     }
 
-    /// The 32-bit number at byte `at` of the payload.
+    /// Returns the 32-bit number at byte `at` of the payload.
     pub fn u32_at(&self, at: usize) -> u32 {
         u32::from_le_bytes(self.field(at))
     }
 
-    /// The 64-bit number at byte `at` of the payload.
+    /// Returns the 64-bit number at byte `at` of the payload.
     pub fn u64_at(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.field(at))
     }
 
-    /// The 16-bit number at byte `at` of the payload.
+    /// Returns the 16-bit number at byte `at` of the payload.
     pub fn u16_at(&self, at: usize) -> u16 {
         u16::from_le_bytes(self.field(at))
     }

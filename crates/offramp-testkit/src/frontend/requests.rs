@@ -1,7 +1,7 @@
 //! Every request as a method that waits for its answer.
 //!
-//! A request that changes something is acknowledged when `REPLY_ACK` was negotiated; without that, it returns as soon
-//! as it is sent.
+//! A request that changes something is acknowledged if `REPLY_ACK` was negotiated; otherwise the method returns right
+//! after sending.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -24,20 +24,20 @@ const CONFIG_HEAD_LEN: usize = 12;
 pub struct VringAddr {
     /// The virtqueue.
     pub index: u32,
-    /// Whether writes to the used ring are logged.
+    /// `VHOST_VRING_F_LOG` to log writes to the used ring.
     pub flags: u32,
     /// User address of the descriptors.
     pub descriptors: u64,
-    /// User address of what the device writes.
+    /// User address of the device's part.
     pub used: u64,
-    /// User address of what the driver writes.
+    /// User address of the driver's part.
     pub available: u64,
     /// Guest address for the log of the used ring.
     pub log: u64,
 }
 
 impl VringAddr {
-    /// The payload for a ring in guest memory.
+    /// Returns the payload for a ring in guest memory.
     pub fn new(memory: &GuestMemory, index: u32, ring: RingAddresses) -> Self {
         Self {
             index,
@@ -49,28 +49,28 @@ impl VringAddr {
         }
     }
 
-    /// The same, and writes to the used ring are logged as writes to guest address `log`.
+    /// Returns the same payload, with writes to the used ring logged as writes to guest address `log`.
     #[must_use]
     pub fn with_log(self, log: u64) -> Self {
         Self { flags: VRING_LOG, log, ..self }
     }
 }
 
-/// A memory region as `SET_MEM_TABLE` and `ADD_MEM_REG` describe it, with any value in any field.
+/// A memory region in the format of `SET_MEM_TABLE` and `ADD_MEM_REG`, with any value in any field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemRegion {
     /// Its first guest-physical address.
     pub guest_addr: u64,
     /// Its bytes.
     pub len: u64,
-    /// Where the frontend has it.
+    /// Its address in the frontend.
     pub user_addr: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub file_offset: u64,
 }
 
 impl MemRegion {
-    /// The true description of a region.
+    /// Returns the true description of a region.
     pub fn new(region: &Region) -> Self {
         Self {
             guest_addr: region.guest_addr(),
@@ -86,9 +86,9 @@ impl MemRegion {
     }
 }
 
-/// A request that has an answer of its own, and one that is only acknowledged.
+/// Requests with an answer of their own, and requests with only an acknowledgement.
 impl Frontend {
-    /// Sends a request and waits for the answer that it always has.
+    /// Sends a request and waits for its answer.
     ///
     /// # Errors
     /// When the backend closes the connection.
@@ -100,7 +100,7 @@ impl Frontend {
         self.answer_to(request)
     }
 
-    /// Sends a request, and waits for the acknowledgement when that was negotiated.
+    /// Sends a request, and waits for the acknowledgement if that was negotiated.
     ///
     /// # Errors
     /// When the backend acknowledges with anything but 0, or closes the connection.
@@ -146,20 +146,20 @@ impl Frontend {
     }
 }
 
-/// 32-bit numbers as they are sent.
+/// Encodes 32-bit numbers for sending.
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The requests, by their names in the specification ("Front-end message types"), where their payloads are described.
+/// The requests, by their names in the specification ("Front-end message types"); it describes their payloads.
 #[allow(clippy::missing_errors_doc)] // Each fails when the backend refuses or closes, as `PeerError` says.
 impl Frontend {
-    /// `GET_FEATURES`: what the backend offers.
+    /// `GET_FEATURES`: the backend's offer.
     pub fn get_features(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_FEATURES)
     }
 
-    /// `SET_FEATURES`: what of it shall be used.
+    /// `SET_FEATURES`: the accepted features.
     pub fn set_features(&self, features: u64) -> Result<(), PeerError> {
         self.tell_u64(request::SET_FEATURES, features)
     }
@@ -206,7 +206,7 @@ impl Frontend {
         self.tell(request::SET_MEM_TABLE, &payload, fds)
     }
 
-    /// `SET_MEM_TABLE` with all regions, and zeros in the place of those that are missing to `room`.
+    /// `SET_MEM_TABLE` with all regions, padded with zeros to `room` entries.
     pub fn set_mem_table_with_room(&self, memory: &GuestMemory, room: usize) -> Result<(), PeerError> {
         let regions = memory.regions();
         let fds: Vec<_> = regions.iter().map(Region::fd).collect();
@@ -244,7 +244,7 @@ impl Frontend {
         self.ask(request::SET_LOG_BASE, &payload, &[fd]).map(drop)
     }
 
-    /// `SET_LOG_FD`: where the backend tells that it wrote to the log.
+    /// `SET_LOG_FD`: the descriptor for the backend's notices of log writes.
     pub fn set_log_fd(&self, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
         self.tell(request::SET_LOG_FD, &[], &[fd])
     }
@@ -254,12 +254,12 @@ impl Frontend {
         self.tell_vring(request::SET_VRING_NUM, index, descriptors)
     }
 
-    /// `SET_VRING_BASE`: where the backend begins (packed: two positions with wrap counters).
+    /// `SET_VRING_BASE`: the backend's start (packed: two positions with wrap counters).
     pub fn set_vring_base(&self, index: u32, base: u32) -> Result<(), PeerError> {
         self.tell_vring(request::SET_VRING_BASE, index, base)
     }
 
-    /// `GET_VRING_BASE`: stops the ring and tells where the backend ended.
+    /// `GET_VRING_BASE`: stops the ring and returns the backend's position.
     pub fn get_vring_base(&self, index: u32) -> Result<u32, PeerError> {
         let answer = self.ask(request::GET_VRING_BASE, &words(&[index, 0]), &[])?;
         assert!(answer.u32_at(0) == index, "the base of ring {index} came as that of ring {}", answer.u32_at(0));
@@ -295,7 +295,7 @@ impl Frontend {
         self.tell_vring(request::SET_VRING_ENABLE, index, enable.into())
     }
 
-    /// `GET_QUEUE_NUM`: most queue pairs (virtio-net) of the backend.
+    /// `GET_QUEUE_NUM`: the backend's maximum of queue pairs (virtio-net).
     pub fn get_queue_num(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_QUEUE_NUM)
     }
@@ -357,7 +357,7 @@ impl Frontend {
         })
     }
 
-    /// `SET_INFLIGHT_FD`: the region that an earlier backend gave.
+    /// `SET_INFLIGHT_FD`: the region of an earlier backend.
     pub fn set_inflight_fd(&self, inflight: &Inflight) -> Result<(), PeerError> {
         let Inflight { mmap_size, mmap_offset, num_queues, queue_size, .. } = *inflight;
         let payload = inflight_bytes(mmap_size, mmap_offset, num_queues, queue_size);
@@ -372,7 +372,7 @@ impl Frontend {
         Ok(())
     }
 
-    /// The next request of the backend on its own channel; nothing when it closed the channel. It panics when none
+    /// Returns the next request of the backend on its own channel; nothing when it closed the channel. Panics when none
     /// comes within `timeout`.
     pub fn backend_request(&self, timeout: Duration) -> Option<RawMessage> {
         recv_message(self.channel(), timeout, "a request of its own")

@@ -1,11 +1,11 @@
-//! Memory that frontend and backend share beside the guest's: the dirty log and the in-flight region.
+//! Memory shared by frontend and backend beside the guest's: the dirty log and the in-flight region.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::hugepages::HugePages;
 use crate::memory::{GuestMemory, PAGE_LEN, RegionSpec};
 
-/// The log of pages that the backend wrote, one bit for each page of guest memory ("Migration" in the specification).
+/// The log of pages written by the backend, one bit for each page of guest memory ("Migration" in the specification).
 #[derive(Clone, Debug)]
 pub struct DirtyLog {
     /// A mapped file of its own; its "guest addresses" are offsets in the log.
@@ -13,7 +13,7 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// A clean log for all of `memory`.
+    /// Makes a clean log for all of `memory`.
     pub fn new(memory: &GuestMemory) -> Self {
         Self { log: GuestMemory::new(&[Self::place(memory)]) }
     }
@@ -28,34 +28,34 @@ impl DirtyLog {
         RegionSpec::new(0, (end / PAGE_LEN / 8 + 1).next_multiple_of(PAGE_LEN))
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn len(&self) -> u64 {
         self.log.border()
     }
 
-    /// Whether it has no bytes; it always has.
+    /// Returns true if there are no bytes; it always has some.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its file.
+    /// Returns its file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.log.regions()[0].fd()
     }
 
-    /// Whether the page of a guest address was written.
+    /// Returns true if the page of a guest address was written.
     pub fn is_dirty(&self, guest_addr: u64) -> bool {
         let page = guest_addr / PAGE_LEN;
         self.log.read_u8(page / 8) >> (page % 8) & 1 == 1
     }
 
-    /// How many pages were written.
+    /// Returns the number of written pages.
     pub fn dirty_pages(&self) -> u32 {
         self.log.read_vec(0, self.len() as usize).iter().map(|byte| byte.count_ones()).sum()
     }
 
-    /// Takes the marks out: addresses of the pages that were written. Each word is exchanged, because the backend may mark
-    /// others meanwhile.
+    /// Takes the marks out and returns the addresses of the written pages. Exchanges each word, because the backend may
+    /// mark others meanwhile.
     pub fn take(&self) -> Vec<u64> {
         let words = (0..self.len()).step_by(8);
         let marked = words.map(|at| (at * 8 * PAGE_LEN, self.log.take_u64(at))).filter(|(_, word)| *word != 0);
@@ -71,15 +71,14 @@ impl DirtyLog {
     }
 }
 
-/// The region in which a backend remembers what is in flight, so that it can go on after a crash ("Inflight I/O
-/// tracking").
+/// The region for a backend's chains in flight, so that it can go on after a crash ("Inflight I/O tracking").
 #[derive(Debug)]
 pub struct Inflight {
     /// Bytes of the region.
     pub mmap_size: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub mmap_offset: u64,
-    /// Queues that it is for.
+    /// Number of its queues.
     pub num_queues: u16,
     /// Descriptors of each.
     pub queue_size: u16,
@@ -88,7 +87,7 @@ pub struct Inflight {
 }
 
 impl Inflight {
-    /// Its file.
+    /// Returns its file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

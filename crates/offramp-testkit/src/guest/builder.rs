@@ -1,4 +1,4 @@
-//! What kind of guest.
+//! The settings of a guest.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::frontend::{Dialect, Frontend, HandshakeOptions};
 use crate::hugepages::HugePages;
 use crate::memory::{GuestMemory, RegionSpec};
 
-/// Memory of a guest, unless told otherwise. Pages that nobody touches cost nothing.
+/// Default memory of a guest, bytes. Untouched pages cost nothing.
 const MEMORY_LEN: u64 = 256 << 20;
-/// Where it begins: not at 0, so that guest addresses and offsets differ.
+/// Its guest address: not 0, so that guest addresses and offsets differ.
 const MEMORY_AT: u64 = 0x4000_0000;
-/// Descriptors of a ring, unless told otherwise.
+/// Default number of descriptors of a ring.
 const QUEUE_SIZE: u16 = 256;
 
 /// Builds a [`Guest`].
@@ -57,126 +57,125 @@ impl Default for GuestBuilder {
 }
 
 impl GuestBuilder {
-    /// Split rings.
+    /// Uses split rings.
     #[must_use]
     pub fn split(self) -> Self {
         self.require(features::RING_PACKED, false)
     }
 
-    /// Packed rings.
+    /// Uses packed rings.
     #[must_use]
     pub fn packed(self) -> Self {
         self.require(features::RING_PACKED, true)
     }
 
-    /// Has the backend keep what is in flight in a region, which it is given again at a reconnect.
+    /// Makes the backend keep the chains in flight in a region, and gives it that again at a reconnect.
     #[must_use]
     pub fn inflight(self) -> Self {
         Self { inflight: true, protocol: self.protocol | protocol::INFLIGHT_SHMFD, ..self }
     }
 
-    /// Descriptors of every ring: a power of two for split rings, anything up to 32768 for packed ones.
+    /// Sets the descriptors of every ring: a power of two for split rings, anything up to 32768 for packed ones.
     #[must_use]
     pub fn queue_size(self, descriptors: u16) -> Self {
         Self { queue_size: descriptors, ..self }
     }
 
-    /// Queue pairs; more than one needs the protocol feature `MQ`, and takes the feature `MQ` when offered.
+    /// Sets the queue pairs; more than one needs the protocol feature `MQ`, and takes the feature `MQ` when offered.
     #[must_use]
     pub fn queue_pairs(self, pairs: u16) -> Self {
         let optional = if pairs > 1 { features::MQ | features::CTRL_VQ } else { 0 };
         Self { queue_pairs: pairs, optional: self.optional | optional, ..self }
     }
 
-    /// Adds features (see [`crate::features`]) without which the test makes no sense.
+    /// Adds required features (see [`crate::features`]): without them the test makes no sense.
     #[must_use]
     pub fn features(self, mask: u64) -> Self {
         self.require(mask, true)
     }
 
-    /// A driver of before virtio 1.0: without `VERSION_1`, and with a header of 10 bytes unless buffers are mergeable
-    /// (virtio 1.3, 5.1.6.1).
+    /// Uses a driver of before virtio 1.0: without `VERSION_1`, and with a header of 10 bytes unless buffers are
+    /// mergeable (virtio 1.3, 5.1.6.1).
     #[must_use]
     pub fn legacy(self) -> Self {
         self.require(features::VERSION_1, false)
     }
 
-    /// Adds features that are taken when they are offered.
+    /// Adds features taken if offered.
     #[must_use]
     pub fn features_if_offered(self, mask: u64) -> Self {
         Self { optional: self.optional | mask, ..self }
     }
 
-    /// The protocol features that are taken when they are offered, in place of `MQ`, `REPLY_ACK` and `STATUS`.
+    /// Sets the protocol features taken if offered, in place of `MQ`, `REPLY_ACK` and `STATUS`.
     #[must_use]
     pub fn protocol_features(self, mask: u64) -> Self {
         Self { protocol: mask, ..self }
     }
 
-    /// Whether one received frame may fill several buffers.
+    /// Lets one received frame fill several buffers, or not.
     #[must_use]
     pub fn mergeable(self, on: bool) -> Self {
         self.require(features::MRG_RXBUF, on)
     }
 
-    /// Whether indirect tables are negotiated. What is sent by them is up to [`TxLayout::indirect`], which this sets,
-    /// too.
+    /// Negotiates indirect tables, or not. Also sets [`TxLayout::indirect`]: it decides on their use for sending.
     #[must_use]
     pub fn indirect(mut self, on: bool) -> Self {
         self.layout.indirect = on;
         self.require(features::INDIRECT_DESC, on)
     }
 
-    /// Whether kicks and interrupts are asked for by position.
+    /// Requests kicks and interrupts by position, or not.
     #[must_use]
     pub fn event_idx(self, on: bool) -> Self {
         self.require(features::EVENT_IDX, on)
     }
 
-    /// Whether the device uses chains in order.
+    /// Makes the device use chains in order, or not.
     #[must_use]
     pub fn in_order(self, on: bool) -> Self {
         self.require(features::IN_ORDER, on)
     }
 
-    /// Whether the queues sleep until the device interrupts them. Then an interrupt that does not come makes a wait
-    /// fail. Otherwise they ask for none and look again and again.
+    /// Makes the queues sleep until the device interrupts them, or not. If on, a missing interrupt makes a wait fail.
+    /// If off, they ask for none and poll.
     #[must_use]
     pub fn interrupts(self, on: bool) -> Self {
         Self { interrupts: on, ..self }
     }
 
-    /// Has a control queue, which its frontend leaves to the backend: the vring after those of all pairs.
+    /// Adds a control queue handled by the backend: the vring after those of all pairs.
     #[must_use]
     pub fn control_queue(self) -> Self {
         Self { control_queue: true, ..self.require(features::CTRL_VQ, true) }
     }
 
-    /// Whether the frontend enables the rings once they are started; a test does it later otherwise.
+    /// Enables the rings once they are started; if off, a test does it later.
     #[must_use]
     pub fn enabled(self, on: bool) -> Self {
         Self { enables: on, ..self }
     }
 
-    /// Whose order of requests.
+    /// Sets the order of requests.
     #[must_use]
     pub fn dialect(self, dialect: Dialect) -> Self {
         Self { dialect, ..self }
     }
 
-    /// The regions of guest memory.
+    /// Sets the regions of guest memory.
     #[must_use]
     pub fn memory(self, regions: &[RegionSpec]) -> Self {
         Self { memory: regions.to_vec(), ..self }
     }
 
-    /// Has its memory on huge pages.
+    /// Uses huge pages for the guest's memory.
     #[must_use]
     pub fn huge_pages(self, pages: &Arc<HugePages>) -> Self {
         Self { huge_pages: Some(Arc::clone(pages)), ..self }
     }
 
-    /// How frames lie in the descriptors that are sent; the queues can change it later.
+    /// Sets the layout of sent frames in descriptors; the queues can change it later.
     #[must_use]
     pub fn tx_layout(self, layout: TxLayout) -> Self {
         Self { layout, ..self }
@@ -197,7 +196,7 @@ impl GuestBuilder {
         self.over(Frontend::accept(listener))
     }
 
-    /// Brings the device up over a connection on which nothing was said.
+    /// Brings the device up over a connection without any message so far.
     pub fn over(&self, frontend: Frontend) -> Guest {
         Guest::new(self, frontend)
     }

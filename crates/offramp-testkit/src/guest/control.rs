@@ -8,7 +8,7 @@ use crate::ring::{Buffer, Virtqueue};
 
 /// Bytes of the longest command, and of the longest answer.
 const PART_LEN_MAX: u64 = 1 << 17;
-/// How long an answer may take, on a machine that does other things, too.
+/// Time limit for an answer, on a machine with other work.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A control queue.
@@ -27,8 +27,8 @@ impl ControlQueue {
         Self { memory: memory.clone(), ring, fds, command_at, answer_at }
     }
 
-    /// Sends a command in as many pieces, and waits for the answer, of which the device may write `answer_lens` into
-    /// buffers of their own. What it wrote; `None`: the chain went back with nothing.
+    /// Sends a command in as many pieces, and waits for the answer. The device may write `answer_lens` bytes of it into
+    /// buffers of their own. Returns the written bytes; `None`: the chain went back with nothing.
     pub fn command(&mut self, pieces: &[&[u8]], answer_lens: &[usize]) -> Option<Vec<u8>> {
         let mut at = self.command_at;
         let mut buffers = Vec::new();
@@ -45,7 +45,7 @@ impl ControlQueue {
         self.chain(&buffers)
     }
 
-    /// Sends a chain of any kind, whose answer begins at the first buffer that the device may write.
+    /// Sends a chain of any kind. Its answer begins at the first buffer that the device may write.
     pub fn chain(&mut self, buffers: &[Buffer]) -> Option<Vec<u8>> {
         self.ring.add(buffers, &[]).expect("room for a command");
         if self.ring.publish() {
@@ -55,12 +55,12 @@ impl ControlQueue {
         (used.len > 0).then(|| self.memory.read_vec(self.answer_at, used.len as usize))
     }
 
-    /// The guest's memory.
+    /// Returns the guest's memory.
     pub fn memory(&self) -> &GuestMemory {
         &self.memory
     }
 
-    /// The ring, for raw access. Chains that the test adds there have buffers of its own.
+    /// Returns the ring, for raw access. Chains added there by the test have buffers of its own.
     pub fn ring_mut(&mut self) -> &mut Virtqueue {
         &mut self.ring
     }

@@ -1,10 +1,10 @@
-//! Buffers in guest memory that are used again and again.
+//! Reusable buffers in guest memory.
 
 use std::collections::BTreeMap;
 
 use crate::memory::GuestMemory;
 
-/// The smallest buffer that the pool hands out: a cache line.
+/// The smallest buffer of the pool: a cache line.
 const LEN_MIN: usize = 64;
 
 /// A pool of buffers, by powers of two.
@@ -23,14 +23,14 @@ impl Pool {
         self.memory = memory.clone();
     }
 
-    /// A buffer of at least `len` bytes.
+    /// Takes a buffer of at least `len` bytes.
     pub(super) fn take(&mut self, len: usize) -> u64 {
         let class = class(len);
         let used_before = self.free.get_mut(&class).and_then(Vec::pop);
         used_before.unwrap_or_else(|| self.memory.alloc(class as u64, LEN_MIN as u64))
     }
 
-    /// Gives back what `take(len)` returned.
+    /// Gives back the result of `take(len)`.
     pub(super) fn give_back(&mut self, addr: u64, len: usize) {
         self.free.entry(class(len)).or_default().push(addr);
     }

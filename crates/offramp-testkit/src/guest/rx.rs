@@ -11,19 +11,19 @@ use crate::ring::{Buffer, Used, Virtqueue};
 use crate::vnet::{self, VnetHeader};
 use crate::wait::Deadline;
 
-/// Bytes behind every buffer that the device must leave alone.
+/// Guard bytes after every buffer; the device must leave them alone.
 const GUARD_LEN: usize = 16;
-/// What is in them.
+/// Value of the guard bytes.
 const GUARD: u8 = 0xa5;
 
 /// A chain of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainUse {
-    /// Which.
+    /// Its id.
     pub id: u16,
-    /// Bytes that the device wrote.
+    /// Bytes written by the device.
     pub len: u32,
-    /// Bytes that it could have written.
+    /// Capacity in bytes.
     pub capacity: u32,
 }
 
@@ -36,16 +36,16 @@ pub struct Received {
     pub frame: Vec<u8>,
     /// `num_buffers` of the header.
     pub num_buffers: u16,
-    /// The chains that the frame filled, in their order.
+    /// The chains of the frame, in their order.
     pub chains: Vec<ChainUse>,
-    /// Whether all of them were used when the first was found used: a device must make them visible together (virtio
-    /// 1.3, 5.1.6.4.1). In a split ring this finds every violation that happens at this moment, since one index tells
-    /// of all; in a packed ring, a device that is only a little too late can escape.
+    /// True if all of them were used when the first was found used: a device must make them visible together (virtio
+    /// 1.3, 5.1.6.4.1). In a split ring this finds every violation that happens at this moment, since one index covers
+    /// all; in a packed ring, a device that is only a little too late can escape.
     pub visible_together: bool,
 }
 
 impl Received {
-    /// The fields of the header.
+    /// Returns the fields of the header.
     pub fn vnet(&self) -> VnetHeader {
         VnetHeader::from_bytes(&self.header)
     }
@@ -81,17 +81,19 @@ impl RxQueue {
         }
     }
 
-    /// Whether the buffers of a received frame go back into the ring at once; they do, unless this says otherwise.
+    /// Puts the buffers of a received frame back into the ring at once, or not; on by default.
     pub fn set_recycle(&mut self, on: bool) {
         self.recycle = on;
     }
 
-    /// Gives the device `buffers` chains of one buffer with `len` bytes each. Returns how many the ring had room for.
+    /// Gives the device `buffers` chains of one buffer with `len` bytes each. Returns the number of chains that fit
+    /// into the ring.
     pub fn fill(&mut self, buffers: usize, len: usize) -> usize {
         self.fill_chains(buffers, &[len])
     }
 
-    /// Gives the device `chains` chains of buffers with the given lengths. Returns how many the ring had room for.
+    /// Gives the device `chains` chains of buffers with the given lengths. Returns the number of chains that fit into
+    /// the ring.
     pub fn fill_chains(&mut self, chains: usize, lens: &[usize]) -> usize {
         let mut added = 0;
         while added < chains && self.ring.free_descriptors() >= lens.len() {
@@ -114,7 +116,7 @@ impl RxQueue {
         self.posted[id as usize] = buffers;
     }
 
-    /// Makes added chains visible and kicks when the device wants it. Returns whether it did.
+    /// Makes added chains visible and kicks when the device wants it. Returns true after a kick.
     pub fn publish(&mut self) -> bool {
         let wanted = self.ring.publish();
         if wanted {
@@ -128,24 +130,24 @@ impl RxQueue {
         self.fds.send_kick();
     }
 
-    /// The next frame. It panics when none comes within `timeout`.
+    /// Receives the next frame. Panics when none comes within `timeout`.
     pub fn recv(&mut self, timeout: Duration) -> Received {
         self.recv_within(timeout).unwrap_or_else(|| panic!("no frame came within {timeout:?}"))
     }
 
-    /// The next frame, if one comes within `timeout`.
+    /// Receives the next frame, if one comes within `timeout`.
     pub fn recv_within(&mut self, timeout: Duration) -> Option<Received> {
         let first = self.fds.wait(&mut self.ring, timeout, Virtqueue::take_used)?;
         Some(self.receive(first))
     }
 
-    /// The next frame, if there is one.
+    /// Receives the next frame, if there is one.
     pub fn try_recv(&mut self) -> Option<Received> {
         let first = self.ring.take_used()?;
         Some(self.receive(first))
     }
 
-    /// Puts a frame together that begins in chain `first`.
+    /// Assembles a frame that begins in chain `first`.
     fn receive(&mut self, first: Used) -> Received {
         let visible = 1 + self.ring.snapshot_len();
         let mut chains = Vec::with_capacity(1);
@@ -166,7 +168,7 @@ impl RxQueue {
         Received { header: bytes, frame, num_buffers, chains, visible_together: visible >= count }
     }
 
-    /// Appends what the device wrote into a chain, and gives the chain's buffers back to the ring or to the pool.
+    /// Appends the device's bytes in a chain, and gives the chain's buffers back to the ring or to the pool.
     fn read_chain(&mut self, used: Used, bytes: &mut Vec<u8>, chains: &mut Vec<ChainUse>) {
         let buffers = std::mem::take(&mut self.posted[used.id as usize]);
         let mut left = used.len as usize;
@@ -199,23 +201,23 @@ impl RxQueue {
         assert!(guard == [GUARD; GUARD_LEN], "the device wrote past the end of {buffer:x?}");
     }
 
-    /// Used chains that are visible and not received, without taking them.
+    /// Returns used chains that are visible and not received, without taking them.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.ring.snoop_used()
     }
 
-    /// Chains that the device has, or has used and nobody received.
+    /// Returns the number of chains held by the device, or used and not received.
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }
 
-    /// Kicks, interrupts and errors so far.
+    /// Returns the kicks, interrupts and errors so far.
     pub fn signals(&mut self) -> Signals {
         self.fds.count()
     }
 
-    /// The ring, for raw access. Chains that the test adds there have buffers of its own; what the device writes
-    /// there is not put together by [`RxQueue::recv`].
+    /// Returns the ring, for raw access. Chains added there by the test have buffers of its own; [`RxQueue::recv`] does
+    /// not assemble the device's bytes there.
     pub fn ring(&mut self) -> &mut Virtqueue {
         &mut self.ring
     }

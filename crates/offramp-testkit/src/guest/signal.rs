@@ -1,4 +1,4 @@
-//! Kicks, interrupts and errors of a queue: eventfds, and how often each was used.
+//! Kicks, interrupts and errors of a queue: eventfds, and counts of their uses.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::ring::Virtqueue;
 use crate::wait::Deadline;
 
-/// How often a queue's eventfds were used.
+/// Counts of the uses of a queue's eventfds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
-    /// Kicks that the driver sent.
+    /// Kicks by the driver.
     pub kicks: u64,
-    /// Interrupts that the device sent.
+    /// Interrupts by the device.
     pub calls: u64,
-    /// Errors that the device reported.
+    /// Errors reported by the device.
     pub errors: u64,
 }
 
@@ -59,15 +59,15 @@ impl QueueFds {
         self.seen.kicks += 1;
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub(super) fn count(&mut self) -> Signals {
         self.seen.calls += drain(&self.call);
         self.seen.errors += drain(&self.err);
         self.seen
     }
 
-    /// Waits until `look` finds something in the ring: asleep between interrupts when the queue wants them, else
-    /// looking again and again. It panics when an interrupt is missing.
+    /// Waits until `look` finds something in the ring: asleep between interrupts when the queue wants them, else by
+    /// polling. Panics when an interrupt is missing.
     pub(super) fn wait<T>(
         &mut self,
         ring: &mut Virtqueue,

@@ -9,7 +9,7 @@ use crate::memory::GuestMemory;
 use crate::ring::{Buffer, Used, Virtqueue};
 use crate::vnet::{self, VnetHeader};
 
-/// Where the header lies.
+/// The place of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderPlacement {
     /// In a buffer of its own.
@@ -21,31 +21,31 @@ pub enum HeaderPlacement {
     Split(usize),
 }
 
-/// Where the frame lies.
+/// The place of the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DataPlacement {
-    /// In one buffer, whatever parts it was given in.
+    /// In one buffer, whatever its parts.
     #[default]
     OneBuffer,
-    /// In a buffer for each part that was given.
+    /// In a buffer for each part.
     Parts,
     /// In this many buffers of nearly the same size (at most one for each byte), apart from each other in memory.
     Scattered(usize),
 }
 
-/// How a frame lies in descriptors (virtio 1.3, 2.7.4: a device must take every layout).
+/// The layout of a frame in descriptors (virtio 1.3, 2.7.4: a device must take every layout).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxLayout {
-    /// Where the header lies.
+    /// The place of the header.
     pub header: HeaderPlacement,
-    /// Where the frame lies.
+    /// The place of the frame.
     pub data: DataPlacement,
-    /// Whether the buffers are named in an indirect table; it must have been negotiated.
+    /// True to name the buffers in an indirect table; it must have been negotiated.
     pub indirect: bool,
 }
 
 impl TxLayout {
-    /// The lengths of the buffers for a header and the parts of a frame.
+    /// Returns the lengths of the buffers for a header and the parts of a frame.
     fn cuts(&self, header_len: usize, part_lens: &[usize]) -> Vec<usize> {
         let frame_len = part_lens.iter().sum();
         let mut data = match self.data {
@@ -66,18 +66,18 @@ impl TxLayout {
     }
 }
 
-/// `len` in `count` pieces that differ by a byte at most; none is empty.
+/// Divides `len` into `count` pieces that differ by a byte at most; none is empty.
 fn pieces(len: usize, count: usize) -> Vec<usize> {
     let count = count.min(len);
     (0..count).map(|at| len * (at + 1) / count - len * at / count).collect()
 }
 
-/// A chain that was sent.
+/// A sent chain.
 #[derive(Debug, Default)]
 struct Sent {
     /// Address and length of its buffers.
     buffers: Vec<(u64, usize)>,
-    /// What was written into them, when it shall be compared.
+    /// Their original bytes, if they shall be compared.
     bytes: Vec<u8>,
 }
 
@@ -93,7 +93,7 @@ pub struct TxQueue {
     interrupts_off: bool,
     compare: bool,
     sent: Vec<Sent>,
-    /// Header and frame of the chain that is being made.
+    /// Header and frame of the chain under construction.
     bytes: Vec<u8>,
 }
 
@@ -118,19 +118,19 @@ impl TxQueue {
         }
     }
 
-    /// Changes the layout of what is sent from now on.
+    /// Changes the layout of frames sent from now on.
     pub fn set_layout(&mut self, layout: TxLayout) {
         self.layout = layout;
     }
 
-    /// Keeps a copy of what is sent from now on, and panics when the device has changed it: it may only read (virtio
+    /// Keeps a copy of frames sent from now on, and panics when the device has changed one: it may only read (virtio
     /// 1.3, 2.7.5.1).
     pub fn set_compare(&mut self, on: bool) {
         self.compare = on;
     }
 
-    /// Sends one frame, given in any number of parts, and kicks when the device wants it. While the ring is full it
-    /// waits. Returns the chain's id.
+    /// Sends one frame, given in any number of parts, and kicks when the device wants it. Waits while the ring is full.
+    /// Returns the chain's id.
     pub fn send(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> u16 {
         let id = match self.stage(header, parts) {
             Some(id) => id,
@@ -151,7 +151,7 @@ impl TxQueue {
         }
     }
 
-    /// Puts one frame into the ring, where the device sees it after [`TxQueue::publish`]. Nothing when the ring is
+    /// Puts one frame into the ring. The device sees it after [`TxQueue::publish`]. Returns nothing when the ring is
     /// full.
     pub fn stage(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> Option<u16> {
         let mut bytes = header.to_bytes().to_vec();
@@ -198,7 +198,7 @@ impl TxQueue {
         id
     }
 
-    /// Makes all staged frames visible and kicks when the device wants it. Returns whether it did.
+    /// Makes all staged frames visible and kicks when the device wants it. Returns true after a kick.
     pub fn publish(&mut self) -> bool {
         let wanted = self.ring.publish();
         if wanted {
@@ -212,14 +212,14 @@ impl TxQueue {
         self.fds.send_kick();
     }
 
-    /// The next chain that the device has used; its buffers are free for other frames.
+    /// Takes the next chain used by the device; its buffers are free for other frames.
     pub fn take_used(&mut self) -> Option<Used> {
         let used = self.ring.take_used()?;
         self.release(used);
         Some(used)
     }
 
-    /// As [`TxQueue::take_used`], waiting for it up to `timeout`.
+    /// As [`TxQueue::take_used`], with a wait of up to `timeout`.
     pub fn take_used_within(&mut self, timeout: Duration) -> Option<Used> {
         let used = self.fds.wait(&mut self.ring, timeout, Virtqueue::take_used)?;
         self.release(used);
@@ -230,7 +230,7 @@ impl TxQueue {
         while self.take_used().is_some() {}
     }
 
-    /// Waits until the device has used every chain. It panics when that takes longer than `timeout`.
+    /// Waits until the device has used every chain. Panics when that takes longer than `timeout`.
     pub fn drain(&mut self, timeout: Duration) {
         while self.ring.in_flight() > 0 {
             let left = self.ring.in_flight();
@@ -240,7 +240,7 @@ impl TxQueue {
     }
 
     fn release(&mut self, used: Used) {
-        // A chain that the test added to the ring itself has no buffers of ours.
+        // A chain added to the ring by the test itself has no buffers of ours.
         let sent = &mut self.sent[used.id as usize];
         let mut expected = std::mem::take(&mut sent.bytes);
         for (addr, len) in sent.buffers.drain(..) {
@@ -254,17 +254,17 @@ impl TxQueue {
         }
     }
 
-    /// Chains that were sent and not taken back.
+    /// Returns the number of chains sent and not taken back.
     pub fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }
 
-    /// Kicks, interrupts and errors so far.
+    /// Returns the kicks, interrupts and errors so far.
     pub fn signals(&mut self) -> Signals {
         self.fds.count()
     }
 
-    /// The ring, for raw access. Chains that the test adds there have buffers of its own.
+    /// Returns the ring, for raw access. Chains added there by the test have buffers of its own.
     pub fn ring(&mut self) -> &mut Virtqueue {
         &mut self.ring
     }

@@ -10,7 +10,7 @@ use crate::memory::GuestMemory;
 
 /// Bytes of an event suppression structure (virtio 1.3, 2.8.14).
 const EVENT_LEN: u64 = 4;
-/// Where `flags` is in it.
+/// Offset of `flags` in it.
 const EVENT_FLAGS_AT: u64 = 2;
 
 /// `struct pvirtq_desc` (virtio 1.3, 2.8.13), with any value in any field.
@@ -51,7 +51,7 @@ struct Position {
 }
 
 impl Position {
-    /// Where both sides begin (virtio 1.3, 2.8.1: both wrap counters are 1).
+    /// The start of both sides (virtio 1.3, 2.8.1: both wrap counters are 1).
     const START: Self = Self { slot: 0, wrap: true };
 
     fn advance(&mut self, slots: u16, size: u16) {
@@ -74,25 +74,25 @@ pub struct PackedDriver {
     size: u16,
     addresses: RingAddresses,
     options: RingOptions,
-    /// Slots of the ring that no chain takes.
+    /// Free slots of the ring.
     free_slots: u16,
     free_ids: VecDeque<u16>,
     tables: Tables,
     in_flight: InFlight,
-    /// Where the next chain goes.
+    /// The position of the next chain.
     next_avail: Position,
-    /// The first slot that is not published yet, and the flags that will publish it.
+    /// The first unpublished slot, and the flags to publish it.
     unpublished: Option<(u16, u16)>,
-    /// Slots that are not published yet.
+    /// Number of unpublished slots.
     unpublished_slots: u16,
-    /// Where the next used descriptor will be.
+    /// The position of the next used descriptor.
     next_used: Position,
-    /// Used chains that were looked at and not taken. Their ids and slots are free when they are taken.
+    /// Used chains found but not taken. Taking one frees its id and slots.
     seen: VecDeque<(Used, Chain)>,
 }
 
 impl PackedDriver {
-    /// A ring of `size` descriptors (any number up to 32768) in memory of its own.
+    /// Makes a ring of `size` descriptors (any number up to 32768) in memory of its own.
     pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
         let addresses = RingAddresses {
             descriptors: memory.alloc(u64::from(size) * DESC_LEN, 16),
@@ -102,7 +102,7 @@ impl PackedDriver {
         Self::new_at(memory, size, addresses, options)
     }
 
-    /// A ring at chosen guest addresses, which must lie in memory.
+    /// Makes a ring at chosen guest addresses. They must lie in memory.
     pub fn new_at(memory: &GuestMemory, size: u16, addresses: RingAddresses, options: RingOptions) -> Self {
         assert!((1..=WRAP_BIT).contains(&size), "a packed ring has 1 to 32768 descriptors, not {size}");
         let mut ring = Self {
@@ -124,9 +124,9 @@ impl PackedDriver {
         ring
     }
 
-    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones
-    /// in a table that one more descriptor points at. Returns the chain's id, or nothing when too few descriptors are
-    /// free. The device sees the chain after [`PackedDriver::publish`].
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then any `indirect` ones in a table behind one
+    /// more descriptor. Returns the chain's id, or nothing with too few free descriptors. The device sees the chain
+    /// after [`PackedDriver::publish`].
     ///
     /// Only the last descriptor of a chain carries its id (virtio 1.3, 2.8.6); the others carry a wrong one on purpose.
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
@@ -149,8 +149,7 @@ impl PackedDriver {
         Some(id)
     }
 
-    /// Writes the next descriptor. The first one since the last `publish` keeps its old flags, at which the device
-    /// stops.
+    /// Writes the next descriptor. The first one since the last `publish` keeps its old flags, and so stops the device.
     fn write_next(&mut self, buffer: Buffer, flags: u16, id: u16) {
         let flags = flags | self.available_flags();
         let slot = self.next_avail.slot;
@@ -164,7 +163,7 @@ impl PackedDriver {
         self.unpublished_slots += 1;
     }
 
-    /// Makes all added chains visible. Returns whether the device wants a kick for them (virtio 1.3, 2.8.14).
+    /// Makes all added chains visible. Returns true if the device wants a kick for them (virtio 1.3, 2.8.14).
     pub fn publish(&mut self) -> bool {
         let Some((slot, flags)) = self.unpublished.take() else { return false };
         let added = std::mem::take(&mut self.unpublished_slots);
@@ -179,7 +178,7 @@ impl PackedDriver {
         }
     }
 
-    /// Whether the last `added` slots passed the descriptor that the device named.
+    /// Returns true if the last `added` slots passed the descriptor named by the device.
     fn passed_event(&self, off_wrap: u16, added: u16) -> bool {
         let new = self.next_avail.slot;
         let mut event = off_wrap & !WRAP_BIT;
@@ -189,8 +188,8 @@ impl PackedDriver {
         passes(event, new, new.wrapping_sub(added))
     }
 
-    /// The next chain that the device has used. Its descriptors are free again.
-    /// It panics when the device names a chain that is not in flight, or more bytes than it could have written.
+    /// Takes the next chain used by the device. Its descriptors are free again. Panics when the device names a chain
+    /// that is not in flight, or more bytes than are writable.
     pub fn take_used(&mut self) -> Option<Used> {
         if self.seen.is_empty() {
             self.look();
@@ -201,19 +200,20 @@ impl PackedDriver {
         Some(used)
     }
 
-    /// All used chains that are visible and not taken, without taking them.
+    /// Returns all visible, untaken used chains without taking them.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// How many untaken chains were visible when the ring was last looked at. [`PackedDriver::take_used`] looks only
-    /// when it has nothing left: after it returned a chain, this is what was visible together with that chain.
+    /// Returns the number of untaken chains visible at the last look at the ring. [`PackedDriver::take_used`] looks
+    /// only when it has nothing left: after it returned a chain, this counts the chains visible together with that
+    /// chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
 
-    /// Reads used descriptors from the next one on, up to the first that is not used.
+    /// Reads used descriptors from the next one on, up to the first unused one.
     fn look(&mut self) {
         while self.in_flight.len > 0 && self.is_used() {
             let descriptor = self.read_descriptor(self.next_used.slot);
@@ -229,15 +229,15 @@ impl PackedDriver {
         }
     }
 
-    /// Whether the device has used the descriptor at the next used position: both bits equal our wrap counter.
+    /// Returns true if the device has used the descriptor at the next used position: both bits equal our wrap counter.
     fn is_used(&self) -> bool {
         let flags = self.read_descriptor(self.next_used.slot).flags;
         let (avail, used) = (flags & DESC_AVAIL != 0, flags & DESC_USED != 0);
         avail == used && used == self.next_used.wrap
     }
 
-    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need
-    /// not tell of those.
+    /// Asks for an interrupt at the next used chain. Returns true if some are used already: the device need not notify
+    /// of those.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.write_driver_event(self.next_used.off_wrap(), EVENT_DESC);
@@ -262,34 +262,35 @@ impl PackedDriver {
         self.write_driver_event(0, EVENT_DISABLE);
     }
 
-    /// Chains in the ring that the device has not used, or whose use was not seen.
+    /// Returns the number of chains not used by the device, or not seen as used.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }
 
-    /// Descriptors that a chain can be made of.
+    /// Returns the number of free descriptors.
     pub fn free_descriptors(&self) -> usize {
         self.free_slots.into()
     }
 
-    /// Descriptors of the ring.
+    /// Returns the number of descriptors of the ring.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Where the ring is.
+    /// Returns the addresses of the ring.
     pub fn addresses(&self) -> RingAddresses {
         self.addresses
     }
 
-    /// What `SET_VRING_BASE` says to a device that shall continue after the last chain that the driver found used (vhost-user,
-    /// "vring base": available position in the low half, used position in the high half, each with its wrap counter).
+    /// Returns the value of `SET_VRING_BASE` for a device that continues after the last chain seen as used.
+    /// (vhost-user, "vring base": available position in the low half, used position in the high half, each with its
+    /// wrap counter.)
     pub fn resume_base(&self) -> u32 {
         let position = u32::from(self.next_used.off_wrap());
         position | position << 16
     }
 
-    /// Makes the ring as it is after a reset of the device: empty, at its beginning, interrupts on.
+    /// Resets the ring as after a reset of the device: empty, at its beginning, interrupts on.
     pub fn reset(&mut self) {
         self.memory.fill(self.addresses.descriptors, usize::from(self.size) * DESC_LEN as usize, 0);
         self.memory.write_u32(self.addresses.driver, 0);
@@ -303,7 +304,7 @@ impl PackedDriver {
     }
 }
 
-/// Raw access, for what no driver should do.
+/// Raw access, for everything that no driver should do.
 impl PackedDriver {
     fn write_table(&mut self, id: u16, buffers: &[Buffer]) -> Buffer {
         let table = self.tables.get(&self.memory, id, buffers.len());
@@ -315,8 +316,8 @@ impl PackedDriver {
     }
 
     /// Adds a chain of descriptors as they are, but for the bits that make them available. The device sees it after
-    /// [`PackedDriver::publish`]; when it uses the last one's id, [`PackedDriver::take_used`] tells it as of any
-    /// other chain. The id must be one that no chain of [`PackedDriver::add`] has, or a test cannot tell them apart.
+    /// [`PackedDriver::publish`]; when it uses the last one's id, [`PackedDriver::take_used`] returns it like any other
+    /// chain. The id must differ from those of [`PackedDriver::add`], or a test cannot tell them apart.
     pub fn add_raw(&mut self, descriptors: &[PackedDescriptor]) {
         let count = descriptors.len() as u16;
         assert!(count <= self.free_slots, "{count} slots are wanted, {} are free", self.free_slots);
@@ -331,12 +332,12 @@ impl PackedDriver {
         self.free_slots -= count;
     }
 
-    /// Where the indirect table of chain `id` is.
+    /// Returns the address of chain `id`'s indirect table.
     pub fn indirect_table(&self, id: u16) -> Option<u64> {
         self.tables.addr(id)
     }
 
-    /// Where the descriptor in `slot` is.
+    /// Returns the address of the descriptor in `slot`.
     pub fn descriptor_addr(&self, slot: u16) -> u64 {
         self.addresses.descriptors + u64::from(slot) * DESC_LEN
     }
@@ -356,13 +357,13 @@ impl PackedDriver {
         PackedDescriptor::read(&self.memory, self.descriptor_addr(slot))
     }
 
-    /// The bits that make a descriptor available at the next position: its wrap counter in one, the inverse in the
-    /// other.
+    /// Returns the bits that make a descriptor available at the next position: its wrap counter in one, the inverse in
+    /// the other.
     pub fn available_flags(&self) -> u16 {
         if self.next_avail.wrap { DESC_AVAIL } else { DESC_USED }
     }
 
-    /// The slot and wrap counter at which the next chain will be added.
+    /// Returns slot and wrap counter of the next chain to add.
     pub fn next_avail(&self) -> (u16, bool) {
         (self.next_avail.slot, self.next_avail.wrap)
     }
@@ -372,18 +373,18 @@ impl PackedDriver {
         self.next_avail = Position { slot, wrap };
     }
 
-    /// The slot and wrap counter at which the next used descriptor is expected.
+    /// Returns slot and wrap counter of the next expected used descriptor.
     pub fn next_used(&self) -> (u16, bool) {
         (self.next_used.slot, self.next_used.wrap)
     }
 
-    /// Writes driver event suppression: when the driver wants interrupts.
+    /// Writes driver event suppression: the driver's wish for interrupts.
     pub fn write_driver_event(&self, off_wrap: u16, flags: u16) {
         self.memory.write_u16(self.addresses.driver, off_wrap);
         self.memory.write_u16(self.addresses.driver + EVENT_FLAGS_AT, flags);
     }
 
-    /// Device event suppression, when the device wants kicks: `off_wrap` and flags.
+    /// Returns device event suppression, the device's wish for kicks: `off_wrap` and flags.
     pub fn device_event(&self) -> (u16, u16) {
         let flags = self.memory.read_u16(self.addresses.device + EVENT_FLAGS_AT);
         (self.memory.read_u16(self.addresses.device), flags)

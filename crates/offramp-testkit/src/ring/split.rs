@@ -16,7 +16,7 @@ const AVAIL_ENTRY_LEN: u64 = 2;
 const USED_ENTRY_LEN: u64 = 8;
 /// Bytes of `used_event` or `avail_event`.
 const EVENT_LEN: u64 = 2;
-/// Where `idx` is in the available and the used ring.
+/// Offset of `idx` in the available and the used ring.
 const IDX_AT: u64 = 2;
 
 /// `struct virtq_desc` (virtio 1.3, 2.7.5), with any value in any field.
@@ -28,7 +28,7 @@ pub struct SplitDescriptor {
     pub len: u32,
     /// [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`].
     pub flags: u16,
-    /// The descriptor that follows, with [`super::DESC_NEXT`].
+    /// The next descriptor, with [`super::DESC_NEXT`].
     pub next: u16,
 }
 
@@ -59,24 +59,25 @@ pub struct SplitDriver {
     size: u16,
     addresses: RingAddresses,
     options: RingOptions,
-    /// Free descriptors. First in, first out: an in-order device gives them back in ring order, as 2.7.9 wants them.
+    /// Free descriptors. First in, first out: an in-order device gives them back in ring order, as 2.7.9 requires.
     free: VecDeque<u16>,
     /// The successor of every descriptor in use.
     next: Vec<u16>,
     tables: Tables,
     in_flight: InFlight,
-    /// Where the next chain goes.
+    /// The index of the next chain.
     avail_idx: u16,
-    /// The part of it that is published.
+    /// The published index.
     published_idx: u16,
-    /// Used entries that were looked at.
+    /// Number of used entries read.
     seen_used: u16,
-    /// Used chains that were looked at and not taken. Their ids and descriptors are free when they are taken.
+    /// Used chains found but not taken. Taking one frees its id and descriptors.
     seen: VecDeque<(Used, Chain)>,
 }
 
 impl SplitDriver {
-    /// A ring of `size` descriptors in memory of its own. `size` is a power of two for a device that keeps to 2.7.
+    /// Makes a ring of `size` descriptors in memory of its own. `size` is a power of two for a device that keeps to
+    /// 2.7.
     pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
         let entries = u64::from(size);
         let addresses = RingAddresses {
@@ -87,7 +88,7 @@ impl SplitDriver {
         Self::new_at(memory, size, addresses, options)
     }
 
-    /// A ring at chosen guest addresses, which must lie in memory.
+    /// Makes a ring at chosen guest addresses. They must lie in memory.
     pub fn new_at(memory: &GuestMemory, size: u16, addresses: RingAddresses, options: RingOptions) -> Self {
         assert!(size > 0, "a ring needs descriptors");
         let mut ring = Self {
@@ -108,9 +109,9 @@ impl SplitDriver {
         ring
     }
 
-    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones
-    /// in a table that one more descriptor points at. Returns the chain's id, or nothing when too few descriptors are
-    /// free. The device sees the chain after [`SplitDriver::publish`].
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then any `indirect` ones in a table behind one
+    /// more descriptor. Returns the chain's id, or nothing with too few free descriptors. The device sees the chain
+    /// after [`SplitDriver::publish`].
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
         let descriptors = direct.len() + usize::from(!indirect.is_empty());
         assert!(descriptors > 0, "a chain needs a buffer");
@@ -137,7 +138,7 @@ impl SplitDriver {
         Some(head)
     }
 
-    /// Makes all added chains visible. Returns whether the device wants a kick for them (virtio 1.3, 2.7.10).
+    /// Makes all added chains visible. Returns true if the device wants a kick for them (virtio 1.3, 2.7.10).
     pub fn publish(&mut self) -> bool {
         let old = std::mem::replace(&mut self.published_idx, self.avail_idx);
         if old == self.avail_idx {
@@ -152,8 +153,8 @@ impl SplitDriver {
         }
     }
 
-    /// The next chain that the device has used. Its descriptors are free again.
-    /// It panics when the device names a chain that is not in flight, or more bytes than it could have written.
+    /// Takes the next chain used by the device. Its descriptors are free again. Panics when the device names a chain
+    /// that is not in flight, or more bytes than are writable.
     pub fn take_used(&mut self) -> Option<Used> {
         if self.seen.is_empty() {
             self.look();
@@ -163,14 +164,14 @@ impl SplitDriver {
         Some(used)
     }
 
-    /// All used chains that are visible and not taken, without taking them.
+    /// Returns all visible, untaken used chains without taking them.
     pub fn snoop_used(&mut self) -> Vec<Used> {
         self.look();
         self.seen.iter().map(|&(used, _)| used).collect()
     }
 
-    /// How many untaken chains were visible when the ring was last looked at. [`SplitDriver::take_used`] looks only
-    /// when it has nothing left: after it returned a chain, this is what was visible together with that chain.
+    /// Returns the number of untaken chains visible at the last look at the ring. [`SplitDriver::take_used`] looks only
+    /// when it has nothing left: after it returned a chain, this counts the chains visible together with that chain.
     pub fn snapshot_len(&self) -> usize {
         self.seen.len()
     }
@@ -193,8 +194,8 @@ impl SplitDriver {
         }
     }
 
-    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need
-    /// not tell of those.
+    /// Asks for an interrupt at the next used chain. Returns true if some are used already: the device need not notify
+    /// of those.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.set_used_event(self.seen_used);
@@ -205,7 +206,8 @@ impl SplitDriver {
         !self.seen.is_empty() || self.used_idx() != self.seen_used
     }
 
-    /// Asks for an interrupt when `chains` more are used than the driver has found used (1: at the next). Only with `EVENT_IDX`.
+    /// Asks for an interrupt when `chains` more are used than the driver has found used (1: at the next). Only with
+    /// `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         self.set_used_event(self.seen_used.wrapping_add(chains).wrapping_sub(1));
@@ -220,32 +222,32 @@ impl SplitDriver {
         }
     }
 
-    /// Chains in the ring that the device has not used, or whose use was not seen.
+    /// Returns the number of chains not used by the device, or not seen as used.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len + self.seen.len()
     }
 
-    /// Descriptors that a chain can be made of.
+    /// Returns the number of free descriptors.
     pub fn free_descriptors(&self) -> usize {
         self.free.len()
     }
 
-    /// Descriptors of the ring.
+    /// Returns the number of descriptors of the ring.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Where the ring is.
+    /// Returns the addresses of the ring.
     pub fn addresses(&self) -> RingAddresses {
         self.addresses
     }
 
-    /// What `SET_VRING_BASE` says to a device that shall take every chain again that it has not used: the used index.
+    /// Returns the value of `SET_VRING_BASE` for a device that takes every unused chain again: the used index.
     pub fn resume_base(&self) -> u32 {
         u32::from(self.used_idx())
     }
 
-    /// Makes the ring as it is after a reset of the device: empty, all indices 0, interrupts on.
+    /// Resets the ring as after a reset of the device: empty, all indices 0, interrupts on.
     pub fn reset(&mut self) {
         let entries = usize::from(self.size);
         self.memory.fill(self.addresses.descriptors, entries * DESC_LEN as usize, 0);
@@ -266,7 +268,7 @@ fn free_chain(free: &mut VecDeque<u16>, next: &[u16], head: u16, descriptors: u1
     free.extend(chain.take(descriptors as usize));
 }
 
-/// Raw access, for what no driver should do.
+/// Raw access, for everything that no driver should do.
 impl SplitDriver {
     fn write_table(&mut self, id: u16, buffers: &[Buffer]) -> Buffer {
         let table = self.tables.get(&self.memory, id, buffers.len());
@@ -279,16 +281,15 @@ impl SplitDriver {
         Buffer::readable(table, buffers.len() * DESC_LEN as usize)
     }
 
-    /// Takes `count` descriptors out of the driver's hands, for chains that the test writes itself. They stay out
-    /// until a reset.
+    /// Reserves `count` descriptors for chains written by the test itself. They stay reserved until a reset.
     pub fn reserve(&mut self, count: usize) -> Vec<u16> {
         assert!(count <= self.free.len(), "{count} descriptors are wanted, {} are free", self.free.len());
         self.free.drain(..count).collect()
     }
 
-    /// Adds the chain that begins at descriptor `head`, which the test has written or will write: any number, also
-    /// one that is no descriptor. The device sees it after [`SplitDriver::publish`]; when it uses the chain,
-    /// [`SplitDriver::take_used`] tells it as of any other.
+    /// Adds the chain at descriptor `head`, written by the test before or later: any number, also one without a
+    /// descriptor. The device sees it after [`SplitDriver::publish`]; when it uses the chain,
+    /// [`SplitDriver::take_used`] returns it like any other.
     pub fn add_raw(&mut self, head: u16) {
         if head < self.size {
             self.in_flight.insert(head, Chain { descriptors: 0, writable_len: UNKNOWN_LEN });
@@ -297,12 +298,12 @@ impl SplitDriver {
         self.avail_idx = self.avail_idx.wrapping_add(1);
     }
 
-    /// Where the indirect table of chain `id` is.
+    /// Returns the address of chain `id`'s indirect table.
     pub fn indirect_table(&self, id: u16) -> Option<u64> {
         self.tables.addr(id)
     }
 
-    /// Where descriptor `index` is.
+    /// Returns the address of descriptor `index`.
     pub fn descriptor_addr(&self, index: u16) -> u64 {
         self.addresses.descriptors + u64::from(index) * DESC_LEN
     }
@@ -323,12 +324,12 @@ impl SplitDriver {
         self.memory.write_u16(self.addresses.driver + RING_HEAD_LEN + slot * AVAIL_ENTRY_LEN, head);
     }
 
-    /// The position at which the next chain will be added.
+    /// Returns the position of the next chain to add.
     pub fn next_avail(&self) -> u16 {
         self.avail_idx
     }
 
-    /// The available index, as the device sees it.
+    /// Returns the available index, as the device sees it.
     pub fn avail_idx(&self) -> u16 {
         self.memory.read_u16(self.addresses.driver + IDX_AT)
     }
@@ -349,29 +350,29 @@ impl SplitDriver {
         self.memory.write_u16(self.addresses.driver, flags);
     }
 
-    /// Writes `used_event`: the entry at which the driver wants an interrupt.
+    /// Writes `used_event`: the entry for the driver's next interrupt.
     pub fn set_used_event(&self, idx: u16) {
         let at = RING_HEAD_LEN + u64::from(self.size) * AVAIL_ENTRY_LEN;
         self.memory.write_u16(self.addresses.driver + at, idx);
     }
 
-    /// `avail_event`: the entry at which the device wants a kick.
+    /// Returns `avail_event`: the entry for the device's next kick.
     pub fn avail_event(&self) -> u16 {
         let at = RING_HEAD_LEN + u64::from(self.size) * USED_ENTRY_LEN;
         self.memory.read_u16(self.addresses.device + at)
     }
 
-    /// `flags` of the used ring.
+    /// Returns `flags` of the used ring.
     pub fn used_flags(&self) -> u16 {
         self.memory.read_u16(self.addresses.device)
     }
 
-    /// The used index.
+    /// Returns the used index.
     pub fn used_idx(&self) -> u16 {
         self.memory.read_u16(self.addresses.device + IDX_AT)
     }
 
-    /// Id and length in the used entry for position `idx` (modulo the size), whether it is visible or not.
+    /// Returns id and length in the used entry for position `idx` (modulo the size), visible or not.
     pub fn used_entry(&self, idx: u16) -> (u32, u32) {
         let at = self.addresses.device + RING_HEAD_LEN + u64::from(idx % self.size) * USED_ENTRY_LEN;
         (self.memory.read_u32(at), self.memory.read_u32(at + 4))

@@ -1,5 +1,4 @@
-//! A vhost-user backend of one thread that sends every frame back to the queue pair on which it came. Its parser is
-//! its own.
+//! A vhost-user backend of one thread that sends every frame back to its queue pair. Its parser is its own.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,12 +14,12 @@ use offramp_testkit::ring::RingAddresses;
 
 use super::{Chain, Device, FileRegion, Files};
 
-/// How long the backend sleeps when nobody wants anything.
+/// The backend's sleep without work.
 const NAP: Duration = Duration::from_micros(50);
 /// Bytes of the header in front of a frame.
 const VNET_LEN: usize = 12;
 
-/// What a backend does wrong.
+/// A fault of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It acknowledges this request with 1.
@@ -33,11 +32,11 @@ pub enum Fault {
     Torn,
     /// It writes one byte past the last buffer of a frame.
     Overrun,
-    /// It writes into the buffers that it may only read.
+    /// It writes into read-only buffers.
     WritesReadOnly,
 }
 
-/// What the frontend said.
+/// The frontend's requests.
 pub type Journal = Vec<(u32, Vec<u8>)>;
 
 #[derive(Default)]
@@ -64,7 +63,7 @@ pub struct Backend {
     channel: Option<UnixStream>,
 }
 
-/// Starts a backend on `stream`; it ends when the other side closes, and returns the requests that it got.
+/// Starts a backend on `stream`. It ends when the other side closes, and returns the received requests.
 pub fn spawn(stream: UnixStream, offered: u64, protocol: u64, fault: Option<Fault>) -> JoinHandle<Journal> {
     let backend = Backend {
         stream,
@@ -109,7 +108,7 @@ impl Backend {
         }
     }
 
-    /// A message, when one has come: request, flags, payload, descriptors.
+    /// Returns a message, when one has come: request, flags, payload, descriptors.
     #[allow(clippy::type_complexity)]
     fn next_message(&mut self) -> Result<Option<(u32, u32, Vec<u8>, Vec<OwnedFd>)>, ()> {
         let mut head = [0; 12];
@@ -248,7 +247,7 @@ impl Backend {
         if device.packed { half(device.taken) | half(device.used) << 16 } else { u32::from(device.taken as u16) }
     }
 
-    /// Sends back what there is. Returns whether there was anything.
+    /// Sends back all frames. Returns true if there were any.
     fn echo_all(&mut self) -> bool {
         let pairs = self.vrings.len() as u32 / 2;
         let mut busy = false;

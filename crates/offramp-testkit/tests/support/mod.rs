@@ -1,5 +1,5 @@
-//! A device that does one thing at a time by reading and writing the guest's files: slow, and simple enough to be
-//! right by looking at it. It shares no code with the drivers that it judges.
+//! A device that does one thing at a time by reading and writing the guest's files: slow, and simple enough to be right
+//! by looking at it. It shares no code with the judged drivers.
 
 #![allow(dead_code)] // Each test program uses its part.
 
@@ -35,7 +35,7 @@ impl Files {
         Self(memory.regions().iter().map(region).collect())
     }
 
-    /// The guest address of an address in the frontend's process.
+    /// Returns the guest address of an address in the frontend's process.
     pub fn guest_addr(&self, user_addr: u64) -> u64 {
         let inside = |region: &&FileRegion| (region.user_addr..region.user_addr + region.len).contains(&user_addr);
         let region = self.0.iter().find(inside).expect("a user address in a region");
@@ -88,14 +88,14 @@ impl Files {
     }
 }
 
-/// One buffer of a chain: address, bytes, whether the device writes it.
+/// One buffer of a chain: address, bytes, and true if the device writes it.
 pub type Piece = (u64, u32, bool);
 
-/// A chain that the driver made available.
+/// A chain made available by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     pub id: u16,
-    /// Descriptors of the ring that it takes.
+    /// Its number of descriptors of the ring.
     pub slots: u16,
     pub pieces: Vec<Piece>,
 }
@@ -239,7 +239,7 @@ impl Device {
         }
     }
 
-    /// Uses a batch in order, and tells of it by its last chain alone.
+    /// Uses a batch in order, and reports it by its last chain alone.
     pub fn push_batch(&mut self, files: &Files, chains: &[Chain], len: u32) {
         let (last, skipped) = chains.split_last().expect("a batch");
         if self.packed {
@@ -272,7 +272,7 @@ impl Device {
         }
     }
 
-    /// Whether the driver wants an interrupt for what was used since `used` was `before`.
+    /// Returns true if the driver wants an interrupt for the entries used since `used` was `before`.
     pub fn interrupt_wanted(&self, files: &Files, before: u64) -> bool {
         let driver = self.addresses.driver;
         let passed = |event: u64| (before..self.used).contains(&event);

@@ -1,4 +1,4 @@
-//! A device's statistics as a driver asks for them (virtio 1.4, 5.1.9.5.11): which there are, and how they lie in an answer.
+//! A device's statistics for its driver (virtio 1.4, 5.1.9.5.11): the kinds, and their layout in an answer.
 
 use bitflags::bitflags;
 use virtio_bindings::virtio_net::{
@@ -11,34 +11,35 @@ bitflags! {
     /// Kinds of statistics.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct StatisticsTypes: u64 {
-        /// Of received frames: notifications, packets, bytes, interrupts, drops, drops without a buffer.
+        /// Received frames: notifications, packets, bytes, interrupts, drops, drops without a buffer.
         const RX_BASIC = VIRTIO_NET_STATS_TYPE_RX_BASIC as u64;
-        /// Of received frames' checksums: verified, partial, none, wrong.
+        /// Checksums of received frames: verified, partial, none, wrong.
         const RX_CSUM = VIRTIO_NET_STATS_TYPE_RX_CSUM as u64;
-        /// Of received super-frames: packets, bytes, and both of what was coalesced.
+        /// Received super-frames: packets, bytes, coalesced packets, coalesced bytes.
         const RX_GSO = VIRTIO_NET_STATS_TYPE_RX_GSO as u64;
-        /// Of frames that the limit on receive dropped: packets, bytes.
+        /// Frames dropped by the limit on receive: packets, bytes.
         const RX_SPEED = VIRTIO_NET_STATS_TYPE_RX_SPEED as u64;
-        /// Of sent frames: notifications, packets, bytes, interrupts, drops, malformed ones.
+        /// Transmitted frames: notifications, packets, bytes, interrupts, drops, malformed ones.
         const TX_BASIC = VIRTIO_NET_STATS_TYPE_TX_BASIC as u64;
-        /// Of sent frames' checksums: none, to be computed.
+        /// Checksums of transmitted frames: none, to be computed.
         const TX_CSUM = VIRTIO_NET_STATS_TYPE_TX_CSUM as u64;
-        /// Of sent super-frames: packets, bytes, both of the segments, and both of those that are one segment.
+        /// Transmitted super-frames: packets, bytes, both of the segments, and both of super-frames with a single
+        /// segment.
         const TX_GSO = VIRTIO_NET_STATS_TYPE_TX_GSO as u64;
-        /// Of frames that the limit on transmit dropped: packets, bytes.
+        /// Frames dropped by the limit on transmit: packets, bytes.
         const TX_SPEED = VIRTIO_NET_STATS_TYPE_TX_SPEED as u64;
-        /// Of commands: all, and those that succeeded.
+        /// Commands: all, and the successful ones.
         const CVQ = VIRTIO_NET_STATS_TYPE_CVQ;
     }
 }
 
 impl StatisticsTypes {
-    /// Those of a receive queue.
+    /// The kinds of a receive queue.
     pub const RX: Self = Self::RX_BASIC.union(Self::RX_CSUM).union(Self::RX_GSO).union(Self::RX_SPEED);
-    /// Those of a transmit queue.
+    /// The kinds of a transmit queue.
     pub const TX: Self = Self::TX_BASIC.union(Self::TX_CSUM).union(Self::TX_GSO).union(Self::TX_SPEED);
 
-    /// How many counters this kind has, of one.
+    /// Returns the number of counters of this kind (a single one).
     fn counters(self) -> usize {
         match self {
             Self::CVQ | Self::TX_CSUM | Self::RX_SPEED | Self::TX_SPEED => 2,
@@ -48,12 +49,12 @@ impl StatisticsTypes {
     }
 }
 
-/// What a driver wants to know of one queue (an element of `virtio_net_ctrl_queue_stats`).
+/// A driver's request for one queue's statistics (an element of `virtio_net_ctrl_queue_stats`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatisticsOf {
-    /// The queue.
+    /// The queue's index.
     pub vq_index: u16,
-    /// The kinds, also bits that have no name.
+    /// The requested kinds, including bits without a name.
     pub types: StatisticsTypes,
 }
 
@@ -72,8 +73,7 @@ impl StatisticsOf {
     }
 }
 
-/// Appends the reply of one kind to an answer: `virtio_net_stats_reply_hdr`, then its counters. Counters that are missing
-/// are 0.
+/// Appends the reply of one kind to an answer: `virtio_net_stats_reply_hdr`, then its counters. Missing counters are 0.
 pub fn append_reply(answer: &mut Vec<u8>, vq_index: u16, kind: StatisticsTypes, counters: &[u64]) {
     let count = kind.counters();
     // `size` counts the header, too.

@@ -1,4 +1,4 @@
-//! Chains that were fetched, and their buffers.
+//! Fetched chains and their buffers.
 
 use super::descriptor::{INDIRECT, NEXT, WRITE, prefetch, prefetch_to_write};
 use super::{BadChain, CHAIN_DESCRIPTORS_MAX, FETCH_BUFFERS_MAX, FETCH_MAX};
@@ -6,15 +6,15 @@ use crate::memory::{GuestMemory, Window};
 use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
 
-/// Taken chains that may stand before those that wait, until these are moved to the front: seldom enough to cost
-/// nothing, and few enough to stay in the cache.
+/// Maximum number of taken chains in front of the waiting ones; then the waiting ones move to the front. Rare enough to
+/// cost nothing, small enough to stay in the cache.
 pub(super) const TAKEN_MAX: usize = 8 * FETCH_MAX;
 
 /// Bytes of a cache line.
 const LINE_LEN: usize = 64;
 
-/// A buffer of a chain, translated and checked. It can be used as long as its [`Vring`](crate::Vring) is borrowed,
-/// which keeps the memory mapped.
+/// A buffer of a chain, translated and checked. It is usable while its [`Vring`](crate::Vring) is borrowed: that keeps
+/// the memory mapped.
 #[derive(Debug)]
 pub struct Buffer {
     pub(crate) host: NonNull<u8>,
@@ -24,8 +24,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Asks for the lines of `len` bytes from `offset` on, to write them, as far as the buffer goes. Returns how many bytes
-    /// those are.
+    /// Prefetches the lines of up to `len` bytes from `offset`, to write them, within the buffer. Returns the number of
+    /// these bytes.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, len: usize) -> usize {
         let len = len.min((self.len as usize).saturating_sub(offset));
@@ -35,9 +35,9 @@ impl Buffer {
         len
     }
 
-    /// Takes the line of the byte at `offset` from whoever has it, by a write: a byte that means nothing until the buffer is
-    /// used. A prefetch for writing does not take a line that this processor can read already, and the guest's has read
-    /// what was in the buffer before. The writes of a batch are under way together; those of its frames come one by one.
+    /// Takes the line of the byte at `offset` from its owner by a write; the byte has no meaning until the buffer is
+    /// used. A prefetch for writing does not take a line already readable by this processor, and the guest's processor
+    /// has read the earlier contents. The writes of a batch overlap; those of its frames come one by one.
     #[inline]
     fn claim(&self, offset: usize) {
         if offset < self.len as usize {
@@ -46,19 +46,19 @@ impl Buffer {
         }
     }
 
-    /// The same buffer, for an open frame of the same vring.
+    /// Returns the same buffer, for an open frame of the same vring.
     #[inline]
     pub(crate) fn of_the_same(&self) -> Self {
         Self { ..*self }
     }
 }
 
-/// A chain that was fetched. It belongs to the [`Vring`](crate::Vring) that it came from.
+/// A fetched chain. It belongs to one [`Vring`](crate::Vring).
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
     /// The head's index (split) or the buffer ID (packed).
     pub(super) id: u16,
-    /// Entries of the ring that it occupies: 1 in a split ring's available ring.
+    /// Entries of the ring used by it: 1 in a split ring's available ring.
     pub(super) slots: u16,
     pub(super) first: u32,
     pub(super) count: u32,
@@ -66,14 +66,14 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Bytes of all its buffers; 0 for a chain that cannot be used and must only be given back.
+    /// Returns the bytes of all its buffers; 0 for an unusable chain that must only be given back.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a chain without bytes is a bad one")]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Descriptors that were read for it at most: what it costs to fetch, and to copy in pieces.
+    /// Returns the maximum number of descriptors read for it: its cost to fetch, and to copy in pieces.
     #[inline]
     pub fn descriptors(&self) -> usize {
         match self.count {
@@ -83,8 +83,8 @@ impl Chain {
     }
 }
 
-/// A used chain that the driver does not see yet. It stays in private memory until then: the driver polls the
-/// cache lines of its ring, and each of them should change hands once.
+/// A used chain, not yet visible to the driver. Until then it stays in private memory: the driver polls the cache lines
+/// of its ring, and each line should change hands once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
     pub(super) id: u16,
@@ -92,16 +92,16 @@ pub(super) struct Used {
     pub(super) written: u32,
 }
 
-/// Chains that were fetched and not used yet, in the order of the ring.
+/// Fetched chains, not yet used, in the order of the ring.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(super) chains: Vec<Chain>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) next: usize,
-    /// Whether buffers to write are claimed. A log would not have these writes.
+    /// Writable buffers are claimed. A dirty log would miss these writes.
     pub(crate) claims: bool,
-    /// Of a control queue's buffers, whether the device may write each (and not read it); empty in another ring, where a
-    /// frame does not pay for it.
+    /// The direction of each buffer in a control queue: true if the device may write it (and not read it). Empty in
+    /// other rings, so that frames do not pay for it.
     pub(super) is_writable: Vec<bool>,
 }
 
@@ -114,7 +114,7 @@ impl Batch {
         self.next == self.chains.len()
     }
 
-    /// Chains that wait.
+    /// Returns the waiting chains.
     #[inline]
     pub fn waiting(&self) -> &[Chain] {
         &self.chains[self.next..]
@@ -125,14 +125,14 @@ impl Batch {
         &self.buffers[chain.first as usize..][..chain.count as usize]
     }
 
-    /// Whether a fetch that began with `buffers` buffers has as many as it may have.
+    /// Returns whether a fetch has reached its maximum number of buffers; it began with `buffers` buffers.
     #[inline]
     pub(super) fn is_full(&self, buffers: usize) -> bool {
         self.buffers.len() - buffers >= FETCH_BUFFERS_MAX
     }
 
-    /// Adds a chain of one buffer that lies in the window and has the flags `wanted`, as almost every chain does. `false`: it
-    /// is another chain, and takes the long way.
+    /// Adds a chain of one buffer with the flags `wanted` in the window; almost every chain is one. Returns `false` for
+    /// any other chain: it takes the slow path.
     #[inline]
     pub(super) fn push_single(
         &mut self,
@@ -152,17 +152,17 @@ impl Batch {
         true
     }
 
-    /// Whether the device may write each buffer of a control queue's chain.
+    /// Returns for each buffer of a control queue's chain whether the device may write it.
     pub fn is_writable(&self, chain: &Chain) -> &[bool] {
         &self.is_writable[chain.first as usize..][..chain.count as usize]
     }
 
-    /// Notes that the buffers of a control queue that were added last are to be written, or to be read.
+    /// Marks the newest buffers of a control queue as writable or readable.
     pub(super) fn mark(&mut self, is_writable: bool) {
         self.is_writable.resize(self.buffers.len(), is_writable);
     }
 
-    /// Forgets the buffers of a bad chain, which were added from `first` on.
+    /// Forgets the buffers of a bad chain, from `first` on.
     pub(super) fn truncate(&mut self, first: usize) {
         self.buffers.truncate(first);
         self.is_writable.truncate(first);
@@ -176,12 +176,12 @@ impl Batch {
         Some(chain)
     }
 
-    /// Has the last `chains` that were taken wait again. Nothing was fetched since.
+    /// Puts the last `chains` taken chains back to wait. Nothing was fetched since.
     pub fn wait_again(&mut self, chains: usize) {
         self.next = self.next.saturating_sub(chains);
     }
 
-    /// Forgets what was taken. What waits stays.
+    /// Forgets the taken chains. The waiting ones stay.
     pub(super) fn make_room(&mut self) {
         if self.is_empty() {
             self.clear();
@@ -190,7 +190,7 @@ impl Batch {
         }
     }
 
-    /// A receive ring may be such that some chains always wait: what was taken must not pile up before them.
+    /// Drops the taken chains before they pile up: in a receive ring, some chains may always wait.
     #[cold]
     fn forget_taken(&mut self) {
         self.chains.drain(..self.next);
@@ -210,7 +210,7 @@ impl Batch {
         self.next = 0;
     }
 
-    /// Asks for the first lines of every buffer from chain `from` on.
+    /// Prefetches the first lines of every buffer from chain `from` on.
     #[inline]
     pub(super) fn prefetch(&self, from: usize, writable: bool) {
         let first = self.chains.get(from).map_or(self.buffers.len(), |chain| chain.first as usize);
@@ -221,7 +221,7 @@ impl Batch {
                 if !is_apart(start, HEADER_LEN) {
                     buffer.claim(0);
                 }
-                // A header that has a line for itself most often stays as it was, and is not written.
+                // A header with a line for itself most often keeps its bytes, and is not written.
                 buffer.claim(LINE_LEN);
             } else {
                 prefetch(start.wrapping_add(LINE_LEN));
@@ -230,7 +230,7 @@ impl Batch {
     }
 }
 
-/// Whether the byte `offset` after `start` lies in another line than `start`.
+/// Returns whether the byte `offset` after `start` lies in another line than `start`.
 #[inline]
 fn is_apart(start: *const u8, offset: usize) -> bool {
     start as usize % LINE_LEN + offset >= LINE_LEN
@@ -267,7 +267,7 @@ fn add_pieces(memory: &GuestMemory, mut guest: u64, len: u32, buffers: &mut Vec<
     Ok(())
 }
 
-/// Closes a chain whose buffers were added from `first` on.
+/// Closes a chain with its buffers from `first` on.
 pub(super) fn close_chain(id: u16, slots: u16, first: usize, buffers: &[Buffer]) -> Result<Chain, BadChain> {
     let len: u64 = buffers[first..].iter().map(|buffer| u64::from(buffer.len)).sum();
     let len = u32::try_from(len).map_err(|_| BadChain::TooLong)?;

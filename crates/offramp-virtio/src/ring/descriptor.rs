@@ -1,4 +1,4 @@
-//! What both rings have in common: flags, event indices, and how a descriptor is read.
+//! Common parts of both rings: flags, event indices, and reading of descriptors.
 
 use super::{BadChain, CHAIN_DESCRIPTORS_MAX};
 use crate::memory::GuestMemory;
@@ -23,7 +23,7 @@ pub(super) unsafe fn read_descriptor<D: Copy>(at: NonNull<D>) -> D {
     unsafe { at.read_volatile() }
 }
 
-/// Where an indirect table of descriptors `D` lies, and how many it has.
+/// Returns the location of an indirect table of descriptors `D`, and their number.
 pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Result<(NonNull<D>, u16), BadChain> {
     let entries = u64::from(len) / DESCRIPTOR_LEN;
     if entries == 0 || entries > u64::from(CHAIN_DESCRIPTORS_MAX) || !u64::from(len).is_multiple_of(DESCRIPTOR_LEN) {
@@ -36,14 +36,14 @@ pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Re
     Ok((table, entries as u16))
 }
 
-/// Whether an index on the way from `old` to `new` is the one that the other side asked for
-/// (`vring_need_event`; virtio 1.3, 2.7.7.2 and 2.7.10).
+/// Returns whether the other side's requested index lies on the way from `old` to `new` (`vring_need_event`; virtio
+/// 1.3, 2.7.7.2 and 2.7.10).
 #[inline]
 pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Asks for a cache line that will be read or written soon.
+/// Prefetches a cache line before a read or write.
 #[inline]
 pub(super) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -56,7 +56,7 @@ pub(super) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// As [`prefetch`], taking the line from whoever has it.
+/// Prefetches like [`prefetch`], and takes the line from its owner.
 #[inline]
 pub(super) fn prefetch_to_write(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

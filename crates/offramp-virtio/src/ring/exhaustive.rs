@@ -1,5 +1,5 @@
-//! Every case of a small size, against rules that are too slow for anything else: the arithmetic of both rings, their
-//! chains, and the borders of memory. Miri runs the same tests over fewer positions.
+//! Every case of a small size, against rules too slow for other uses: the arithmetic of both rings, their chains, and
+//! the borders of memory. Miri runs the same tests over fewer positions.
 
 use super::chain::{add_buffer, close_chain};
 use super::descriptor::{INDIRECT, NEXT, WRITE, indirect_table, need_event};
@@ -17,7 +17,7 @@ const BUFFER_AT: u64 = 0x800;
 const AVAIL: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 
-/// As the guest reads it.
+/// Reads as the guest does.
 fn peek<T: Copy>(memory: &GuestMemory, at: u64) -> T {
     let host = memory.at_guest(at, size_of::<T>() as u64).unwrap().cast::<T>();
     // SAFETY: the bytes lie in the page, every place here is aligned, and every pattern of bytes is a number.
@@ -44,7 +44,7 @@ fn a_split_ring_of_every_small_size_goes_on_at_every_index() {
     for size in [1u16, 2, 4, 8] {
         let memory = page();
         (0..size).for_each(|at| split_descriptor(&memory, TABLE_AT, at, 0, 0));
-        // The driver has its heads in an order of its own.
+        // The driver uses its heads in an arbitrary order.
         let head = |slot: u16| (slot % size) ^ (size - 1);
         (0..size).for_each(|slot| poke(&memory, DRIVER_AT + 4 + 2 * u64::from(slot), head(slot)));
         let mut batch = Batch::default();
@@ -78,11 +78,11 @@ fn a_split_ring_of_every_small_size_goes_on_at_every_index() {
     }
 }
 
-/// What a chain is, by following it with a list of where it was. Each link is where the chain goes on; `None`: it ends.
+/// Follows a chain with a list of the visited places. Each link is the next place of the chain, `None` at its end.
 fn walk_naively(links: &[Option<u16>], head: u16) -> Result<usize, BadChain> {
     let (mut seen, mut at) = (vec![], head);
     loop {
-        // More than the table has: also a loop.
+        // More links than the table has are also a loop.
         if seen.contains(&at) || seen.len() == links.len() {
             return Err(BadChain::Endless);
         }
@@ -106,9 +106,9 @@ fn tables(size: u16) -> impl Iterator<Item = Vec<Option<u16>>> {
 
 #[test]
 fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() {
-    // A table of three is an indirect one: a ring's size is a power of two.
+    // A table of three must be indirect: a ring's size is a power of two.
     let sizes = [(1, false), (2, false), (1, true), (2, true), (3, true), (4, false)];
-    // The last takes Miri many minutes.
+    // The last size takes Miri many minutes.
     for (size, is_indirect) in sizes.into_iter().take(if cfg!(miri) { 5 } else { 6 }) {
         let memory = page();
         let ring_size = if is_indirect { 1 } else { size };
@@ -141,8 +141,8 @@ fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() 
     }
 }
 
-/// What a chain of descriptors that lie one after the other is, by its flags alone. In a split ring each but the last goes on;
-/// an indirect table of a packed ring is a chain as a whole, and in one that the device reads `WRITE` means nothing.
+/// Judges a chain of consecutive descriptors by its flags alone. In a split ring each but the last goes on. An indirect
+/// table of a packed ring is a chain as a whole; if the device reads the table's buffers, `WRITE` means nothing in it.
 fn judge(flags: &[u16], is_packed: bool, direction: Direction) -> Result<usize, BadChain> {
     for (at, flags) in flags.iter().enumerate() {
         if flags & INDIRECT != 0 {
@@ -165,7 +165,7 @@ fn judge(flags: &[u16], is_packed: bool, direction: Direction) -> Result<usize, 
 
 #[test]
 fn a_chain_of_up_to_four_descriptors_with_any_flags_has_the_direction_of_its_ring_and_no_table_in_a_table() {
-    // A table that is not indirect is a split ring's own: its size is a power of two.
+    // A table without indirection is a split ring's own: its size is a power of two.
     let split = [1u16, 2, 4].map(|size| (size, false, false));
     let indirect = [1, 2, 3, 4].into_iter().flat_map(|size| [(size, true, false), (size, true, true)]);
     let memory = page();
@@ -269,11 +269,11 @@ fn packed_descriptor(memory: &GuestMemory, at: Position, id: u16, flags: u16) {
     poke(memory, DESCRIPTOR_LEN * u64::from(at.index), descriptor);
 }
 
-/// Descriptors as a driver sees them that has had all of them back in the laps before `at`.
+/// Writes descriptors as left by a driver that got all of them back in the laps before `at`.
 fn used_up_to(memory: &GuestMemory, at: Position, size: u16) {
     for nth in 0..size {
         let slot = after(at, nth, size);
-        // The lap before: its counter is the other one.
+        // In the lap before, the counter has the other value.
         let flags = if slot.wrap { 0 } else { AVAIL | USED };
         poke(memory, DESCRIPTOR_LEN * u64::from(slot.index), packed::Descriptor { flags, ..Default::default() });
     }
@@ -286,7 +286,7 @@ fn every_division_of_a_packed_ring_into_chains_is_fetched_and_given_back_at_ever
     for size in 1..=largest {
         for start in positions(size) {
             for count in 0..=size {
-                // A bit for each descriptor but the last: its chain goes on.
+                // A bit for each descriptor but the last, set if its chain goes on.
                 for joints in 0..1u16 << count.saturating_sub(1) {
                     check_division(&memory, size, start, count, joints);
                 }
@@ -350,7 +350,7 @@ fn a_packed_ring_of_up_to_four_descriptors_with_any_flags_is_fetched_as_far_as_i
                     poke(&memory, DESCRIPTOR_LEN * u64::from(at), descriptor);
                 }
                 let base = u32::from(start.bits()) * 0x1_0001;
-                // A base of 0 is another question, with a test of its own.
+                // A base of 0 has a test of its own.
                 let base = if base == 0 { 1 << 31 } else { base };
                 let start = Position::from_bits((base >> 16) as u16);
                 let mut ring = packed::Ring::new(&memory, &place(size), base, RingOptions::default(), None).unwrap();
@@ -362,7 +362,7 @@ fn a_packed_ring_of_up_to_four_descriptors_with_any_flags_is_fetched_as_far_as_i
     }
 }
 
-/// Chains from `start` on: each begins with an available descriptor and has an end before the lap is over.
+/// Counts the chains from `start` on: each begins with an available descriptor and ends before the lap is over.
 fn fetch_naively(start: Position, size: u16, flags: impl Fn(u16) -> u16) -> Result<(usize, usize), Broken> {
     let (mut slots, mut chains) = (0, 0);
     while slots < size {
@@ -409,7 +409,7 @@ fn an_event_is_among_those_that_passed_for_every_distance_and_every_border() {
     let step = if cfg!(miri) { 4099 } else { 1 };
     for count in (0..=u16::MAX).step_by(step) {
         let about = |border: u16| (0..5).map(move |n| border.wrapping_add(n).wrapping_sub(2));
-        // Where `old` is, matters not: all three move together.
+        // The value of `old` does not matter: all three move together.
         for old in [0, 1, 0x7fff, 0x8000, 0xffff, count] {
             for distance in [0, count, 0x8000].into_iter().flat_map(about) {
                 let (event, new) = (old.wrapping_add(distance), old.wrapping_add(count));
@@ -432,7 +432,7 @@ fn every_address_and_length_about_the_borders_of_regions_is_inside_or_refused() 
     const LOW: u64 = 8;
     const TOP: u64 = u64::MAX - 8;
     let region = |guest, len| Extent { guest, user: guest, len, file_offset: 0 };
-    // Two that touch, a gap of two bytes, one more; and the last bytes of the address space.
+    // Two regions that touch, a gap of two bytes, one more region, and one at the end of the address space.
     let extents = [region(LOW, 8), region(LOW + 8, 4), region(LOW + 14, 2), region(TOP, 8)];
     let memory = GuestMemory::anonymous(&extents);
     let is_inside = |at: u64| extents.iter().any(|e| at.checked_sub(e.guest).is_some_and(|offset| offset < e.len));

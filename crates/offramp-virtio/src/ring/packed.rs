@@ -1,4 +1,4 @@
-//! The packed ring (virtio 1.3, 2.8): one ring of descriptors that either side overwrites.
+//! The packed ring (virtio 1.3, 2.8): one ring of descriptors, overwritten by both sides.
 
 use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
 use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(test)]
 mod tests;
 
-/// Descriptors, ahead of the one that is read, whose cache line is asked for: two lines.
+/// Distance in descriptors from the current one to the prefetched cache line: two lines.
 const AHEAD: usize = 8;
 /// Descriptor flag: available in a lap whose counter is this bit (2.8.1).
 const AVAIL: u16 = 1 << 7;
@@ -32,12 +32,12 @@ const EVENT_DESCRIPTOR: u16 = 2;
 /// Base of a ring that has never run: both positions at its start, both wrap counters 1 (2.8.1).
 const BASE_NEW: u32 = 0x8000_8000;
 
-/// Whether no device has ever used a descriptor of this ring.
+/// Returns whether no device has ever used a descriptor of this ring.
 ///
-/// A base of 0 is said by frontends that know no wrap counters (User Mode Linux), of a new ring; by others, of a ring
-/// that ended at its start after an odd number of laps. The memory tells which. The last chain before that start was
-/// used with wrap counter 1, so its first descriptor has `USED`; it keeps it when the driver makes it available again,
-/// with wrap counter 0. A driver that has seen nothing used is in its first lap, and sets `AVAIL` alone.
+/// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. Others send it for a ring that
+/// stopped at its start after an odd number of laps. The memory distinguishes the two. The last chain before that start
+/// was used with wrap counter 1, so its first descriptor has `USED`. It keeps it when the driver makes it available
+/// again, with wrap counter 0. Before the first used descriptor, a driver is in its first lap, and sets `AVAIL` alone.
 ///
 /// # Safety
 /// `size` descriptors are mapped there, aligned.
@@ -76,11 +76,11 @@ pub(crate) struct Ring {
     driver_event: NonNull<u16>,
     device_event: NonNull<u16>,
     next_available: Position,
-    /// Where the driver sees the next chain used.
+    /// Position of the next used chain for the driver.
     next_used: Position,
-    /// What it is given back from there on.
+    /// Used chains to publish from there on.
     staged: Vec<Used>,
-    /// Where the position lies for a backend that comes after this one.
+    /// The place of the position in the inflight region, for the next backend.
     inflight: Option<Part>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// `base`: the next available position in the low half and the next used one in the high half,
+    /// Sets up the ring. `base`: the next available position in the low half and the next used one in the high half,
     /// each with its wrap counter in the top bit (vhost-user, "Vring state").
     pub(crate) fn new(
         memory: &GuestMemory,
@@ -112,8 +112,8 @@ impl Ring {
         // SAFETY: `size` descriptors lie there, aligned, in memory that the caller keeps mapped.
         let base = if base == 0 && unsafe { is_new(descriptors, size) } { BASE_NEW } else { base };
         let next_available = Position::from_bits(base as u16);
-        // Everything that is fetched is used in order, so both positions are one when a ring starts; a
-        // frontend that knows only one says the other as 0.
+        // All fetched chains are used in order, so both positions are equal when a ring starts. A frontend with only
+        // one of them sends the other as 0.
         let next_used = match (base >> 16) as u16 {
             0 => next_available,
             bits => Position::from_bits(bits),
@@ -127,7 +127,7 @@ impl Ring {
             descriptors,
             driver_event: driver_event.cast(),
             device_event: device_event.cast(),
-            // What was fetched and not used when the ring stopped is fetched again.
+            // Chains fetched but not used when the ring stopped are fetched again.
             next_available: next_used,
             next_used,
             staged: Vec::with_capacity(2 * FETCH_MAX),
@@ -137,7 +137,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Goes on where an earlier backend ended, which the frontend cannot know.
+    /// Resumes at the end position of an earlier backend; the frontend cannot know it.
     fn resume(&mut self) -> Result<(), BadRing> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
         if let Some(progress) = inflight.progress(self.size) {
@@ -145,7 +145,7 @@ impl Ring {
             if before.index >= self.size || after.index >= self.size || saved > self.size {
                 return Err(BadRing::Inflight);
             }
-            // Whether the driver has the last batch shows at its first descriptor.
+            // The first descriptor of the last batch shows whether the driver has that batch.
             let is_shown = before == after || !self.is_available(before.into());
             if !is_shown {
                 self.put_back(inflight, before.into(), saved);
@@ -157,7 +157,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Writes the descriptors of a batch as they were before they were overwritten for the driver to see.
+    /// Restores the descriptors of a batch that were overwritten but not yet shown.
     fn put_back(&self, inflight: &Part, first: Position, count: u16) {
         let mut at = first;
         for number in 0..count {
@@ -168,11 +168,11 @@ impl Ring {
             unsafe { self.descriptors.add(usize::from(at.index)).write_volatile(descriptor) };
             at.advance(1, self.size);
         }
-        // Before the region forgets them.
+        // Ordered before the region forgets them.
         fence(Ordering::SeqCst);
     }
 
-    /// Saves what [`Ring::publish`] will overwrite.
+    /// Saves the descriptors overwritten by [`Ring::publish`].
     #[inline(never)]
     fn save_staged(&self, inflight: &Part) {
         let heads = self.staged.iter().flat_map(|used| {
@@ -192,12 +192,12 @@ impl Ring {
         inflight.begin(self.next_used.place(), after.place(), self.size, batch);
     }
 
-    /// The flags of a descriptor; what is read of it after them is no older.
+    /// Reads the flags of a descriptor; later reads of it return nothing older.
     #[inline]
     fn flags(&self, index: u16) -> u16 {
         const FLAGS_AT: usize = 7;
         if cfg!(miri) {
-            // They are stored as a part of this word. Miri takes atomics of two sizes at one place for a race.
+            // The driver's stores cover this whole word. Miri reports atomics of two sizes at one place as a race.
             return (self.used_half(index).load(Ordering::Acquire) >> 48) as u16;
         }
         let descriptor = usize::from(index);
@@ -220,8 +220,8 @@ impl Ring {
         let (size, of_a_frame) = (self.size, self.options.direction.of_a_frame());
         let mut fetched = Fetched::default();
         let mut at = self.next_available;
-        // What the driver was not given back it cannot make available again. If it does all the same, a batch would
-        // never come to its end, and overwrite itself when it is shown.
+        // A driver cannot make a descriptor available before it got it back. If it tries, a batch would never end, and
+        // would overwrite itself when shown.
         let mut free = size.saturating_sub(at.ahead_of(self.next_used, size));
         let buffers = batch.buffers.len();
         for _ in 0..FETCH_MAX {
@@ -244,7 +244,7 @@ impl Ring {
             let slots = self.fetch_chain(memory, batch, free, &mut fetched)?;
             at.advance(slots, size);
             free -= slots;
-            // A bad chain may have been a long walk for nothing.
+            // A bad chain may have cost a long walk.
             if fetched.bad > 0 || batch.is_full(buffers) {
                 break;
             }
@@ -253,7 +253,7 @@ impl Ring {
         Ok(fetched)
     }
 
-    /// Fetches a chain of any shape, also a bad one, of `free` slots at most; how many it takes.
+    /// Fetches a chain of any shape, even a bad one, of `free` slots at most. Returns its number of slots.
     #[inline(never)]
     fn fetch_chain(
         &self,
@@ -279,8 +279,8 @@ impl Ring {
         Ok(slots)
     }
 
-    /// Follows a chain: its ID (which the last descriptor holds), the slots that it occupies, and
-    /// whether its buffers can be used. A chain without an end cannot be given back, nor one of more than `free` slots.
+    /// Follows a chain. Returns its ID (from the last descriptor), its number of slots, and whether its buffers can be
+    /// used. A chain without an end cannot be given back, nor one of more than `free` slots.
     #[inline]
     fn walk(
         &self,
@@ -356,7 +356,7 @@ impl Ring {
         self.staged.push(Used { id: chain.id, slots, written });
     }
 
-    /// What a driver reads of a used descriptor: `len`, `id` and `flags`, which are written in one go.
+    /// Returns the driver's view of a used descriptor: `len`, `id` and `flags`, written in one store.
     #[inline]
     fn used_half(&self, index: u16) -> &AtomicU64 {
         // SAFETY: the index is within the ring, which is aligned to 8 and mapped; an atomic may be shared with
@@ -364,7 +364,7 @@ impl Ring {
         unsafe { AtomicU64::from_ptr(self.descriptors.add(usize::from(index)).cast::<u64>().add(1).as_ptr()) }
     }
 
-    /// Overwrites the descriptors of what is staged, the first one last: its flags show the whole batch.
+    /// Overwrites the descriptors of the staged chains, the first one last: its flags show the whole batch.
     #[inline]
     pub(crate) fn publish(&mut self, unsignalled: u32) -> Published {
         if let Some(inflight) = &self.inflight {
@@ -387,7 +387,7 @@ impl Ring {
         self.next_used = at;
         let Some((index, half)) = first else { return Published::default() };
         self.used_half(index).store(half, Ordering::Release);
-        // The driver writes what it wants and then reads the flags; the device does it the other way round.
+        // The driver writes its event suppression and then reads the flags; the device does the reverse.
         fence(Ordering::SeqCst);
         if let Some(inflight) = &self.inflight {
             inflight.settle(self.next_used.place(), self.size);
@@ -402,11 +402,11 @@ impl Ring {
         let (wanted, flags) = (Position::from_bits(event as u16), (event >> 16) as u16 & 3);
         match flags {
             EVENT_DISABLE => false,
-            // More than a lap passes every place, and the one bit of a lap says no more which is meant.
+            // More than a lap passes every place, and one bit of lap no longer identifies the place.
             EVENT_DESCRIPTOR if self.options.event_idx && unsignalled <= u32::from(self.size) => {
                 let new = self.next_used.index;
                 let old = new.wrapping_sub(unsignalled as u16);
-                // A descriptor of the lap before is a whole ring before it.
+                // A descriptor of the previous lap is a whole ring before it.
                 let lap = if wanted.wrap == self.next_used.wrap { 0 } else { self.size };
                 need_event(wanted.index.wrapping_sub(lap), new, old)
             }

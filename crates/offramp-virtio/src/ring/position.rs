@@ -1,4 +1,4 @@
-//! Where a packed ring is: an index and a wrap counter (virtio 1.3, 2.8.1).
+//! Positions in a packed ring: an index and a wrap counter (virtio 1.3, 2.8.1).
 
 use crate::inflight::Place;
 
@@ -40,7 +40,7 @@ impl Position {
         }
     }
 
-    /// Slots from `earlier` to here: a lap at most.
+    /// Returns the slots from `earlier` to here: a lap at most.
     pub(super) fn ahead_of(self, earlier: Self, size: u16) -> u16 {
         let lap = if self.wrap == earlier.wrap { 0 } else { size };
         (self.index + lap).saturating_sub(earlier.index)

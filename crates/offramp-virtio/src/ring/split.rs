@@ -21,7 +21,7 @@ const USED_ENTRY_LEN: u64 = 8;
 /// Bytes of `used_event` or `avail_event` after either ring's entries.
 const EVENT_LEN: u64 = 2;
 
-/// Bytes of a used ring.
+/// Returns the bytes of a used ring.
 pub(crate) fn used_len(size: u64) -> u64 {
     RING_HEADER_LEN + size * USED_ENTRY_LEN + EVENT_LEN
 }
@@ -48,9 +48,9 @@ pub(crate) struct Ring {
     used: NonNull<u16>,
     /// Entries of the available ring that were read.
     next_available: u16,
-    /// Entries of the used ring that the driver sees.
+    /// Entries of the used ring visible to the driver.
     published: u16,
-    /// Used chains that it does not see yet.
+    /// Used chains not yet visible to the driver.
     staged: Vec<Used>,
 }
 
@@ -80,15 +80,14 @@ impl Ring {
         let used = used.cast();
         let staged = Vec::with_capacity(2 * FETCH_MAX);
         let mut ring = Self { size, options, descriptors, available, used, next_available: 0, published: 0, staged };
-        // Everything that was fetched was used, in order, before its frontend could ask for a base. So the used
-        // index says where to go on, also after a backend that was killed, and for frontends that have no base
-        // to tell and say 0 (DPDK's).
+        // All fetched chains were used, in order, before the frontend could ask for a base. So the ring resumes at the
+        // used index. This also holds after a killed backend, and for frontends that have no base and send 0 (DPDK's).
         ring.published = ring.word(ring.used, 1).load(Ordering::Acquire);
         ring.next_available = ring.published;
         Ok(ring)
     }
 
-    /// A 16-bit word of the available or used ring.
+    /// Returns a 16-bit word of the available or used ring.
     #[inline]
     fn word(&self, ring: NonNull<u16>, at: usize) -> &AtomicU16 {
         debug_assert!(at < 3 + 4 * usize::from(self.size));
@@ -101,8 +100,8 @@ impl Ring {
     pub(crate) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         let available = self.word(self.available, 1).load(Ordering::Acquire);
         let waiting = available.wrapping_sub(self.next_available);
-        // A driver that waits for what it is given back has no more than the ring in the device's hands. One that
-        // does not could keep a batch from ever coming to its end.
+        // A driver that waits for used chains has at most a full ring in the device's hands. A driver that does not
+        // wait could keep a batch from ever ending.
         if waiting > self.size || available.wrapping_sub(self.published) > self.size {
             return Err(Broken::AvailableIndex);
         }
@@ -140,11 +139,11 @@ impl Ring {
                 }
                 Err(reason) => {
                     batch.truncate(first);
-                    // It must not overtake those that were fetched before it and are not used yet.
+                    // It must not overtake unused chains fetched before it.
                     batch.chains.push(Chain { id: head, slots: 1, first: first as u32, count: 0, len: 0 });
                     fetched.bad += 1;
                     fetched.reason = Some(reason);
-                    // It may have been a long walk for nothing.
+                    // It may have cost a long walk.
                     break;
                 }
             }
@@ -216,7 +215,7 @@ impl Ring {
         self.staged.push(Used { id: chain.id, slots: chain.slots, written });
     }
 
-    /// Writes the staged entries after those that the driver sees.
+    /// Writes the staged entries after the visible ones.
     fn write_used(&mut self) -> u16 {
         let mut next = self.published;
         for used in self.staged.drain(..) {
@@ -241,7 +240,7 @@ impl Ring {
         let (old, new) = (self.published, self.write_used());
         self.published = new;
         self.word(self.used, 1).store(new, Ordering::Release);
-        // The driver writes what it wants and then reads idx; the device does it the other way round.
+        // The driver writes its event suppression and then reads idx; the device does the reverse.
         fence(Ordering::SeqCst);
         let slots = new.wrapping_sub(old);
         Published { slots, needs_notification: self.needs_notification(unsignalled.saturating_add(u32::from(slots))) }
@@ -278,7 +277,7 @@ impl Ring {
     }
 
     pub(crate) fn disable_notifications(&mut self) {
-        // With EVENT_IDX the index that was asked for was passed: no kick comes for it.
+        // With EVENT_IDX the ring has passed the requested index: no kick comes for it.
         if !self.options.event_idx {
             self.word(self.used, 0).store(NO_NOTIFY, Ordering::Relaxed);
         }

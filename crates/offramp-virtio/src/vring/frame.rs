@@ -1,6 +1,6 @@
 //! Frames with their headers, between chains and private memory.
 //!
-//! Callers check lengths first. The copies stay within buffers and slices whatever the lengths are.
+//! Callers check lengths first. The copies stay within buffers and slices for all lengths.
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
@@ -14,13 +14,13 @@ std::thread_local! {
     static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Bytes of frames that this thread has copied between chains and private memory, for tests that count.
+/// Returns the frame bytes copied by this thread between chains and private memory, for tests with counters.
 #[cfg(feature = "count")]
 pub fn copied_bytes() -> u64 {
     COPIED.with(std::cell::Cell::get)
 }
 
-/// Notes that `bytes` of a frame are copied, with the feature `count`.
+/// With the feature `count`, counts `bytes` copied bytes of a frame.
 #[inline]
 fn copied(bytes: usize) {
     #[cfg(feature = "count")]
@@ -29,8 +29,8 @@ fn copied(bytes: usize) {
 }
 
 impl Vring {
-    /// Copies a frame that the driver transmits, and `header_len` bytes of header before it, into private memory.
-    /// Returns the frame's length; `None` when the chain holds no frame, or a longer one than `frame`.
+    /// Copies a transmitted frame, and `header_len` bytes of header before it, into private memory. Returns the frame's
+    /// length; `None` when the chain holds no frame, or a longer one than `frame`.
     #[inline]
     pub fn read_frame(
         &self,
@@ -48,7 +48,7 @@ impl Vring {
             return Some(len);
         }
         if header_len > HEADER_LEN {
-            // What a driver writes into the place of a hash is ignored.
+            // The driver's bytes in the place of a hash are ignored.
             let mut with_hash = [0; HASH_HEADER_LEN];
             read_scattered(buffers, &mut with_hash[..header_len], &mut frame[..len]);
             header.copy_from_slice(&with_hash[..HEADER_LEN]);
@@ -69,8 +69,8 @@ impl Vring {
         Some(len)
     }
 
-    /// Writes a frame that the driver receives into the next `chains` waiting chains, and adds these to the used ones;
-    /// `header` gets their number. Each chain but the last is filled completely (virtio 1.3, 5.1.6.4.1).
+    /// Writes a received frame into the next `chains` waiting chains, and adds these to the used ones; `header` gets
+    /// their number. Each chain but the last is filled completely (virtio 1.3, 5.1.6.4.1).
     #[inline]
     pub fn write_frame(
         &mut self,
@@ -107,27 +107,26 @@ impl Vring {
 }
 
 impl Buffer {
-    /// Bytes of the buffer.
+    /// Returns the bytes of the buffer.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "no buffer is empty")]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Copies bytes from `offset` on into private memory, as far as the buffer goes.
+    /// Copies bytes from `offset` into private memory, up to the buffer's end.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let len = out.len().min(self.len().saturating_sub(offset));
-        // Load-bearing: this is the only time that these bytes are read. Everything that is checked, parsed or changed later
-        // is the private copy, so that a guest that writes meanwhile changes nothing that was checked. Never look at a
-        // byte of the buffer before or after.
+        // Load-bearing: these bytes are read only this once. All later checks, parses and changes use the private copy,
+        // so a guest that writes meanwhile changes no checked byte. Never look at a byte of the buffer before or after.
         // SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end copies nothing),
         // and `out` is private. The guest may write meanwhile: then the copy holds some of either, and only the copy
         // is looked at.
         unsafe { copy_shared(self.host.as_ptr().wrapping_add(offset), out.as_mut_ptr(), len) };
     }
 
-    /// Copies bytes into the buffer from `offset` on, as far as it goes.
+    /// Copies bytes into the buffer from `offset`, up to its end.
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let len = bytes.len().min(self.len().saturating_sub(offset));
@@ -135,7 +134,7 @@ impl Buffer {
         unsafe { copy_shared(bytes.as_ptr(), self.host.as_ptr().wrapping_add(offset), len) };
     }
 
-    /// The header at the front, if it is all there: two loads, which the compiler may neither repeat nor leave out.
+    /// Reads a complete header at the front: two loads, neither repeated nor left out by the compiler.
     #[inline]
     fn header(&self) -> Option<[u8; HEADER_LEN]> {
         if self.len() < HEADER_LEN {
@@ -172,7 +171,7 @@ impl Buffer {
         fits
     }
 
-    /// Fills the buffer with the bytes from `at` on of header and frame together. Returns how many those were.
+    /// Fills the buffer with the bytes of header and frame together, from `at` on. Returns their number.
     #[inline]
     pub(super) fn write_piece(&self, header: &[u8], frame: &[u8], at: usize) -> usize {
         let room = self.len();
@@ -186,8 +185,8 @@ impl Buffer {
     }
 }
 
-/// Writes a part of a header, unless it stands there: the next frame in a buffer most often has the header of the one
-/// before, and a line that nobody writes stays in the caches of both sides.
+/// Writes a part of a header if it differs. The next frame in a buffer most often has the same header as the one
+/// before, and an unwritten line stays in the caches of both sides.
 ///
 /// # Safety
 /// `to` is guest memory that is mapped.

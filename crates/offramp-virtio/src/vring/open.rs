@@ -1,20 +1,21 @@
-//! Received frames that are written into the driver's buffers piece by piece, several at a time.
+//! Received frames, written into the driver's buffers piece by piece, several at a time.
 //!
-//! Chains are given back in the order in which frames are committed. That may differ from the order in which they were
-//! fetched, so a driver that negotiated `IN_ORDER` (virtio 1.3, 2.7.9) must not get frames this way.
+//! Chains are given back in the order of the frames' commits. It may differ from the order of their fetches, so a
+//! driver with `IN_ORDER` (virtio 1.3, 2.7.9) must not get frames this way.
 //!
-//! Nothing is published while a frame is open. A device that starts where this one was killed takes all chains before the
-//! first unused one for used (split: by the used index; packed: by the inflight region).
+//! Nothing is published while a frame is open. If this device is killed, the next one treats all chains before the
+//! first unused one as used (split: by the used index; packed: by the inflight region).
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
 use crate::net_header::NetHeader;
 use crate::ring::{Buffer, Chain};
 
-/// Chains and buffers for which a slot keeps memory between frames: those of 64 KiB in buffers of 1500 bytes, with room.
+/// Maximum number of chains and buffers with memory kept in a slot between frames: a frame of 64 KiB in buffers of 1500
+/// bytes, with room.
 const KEPT_MAX: usize = 64;
 
-/// A frame that is not complete.
+/// An incomplete frame.
 #[derive(Debug, Default)]
 struct OpenFrame {
     chains: Vec<Chain>,
@@ -23,13 +24,13 @@ struct OpenFrame {
     capacity: usize,
     /// Bytes of headers and frame so far. The first `head_len` are written last.
     len: usize,
-    /// Where the next byte goes.
+    /// Place of the next byte.
     end: Place,
-    /// What the last append changed.
+    /// The state before the last append.
     before: Before,
 }
 
-/// A frame before an append, and the chains that this added.
+/// A frame before an append, and the chains added by this append.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     len: usize,
@@ -58,13 +59,13 @@ pub(super) struct OpenFrames {
 }
 
 impl OpenFrames {
-    /// Whether a chain is part of an open frame.
+    /// Returns whether a chain is part of an open frame.
     #[inline]
     pub(super) fn has_chains(&self) -> bool {
         self.chains > 0
     }
 
-    /// Forgets all of them; their chains.
+    /// Forgets all open frames. Returns their chains.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Chain> {
         self.chains = 0;
         std::mem::take(&mut self.frames).into_iter().flat_map(|frame| frame.chains)
@@ -72,8 +73,8 @@ impl OpenFrames {
 }
 
 impl Vring {
-    /// Begins frame `slot`, whose first `head_len` bytes, with the network header, are written last. What was begun there and
-    /// not committed is forgotten; its chains are the new frame's.
+    /// Begins frame `slot`. Its first `head_len` bytes, with the network header, are written last. An uncommitted frame
+    /// in this slot is forgotten; its chains become the new frame's.
     pub fn open_frame(&mut self, slot: usize, head_len: usize) {
         if self.open.frames.len() <= slot {
             self.open.frames.resize_with(slot + 1, OpenFrame::default);
@@ -82,33 +83,33 @@ impl Vring {
         (frame.len, frame.end) = (head_len, frame.place_of(head_len));
     }
 
-    /// Bytes that frame `slot` lacks before `len` more can be appended to it; `None` when it is not open.
+    /// Returns the bytes missing in frame `slot` for `len` more; `None` when it is not open.
     #[inline]
     pub fn lacks(&self, slot: usize, len: usize) -> Option<usize> {
         let frame = self.open.frames.get(slot).filter(|frame| frame.len > 0)?;
         Some((frame.len + len).saturating_sub(frame.capacity))
     }
 
-    /// Whether frame `slot` has a chain.
+    /// Returns whether frame `slot` has a chain.
     #[inline]
     pub fn has_chain(&self, slot: usize) -> bool {
         self.open.frames.get(slot).is_some_and(|frame| frame.capacity > 0)
     }
 
-    /// Whether a frame is open that has a chain.
+    /// Returns whether any open frame has a chain.
     #[inline]
     pub fn has_open_frames(&self) -> bool {
         self.open.has_chains()
     }
 
-    /// Chains that the driver gets back with the next [`Vring::publish`] after all open frames are committed.
+    /// Returns the number of chains that the next [`Vring::publish`] gives back after all open frames are committed.
     #[inline]
     pub fn unpublished(&self) -> usize {
         self.staged + self.open.chains
     }
 
-    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`, which must fit then. `copy` gets each
-    /// piece with the place of as many writable bytes in guest memory, of which there must be no reference.
+    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`; they must fit then. `copy` gets each
+    /// piece with a place of as many writable bytes in guest memory, free of references.
     #[inline]
     pub fn append(
         &mut self,
@@ -140,8 +141,8 @@ impl Vring {
         self.prefetch_next(slot, bytes.len());
     }
 
-    /// Asks for the lines of the next `len` bytes of frame `slot`, while the headers of the segment that goes there are
-    /// compared: it is most often as long as the last one.
+    /// Prefetches the lines of the next `len` bytes of frame `slot`, while the headers of the next segment are
+    /// compared. This segment is most often as long as the last one.
     #[inline]
     fn prefetch_next(&self, slot: usize, len: usize) {
         let Some(frame) = self.open.frames.get(slot) else { return };
@@ -157,8 +158,8 @@ impl Vring {
         }
     }
 
-    /// Takes back what the last [`Vring::append`] to frame `slot` did: its chains wait again, and its bytes are past the end.
-    /// It must come before anything else is done with the ring.
+    /// Undoes the last [`Vring::append`] to frame `slot`: its chains wait again, and its bytes are past the end. Call
+    /// it before any other operation on the ring.
     #[cold]
     pub fn take_back(&mut self, slot: usize) {
         let Some(frame) = self.open.frames.get_mut(slot) else { return };
@@ -191,8 +192,8 @@ impl Vring {
         }
     }
 
-    /// Completes frame `slot`: writes `header_len` bytes of `header` and then `head` to its front, and adds its chains to
-    /// the used ones. `false`: it has no chains, or lost them when the ring was stopped.
+    /// Completes frame `slot`: writes `header_len` bytes of `header` and then `head` to its front, and adds its chains
+    /// to the used ones. Returns `false` if it has no chains, or lost them when the ring was stopped.
     pub fn commit(
         &mut self,
         slot: usize,
@@ -223,14 +224,14 @@ impl Vring {
         }
         self.open.chains -= frame.chains.len();
         let is_complete = !frame.chains.is_empty();
-        // Keeps what it has allocated.
+        // Keeps the allocated memory.
         if let Some(slot) = self.open.frames.get_mut(slot) {
             *slot = frame.emptied();
         }
         is_complete
     }
 
-    /// Gives the chains of all open frames back with nothing in them: the ring is shown to the driver, or stopped.
+    /// Gives the chains of all open frames back empty: the ring is about to be published or stopped.
     #[cold]
     pub(super) fn cancel_open_frames(&mut self) {
         let chains: Vec<Chain> = self.open.clear().collect();
@@ -241,7 +242,7 @@ impl Vring {
 }
 
 impl OpenFrame {
-    /// Chains that the frame lies in: all, unless it was begun anew.
+    /// Returns the number of chains that hold the frame: all, unless it was begun anew.
     #[inline]
     fn chains_in_use(&self) -> usize {
         let (mut chains, mut room) = (0, 0);
@@ -252,7 +253,7 @@ impl OpenFrame {
         chains
     }
 
-    /// Where byte `at` goes.
+    /// Returns the place of byte `at`.
     #[inline]
     fn place_of(&self, at: usize) -> Place {
         let mut offset = at;
@@ -265,7 +266,7 @@ impl OpenFrame {
         Place { buffer: self.buffers.len(), offset: 0 }
     }
 
-    /// The same memory without a frame, as far as an ordinary frame needs it.
+    /// Returns an empty frame with the same memory, up to the needs of an ordinary frame.
     fn emptied(self) -> Self {
         let Self { mut chains, mut buffers, .. } = self;
         chains.clear();

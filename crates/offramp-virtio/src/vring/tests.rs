@@ -1,5 +1,5 @@
-//! A driver and a device in two threads, for Miri: it knows which writes the other side may not have seen yet, and
-//! reports an access that nothing orders.
+//! A driver and a device in two threads, for Miri: it knows the writes that the other side may not have seen yet, and
+//! reports unordered accesses.
 
 use super::*;
 use crate::memory::Extent;
@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// Chains that the driver makes available, each after the one before came back from a full ring.
+/// Chains made available by the driver, each after the one before came back from a full ring.
 const CHAINS: u16 = if cfg!(miri) { 20 } else { 20_000 };
 const SIZE: u16 = 4;
 const PLACE: RingPlace = RingPlace { size: SIZE, descriptors: 0, driver: 0x100, device: 0x200 };
@@ -31,13 +31,13 @@ impl Driver {
         self.0.at_guest(at, size_of::<T>() as u64).unwrap().cast()
     }
 
-    /// A word that both sides use at the same time.
+    /// Returns a word used by both sides at the same time.
     fn word(&self, at: u64) -> &AtomicU16 {
         // SAFETY: the word lies in the memory, which lives as long as `self`, aligned.
         unsafe { AtomicU16::from_ptr(self.at(at).as_ptr()) }
     }
 
-    /// Writes what the device does not look at yet.
+    /// Writes bytes before the device looks at them.
     fn write<T>(&self, at: u64, value: T) {
         // SAFETY: the bytes lie in the memory, aligned; the ring says that they are the driver's now.
         unsafe { self.at::<T>(at).write(value) };
@@ -54,7 +54,7 @@ impl Driver {
     fn split(&self) {
         for number in 0..CHAINS {
             let slot = number % SIZE;
-            // The slot is free as soon as the chain that was there came back.
+            // The slot is free as soon as its last chain came back.
             while number.wrapping_sub(self.word(PLACE.device + 2).load(Ordering::Acquire)) >= SIZE {
                 spin_loop();
             }
@@ -79,7 +79,7 @@ impl Driver {
             self.write(descriptor, addr);
             let available = if lap.is_multiple_of(2) { AVAIL } else { USED };
             if cfg!(miri) {
-                // As the device reads it under Miri, which takes atomics of two sizes at one place for a race.
+                // Stored like the device's read under Miri: Miri reports atomics of two sizes at one place as a race.
                 let flags_and_id = u64::from(available) << 48 | u64::from(slot) << 32;
                 half.store(flags_and_id | BUFFER_LEN as u64, Ordering::Release);
             } else {

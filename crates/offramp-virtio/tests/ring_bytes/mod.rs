@@ -1,4 +1,4 @@
-//! What must hold whatever a driver writes into its rings: the body of two fuzz targets, and of the ordinary test beside it.
+//! Invariants for any ring contents: the body of two fuzz targets, and of the ordinary test beside it.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -15,14 +15,14 @@ use offramp_virtio::vring::{Vring, VringSetup};
 /// Guest memory: small enough that a random address often hits. Buffers may cross the border of its two regions.
 const MEMORY_LEN: u64 = 0xf80;
 const BORDER: u64 = 0x440;
-/// Bytes of the file before and after the memory, which nobody may write.
+/// Bytes of the file before and after the memory; nobody may write them.
 const GUARD_LEN: u64 = 64;
 const GUARD: [u8; GUARD_LEN as usize] = [0xa5; GUARD_LEN as usize];
-/// Where the rings lie, transmit and receive: descriptors, driver's part, device's part.
+/// Location of the rings, transmit and receive: descriptors, driver's part, device's part.
 const PARTS: [[u64; 3]; 2] = [[0, 0x100, 0x140], [0x200, 0x300, 0x340]];
 /// Largest ring whose parts do not run into each other.
 const RING_MAX: u16 = 16;
-/// Times that the device looks, per input.
+/// Polls of the device per input.
 const ROUNDS: usize = 4;
 /// Longest frame.
 const FRAME_LEN_MAX: usize = 4096;
@@ -80,7 +80,8 @@ impl Bench {
     }
 }
 
-/// Settings, then the bytes of the rings and their buffers. Between two looks of the device, bytes change.
+/// Checks settings, followed by the bytes of the rings and their buffers. Between two polls of the device, bytes
+/// change.
 pub fn ring(bytes: &[u8], is_packed: bool) {
     let Some((settings, contents)) = bytes.split_first_chunk::<SETTINGS_LEN>() else { return };
     BENCH.with_borrow(|bench| {
@@ -120,7 +121,7 @@ pub fn ring(bytes: &[u8], is_packed: bool) {
     });
 }
 
-/// Fetches; `false` when there was nothing or the ring is broken.
+/// Fetches. Returns `false` when nothing was there or the ring is broken.
 fn fetch(vring: &mut Vring) -> bool {
     let Ok(fetched) = vring.fetch(None) else {
         vring.fail();
@@ -155,12 +156,12 @@ fn drain(vring: &mut Vring) {
     publish(vring);
 }
 
-/// Whether the driver's ring is a control queue.
+/// Returns whether the driver's ring is a control queue.
 fn has_commands(settings: &[u8; SETTINGS_LEN]) -> bool {
     settings[3] >> 1 & 1 == 1
 }
 
-/// Answers commands with as many bytes as they have room for.
+/// Answers commands with the maximum number of bytes.
 fn answer(vring: &mut Vring) {
     while fetch(vring) {
         while let Some(chain) = vring.pop() {
@@ -175,7 +176,7 @@ fn answer(vring: &mut Vring) {
     publish(vring);
 }
 
-/// Gives bad chains back. They stand in the way of frames.
+/// Gives bad chains back: they block frames.
 fn skip_bad(vring: &mut Vring) {
     while vring.waiting().first().is_some_and(|chain| chain.len() == 0) {
         if let Some(chain) = vring.pop() {
@@ -184,7 +185,7 @@ fn skip_bad(vring: &mut Vring) {
     }
 }
 
-/// The number of waiting chains that hold `len` bytes.
+/// Returns the number of waiting chains that hold `len` bytes.
 fn chains_for(vring: &Vring, len: usize) -> Option<usize> {
     let mut room = 0;
     let good = vring.waiting().iter().take_while(|chain| chain.len() > 0);
@@ -206,7 +207,7 @@ fn fill(vring: &mut Vring, frame: &[u8]) {
     publish(vring);
 }
 
-/// A frame in two pieces, of which one was taken back and appended again.
+/// Writes a frame in two pieces; takes one back and appends it again.
 fn fill_in_pieces(vring: &mut Vring, frame: &[u8]) {
     const SLOT: usize = 1;
     fetch(vring);

@@ -1,4 +1,4 @@
-//! A packed ring that starts in the middle of its life: bases, laps and inflight regions.
+//! A packed ring started in the middle of its life: bases, laps and inflight regions.
 
 use super::*;
 use crate::inflight::Region;
@@ -21,7 +21,7 @@ fn bytes(memory: &GuestMemory) -> Vec<u8> {
     memory.mapping().bytes(MEMORY_LEN)
 }
 
-/// A ring over the given bytes of memory and of an inflight region.
+/// Sets up a ring over the given bytes of memory and of an inflight region.
 fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (Ring, GuestMemory, Arc<Region>) {
     let guest = GuestMemory::anonymous(&[Extent { guest: 0, user: USER, len: MEMORY_LEN as u64, file_offset: 0 }]);
     guest.mapping().fill(memory);
@@ -60,7 +60,7 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
     ring.inflight = Some(part);
     ring.publish(0);
     let (shown, region_after) = (bytes(&guest), region_bytes());
-    // All is overwritten but what shows it.
+    // All descriptors are overwritten except the flags that show them.
     let mut torn = shown.clone();
     let flags_at = 6 * DESCRIPTOR_LEN as usize + 14;
     torn[flags_at..flags_at + 2].copy_from_slice(&memory[flags_at..flags_at + 2]);
@@ -79,7 +79,7 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
         assert!(bytes(&guest) == if expected == before { &*memory } else { &*shown }, "case {n}");
         let mut batch = Batch::default();
         assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, chains, "case {n}");
-        // Whoever comes next finds nothing under way.
+        // The next backend finds no batch under way.
         drop(ring);
         let settled = inflight.part(0, SIZE).unwrap().progress(SIZE);
         assert_eq!(settled, Some(Progress { before: expected.place(), after: expected.place(), saved: 0 }));
@@ -116,7 +116,7 @@ fn a_base_of_0_is_the_start_of_a_new_ring_or_of_a_lap_with_wrap_counter_0() {
         let (ring, ..) = ring_over(&memory, &[0; 512], 0);
         let start = Position { index: 0, wrap };
         assert_eq!((ring.next_available, ring.next_used), (start, start), "{what}");
-        // Any other base is what it says.
+        // Any other base is used unchanged.
         let (ring, ..) = ring_over(&memory, &[0; 512], 0x0003_0003);
         assert_eq!(ring.next_used, Position { index: 3, wrap: false }, "{what}");
     }
