@@ -1,10 +1,9 @@
-//! What moderation costs: the decision for each frame, and each policy beside the best schedule.
+//! The cost of moderation: the decision for each frame, and each policy beside the best schedule.
 //!
-//! `cargo bench -p offramp-adapter --bench moderation` measures the decision per frame and fails when one
-//! allocates. With `-- --table` it prints, in virtual time, the cost of each policy as a multiple of the
-//! lowest cost of any schedule that knows the future; that table has no wall clock in it and is the same on
-//! every machine. `--test` does either with hardly any work, and its figures mean nothing; `OFFRAMP_SEED`
-//! chooses other random workloads.
+//! `cargo bench -p offramp-adapter --bench moderation` measures the decision per frame and fails when one allocates.
+//! With `-- --table` it prints, in virtual time, the cost of each policy as a multiple of the lowest cost of any
+//! schedule that knows the future. This table uses no wall clock, and is the same on every machine. `--test` does
+//! either with hardly any work, and its figures mean nothing; `OFFRAMP_SEED` chooses other random workloads.
 
 #[path = "moderation/decision.rs"]
 mod decision;

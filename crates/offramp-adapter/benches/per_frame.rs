@@ -1,9 +1,9 @@
-//! What a limit, port security and a VLAN cost a frame that they let pass.
+//! The cost per passed frame of a limit, port security and a VLAN.
 //!
-//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair without any, with a limit that is
-//! not reached, with bound addresses and in an access VLAN, one sample of each in turn: to a line that swallows them, and
-//! round a line that brings them back. It prints medians, and what each costs beyond none. `--test` does it with hardly any
-//! work, and its figures mean nothing.
+//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair without any, with a limit out
+//! of reach, with bound addresses and in an access VLAN, one sample of each in turn. It sends them to a line that
+//! swallows them, and round a line that brings them back. It prints medians, and the cost of each beyond none. `--test`
+//! does it with hardly any work, and its figures mean nothing.
 
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
@@ -26,7 +26,7 @@ const SAMPLES: usize = 301;
 const FRAME_LEN: usize = 60;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Where the frame begins in its buffer: on a line of the caches, with room for a tag before it.
+/// Start of the frame in its buffer: on a cache line, with room for a tag before it.
 const FRAME_AT: usize = 64;
 /// A host's header of a received frame (virtio 1.3, 5.1.6).
 const HEADER_LEN: usize = 12;
@@ -45,7 +45,7 @@ struct Source {
 }
 
 impl Source {
-    /// Sends UDP over IPv4, with the checksum left to the adapter or not.
+    /// Creates a sender of UDP over IPv4. `is_partial` leaves the checksum to the adapter.
     fn new(is_partial: bool) -> Self {
         let mut frame = vec![0; FRAME_LEN];
         frame[6..12].copy_from_slice(&MAC);
@@ -104,7 +104,7 @@ impl HostPort for Source {
     }
 }
 
-/// A line on which frames vanish, or come back.
+/// A line that swallows frames, or brings them back.
 struct Line {
     bytes: Vec<u8>,
     lens: [usize; SLOTS],
@@ -217,7 +217,7 @@ fn main() {
             stream("access VLAN", none, of_vlan.clone()),
             stream("all of these", limits, all.clone()),
         ];
-        // A sample apart, so that the bucket is full again.
+        // Samples are a second apart, so that the bucket is full again.
         for now_ns in (1..=samples as u64).map(|sample| sample * 1_000_000_000) {
             for stream in &mut streams {
                 stream.sample(frames, now_ns);

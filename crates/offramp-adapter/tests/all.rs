@@ -1,4 +1,4 @@
-//! All tests of the adapter in one program: what it builds for each host and line, it builds once.
+//! All tests of the adapter in one program, to build the code for each host and line once.
 
 mod interrupts;
 mod ipsec;

@@ -1,4 +1,4 @@
-//! A host that sees what it is given before it is interrupted: the adapter hands over at once, and asks the host to
+//! A host that sees received frames before it is interrupted: the adapter hands over at once, and asks the host to
 //! interrupt itself in time.
 
 use crate::support::{MemoryHost, tcp_frame};
@@ -24,9 +24,9 @@ struct RingHost {
     receive: Moderator,
     told: usize,
     interrupts: InterruptCounts,
-    /// It was asked for frames while it had some that its moderator did not know of.
+    /// It was asked for frames while it had some unknown to its moderator.
     asked_untold: bool,
-    /// How often it had been interrupted when it was last asked for frames.
+    /// The number of interrupts when it was last asked for frames.
     interrupts_when_asked: u64,
     interrupts_sent: u64,
     waited_ns: Option<u64>,
@@ -126,7 +126,7 @@ impl Wake for Counting {
     }
 }
 
-/// A sender without moderation, and a receiver with it.
+/// Creates a sender without moderation, and a receiver with it.
 fn pairs(moderation: ModerationConfig) -> ([QueuePair<RingHost, CableEnd>; 2], [Arc<PortControl>; 2]) {
     let (a, b) = cable(&CableConfig::default());
     let configs = [ModerationConfig::default(), moderation]
@@ -153,7 +153,7 @@ fn on_a_cable_frames_are_handed_over_at_once_and_the_interrupt_waits() {
     assert!(!right.poll(51_000).unwrap().moved, "an interrupt is no frame");
     assert_eq!((interrupts(stats), right.next_deadline_ns()), ((1, 0), None));
     assert_eq!((stats.receive.interrupt_cost_ns.get(), stats.receive.wait_max_ns.get()), (7, 50_000));
-    // Batches are not counted: the host says how often it was interrupted.
+    // Batches are not counted: the host reports its interrupts.
     assert_eq!(interrupts(&controls[0].queues()[0]), (0, 3));
 }
 
@@ -199,7 +199,7 @@ fn a_changed_moderation_reaches_the_host_of_a_cable_and_no_frame_waits_for_it() 
     assert_eq!(right.host().settings, [coalescing(50), coalescing(500), ModerationConfig::default()]);
 }
 
-/// A frame to all.
+/// Returns a broadcast frame.
 fn broadcast() -> (TxMeta, Vec<u8>) {
     (TxMeta::default(), [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 46]].concat())
 }
@@ -269,7 +269,8 @@ fn a_host_whose_handing_over_is_the_interrupt_is_moderated_on_the_line_as_ever()
     assert_eq!((right.host().given.len(), interrupts(&controls[1].queues()[0])), (1, (1, 0)));
 }
 
-/// How often interrupts were waited for up to each power of two in microseconds, and the sum of all in nanoseconds.
+/// Returns the number of waits for interrupts up to each power of two in microseconds, and the sum of all in
+/// nanoseconds.
 fn waits(stats: &QueueStats) -> (Vec<u64>, u64) {
     let histogram = &stats.receive.interrupt_wait_ns;
     let counts: Vec<u64> = histogram.counts().collect();
@@ -279,7 +280,7 @@ fn waits(stats: &QueueStats) -> (Vec<u64>, u64) {
 
 #[test]
 fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_waited() {
-    // On a cable: a host that is interrupted, and one that is handed frames.
+    // On a cable: one host is interrupted, and the other is handed frames.
     let ([mut left, mut right], controls) = pairs(coalescing(50));
     for now_ns in [1000, 2000, 51_000, 52_000, 112_000] {
         left.host_mut().memory.to_send.push_back(tcp_frame(0, 1, b"x"));

@@ -1,4 +1,4 @@
-//! Limits of rates on virtual time: how exact they are on a cable and a switch, and that nobody else notices.
+//! Rate limits in virtual time: their accuracy on a cable and a switch, and no effect on other ports.
 
 use crate::support::{pattern, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -16,14 +16,14 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Time that a batch takes.
+/// Time of a batch.
 const BATCH_NS: u64 = 200_000;
 const MSS: u16 = 1448;
 const SEGMENTS: usize = 40;
-/// Where a numbered frame has its number.
+/// Location of the number in a numbered frame.
 const NUMBER: std::ops::Range<usize> = 14..18;
 
-/// A host that has any number of frames to send, and counts what it is given.
+/// A host that sends any number of frames, and counts received ones.
 struct Flood {
     to_send: (TxMeta, Vec<u8>),
     left: u64,
@@ -31,14 +31,15 @@ struct Flood {
     /// Calls of `tx_hold`.
     held: u64,
     given: u64,
-    /// Frames of the wire that its port's limit has lost, and their bytes.
+    /// Frames of the wire lost by its port's limit, and their bytes.
     lost: [u64; 2],
-    /// The number of the last frame that was given, for each sender.
+    /// The number of the last received frame, for each sender.
     last: [u32; 8],
 }
 
 impl Flood {
-    /// Sends `left` frames of `len` bytes without FCS from station `from` to station `to`, numbered from 1.
+    /// Creates a sender of `left` frames of `len` bytes without FCS from station `from` to station `to`, numbered from
+    /// 1.
     fn plain(from: u8, to: u8, len: usize, left: u64) -> Self {
         let mut frame = vec![0; len];
         frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
@@ -48,7 +49,7 @@ impl Flood {
         Self { to_send: (TxMeta::default(), frame), left, sent: 0, held: 0, given: 0, lost: [0; 2], last: [0; 8] }
     }
 
-    /// Sends super-frames without end.
+    /// Creates a sender of endless super-frames.
     fn super_frames(from: u8, to: u8) -> Self {
         let (meta, mut frame) = tcp_super_frame(0, 1, &pattern(0, SEGMENTS * usize::from(MSS)), MSS);
         frame[5] = to;
@@ -56,7 +57,7 @@ impl Flood {
         Self { to_send: (meta, frame), ..Self::plain(from, to, 60, u64::MAX) }
     }
 
-    /// Sends one frame, so that a switch learns where it is.
+    /// Creates a host that sends one frame, so that a switch learns its port.
     fn sink(station: u8) -> Self {
         Self::plain(station, 0xf0, 60, 1)
     }
@@ -110,7 +111,7 @@ impl HostPort for Flood {
     }
 }
 
-/// Hosts that are connected, with the first one's frames for the second.
+/// Connected hosts. The first one sends to the second.
 trait Net {
     fn poll(&mut self, now_ns: u64) -> bool;
     fn next_deadline_ns(&self) -> Option<u64>;
@@ -122,7 +123,7 @@ trait Net {
         &self.control(port).queues()[0]
     }
 
-    /// Lets the time go on to `end_ns`; how often anything was polled.
+    /// Advances the time to `end_ns`. Returns the number of polls.
     fn run(&mut self, now_ns: u64, end_ns: u64) -> u32 {
         let mut now_ns = now_ns;
         let mut polls = 0;
@@ -147,7 +148,7 @@ impl Cable {
         Self::with_queues(&[(), ()].map(|()| PortControl::new(&AdapterConfig::default())), vec![sender])
     }
 
-    /// One cable for each sender.
+    /// Connects each sender by its own cable.
     fn with_queues(controls: &[Arc<PortControl>; 2], senders: Vec<Flood>) -> Self {
         let mut pairs = Vec::new();
         for (queue, sender) in senders.into_iter().enumerate() {
@@ -185,7 +186,7 @@ impl Net for Cable {
 struct Lan(Switch<Flood>, Vec<Arc<SwitchPort>>);
 
 impl Lan {
-    /// A switch that has learnt where every host is.
+    /// Creates a switch that has learnt the port of every host.
     fn new(hosts: Vec<Flood>, config: &PortConfig) -> Self {
         let mut switch = Switch::new(&SwitchConfig::default());
         let floods: Vec<_> = hosts.iter().map(|host| host.left).collect();
@@ -229,7 +230,7 @@ fn lan(sender: Flood) -> Lan {
     Lan::new(vec![sender, Flood::sink(2)], &PortConfig::default())
 }
 
-/// Both kinds of network, the host of the first port the sender.
+/// Returns both kinds of network; the host of the first port sends.
 fn nets(sender: fn() -> Flood) -> [(&'static str, Box<dyn Net>); 2] {
     [("cable", Box::new(Cable::new(sender()))), ("switch", Box::new(lan(sender())))]
 }
@@ -259,7 +260,7 @@ fn is_near(found: u64, expected: f64, way: &str) {
     assert!((found as f64 / expected - 1.0).abs() <= 0.01, "{way}: {found} frames, not {expected}");
 }
 
-/// A sender, the bytes of its frames on the wire, their limit, and how many a second may have.
+/// A sender, the bytes of its frames on the wire, their limit, and the number permitted per second.
 type Workload = (fn() -> Flood, u64, RateLimit, f64);
 
 #[test]
@@ -307,7 +308,7 @@ fn a_burst_passes_at_once_after_an_idle_time_and_no_more() {
                 let lost_before = net.stats(1).receive.lost_total();
                 while net.poll(second * SECOND_NS) {}
                 let given = std::mem::take(&mut net.host(1).given);
-                // A queue may have the tokens of a millisecond besides.
+                // A queue may have the tokens of one further millisecond.
                 assert!((30..=31).contains(&given), "{name}, transmit: {is_transmit}: {given} frames");
                 net.run(second * SECOND_NS, (second + 1) * SECOND_NS);
                 let lost = net.stats(1).receive.lost_total() - lost_before;
@@ -386,7 +387,7 @@ fn a_port_that_receives_too_much_loses_the_frames_of_every_sender_and_delays_non
     lan.1[1].set_limits(rx(bits(10_000_000)));
     lan.run(0, SECOND_NS);
     is_near(lan.host(1).given, 10e6 / 1514.0 / 8.0, "two senders");
-    // 50 ms at the limit, and the frame that exceeded it.
+    // 50 ms at the limit, and the first frame beyond it.
     let waiting = lan.0.held(1) as u64;
     assert!((1..=10e6 as u64 / 20 / 1514 / 8 + 1).contains(&waiting), "{waiting} frames wait");
     let receive = &lan.stats(1).receive;
@@ -457,7 +458,7 @@ fn what_was_taken_is_brought_out_at_once_when_a_port_is_drained() {
     assert_eq!(lan.host(0).left, 9, "nothing is fetched for the sake of draining");
 }
 
-/// What is switched at a moment: the limit of a direction, or the moderation of the receiver.
+/// A change at some moment: the limit of a direction, or the moderation of the receiver.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Limit(bool, RateLimit),

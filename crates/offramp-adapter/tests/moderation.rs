@@ -1,4 +1,4 @@
-//! When the host is interrupted: every policy, and virtio's contract for those that a driver sets.
+//! The times of interrupts: every policy, and virtio's contract for the policies set by a driver.
 //!
 //! `OFFRAMP_SEED` chooses other random cases.
 
@@ -34,7 +34,7 @@ fn given(ns: u64, deadline_ns: u64) -> AreaConfig {
     AreaConfig { cost: InterruptCost::Given { ns }, deadline_ns }
 }
 
-/// Frames that came one by one at that moment.
+/// Records frames that came one by one at that moment.
 fn arrive(moderator: &mut Moderator, now_ns: u64, frames: usize) {
     (0..frames).for_each(|_| moderator.arrived(now_ns, BYTES));
 }
@@ -184,7 +184,7 @@ fn the_area_trigger_fires_when_the_frames_have_waited_an_interrupts_worth_togeth
     let mut moderator = Moderator::new(of(Policy::Area(given(10_000, SECOND_NS))));
     moderator.arrived(0, BYTES);
     assert_eq!(moderator.next_due_ns(), Some(10_000));
-    // 4000 so far; from here three frames wait.
+    // 4000 so far; three frames wait from here on.
     moderator.arrived_together(4_000, 2, 2 * BYTES);
     assert_eq!(moderator.next_due_ns(), Some(6_000));
     assert!(!moderator.is_due(5_999));
@@ -278,7 +278,7 @@ fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
 #[test]
 fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     let mut moderator = Moderator::new(of(Policy::E1000(E1000Mode::Conservative)));
-    // 20 full frames, most of them seen by a host that polls: bulk data all the same.
+    // 20 full frames, most of them seen by a polling host, are bulk data all the same.
     moderator.arrived_together(0, 19, 19 * 1514);
     moderator.seen();
     moderator.arrived(1, 1514);
@@ -286,7 +286,7 @@ fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
 }
 
-/// A cost factor that follows the load: its intended effect, in virtual time.
+/// A cost factor adapted to the load: its intended effect, in virtual time.
 mod adaptive {
     use super::*;
 
@@ -306,7 +306,7 @@ mod adaptive {
         start_ns + frames * FULL_NS
     }
 
-    /// One request at a time, the next one a round trip after the answer; how many were made to wait.
+    /// Sends one request at a time, the next one a round trip after the answer. Returns the number of delayed ones.
     fn requests(trial: &mut Trial, start_ns: u64, count: usize) -> usize {
         let (mut at_ns, mut delayed) = (start_ns, 0);
         for _ in 0..count {
@@ -344,7 +344,7 @@ mod adaptive {
         let mut moderator = Moderator::new(of(Policy::QuietOrArea(AreaConfig { cost, ..AreaConfig::default() })));
         let (mut now_ns, mut delayed) = (0, 0);
         for n in 0..100_000 {
-            // Two frames a round trip, of which the guest finds the first one while it still polls.
+            // Two frames per round trip; the guest finds the first one while it still polls.
             now_ns += ROUND_TRIP_NS / 2;
             moderator.arrived(now_ns, 100);
             moderator.seen();
@@ -409,7 +409,7 @@ mod adaptive {
         assert_eq!(requests(&mut trial, end_ns + SECOND_NS, 20_000) / 100, 0);
     }
 
-    /// Bursts back to back, one each `every_ns`.
+    /// Sends bursts back to back, one each `every_ns`.
     fn bursts(trial: &mut Trial, start_ns: u64, count: u64, frames: u64, every_ns: u64) -> u64 {
         for n in 0..count {
             bulk(trial, start_ns + n * every_ns, frames);
@@ -425,7 +425,7 @@ mod adaptive {
             let learned_ns = bursts(&mut trial, 0, 1000, 10, EVERY_NS);
             let interrupts_before = trial.outcome.interrupts;
             for n in 0..1000 {
-                // In each second idle gap, at a moment that wanders through it.
+                // In each second idle gap, at a moment that drifts through it.
                 let end_ns = bursts(&mut trial, learned_ns + 2 * n * EVERY_NS, 2, 10, EVERY_NS);
                 let at_ns = end_ns - 10 * FULL_NS + 30_000 + n % 50 * 1000;
                 (0..together).for_each(|_| trial.frame(Frame { at_ns, bytes: 100 }));
@@ -450,7 +450,7 @@ mod adaptive {
         assert!(delayed <= 10, "{delayed}");
     }
 
-    /// Frames so far apart in the mean, each up to `jitter` of that late.
+    /// Sends frames with this mean distance, each up to `jitter` of it late.
     fn paced(trial: &mut Trial, start_ns: u64, count: u64, apart_ns: u64, jitter: f64, rng: &mut ChaCha8Rng) -> u64 {
         let mut at_ns = start_ns;
         for n in 0..count {
@@ -524,7 +524,7 @@ mod adaptive {
     }
 }
 
-/// A policy with settings from the whole range.
+/// Returns a policy with settings from the whole range.
 fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
     let cost = match rng.random_range(0..3) {
         0 => InterruptCost::Given { ns: rng.random_range(0..100_000) },
@@ -546,16 +546,16 @@ fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
     }
 }
 
-/// A host that changes everything while frames come, and books of what it may expect.
+/// A host that changes all settings while frames come, with its own record of the expected interrupts.
 #[derive(Default)]
 struct Restless {
     moderator: Moderator,
     now_ns: u64,
     arrived: u64,
     told: u64,
-    /// When the first of the frames that wait came.
+    /// Arrival of the first waiting frame.
     first_ns: Option<u64>,
-    /// When the frames that wait must have raised an interrupt.
+    /// Deadline of the interrupt for the waiting frames.
     latest_ns: u64,
 }
 
@@ -598,7 +598,7 @@ impl Restless {
         }
     }
 
-    /// What the setting in force promises for the frames that wait; what it breaks already, at once.
+    /// Records the promise of the current setting for the waiting frames; a promise already broken is due at once.
     fn expect(&mut self) {
         let promised_ns = self.first_ns.map(|first_ns| first_ns.saturating_add(self.moderator.wait_max_ns()));
         self.latest_ns = promised_ns.unwrap_or(0).max(self.now_ns);
@@ -697,7 +697,7 @@ fn any_times_and_sizes_are_taken() {
 mod cost {
     use super::*;
 
-    /// A host that needs `interrupt_ns` per batch and `frame_ns` per frame, give or take a fifth.
+    /// Observes a host that needs `interrupt_ns` per batch and `frame_ns` per frame, give or take a fifth.
     fn observe(estimator: &mut CostEstimator, rng: &mut ChaCha8Rng, interrupt_ns: u64, frame_ns: u64) {
         let frames = rng.random_range(1..=32);
         let took_ns = interrupt_ns + frame_ns * u64::from(frames);
@@ -736,7 +736,7 @@ mod cost {
         }
     }
 
-    /// A thread that loses its processor for a millisecond now and then.
+    /// Models a thread that now and then loses its processor for a millisecond.
     #[test]
     fn a_batch_in_a_hundred_that_something_interrupted_hardly_changes_the_cost() {
         let mut rng = rng();
@@ -759,7 +759,7 @@ mod cost {
         estimator.observe_interrupt(1_000_000);
         (0..19).for_each(|_| estimator.observe_interrupt(12_000));
         assert!((12_000..14_000).contains(&estimator.cost_ns()), "{}", estimator.cost_ns());
-        // One that is dear is found to be so all the same.
+        // The estimator still finds an expensive one.
         let mut dear = CostEstimator::default();
         (0..1000).for_each(|_| dear.observe_interrupt(200_000));
         assert_near(&dear, 200_000);

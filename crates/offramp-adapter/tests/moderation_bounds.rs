@@ -1,7 +1,7 @@
-//! What moderation costs, against the best schedule that knows the future.
+//! The cost of moderation, against the best schedule with knowledge of the future.
 //!
-//! The bounds of `offramp_adapter::moderation` on 10,000 traces, random and made against the rule.
-//! `OFFRAMP_SEED` chooses others.
+//! Checks the bounds of `offramp_adapter::moderation` on 10,000 traces, random and adversarial. `OFFRAMP_SEED` chooses
+//! others.
 
 use crate::trial::{Frame, Trial, optimum_ns};
 use offramp_adapter::moderation::{AreaConfig, InterruptCost, ModerationConfig, Moderator, Policy};
@@ -12,7 +12,7 @@ const TRACES: usize = 10_000;
 const FRAMES_MAX: usize = 40;
 const SEED_DEFAULT: u64 = 82_571;
 const NO_DEADLINE_NS: u64 = u64::MAX;
-/// Bytes of a frame; these rules do not look at them.
+/// Bytes of a frame; these rules ignore them.
 const BYTES: u64 = 60;
 
 fn rng() -> ChaCha8Rng {
@@ -21,7 +21,7 @@ fn rng() -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// What every schedule must keep, and what an interrupt costs.
+/// The constraints of every schedule, and the cost of an interrupt.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     interrupt_ns: u64,
@@ -39,7 +39,7 @@ impl Terms {
         Self { interrupt_ns, deadline_ns: rng.random_range(0..interrupt_ns * 2), ring_frames: rng.random_range(1..20) }
     }
 
-    /// A moderator that keeps them, with a guard in a ring that is larger by as much.
+    /// Creates a moderator that keeps them, with a guard in a ring that is larger by the guard.
     fn moderator(&self, policy: fn(AreaConfig) -> Policy) -> Moderator {
         const GUARD_FRAMES: u32 = 7;
         let cost = InterruptCost::Given { ns: self.interrupt_ns };
@@ -51,8 +51,8 @@ impl Terms {
         moderator
     }
 
-    /// The lowest cost of a schedule that keeps them: every last batch is tried for every number of
-    /// frames. The best schedule interrupts when a frame comes, since a later moment serves no more.
+    /// Returns the lowest cost of a schedule that keeps them: for every number of frames, it tries every last batch.
+    /// The best schedule interrupts when a frame comes, since a later moment serves no more.
     fn optimum_ns(&self, frames: &[Frame]) -> u64 {
         let mut costs_ns = vec![0_u64];
         for end in 1..=frames.len() {
@@ -73,7 +73,7 @@ impl Terms {
     }
 }
 
-/// Frames at distances of one scale, some of them together.
+/// Returns frames at distances of one scale, some of them together.
 fn random_trace(rng: &mut ChaCha8Rng, terms: &Terms) -> Vec<Frame> {
     let scale_ns = terms.interrupt_ns * rng.random_range(1..400) / 100;
     let together = rng.random_range(0.0..0.8);
@@ -86,7 +86,7 @@ fn random_trace(rng: &mut ChaCha8Rng, terms: &Terms) -> Vec<Frame> {
     (0..FRAMES_MAX).map(|_| frame()).collect()
 }
 
-/// Frames at the moments that hurt: right behind an interrupt, right before one, at the edge of quiet.
+/// Returns frames at the worst moments: right after an interrupt, right before one, at the edge of quiet.
 fn adversarial_trace(rng: &mut ChaCha8Rng, terms: &Terms, moderator: &Moderator) -> Vec<Frame> {
     let mut trial = Trial::new(moderator.clone());
     let mut frames = Vec::new();
@@ -111,14 +111,13 @@ fn adversarial_trace(rng: &mut ChaCha8Rng, terms: &Terms, moderator: &Moderator)
     frames
 }
 
-/// An index, as often as its habit is strong.
+/// Picks an index in proportion to its weight.
 fn pick(rng: &mut ChaCha8Rng, habits: &[u32]) -> usize {
     let mut rest = rng.random_range(0..habits.iter().sum());
     habits.iter().position(|&habit| rest.checked_sub(habit).map(|left| rest = left).is_none()).expect("below the total")
 }
 
-/// Holds `policy` against `factor` times the best schedule and one interrupt, on random traces and on
-/// traces made against it.
+/// Checks `policy` against `factor` times the best schedule and one interrupt, on random and adversarial traces.
 fn assert_bound(policy: fn(AreaConfig) -> Policy, factor: u64, terms_of: fn(&mut ChaCha8Rng) -> Terms) {
     let mut rng = rng();
     let mut worst = 0.0_f64;
@@ -134,7 +133,7 @@ fn assert_bound(policy: fn(AreaConfig) -> Policy, factor: u64, terms_of: fn(&mut
         assert!(outcome.longest_wait_ns <= terms.deadline_ns, "{outcome:?}; {terms:?}, {frames:?}");
         assert!(outcome.most_frames <= terms.ring_frames as usize, "{outcome:?}; {terms:?}, {frames:?}");
         let (cost_ns, best_ns) = (outcome.cost_ns(terms.interrupt_ns), terms.optimum_ns(&frames));
-        // The proof has a continuous clock. One of whole nanoseconds tells each frame less than one late.
+        // The proof has a continuous clock. Whole nanoseconds make each frame less than one late.
         let rounding_ns = frames.len() as u64;
         let bound_ns = factor * best_ns + terms.interrupt_ns + rounding_ns;
         assert!(cost_ns <= bound_ns, "{cost_ns} > {bound_ns} ns, best {best_ns}; {terms:?}, {frames:?}");

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 type Pair = QueuePair<MemoryHost, CableEnd>;
 
-/// Against a test that would never end.
+/// Limit on the time of a hung test.
 const HANG_GUARD: Duration = Duration::from_mins(1);
 
 struct Bench {
@@ -160,7 +160,7 @@ fn what_the_host_has_no_room_for_is_counted_as_dropped() {
 fn a_gigabit_line_carries_941_megabits_of_tcp_with_timestamps() {
     let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
     let mut bench = Bench::new(&AdapterConfig::default(), &line);
-    // 1460 bytes behind 40 bytes of headers take the line as long as 1448 behind 52.
+    // 1460 bytes after 40 bytes of headers take the same line time as 1448 after 52.
     let frames = 44 * 200;
     for n in 0..200 {
         let payload = pattern(0, 44 * 1460);
@@ -211,7 +211,7 @@ fn frames_that_arrive_between_two_hand_overs_are_handed_over_together() {
     bench.assert_everything_is_accounted_for();
 }
 
-/// An adapter with that policy.
+/// Returns an adapter with that policy.
 fn moderated(policy: Policy) -> AdapterConfig {
     AdapterConfig { moderation: moderation(policy), ..AdapterConfig::default() }
 }
@@ -224,7 +224,7 @@ fn area(cost_ns: u64) -> AreaConfig {
     AreaConfig { cost: InterruptCost::Given { ns: cost_ns }, ..AreaConfig::default() }
 }
 
-/// Each policy, as a user would set it.
+/// Returns each policy, as set by a user.
 fn policies() -> [Policy; 8] {
     [
         Policy::Off,
@@ -251,7 +251,7 @@ fn frames_wait_until_so_many_have_come_or_the_first_has_waited_so_long() {
     bench.run_until_idle();
     let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
     assert_eq!(segments, [4, 4, 2]);
-    // Ten frames of 1538 bytes with all that the line needs; the ninth waited for the time to be over.
+    // Ten frames of 1538 bytes with the overhead of the line; the ninth waited for the timer.
     let ninth_ns = 9 * 12_304;
     assert_eq!(bench.now_ns, ninth_ns + 100_000);
     assert_eq!(interrupts(&bench), 3);
@@ -260,7 +260,7 @@ fn frames_wait_until_so_many_have_come_or_the_first_has_waited_so_long() {
 
 #[test]
 fn frames_under_way_are_waited_for_without_a_wake_up_for_each() {
-    // 12.3 us a frame: two wait 0 + 12.3, three 0 + 12.3 + 24.6, which is the area.
+    // 12.3 us a frame: two wait 0 + 12.3, three 0 + 12.3 + 24.6; this is the area.
     let config = moderated(Policy::Area(area(3 * 12_304)));
     let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
     let mut bench = Bench::new(&config, &line);
@@ -310,7 +310,7 @@ fn what_is_let_through_at_once_is_one_decision_however_many_batches_it_takes() {
 fn a_line_that_can_hold_no_more_is_emptied_though_the_gap_is_not_over() {
     let policy = Policy::FixedGap { max_interrupts_per_second: 1 };
     let mut bench = Bench::new(&moderated(policy), &CableConfig::default());
-    // Far more than the line holds.
+    // More than the line holds by far.
     for n in 0..200 {
         bench.left.host_mut().to_send.push_back(tcp_super_frame(0, n * 60_000, &pattern(1, 60_000), 1460));
     }
@@ -335,7 +335,7 @@ fn a_changed_moderation_holds_for_frames_that_wait() {
     bench.poll();
     assert_eq!(bench.right.host().given.len(), 2, "off: at once");
     assert_eq!(bench.controls[1].moderation(), ModerationConfig::default());
-    // On again, with the frames that are on the wire while it is off.
+    // On again, with the frames sent to the wire while it was off.
     bench.controls[1].set_moderation(moderation(Policy::Coalescing(Coalescing { max_usecs: 70, max_packets: 9 })));
     send(&mut bench, 2);
     while bench.poll() {}
@@ -404,7 +404,7 @@ fn once_the_cost_is_known_one_batch_in_eight_is_measured() {
         }
         readings.get() - before
     };
-    // Each is read before and behind.
+    // The clock is read before and after each batch.
     assert_eq!(readings_of(0..100), 200);
     readings_of(100..1000);
     assert_eq!(readings_of(1000..1800), 200);
@@ -435,7 +435,7 @@ fn no_policy_keeps_a_frame_longer_than_it_says() {
             bench.run_until_idle();
             longest_ns = longest_ns.max(bench.controls[1].queues()[0].receive.wait_max_ns.get());
             assert!(bench.right.host().given.len() > given, "{policy:?}");
-            // Under way: 60 bytes and what the line adds.
+            // Time under way: 60 bytes and the overhead of the line.
             let waited_ns = bench.now_ns - sent_ns - 672;
             assert!(waited_ns <= longest_ns, "{policy:?}: {waited_ns} ns, and {longest_ns} ns were promised");
         }
@@ -464,7 +464,7 @@ fn a_configuration_out_of_range_is_named() {
     assert_eq!(config.check().unwrap_err().to_string(), "mtu 67 is out of range; use 68 to 65521 IP bytes");
 }
 
-/// What a flow was given so far: each frame must go on where the last one ended.
+/// Progress of a flow: each frame must continue at the end of the last one.
 #[derive(Default)]
 struct Arrived(Vec<u32>);
 
@@ -643,7 +643,7 @@ proptest! {
             })
             .collect();
         let crossed: Vec<_> = frames.iter().filter_map(|frame| planned(frame, mtu)).collect();
-        // Nothing is on, so nothing is parsed; with the receive checksum on, everything is.
+        // Without offloads nothing is parsed; with the receive checksum on, everything is.
         for offloads in [Offloads::empty(), Offloads::RX_CHECKSUM] {
             let config = AdapterConfig { mtu, offloads, ..AdapterConfig::default() };
             let mut bench = Bench::new(&config, &CableConfig { mtu, ..CableConfig::default() });
@@ -656,7 +656,7 @@ proptest! {
     }
 }
 
-/// The slow way of a frame onto the wire.
+/// Returns a frame for the wire by the slow path.
 fn planned(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let mut copy = frame.to_vec();
     let frame = Frame::received(&mut copy);

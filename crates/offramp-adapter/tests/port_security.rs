@@ -1,4 +1,4 @@
-//! Who is who: a host sends from its own addresses alone, and on a switch those are nobody else's.
+//! Port security: a host sends from its own addresses alone, and on a switch nobody else has them.
 
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -24,7 +24,7 @@ const OURS6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 3);
 const THEIRS6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ANY6: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
 
-/// The attacker's port as its operator bound it.
+/// Returns the attacker's port with its operator's bindings.
 fn bound() -> PortSecurity {
     PortSecurity {
         mac_addresses: vec![ATTACKER],
@@ -47,7 +47,7 @@ fn plain(source: [u8; 6], destination: [u8; 6]) -> Vec<u8> {
     ethernet(source, destination, 0x88b5, &[])
 }
 
-/// An ARP packet for Ethernet and IPv4.
+/// Returns an ARP packet for Ethernet and IPv4.
 fn arp(operation: u8, sender: ([u8; 6], Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let head = [0, 1, 8, 0, 6, 4, 0, operation];
     [&head[..], &sender.0, &sender.1.octets(), &[0; 6], &target.octets()].concat()
@@ -65,7 +65,7 @@ fn ipv6(source: Ipv6Addr, next_header: u8, payload: &[u8]) -> Vec<u8> {
     [&[0x60, 0, 0, 0], &len[..], &[next_header, 255], &source.octets(), &destination, payload].concat()
 }
 
-/// A message of neighbour discovery: its fixed part is `fixed_len` bytes, and an option follows.
+/// Returns a neighbour-discovery message with a fixed part of `fixed_len` bytes, followed by an option.
 fn discovery(kind: u8, fixed_len: usize, target: Option<Ipv6Addr>, option: Option<(u8, [u8; 6])>) -> Vec<u8> {
     let mut message = vec![0; fixed_len];
     message[0] = kind;
@@ -82,7 +82,7 @@ fn udp(destination_port: u16) -> Vec<u8> {
     [&[0, 68], &destination_port.to_be_bytes()[..], &[0, 8, 0, 0]].concat()
 }
 
-/// What the attacker may send, and what it may not, each with a name.
+/// Returns permitted and forbidden frames of the attacker, each with a name.
 fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
     let frame = |ethertype, packet: Vec<u8>| ethernet(ATTACKER, BROADCAST, ethertype, &packet);
     let from = |source, packet: Vec<u8>| ethernet(source, BROADCAST, 0x0806, &packet);
@@ -145,7 +145,7 @@ fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
     ]
 }
 
-/// A switch with ports that are in memory.
+/// A switch with ports in memory.
 struct Bench {
     switch: Switch<MemoryHost>,
     ports: Vec<Arc<SwitchPort>>,
@@ -174,7 +174,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Sends a frame, and says how many frames each port was given for it.
+    /// Sends a frame. Returns the number of frames received by each port for it.
     fn send(&mut self, from: usize, frame: (TxMeta, Vec<u8>)) -> Vec<usize> {
         self.switch.host_mut(from).unwrap().to_send.push_back(frame);
         while self.switch.poll(self.now_ns).moved {}
@@ -280,7 +280,7 @@ fn a_checksum_that_is_asked_for_changes_no_address() {
 
 #[test]
 fn a_host_that_takes_anothers_address_gets_none_of_its_frames() {
-    // The attacker's own port is not bound: the victim's is.
+    // The attacker's own port has no binding: the victim's port has.
     let mut bench = Bench::secured(&[of_macs(&[VICTIM]), PortSecurity::default(), PortSecurity::default()]);
     assert_eq!(bench.say(1, GATEWAY, VICTIM), [1, 0, 0], "known before it says anything");
     for destination in [BROADCAST, GATEWAY, VICTIM] {
@@ -288,7 +288,7 @@ fn a_host_that_takes_anothers_address_gets_none_of_its_frames() {
     }
     assert_eq!(bench.lost(2, Loss::Spoofed), 3);
     assert_eq!(bench.say(1, GATEWAY, VICTIM), [1, 0, 0]);
-    // Nor in a VLAN, where the victim has said nothing yet.
+    // The same holds in a VLAN before the victim's first frame there.
     let mut tagged = plain(VICTIM, BROADCAST);
     tagged.splice(12..12, [0x81, 0, 0, 7]);
     assert_eq!(bench.send(2, (TxMeta::default(), tagged)), [0, 0, 0]);
@@ -306,7 +306,7 @@ fn an_address_that_was_taken_before_it_was_bound_is_given_back() {
     assert_eq!(bench.say(0, GATEWAY, VICTIM), [0, 1]);
     bench.add(&of_macs(&[VICTIM]), &PortConfig::default()).unwrap();
     assert_eq!(bench.say(0, GATEWAY, VICTIM), [0, 0, 1]);
-    // Free again when its port is gone.
+    // The address is free again when its port is gone.
     let port = bench.ports.pop().unwrap();
     bench.switch.control().remove(&port);
     bench.switch.poll(0);

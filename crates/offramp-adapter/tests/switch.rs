@@ -1,4 +1,4 @@
-//! The switch: where frames go, and what does not go.
+//! The switch: forwarded frames and blocked ones.
 
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
@@ -18,7 +18,7 @@ use std::task::{Wake, Waker};
 const SECOND_NS: u64 = 1_000_000_000;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// A switch with ports that are in memory.
+/// A switch with ports in memory.
 struct Bench {
     switch: Switch<MemoryHost>,
     ports: Vec<Arc<SwitchPort>>,
@@ -30,7 +30,7 @@ impl Bench {
         Self { switch: Switch::new(config), ports: Vec::new(), now_ns: 0 }
     }
 
-    /// A switch of `count` ports of that kind.
+    /// Creates a switch of `count` ports of that kind.
     fn with_ports(count: usize, port: &PortConfig) -> Self {
         let mut bench = Self::new(&SwitchConfig::default());
         for _ in 0..count {
@@ -64,7 +64,7 @@ impl Bench {
         while self.switch.poll(self.now_ns).moved {}
     }
 
-    /// How many frames each port was given since this was asked last.
+    /// Returns the number of frames received by each port since the last call.
     fn given(&mut self) -> Vec<usize> {
         (0..self.ports.len()).map(|n| std::mem::take(&mut self.host(n).given).len()).collect()
     }
@@ -88,7 +88,7 @@ fn mac(n: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, n]
 }
 
-/// A frame of no protocol that anyone looks into.
+/// Returns a frame of a protocol without a parser.
 fn plain(source: [u8; 6], destination: [u8; 6]) -> Vec<u8> {
     [&destination[..], &source, &[0x88, 0xb5], &[0; 46]].concat()
 }
@@ -107,7 +107,7 @@ fn the_port_whose_host_is_called_is_named_for_a_watchdog() {
         let serving = Arc::clone(bench.switch.serving());
         bench.host(index).serving = Some((serving, index));
     }
-    // To all, to one, coalesced, and segmented for one that takes no super-frames. The hosts look.
+    // To all, to one, coalesced, and segmented for a host without super-frames. The hosts poll.
     bench.say(0, [2; 6], BROADCAST);
     bench.say(3, [4; 6], [2; 6]);
     bench.host(1).accepts = Some(Offloads::empty());
@@ -308,7 +308,7 @@ fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_do
 
 #[test]
 fn a_super_frame_with_cwr_passes_whole_and_marked_to_a_port_that_takes_it_and_is_cut_for_others() {
-    // The receiver gets the mark, whether the sender or the TCP header has it.
+    // The receiver gets the mark from the sender or from the TCP header.
     for (says_so, flags) in [(true, 0x10), (false, 0x90), (true, 0x90), (true, 0xd0)] {
         let mut bench = Bench::new(&SwitchConfig::default());
         bench.add(MemoryHost::default(), &PortConfig::default());
@@ -358,7 +358,7 @@ fn segments_of_a_frame_that_began_its_checksum_wrong_or_is_a_fragment_are_not_ma
         frame[at] ^= 1;
         (meta, frame)
     };
-    // The source address, the fragment offset (RFC 791 3.1), and the checksum as it was begun.
+    // The source address, the fragment offset (RFC 791 3.1), and the partial checksum.
     let all = [(frame.clone(), true), (changed(29), false), (changed(21), false), (changed(51), false)];
     for honours_data_valid in [true, false] {
         let mut bench = Bench::with_ports(1, &PortConfig::default());
@@ -500,7 +500,7 @@ fn a_port_is_charged_for_the_pieces_of_its_frames_and_for_what_exceeds_its_turn(
         let given = std::mem::take(&mut bench.host(2).given);
         [1, 2].map(|port| given.iter().filter(|(_, frame)| frame[11] == port).count())
     };
-    // A frame that costs 25,000 bytes is paid for by two and a half turns. 10,000 bytes are 167 short frames.
+    // Two and a half turns pay for a frame that costs 25,000 bytes. 10,000 bytes are 167 short frames.
     let turns: Vec<_> = (0..4).map(|_| from_each_port()).collect();
     assert_eq!(turns, [[1, 167], [0, 133], [1, 0], [0, 0]], "{turns:?}");
 }
@@ -524,7 +524,8 @@ fn a_turn_ends_when_its_frames_have_taken_too_long() {
     bench.given();
     let frame = [plain(mac(1), mac(3)), vec![0; 1000]].concat();
     (0..200).for_each(|_| bench.send(0, (TxMeta::default(), frame.clone())));
-    // Each look takes three quarters of a turn. The first is made after 16 KiB, and the third finds that the turn is over.
+    // Each look takes three quarters of a turn. The first is made after 16 KiB, and the third finds that the turn is
+    // over.
     let (turn_ns, looks) = (SwitchConfig::default().turn_ns, std::cell::Cell::new(0));
     let clock = || {
         looks.set(looks.get() + 1);
@@ -724,7 +725,7 @@ fn a_flood_whose_every_destination_closes_is_lost_but_for_what_was_handed_over()
     assert_eq!(bench.given(), [0, 10, 0]);
     bench.host(1).closed = Some(77);
     bench.host(2).closed = Some(77);
-    // The ports' own turns find out, before or after that of the sender.
+    // The ports' own turns detect it, before or after that of the sender.
     bench.run();
     let sent = &bench.ports[0].stats().transmit;
     let refused = bench.lost(1, Loss::HostRefused);

@@ -1,5 +1,5 @@
-//! The switch with random ports, frames and requests: what arrives is what was sent, segmented by an
-//! independent hand where a port takes it whole.
+//! The switch with random ports, frames and requests: the sent frames arrive, segmented by independent code where a
+//! port takes a super-frame whole.
 
 use crate::support::{MemoryHost, pattern};
 use offramp_adapter::cable::{CableConfig, cable};
@@ -24,7 +24,7 @@ const MTUS: [usize; 3] = [600, 1500, 9000];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// What one port is like.
+/// The properties of one port.
 #[derive(Clone, Debug)]
 struct Side {
     accepts: Offloads,
@@ -50,7 +50,7 @@ fn side() -> impl Strategy<Value = Side> {
         })
 }
 
-/// What a frame is, and what is asked for it.
+/// The form of a frame, and its offload requests.
 #[derive(Clone, Debug)]
 enum Form {
     /// With a right checksum, or a wrong one.
@@ -59,14 +59,14 @@ enum Form {
     Partial { protocol: u8 },
     /// To be segmented.
     Super { kind: SegmentationKind, size: u16, ecn: bool, cwr: bool, has_partial: bool },
-    /// Any bytes behind the addresses.
+    /// Any bytes after the addresses.
     Bytes(Vec<u8>),
 }
 
 #[derive(Clone, Debug)]
 struct Step {
     from: usize,
-    /// A port's station; one more than there are ports: an unknown one; two more: everybody.
+    /// A port's station. The number of ports means an unknown station, one more means everybody.
     to: usize,
     flow: u16,
     is_ipv6: bool,
@@ -92,7 +92,7 @@ fn form() -> impl Strategy<Value = Form> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Most are of few flows between two ports, so that frames are coalesced, and wait when others pass.
+    // Most frames belong to few flows between two ports, so that they are coalesced, and wait when others pass.
     let payload_len = prop_oneof![3 => Just(500_usize), 1 => 1..3000_usize];
     let from = prop_oneof![4 => Just(0_usize), 1 => 0..5_usize];
     let to = prop_oneof![4 => Just(1_usize), 1 => 0..7_usize];
@@ -113,10 +113,10 @@ fn mac(n: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, n as u8 + 1]
 }
 
-/// How far each flow of each sender has come: the next sequence number and IPv4 ID.
+/// The progress of each flow of each sender: the next sequence number and IPv4 ID.
 type Flows = BTreeMap<(usize, u16, u8, bool), (u32, u16)>;
 
-/// A frame of TCP or UDP with a partial checksum.
+/// Builds a frame of TCP or UDP with a partial checksum.
 fn packet(step: &Step, protocol: u8, is_ipv6: bool, frames: u16, flows: &mut Flows) -> (PartialChecksum, Vec<u8>) {
     let next = flows.entry((step.from, step.flow, protocol, is_ipv6)).or_insert((1000, 1));
     let transport_header_len = if protocol == TCP { 20 } else { 8 };
@@ -155,7 +155,7 @@ fn packet(step: &Step, protocol: u8, is_ipv6: bool, frames: u16, flows: &mut Flo
     (PartialChecksum { start: start as u16, offset: offset as u16 }, frame)
 }
 
-/// The frame of a step, without addresses.
+/// Builds the frame of a step, without addresses.
 fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
     match &step.form {
         Form::Bytes(tail) => (TxMeta::default(), [&[0; 12], &tail[..]].concat()),
@@ -192,7 +192,7 @@ fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
     }
 }
 
-/// Segments and completes a frame; none when that cannot be done.
+/// Segments and completes a frame. Returns none if that fails.
 fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut copy = frame.to_vec();
     let frame = Frame::new(&mut copy, *meta);
@@ -206,7 +206,7 @@ fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(frames)
 }
 
-/// Both forms of a checksum of 0 as one, and the ID of IPv6 fragments, which counts per port, as 0.
+/// Makes both forms of a zero checksum equal, and sets the ID of IPv6 fragments, counted per port, to 0.
 fn normal(mut frame: Vec<u8>) -> Vec<u8> {
     let Ok(layout) = Frame::received(&mut frame).layout().copied() else { return frame };
     let field = match layout.transport {
@@ -225,8 +225,8 @@ fn normal(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Frames that must keep their order: of one sender to one station, TCP or UDP between two ports, and
-/// all the others.
+/// Returns the key of a frame's flow. Frames keep their order within a flow: from one sender to one station, TCP or UDP
+/// between two ports, or all the others.
 fn flow_of(frame: &[u8]) -> Flow {
     match Frame::received(&mut frame.to_vec()).layout().copied() {
         Ok(layout) if layout.transport != Transport::Opaque => {
@@ -242,7 +242,7 @@ fn flow_of(frame: &[u8]) -> Flow {
 type Flow = (Vec<u8>, u8, Vec<u8>);
 type Arrivals = BTreeMap<Flow, Vec<Vec<u8>>>;
 
-/// Checks the marks of a frame that was given, and segments it.
+/// Checks the marks of a received frame, and segments it.
 fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
     let enabled = Offloads::offer(Offloads::RX, side.accepts, side.offloads);
     let is_told = meta.checksum != ChecksumState::Unknown;
@@ -275,7 +275,7 @@ fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A switch whose ports know each other's stations, unless both are isolated.
+/// Creates a switch whose ports know each other's stations, unless both are isolated.
 fn switch(sides: &[Side], turn_frames: usize, hold_ns: u64) -> Switch<MemoryHost> {
     let mut switch = Switch::new(&SwitchConfig { turn_frames, ..SwitchConfig::default() });
     for side in sides {
@@ -306,8 +306,8 @@ fn switch(sides: &[Side], turn_frames: usize, hold_ns: u64) -> Switch<MemoryHost
     switch
 }
 
-/// Sends the frames of all steps through the switch, changes settings on the way, and checks that each
-/// port was given what was sent to it, and that everything is counted.
+/// Sends the frames of all steps through the switch, and changes settings on the way. Checks that each port received
+/// its frames, and that everything is counted.
 fn carry(sides: &[Side], steps: &[Step], settings: &[Offloads], mut switch: Switch<MemoryHost>, hold_ns: u64) {
     let count = sides.len();
     let ports = switch.control().ports();
@@ -318,7 +318,7 @@ fn carry(sides: &[Side], steps: &[Step], settings: &[Offloads], mut switch: Swit
         let (meta, mut frame) = build(&step, &mut flows);
         frame[..6].copy_from_slice(&if step.to > count { [0xff; 6] } else { mac(step.to) });
         frame[6..12].copy_from_slice(&mac(step.from));
-        // A tag among random bytes would make it a station of a VLAN, which nobody knows.
+        // A tag among random bytes would make it an unknown station of a VLAN.
         let is_known = step.to < count && !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
         for to in (0..count).filter(|&to| to != step.from && (!is_known || to == step.to)) {
             if sides[step.from].isolated && sides[to].isolated {
@@ -412,8 +412,8 @@ proptest! {
     }
 }
 
-/// What became of the frames that one host sent to another: each frame of the wire by its flow, with what is known of
-/// its checksums, and how many were lost for each reason.
+/// The fate of one host's frames to another: the frames of the wire by flow, with their checksum state, and the number
+/// lost for each reason.
 #[derive(Debug, PartialEq)]
 struct Fate {
     arrived: BTreeMap<Flow, Vec<(Vec<u8>, &'static str)>>,
@@ -433,7 +433,7 @@ impl Fate {
                 arrived.entry(flow_of(&cut)).or_default().push((cut, mark));
             }
         }
-        // A switch finds on delivery that a frame is too long, a cable on transmit.
+        // A switch detects an overlong frame on delivery, a cable on transmit.
         let stats = controls.map(|control| &control.queues()[0]);
         let lost = |reason| stats.iter().map(|s| s.transmit.lost(reason) + s.receive.lost(reason)).sum();
         let lost = Loss::ALL.iter().map(|&reason| (reason, lost(reason))).filter(|(_, lost)| *lost > 0).collect();

@@ -1,5 +1,4 @@
-//! A moderator in virtual time, before a host that takes frames in no time, and the best that any
-//! schedule could have done.
+//! A moderator in virtual time, before a host that takes frames in no time, and the optimum of all schedules.
 
 use offramp_adapter::moderation::Moderator;
 
@@ -10,7 +9,7 @@ pub struct Frame {
     pub bytes: u64,
 }
 
-/// What a schedule cost.
+/// The cost of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub interrupts: u64,
@@ -21,13 +20,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// With an interrupt worth `interrupt_ns` of waiting.
+    /// Returns the cost, with an interrupt worth `interrupt_ns` of waiting.
     pub fn cost_ns(&self, interrupt_ns: u64) -> u64 {
         self.interrupts * interrupt_ns + self.waited_ns
     }
 }
 
-/// A moderator and the frames that wait, kept apart from its own books.
+/// A moderator and the waiting frames, separate from its own counts.
 #[derive(Debug)]
 pub struct Trial {
     pub moderator: Moderator,
@@ -41,7 +40,7 @@ impl Trial {
         Self { moderator, outcome: Outcome::default(), fired_ns: 0, waiting: Vec::new() }
     }
 
-    /// What the trace costs from the first frame to the last interrupt.
+    /// Returns the cost of the trace from the first frame to the last interrupt.
     pub fn of_trace(moderator: Moderator, frames: impl IntoIterator<Item = Frame>) -> Outcome {
         let mut trial = Self::new(moderator);
         frames.into_iter().for_each(|frame| trial.frame(frame));
@@ -49,8 +48,8 @@ impl Trial {
         trial.outcome
     }
 
-    /// Lets time go by until the frame comes. Interrupts that are due until then, happen; a frame that
-    /// comes at the same moment as a timer is served with it.
+    /// Advances the time until the frame comes, with the interrupts due until then. A frame at the moment of a timer is
+    /// served with it.
     pub fn frame(&mut self, frame: Frame) {
         while let Some(due_ns) = self.moderator.next_due_ns().filter(|&due_ns| due_ns < frame.at_ns) {
             self.fire(due_ns);
@@ -65,7 +64,7 @@ impl Trial {
         }
     }
 
-    /// Lets time go by until nothing waits.
+    /// Advances the time until nothing waits.
     pub fn finish(&mut self) {
         while let Some(due_ns) = self.moderator.next_due_ns() {
             self.fire(due_ns);
@@ -85,8 +84,8 @@ impl Trial {
     }
 }
 
-/// The lowest cost of any schedule, for long traces: no batch of the best schedule holds its first frame
-/// longer than an interrupt costs, because an interrupt for that frame alone would cost less.
+/// Returns the lowest cost of any schedule, for long traces. No batch of the best schedule holds its first frame longer
+/// than an interrupt costs, because an interrupt for that frame alone would cost less.
 pub fn optimum_ns(frames: &[Frame], interrupt_ns: u64) -> u64 {
     // Entry j: the lowest cost for the first j frames; the sum of their times.
     let mut costs_ns = vec![0; frames.len() + 1];

@@ -1,4 +1,4 @@
-//! VLANs of ports: a host gets the frames of its VLANs alone, each with exactly the tag that it expects.
+//! VLANs of ports: a host gets the frames of its VLANs alone, each with exactly the expected tag.
 
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -37,7 +37,7 @@ fn mac(n: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, n as u8 + 1]
 }
 
-/// The same frame with these tags before its type.
+/// Inserts these tags before the frame's type.
 fn with_tags((mut meta, mut frame): Sent, tags: &[Tag]) -> Sent {
     frame.splice(12..12, tags.concat());
     if let Some(partial) = &mut meta.checksum {
@@ -103,7 +103,7 @@ impl Bench {
         Self::new(&SwitchConfig::default(), ports, &PortConfig::default())
     }
 
-    /// Sends frames; what each port is given for them.
+    /// Sends frames. Returns the frames received by each port for them.
     fn send(&mut self, from: usize, frames: impl IntoIterator<Item = Sent>) -> Vec<Vec<(RxMeta, Vec<u8>)>> {
         self.switch.host_mut(from).unwrap().to_send.extend(frames);
         for _ in 0..2 {
@@ -113,7 +113,7 @@ impl Bench {
         (0..self.controls.len()).map(|n| std::mem::take(&mut self.switch.host_mut(n).unwrap().given)).collect()
     }
 
-    /// Sends a frame from one station to another or to all; how many frames each port is given for it.
+    /// Sends a frame from one station to another or to all. Returns the number of frames received by each port.
     fn say(&mut self, from: usize, destination: [u8; 6], tags: &[Tag]) -> Vec<usize> {
         let frame = with_tags(between(plain(1), mac(from), destination), tags);
         self.send(from, [frame]).iter().map(Vec::len).collect()
@@ -154,7 +154,7 @@ impl Line {
         Self::new(vlans.map(control), Default::default())
     }
 
-    /// Sends frames from one end; what the other is given for them.
+    /// Sends frames from one end. Returns the frames received by the other.
     fn send(&mut self, from: usize, frames: impl IntoIterator<Item = Sent>) -> Vec<(RxMeta, Vec<u8>)> {
         self.pairs[from].host_mut().to_send.extend(frames);
         loop {
@@ -177,7 +177,7 @@ impl Line {
 
 // ---- the property ----
 
-/// A port as the model sees it.
+/// A port in the model.
 #[derive(Clone, Debug)]
 struct Side {
     untagged: Option<u16>,
@@ -225,7 +225,7 @@ fn side() -> impl Strategy<Value = Side> {
 #[derive(Clone, Debug)]
 struct Step {
     from: usize,
-    /// A port's station; as many as there can be ports: an unknown one; one more: everybody.
+    /// A port's station. The maximum number of ports means an unknown station, one more means everybody.
     to: usize,
     tags: Vec<Tag>,
     form: u8,
@@ -245,17 +245,17 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Step {
-    /// Whether its frames are sent at all: a super-frame behind tags that are not looked through is not segmented.
+    /// Returns whether its frames are sent: a super-frame after tags that are not parsed is not segmented.
     fn is_planned(&self) -> bool {
         self.form != 1 || (self.tags.len() < 3 && self.tags.iter().all(|tag| tag[0] != 0x91))
     }
 
-    /// Frames of the wire that each of its frames becomes.
+    /// Returns the number of wire frames for each of its frames.
     fn segments(&self) -> usize {
         if self.form == 1 { self.payload_len.div_ceil(1000) } else { 1 }
     }
 
-    /// Its frames without tags.
+    /// Returns its frames without tags.
     fn frames(&self, number: u32, destination: [u8; 6]) -> Vec<Sent> {
         let one = |n: usize| {
             let payload = pattern(u64::from(number) + n as u64, self.payload_len);
@@ -276,13 +276,13 @@ impl Step {
     }
 }
 
-/// The VLAN that frames with these tags are in when that side sends them, and the control information and all tags that
-/// they then have inside. `None`: refused.
+/// Returns the VLAN of frames sent with these tags by that side, and their inner tags and control information. Returns
+/// `None` if they are refused.
 fn sent_by(side: &Side, tags: &[Tag]) -> Option<(u16, Vec<Tag>)> {
     let outer = tags.first().map(|&[a, b, high, low]| ([a, b], u16::from_be_bytes([high, low])));
     let vid = outer.map_or(0, |(_, tci)| tci & 0xfff);
     if !side.is_aware() {
-        // The number of a tag before the standards' means nothing.
+        // The number in a pre-standard tag means nothing.
         let vid = if outer.is_some_and(|(protocol, _)| protocol == [0x91, 0]) { 0 } else { vid };
         return Some((vid, tags.to_vec()));
     }
@@ -296,17 +296,17 @@ fn sent_by(side: &Side, tags: &[Tag]) -> Option<(u16, Vec<Tag>)> {
     }
 }
 
-/// What becomes of a frame for a side.
+/// The fate of a frame for a side.
 enum Given {
-    /// It is given with these tags.
+    /// It is received with these tags.
     With(Vec<Tag>),
     /// It is lost there.
     Lost,
-    /// It is of another VLAN.
+    /// It belongs to another VLAN.
     Other,
 }
 
-/// What becomes of a frame that has these tags inside.
+/// Returns the fate of a frame with these inner tags.
 fn given_to(side: &Side, vid: u16, tags: &[Tag]) -> Given {
     let is_customer = tags.first().is_some_and(|tag| tag[..2] == [0x81, 0]) && vid != 0;
     match side.untagged {
@@ -319,14 +319,14 @@ fn given_to(side: &Side, vid: u16, tags: &[Tag]) -> Given {
     }
 }
 
-/// What a host that no VLAN concerns is given over a link: the measure of all that arrives.
+/// Returns the frames received by a host without VLANs over a link: the reference for all received frames.
 fn over_a_link(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     let none = || control(&PortVlans::default());
     let ports = vec![(none(), MemoryHost::default()), (none(), side.host())];
     Bench::new(&SwitchConfig::link(), ports, &PortConfig::default()).send(0, frames).remove(1)
 }
 
-/// The same over a cable.
+/// Does the same over a cable.
 fn over_a_cable(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     let none = || control(&PortVlans::default());
     Line::new([none(), none()], [MemoryHost::default(), side.host()]).send(0, frames)
@@ -337,8 +337,8 @@ fn tagged_all(frames: &[Sent], tags: &[Tag]) -> Vec<Sent> {
 }
 
 proptest! {
-    /// What arrives is, to the byte and with all that is said of it, what a plain link brings of the frame as its host
-    /// expects it. Nothing of another VLAN arrives, and what is refused is counted.
+    /// Received frames and all their marks equal those of a plain link for the form expected by the host. Nothing of
+    /// another VLAN arrives, and refused frames are counted.
     #[test]
     fn on_a_switch_a_host_gets_the_frames_of_its_vlans_alone_with_the_tag_that_it_expects(
         sides in prop::collection::vec(side(), 2..6), steps in prop::collection::vec(step(), 1..12),
@@ -393,7 +393,7 @@ proptest! {
         bench.assert_everything_is_accounted_for();
     }
 
-    /// The same on a cable, where the other end sees the tags.
+    /// Checks the same on a cable; there the other end sees the tags.
     #[test]
     fn on_a_cable_a_host_gets_the_frames_of_its_vlans_alone_with_the_tag_that_it_expects(
         side in side(), far in side(), steps in prop::collection::vec((step(), any::<bool>()), 1..12),
@@ -459,7 +459,7 @@ fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_a
             .collect();
         assert_eq!(frames, expected, "port {port}");
     }
-    // And back from the trunk.
+    // Back from the trunk.
     let back = with_tags(between(super_frame(mac(0)), mac(1), mac(0)), &[tag(10)]);
     let given = bench.send(1, [back]);
     assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 0, 0, 0]);
@@ -613,7 +613,7 @@ fn addresses_are_bound_in_a_vlan_as_elsewhere() {
         let after = (lost(&bench.controls[0].queues()[0].transmit), lost(line.transmit(0)));
         assert_eq!(after, (before.0 + more, before.1 + more), "{name}");
     }
-    // A bound address of another VLAN is no way into that VLAN.
+    // A bound address of another VLAN gives no access to that VLAN.
     assert_eq!(bench.say(2, mac(0), &[]), [0; 3]);
     assert_eq!(bench.transmit_lost(2, Loss::Vlan), 1);
     bench.assert_everything_is_accounted_for();
@@ -638,7 +638,7 @@ fn is_esp_in_tag(frame: &[u8], vid: u16) -> bool {
 #[test]
 fn what_is_sealed_is_sealed_inside_of_the_tag() {
     let data = pattern(1, DATA_LEN);
-    // On a cable the other end sees the tag, and opens what is in it.
+    // On a cable the other end sees the tag, and opens the packet in it.
     for far in [access(10), trunk(10..=10)] {
         let mut line = Line::of([&access(10), &far]);
         protect(&line.controls[0], SaDirection::Out);
@@ -666,7 +666,7 @@ fn what_is_sealed_is_sealed_inside_of_the_tag() {
 
 #[test]
 fn a_host_is_answered_in_the_form_in_which_it_sends() {
-    // 1500 bytes that may not be fragmented do not fit once they are sealed.
+    // 1500 bytes without permission to fragment do not fit after sealing.
     let datagram = || {
         let (meta, mut frame) = between(tcp_frame(0, 1, &pattern(1, 1460)), mac(0), mac(1));
         frame[23] = 17;

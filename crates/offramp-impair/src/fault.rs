@@ -5,12 +5,12 @@
 //! | [`Slow`] | copies frames over a slow bus, one at a time, in both directions |
 //! | [`Loss`] | loses one in `one_in` frames |
 //! | [`Duplicate`] | brings one in `one_in` frames twice |
-//! | [`Delay`] | brings each frame later |
-//! | [`Reverse`] | hands groups of frames to the host in the wrong order |
+//! | [`Delay`] | delays each frame |
+//! | [`Reverse`] | hands groups of frames to the host in reverse order |
 //! | [`VerdictFault`] | marks some good frames bad, or bad ones good |
 //!
-//! [`wire`] and [`host`] put all of them before a port, with the adapter's [memory](crate::memory) where a card has
-//! it: behind the bus. A fault that is not configured passes everything on as it is; a port without any is faster
+//! [`wire`] and [`host`] put all of them before a port. They place the adapter's [memory](crate::memory) as in a card,
+//! on its side of the bus. A fault without configuration passes everything on unchanged; a port without any is faster
 //! without them.
 
 mod config;
@@ -37,10 +37,10 @@ pub type Wire<W> = Slow<PacketMemory<Duplicate<Delay<Loss<W>>>>>;
 /// A host with every fault of received frames.
 pub type Host<H> = Reverse<VerdictFault<H>>;
 
-/// Bit of the seed that keeps the choice of duplicates apart from that of losses.
+/// Seed bit for the choice of duplicates, apart from the losses.
 const DUPLICATE_SEED: u64 = 1 << 63;
 
-/// Puts the faults of `faults` that concern the wire, and a memory, before a wire.
+/// Puts the wire's part of `faults`, and a memory, before a wire.
 pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wire<W> {
     let lossy = Loss::new(line, faults.loss_one_in, faults.seed);
     let late = Delay::new(lossy, faults.delay_ns);
@@ -48,7 +48,7 @@ pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wi
     Slow::new(PacketMemory::new(doubled, memory), faults.bus).receiving_first(faults.receive_first)
 }
 
-/// Puts the faults of `faults` that concern a host's received frames before that host. They are counted in `queue` of
+/// Puts the host's part of `faults`, for received frames, before that host. Its losses are counted in `queue` of
 /// `control`.
 pub fn host<H: HostPort>(host: H, faults: &FaultConfig, control: &Arc<PortControl>, queue: usize) -> Host<H> {
     Reverse::new(VerdictFault::new(host, faults.verdict), faults.reverse_frames, control, queue)

@@ -1,8 +1,8 @@
-//! What makes a link or a card worse on purpose, for experiments.
+//! Deliberate impairments of a link or a card, for experiments.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`memory`] | the adapter's own packet memory, where it has little: what does not fit is lost by a rule |
+//! | [`memory`] | a small packet memory in the adapter: frames without room are lost by a rule |
 //! | [`fault`] | wires and hosts with impairments: slow, lossy, out of order, wrong in their verdicts |
 
 #![forbid(unsafe_code)]

@@ -1,13 +1,12 @@
-//! The adapter's own packet memory, where it has little.
+//! A small packet memory in the adapter.
 //!
-//! A card of the 1990s had 8 or 16 KiB for both directions. What the host has not read out when the next frame
-//! comes must fit beside it, or one of the two is lost. [`PacketMemory`] puts such a memory between a wire and
-//! its reader: frames come into it at the moments at which the wire brings them, and leave it
-//! at the moments for which they are taken. Both are times of the wire, not of the thread: a thread that is late
-//! and then takes each frame for the moment at which it was due (as [`Slow`](crate::fault::Slow) does) loses what a
-//! punctual one would lose.
+//! A card of the 1990s had 8 or 16 KiB for both directions. When the next frame comes, it must fit beside the frames
+//! that the host has not read out, or one of them is lost. [`PacketMemory`] puts such a memory between a wire and its
+//! reader. Frames enter it at the moments of their arrival on the wire, and leave it at the moments of their takes.
+//! Both are times of the wire, not of the thread. A late thread may take each frame for the moment at which it was due
+//! (as [`Slow`](crate::fault::Slow) does); then it loses the same frames as a punctual one.
 //!
-//! The rules alone, without the bytes, are a [`Memory`].
+//! A [`Memory`] has the rules alone, without the bytes.
 
 mod config;
 mod room;
@@ -27,8 +26,8 @@ use std::collections::VecDeque;
 
 /// A wire with a packet memory in front of it.
 ///
-/// Each direction without a limit is passed through as it is. In a limited one a received frame is copied once
-/// more, into the memory; what was allocated for that is used again.
+/// A direction without a limit is passed through unchanged. In a limited one a received frame is copied once more, into
+/// the memory; its buffers are reused.
 #[derive(Debug)]
 pub struct PacketMemory<W> {
     /// The wire.
@@ -36,15 +35,15 @@ pub struct PacketMemory<W> {
     memory: Memory,
     /// The bytes of the frames in the memory.
     frames: VecDeque<Vec<u8>>,
-    /// Buffers of frames that are gone.
+    /// Buffers of finished frames.
     free: Vec<Vec<u8>>,
     /// The frame last taken.
     lent: Vec<u8>,
-    /// All that arrived by then is in the memory or lost.
+    /// All arrivals by this time are in the memory or lost.
     now_ns: u64,
-    /// When each frame that waits to be sent will have left.
+    /// The departure of each frame that waits to be sent.
     sending: VecDeque<u64>,
-    /// The counts that are in the statistics.
+    /// The counts already added to the statistics.
     counted: MemoryCounts,
 }
 
@@ -63,7 +62,7 @@ impl<W: Line> PacketMemory<W> {
         }
     }
 
-    /// What was counted since the memory was made.
+    /// Returns the counts since the memory was made.
     pub fn counts(&self) -> MemoryCounts {
         self.memory.counts()
     }
@@ -72,10 +71,10 @@ impl<W: Line> PacketMemory<W> {
         self.memory.config().limits_receive()
     }
 
-    /// Takes from the wire all that arrives by `now_ns`.
+    /// Takes all frames that arrive by `now_ns` from the wire.
     fn fill(&mut self, now_ns: u64) {
         while let Some(at_ns) = self.line.next_arrival_ns().filter(|&at_ns| at_ns <= now_ns) {
-            // The frame was lost on the wire, or the wire takes its time.
+            // The wire lost the frame, or will bring it later.
             let Some(frame) = self.line.take(at_ns) else {
                 if self.line.next_arrival_ns() == Some(at_ns) {
                     break;
@@ -93,7 +92,7 @@ impl<W: Line> PacketMemory<W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Counts in `stats` what is new; returns the frames that were lost from the memory.
+    /// Adds new counts to `stats`. Returns the number of frames lost from the memory.
     fn count(&mut self, stats: &Direction) -> usize {
         let counts = self.memory.counts();
         let before = std::mem::replace(&mut self.counted, counts);
@@ -108,7 +107,7 @@ impl<W: Line> PacketMemory<W> {
         overrun as usize
     }
 
-    /// Transmit buffers that are free.
+    /// Returns the number of free transmit buffers.
     fn free_buffers(&mut self, now_ns: u64) -> usize {
         let Some(buffers) = self.memory.config().transmit_buffers else { return usize::MAX };
         while self.sending.front().is_some_and(|&sent_ns| sent_ns <= now_ns) {
@@ -125,7 +124,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
     }
 
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
-        // One by one: each has a time of its own at which its buffer is free again.
+        // One by one: each buffer becomes free at its own time.
         let count = if self.memory.config().transmit_buffers.is_some() { count.min(1) } else { count };
         self.line.lend(len, count)
     }
@@ -155,7 +154,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
         self.memory.first().map(|first| first.at_ns).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Arrivals after the last [`WirePort::advance`] or [`WirePort::take`] are named as if they found room.
+    /// Names arrivals after the last [`WirePort::advance`] or [`WirePort::take`] as if they found room.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.limits_receive() {
             return self.line.arrivals(skip, until_ns, note);
@@ -172,7 +171,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
             return self.line.advance(now_ns, stats);
         }
         self.fill(now_ns);
-        // Frames that the wire lost were never named: those that were named are in the memory.
+        // Frames lost by the wire were never named; named frames are in the memory.
         self.line.advance(now_ns, stats);
         self.count(stats)
     }
@@ -184,7 +183,7 @@ impl<W: Line> Line for PacketMemory<W> {
     fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
         let line = self.line.next_room_ns(now_ns);
         let Some(buffers) = self.memory.config().transmit_buffers else { return line };
-        // The buffer whose frame leaves makes room for the next one.
+        // The departure of this frame frees a buffer for the next one.
         let first_free = self.sending.len().checked_sub(buffers).and_then(|behind| self.sending.get(behind));
         first_free.copied().filter(|&at| at > now_ns).into_iter().chain(line).max()
     }

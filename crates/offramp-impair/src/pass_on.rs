@@ -1,12 +1,12 @@
-//! The methods that an impairment leaves to its port.
+//! The port methods that an impairment does not change.
 
 use offramp_adapter::port::Arrival;
 
-/// Passes the named methods of a port on to the port in a field.
+/// Implements the named methods of a port by those of the port in a field.
 macro_rules! pass_on {
     ($port:ident: $($method:ident)+) => { $($crate::pass_on::pass_on!(@$method $port);)+ };
 
-    // Frames that leave over a wire.
+    // Frames sent over a wire.
     (@room $port:ident) => { fn room(&mut self, now_ns: u64) -> usize { self.$port.room(now_ns) } };
     (@lend $port:ident) => {
         fn lend(&mut self, len: usize, count: usize) -> Option<offramp_adapter::port::Loan<'_>> {
@@ -22,7 +22,7 @@ macro_rules! pass_on {
         fn next_room_ns(&self, now_ns: u64) -> Option<u64> { self.$port.next_room_ns(now_ns) }
     };
 
-    // Frames that arrive over a wire, and the thread that sleeps until they do.
+    // Frames received over a wire, and the thread that sleeps until they arrive.
     (@is_idle $port:ident) => { fn is_idle(&self) -> bool { self.$port.is_idle() } };
     (@register $port:ident) => { fn register(&self, waker: &std::task::Waker) { self.$port.register(waker); } };
     (@unregister $port:ident) => { fn unregister(&self) { self.$port.unregister(); } };
@@ -47,7 +47,7 @@ macro_rules! pass_on {
     };
 }
 
-/// Names all arrivals but the first `skip`.
+/// Skips the first `skip` arrivals and names the others.
 pub(crate) fn skipping(mut skip: usize, mut note: impl FnMut(Arrival)) -> impl FnMut(Arrival) {
     move |arrival| {
         if skip == 0 {
@@ -57,7 +57,7 @@ pub(crate) fn skipping(mut skip: usize, mut note: impl FnMut(Arrival)) -> impl F
     }
 }
 
-/// A copy of a frame in a buffer that is free, or a new one.
+/// Copies a frame into a free buffer, or a new one.
 pub(crate) fn copied(free: &mut Vec<Vec<u8>>, frame: &[u8]) -> Vec<u8> {
     let mut copy = free.pop().unwrap_or_default();
     copy.clear();

@@ -1,7 +1,7 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// A setting that is out of range: one line that names the setting, its value and its range.
+/// The error for a setting out of range: one line with the setting, its value and its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} out of range; use {range}")]
 pub struct OutOfRange {
@@ -20,7 +20,7 @@ impl OutOfRange {
         if range.contains(&value) { Ok(()) } else { Err(refused()) }
     }
 
-    /// Adds what a user should know of the range.
+    /// Adds a note on the range for the user.
     pub(crate) fn noting(self, note: &str) -> Self {
         Self { range: self.range + note, ..self }
     }

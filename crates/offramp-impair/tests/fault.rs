@@ -1,4 +1,4 @@
-//! Impairments do exactly what they are set to, and pass everything on when they are set to nothing.
+//! Impairments do exactly their settings, and pass everything on without any.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -284,7 +284,7 @@ fn a_host_that_takes_nothing_more_of_what_comes_in_the_wrong_order_is_counted_so
     assert_eq!(stats.lost(Loss::Drop), 21);
 }
 
-/// A TCP frame with its checksum done.
+/// Returns a TCP frame with its checksum done.
 fn summed(sequence: u32, payload: &[u8]) -> Vec<u8> {
     let (meta, mut frame) = tcp_frame(0, sequence, payload);
     let end = frame.len();
@@ -327,7 +327,7 @@ fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
     let mut frame = summed(1, &pattern(1, 500));
     *frame.last_mut().unwrap() ^= 1;
     for honours_data_valid in [true, false] {
-        // Every second one: one of two neighbours is hit.
+        // Every second frame: one of two neighbours is hit.
         let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, honours_data_valid);
         for sequence in 1..3 {
             frame[41] = sequence;
@@ -408,8 +408,8 @@ fn one_by_one() -> AdapterConfig {
 
 #[test]
 fn a_segment_that_is_judged_wrongly_never_arrives_until_nobody_judges() {
-    // R8: a retransmission is judged wrongly again, so its connection stands still; a capture, which needs
-    // what the adapter would hide and switches the offload off, makes it go on.
+    // R8: a retransmission is judged wrongly again, so its connection stalls. A capture must see the frames hidden by
+    // the adapter, so it switches the offload off, and the connection goes on.
     let faults = FaultConfig {
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 8 }),
         ..FaultConfig::default()

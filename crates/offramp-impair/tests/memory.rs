@@ -1,5 +1,5 @@
-//! The adapter's own packet memory: what fits, who is lost, and by which count. Claims I1 to I6, I13 and I15 are
-//! those of the Ethernet HOWTO.
+//! The adapter's own packet memory: held frames, lost frames, and their counters. Claims I1 to I6, I13 and
+//! I15 are those of the Ethernet HOWTO.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -23,16 +23,16 @@ use support::{MemoryHost, pattern, tcp_super_frame};
 const KIB: usize = 1024;
 /// A full Ethernet frame, without FCS.
 const FULL: usize = 1514;
-/// What it takes on a line of 10 Mbit/s, with preamble, FCS and gap.
+/// Its time on a line of 10 Mbit/s, with preamble, FCS and gap.
 const FULL_NS: u64 = 1_230_400;
 const TEN_MBIT: u64 = 10_000_000;
 
-/// An ISA bus at `clk_hz` on which a byte takes `clks_per_byte` clocks.
+/// Returns an ISA bus at `clk_hz` with `clks_per_byte` clocks for a byte.
 fn isa(clk_hz: u64, clks_per_byte: u64) -> BusConfig {
     BusConfig { bytes_per_second: Some(clk_hz / clks_per_byte), frame_ns: 0 }
 }
 
-/// An 8-bit card at 8 MHz: standard cycles, a quarter of which the controller takes while it receives.
+/// An 8-bit card at 8 MHz: standard cycles; the controller takes a quarter of them while it receives.
 fn slow_isa() -> BusConfig {
     isa(8_000_000, 8)
 }
@@ -55,14 +55,14 @@ fn back_to_back(frames: usize, len: usize) -> impl Iterator<Item = (u64, usize)>
     (1..=frames as u64).map(move |n| (n * FULL_NS, len))
 }
 
-/// What came out of a memory that the host reads over a bus, and what was counted.
+/// Output and counters of a memory that the host reads over a bus.
 struct Outcome {
-    /// Numbers of the frames, in the order in which they came out.
+    /// Numbers of the frames, in the order of output.
     given: Vec<usize>,
     stats: Direction,
 }
 
-/// Lets `arrivals` come into a memory behind a bus. It is looked at in steps of `step_ns`.
+/// Lets `arrivals` come into a memory behind a bus, polled in steps of `step_ns`.
 fn run(
     arrivals: impl IntoIterator<Item = (u64, usize)>,
     memory: &MemoryConfig,
@@ -178,7 +178,7 @@ fn a_ring_holds_as_many_frames_as_it_has_entries() {
 
 #[test]
 fn more_memory_takes_a_longer_burst_before_the_first_loss() {
-    // I4, on a bus that is a fifth slower than the line.
+    // I4, on a bus a fifth slower than the line.
     let burst = |pages| {
         let receive = ReceiveMemory::Pages { pages, page_len: 256 };
         let config = MemoryConfig { receive, ..MemoryConfig::default() };
@@ -192,7 +192,7 @@ fn more_memory_takes_a_longer_burst_before_the_first_loss() {
 
 #[test]
 fn a_bus_faster_than_the_line_loses_nothing_with_room_for_three_frames() {
-    // I1, I6. One that is slower loses whatever there is, sooner or later.
+    // I1, I6. A slower bus loses frames sooner or later, with any memory.
     let lost_over = |bus| lost(&run(back_to_back(2000, FULL), &card(8), bus, FULL_NS).stats);
     assert_eq!(lost_over(fast_isa()), 0);
     assert!(lost_over(slow_isa()) > 100);
@@ -252,7 +252,7 @@ impl Bench {
         }
     }
 
-    /// Wakes nobody but at the moments that are named as deadlines.
+    /// Wakes the pairs only at their named deadlines.
     fn run_until_idle(&mut self) {
         loop {
             let sent = self.sender.poll(self.now_ns).unwrap();
@@ -285,7 +285,7 @@ impl Bench {
     }
 }
 
-/// A UDP datagram that leaves as IP fragments of an Ethernet.
+/// Returns a UDP datagram for transmission as Ethernet-sized IP fragments.
 fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
     let (_, mut frame) = support::tcp_frame(0, 0, &[]);
     frame.truncate(34);
@@ -303,7 +303,7 @@ fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
 
 #[test]
 fn an_nfs_reply_of_8_kib_is_six_frames_which_fit_into_16_kib_and_not_into_8() {
-    // I15. What is lost of it is lost for the whole of it.
+    // I15. The loss of one fragment loses the whole datagram.
     for (kib, fits) in [(8, false), (16, true)] {
         let mut bench =
             Bench::new(&card(kib), BusConfig { frame_ns: FULL_NS, ..slow_isa() }, ModerationConfig::default());
@@ -344,7 +344,7 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
             bench.run_until_idle();
             bench.assert_everything_is_accounted_for();
             let lost = bench.received().lost_total();
-            // Without a bus the memory tells how much room is left, and no policy waits when there is none.
+            // Without a bus the memory tells its room, and no policy waits when it is full.
             assert_eq!(lost > 0, bus == slow_isa(), "{moderation:?} {policy:?} {bus:?}");
         }
     }
@@ -352,7 +352,8 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
 
 #[test]
 fn moderation_forgets_frames_that_were_overrun() {
-    // Three frames wait for more, and a long one takes the place of two: no other fits, so what is there is handed over.
+    // Three frames wait for more, and a long one takes the place of two: no other fits, so the held frames are handed
+    // over.
     let policy = Policy::Coalescing(Coalescing { max_usecs: 1000, max_packets: 64 });
     let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
     let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };
@@ -470,7 +471,7 @@ fn wrong_sizes_are_refused_with_their_range() {
 mod oracle {
     use super::*;
 
-    /// Numbers of the frames that came out with the times at which they did; frames dropped; frames overrun.
+    /// Numbers and times of the frames that came out; frames dropped; frames overrun.
     pub type Result = (Vec<(usize, u64)>, u64, u64);
 
     struct Model<'a> {
@@ -534,7 +535,7 @@ mod oracle {
         Model { config, held: Vec::new(), reading: None, stopped_until: 0, out: (Vec::new(), 0, 0) }
     }
 
-    /// Read out over a bus, as soon as it is free.
+    /// Reads out over a bus, as soon as it is free.
     pub fn over_bus(arrivals: &[(u64, usize)], config: &MemoryConfig, bus: BusConfig) -> Result {
         let mut model = model(config);
         let mut times: Vec<u64> = arrivals.iter().map(|(at, _)| *at).collect();
@@ -553,12 +554,12 @@ mod oracle {
             if model.reading.is_none() && !model.held.is_empty() {
                 model.reading = Some(now + bus.copy_ns(model.held[0].1));
             }
-            // A copy that takes no time ends at this moment too, when all that arrives now has arrived.
+            // A copy without duration ends at this moment too, after all its arrivals.
         }
         model.out
     }
 
-    /// Read out at once, a number of frames each time that the host polls.
+    /// Reads out at once, a number of frames at each poll of the host.
     pub fn by_visits(arrivals: &[(u64, usize)], config: &MemoryConfig, visits: &[(u64, usize)]) -> Result {
         let mut model = model(config);
         let mut next = 0;
@@ -596,7 +597,7 @@ fn any_memory() -> impl Strategy<Value = MemoryConfig> {
 }
 
 fn any_arrivals() -> impl Strategy<Value = Vec<(u64, usize)>> {
-    // Some at the same moment.
+    // Some arrive at the same moment.
     let gap = prop_oneof![Just(0_u64), 1..50_u64, 1..5000_u64];
     prop::collection::vec((gap, 18..3000_usize), 0..120).prop_map(|gaps| {
         let mut at_ns = 0;

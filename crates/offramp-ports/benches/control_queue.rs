@@ -1,9 +1,10 @@
-//! What a guest's own settings cost for each frame that it receives: RSS, hashes in its headers, filters.
+//! The cost per received frame of a guest's own settings: RSS, hashes in its headers, filters.
 //!
-//! `cargo bench -p offramp-ports --bench control_queue` has one guest send small frames of many flows to another one over a
-//! switch. Several such pairs of guests differ in what the receiver has set by its control queue, and take turns. It prints
-//! medians, and what each setting costs beyond none. The guests are scripted drivers in this process; their work is not
-//! timed. Figures mean something only on a processor that does nothing else. `--test` does it with hardly any work.
+//! `cargo bench -p offramp-ports --bench control_queue` has one guest send small frames of many flows to another one
+//! over a switch. Several such pairs of guests take turns, each with different settings of the receiver's control
+//! queue. It prints medians, and the cost of each setting beyond none. The guests are scripted drivers in this process;
+//! their work is not timed. Figures mean something only on an otherwise idle processor. `--test` does it with hardly
+//! any work.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Samples of each setting, taken in turn; the median counts.
 const SAMPLES: usize = 301;
-/// Batches of a sample, and those before it that fill the caches.
+/// Batches of a sample, and warm-up batches before it.
 const BATCHES: usize = 16;
 const WARMING_BATCHES: usize = 4;
 /// Frames of a batch.
@@ -32,23 +33,23 @@ const BUFFER_LEN: usize = 256;
 const FRAME_LEN: usize = 60;
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// An address of the receiver's table, and a VLAN of it.
+/// An address of the receiver's table, and its VLAN.
 const OF_TABLE: [u8; 6] = [2, 0, 0, 0, 1, 16];
 const VID: u8 = 5;
-/// Addresses of the receiver's table, of stations and of groups each.
+/// Number of station addresses in the receiver's table, and of group addresses.
 const ADDRESSES: u8 = 32;
 const KEY_LEN: u8 = 40;
 /// Longer than a sample takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a receiver negotiates and sets, and how frames to it are.
+/// Negotiated features and settings of a receiver, and the form of its frames.
 struct Setting {
     name: &'static str,
     features: u64,
     commands: Vec<Vec<u8>>,
     to: [u8; 6],
     is_tagged: bool,
-    /// Which setting it is compared with.
+    /// The index of the setting for comparison.
     beside: usize,
 }
 
@@ -125,7 +126,7 @@ fn main() {
     }
 }
 
-/// Two guests on a switch, which this thread drives.
+/// Two guests on a switch driven by this thread.
 struct Bed {
     setting: Setting,
     switch: Switch<VhostPort>,
@@ -173,7 +174,7 @@ impl Bed {
                 let answer = receiver.control().command(&[command], &[1]);
                 assert_eq!(answer, Some(vec![0]), "{command:?}");
             }
-            // The switch is to know where its addresses are.
+            // The switch must learn the port of its addresses.
             for from in [RECEIVER, OF_TABLE] {
                 receiver.tx(0).send(&VnetHeader::default(), &[&frame(0, SENDER, from, false)]);
             }
@@ -192,7 +193,7 @@ impl Bed {
         let ports = [near, far];
         let samples_ns = Vec::new();
         let mut bed = Self { setting, switch, sender, receiver, place, frames, now_ns, samples_ns, _ports: ports };
-        // The port looks after a batch which pairs its guest receives on.
+        // After a batch the port refreshes its guest's receive pairs.
         bed.batch_ns(1);
         bed
     }
@@ -203,7 +204,7 @@ impl Bed {
         self.samples_ns.push(sum / BATCHES as f64);
     }
 
-    /// How long each of `count` frames takes, nanoseconds.
+    /// Returns the time for each of `count` frames, nanoseconds.
     fn batch_ns(&mut self, count: usize) -> f64 {
         for frame in self.frames.iter().cycle().take(count) {
             self.sender.tx(0).stage(&VnetHeader::default(), &[frame]).expect("room in the ring");
@@ -243,7 +244,7 @@ fn socket() -> PathBuf {
     std::env::temp_dir().join(format!("offramp-settings-{}-{number}", std::process::id()))
 }
 
-/// UDP and TCP over IPv4 in turn, without offloads.
+/// Returns UDP and TCP over IPv4 in turn, without offloads.
 fn frame(flow: u16, to: [u8; 6], from: [u8; 6], is_tagged: bool) -> Vec<u8> {
     let is_tcp = flow % 2 == 1;
     let tag: &[u8] = if is_tagged { &[0x81, 0, 0, VID] } else { &[] };

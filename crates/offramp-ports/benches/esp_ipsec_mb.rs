@@ -1,7 +1,7 @@
 //! ESP with ipsec-mb beside the raw AEAD of ipsec-mb on the same buffers, and beside ESP with aws-lc.
 //!
 //! `cargo bench -p offramp-ports --bench esp_ipsec_mb -- [--quick | --profile WHO] [FILTER]`; the works are those of
-//! `cargo bench -p offramp-offload --bench esp`. Where the library is not installed it says so and ends.
+//! `cargo bench -p offramp-offload --bench esp`. Without an installed library it says so and ends.
 
 #[path = "../../offramp-offload/benches/esp/ends.rs"]
 mod ends;
@@ -16,15 +16,15 @@ mod works;
 use offramp_offload::esp::{CipherLibrary, OutboundSa, aws_lc};
 use offramp_ports::ipsec_mb;
 
-/// How much faster than through aws-lc a packet of 1,420 bytes is to be sealed.
+/// Required speed of sealing a packet of 1,420 bytes, relative to aws-lc.
 const SPEED_OVER_AWS_LC: f64 = 1.8;
-/// Who is compared with.
+/// The peer of the comparison.
 const WITH_AWS_LC: &str = "with aws-lc";
 
 #[global_allocator]
 static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
 
-/// The library of ciphers that is measured.
+/// Returns the cipher library under measurement.
 fn library() -> &'static dyn CipherLibrary {
     ipsec_mb::library().expect("main has asked for it")
 }
@@ -41,7 +41,7 @@ fn main() {
     report.finish();
 }
 
-/// The same packets through both libraries.
+/// Runs the same packets through both libraries.
 fn compare_libraries(report: &mut harness::Report) {
     let suite = ends::suite("aes128gcm16");
     for packet_len in [64, 1420, 8900] {

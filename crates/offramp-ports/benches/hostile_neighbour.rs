@@ -1,11 +1,11 @@
-//! What a guest costs others on the same switch: round trips between two guests, and the time until a command of one of them is
-//! answered and so in force, beside a neighbour that is idle, that only computes, that sends frames to itself as fast as it can,
-//! bad chains, and commands of its control queue, each of which changes all its rings.
+//! The cost of a guest to others on the same switch. Measures round trips between two guests, and the time until a
+//! command of one of them is answered and so in force. Their neighbour is idle, only computes, or sends as fast as it
+//! can. It sends frames to itself, bad chains, or commands of its control queue. Each command changes all its rings.
 //!
 //! `cargo bench -p offramp-ports --bench hostile_neighbour`
 //!
-//! The switch, the neighbour and the other two want a processor each. With fewer, a part of what is measured is the wait for
-//! one; so it is beside frames that go nowhere.
+//! The switch, the neighbour and the other two want a processor each. With fewer, the figures include waits for a
+//! processor; so they do beside frames that go nowhere.
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
@@ -18,23 +18,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Round trips of each state in a round, and rounds. The states take turns: what the machine does besides meets all alike.
+/// Round trips of each state in a round, and rounds. The states take turns, so that other work of the machine affects
+/// all alike.
 const TRIPS: usize = 2000;
 const ROUNDS: usize = 15;
-/// Commands of each state in a round, and the time before each: longer than the pace of a guest's commands makes one wait.
+/// Commands of each state in a round, and the pause before each: long enough that the pace of a guest's commands delays
+/// none.
 const TIMED_COMMANDS: usize = 40;
 const COMMAND_PAUSE: Duration = Duration::from_millis(3);
-/// Time between two states, in which the port does what the neighbour has still in its rings.
+/// Time between two states. In it the port finishes the neighbour's pending work.
 const REST: Duration = Duration::from_millis(30);
 /// Longer than any round trip takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a frame, and of the header in front of it.
 const FRAME_LEN: usize = 100;
 const HEADER_LEN: usize = 12;
-/// An address where no guest has memory.
+/// An address outside every guest's memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
 
-/// What the neighbour does.
+/// States of the neighbour.
 const IDLE: u8 = 0;
 const GOOD: u8 = 1;
 const BAD: u8 = 2;
@@ -43,7 +45,7 @@ const COMPUTES: u8 = 4;
 const STATES: [&str; 5] =
     ["that is idle", "with frames to itself", "with bad chains", "with commands", "that only computes"];
 const OVER: u8 = 5;
-/// Queue pairs of the neighbour, and addresses of its table: its commands are dear.
+/// Queue pairs of the neighbour, and addresses of its table: they make its commands expensive.
 const PAIRS: u16 = 8;
 const ADDRESSES: u32 = 1000;
 
@@ -58,7 +60,7 @@ fn main() {
     }
 }
 
-/// Three ports on a switch; their sockets go with them.
+/// Three ports on a switch; their sockets are removed with them.
 struct Bed {
     ports: Vec<(VhostUser, Arc<SwitchPort>)>,
     _worker: Worker,
@@ -88,7 +90,7 @@ impl Bed {
         &self.ports[number].0.config().socket
     }
 
-    /// Frames of the neighbour, bad chains among them.
+    /// Returns the number of the neighbour's frames, including bad chains.
     fn sent_by_neighbour(&self) -> u64 {
         self.ports[2].1.stats().transmit.frames_in.get()
     }
@@ -119,7 +121,7 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
         near.rx(0).recv(PATIENCE);
         began.elapsed()
     };
-    // Each address is known from here on.
+    // Every address is known from here on.
     trip(&mut near);
     let memory = neighbour.memory().clone();
     let good = memory.alloc(4096, 64);
@@ -166,8 +168,8 @@ fn measure(packed: bool, rounds: usize, trips: usize) {
     }
 }
 
-/// How long one command takes until it is answered. It says when the guest is notified of what it has sent, which these
-/// numbers leave as it is, and all transmit rings follow.
+/// Returns the time until one command is answered. It sets the coalescing of transmit notifications. Its values leave the
+/// measurements unchanged, and all transmit rings follow it.
 fn command(guest: &mut Guest, nth: usize) -> Duration {
     std::thread::sleep(COMMAND_PAUSE);
     let began = Instant::now();
@@ -177,15 +179,15 @@ fn command(guest: &mut Guest, nth: usize) -> Duration {
     time
 }
 
-/// A frame between two stations, which no offload looks into.
+/// Returns a frame between two stations, of a type without offloads.
 fn frame(from: u8, to: u8) -> Vec<u8> {
     let mut frame = vec![0x5a; FRAME_LEN];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5]);
     frame
 }
 
-/// The neighbour: chains of one buffer, which has a frame at `good` or lies where the guest has no memory; or commands, which
-/// it counts.
+/// Runs the neighbour. It sends chains of one buffer, with a frame at `good` or outside the guest's memory; or
+/// commands, and counts these.
 fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, commands): (&AtomicU8, &AtomicU64)) {
     let chains = command_chains(control);
     let mut chains = chains.iter().cycle();
@@ -220,7 +222,7 @@ fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, co
     }
 }
 
-/// Chains of commands, each of which changes something for all receive rings.
+/// Returns chains of commands; each of them changes something for all receive rings.
 fn command_chains(control: &Commands) -> Vec<[Buffer; 2]> {
     let rss = |first: u16| {
         let mut command = vec![4, 1, 0x3f, 0, 0, 0, 127, 0, 0, 0];

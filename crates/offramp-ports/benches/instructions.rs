@@ -1,5 +1,5 @@
-//! The work that is done for a frame, for callgrind to count its instructions. Alone, this counts nothing:
-//! `cargo run --release -p xtask -- instructions` runs it, and compares the counts with `instructions.txt`.
+//! The work per frame, for callgrind to count its instructions. Alone, this counts nothing: `cargo run --release -p
+//! xtask -- instructions` runs it, and compares the counts with `instructions.txt`.
 
 #[path = "../../offramp-offload/benches/peers/frames.rs"]
 mod frames;
@@ -45,7 +45,7 @@ const ENTRIES: u16 = 256;
 /// Bytes of a guest's memory: its ring, and a buffer for all chains.
 const GUEST_LEN: u64 = 64 * 1024;
 const BUFFER_LEN: usize = 1526;
-/// Where small frames go to.
+/// Destination of small frames.
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
 /// Frames of a batch over a cable.
 const FRAMES: usize = 32;
@@ -68,7 +68,7 @@ fn main() {
     }
 }
 
-/// What a receiver negotiates and sets by its control queue.
+/// Returns the negotiated features and control-queue settings of a receiver.
 fn settings() -> [(&'static str, u64, Option<Vec<u8>>); 5] {
     const KEY_LEN: usize = 40;
     let key = [&[KEY_LEN as u8][..], &[7; KEY_LEN]].concat();
@@ -84,8 +84,8 @@ fn settings() -> [(&'static str, u64, Option<Vec<u8>>); 5] {
     ]
 }
 
-/// Does a work twice, with what must come before it, and has the second one counted: the first touches cold memory.
-/// Prints the names in the order of the counts.
+/// Runs a work twice, with its preparation, and has the second run counted: the first touches cold memory. Prints the
+/// names in the order of the counts.
 fn count<T>(name: &str, on: &mut T, prepare: impl Fn(&mut T), work: impl Fn(&mut T)) {
     prepare(on);
     work(on);
@@ -106,7 +106,7 @@ fn parse(name: &str, mut bytes: Vec<u8>) {
     count(name, &mut bytes, |_| {}, |bytes| _ = black_box(Frame::received(black_box(bytes))));
 }
 
-/// As far as a parser reads it: no addresses, no checksum.
+/// Returns the part of a frame read by a parser: no addresses, no checksum.
 fn tagged_ipv6_frame() -> Vec<u8> {
     const NETWORK: usize = 18;
     const TRANSPORT: usize = NETWORK + 40;
@@ -173,7 +173,7 @@ fn drive(kind: &str, is_packed: bool) {
 
 /// Two queue pairs on a cable.
 fn carry() {
-    // Without moderation: what one side sends is there for the other at once.
+    // Without moderation, frames sent by one side are there for the other at once.
     let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
     let (near, far) = cable(&CableConfig::default());
     let (left, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -193,7 +193,7 @@ fn carry() {
     count(&format!("carry {FRAMES} frames of 60 B over a cable"), &mut pairs, |_| left.set(FRAMES), poll);
 }
 
-/// Two guests behind vhost-user, the first of which sends.
+/// Two guests behind vhost-user. The first one sends.
 struct Guests {
     drivers: [Guest; 2],
     poll: Box<dyn FnMut(u64)>,
@@ -202,7 +202,7 @@ struct Guests {
 }
 
 impl Guests {
-    /// As a daemon has them: each can be captured.
+    /// Connects them as in a daemon: each can be captured.
     fn on_cable(guest: &GuestBuilder) -> Self {
         let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
         let mut ports = open_ports(|_| VhostUserConfig::new(PathBuf::new()));
@@ -217,7 +217,7 @@ impl Guests {
         Self::connect(ports, Box::new(poll), [guest, guest].map(|guest| guest.clone().mergeable(true)), None)
     }
 
-    /// The second one has two queue pairs, and sets something.
+    /// Connects them by a switch. The second one has two queue pairs, and sends a setting.
     fn on_switch(features: u64, command: Option<Vec<u8>>) -> Self {
         let mut ports = open_ports(|side| VhostUserConfig {
             queue_pairs: 1 + u16::from(side),
@@ -262,7 +262,7 @@ impl Guests {
         for pair in 0..ports[1].config().queue_pairs.into() {
             drivers[1].rx(pair).fill(2 * FRAMES, BUFFER_LEN);
         }
-        // A switch is to know where the receiver is.
+        // The switch must learn the receiver's port.
         let mut frame = small_frame();
         let bytes = &mut frame.memory_mut()[..12];
         bytes.rotate_left(6);
@@ -286,7 +286,7 @@ impl Guests {
         (self.poll)(self.now_ns);
     }
 
-    /// Takes what the second guest has received.
+    /// Takes the second guest's received frames. Returns their number.
     fn received(&mut self) -> usize {
         let [_, receiver] = &mut self.drivers;
         let pairs = self.ports[1].config().queue_pairs.into();
@@ -307,7 +307,7 @@ fn carry_between(hosts: &str, mut guests: Guests) {
     assert_eq!(guests.received(), FRAMES, "{name}");
 }
 
-/// UDP over IPv4, for which the host asks nothing.
+/// Returns a UDP frame over IPv4 without offload requests.
 fn small_frame() -> FrameBuffer<Vec<u8>> {
     let mut frame = vec![0; 60];
     frame[..6].copy_from_slice(&DESTINATION);
@@ -320,7 +320,7 @@ fn small_frame() -> FrameBuffer<Vec<u8>> {
     buffer
 }
 
-/// A host that sends as many equal frames as are left, one side after the other.
+/// A host that sends a given number of equal frames, one side after the other.
 struct Host {
     frame: FrameBuffer<Vec<u8>>,
     left: Rc<Cell<usize>>,
@@ -392,7 +392,7 @@ impl Queue {
         Self { driver, device, buffer: guest.alloc(BUFFER_LEN as u64, 64) }
     }
 
-    /// The driver takes back what was used, and makes a full batch available.
+    /// The driver takes back used chains, and makes a full batch available.
     fn refill(&mut self) {
         self.give_back();
         while self.driver.take_used().is_some() {}

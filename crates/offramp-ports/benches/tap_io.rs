@@ -1,6 +1,6 @@
-//! What a TAP costs per frame: one system call per frame, as the product does it, against `io_uring`
-//! in batches. One thread, no TCP: frames given are for another Ethernet address, so that the kernel drops them
-//! at once; frames taken were put on the TAP by a packet socket, which is not timed.
+//! The cost of a TAP per frame: one system call per frame, as in the product, against `io_uring` in batches. One
+//! thread, no TCP. Frames given have another Ethernet address, so that the kernel drops them at once. Frames taken come
+//! from a packet socket; its work is not timed.
 //!
 //! `cargo bench -p offramp-ports --bench tap_io`
 
@@ -22,16 +22,16 @@ use offramp_ports::vnet_hdr::{HEADER_LEN, encode_rx};
 
 /// Frames per batch.
 const BATCH: usize = 32;
-/// How long each frame length is measured.
+/// Measuring time of each frame length.
 const PERIOD: Duration = Duration::from_millis(1500);
-/// Send buffer of the packet socket in bytes: a batch of super-frames and what the kernel adds.
+/// Send buffer of the packet socket in bytes: a batch of super-frames with the kernel's overhead.
 const SEND_BUFFER: libc::c_int = 8 << 20;
 /// Bytes of Ethernet, IPv4 and TCP header with its timestamps.
 const HEADERS: usize = 14 + 20 + 32;
 /// Payload of a full segment at MTU 1500.
 const MSS: u16 = 1448;
 
-/// One frame length and how its frame is segmented.
+/// One frame length and the segmentation of its frame.
 struct Shape {
     name: &'static str,
     len: usize,
@@ -78,8 +78,8 @@ fn bench() -> io::Result<()> {
     Ok(())
 }
 
-/// Costs per frame of every batch in nanoseconds: by the port, by the plain call, by the ring in
-/// batches, by the ring one by one.
+/// Costs per frame of every batch in nanoseconds: by the port, by the plain call, by the ring in batches, by the ring
+/// one by one.
 type Costs = [Vec<f64>; 4];
 
 fn print_line(name: &str, costs: Costs) {
@@ -88,7 +88,7 @@ fn print_line(name: &str, costs: Costs) {
     println!("{name:<12} {port:>8.0} {plain:>8.0} {:>16} {:>16}", ratio(by_batch), ratio(by_one));
 }
 
-/// Costs of giving and of taking.
+/// Returns the costs of giving and of taking.
 fn measure(
     queue: &mut TapQueue,
     uring: &mut Uring,
@@ -129,7 +129,7 @@ fn take_batch(queue: &mut TapQueue, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// What a call into the kernel costs that does nothing there.
+/// Returns the costs of a call into the kernel that does nothing there.
 fn empty_calls() -> Vec<f64> {
     let call = || {
         black_box(nix::unistd::getppid());
@@ -149,7 +149,7 @@ fn median(mut costs: Vec<f64>) -> f64 {
     *costs.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// A TCP frame from 10.0.0.1 to 10.0.0.2, for an Ethernet address that is nobody's.
+/// Returns a TCP frame from 10.0.0.1 to 10.0.0.2, for an unused Ethernet address.
 fn make(shape: &Shape) -> (RxMeta, Vec<u8>) {
     let mut frame = vec![0; shape.len];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 0x99, 2, 0, 0, 0, 0, 0x77, 8, 0]);
@@ -167,7 +167,7 @@ fn make(shape: &Shape) -> (RxMeta, Vec<u8>) {
     (meta, frame)
 }
 
-/// Puts frames on an interface as its host.
+/// A packet socket that puts frames on an interface as its host.
 struct PacketSocket {
     fd: OwnedFd,
     to: libc::sockaddr_ll,
@@ -196,7 +196,7 @@ impl PacketSocket {
         Ok(Self { fd, to })
     }
 
-    /// Sends a batch of one packet, which begins with a vnet header of ten bytes.
+    /// Sends a batch of one packet with a vnet header of ten bytes.
     fn fill(&self, packet: &[u8]) -> io::Result<()> {
         for _ in 0..BATCH {
             // SAFETY: sendto(2) reads `packet` and `to`, of the lengths given; both live through it.
@@ -225,8 +225,7 @@ fn set_option(fd: &OwnedFd, level: i32, option: i32, value: libc::c_int) -> io::
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The fastest ring we know how to set up: one issuer, no inter-processor interrupts, a registered
-/// descriptor.
+/// The fastest known setup of a ring: one issuer, no inter-processor interrupts, a registered descriptor.
 struct Uring {
     ring: IoUring,
     buffers: Vec<Vec<u8>>,
@@ -243,7 +242,7 @@ impl Uring {
         Ok(Self { ring, buffers })
     }
 
-    /// Writes a packet, which begins with its vnet header, `count` times.
+    /// Writes a packet with its vnet header `count` times.
     fn write(&mut self, packet: &[u8], count: usize) -> io::Result<()> {
         let entry = opcode::Write::new(types::Fixed(0), packet.as_ptr(), packet.len() as u32).build();
         let entries: [squeue::Entry; BATCH] = std::array::from_fn(|_| entry.clone());

@@ -1,6 +1,6 @@
-//! How much of the offload functions' speed a vhost-user port keeps: super-frames of a guest are segmented for a wire that
-//! discards them, and one TCP flow is coalesced for a guest, beside `segment` and `coalesce` alone. The guest is a scripted
-//! driver in this process; its work is not timed.
+//! The speed of the offload functions behind a vhost-user port. Super-frames of a guest are segmented for a wire that
+//! discards them, and one TCP flow is coalesced for a guest, beside `segment` and `coalesce` alone. The guest is a
+//! scripted driver in this process; its work is not timed.
 //!
 //! `cargo bench -p offramp-ports --bench vhost_offload`
 
@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Samples of each work, taken in turn; the median counts.
 const ROUNDS: usize = 301;
-/// Super-frames that a guest sends or receives together, besides one: as many as a socket's buffer of 512 KiB holds.
+/// Super-frames that a guest sends or receives together, besides one: the number that fits a socket's buffer of 512
+/// KiB.
 const TOGETHER: usize = 8;
 /// Descriptors of the guest's rings.
 const QUEUE_SIZE: u16 = 1024;
@@ -55,7 +56,7 @@ fn main() {
     }
 }
 
-/// A wire that discards what is sent, and on which the frames in `arriving` arrive.
+/// A wire that discards sent frames. The frames in `arriving` arrive on it.
 struct Line {
     sent: Vec<u8>,
     arriving: Vec<u8>,
@@ -115,7 +116,7 @@ struct Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may be removed already.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -136,7 +137,7 @@ impl Bed {
         Self { guest, pair, control, _port: port, socket }
     }
 
-    /// Has the port do what there is to do, and returns the time of that.
+    /// Polls the port until its pending work is done. Returns the time for it.
     fn poll_ns(&mut self, done: impl Fn(&PortControl) -> u64, target: u64) -> f64 {
         let start = Instant::now();
         while done(&self.control) < target {
@@ -146,7 +147,7 @@ impl Bed {
     }
 }
 
-/// A work that says how long it took for each super-frame.
+/// A work that returns its time per super-frame.
 type Work<'a> = (&'static str, Box<dyn FnMut() -> f64 + 'a>);
 
 /// Takes samples of all works in turn and prints their medians; the others are compared with the first.
@@ -231,7 +232,7 @@ fn cut(super_frame: &mut [u8], line: &mut [u8]) -> usize {
     plan.frames_left()
 }
 
-/// The segments of `super_frames` super-frames, in their order on the wire.
+/// Returns the segments of `super_frames` super-frames, in their order on the wire.
 fn segments(super_frames: usize) -> Vec<u8> {
     let payload = frames::data(MSS);
     let mut line = vec![0; super_frames * SEGMENTS * SLOT];

@@ -1,5 +1,5 @@
-//! The tests of this crate in one program: what it builds for each kind of port, it builds once. Those that need a
-//! process of their own are beside it.
+//! The tests of this crate in one program, to build the code for each kind of port once. Tests that need a process of
+//! their own are beside it.
 
 mod common;
 mod examples;

@@ -10,11 +10,12 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 
-/// Longest wait for a frame in one round, and rounds: the kernel drops frames until it has looked at the carrier.
+/// Longest wait for a frame in one round, and number of rounds: the kernel drops frames until it has checked the
+/// carrier.
 const ROUND_MS: u16 = 100;
 const ROUNDS: usize = 100;
 
-/// An example that runs, and is ended with this.
+/// A running example; dropping it ends the example.
 struct Example(Child);
 
 impl Drop for Example {
@@ -25,7 +26,7 @@ impl Drop for Example {
     }
 }
 
-/// Starts an example in `ns`, and waits until it says that it is up. `cargo test` has built it beside the tests.
+/// Starts an example in `ns`, and waits until it reports that it is up. `cargo test` has built it beside the tests.
 fn start(ns: &NetNs, name: &str, arguments: &[&str]) -> Example {
     let tests = std::env::current_exe().unwrap();
     let program = tests.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
@@ -37,7 +38,7 @@ fn start(ns: &NetNs, name: &str, arguments: &[&str]) -> Example {
     Example(child)
 }
 
-/// A broadcast frame of a protocol that no kernel speaks.
+/// Returns a broadcast frame of a protocol unknown to every kernel.
 fn frame() -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
@@ -53,7 +54,7 @@ fn queue(ns: &NetNs, interface: &str) -> PacketQueue {
 fn assert_carries(ns: &NetNs, from: &str, to: &str) {
     let (mut sender, mut receiver) = (queue(ns, from), queue(ns, to));
     for _ in 0..ROUNDS {
-        // An interface that is just coming up refuses frames.
+        // An interface in the middle of coming up refuses frames.
         let _ = sender.rx_deliver(&RxMeta::default(), &frame());
         let mut fds = [PollFd::new(receiver.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::from(ROUND_MS)).unwrap();
@@ -81,6 +82,6 @@ fn a_switch_floods_a_broadcast_to_every_other_port() {
     let _example = start(&ns, "switch", &["60", socket.to_str().unwrap(), "ofr0", "ofr1", "ofr2"]);
     assert_carries(&ns, "ofr0", "ofr1");
     assert_carries(&ns, "ofr2", "ofr0");
-    // Who was killed leaves its socket.
+    // A killed process leaves its socket.
     let _ = std::fs::remove_file(&socket);
 }

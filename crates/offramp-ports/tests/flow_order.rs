@@ -1,7 +1,7 @@
 //! Each flow arrives whole and in order while every setting changes at random, ten thousand times a second.
 //!
-//! By default a short run. `OFFRAMP_ORDER_FRAMES` (frames of the wire) and `OFFRAMP_ORDER_SECONDS` make a long one,
-//! which ends when both are reached.
+//! By default a short run. `OFFRAMP_ORDER_FRAMES` (frames of the wire) and `OFFRAMP_ORDER_SECONDS` make a long one; it
+//! ends when both are reached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,33 +36,33 @@ const MTU: usize = 1500;
 const FRAMES_DEFAULT: u64 = 200_000;
 /// Time between two changes of the settings: 10 kHz.
 const CHANGE_EVERY: Duration = Duration::from_micros(100);
-/// What may be under way in one direction before no more is sent, so that neither a queue of the kernel nor a guest's
-/// ring runs over, even when a plain user's socket holds the single frames of a super-frame.
+/// Limits on the data under way in one direction. They keep the queues of the kernel and a guest's ring from
+/// overflowing, even when a plain user's socket holds the single frames of a super-frame.
 const UNDER_WAY_BYTES_MAX: u64 = 192 * 1024;
 const UNDER_WAY_FRAMES_MAX: u64 = 192;
-/// Buffers of a guest's receive ring: for each frame under way one, and those that a coalesced frame fills.
+/// Buffers of a guest's receive ring: one for each frame under way, and further ones for a coalesced frame.
 const RING_BUFFERS: u16 = 512;
 /// Segments of the longest super-frame.
 const SEGMENTS_MAX: usize = 44;
 /// Bytes of the number in front of each datagram.
 const NUMBER_LEN: usize = 8;
-/// Features that a guest negotiates for what it sends and for what it receives.
+/// Negotiated features of a guest for transmit and for receive.
 const SENDS: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_USO;
 const RECEIVES: u64 =
     features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_USO4 | features::GUEST_USO6;
 /// First port of the flows.
 const PORT_FIRST: u16 = 20_000;
-/// Length after which the payload of a stream repeats: a prime, so that no shift by whole segments is hidden.
+/// Period of a stream's payload: a prime, so that no shift by whole segments is hidden.
 const PATTERN_LEN: usize = 65_521;
 /// Longest payload of a super-frame.
 const PAYLOAD_MAX: usize = SEGMENTS_MAX * MTU;
 
-/// A host as this test needs it.
+/// A host with the operations of this test.
 trait End: Send {
-    /// Sends a frame; whether there was room.
+    /// Sends a frame. Returns whether there was room.
     fn send(&mut self, meta: &TxMeta, segments: usize, frame: &[u8]) -> bool;
 
-    /// Names each frame that has come, with the size of its segments if it is coalesced.
+    /// Names each received frame, with the size of its segments if it is coalesced.
     fn receive(&mut self, each: &mut dyn FnMut(Option<usize>, &[u8]));
 }
 
@@ -113,7 +113,7 @@ impl End for Guest {
     }
 }
 
-/// Bytes that a stream carries, from any place.
+/// The payload of a stream, readable from any place.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -143,16 +143,16 @@ fn header_len(flow: usize) -> usize {
     14 + network + if is_udp(flow) { 8 } else { 20 }
 }
 
-/// What one direction carries, and how far it is: of a TCP flow in bytes, of a UDP flow in datagrams.
+/// The traffic of one direction, and its progress: of a TCP flow in bytes, of a UDP flow in datagrams.
 struct Sender {
     rng: ChaCha8Rng,
     at: Vec<u64>,
     ids: Vec<u16>,
-    /// The flow whose turn it is, and how many frames more.
+    /// The current flow, and its remaining frames.
     turn: (usize, usize),
 }
 
-/// A frame that is ready to go.
+/// A frame ready to send.
 struct Outgoing {
     meta: TxMeta,
     segments: usize,
@@ -198,7 +198,7 @@ impl Sender {
 
     fn outgoing(&mut self, flow: usize, segments: usize, size: usize, payload: Vec<u8>) -> Outgoing {
         let is_cut = segments > 1;
-        // Now and then the host computes the checksum itself; of a frame to be segmented it cannot.
+        // Now and then the host computes the checksum itself; it cannot for a frame to be segmented.
         let is_summed = !is_cut && self.rng.random_bool(0.1);
         let packet = Packet {
             is_udp: is_udp(flow),
@@ -228,13 +228,13 @@ impl Sender {
     }
 }
 
-/// What one direction has brought.
+/// The received traffic of one direction.
 struct Receiver {
     at: Vec<u64>,
 }
 
 impl Receiver {
-    /// Holds a frame against what must come next of its flow, and returns the bytes of its payload.
+    /// Compares a frame with the expected one of its flow. Returns the bytes of its payload.
     fn check(&mut self, pattern: &Pattern, size: Option<usize>, frame: &[u8]) -> u64 {
         let Some(flow) = flow_of(frame) else { return 0 };
         let payload = &frame[header_len(flow)..];
@@ -261,7 +261,7 @@ impl Receiver {
     }
 }
 
-/// The flow that a frame is of; none of another sender's.
+/// Returns the flow of a frame; none for another sender's frame.
 fn flow_of(frame: &[u8]) -> Option<usize> {
     let (protocol, transport) = match frame.get(12..14)? {
         [0x08, 0x00] => (frame.get(23)?, 34),
@@ -285,7 +285,7 @@ struct Way {
 }
 
 impl Way {
-    /// Whether everything has come that will ever be sent.
+    /// Returns whether everything has come that will ever be sent.
     fn is_complete(&self) -> bool {
         self.is_closed.load(Ordering::Acquire) && self.under_way() == 0
     }
@@ -294,7 +294,7 @@ impl Way {
         self.sent.load(Ordering::Acquire) - self.received.load(Ordering::Acquire)
     }
 
-    /// Whether another frame may go.
+    /// Returns whether another frame may be sent.
     fn is_open(&self) -> bool {
         let bytes = self.under_way();
         if bytes == 0 {
@@ -304,7 +304,7 @@ impl Way {
     }
 }
 
-/// Sends and receives at one end until `is_over`, and then until all has come.
+/// Sends and receives at one end until `is_over`, and then until all frames have come.
 fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &AtomicBool) {
     let pattern = Pattern::new();
     let (mut sender, mut receiver) = (Sender::new(rng), Receiver { at: vec![0; FLOWS] });
@@ -321,7 +321,7 @@ fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &Ato
         while waiting.is_some() || !is_closing && out.is_open() {
             let next = waiting.take().unwrap_or_else(|| sender.next(&pattern));
             let payload_len = next.frame.len() - header_len(flow_of(&next.frame).unwrap());
-            // Counted first: it may arrive before the call returns.
+            // Counted first: the frame may arrive before the call returns.
             out.sent.fetch_add(payload_len as u64, Ordering::Release);
             if !end.send(&next.meta, next.segments, &next.frame) {
                 out.sent.fetch_sub(payload_len as u64, Ordering::Release);
@@ -349,7 +349,7 @@ fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &Ato
     }
 }
 
-/// Any policy with any setting that keeps frames no longer than this test likes to wait.
+/// Returns any policy with any setting that holds frames within the patience of this test.
 fn random_moderation(rng: &mut ChaCha8Rng) -> ModerationConfig {
     let area = AreaConfig {
         cost: match rng.random_range(0..3) {
@@ -422,7 +422,7 @@ fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>], mut change: impl 
     assert!(changes > 0 && bytes > 0);
 }
 
-/// Ends the run however its thread ends.
+/// Ends the run at every exit of its thread.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -439,7 +439,7 @@ fn random_offloads(rng: &mut ChaCha8Rng) -> Offloads {
     (Offloads::from_bits_truncate(rng.random()) - Offloads::UFO).with_prerequisites()
 }
 
-/// A TAP in a namespace that is up, and a packet socket of the host on it.
+/// Creates a TAP in a namespace, up, with a packet socket of the host on it.
 fn tap(side: u8) -> (NetNs, Tap, PacketQueue) {
     let ns = namespace();
     let config = TapConfig { mac: Some([2, 0, 0, 0, 0xff, side]), tx_queue_len: Some(8192), ..TapConfig::new("ofr0") };
@@ -473,7 +473,7 @@ fn every_flow_between_two_taps_arrives_in_order_while_all_settings_change() {
         if rng.random_bool(0.5) {
             return control.set_moderation(random_moderation(rng));
         }
-        // What goes is first taken from the host, what comes is first known to the adapter.
+        // An offload to disable is first withdrawn from the host; one to enable is first enabled in the adapter.
         let offloads = random_offloads(rng);
         control.set_offloads(control.offloads() | offloads);
         taps[side].offer(offloads).unwrap();

@@ -1,4 +1,4 @@
-//! ipsec-mb judged as aws-lc is: the same bodies, run with the library that is loaded.
+//! ipsec-mb under the same tests as aws-lc, run with the loaded library.
 
 use offramp_offload::esp::{CipherLibrary, OutboundSa, SaConfig, SecretKey, Suite, aws_lc};
 use offramp_ports::ipsec_mb;
@@ -25,8 +25,8 @@ mod shared;
 #[path = "../../offramp-offload/tests/esp/tunnel.rs"]
 mod tunnel;
 
-/// The library that is judged. Where it is not installed the bodies run with aws-lc once more, which
-/// shows nothing and is said; in CI it must be there.
+/// Returns the library under test. Where it is not installed the tests run with aws-lc once more, show nothing, and
+/// print that; in CI it must be there.
 fn library() -> &'static dyn CipherLibrary {
     ipsec_mb::library().unwrap_or_else(|reason| {
         assert!(std::env::var_os("CI").is_none(), "{reason}, and CI skips nothing");

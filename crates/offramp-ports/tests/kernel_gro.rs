@@ -1,9 +1,9 @@
-//! Receive coalescing, with the kernel as judge: the same frames go through Linux' GRO and through
-//! ours, and what is handed out is compared piece by piece, with every byte and every claim.
+//! Receive coalescing, with the kernel as judge. The same frames go through Linux' GRO and through ours. The outputs
+//! are compared piece by piece, with every byte and every claim.
 //!
-//! Where we mean to differ the row says so, with what both do and the reason. The rows are true of Linux
-//! 6.18; others differ in what they join of CWR and of fixed IDs. `OFFRAMP_VECTORS` and
-//! `OFFRAMP_SEED` set how many random cases there are and which.
+//! A row of an intended difference has both outputs and the reason. The rows are true of Linux 6.18; other versions
+//! differ in coalescing with CWR and with fixed IDs. `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set the number of random
+//! cases and their seed.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -20,18 +20,18 @@ use crate::judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
 const VECTORS_DEFAULT: u64 = 10_000;
 /// A case costs two ticks of the kernel's clock, so there are fewer of them than of other vectors.
 const VECTORS_PER_CASE: u64 = 20;
-/// How often a case is judged again when the two differ: a tick may have come in between unseen.
+/// Number of further judgements of a case when the two differ: a tick may have come in between unseen.
 const RETRIES: usize = 3;
 
-/// What is expected of a row.
+/// The expected outcome of a row.
 enum Expect {
     /// Both hand out pieces of these sizes, equal to the byte.
     Same(&'static [usize]),
-    /// The kernel joins as we do, but its TAP cannot say it, so it hands out the frames one by one.
+    /// The kernel coalesces as we do, but its TAP cannot express the result, so it hands out the frames one by one.
     CutAgain { ours: &'static [usize] },
-    /// We mean to do otherwise than the kernel, and this is why.
+    /// Our output differs from the kernel's on purpose, for this reason.
     Differs { kernel: &'static [usize], ours: &'static [usize], reason: &'static str },
-    /// The kernel joins as we do if it was built with `CONFIG_VLAN_8021Q`, and nothing if not.
+    /// The kernel coalesces as we do if it was built with `CONFIG_VLAN_8021Q`, and nothing if not.
     IfVlan(&'static [usize]),
 }
 use Expect::{CutAgain, Differs, IfVlan, Same};
@@ -46,7 +46,7 @@ fn row(name: &'static str, packets: Vec<Packet>, expect: Expect) -> Row {
     Row { name, packets, expect }
 }
 
-/// Consecutive segments of these sizes, with IDs that count from 8.
+/// Returns consecutive segments of these sizes, with IDs that count from 8.
 fn run(sizes: &[usize]) -> Vec<Packet> {
     let mut seq = 1000;
     let segments = sizes.iter().enumerate().map(|(n, len)| {
@@ -90,7 +90,7 @@ fn timestamps(value: u8) -> Vec<u8> {
     vec![1, 1, 8, 10, 0, 0, 0, value, 0, 0, 0, 7]
 }
 
-/// Destination options of eight bytes, all of them padding of value `value`.
+/// Returns destination options of eight bytes, all of them padding of value `value`.
 fn destination_options(value: u8) -> Vec<(u8, Vec<u8>)> {
     vec![(DESTINATION, vec![0, 1, 4, value, value, value, value])]
 }
@@ -118,7 +118,7 @@ fn rows_of_data() -> Vec<Row> {
     ]
 }
 
-/// Two frames of each flow, all first ones before all second ones.
+/// Returns two frames of each flow, all first ones before all second ones.
 fn interleaved(flows: u16) -> Vec<Packet> {
     let of = |n: usize, flow: u16| Packet { ports: (6000 + flow, 80), ..run(&[100, 100])[n].clone() };
     (0..2).flat_map(|n| (0..flows).map(move |flow| of(n, flow))).collect()
@@ -208,7 +208,7 @@ fn rows_of_ids() -> Vec<Row> {
     ]
 }
 
-/// The second is followed by itself, changed such that it cannot join anything.
+/// Returns both, and after the second a copy of it, changed so that it cannot be coalesced.
 fn with_stray(packets: &[Packet], change: impl Fn(&mut Packet)) -> Vec<Packet> {
     let [first, second] = [0, 1].map(|n: usize| packets[n].clone());
     let mut stray = second.clone();
@@ -216,7 +216,7 @@ fn with_stray(packets: &[Packet], change: impl Fn(&mut Packet)) -> Vec<Packet> {
     vec![first, stray, second]
 }
 
-/// Frames that cannot be coalesced. We deliver the aggregate that they may belong to before them.
+/// Returns frames that cannot be coalesced. We deliver a pending aggregate of their flow before them.
 fn rows_of_strays() -> Vec<Row> {
     const ORDER: Expect =
         Differs { kernel: &[100, 200], ours: &[100; 3], reason: "nothing overtakes an open aggregate of its flow" };
@@ -254,8 +254,8 @@ fn rows_of_strays() -> Vec<Row> {
     ]
 }
 
-/// Up to the longest IP packet, and one byte more. The kernel segments the longest again: with its Ethernet
-/// header it has more bytes than a TAP is given.
+/// Returns rows up to the longest IP packet, and one byte more. The kernel segments the longest again: with its
+/// Ethernet header it exceeds the maximum for a TAP.
 fn rows_of_length() -> Vec<Row> {
     const FULL: usize = 16 * 4036;
     const REMAINDER: usize = 65_535 - 40 - FULL;
@@ -314,7 +314,7 @@ fn check_row(row: &Row, frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) ->
     }
 }
 
-/// What the kernel makes of the frames, and what `check` says of it.
+/// Returns the kernel's output for the frames, and `check`'s verdict on it.
 fn judged(
     receiver: &mut Receiver,
     frames: &[Vec<u8>],
@@ -334,7 +334,7 @@ fn judged(
 
 #[test]
 fn what_joins_is_what_the_kernel_joins_but_for_the_rows_that_say_so() {
-    // The kernel's GRO is made to wait by settings that only root of the machine may make.
+    // The settings that delay the kernel's GRO are for root of the machine alone.
     if !is_root_of_the_machine() {
         return;
     }
@@ -356,7 +356,7 @@ fn what_joins_is_what_the_kernel_joins_but_for_the_rows_that_say_so() {
 /// A few frames, most of them of one flow, some of them changed in one field.
 struct Case {
     packets: Vec<Packet>,
-    /// Why what comes out may be other than what the kernel hands out.
+    /// The reason for a permitted difference from the kernel's output.
     exception: Option<&'static str>,
     what: Vec<&'static str>,
 }
@@ -379,7 +379,7 @@ impl Case {
     }
 }
 
-/// Two to six frames that would join, or nearly; sometimes of two flows.
+/// Returns two to six frames that can be coalesced, or nearly; sometimes of two flows.
 fn random_flow(random: &mut ChaCha8Rng) -> Vec<Packet> {
     let size = if random.random_bool(0.9) { random.random_range(1..200) } else { random.random_range(200..9000) };
     let count = random.random_range(2..=6);
@@ -420,7 +420,7 @@ fn disorder(random: &mut ChaCha8Rng, packets: &mut Vec<Packet>, n: usize) -> &'s
     }
 }
 
-/// Changes one field of one frame. What is excepted has a row above that says what happens.
+/// Changes one field of one frame. Each exception has a row above with its outcome.
 fn mutate(random: &mut ChaCha8Rng, packet: &mut Packet) -> (&'static str, Option<&'static str>) {
     let name = match random.random_range(0..4) {
         0 => mutate_network(random, packet),
@@ -539,7 +539,7 @@ fn mutate_frame(random: &mut ChaCha8Rng, packet: &mut Packet) -> &'static str {
 
 #[test]
 fn random_frames_join_as_the_kernel_joins_them() {
-    // The kernel's GRO is made to wait by settings that only root of the machine may make.
+    // The settings that delay the kernel's GRO are for root of the machine alone.
     if !is_root_of_the_machine() {
         return;
     }

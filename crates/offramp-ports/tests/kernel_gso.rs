@@ -1,8 +1,8 @@
-//! Large send, with the kernel as judge: the same super-frames go to Linux' own segmentation and to
-//! ours, and what comes out is compared byte for byte.
+//! Large send, with the kernel as judge: the same super-frames go to Linux' own segmentation and to ours, and the
+//! outputs are compared byte for byte.
 //!
-//! The output TAP offers nothing, so the kernel must segment and checksum whatever is written to the input.
-//! `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set how many vectors there are and which.
+//! The output TAP offers nothing, so the kernel must segment and checksum all input. `OFFRAMP_VECTORS` and
+//! `OFFRAMP_SEED` set the number of vectors and their seed.
 
 use crate::judge::bench::{Bench, BenchConfig};
 use crate::judge::generate::{Vector, vector};
@@ -22,7 +22,7 @@ const IPV6_HEADER_LEN: usize = 40;
 const TCP_HEADER_LEN: usize = 20;
 const UDP_HEADER_LEN: usize = 8;
 
-/// What became of a frame on its way out.
+/// The fate of a frame on its way out.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Sent(Vec<Vec<u8>>),
@@ -70,7 +70,7 @@ fn by_us(header: &[u8; HEADER_LEN], frame: &[u8]) -> Outcome {
     Outcome::Sent(frames)
 }
 
-/// Why what comes out of this vector may differ, if it may.
+/// Returns the reason for a permitted difference in the output of this vector.
 fn exception(vector: &Vector) -> Option<&'static str> {
     let segmentation = vector.meta.segmentation?;
     if vector.frame.len() - headers_guessed_by_kernel(vector)? > usize::from(segmentation.size) && !is_cut(vector) {
@@ -85,8 +85,8 @@ fn exception(vector: &Vector) -> Option<&'static str> {
     None
 }
 
-/// Where Linux takes the headers to end when it decides whether to segment: with a checksum
-/// to complete it forgets TCP's options, without one all but the shortest IP and TCP headers.
+/// Returns the kernel's end of the headers in its decision whether to segment. With a checksum to complete it forgets
+/// TCP's options, without one all but the shortest IP and TCP headers.
 fn headers_guessed_by_kernel(vector: &Vector) -> Option<usize> {
     let (shortest_network, transport) = match vector.meta.segmentation?.kind {
         SegmentationKind::Tcp4 => (IPV4_HEADER_LEN, TCP_HEADER_LEN),
@@ -97,7 +97,7 @@ fn headers_guessed_by_kernel(vector: &Vector) -> Option<usize> {
     Some(vector.meta.checksum.map_or(shortest_network, |partial| usize::from(partial.start)) + transport)
 }
 
-/// Whether there is more than one segment to be made.
+/// Returns whether more than one segment must be made.
 fn is_cut(vector: &Vector) -> bool {
     let Some(segmentation) = vector.meta.segmentation else { return false };
     let is_fragments = segmentation.kind == SegmentationKind::UdpFragments;
@@ -126,7 +126,7 @@ fn fragments_aligned(vector: &Vector, outcome: Outcome, surplus: usize) -> Outco
     }
 }
 
-/// Says how the two differ.
+/// Reports the difference between the two.
 fn verdict(kernel: &Outcome, ours: &Outcome) -> Result<(), String> {
     match (kernel, ours) {
         (Outcome::Refused(_), Outcome::Refused(_)) => Ok(()),
@@ -152,7 +152,7 @@ fn compare(bench: &mut Bench, vector: &Vector) -> Result<Outcome, String> {
     let ours = fragments_aligned(vector, by_us(&vector.header, &vector.frame), 0);
     let kernel = fragments_aligned(vector, by_kernel(bench, &vector.header, &vector.frame), surplus);
     if verdict(&kernel, &ours).is_err() {
-        // Nothing of the kernel's may still be on its way before we believe it.
+        // The kernel's frames may still be on their way; wait before believing it.
         let late: Vec<_> = bench.wait().into_iter().map(|(_, frame)| frame).collect();
         if !late.is_empty() {
             return Err(format!(
@@ -184,7 +184,7 @@ fn describe(vector: &Vector) -> String {
     )
 }
 
-/// What a run has seen, so that a run that tests nothing does not pass.
+/// The cases covered by a run, so that a run without tests does not pass.
 #[derive(Debug, Default)]
 struct Seen {
     frames: usize,
@@ -234,18 +234,18 @@ fn every_super_frame_is_cut_as_the_kernel_cuts_it() {
     assert!(seen.zero_sums > needed && seen.folded_sums > needed, "checksums of 0 occurred");
 }
 
-/// What the kernel does with a request that is no good, and what we do.
+/// The kernel's and our treatment of an invalid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// Both refuse.
     Same,
-    /// We send what the kernel does not.
+    /// We send a frame that the kernel refuses.
     Looser(&'static str),
-    /// We refuse what the kernel sends.
+    /// We refuse a frame that the kernel sends.
     Stricter(&'static str),
 }
 
-/// A TCP super-frame of 5,000 bytes over IPv4, behind 20 bytes of TCP header.
+/// Returns a TCP super-frame of 5,000 bytes over IPv4, after 20 bytes of TCP header.
 fn tcp_5000() -> Packet {
     Packet { id: 7, checksum: Checksum::Partial, ..Packet::tcp(5000) }
 }
@@ -254,7 +254,7 @@ fn udp_5000() -> Packet {
     Packet { id: 7, checksum: Checksum::Partial, ..Packet::udp(5000) }
 }
 
-/// The header that asks for the right segmentation of `packet`.
+/// Returns the header that asks for the right segmentation of `packet`.
 fn request(packet: &Packet, kind: SegmentationKind, size: u16) -> [u8; HEADER_LEN] {
     let start = packet.transport_start() as u16;
     let checksum = Some(PartialChecksum { start, offset: packet.checksum_offset() as u16 });
@@ -273,7 +273,7 @@ fn changed<T: AsMut<[u8]>>(mut bytes: T, at: usize, with: &[u8]) -> T {
 
 type Case = (&'static str, [u8; HEADER_LEN], Vec<u8>, Rule);
 
-/// Fields of the virtio network header that are no good.
+/// Returns invalid fields of the virtio network header.
 fn bad_headers() -> Vec<Case> {
     const FLAGS: usize = 0;
     const TYPE: usize = 1;
@@ -312,7 +312,7 @@ fn bad_headers() -> Vec<Case> {
     ]
 }
 
-/// Frames that are not what the request says.
+/// Returns frames that contradict their request.
 fn bad_frames() -> Vec<Case> {
     const IP: usize = 14;
     const TCP: usize = 34;

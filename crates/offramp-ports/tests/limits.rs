@@ -1,4 +1,4 @@
-//! What a limit means to threads and guests: a host at its limit keeps no thread awake, and only its frames wait.
+//! Limits with threads and guests: a host at its limit keeps no thread awake, and only its frames wait.
 
 use crate::vhost_common::{Case, PATIENCE, Scratch, frame, rng, wait_until};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -73,7 +73,7 @@ impl HostIo for Flood {
     }
 }
 
-/// Counts how often a worker polls a task.
+/// A task that counts its polls by a worker.
 struct Counted<T>(T, Arc<AtomicU64>);
 
 impl<T: Task> Task for Counted<T> {
@@ -101,7 +101,7 @@ fn check_sleep<T: Task + 'static>(tasks: Vec<T>, control: &PortControl) {
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();
     let _worker = Worker::start("limit-test", tasks, None).unwrap();
     wait_until("frames cross", || control.queues()[0].transmit.frames_in.get() >= FRAMES);
-    // A worker that does not sleep polls many thousand times between two frames.
+    // A worker without sleep polls many thousand times between two frames.
     let polled = polls.load(Relaxed);
     assert!(polled < 50 * FRAMES, "{polled} polls for {FRAMES} frames");
 }
@@ -152,7 +152,7 @@ fn while_its_frames_wait_for_the_limit_a_guest_gets_completions_and_a_disabled_r
                 queue
             }
         });
-        // Nothing else sets up its rings, and empties them.
+        // Only this sets up its rings, and empties them.
         let mut guest = case.guest().connect(&port.config().socket);
         guest.frontend().set_vring_enable(1, false).unwrap();
         guest.tx(0).send(&VnetHeader::default(), &[&sent]);

@@ -1,4 +1,4 @@
-//! An interface that exists as a port: frames cross a veth pair between two namespaces as they are.
+//! An existing interface as a port: frames cross a veth pair between two namespaces unchanged.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 
-/// Two namespaces with a veth pair between them that is up, `near` here and `far` there.
+/// Two namespaces with a veth pair between them, up: `near` here and `far` there.
 struct Cable {
     near: NetNs,
     far: NetNs,
@@ -55,7 +55,7 @@ impl Cable {
         cable
     }
 
-    /// An interface that came up drops what it is given until the kernel has looked at its carrier.
+    /// Waits until frames cross. An interface that came up drops frames until the kernel has checked its carrier.
     fn wait_until_frames_cross(&self) {
         let (mut near, mut far) = self.ports();
         let probe = [&[0xff; 6], &[2, 0, 0, 0, 0, 0x33][..], &[0x88, 0xb5], &[0; 46]].concat();
@@ -67,14 +67,14 @@ impl Cable {
         eventually("no frame comes back", || crosses(&mut far, &mut near));
     }
 
-    /// A port on each end.
+    /// Opens a port on each end.
     fn ports(&self) -> (PacketQueue, PacketQueue) {
         let open = |ns, name: &str| Packet::open_in(ns, &PacketConfig::new(name)).unwrap().queue(0).unwrap();
         (open(&self.near, "near"), open(&self.far, "far"))
     }
 }
 
-/// A packet of TCP or UDP over IPv4 behind `tags`, its checksum partial.
+/// Returns a packet of TCP or UDP over IPv4 after `tags`, its checksum partial.
 fn packet(tags: &[u8], is_tcp: bool, port: u16, payload_len: usize) -> (PartialChecksum, Vec<u8>) {
     let header_len = if is_tcp { 20 } else { 8 };
     let mut frame = [&DESTINATION[..], &SOURCE, tags, &[8, 0]].concat();
@@ -117,14 +117,14 @@ fn next(queue: &mut PacketQueue) -> (TxMeta, Vec<u8>) {
     }
 }
 
-/// Checks that no frame from [`SOURCE`] is there to be taken.
+/// Checks that no frame from [`SOURCE`] waits.
 fn assert_quiet(queue: &mut PacketQueue) {
     while queue.tx_next(0).unwrap() {
         assert_ne!(queue.tx_frame().bytes()[6..12], SOURCE);
     }
 }
 
-/// Waits until the kernel has come so far.
+/// Waits until the kernel has reached this state.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -142,7 +142,7 @@ fn cross(from: &mut PacketQueue, to: &mut PacketQueue, meta: TxMeta, frame: &[u8
     assert!(got == frame, "the bytes differ");
 }
 
-/// The forms in which a VLAN tag may come: none, one, a service tag, and two.
+/// The forms of a VLAN tag: none, one, a service tag, and two.
 const TAGS: [&[u8]; 4] = [&[], &[0x81, 0, 0x20, 5], &[0x88, 0xa8, 0, 7], &[0x88, 0xa8, 0, 7, 0x81, 0, 0x60, 9]];
 
 #[test]
@@ -409,7 +409,7 @@ fn what_cannot_be_opened_is_refused_in_one_clear_line() {
 fn a_user_without_the_capability_is_told_which_one_is_missing() {
     let cable = Cable::new();
     let refused = cable.near.run(|| {
-        // Of this thread alone, which ends with this closure.
+        // Drops the capability of this thread alone; it ends with this closure.
         caps::drop(None, CapSet::Effective, Capability::CAP_NET_RAW).unwrap();
         Packet::open(&PacketConfig::new("near")).map(|_| ()).unwrap_err().to_string()
     });
@@ -489,7 +489,7 @@ impl HostIo for Either {
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
-/// Sends `data` over TCP and returns what came.
+/// Sends `data` over TCP and returns the received bytes.
 fn transfer(from: &NetNs, to: &NetNs, address: Ipv4Addr, data: &[u8]) -> Vec<u8> {
     let listener = to.run(|| TcpListener::bind((address, 7000)).unwrap()).unwrap();
     thread::scope(|scope| {

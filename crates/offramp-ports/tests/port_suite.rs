@@ -1,4 +1,4 @@
-//! The suite that every host port passes, on every kind of port.
+//! The common suite of host ports, on every kind of port.
 
 use crate::common::namespace;
 use offramp_adapter::port::HostPort;
@@ -137,7 +137,7 @@ fn frames_that_are_written_in_place_never_keep_more_than_half_a_ring_from_the_gu
         for (slot, segments) in segments.iter().enumerate() {
             commit(&mut bed.port, slot, *segments);
         }
-        // Both are seen before the batch ends, and the guest can give its buffers again.
+        // Both frames are seen before the batch ends, and the guest can give its buffers again.
         for segments in segments {
             assert_eq!(bed.recv().map(|frame| frame.len()), Some(HEAD_LEN + segments * PAYLOAD.len()));
         }
@@ -155,7 +155,8 @@ fn a_frontend_that_stops_a_ring_takes_no_frame_that_is_being_written() {
         std::thread::scope(|scope| {
             // It waits until the queue has stopped its rings.
             let stopping = scope.spawn(|| guest.stop().unwrap());
-            // Time for the request to come. After some seconds without an answer the frontend would be disconnected.
+            // Leaves time for the request to come. After some seconds without an answer the frontend would be
+            // disconnected.
             let until = Instant::now() + Duration::from_millis(100);
             while Instant::now() < until {
                 port.tx_next(0).unwrap();
@@ -193,7 +194,7 @@ fn a_limit_that_is_reached_takes_no_frame_that_is_being_written() {
     }
 }
 
-/// A segment that is written in place, and the length of its headers.
+/// A segment written in place, and the length of its headers.
 const PAYLOAD: [u8; 1400] = [7; 1400];
 const HEAD_LEN: usize = 54;
 
@@ -207,7 +208,7 @@ fn commit(port: &mut VhostPort, slot: usize, segments: usize) {
     assert_eq!(port.rx_commit(slot, &meta, &[9; HEAD_LEN], HEAD_LEN + segments * PAYLOAD.len()), Ok(()));
 }
 
-/// A namespace with one interface that is up and has no addresses.
+/// Sets up a namespace with one interface, up and without addresses.
 fn prepare(ns: &NetNs, name: &str) {
     ns.run(|| {
         link::disable_ipv6(name).unwrap();
@@ -216,7 +217,7 @@ fn prepare(ns: &NetNs, name: &str) {
     .unwrap();
 }
 
-/// A port and the kernel that it serves: an interface whose frames a packet socket sends and receives.
+/// A port and the kernel behind it: a packet socket sends and receives the frames of an interface.
 struct Kernel<P> {
     port: P,
     host: PacketQueue,
@@ -270,7 +271,7 @@ fn an_interface_that_exists() {
         prepare(&far, "far");
         let mut bed =
             Kernel { port: interface(&near, "near"), host: interface(&far, "far"), _namespaces: vec![near, far] };
-        // An interface that came up drops what it is given until the kernel has looked at its carrier.
+        // An interface that came up drops frames until the kernel has checked its carrier.
         while !bed.port.tx_next(0).unwrap() {
             bed.send(&[0xff; 60]);
         }

@@ -1,5 +1,5 @@
-//! Entering a user namespace without root. It needs a process with one thread, so each case is this
-//! program again, as an ordinary user, and there is no test harness.
+//! Entering a user namespace without root. It needs a process with one thread, so each case is this program again, as
+//! an ordinary user, without a test harness.
 
 mod common;
 
@@ -17,7 +17,7 @@ use offramp_ports::tap::{Tap, TapConfig};
 
 /// An ordinary user on every Linux.
 const NOBODY: u32 = 65534;
-/// Says in the environment which case this process is.
+/// Environment variable with the case of this process.
 const CASE: &str = "OFFRAMP_PRIVILEGE_CASE";
 /// Major and minor number of `/dev/net/tun` (Linux `Documentation/admin-guide/devices.txt`).
 const TUN_NUMBERS: (u64, u64) = (10, 200);
@@ -58,7 +58,7 @@ fn run_all() {
     check("threads", Some(0o666), "user namespaces can only be entered before the first thread is started");
 }
 
-/// Root of a user namespace that allows no further one, stripped of its privilege.
+/// Runs as root of a user namespace that allows no further one, stripped of its privilege.
 fn refused_namespaces_are_named() {
     let mut command = Command::new("/proc/self/exe");
     command.env(CASE, "refuses");
@@ -76,8 +76,8 @@ fn become_unprivileged_root_without_namespaces() -> std::io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Runs one case as an ordinary user with a `/dev/net/tun` of that mode, or none; its output must
-/// begin with `expected`.
+/// Runs one case as an ordinary user with a `/dev/net/tun` of that mode, or none; its output must begin with
+/// `expected`.
 fn check(case: &str, tun_mode: Option<u32>, expected: &str) {
     let mut command = Command::new("/proc/self/exe");
     command.env(CASE, case);
@@ -94,7 +94,7 @@ fn expect(mut command: Command, expected: &str) {
     println!("ok: {}", text.lines().next().unwrap_or_default());
 }
 
-/// In a mount namespace of its own, so that nothing is left of it.
+/// Works in a mount namespace of its own, so that nothing is left of it.
 fn become_nobody(tun_mode: Option<u32>) -> std::io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
@@ -132,7 +132,7 @@ fn print_refusal() {
     println!("{}", privilege::enter().unwrap_err());
 }
 
-/// Without a namespace of its own: in that of the machine.
+/// Prints the refusal without a namespace of its own: in that of the machine.
 fn print_refusal_of_a_tap() {
     println!("{}", Tap::open(&TapConfig::new("ofr0")).unwrap_err());
 }

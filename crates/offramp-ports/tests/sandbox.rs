@@ -1,4 +1,4 @@
-//! What a thread can still do once it is in the sandbox. A filter cannot be taken off: each case has a process of its own.
+//! Permitted operations of a thread in the sandbox. A filter cannot be removed: each case has a process of its own.
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -13,14 +13,14 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// A file that everybody may read.
+/// A file readable by everybody.
 const READABLE: &str = "/etc/passwd";
-/// Says in the environment that this process is the one that is to be ended.
+/// Environment variable that marks this process as the one to be ended.
 const TO_BE_ENDED: &str = "OFFRAMP_TEST_SANDBOX_VICTIM";
 const THREADS: [ThreadKind; 6] =
     [ThreadKind::Main, ThreadKind::Control, ThreadKind::Client, ThreadKind::Data, ThreadKind::Port, ThreadKind::Keys];
 
-/// A directory that goes with its test.
+/// A directory, removed with its test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -41,7 +41,7 @@ fn refusal<T>(result: io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| error.raw_os_error()).map(Errno::from_raw)
 }
 
-/// The number of filters' mode: 2 with a filter (proc(5)).
+/// Returns the mode of filters: 2 with a filter (proc(5)).
 fn seccomp_mode(thread: &Path) -> String {
     let status = fs::read_to_string(thread.join("status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix("Seccomp:")).unwrap().trim().to_owned()
@@ -51,7 +51,7 @@ fn seccomp_modes() -> Vec<String> {
     fs::read_dir("/proc/self/task").unwrap().map(|entry| seccomp_mode(&entry.unwrap().path())).collect()
 }
 
-/// What any thread does.
+/// Does the common work of any thread.
 fn live() {
     let memory = vec![1u8; 64 << 20];
     assert_eq!(memory.iter().map(|&byte| u64::from(byte)).sum::<u64>(), 64 << 20);
@@ -86,7 +86,7 @@ fn no_kind_of_thread_opens_a_file_that_is_not_the_daemons() {
         });
         thread.unwrap().join().unwrap_or_else(|_| panic!("{kind:?}"));
     }
-    // The thread that opens ports, which keeps the filter of the process, reads the daemon's own.
+    // The thread that opens ports keeps the filter of the process, and reads the daemon's own files.
     assert!(fs::read(directory.0.join("daemon.toml")).is_ok());
     // Sockets are made and removed in their directory; no other file is.
     let socket = directory.0.join("a.sock");
@@ -120,7 +120,7 @@ fn threads_of_threads_are_filtered_too() {
         let _ = ends.recv();
     });
     begins.recv().unwrap();
-    // The harness has a thread that began before.
+    // The harness has an earlier thread.
     assert_eq!(seccomp_modes().iter().filter(|mode| *mode == "2").count(), 2);
     drop(end);
 }
@@ -134,7 +134,7 @@ fn a_call_that_no_thread_makes_ends_the_process_or_is_logged() {
         sandbox.enter(ThreadKind::Process).unwrap();
         sandbox.enter(ThreadKind::Data).unwrap();
         let _ = Command::new("/bin/true").status();
-        // A program was not begun.
+        // No program was started.
         std::process::exit(0);
     }
     let run = |reaction| {

@@ -1,4 +1,4 @@
-//! Three hosts with a TAP each, on a switch that a worker drives.
+//! Three hosts with a TAP each, on a switch driven by a worker.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ fn address(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 9, 0, 1 + host as u8)
 }
 
-/// A host: a namespace whose TAP is up and is offered `offer`. It finds the others by ARP.
+/// Creates a host: a namespace with a TAP that is up, with `offer`. It finds the others by ARP.
 fn host(number: usize, offer: Offloads) -> (NetNs, Tap) {
     let ns = namespace();
     let config = TapConfig { mac: Some([2, 0, 0, 0, 0, 1 + number as u8]), ..TapConfig::new("ofr0") };
@@ -46,7 +46,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A host per offer, all on one switch.
+    /// Creates a host per offer, all on one switch.
     fn new(offers: [Offloads; HOSTS], config: &SwitchConfig) -> Self {
         let switch = Switch::new(config);
         let control = Arc::clone(switch.control());
@@ -57,7 +57,7 @@ impl Bench {
         Self { hosts, ports, control, _worker: worker }
     }
 
-    /// Sends data over TCP from one host to another and compares what came.
+    /// Sends data over TCP from one host to another and compares the received bytes.
     fn transfer(&self, from: usize, to: usize) {
         let listener = self.hosts[to].0.run(|| TcpListener::bind((address(to), 7000)).unwrap()).unwrap();
         let data: Vec<u8> =
@@ -83,7 +83,7 @@ impl Bench {
         (0..HOSTS).flat_map(|from| (0..HOSTS).filter(move |&to| to != from).map(move |to| (from, to)))
     }
 
-    /// Frames of the wire, and frames as the host received them.
+    /// Returns the frames of the wire, and frames as the host received them.
     fn given(&self, host: usize) -> (u64, u64) {
         let receive = &self.ports[host].stats().receive;
         (receive.frames_out.get(), receive.host_frames.get())
@@ -91,7 +91,7 @@ impl Bench {
 }
 
 const SUPER_FRAMES: Offloads = Offloads::TX.union(Offloads::RX);
-/// Fewest frames that a transfer makes at MSS 1460, however the host segments it.
+/// Fewest frames of a transfer at MSS 1460, for any segmentation by the host.
 const FRAMES_MIN: u64 = (TRANSFER_LEN / 1460) as u64;
 
 #[test]

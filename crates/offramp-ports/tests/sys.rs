@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::common::{is_root_of_the_machine, namespace};
 use offramp_ports::sys::{NetNs, confine, cpu, ethtool, link, rps};
 
-/// The names in `/proc/net/dev` of the calling thread's namespace, sorted.
+/// Returns the names in `/proc/net/dev` of the calling thread's namespace, sorted.
 fn names_by_proc() -> Vec<String> {
     let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let mut names: Vec<_> = text.lines().skip(2).map(|l| l.split(':').next().unwrap().trim().to_owned()).collect();
@@ -192,7 +192,8 @@ fn steering_is_set_in_the_interfaces_own_namespace() {
     assert_eq!(mounts_at("/sys"), mounts_before, "no mount is left");
 }
 
-/// How many file systems are mounted on `directory`, one over the other. A machine may start with several on `/sys`.
+/// Returns the number of file systems mounted on `directory`, one over the other. A machine may start with several on
+/// `/sys`.
 fn mounts_at(directory: &str) -> usize {
     let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     mounts.lines().filter(|mount| mount.split(' ').nth(1) == Some(directory)).count()

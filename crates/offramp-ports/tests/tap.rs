@@ -58,14 +58,14 @@ fn the_frame_lies_on_a_cache_line() {
     assert_eq!(queue.tx_frame().bytes().as_ptr() as usize % 64, 0);
 }
 
-/// What a relay saw of the frames it carried.
+/// A relay's record of its frames.
 #[derive(Default)]
 struct Seen {
     longest: usize,
     kinds: Vec<SegmentationKind>,
 }
 
-/// Carries frames from one host to another as they are, until `stop`.
+/// Carries frames unchanged from one host to another, until `stop`.
 fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     while !stop.load(Ordering::Relaxed) {
@@ -75,7 +75,7 @@ fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
             seen.longest = seen.longest.max(frame.len());
             seen.kinds.extend(tx.segmentation.map(|s| s.kind));
             let checksum = tx.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
-            // A full queue drops, as a wire would.
+            // A full queue drops, like a wire.
             let _ = to.rx_deliver(&RxMeta { checksum, segmentation: tx.segmentation, ..RxMeta::default() }, frame);
         }
         let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
@@ -84,8 +84,8 @@ fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
     seen
 }
 
-/// Sends `data` over TCP from one host to another, `offer` being offered to both; what the other got,
-/// and what the relay saw on the way there.
+/// Sends `data` over TCP from one host to another, with `offer` for both. Returns the data at the other host, and the
+/// relay's record of the way there.
 fn transfer(data: &[u8], offer: Offloads) -> (Vec<u8>, Seen) {
     let (near, far) = (namespace(), namespace());
     let near_tap = host_tap(&near);
@@ -193,8 +193,8 @@ fn a_frame_given_to_the_host_reaches_its_socket() {
     assert_eq!((counted.rx_packets, counted.rx_bytes), (1, frame.len() as u64));
 }
 
-/// An Ethernet frame with a datagram from the peer's port 5000 to the host's 6000, its checksum left
-/// partial (so that its field need not be right: the host trusts it).
+/// Returns an Ethernet frame with a datagram from the peer's port 5000 to the host's 6000. Its checksum stays partial,
+/// so its field need not be right: the host trusts it.
 fn datagram_to_host(payload: &[u8]) -> (PartialChecksum, Vec<u8>) {
     let mut ip = [0x45, 0, 0, 28 + payload.len() as u8, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1];
     let sum: u32 = ip.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();

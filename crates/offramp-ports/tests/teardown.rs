@@ -1,4 +1,4 @@
-//! What is made is given back. One test alone in its process, because it counts what the process has.
+//! All resources are released. One test alone in its process, because it counts the resources of the process.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::namespace;
 use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{Tap, TapConfig};
 
-/// Descriptors, threads, and the namespaces that either of them holds.
+/// Descriptors, threads, and the namespaces held by either of them.
 #[derive(Debug, PartialEq)]
 struct Held {
     descriptors: usize,
@@ -49,7 +49,7 @@ fn a_hundred_openings_and_failures_leave_nothing_behind() {
 
         assert!(here.run(|| Tap::open(&TapConfig::new("lo"))).unwrap().is_err());
     }
-    // The kernel may still be releasing the number of a thread that has ended.
+    // The kernel may still be releasing the number of an ended thread.
     for _ in 0..1000 {
         if held() == before {
             return;

@@ -1,4 +1,4 @@
-//! Rings, messages and frames of any bytes never make a vhost-user port panic, hang, or forget who is next.
+//! Rings, messages and frames of any bytes never make a vhost-user port panic, hang, or forget its next client.
 
 use offramp_testkit::ring::{DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE};
 use rand::{Rng, RngExt, SeedableRng};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long each test goes on; the fuzz targets run without a limit.
+/// Duration of each test; the fuzz targets run without a limit.
 const BUDGET: Duration = Duration::from_millis(2500);
 
 /// Runs `once` with one random generator until the budget is spent.
@@ -21,7 +21,7 @@ fn within_budget(mut once: impl FnMut(&mut ChaCha8Rng)) {
     }
 }
 
-/// Memory in which the rings are nearly right: descriptors that point into it, indices that are near to each other.
+/// Returns memory with nearly valid rings: descriptors point into it, and indices are close to each other.
 fn nearly_a_ring(rng: &mut ChaCha8Rng, packed: bool) -> Vec<u8> {
     let mut bytes = vec![0; crate::vhost_bytes::RING_SETTINGS_LEN];
     rng.fill_bytes(&mut bytes);
@@ -86,7 +86,7 @@ fn packed_rings_of_any_bytes_are_survived() {
     });
 }
 
-/// A few messages that come near to a handshake.
+/// Returns a few messages close to a handshake.
 fn nearly_messages(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..rng.random_range(1..20) {
@@ -109,7 +109,7 @@ fn nearly_messages(rng: &mut ChaCha8Rng) -> Vec<u8> {
         let start = bytes.len();
         bytes.resize(start + len, 0);
         for at in (start..bytes.len()).step_by(4) {
-            // Small numbers, which name rings, sizes and addresses that are there.
+            // Small numbers: the names of existing rings, sizes and addresses.
             let word = match rng.random_range(0..8) {
                 0 => rng.random::<u32>(),
                 1 | 2 => 1,
@@ -135,7 +135,7 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
         let mut bytes = vec![0; rng.random_range(12..4000)];
         rng.fill_bytes(&mut bytes);
         if rng.random_bool(0.8) && bytes.len() > 80 {
-            // A request and headers that come near to fitting.
+            // A request and headers that nearly fit.
             let is_tcp = rng.random_bool(0.7);
             let frame_len = bytes.len() - 12;
             let kind = [0, if is_tcp { 1 } else { 5 }, 3][rng.random_range(0..3)];
@@ -158,14 +158,14 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
     });
 }
 
-/// Lengths in bytes of the fields of commands: an address, receive steering with 4 entries and the hash (key of 40 bytes), and
+/// Lengths in bytes of command fields: an address, receive steering with 4 entries and the hash (key of 40 bytes), and
 /// statistics of two queues.
 const MAC_LEN: usize = 6;
 const RSS_LEN: usize = 8 + 2 * 4 + 3 + 40;
 const HASH_LEN: usize = 12 + 1 + 40;
 const STATISTICS_LEN: usize = 2 * 16;
 
-/// Chains whose commands are mostly right: a class and its number, then small numbers.
+/// Returns chains of mostly valid commands: a class and its number, then small numbers.
 fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = vec![0; crate::vhost_bytes::commands::SETTINGS_LEN];
     if rng.random_bool(0.5) {
@@ -194,7 +194,7 @@ fn nearly_commands(rng: &mut ChaCha8Rng) -> Vec<u8> {
         ];
         let (number, len) = commands[rng.random_range(0..commands.len())];
         let mut fields: Vec<u8> = (0..len).map(|_| [0, 0, 0, 1, 2, 3][rng.random_range(0..6)]).collect();
-        // Not of the number alone: any number, the last of these, may be one of those before it.
+        // Matches the length, too: the random number of the last entry may equal an earlier one.
         match (number, len) {
             ([4, 1], RSS_LEN) => {
                 fields[..6].copy_from_slice(&[rng.random_range(0..64), 0, 0, 0, 3, 0]);
@@ -227,7 +227,7 @@ fn commands_of_any_bytes_are_answered_as_a_slow_model_says() {
     });
 }
 
-/// Runs what fuzzing has found to reach new code.
+/// Runs the inputs found by fuzzing to reach new code.
 fn replay(target: &str, body: impl Fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut inputs = 0;

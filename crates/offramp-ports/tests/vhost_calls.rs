@@ -1,4 +1,4 @@
-//! When a guest is interrupted: used buffers are visible at once, and moderation delays the interrupt alone.
+//! Interrupts of a guest: used buffers are visible at once, and moderation delays the interrupt alone.
 
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 use offramp_adapter::config::AdapterConfig;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 const RING: u16 = 64;
-/// Buffers of a receive ring that the kit makes by default.
+/// Default buffers of a receive ring in the kit.
 const QUEUE_SIZE: usize = 256;
 const BUFFER_LEN: usize = 1526;
 const MICROSECOND_NS: u64 = 1000;
@@ -38,7 +38,7 @@ fn area(ns: u64) -> ModerationConfig {
     by(Policy::Area(AreaConfig { cost: InterruptCost::Given { ns }, ..AreaConfig::default() }))
 }
 
-/// A port whose one queue this test drives, with a time of its own, and its guest.
+/// A port with one queue driven by this test, with a time of its own, and its guest.
 struct Bench {
     guest: Guest,
     queue: VhostQueue,
@@ -48,7 +48,7 @@ struct Bench {
     _scratch: Scratch,
 }
 
-/// Drives a queue until something else is done by another thread.
+/// Drives a queue until another thread has done its work.
 fn drive<R: Send>(queue: &mut VhostQueue, work: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let done = scope.spawn(work);
@@ -72,7 +72,7 @@ impl Bench {
         Self { guest, queue, port, now_ns: 1_000_000, calls, _scratch: scratch }
     }
 
-    /// A guest that sleeps until it is interrupted, with a full receive ring.
+    /// Creates a sleeping guest with a full receive ring, waiting for an interrupt.
     fn asleep(case: Case, moderation: ModerationConfig) -> Self {
         let mut bench = Self::new(&case.guest().queue_size(RING), moderation);
         bench.guest.rx(0).fill(RING.into(), BUFFER_LEN);
@@ -86,7 +86,7 @@ impl Bench {
         }
     }
 
-    /// Ends a batch: what was given is shown, and the guest called if that is due.
+    /// Ends a batch: shows the given frames, and calls the guest if that is due.
     fn end_batch(&mut self) {
         self.queue.rx_flush(0);
         let counts = self.queue.send_due(self.now_ns);
@@ -99,7 +99,7 @@ impl Bench {
         self.end_batch();
     }
 
-    /// Goes on to `now_ns`, waking when something is due.
+    /// Advances to `now_ns`, waking at each deadline.
     fn advance_to(&mut self, now_ns: u64) {
         while let Some(due_ns) = self.queue.next_due_ns().filter(|due_ns| *due_ns <= now_ns) {
             self.now_ns = self.now_ns.max(due_ns);
@@ -195,7 +195,7 @@ fn a_guest_that_wants_no_calls_is_owed_none() {
         bench.guest.rx(0).ring().disable_interrupts();
         bench.give_batch(5);
         assert_eq!(bench.queue.next_due_ns(), None, "{case:?}: nothing waits");
-        // It looks for itself, and asks for a call at the next frame.
+        // The driver polls by itself, and asks for a call at the next frame.
         assert_eq!(bench.consume_all(), 5);
         assert!(!bench.guest.rx(0).ring().enable_interrupts());
         bench.advance_to(bench.now_ns + 1000 * MICROSECOND_NS);
@@ -214,7 +214,7 @@ fn a_guest_that_begins_to_look_by_itself_is_spared_the_call_that_waits() {
         assert!(bench.queue.next_due_ns().is_some());
         assert_eq!(bench.consume_all(), 5);
         if case.event_idx {
-            // It sleeps again: its wish is for what comes next.
+            // It sleeps again: its request is for later frames.
             assert!(!bench.guest.rx(0).ring().enable_interrupts());
         } else {
             bench.guest.rx(0).ring().disable_interrupts();
@@ -229,7 +229,7 @@ fn moderation_that_is_switched_off_makes_the_call_that_waits_at_once() {
     for case in Case::rings() {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, u32::MAX));
         bench.give_batch(2);
-        // The frame is visible, and the moderator does not know of it yet.
+        // The frame is visible, and unknown to the moderator so far.
         bench.give(1);
         bench.queue.rx_flush(0);
         assert_eq!(bench.calls_seen(), 0);
@@ -309,13 +309,13 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
         bench.advance_to(bench.now_ns + 50 * MICROSECOND_NS);
         assert_eq!((calls(&mut bench), bench.calls), (1, InterruptCounts { receive: 0, transmit: 1 }), "{case:?}");
         while bench.guest.tx(0).take_used().is_some() {}
-        // A driver whose ring fills up is not kept waiting.
+        // A driver whose ring fills up is not delayed.
         send(&mut bench, usize::from(RING) / 4);
         bench.end_batch();
         assert_eq!((calls(&mut bench), bench.calls_seen()), (2, 0), "{case:?}");
         while bench.guest.tx(0).take_used().is_some() {}
         if case.event_idx {
-            // One that wants a single call for much of its ring has stopped: it comes with the last of that.
+            // A driver that asks for a single call for much of its ring has stopped. The call comes with the last chain.
             bench.guest.tx(0).ring().interrupt_after(20);
             for sent in 1..=20 {
                 assert_eq!(calls(&mut bench), 2, "{case:?}: {sent}");
@@ -358,7 +358,7 @@ fn a_ring_that_is_stopped_leaves_no_call_behind() {
         bench.consume_all();
         let Bench { guest, queue, .. } = &mut bench;
         drive(queue, || guest.start_at(&bases).unwrap());
-        // Whoever drove the ring before may have been killed with a call to make.
+        // The previous driver of the ring may have been killed with a call to make.
         assert!(!bench.guest.rx(0).ring().enable_interrupts());
         bench.end_batch();
         bench.advance_to(bench.now_ns + u64::from(FAR_USECS) * MICROSECOND_NS);
@@ -404,13 +404,13 @@ fn a_connection_that_ends_with_a_call_to_be_made_makes_it_and_the_next_one_goes_
     }
 }
 
-/// What a driver was promised when it fell asleep.
+/// The promise to a driver when it fell asleep.
 #[derive(Clone, Copy, Debug)]
 struct Sleep {
     /// Chains that must be visible before the interrupt.
     chains: usize,
     calls_before: u64,
-    /// Since when `chains` were visible.
+    /// Time since which `chains` were visible.
     since_ns: Option<u64>,
 }
 
@@ -429,7 +429,7 @@ impl Interleaving {
         self.wake();
         self.forbidden_since = None;
         let rx = self.bench.guest.rx(0);
-        // Chains that it has seen need no interrupt, taken or not.
+        // Chains seen by it need no interrupt, taken or not.
         let seen = rx.snoop_used().len();
         if chains == 1 {
             // There is something: the driver must not sleep (virtio 1.3, 2.7.7.1).
@@ -471,7 +471,7 @@ impl Interleaving {
             0..3 => {
                 let frames = rng.random_range(1..=5);
                 for _ in 0..frames {
-                    // Where the ring has no room, it is the driver that does not look.
+                    // If the ring has no room, the driver has not polled.
                     let _ = self.bench.queue.rx_deliver(&RxMeta::default(), &[7; 60]);
                 }
                 if rng.random_bool(0.3) {
@@ -482,7 +482,7 @@ impl Interleaving {
             3 => self.bench.advance_to(self.bench.now_ns + rng.random_range(0..self.wait_max_ns)),
             4 => self.bench.advance_to(self.bench.now_ns + self.wait_max_ns + 1),
             5..8 => {
-                // Also while it is asleep: an interrupt of something else has woken it.
+                // It may be asleep: another interrupt has woken it.
                 self.wake();
                 for _ in 0..rng.random_range(0..20) {
                     self.bench.guest.rx(0).try_recv();
@@ -507,7 +507,7 @@ fn a_driver_that_sleeps_is_called_in_time_whatever_it_did_before() {
     const STEPS: usize = 30_000;
     let mut rng = rng();
     for case in Case::rings() {
-        // Sizes that are no power of two only a packed ring can have; laps are short in either.
+        // Only a packed ring can have a size that is no power of two; laps are short in either.
         let size = if case.packed { 23 } else { 32 };
         for moderation in [
             coalescing(50, u32::MAX),
@@ -534,7 +534,7 @@ fn an_event_index_is_not_lost_over_laps_that_pass_while_a_call_waits() {
     const BATCH: usize = 32;
     for case in Case::rings().filter(|case| case.event_idx) {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, u32::MAX));
-        // It never asks anew, and the ring goes round under it until its index and its lap are as they were.
+        // It never asks again, and the ring goes round under it until its index and its lap are as before.
         for _ in 0..(1 << 16) / BATCH {
             bench.give(BATCH);
             bench.queue.rx_flush(0);
@@ -546,7 +546,7 @@ fn an_event_index_is_not_lost_over_laps_that_pass_while_a_call_waits() {
     }
 }
 
-/// Counts how often a worker looks after a task.
+/// A task that counts its polls by a worker.
 struct Counted<T>(T, Arc<AtomicU64>);
 
 impl<T: Task> Task for Counted<T> {
@@ -568,24 +568,24 @@ impl<T: Task> Task for Counted<T> {
     }
 }
 
-/// A port of one pair.
+/// Opens a port of one pair.
 fn open(scratch: &Scratch, name: &str) -> (VhostUser, VhostQueue) {
     let mut port = VhostUser::open(&VhostUserConfig::new(scratch.path(name))).unwrap();
     let queue = port.queue(0).unwrap();
     (port, queue)
 }
 
-/// Two ports and the cable between them, driven by one worker whose polls are counted.
+/// Drives two ports and the cable between them by one worker with counted polls.
 fn driven<T: Task + 'static>(tasks: Vec<T>) -> (Worker, Arc<AtomicU64>) {
     let polls = Arc::new(AtomicU64::new(0));
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();
     (Worker::start("vhost-test", tasks, None).unwrap(), polls)
 }
 
-/// A frame crosses, and its receiver, which sleeps, is interrupted when `moderate` has shortened the wait to a quarter of a
-/// second; meanwhile the worker sleeps.
+/// Checks that a frame crosses, and that its sleeping receiver is interrupted after `moderate` has shortened the wait
+/// to a quarter of a second. Meanwhile the worker sleeps.
 fn check_sleep(polls: &AtomicU64, from: &mut Guest, to: &mut Guest, moderate: impl Fn(ModerationConfig)) {
-    // A worker that does not sleep polls many thousand times in the quarter of a second.
+    // A worker without sleep polls many thousand times in the quarter of a second.
     const POLLS_MAX: u64 = 200;
     let before = polls.load(Ordering::Relaxed);
     assert!(!to.rx(0).ring().enable_interrupts());
@@ -629,7 +629,7 @@ fn while_a_call_waits_the_worker_of_a_cable_sleeps_and_it_wakes_for_it() {
     }
 }
 
-/// Sends a frame that arrives, of which the receiver is not called.
+/// Sends a frame that arrives without a call to the receiver.
 fn carry_unseen(from: &mut Guest, to: &mut Guest) {
     from.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
     wait_until("the frame is there", || !to.rx(0).snoop_used().is_empty());
@@ -705,7 +705,7 @@ fn interrupts_are_the_calls_that_were_made_each_way() {
 #[test]
 fn guests_that_sleep_get_every_frame_of_a_stream_under_every_policy() {
     const FRAMES: usize = 2000;
-    // Fewer than a receive ring holds: nothing is lost for want of room.
+    // Fewer than a receive ring holds: nothing is lost for lack of room.
     const UNDER_WAY_MAX: usize = 200;
     let gap = Policy::FixedGap { max_interrupts_per_second: 20_000 };
     let policies = [
@@ -747,7 +747,7 @@ fn guests_that_sleep_get_every_frame_of_a_stream_under_every_policy() {
     }
 }
 
-/// A queue may be driven as any other port: nothing of this is needed for frames to go.
+/// A queue may be driven like any other port: frames need none of this.
 #[test]
 fn a_port_whose_calls_nobody_asks_about_calls_as_ever() {
     let case = Case::layouts().next().unwrap();

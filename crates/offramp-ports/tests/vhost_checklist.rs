@@ -1,5 +1,5 @@
-//! What virtio 1.3 and vhost-user demand of a network backend, one test for each demand that has none elsewhere.
-//! The numbers are those of the table in `docs/vhost-user.md`.
+//! Requirements of virtio 1.3 and vhost-user for a network backend, one test for each without a test elsewhere. The
+//! numbers are those of the table in `docs/vhost-user.md`.
 
 use std::os::fd::AsFd;
 
@@ -21,7 +21,7 @@ use offramp_testkit::{
 };
 use rand::RngExt;
 
-/// What a guest that sends can ask for.
+/// Offload requests available to a sending guest.
 const SENDS: u64 = features::CSUM
     | features::HOST_TSO4
     | features::HOST_TSO6
@@ -35,7 +35,7 @@ fn ethernet() -> Rig {
     Rig::with(&RigConfig::mtu(1500))
 }
 
-/// A frame that asks for its checksum, and for segmentation where `gso_type` says so.
+/// Returns a frame that asks for its checksum, and for segmentation if `gso_type` requests it.
 fn asking(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>) {
     let header = VnetHeader {
         flags: NEEDS_CSUM,
@@ -49,7 +49,7 @@ fn asking(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>)
     (header, Packet { checksum: Checksum::Partial, ..packet.clone() }.build())
 }
 
-/// Sends and takes what arrives, until `frames` frames of the wire have arrived.
+/// Sends and takes received frames, until `frames` frames of the wire have arrived.
 fn exchange(a: &mut Guest, b: &mut Guest, header: &VnetHeader, frame: &[u8], frames: usize) -> Vec<Received> {
     a.tx(0).send(header, &[frame]);
     let mut received = Vec::new();
@@ -142,12 +142,12 @@ fn what_a_frontend_was_shown_it_may_agree_to_though_it_was_switched_off_meanwhil
     let mut frontend = connect(&rig);
     let shown = frontend.get_features().unwrap();
     frontend.set_protocol_features(protocol::REPLY_ACK).unwrap();
-    // QEMU asks when it connects, and agrees when the guest's driver begins.
+    // QEMU asks when it connects, and accepts when the guest's driver begins.
     rig.ports[0].allow(Offloads::all() - Offloads::LSO - Offloads::UFO);
     frontend.set_features(shown).unwrap();
     let granted = Offloads::TSO4 | Offloads::UFO;
     wait_until("the features", || rig.ports[0].status().offloads().contains(granted));
-    // What was never shown is refused as ever, and so is it to the next one who was not shown it.
+    // A feature that was never shown is refused as before, also to the next frontend without it.
     assert!(frontend.set_features(shown | features::HASH_REPORT).is_err());
     let mut next = connect(&rig);
     assert_eq!(next.get_features().unwrap() & features::HOST_TSO4, 0);
@@ -162,7 +162,7 @@ fn every_ring_feature_can_be_switched_off() {
         let rings = RingFeatures::all() - one;
         let config = VhostUserConfig { rings, ..VhostUserConfig::new(scratch.path("port")) };
         let mut port = VhostUser::open(&config).unwrap();
-        // Nobody waits for a queue that is gone.
+        // Nobody waits for a closed queue.
         drop(port.queue(0));
         assert_eq!(Frontend::connect(&config.socket).get_features().unwrap() & one.bits(), 0, "{one:?}");
         drop(port);
@@ -253,7 +253,7 @@ fn offloads_that_were_not_negotiated_are_refused() {
 
 #[test]
 fn the_header_of_a_driver_that_can_ask_for_nothing_is_not_read() {
-    // DPDK's vectorized driver leaves in it what the buffer held before.
+    // DPDK's vectorized driver leaves the buffer's earlier bytes in it.
     let mut rng = rng();
     let rig = ethernet();
     let [mut a, mut b] = rig.guests(&Guest::builder().features(features::GUEST_CSUM));
@@ -282,7 +282,7 @@ fn v20_a_frame_without_a_request_is_not_taken_for_right() {
     b.rx(0).fill(16, 1526);
     for is_udp in [false, true] {
         let wrong = Packet { is_udp, checksum: Checksum::Wrong, ..Packet::tcp(100) }.build();
-        // DATA_VALID is the guest's word; the adapter marks only what it verified itself.
+        // DATA_VALID is the guest's claim; the adapter marks only frames verified by itself.
         for flags in [0, DATA_VALID] {
             let received = exchange(&mut a, &mut b, &VnetHeader { flags, ..VnetHeader::default() }, &wrong, 1);
             assert!(received[0].frame == wrong && received[0].vnet().flags == 0, "udp: {is_udp}");
@@ -304,7 +304,7 @@ fn v22_v23_without_mergeable_buffers_a_frame_takes_one_chain() {
             check_received(&received, false, &case);
             assert_eq!((received.chains.len(), received.num_buffers), (1, 1), "{case:?}");
         }
-        // One that does not fit is lost, and is not spread over several.
+        // A frame that does not fit is lost, and is not spread over several chains.
         let rig = ethernet();
         let [mut a, mut b] = rig.guests(&case.guest());
         b.rx(0).fill(32, 1000);
@@ -420,7 +420,8 @@ fn v34_v37_v39_v40_what_is_told_of_a_frame_is_true() {
         assert_eq!((vnet.gso_type, vnet.gso_size), (header.gso_type, 1000), "V37");
         assert!(vnet.hdr_len >= header.hdr_len, "V39");
         assert_eq!((vnet.csum_start, vnet.csum_offset), (header.csum_start, header.csum_offset), "V34");
-        // The IP header's own checksum is whole, and the field has the sum of the pseudo-header: as the sender's frame.
+        // The IP header's own checksum is complete, and the field has the sum of the pseudo-header: as in the sender's
+        // frame.
         assert!(received[0].frame == frame, "V34");
         let alone = Packet { is_ipv6, ..Packet::tcp(500) }.build();
         let received = exchange(&mut a, &mut b, &VnetHeader::default(), &alone, 1);
@@ -499,7 +500,7 @@ fn r5_a_queue_that_is_reset_begins_anew_with_another_size() {
         b.rx(0).fill(64, 1526);
         for size in [256, 8, 64, 1024, 2] {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
-            // Stop, and a ring elsewhere: what a frontend does when its guest resets the queue.
+            // Stop, and a ring elsewhere: the steps of a frontend when its guest resets the queue.
             let frontend = a.frontend();
             frontend.get_vring_base(1).unwrap();
             frontend.set_vring_enable(1, false).unwrap();
@@ -525,7 +526,7 @@ fn r5_a_queue_that_is_reset_begins_anew_with_another_size() {
                 assert!(b.rx(0).recv(PATIENCE).frame == sent, "{case:?}: {size}");
                 wait_until("the chain", || ring.take_used().is_some());
             }
-            // Back to the guest's own.
+            // Back to the guest's own ring.
             a.frontend().get_vring_base(1).unwrap();
             a.reset_rings();
             a.start().unwrap();
@@ -721,7 +722,7 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
         let [mut a, mut b] = rig.guests(&case.guest());
         b.rx(0).fill(16, 1526);
         a.frontend().set_vring_kick(1, None).unwrap();
-        // The kit kicks a descriptor that the port no longer has.
+        // The kit kicks a descriptor already dropped by the port.
         for _ in 0..5 {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
         }
@@ -730,7 +731,7 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
 
 #[test]
 fn a_packed_ring_that_ended_at_its_start_goes_on_there() {
-    // After every second lap the right base is 0, as a frontend without wrap counters says of a new ring.
+    // After every second lap the right base is 0, the value for a new ring in a frontend without wrap counters.
     let (mut rng, case) = (rng(), Case::layouts().find(|case| case.packed).unwrap());
     for size in [1, 5, 8] {
         let rig = ethernet();
@@ -838,7 +839,7 @@ fn regions_of_memory_come_and_go() {
             assert!(b.rx(0).recv(PATIENCE).frame == sent, "{case:?}");
             a.tx(0).drain(PATIENCE);
             a.frontend().rem_mem_reg(MemRegion::new(&more.regions()[0])).unwrap();
-            // What is gone cannot be read.
+            // Removed memory cannot be read.
             a.tx(0).ring().add(&[Buffer::readable(0x1_0000_0000, 112)], &[]).unwrap();
             a.tx(0).publish();
             a.tx(0).drain(PATIENCE);
@@ -870,7 +871,7 @@ fn a_refused_message_is_answered_before_the_connection_ends() {
     assert!(frontend.is_closed_within(PATIENCE));
 }
 
-/// The frame that announces a guest that has moved: a broadcast that asks for its station's own IP address (RFC 903).
+/// Returns the announcement of a moved guest: a broadcast request for its station's own IP address (RFC 903).
 fn rarp(mac: [u8; 6]) -> Vec<u8> {
     let who_am_i = [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3];
     [&[0xff; 6][..], &mac, &who_am_i, &mac, &[0; 4], &mac, &[0; 4], &[0; 18]].concat()

@@ -1,5 +1,5 @@
-//! The guest's control queue where the port serves it (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and
-//! whatever else a guest may write there. The numbers are those of the table in `docs/vhost-user.md`.
+//! The guest's control queue served by the port (virtio 1.3, 5.1.6.5): the driver's commands, byte for byte, and any
+//! other bytes of a guest there. The numbers are those of the table in `docs/vhost-user.md`.
 
 mod configuration;
 mod filters;
@@ -33,7 +33,7 @@ const COALESCE_TX: [u8; 2] = [6, 0];
 const COALESCE_RX: [u8; 2] = [6, 1];
 const COALESCE_VQ: [u8; 2] = [6, 2];
 const COALESCING_OF_VQ: [u8; 2] = [6, 3];
-/// All that a driver of this queue negotiates.
+/// All features negotiated by a driver of this queue.
 const COMMANDS: u64 = features::CTRL_GUEST_OFFLOADS | features::NOTF_COAL | features::VQ_NOTF_COAL;
 
 fn rig(pairs: u16) -> Rig {
@@ -45,7 +45,7 @@ fn builder(case: &Case, pairs: u16) -> GuestBuilder {
     case.guest().queue_pairs(pairs).features(features).control_queue()
 }
 
-/// A command in two pieces, as Linux sends it; the one byte of its answer.
+/// Sends a command in two pieces, like Linux. Returns the one byte of its answer.
 fn command(guest: &mut Guest, command: [u8; 2], fields: &[u8]) -> u8 {
     match guest.control().command(&[&command, fields], &[1]).as_deref() {
         Some([ack]) => *ack,
@@ -89,7 +89,7 @@ fn what_a_guest_sets_is_acknowledged_and_shown_and_can_be_asked_for() {
     }
 }
 
-/// V56, V57: the pair is the guest's choice, however the frontend has enabled the rings.
+/// V56, V57: the guest chooses the pair, regardless of the rings enabled by the frontend.
 #[test]
 fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
     const SECOND_RECEIVE: u32 = 2;
@@ -106,7 +106,8 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
             guest.rx(1).fill(64, 2048);
         }
         carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
-        // Nor does it while its control queue is not enabled: that is the last ring which a monitor enables as it continues.
+        // It does not receive on the second pair while its control queue is disabled, either: a monitor that continues a
+        // guest enables that ring last.
         b.frontend().set_vring_enable(CONTROL, false).unwrap();
         b.frontend().set_vring_enable(SECOND_RECEIVE, true).unwrap();
         let lost = || rig.received(1, |count| count.lost(Loss::Drop));
@@ -118,7 +119,7 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
             assert_eq!(command(guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
         }
         carry(&mut a, &mut b, 1, &frame(&mut rng, 100), &case);
-        // It may still have frames on a pair that it has given up, from before.
+        // It may still have earlier frames on a pair that it has given up.
         assert_eq!(command(&mut a, PAIRS_SET, &1u16.to_le_bytes()), OK);
         carry(&mut a, &mut b, 1, &frame(&mut rng, 100), &case);
         assert_eq!(command(&mut b, PAIRS_SET, &1u16.to_le_bytes()), OK);
@@ -127,7 +128,7 @@ fn a_guest_receives_on_the_first_pair_alone_until_it_asks_for_more() {
     }
 }
 
-/// A monitor may hand on that there is a control queue, and serve it (Cloud Hypervisor).
+/// A monitor may pass the control-queue feature on, and serve the queue itself (Cloud Hypervisor).
 #[test]
 fn a_frontend_that_hears_the_commands_itself_says_which_pairs_are_used() {
     let rig = rig(2);
@@ -158,7 +159,7 @@ fn a_guest_that_coalesces_is_interrupted_once_for_its_number_of_frames_and_at_on
         }
         wait_until("ten frames", || rig.received(1, |count| count.frames_out.get()) == 10);
         assert_eq!(calls(&mut b), begun, "{case:?}: interrupted before the limit");
-        // V82: what waits is checked again when the limit changes.
+        // V82: the waiting frames are checked again when the limit changes.
         assert_eq!(command(&mut b, COALESCE_RX, &coalescing(u32::MAX, 8)), OK);
         wait_until("the interrupt", || calls(&mut b) > begun);
     }
@@ -168,7 +169,7 @@ fn a_guest_that_coalesces_is_interrupted_once_for_its_number_of_frames_and_at_on
 const SEGMENTS: usize = 8;
 const MSS: u16 = 1000;
 
-/// What a guest sends that leaves checksum and segmentation to its adapter.
+/// Returns a guest's frame with checksum and segmentation left to its adapter.
 fn super_frame() -> (VnetHeader, Vec<u8>) {
     let packet = Packet { checksum: Checksum::Partial, ..Packet::tcp(SEGMENTS * usize::from(MSS)) };
     let header = VnetHeader {
@@ -208,7 +209,7 @@ fn offloads_that_a_guest_switches_off_are_not_used_until_it_switches_them_on() {
     takes(&mut guest, TAKES);
     assert_eq!(command(&mut guest, OFFLOADS_SET, &features::GUEST_CSUM.to_le_bytes()), OK);
     takes(&mut guest, features::GUEST_CSUM);
-    // Of transmit, and one that was not negotiated.
+    // A transmit feature, and one that was not negotiated.
     for wrong in [features::CSUM, features::GUEST_ECN, u64::MAX] {
         assert_eq!(command(&mut guest, OFFLOADS_SET, &wrong.to_le_bytes()), ERR);
     }
@@ -218,12 +219,12 @@ fn offloads_that_a_guest_switches_off_are_not_used_until_it_switches_them_on() {
     takes(&mut guest, TAKES);
 }
 
-/// A monitor that stops a guest and continues it says the same as one whose guest was reset, but for the base.
+/// A monitor that stops a guest and continues it sends the same messages as after a reset, except for the base.
 #[test]
 fn what_was_set_outlives_a_pause_and_not_a_reset() {
     for case in Case::layouts() {
         let rig = rig(2);
-        // Without SET_STATUS, as QEMU's generic frontend.
+        // Without SET_STATUS, like QEMU's generic frontend.
         let builder = builder(&case, 2).protocol_features(protocol::MQ | protocol::REPLY_ACK);
         let mut guest = rig.guest(0, &builder);
         assert_eq!(command(&mut guest, PAIRS_SET, &2u16.to_le_bytes()), OK);
@@ -242,12 +243,12 @@ fn what_was_set_outlives_a_pause_and_not_a_reset() {
     }
 }
 
-/// libkrun does not ask where the rings of a driver that is reset have ended: it disables them, and gives the memory again.
+/// When a driver is reset, libkrun does not ask for the end of its rings: it disables them, and sends the memory again.
 #[test]
 fn nothing_is_set_after_a_reset_without_get_vring_base() {
     for case in Case::layouts() {
         let rig = rig(2);
-        // Without SET_STATUS, which would say it.
+        // Without SET_STATUS: it would report the reset.
         let mut a = rig.guest(0, &builder(&case, 2).protocol_features(protocol::MQ | protocol::REPLY_ACK));
         let mut b = rig.guest(1, &builder(&case, 2));
         let mut rng = rng();
@@ -270,7 +271,7 @@ fn nothing_is_set_after_a_reset_without_get_vring_base() {
     }
 }
 
-/// Frontends speak of all rings that the port has, also of those that the driver does not use (QEMU).
+/// Frontends send messages for all rings of the port, including those unused by the driver (QEMU).
 #[test]
 fn what_is_said_of_the_last_ring_does_not_concern_a_control_queue_that_is_the_third() {
     let rig = rig(2);
@@ -340,7 +341,8 @@ fn a_control_queue_without_kicks_is_looked_at_and_what_is_no_command_is_counted(
     assert_eq!(rig.bad_chains(0), 1);
 }
 
-/// A thread that drives the first `driven` of these pairs, until that is 0. The others are there, and answer nothing.
+/// Starts a thread that drives the first `driven` of these pairs, until that is 0. The others exist, and answer
+/// nothing.
 fn drive(mut queues: Vec<VhostQueue>, driven: &Arc<AtomicUsize>) -> JoinHandle<()> {
     let driven = Arc::clone(driven);
     std::thread::spawn(move || {
@@ -376,11 +378,11 @@ fn what_a_queue_does_not_answer_to_is_refused_and_not_shown_and_the_others_go_ba
     assert_eq!(command(&mut guest, COALESCE_RX, &coalescing(7, 3)), ERR);
     wait_until("the refusal", || status(&port).refused == 1);
     assert_eq!(status(&port), ControlStatus { refused: 1, ..before.clone() });
-    // What concerns only the first pair needs no answer of the second.
+    // A command for the first pair alone needs no answer of the second.
     assert_eq!(command(&mut guest, COALESCE_VQ, &of_vq(1, 9, 9)), OK);
     let asked = [&COALESCING_OF_VQ[..], &of_vq(0, 0, 0)].concat();
     assert_eq!(guest.control().command(&[&asked], &[1, 8]), Some([&[OK][..], &coalescing(50, 16)].concat()));
-    // The second pair answers again, and has what is shown.
+    // The second pair answers again, and has the settings shown.
     driven.store(2, Ordering::Release);
     assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), OK);
     wait_until("one pair", || status(&port).queue_pairs == 1);
@@ -432,7 +434,7 @@ fn whatever_a_guest_writes_into_its_control_queue_it_is_answered_or_given_back()
         assert_eq!(a.control().chain(&[Buffer::writable(at, 1), Buffer::readable(at, 8)]), None);
         let long = vec![4; 1 << 16 | 1];
         assert_eq!(a.control().command(&[&long], &[1]), None);
-        // Others, and the guest itself, are as before.
+        // Other guests, and the guest itself, are unaffected.
         assert_eq!(command(&mut a, PAIRS_SET, &1u16.to_le_bytes()), OK);
         a.rx(0).fill(8, 2048);
         b.rx(0).fill(8, 2048);

@@ -1,4 +1,4 @@
-//! The data path of a vhost-user port: what one guest sends arrives at the other, whatever the rings.
+//! The data path of a vhost-user port: frames of one guest arrive at the other, with any rings.
 
 use crate::vhost_common::packet::{Checksum, Packet, pattern};
 use crate::vhost_common::{
@@ -16,14 +16,14 @@ use rand_chacha::ChaCha8Rng;
 const FRAME_LEN_MAX: usize = 65_535;
 /// Bytes of a page in the dirty log.
 const PAGE_LEN: u64 = 4096;
-/// What a guest that sends can ask for.
+/// Offload requests available to a sending guest.
 const SENDS: u64 = features::CSUM
     | features::HOST_TSO4
     | features::HOST_TSO6
     | features::HOST_ECN
     | features::HOST_USO
     | features::HOST_UFO;
-/// Receive features that a guest negotiates.
+/// Receive features negotiated by a guest.
 const RECEIVES: u64 = features::GUEST_CSUM
     | features::GUEST_TSO4
     | features::GUEST_TSO6
@@ -55,7 +55,7 @@ fn frames_of_every_length_cross_from_guest_to_guest_in_any_layout() {
         for guest in &mut guests {
             guest.tx(0).set_compare(true);
             let room: usize = if case.mergeable {
-                // Chains of any shape that hold the longest frame together.
+                // Chains of any shape that together hold the longest frame.
                 let lens = [rng.random_range(1..500), rng.random_range(600..3000)];
                 guest.rx(0).fill_chains(120, &lens) * (lens[0] + lens[1])
             } else {
@@ -133,7 +133,7 @@ fn many_frames_over_many_small_buffers_show_no_gap_and_no_half_frame() {
     }
 }
 
-/// A super-frame with the header that asks for its segmentation.
+/// Returns a super-frame with the header that asks for its segmentation.
 fn super_frame(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>) {
     let header = VnetHeader {
         flags: NEEDS_CSUM,
@@ -147,7 +147,7 @@ fn super_frame(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec
     (header, Packet { checksum: Checksum::Partial, ..packet.clone() }.build())
 }
 
-/// Super-frames of every kind. The last flag is whether it may be coalesced again for a receiver.
+/// Returns super-frames of every kind. The last flag is true if a receiver's adapter may coalesce it again.
 fn super_frames(rng: &mut ChaCha8Rng) -> Vec<(VnetHeader, Vec<u8>, bool)> {
     let mut frames = Vec::new();
     for is_ipv6 in [false, true] {
@@ -182,7 +182,7 @@ fn super_frames_arrive_cut_as_the_segmenter_cuts_them() {
             a.tx(0).send(&header, &[&frame[..54], &frame[54..]]);
             for (n, segment) in expected.iter_mut().enumerate() {
                 let received = b.rx(0).recv(PATIENCE);
-                // Fragments of a datagram for IPv6 have an identification that the adapter chooses.
+                // The adapter chooses the identification of a datagram's IPv6 fragments.
                 let is_v6_fragment = header.gso_type == GSO_UDP && segment[12..14] == [0x86, 0xdd];
                 if is_v6_fragment {
                     segment[58..62].copy_from_slice(&received.frame[58..62]);
@@ -217,7 +217,7 @@ fn what_was_cut_is_joined_for_a_guest_that_takes_super_frames() {
                 check_received(&received, case.mergeable, &case);
                 let vnet = received.vnet();
                 if vnet.gso_type == GSO_NONE {
-                    // V40: the last piece of one joins nobody; it was verified.
+                    // V40: the last piece of one is not coalesced; it was verified.
                     assert_eq!(vnet.flags, DATA_VALID, "{case:?}");
                     came.push(received.frame);
                     continue;
@@ -235,7 +235,7 @@ fn what_was_cut_is_joined_for_a_guest_that_takes_super_frames() {
     }
 }
 
-/// Frames of some flows in turn, as a line brings them: each flow's in order, some with a wrong checksum.
+/// Returns frames of some flows in turn, as on a line: each flow's in order, some with a wrong checksum.
 fn interleaved_flows(rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     let mut flows: Vec<Packet> = (0..5u16)
         .map(|n| {
@@ -262,7 +262,7 @@ fn interleaved_flows(rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The bytes that identify a flow in a frame of [`interleaved_flows`].
+/// Returns the flow's bytes in a frame of [`interleaved_flows`].
 fn flow_of(frame: &[u8]) -> Vec<u8> {
     let start = if frame[12] == 0x86 { 54 } else { 34 };
     frame[start..start + 4].to_vec()
@@ -363,7 +363,8 @@ fn checksums_are_completed_for_the_line_and_verified_for_the_guest() {
             assert!(received.frame == full, "{case:?}");
             assert_eq!((received.vnet().flags, received.vnet().gso_type), (DATA_VALID, GSO_NONE), "{case:?}");
 
-            // A wrong one arrives as it is, and is not called right (V40). A place without NEEDS_CSUM says nothing (V13).
+            // A wrong one arrives unchanged, and is not marked valid (V40). A checksum position without NEEDS_CSUM
+            // means nothing (V13).
             let wrong = Packet { checksum: Checksum::Wrong, ..packet.clone() }.build();
             a.tx(0).send(&VnetHeader { flags: 0, ..header }, &[&wrong]);
             let received = b.rx(0).recv(PATIENCE);
@@ -429,7 +430,7 @@ fn indices_wrap_around_many_times() {
         b.rx(0).fill(128, 1526);
         let mut frame = frame(&mut rng, 60);
         let mut sent = 0u32;
-        // More chains than an index of 16 bits counts.
+        // More chains than a 16-bit index counts.
         while sent < 66_000 {
             for n in 0..BURST as u32 {
                 frame[20..24].copy_from_slice(&(sent + n).to_le_bytes());
@@ -576,7 +577,7 @@ fn a_guest_that_wants_no_calls_gets_none() {
         for _ in 0..300 {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 60), &case);
         }
-        // What comes back was handled behind every call of the frames before.
+        // The returned frame was handled after every call for the frames before.
         carry(&mut b, &mut a, 0, &frame(&mut rng, 60), &case);
         let calls = b.rx(0).signals().calls + a.tx(0).signals().calls;
         assert_eq!(calls, 0, "{case:?}");
@@ -633,7 +634,7 @@ fn every_page_that_the_device_writes_is_in_the_log() {
             let len = random_len(&mut rng, 9014);
             carry(&mut a, &mut b, 0, &frame(&mut rng, len), &case);
         }
-        // Frames that are coalesced where they lie, and fit into one buffer.
+        // Frames coalesced in place that fit into one buffer.
         for n in 0..12u32 {
             let payload = pattern(n, 700);
             let packet = Packet { seq: 1000 + 700 * n, id: n as u16, payload, ..Packet::tcp(0) };
@@ -659,7 +660,7 @@ fn every_page_that_the_device_writes_is_in_the_log() {
         assert!(log.dirty_pages() <= changed + rings_len, "{case:?}: {} of {changed}", log.dirty_pages());
         log.clear();
 
-        // What the guest sends is read alone; its ring is written.
+        // The guest's transmitted frames are only read; its ring is written.
         a.rx(0).fill(8, 9100);
         carry(&mut b, &mut a, 0, &frame(&mut rng, 60), &case);
         b.tx(0).drain(PATIENCE);

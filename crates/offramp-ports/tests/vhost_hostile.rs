@@ -1,7 +1,9 @@
-//! What a hostile guest or frontend may do to a vhost-user port: it is counted, it costs nobody else, and nothing hangs.
+//! Attacks of a hostile guest or frontend on a vhost-user port: they are counted, they cost nobody else, and nothing
+//! hangs.
 //!
-//! On a cable a test attacks pair 0 of a port with two pairs, and pair 1 must carry frames afterwards; on a switch it attacks a
-//! port, and two others must. The worker, which drives all of them, must still run. The numbers are those of the table in `docs/vhost-user.md`.
+//! On a cable a test attacks pair 0 of a port with two pairs. Pair 1 must carry frames afterwards. On a switch it
+//! attacks a port; two other ports must carry frames. The worker that drives all of them must still run. The numbers
+//! are those of the table in `docs/vhost-user.md`.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -28,9 +30,9 @@ use rand::RngExt;
 
 /// Descriptors of the attacked ring.
 const RING: u16 = 64;
-/// An address where no guest has memory.
+/// An address outside every guest's memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
-/// Everything that a frame's header may ask for or tell.
+/// All offload features that a frame's header may use.
 const OFFLOADS: u64 = features::CSUM
     | features::HOST_TSO4
     | features::HOST_TSO6
@@ -44,7 +46,7 @@ const OFFLOADS: u64 = features::CSUM
     | features::GUEST_USO4
     | features::GUEST_USO6;
 
-/// A descriptor of an attack; `NEXT` is set by what sends the chain.
+/// A descriptor of an attack; the sender of the chain sets `NEXT`.
 #[derive(Clone, Copy, Debug)]
 struct Desc {
     addr: u64,
@@ -56,7 +58,7 @@ fn desc(addr: u64, len: u32) -> Desc {
     Desc { addr, len, flags: 0 }
 }
 
-/// Chains by hand, on a ring that the kit's driver no longer touches.
+/// Chains written by hand, on a ring no longer touched by the kit's driver.
 #[derive(Debug)]
 struct Raw {
     next: u16,
@@ -96,7 +98,7 @@ impl Raw {
         }
     }
 
-    /// Whether the chain of `count` descriptors that was offered last is used; then the next may come.
+    /// Returns whether the last offered chain, of `count` descriptors, is used; then the next may come.
     fn is_used(&mut self, ring: &mut Virtqueue, count: u16) -> bool {
         match ring {
             Virtqueue::Split(split) => split.used_idx() == self.sent,
@@ -116,7 +118,7 @@ impl Raw {
     }
 }
 
-/// What a hostile guest is on, and with what memory.
+/// The network and the memory of a hostile guest.
 #[derive(Clone, Debug, Default)]
 struct Place {
     on_switch: bool,
@@ -134,7 +136,7 @@ struct Attack {
     c: Option<Guest>,
     case: Case,
     raw: Raw,
-    /// A good frame behind its header, in the hostile guest's memory.
+    /// Address of a good frame after its header, in the hostile guest's memory.
     good: u64,
     good_frame: Vec<u8>,
 }
@@ -180,19 +182,19 @@ impl Attack {
         self.rig.controls[0].queues()[0].transmit.lost_total()
     }
 
-    /// A good frame goes through the attacked ring.
+    /// Checks that a good frame goes through the attacked ring.
     fn goes_on(&mut self, what: &str) {
         self.send(&self.good_chain(), what);
         let received = self.b.rx(0).recv(PATIENCE);
         assert!(received.frame == self.good_frame, "{:?}: {what}", self.case);
     }
 
-    /// Nobody else is the worse for it.
+    /// Checks that no other guest is affected.
     fn others_go_on(&mut self, what: &str) {
         let frame = self.good_frame.clone();
         if let Some(c) = &mut self.c {
             c.rx(0).fill(60, 1526);
-            // What the hostile guest sent may come before.
+            // Frames of the hostile guest may come before.
             let frame = [&[0xff; 6], &frame[6..]].concat();
             let send = |from: &mut Guest, to: &mut Guest| {
                 from.tx(0).send(&VnetHeader::default(), &[&frame]);
@@ -208,7 +210,7 @@ impl Attack {
     }
 }
 
-/// Each of these kinds on a cable, and the layouts among them on a switch and on huge pages, too.
+/// Returns each of these kinds on a cable, and the layouts among them on a switch and on huge pages, too.
 fn everywhere(kinds: impl Iterator<Item = Case>) -> impl Iterator<Item = (Case, Place)> {
     let kinds: Vec<Case> = kinds.collect();
     let layout = |packed| kinds.iter().copied().find(|case| case.packed == packed && case.event_idx);
@@ -217,7 +219,7 @@ fn everywhere(kinds: impl Iterator<Item = Case>) -> impl Iterator<Item = (Case, 
         cases.into_iter().map(move |case| (case, Place { on_switch, pages: pages.clone() }))
     };
     let ordinary = at(kinds.clone(), false, None).chain(at(layouts.clone(), true, None));
-    // Not before they are used: one test at a time has them.
+    // Reserved only for their use: one test at a time has them.
     let pages = std::iter::once_with(|| HugePages::reserve(3 * HUGE_MEMORY_LEN / (2 << 20)).map(Arc::new)).flatten();
     let huge = pages.flat_map(move |pages| {
         let layouts = layouts.clone();
@@ -332,7 +334,7 @@ fn chains_of_a_split_ring_without_end_are_bad_chains() {
     }
 }
 
-/// Waits for the ring to be given up, sees the driver told, and starts it again.
+/// Waits until the ring is given up, checks the report to the driver, and starts the ring again.
 fn expect_broken(mut attack: Attack, what: &str) {
     attack.a.tx(0).kick();
     let rig = &attack.rig;
@@ -341,7 +343,7 @@ fn expect_broken(mut attack: Attack, what: &str) {
     let a = &mut attack.a;
     wait_until("an error on the descriptor for errors", || a.tx(0).signals().errors == 1);
     attack.others_go_on(what);
-    // Set up again, the ring works as if nothing had been.
+    // Set up again, the ring works as before.
     attack.a.stop().unwrap();
     attack.a.reset_rings();
     attack.a.start().unwrap();
@@ -397,7 +399,7 @@ fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again
 #[test]
 fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
     // CVE-2023-3019 (QEMU's e1000e): a device that writes a frame to its own registers handles it again. A port has no
-    // registers in guest memory; rings are all that it reads there.
+    // registers in guest memory; it reads only rings there.
     for case in every_kind() {
         for side in 0..6 {
             let mut attack = Attack::new(case, 0);
@@ -414,7 +416,7 @@ fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
             attack.b.tx(0).drain(PATIENCE);
             // The first bytes are those of a used descriptor or entry again.
             wait_until("the frame is on the ring", || attack.a.memory().read_vec(at + 16, 96) == frame[4..]);
-            // The port reads what it wrote.
+            // The port reads its own bytes.
             attack.a.tx(0).kick();
             attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);
             attack.b.tx(0).drain(PATIENCE);
@@ -433,7 +435,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
     // 5, 7 and 9.
     for (case, place) in everywhere(every_kind()) {
         let write = |addr, len| Desc { addr, len, flags: DESC_WRITE };
-        // Guests are made alike: the same address is free in each.
+        // All guests are equal: the same address is free in each.
         let good = Attack::at(&place, case, 0).a.memory().alloc(4096, 64);
         for (what, bad) in [
             ("unmapped", vec![write(NOWHERE, 1526)]),
@@ -442,7 +444,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
             ("readable behind writable", vec![write(good, 500), desc(good + 500, 500)]),
             ("a table nowhere", vec![Desc { addr: NOWHERE, len: 16, flags: DESC_INDIRECT | DESC_WRITE }]),
         ] {
-            // One at the front, and one in the middle of what one frame needs.
+            // One at the front, and one in the middle of a frame's chains.
             for chains in [vec![&bad[..], &[write(good, 600)]], vec![&[write(good, 60)], &bad, &[write(good, 600)]]] {
                 let mut attack = Attack::at(&place, case, 0);
                 let mut offered = 0;
@@ -457,7 +459,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
                 let ring = attack.a.rx(0).ring();
                 wait_until(what, || used_lens(ring, &heads).len() == chains.len());
                 let lens = used_lens(ring, &heads);
-                // All of the frame is in the last chain: what lies before the bad one has no place in a frame.
+                // All of the frame is in the last chain: chains before the bad one have no place in a frame.
                 let expected: Vec<_> = (1..chains.len()).map(|_| 0).chain([112]).collect();
                 assert_eq!(lens, expected, "{case:?}: {what}");
                 let header = VnetHeader::from_bytes(&attack.a.memory().read_vec(good, 12));
@@ -494,7 +496,7 @@ fn offer_rx(attack: &mut Attack, at: u16, chain: &[Desc]) {
     }
 }
 
-/// Bytes written of the chains that are used, from the first on. `heads`: where each began.
+/// Returns the written bytes of the used chains, from the first on. `heads`: the start of each.
 fn used_lens(ring: &mut Virtqueue, heads: &[u16]) -> Vec<u32> {
     match ring {
         Virtqueue::Split(ring) => (0..ring.used_idx()).map(|idx| ring.used_entry(idx).1).collect(),
@@ -512,7 +514,7 @@ fn a_frame_that_has_no_room_takes_no_chain() {
     let mut rng = rng();
     for case in Case::all().filter(|case| !case.in_order) {
         let mut attack = Attack::new(case, 0);
-        // Fewer bytes than the frame needs, in chains that are smaller than the header in one case.
+        // Fewer bytes than the frame needs; in one case the chains are smaller than the header.
         let added = attack.a.rx(0).fill(20, 13);
         let frame = frame(&mut rng, 1000);
         let drops = |attack: &Attack| {
@@ -526,7 +528,7 @@ fn a_frame_that_has_no_room_takes_no_chain() {
         assert_eq!(attack.a.rx(0).in_flight(), added, "{case:?}");
         assert!(attack.a.rx(0).snoop_used().is_empty(), "{case:?}");
         if case.mergeable {
-            // What fits goes into the same chains.
+            // A frame that fits goes into the same chains.
             let small = frame[..60].to_vec();
             carry(&mut attack.b, &mut attack.a, 0, &small, &case);
         }
@@ -536,7 +538,7 @@ fn a_frame_that_has_no_room_takes_no_chain() {
 
 #[test]
 fn a_frame_in_chains_of_one_byte_arrives_whole() {
-    // 9: the kit's receive queue wants the whole header in the first chain; here it has a byte.
+    // 9: the kit's receive queue needs the whole header in the first chain; here it has a byte.
     for case in Case::layouts() {
         let mut attack = Attack::new(case, 0);
         let memory = attack.a.memory().clone();
@@ -556,14 +558,14 @@ fn a_frame_in_chains_of_one_byte_arrives_whole() {
     }
 }
 
-/// A frame with `bytes` at offset `at`.
+/// Returns a frame with `bytes` at offset `at`.
 fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at..at + bytes.len()].copy_from_slice(bytes);
     frame
 }
 
-/// Headers and frames that fit each other badly: 8, 10 to 13, 15 to 19, and 28.
+/// Returns headers and frames that contradict each other: 8, 10 to 13, 15 to 19, and 28.
 fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
     let tcp4 = Packet { checksum: Checksum::Partial, ..Packet::tcp(3000) };
     let tcp6 = Packet { is_ipv6: true, ..tcp4.clone() };
@@ -632,14 +634,14 @@ fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
         all.push((ask6, changed(&frame6, 20, &[protocol])));
         all.push((VnetHeader { gso_type: GSO_NONE, ..ask4 }, changed(&frame4[..100], 23, &[protocol])));
     }
-    // A chain of 200 extension headers, one of 2 KiB, and one that is cut off.
+    // A chain of 200 extension headers, one of 2 KiB, and a truncated one.
     let many = Packet { extensions: vec![(60, vec![0; 7]); 200], payload: vec![0; 500], ..tcp6.clone() };
     let long =
         Packet { extensions: vec![(0, [&[255][..], &[0; 2046]].concat())], payload: vec![0; 500], ..tcp6.clone() };
     all.push((ask(&many, GSO_TCPV6, 400), many.build()));
     all.push((ask(&long, GSO_TCPV6, 400), long.build()));
     all.push((ask(&long, GSO_TCPV6, 400), long.build()[..70].to_vec()));
-    // 20 VLAN tags, a tag that is cut off, mixed tags.
+    // 20 VLAN tags, a truncated tag, mixed tags.
     let tagged = |tags: Vec<(u16, u16)>| Packet { tags, payload: vec![1; 700], ..tcp4.clone() };
     for tags in [vec![(0x8100, 5); 20], vec![(0x88a8, 5), (0x8100, 6)], vec![(0x8100, 6), (0x88a8, 5)]] {
         let packet = tagged(tags);
@@ -650,14 +652,14 @@ fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
         all.push((ask4, frame4[..len].to_vec()));
         all.push((VnetHeader { gso_type: GSO_NONE, ..ask4 }, frame4[..len].to_vec()));
     }
-    // 60 bytes that say that they are 65535; a datagram of 65507 bytes in pieces of one.
+    // 60 bytes with a claimed length of 65535; a datagram of 65507 bytes in pieces of one.
     all.push((VnetHeader::default(), changed(&frame4[..60], 16, &[255, 255])));
     let bomb = Packet { payload: vec![7; 65_507], ..udp };
     all.push((VnetHeader { gso_size: 1, ..ask(&bomb, GSO_UDP_L4, 1) }, bomb.build()));
     all
 }
 
-/// Checks what a device reports: a true verdict, and a super-frame that can be segmented.
+/// Checks a device's report: a true verdict, and a super-frame that can be segmented.
 fn check_told(header: &[u8], frame: &[u8], what: &dyn std::fmt::Debug) {
     let vnet = VnetHeader::from_bytes(header);
     assert!((14..=65_549).contains(&frame.len()), "{what:?}: {} bytes", frame.len());
@@ -742,7 +744,7 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         num_buffers: 0,
     };
     let frames = [packet.build(), frame(&mut rng, 300)];
-    // The other's address is one bit away: a switch that sees it flipped looks for the other where the frames come from,
+    // The other's address is one bit away. After a flip of the source, a switch learns the other's address at this port,
     // until the other sends.
     let mut reply = frame(&mut rng, 60);
     let (destination, source) = reply[..12].split_at_mut(6);
@@ -758,9 +760,10 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let flipper = std::thread::spawn(move || {
             let mut rng = <rand_chacha::ChaCha8Rng as rand::SeedableRng>::seed_from_u64(seed);
             while !over.load(Ordering::Relaxed) {
-                // Seldom a descriptor: on two free processors most chains would be refused otherwise.
+                // A descriptor is chosen rarely: on two free processors most chains would be refused otherwise.
                 let at = if rng.random_bool(0.01) {
-                    // Of a packed descriptor ID and flags stay: they are the ring's, and the kit's driver reads them.
+                    // ID and flags of a packed descriptor stay: they belong to the ring, and the kit's driver reads
+                    // them.
                     let bytes = if case.packed { 12 } else { 16 };
                     descriptors + u64::from(rng.random_range(0..RING)) * DESC_LEN + rng.random_range(0..bytes)
                 } else {
@@ -786,18 +789,18 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let sent = &attack.rig.controls[0].queues()[0].transmit;
         assert_eq!(sent.frames_in.get(), sent.frames_out.get() + sent.lost_total(), "{case:?}");
         assert_eq!(attack.rig.broken_rings(0), 0, "{case:?}");
-        // Most went through: the test is of frames that are looked at, not of chains that are refused.
+        // Most went through: the test covers inspected frames, not refused chains.
         assert!(sent.frames_out.get() > FRAMES as u64 / 4, "{case:?}: {}", sent.frames_out.get());
     }
 }
 
 #[test]
 fn a_flood_of_refused_frames_holds_nobody_up() {
-    // 25: frames that end as soon as they are looked at cost no bytes, and must not be looked at forever.
+    // 25: frames refused at first sight cost no bytes, and must not be fetched forever.
     for (case, place) in everywhere(Case::layouts()) {
         let Attack { rig, mut a, mut b, mut c, good_frame, .. } = Attack::at(&place, case, 0);
         let mut pairs = a.take_pairs();
-        // Who goes on with b: the second pair, or the guest of a third port.
+        // The partner of b afterwards: the second pair, or the guest of a third port.
         let pair = pairs.len() - 1;
         let second = if pair == 0 { None } else { pairs.pop() };
         let port_2 = c.as_mut().and_then(|c| {
@@ -854,7 +857,7 @@ fn a_storm_of_kicks_and_a_call_that_cannot_be_made_change_nothing() {
         drop(read_end);
         let frame = attack.good_frame.clone();
         for call in [full_event().as_fd(), closed.as_fd()] {
-            // Vring 2 is what pair 1 receives from.
+            // Pair 1 receives from vring 2.
             attack.a.frontend().set_vring_call(2, Some(call)).unwrap();
             attack.a.rx(1).ring().enable_interrupts();
             for _ in 0..20 {
@@ -871,14 +874,14 @@ fn a_storm_of_kicks_and_a_call_that_cannot_be_made_change_nothing() {
     }
 }
 
-/// An eventfd whose counter has no room.
+/// Returns an eventfd whose counter has no room.
 fn full_event() -> EventFd {
     let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).unwrap();
     event.write(u64::MAX - 1).unwrap();
     event
 }
 
-/// Has reads and writes wait, whatever the backend has set: a descriptor that was sent has the same flags at both ends.
+/// Makes reads and writes wait, with any flags of the backend: a passed descriptor has the same flags at both ends.
 fn let_it_block(fd: impl AsFd) {
     nix::fcntl::fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
 }
@@ -896,7 +899,7 @@ fn descriptors_that_block_hold_up_nobody() {
         while nix::unistd::write(&pipe, &[0; 4096]).is_ok() {}
         let frame = attack.good_frame.clone();
         for call in [event.as_fd(), pipe.as_fd()] {
-            // Vring 2 is what pair 1 receives from.
+            // Pair 1 receives from vring 2.
             attack.a.frontend().set_vring_call(2, Some(call)).unwrap();
             let_it_block(call);
             for _ in 0..20 {
@@ -941,7 +944,7 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
         assert!(is_refused(negotiated(&rig).set_vring_kick(1, Some(fd))), "kick: {fd:?}");
         assert!(is_refused(negotiated(&rig).set_vring_err(1, Some(fd))), "err: {fd:?}");
     }
-    // Who has the end that is read, too, keeps a writer waiting who is the only one to have it.
+    // A descriptor with both ends of a pipe would block its only holder: a writer that is its own reader.
     let (read_end, _pipe) = nix::unistd::pipe().unwrap();
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
     let both_ends = std::fs::File::options().read(true).write(true).open(path).unwrap();
@@ -955,7 +958,7 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
     assert!(is_refused(frontend.set_vring_call(1, Some(frontend.stream().as_fd()))));
 }
 
-/// A connection to a port on which features were agreed, and nothing more.
+/// Returns a connection to a port with accepted features, and nothing more.
 fn negotiated(rig: &Rig) -> Frontend {
     let mut frontend = Frontend::connect(rig.socket(0));
     let offered = frontend.get_features().unwrap();
@@ -1042,7 +1045,7 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         whole(request::SET_MEM_TABLE, table(&[[0, u64::MAX, 0, 0]]), 1),
         whole(request::SET_MEM_TABLE, table(&[[0, 4096, 0, 0]; 40]), 40),
         whole(request::SET_MEM_TABLE, [words(&[1 << 32 | 1]), words(&[0, 4096, 0, 0])].concat(), 1),
-        // Bytes after the last region are passed over, and nothing else.
+        // Bytes after the last region are ignored, and nothing else.
         whole(request::SET_MEM_TABLE, vec![], 0),
         whole(request::SET_MEM_TABLE, vec![1, 0, 0, 0], 1),
         whole(request::SET_MEM_TABLE, table(&[[0, 4096, 0, 0]])[..39].to_vec(), 1),
@@ -1088,7 +1091,7 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         assert!(frontend.is_closed_within(PATIENCE), "attack {n} was taken: {header:?} {payload:x?}");
     }
     assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), count);
-    // A right one is welcome afterwards.
+    // A valid frontend is accepted afterwards.
     let [mut a, mut b] = rig.guests(&Guest::builder());
     b.rx(0).fill(4, 1526);
     carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"after bad messages");
@@ -1102,7 +1105,7 @@ fn messages_out_of_order_or_marked_as_answers_stop_nobody() {
     let requests = (0..60).flat_map(|request| flags.map(|flags| (request, flags)));
     for (request, flags) in requests {
         let frontend = Frontend::connect(rig.socket(0));
-        // Before anything was agreed.
+        // Before any negotiation.
         frontend.send_raw(Header { request, flags, payload_len: 8 }, &[0; 8], &[]);
         frontend.send_raw(Header::new(request::GET_FEATURES, 0), &[], &[]);
     }
@@ -1166,7 +1169,7 @@ fn a_frontend_that_sends_single_bytes_is_served_as_any_other() {
 
 #[test]
 fn a_byte_out_of_band_ends_its_connection_alone() {
-    // The kernel counts it among the bytes that wait, and does not give it.
+    // The kernel counts it among the pending bytes, and does not return it.
     let rig = Rig::with(&RigConfig::mtu(1500));
     for (nth, (size, len)) in [(8, 1), (8, 12), (8, 13), (8, 20), (0, 12), (1, 13)].into_iter().enumerate() {
         let whole = [&Header::new(request::SET_FEATURES, size).to_bytes()[..], &[0; 8]].concat();
@@ -1240,7 +1243,7 @@ fn rings_that_cannot_be_are_refused() {
     assert!(frontend.set_vring_kick(0, Some(kick.as_fd())).is_err(), "a base beyond 16 bits");
 }
 
-/// Ordinary pages, and `count` huge ones where they can be had.
+/// Returns ordinary pages, and `count` huge ones if available.
 fn kinds_of_pages(count: u64) -> impl Iterator<Item = Option<Arc<HugePages>>> {
     [None].into_iter().chain(HugePages::reserve(count).map(|pages| Some(Arc::new(pages))))
 }
@@ -1251,7 +1254,7 @@ fn on_pages(guest: GuestBuilder, pages: Option<&Arc<HugePages>>) -> GuestBuilder
 
 #[test]
 fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
-    // 23: the file of the guest's memory is made shorter under the device's feet.
+    // 23: the file of the guest's memory is made shorter while the device uses it.
     let cases = || Case::layouts().collect::<Vec<_>>();
     for (pages, case) in kinds_of_pages(8).flat_map(|pages| cases().into_iter().map(move |case| (pages.clone(), case)))
     {
@@ -1281,7 +1284,7 @@ fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
             while b.rx(0).try_recv().is_some() {}
         }
         assert!(rig.is_running());
-        // The other port never noticed, and the next guest is served.
+        // The other port is unaffected, and the next guest is served.
         let mut a = rig.guest(0, &case.guest());
         a.rx(0).fill(8, 1526);
         carry(&mut b, &mut a, 0, &frame, &case);
@@ -1333,13 +1336,13 @@ fn a_sigbus_of_anybody_else_still_ends_the_process() {
         if how == "raise" {
             nix::sys::signal::raise(nix::sys::signal::Signal::SIGBUS).unwrap();
         }
-        // A page of our own whose file is gone.
+        // A page of our own with a removed file.
         let own = GuestMemory::contiguous(4096);
         own.shrink(0, 0);
         own.read_u8(0);
         return;
     }
-    // The child cannot tidy up behind itself.
+    // The child cannot remove its directory itself.
     let scratch = Scratch::new();
     for how in ["access", "raise"] {
         let test = "vhost_hostile::a_sigbus_of_anybody_else_still_ends_the_process";

@@ -1,5 +1,5 @@
-//! Faults that other implementations had, on a cable and on a switch. `docs/security.md` has the table of all of them, with
-//! the tests elsewhere that cover the rest.
+//! Faults of other implementations, on a cable and on a switch. `docs/security.md` has the table of all of them, with
+//! the tests elsewhere for the rest.
 
 use crate::vhost_common::packet::{Checksum, Packet};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, SwitchRig, frame, rng};
@@ -8,7 +8,7 @@ use offramp_testkit::features;
 use offramp_testkit::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader};
 
-/// What two guests are connected by.
+/// The connection of two guests.
 #[derive(Debug)]
 enum Between {
     Cable(Box<Rig>),
@@ -28,7 +28,7 @@ impl Between {
     }
 }
 
-/// Two guests, of which the second agreed to no offload and has buffers.
+/// Runs a test with two guests on each network; the second accepted no offload and has buffers.
 fn every_pair(features: u64, mut test: impl FnMut(&mut Guest, &mut Guest)) {
     for case in Case::layouts() {
         for between in Between::both() {
@@ -41,7 +41,7 @@ fn every_pair(features: u64, mut test: impl FnMut(&mut Guest, &mut Guest)) {
     }
 }
 
-/// Sends a frame and then a mark; the frames that arrived before the mark.
+/// Sends a frame and then a mark. Returns the frames before the mark.
 fn sent_before_mark(a: &mut Guest, b: &mut Guest, header: &VnetHeader, frame: &[u8], mark: &[u8]) -> Vec<Vec<u8>> {
     a.tx(0).send(header, &[frame]);
     a.tx(0).send(&VnetHeader::default(), &[mark]);
@@ -56,7 +56,7 @@ fn sent_before_mark(a: &mut Guest, b: &mut Guest, header: &VnetHeader, frame: &[
     }
 }
 
-/// The one's complement sum of big-endian words.
+/// Returns the one's complement sum of big-endian words.
 fn sum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
     let total: u32 = bytes.chunks(2).map(word).sum();
@@ -89,7 +89,7 @@ fn a_checksum_that_begins_or_lies_beyond_the_frame_is_never_written() {
                 }
                 assert!((csum_start, csum_offset) != right_place || arrived.len() == 1, "{what}");
                 for frame in arrived {
-                    // As Linux' `skb_checksum_help` does it: the field's old content counts, and 0 is written as 0xffff.
+                    // As in Linux' `skb_checksum_help`: the field's old content counts, and 0 is written as 0xffff.
                     let checksum = match !sum(&frame_sent[start..]) {
                         0 => u16::MAX,
                         checksum => checksum,
@@ -131,7 +131,7 @@ fn a_request_to_segment_what_is_no_ip_goes_nowhere() {
         frame.resize(len, 0x45);
         frame
     };
-    // ARP, LLDP, nothing that is registered, a length, a tag and its end, IP that ends with the Ethernet header.
+    // ARP, LLDP, an unregistered type, a length, a tag and its end, IP that ends with the Ethernet header.
     let frames = [[0x08, 0x06], [0x88, 0xcc], [0xff, 0xff], [0x00, 0x2e], [0x81, 0x00], [0x08, 0x00], [0x86, 0xdd]]
         .map(|kind| [14, 15, 18, 60, 1514].map(|len| ethernet(kind, len)));
     every_pair(FEATURES, |a, b| {
@@ -150,7 +150,7 @@ fn a_request_to_segment_what_is_no_ip_goes_nowhere() {
 
 #[test]
 fn a_frame_to_its_sender_is_not_given_back_to_it() {
-    // CVE-2021-3416 (QEMU's adapters): a frame looped back to its sender, which sent it again, without end.
+    // CVE-2021-3416 (QEMU's adapters): a frame looped back to its sender was sent again, without end.
     let mut rng = rng();
     let (mark, mut looped) = (frame(&mut rng, 100), frame(&mut rng, 80));
     looped.copy_within(6..12, 0);

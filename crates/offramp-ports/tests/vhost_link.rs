@@ -1,4 +1,4 @@
-//! The state of a guest's link: what it follows, and how the frontend hears of it.
+//! The state of a guest's link: its causes, and its notices to the frontend.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use offramp_testkit::{Frontend, Guest, GuestBuilder, VnetHeader};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 77];
 const CHANNEL: u64 = protocol::CONFIG | protocol::BACKEND_REQ | protocol::BACKEND_SEND_FD;
-/// Where the status lies in the configuration, and its bytes.
+/// Offset of the status in the configuration, and its bytes.
 const STATUS_AT: u32 = 6;
 const STATUS_LEN: u32 = 2;
-/// Long enough for a message that should not come to come.
+/// Long enough for an unwanted message to arrive.
 const A_WHILE: Duration = Duration::from_millis(100);
 
 fn rig() -> Rig {
@@ -36,7 +36,7 @@ fn is_up(frontend: &Frontend) -> bool {
     }
 }
 
-/// The next request of the backend, which must be that the configuration has changed.
+/// Returns the next request of the backend; it must report a change of the configuration.
 #[track_caller]
 fn told(frontend: &Frontend, with_answers: bool) -> RawMessage {
     let message = frontend.backend_request(PATIENCE).expect("a channel that is open");
@@ -55,7 +55,7 @@ fn a_guest_is_told_when_its_link_goes_down_and_comes_back() {
         assert!(is_up(frontend), "a line that nobody says anything of is up");
         for up in [false, true, false] {
             rig.ports[0].link().set_up(up);
-            // What changes nothing is not told.
+            // A change without effect is not reported.
             rig.ports[0].link().set_up(up);
             let message = told(frontend, with_answers);
             if with_answers {
@@ -97,7 +97,7 @@ fn changes_that_come_before_the_answer_are_told_once_behind_it() {
     let second = told(frontend, true);
     assert!(frontend.acknowledge_backend(&second, 0));
     assert!(!is_up(frontend));
-    // Nothing more is under way: what comes next is the next change.
+    // Nothing more is under way: the next message is the next change.
     rig.ports[0].link().set_up(true);
     assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
     assert!(is_up(frontend));
@@ -126,7 +126,7 @@ fn a_frontend_that_closes_its_channel_or_talks_nonsense_on_it_keeps_its_connecti
         b.rx(0).fill(8, 1526);
         assert!(is_up(a.frontend()));
         if is_nonsense {
-            // An answer to what was never asked.
+            // An answer without a request.
             let unasked =
                 RawMessage { header: Header::new(backend_request::CONFIG_CHANGE_MSG, 0), payload: vec![], fds: vec![] };
             assert!(a.frontend().acknowledge_backend(&unasked, 0));
@@ -202,13 +202,13 @@ fn a_link_is_up_while_the_wire_is_up_and_the_operator_has_not_set_it_off() {
     link.set_on(false);
     told(a.frontend(), false);
     assert!(!is_up(a.frontend()));
-    // What does not change the link is not told, and the wire does not set it on.
+    // A change that does not affect the link is not reported, and the wire does not set it on.
     link.set_on(false);
     drop(b);
     b = rig.guest(1, &Guest::builder());
     wait_until("the wire to be up", || rig.ports[1].status().is_connected);
     assert!(!is_up(a.frontend()));
-    // It is the port's, whichever frontend comes.
+    // It belongs to the port, for any frontend.
     drop(a);
     a = rig.guest(0, &builder(false));
     assert!(!is_up(a.frontend()));
@@ -232,12 +232,12 @@ fn no_frame_passes_a_guest_whose_link_is_off_and_its_buffers_are_there_after_on(
     for on_switch in [false, true] {
         let rig = Rig::with(&RigConfig { on_switch, ..RigConfig::mtu(1500).unmoderated() });
         let [mut a, mut b] = rig.guests(&Guest::builder());
-        // Not one more than the frames that are to arrive.
+        // Exactly as many buffers as expected frames.
         a.rx(0).fill(FRAMES, 1526);
         b.rx(0).fill(FRAMES, 1526);
         rig.controls[0].set_link_on(false);
         let lost = || [rig.refused(0, Loss::LinkOff), rig.received(0, |received| received.lost(Loss::LinkOff))];
-        // A batch that was under way may still let frames pass; none passes after the first that is lost.
+        // Frames of a batch under way may still pass; none passes after the first lost one.
         let mut passed = [0; 2];
         for n in 1..=3 * FRAMES as u64 {
             a.tx(0).send(&VnetHeader::default(), &[&model]);
@@ -255,7 +255,7 @@ fn no_frame_passes_a_guest_whose_link_is_off_and_its_buffers_are_there_after_on(
         assert!(a.rx(0).try_recv().is_none() && b.rx(0).try_recv().is_none());
         let lost = lost();
         assert!(lost.iter().all(|lost| *lost >= 2 * FRAMES as u64), "{lost:?}");
-        // Its frontend comes again: the link is the port's.
+        // Its frontend connects again: the link belongs to the port.
         drop(a);
         wait_until("the frontend to be gone", || !rig.ports[0].status().is_connected);
         a = rig.guest(0, &Guest::builder());
@@ -294,7 +294,7 @@ fn the_link_follows_the_carrier_of_an_interface() {
     })
     .unwrap();
     assert!(!is_up(&frontend), "the other end is down");
-    // Each step, and whether the link is up after it.
+    // Each step, and the resulting state of the link.
     let steps: [(fn(), bool); 5] = [
         (|| link::set_up("far").unwrap(), true),
         (|| link::set_down("far").unwrap(), false),
@@ -308,7 +308,7 @@ fn the_link_follows_the_carrier_of_an_interface() {
             assert!(frontend.acknowledge_backend(&told(&frontend, true), 0), "step {n}");
         }
     }
-    // Whatever was not read yet is read: what comes next is the end of the interface.
+    // All pending messages are read: the next one is the end of the interface.
     ns.run(|| link::delete("near").unwrap()).unwrap();
     wait_until("the interface to be gone", || !port.link().is_up());
     assert!(!is_up(&frontend));

@@ -1,4 +1,4 @@
-//! Which memory a frontend may share, what becomes of it when it goes, and what it costs others.
+//! Shared memory of a frontend: permitted files, removal, and the cost to others.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use offramp_testkit::frontend::{DirtyLog, Inflight, MemRegion};
 use offramp_testkit::process::is_alone;
 use offramp_testkit::{Buffer, Frontend, GuestMemory, HugePages, PeerError, RegionSpec, VnetHeader};
 
-/// How often memory that is shared is mapped in this process: by its guest, and by the port.
+/// Returns the number of mappings of shared memory in this process: by its guest, and by the port.
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("memfd:offramp-")).count()
@@ -55,7 +55,7 @@ fn memory_on_huge_pages_carries_frames_and_is_unmapped_whatever_its_length() {
 
 #[test]
 fn the_thread_of_the_frames_unmaps_nothing() {
-    // Unmapping takes seconds for a large guest, in which others of the same thread would wait.
+    // Unmapping a large guest takes seconds. Other guests of the same thread would wait for it.
     if !is_alone("vhost_memory::the_thread_of_the_frames_unmaps_nothing") {
         return;
     }
@@ -108,7 +108,7 @@ fn an_inflight_region_that_is_taken_away_ends_its_frontend_alone() {
     for (nth, (file, page_len)) in [(ordinary, 4096)].into_iter().chain(huge).enumerate() {
         let mut a = rig.guest(0, &case.guest().inflight());
         let bases = a.stop().unwrap();
-        // No multiple of a page of either kind.
+        // A size that is no multiple of a page of either kind.
         let mmap_size: u64 = 2 * 8232;
         nix::unistd::ftruncate(&file, mmap_size.next_multiple_of(page_len) as i64).unwrap();
         let inflight = Inflight { mmap_size, mmap_offset: 0, num_queues: 2, queue_size: 256, file };
@@ -124,7 +124,7 @@ fn an_inflight_region_that_is_taken_away_ends_its_frontend_alone() {
 
 #[test]
 fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
-    // The device puts zeros in the place of what is lost, and may get them for no more than a page at a time.
+    // The device puts zeros in the place of lost memory, and may get them for only a page at a time.
     if !is_alone("vhost_memory::a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone") {
         return;
     }
@@ -140,7 +140,7 @@ fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
         let mut a = rig.guest(0, guest);
         let memory = a.memory().clone();
         b.rx(0).fill(64, 1526);
-        // Headers and frames that lie on two pages each.
+        // Headers and frames on two pages each.
         for _ in 0..8 {
             let buffer = memory.alloc_in(1, 16 << 10, 4096);
             let chain = [Buffer::readable(buffer + 4090, 12), Buffer::readable(buffer + 12_000, 1000)];
@@ -149,7 +149,7 @@ fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
         memory.shrink(1, 0);
         a.tx(0).publish();
         assert!(a.frontend().is_closed_within(PATIENCE), "{guest:?}");
-        // The other port never noticed, and the next guest is served. What the lost one sent may arrive before.
+        // The other port is unaffected, and the next guest is served. Frames of the lost one may arrive before.
         let mut a = rig.guest(0, &case.guest());
         let frame = frame(&mut rng(), 60);
         a.tx(0).send(&VnetHeader::default(), &[&frame]);
@@ -160,7 +160,7 @@ fn a_lost_memory_for_which_no_zeros_can_be_had_ends_its_frontend_alone() {
 
 #[test]
 fn a_file_on_a_disk_is_no_memory() {
-    // One on a file system of the frontend's own (FUSE) could hold the device in a page fault for as long as it likes.
+    // A file on the frontend's own file system (FUSE) could hold the device in a page fault for any time.
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("memory-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -183,7 +183,7 @@ fn a_file_on_a_disk_is_no_memory() {
     assert!(is_refused(connect().set_inflight_fd(&inflight(file.try_clone().unwrap().into()))));
     let why = rig.ports[0].status().last_refusal.unwrap_or_default();
     assert!(why.contains("tmpfs") && why.contains("hugetlbfs"), "{why}");
-    // The same in a file in memory is taken.
+    // The same in a file in memory is accepted.
     let memory = memfd_create("memory", MFdFlags::MFD_CLOEXEC).unwrap();
     nix::unistd::ftruncate(&memory, 1 << 20).unwrap();
     let named = Path::new("/dev/shm").join(format!("offramp-memory-{}", std::process::id()));
@@ -195,7 +195,8 @@ fn a_file_on_a_disk_is_no_memory() {
     }
 }
 
-/// Lengths of as many regions as a guest may have, which together take nearly all addresses that this process has left.
+/// Returns the lengths of the maximum number of regions for a guest. Together they take nearly all addresses left in
+/// this process.
 fn regions_of_all_addresses() -> Vec<u64> {
     const REGIONS: usize = 32;
     let map = |len: u64| {
@@ -241,7 +242,7 @@ fn a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices() {
     let protocols = frontend.get_protocol_features().unwrap();
     frontend.set_protocol_features(protocols).unwrap();
     let answer = frontend.set_mem_regions(&regions, &fds);
-    // Another guest of half a gibibyte, and one that is there already.
+    // Another guest of half a gibibyte, and an existing one.
     let victim = case.guest().memory(&[RegionSpec::new(0x4000_0000, 512 << 20)]);
     let place = file_in_memory(512 << 20);
     let len = NonZeroUsize::new(512 << 20).unwrap();
@@ -287,7 +288,7 @@ fn what_a_frontend_has_mapped_is_as_long_as_it_has_use_for() {
         frontend.add_mem_reg(region(1 << 40, 4096), file.as_fd()).unwrap();
     }
     refused(frontend.add_mem_reg(region(1 << 41, 1), file.as_fd()), "67108865 bytes in all regions");
-    // The log of all memory that may come, and of addresses that are higher: 64 MiB are 2 KiB of log, 2 TiB 64 MiB.
+    // The log of all permitted memory, and of higher addresses: 64 MiB are 2 KiB of log, 2 TiB 64 MiB.
     let log = |frontend: &Frontend, len: u64| frontend.set_log_at(len, 0, file.as_fd());
     let frontend = connect();
     log(&frontend, 2048 + 8192).unwrap();
@@ -296,7 +297,7 @@ fn what_a_frontend_has_mapped_is_as_long_as_it_has_use_for() {
     frontend.set_mem_regions(&[region((1 << 41) - 4096, 4096)], &[file.as_fd()]).unwrap();
     log(&frontend, (64 << 20) + 8192).unwrap();
     refused(log(&frontend, (64 << 20) + 8193), "dirty log");
-    // Addresses that no processor has give no longer log.
+    // Addresses beyond those of every processor permit no longer log.
     let frontend = connect();
     frontend.set_mem_regions(&[region(u64::MAX - 4096, 4096)], &[file.as_fd()]).unwrap();
     refused(log(&frontend, 1 << 38), "dirty log");
@@ -327,7 +328,7 @@ fn memory_takes_no_descriptors_once_it_is_mapped() {
     let region = |nth: u64| MemRegion { guest_addr: nth << 20, len: 1 << 20, user_addr: nth << 20, file_offset: 0 };
     let regions: Vec<_> = (0..REGIONS).map(region).collect();
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // The first mapping of a process makes a file of its own, which stays.
+    // The first mapping of a process makes a file of its own; it stays.
     frontend.set_mem_regions(&regions[..1], &[file.as_fd()]).unwrap();
     let before = descriptors();
     frontend.set_mem_regions(&regions, &vec![file.as_fd(); regions.len()]).unwrap();

@@ -1,8 +1,9 @@
 //! Live migration: a guest that sends and receives moves from one port to another, with a copy of its memory.
 //!
-//! The test does the monitor's work as QEMU's `migration/ram.c` does it: it copies all pages while the guest runs, then those
-//! that were written meanwhile, again and again, and the last ones after the rings were stopped. What the guest wrote it knows
-//! by itself; what the device wrote it has from the dirty log alone. `OFFRAMP_VECTORS` sets how many guests move.
+//! The test does the monitor's work like QEMU's `migration/ram.c`. It copies all pages while the guest runs, then the
+//! pages written meanwhile, again and again, and the last ones after the rings were stopped. It records the guest's
+//! writes itself; it gets the device's writes from the dirty log alone. `OFFRAMP_VECTORS` sets the number of moving
+//! guests.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -21,18 +22,18 @@ use offramp_testkit::{DataPlacement, Guest, GuestMemory, HeaderPlacement, Region
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Guests that move, unless `OFFRAMP_VECTORS` says otherwise.
+/// Default number of moving guests; `OFFRAMP_VECTORS` overrides it.
 const GUESTS_DEFAULT: u64 = 20;
 const MTU: usize = 1500;
 const MSS: usize = 1448;
-/// Longest super-frame that is sent.
+/// Longest transmitted super-frame.
 const SEGMENTS_MAX: usize = 12;
-/// Memory of the guest that moves: small enough to be compared again and again.
+/// Memory of the moving guest: small enough to be compared again and again.
 const MEMORY: [RegionSpec; 2] = [
     RegionSpec { guest_addr: 0x10_0000, len: 4 << 20, file_offset: 0 },
     RegionSpec { guest_addr: 0x80_0000, len: 8 << 20, file_offset: 0x3000 },
 ];
-/// What lies where nobody has written: not 0, which the device writes before it uses a buffer.
+/// Content of unwritten memory: not 0, because the device writes 0 before it uses a buffer.
 const UNTOUCHED: u8 = 0xee;
 const SENDS: u64 = features::CSUM | features::HOST_TSO4;
 const RECEIVES: u64 = features::GUEST_CSUM | features::GUEST_TSO4;
@@ -41,37 +42,37 @@ const BUFFER_LEN: usize = 12 + 14 + MTU;
 const BUFFER_LEN_MAX: usize = 12 + 65_535 + 14;
 /// TCP sequence number of a stream's first byte: the numbers wrap around.
 const FIRST_SEQ: u32 = 0xffff_8000;
-/// Where a numbered frame has its number, and where its pattern begins.
+/// Offset of a frame's number, and of its pattern.
 const NUMBER_AT: usize = 14;
 const PATTERN_AT: usize = 18;
-/// Where TCP has its sequence number, and where the payload begins.
+/// Offset of TCP's sequence number, and of the payload.
 const SEQ_AT: usize = 38;
 const PAYLOAD_AT: usize = 54;
-/// The side of the guest that stays, and of the one that moves.
+/// The side of the staying guest, and of the moving one.
 const STAYS: usize = 0;
 const MOVES: usize = 1;
-/// Most steps before the log is on, between two passes over the memory, and after the move.
+/// Maximum number of steps before the log is on, between two passes over the memory, and after the move.
 const STEPS_MAX: u32 = 12;
-/// Most passes over written pages while the guest runs.
+/// Maximum number of passes over written pages while the guest runs.
 const PASSES_MAX: u32 = 4;
 
-/// How far one direction is: numbered frames, and bytes of a stream.
+/// Progress of one direction: numbered frames, and bytes of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Mark {
     frames: u32,
     bytes: u32,
 }
 
-/// What one guest sends to the other on a queue pair.
+/// Frames from one guest to the other on a queue pair.
 #[derive(Debug, Default)]
 struct Flow {
     sent: Mark,
     received: Mark,
     /// IPv4 ID of the next segment.
     id: u16,
-    /// How far the flow is after each chain that was sent.
+    /// Progress of the flow after each transmitted chain.
     chains: Vec<Mark>,
-    /// How far it is after each one that was not received, and that one's frames of the wire.
+    /// Progress after each chain not yet received, and the chain's number of wire frames.
     under_way: VecDeque<(Mark, usize)>,
 }
 
@@ -104,7 +105,7 @@ impl Flow {
         }
     }
 
-    /// Takes a received frame: the next one of its kind, with the right bytes.
+    /// Takes a received frame. Checks that it is the next one of its kind, with the right bytes.
     fn take(&mut self, frame: &[u8]) {
         let now = &mut self.received;
         if frame[12..14] == [8, 0] {
@@ -123,7 +124,7 @@ impl Flow {
         while self.under_way.pop_front_if(|(mark, _)| has_come(mark)).is_some() {}
     }
 
-    /// Frames of the wire that were sent and not received.
+    /// Returns the wire frames sent and not received.
     fn missing(&self) -> u64 {
         let mut before = self.received;
         let missing = self.under_way.iter().map(|(mark, _)| {
@@ -135,14 +136,14 @@ impl Flow {
         missing.sum()
     }
 
-    /// What is missing will never come: the flow goes on after what came.
+    /// Gives up the missing frames: the flow continues after the received ones.
     fn go_on_from_received(&mut self) {
         self.sent = self.received;
         self.under_way.clear();
     }
 }
 
-/// The header of a super-frame.
+/// Returns the header of a super-frame.
 fn large_send(packet: &Packet) -> VnetHeader {
     VnetHeader {
         flags: NEEDS_CSUM,
@@ -155,7 +156,7 @@ fn large_send(packet: &Packet) -> VnetHeader {
     }
 }
 
-/// How a guest is set up.
+/// The setup of a guest.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     case: Case,
@@ -164,7 +165,7 @@ struct Setup {
     sends: bool,
     receives: bool,
     interrupts: bool,
-    /// Of the receive buffers that have room for a frame.
+    /// Lengths of the receive buffers with room for a frame.
     buffer_lens: &'static [usize],
 }
 
@@ -190,7 +191,8 @@ impl Setup {
         guest.interrupts(self.interrupts).protocol_features(protocol)
     }
 
-    /// Gives the device receive buffers; for how many frames of the wire on each pair: each time as many.
+    /// Gives the device the same number of receive buffers each time. Returns the number of wire frames that fit on
+    /// each pair.
     fn fill(&self, guest: &mut Guest) -> usize {
         let lens = self.buffer_lens;
         let chains = if lens[0] == BUFFER_LEN_MAX { 8 } else { usize::from(self.queue_size) / 2 / lens.len() };
@@ -211,19 +213,19 @@ impl Setup {
     }
 }
 
-/// Both guests, and what is under way between them.
+/// Both guests, and the frames under way between them.
 struct Traffic {
     rng: ChaCha8Rng,
     setups: [Setup; 2],
     guests: [Guest; 2],
-    /// Frames of the wire for which each guest has buffers, on each pair.
+    /// Wire frames that fit in each guest's buffers, on each pair.
     room: [usize; 2],
-    /// For each pair, what each side sends.
+    /// For each pair, the flow of each side.
     flows: Vec<[Flow; 2]>,
 }
 
 impl Traffic {
-    /// Each guest has received all that was sent to it.
+    /// Returns whether a guest has received all frames sent to it.
     fn is_received_by(&self, side: usize) -> bool {
         self.flows.iter().all(|flows| flows[1 - side].under_way.is_empty())
     }
@@ -239,7 +241,7 @@ impl Traffic {
         }
     }
 
-    /// A burst.
+    /// Sends a burst.
     fn send(&mut self, side: usize) {
         let (rng, setup) = (&mut self.rng, self.setups[side]);
         let pair = rng.random_range(0..self.flows.len());
@@ -286,7 +288,7 @@ impl Traffic {
         }
     }
 
-    /// How far the moving guest's flows are by the chains that the device has used.
+    /// Returns the progress of the moving guest's flows by the device's used chains.
     fn used(&mut self) -> Vec<Mark> {
         let guest = &mut self.guests[MOVES];
         let used = self.flows.iter().enumerate().map(|(pair, flows)| {
@@ -306,7 +308,7 @@ struct Migration {
 }
 
 impl Migration {
-    /// Has the device log its writes, and copies everything.
+    /// Makes the device log its writes, and copies everything.
     fn begin(guest: &mut Guest) -> Self {
         let rings = rings(guest);
         let log = log_writes(guest, &rings);
@@ -317,17 +319,17 @@ impl Migration {
         Self { log, copy }
     }
 
-    /// Copies what was written since the last pass.
+    /// Copies the pages written since the last pass.
     fn pass(&self, memory: &GuestMemory) {
         let written = self.log.take().into_iter().chain(memory.take_written());
         written.for_each(|page| self.copy.copy_page(memory, page));
     }
 
-    /// What a frontend may do at any time.
+    /// Does an operation permitted to a frontend at any time.
     fn disturb(&mut self, traffic: &mut Traffic) {
         let guest = &mut traffic.guests[MOVES];
         match traffic.rng.random_range(0..4) {
-            // Rings are stopped and started: what comes for them meanwhile would find no buffer.
+            // Rings are stopped and started: frames that arrive meanwhile would find no buffer.
             0 if traffic.flows.iter().all(|flows| flows[STAYS].under_way.is_empty()) => {
                 let memory = guest.memory().clone();
                 guest.frontend().set_mem_table(&memory).unwrap();
@@ -342,7 +344,7 @@ impl Migration {
         }
     }
 
-    /// Pages that differ, each with its first byte that does.
+    /// Returns the pages that differ, each with its first different byte.
     fn differences(&self, memory: &GuestMemory) -> Vec<String> {
         let differing = pages().filter_map(|page| {
             let [new, old] = [memory, &self.copy].map(|memory| memory.read_vec(page, PAGE_LEN as usize));
@@ -407,7 +409,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
         traffic.receive_until(MOVES, "all frames before the stop", |traffic| traffic.is_received_by(MOVES));
     }
     if traffic.rng.random() {
-        // As QEMU 7.2 does.
+        // As in QEMU 7.2.
         traffic.guests[MOVES].frontend().set_status(0).unwrap();
     }
     let bases = traffic.guests[MOVES].stop().expect("stopping the rings");
@@ -431,7 +433,7 @@ fn move_a_guest(mut rng: ChaCha8Rng) {
     traffic.room[STAYS] = setups[STAYS].fill(&mut traffic.guests[STAYS]);
     traffic.guests[MOVES].move_to(copy, destination.socket(MOVES), &bases).expect("starting the destination");
     traffic.steps(&destination);
-    // Rings that have moved go on, also where nothing came from before.
+    // Rings that have moved continue, including those without earlier traffic.
     for side in [STAYS, MOVES] {
         traffic.send(side);
     }
@@ -461,7 +463,7 @@ fn a_log_is_left_alone_once_the_migration_is_cancelled() {
         let log = log_writes(&mut b, &rings);
         carry(&mut a, &mut b, 0, &frame(&mut rng, 60), &case);
         assert!(log.dirty_pages() > 0, "{case:?}");
-        // As QEMU does when a migration is cancelled: nobody reads the log any more.
+        // As in QEMU after a cancelled migration: nobody reads the log any more.
         let (memory, negotiated) = (b.memory().clone(), b.negotiated().features);
         b.frontend().set_features(negotiated).unwrap();
         for (index, ring) in rings.iter().enumerate() {

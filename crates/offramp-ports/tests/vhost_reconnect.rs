@@ -1,4 +1,5 @@
-//! Guests and backends that come and go under traffic: nothing is left behind, nothing stalls, and no frame arrives twice.
+//! Guests and backends that come and go under traffic: nothing is left over, nothing stalls, and no frame arrives
+//! twice.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,18 +25,18 @@ use offramp_testkit::{Frontend, Guest, GuestMemory, PeerError, RegionSpec, RxQue
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What this process has of the things that leak; to be read where a test is alone.
+/// The leakable resources of this process; read them in a test that runs alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
     threads: usize,
     /// Mappings of files: guest memory, dirty logs.
     file_mappings: usize,
-    /// All mappings: also stacks, and what the allocator has, which varies a little.
+    /// All mappings: also stacks, and the allocator's, a slightly varying number.
     mappings: usize,
 }
 
-/// How many mappings more or fewer the allocator may have at another time.
+/// Variation of the allocator's number of mappings.
 const ALLOCATOR_SLACK: usize = 16;
 
 impl Held {
@@ -63,7 +64,7 @@ fn expect_no_more_than(before: &Held) {
     wait_until("what was taken to be given back", || Held::now().is_no_more_than(before));
 }
 
-/// A frame with a number in it.
+/// Writes a number into a frame.
 fn numbered(frame: &mut [u8], number: u32) {
     frame[20..24].copy_from_slice(&number.to_le_bytes());
 }
@@ -72,7 +73,7 @@ fn number_of(frame: &[u8]) -> u32 {
     u32::from_le_bytes([frame[20], frame[21], frame[22], frame[23]])
 }
 
-/// Takes what has come, and checks that it is what was sent: whole, in order, and nothing twice.
+/// Takes the received frames, and checks them against the sent ones: whole, in order, and nothing twice.
 #[track_caller]
 fn take_in_order(rx: &mut RxQueue, model: &[u8], last: &mut Option<u32>, what: &dyn std::fmt::Debug) {
     while let Some(received) = rx.try_recv() {
@@ -126,7 +127,7 @@ fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
         assert_eq!(rig.ports[0].channel_counters().connections.get(), ROUNDS as u64, "{case:?}");
         assert_eq!(rig.ports[0].channel_counters().refused_connections.get(), 0, "{case:?}");
         assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), 0, "{case:?}");
-        // The guest that stayed still sends, and one that comes gets it.
+        // The remaining guest still sends, and a new one receives it.
         while b.rx(0).recv_within(Duration::from_millis(50)).is_some() {}
         let mut a = rig.guest(0, &case.guest());
         a.rx(0).fill(8, 1526);
@@ -183,7 +184,7 @@ fn a_guest_goes_on_when_its_backend_is_restarted() {
             assert!(!sockets[0].exists(), "a server takes its socket with it");
             rig = Rig::with(&config);
             if case.packed {
-                // A driver of a packed ring cannot tell where the backend was with what it has in flight.
+                // A driver of a packed ring does not know the backend's position among its chains in flight.
                 a.reset_rings();
                 b.reset_rings();
             }
@@ -197,10 +198,10 @@ fn a_guest_goes_on_when_its_backend_is_restarted() {
     }
 }
 
-/// Where a backend in a process of its own is to have its sockets.
+/// Environment variable with the directory for the sockets of a backend in its own process.
 const SOCKETS: &str = "OFFRAMP_TEST_SOCKETS";
 
-/// A backend that can be killed.
+/// A backend in a process that can be killed.
 struct Backend(std::process::Child);
 
 impl Backend {
@@ -218,7 +219,7 @@ impl Backend {
     }
 }
 
-/// As at `kill -9`.
+/// Kills the process as `kill -9` does.
 impl Drop for Backend {
     fn drop(&mut self) {
         self.0.kill().expect("killing the backend");
@@ -226,7 +227,7 @@ impl Drop for Backend {
     }
 }
 
-/// The backend of the test below; it does nothing unless that starts it.
+/// Runs the backend of the test below; does nothing unless that test starts it.
 #[test]
 #[ignore = "started by another test"]
 fn a_backend_in_a_process_of_its_own() {
@@ -239,8 +240,8 @@ fn a_backend_in_a_process_of_its_own() {
     }
 }
 
-/// Frames with numbers, a backend that is killed at any moment, and another in its place. What the killed one had not
-/// given back is sent again, so it arrives; what it had given back is not, so it arrives once at most.
+/// Frames with numbers, a backend killed at any moment, and another in its place. Chains that the killed one had not
+/// given back are sent again, so they arrive. Others are not sent again, so they arrive at most once.
 #[test]
 fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
     const ROUNDS: usize = 25;
@@ -249,7 +250,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
     for case in Case::rings() {
         let scratch = Scratch::new();
         let mut backend = Backend::start(&scratch);
-        // Of a size that is no power of two where that is possible, and chains of two descriptors.
+        // A size that is no power of two where possible, and chains of two descriptors.
         let size = if case.packed { 101 } else { 128 };
         let builder = case.guest().queue_size(size).inflight();
         let sockets = [scratch.path("guest0"), scratch.path("guest1")];
@@ -286,7 +287,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
             take(&mut b, &mut came, before);
             let restarted = came.len();
             backend = Backend::start(&scratch);
-            // The receiver first: what is sent again shall find somebody.
+            // The receiver first: frames sent again must find a receiver.
             b.reconnect(&sockets[1]);
             a.reconnect(&sockets[0]);
             a.tx(0).kick();
@@ -309,7 +310,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
 
 #[test]
 fn calls_that_lead_into_each_other_hold_no_thread() {
-    // The two ends of a socket as the calls of two rings: when the guest has gone, only the backend has them.
+    // The two ends of a socket as the calls of two rings: after the guest has gone, only the backend has them.
     let scratch = Scratch::new();
     let backend = Backend::start(&scratch);
     let call_threads = || {
@@ -328,7 +329,7 @@ fn calls_that_lead_into_each_other_hold_no_thread() {
         a.frontend().set_vring_call(vring as u32, Some(end.as_fd())).unwrap();
     }
     drop(ends);
-    // A thread gives itself its name: it may be there without.
+    // A thread sets its own name: it may exist for a while without it.
     wait_until("a thread for each call", || call_threads() == 2);
     let frame = frame(&mut rng(), 100);
     for _ in 0..20 {
@@ -341,19 +342,19 @@ fn calls_that_lead_into_each_other_hold_no_thread() {
     wait_until("the end of the threads", || call_threads() == 0);
 }
 
-/// How many connections are in the storm. `.ci/nightly` has 10,000.
+/// Returns the number of connections in the storm. `.ci/nightly` has 10,000.
 fn storm_connections() -> usize {
     std::env::var("OFFRAMP_STORM_CONNECTIONS").map_or(1000, |number| number.parse().expect("a number"))
 }
 
-/// Bytes of memory that this process has (proc(5), `VmRSS`).
+/// Returns the resident memory of this process, bytes (proc(5), `VmRSS`).
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// The handshake of a frontend, up to `steps` of it. An error ends it: another connection may have the port.
+/// Runs the handshake of a frontend, up to `steps` of it. An error ends it: another connection may have the port.
 fn shake_hands(frontend: &mut Frontend, guest: &GuestMemory, event: &EventFd, steps: usize) -> Result<(), PeerError> {
     let ring = |index: u32| VringAddr {
         index,
@@ -406,7 +407,7 @@ fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_
             if shake_hands(&mut frontend, &guest, &event, steps).is_ok() {
                 match rng.random_range(0..3) {
                     0 => frontend.send_bytes(&half[..rng.random_range(1..half.len())], &[event.as_fd()]),
-                    // An answer that nobody reads.
+                    // An answer without a reader.
                     1 => frontend.send_raw(Header::new(request::GET_FEATURES, 0), &[], &[]),
                     _ => true,
                 };
@@ -437,7 +438,7 @@ fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_
         connections as f64 / began.elapsed().as_secs_f64()
     );
     let refused = counters.refused_connections.get();
-    // Each comes when the one before it has gone, half of them in the middle of a message, and carries a frame.
+    // Each comes after the one before it has gone, half of them in the middle of a message, and carries a frame.
     let mut seconds = [0.0, 0.0];
     for nth in 0..AFTERWARDS {
         let began = Instant::now();
@@ -470,7 +471,7 @@ fn opening_and_closing_ports_leaves_nothing_behind() {
         let [mut a, mut b] = rig.guests(&Guest::builder().queue_pairs(3));
         b.rx(2).fill(16, 1526);
         carry(&mut a, &mut b, 2, &model, &"open and close");
-        // The guests are still there when the ports go.
+        // The guests are still connected when the ports are dropped.
         drop(rig);
         assert!(a.frontend().is_closed_within(PATIENCE));
     };
@@ -508,7 +509,7 @@ fn a_port_that_ends_leaves_the_socket_of_another_that_has_its_place() {
     assert!(config.socket.exists());
     second.remove_socket();
     assert!(!config.socket.exists());
-    // The file that a dead one left is replaced.
+    // The file left by a dead port is replaced.
     drop(std::os::unix::net::UnixListener::bind(&config.socket).unwrap());
     drop(VhostUser::open(&config).unwrap());
     assert!(!config.socket.exists());
@@ -522,7 +523,7 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
     let scratch = Scratch::new();
     let good = VhostUserConfig::new(scratch.path("port"));
     let mut first = VhostUser::open(&good).unwrap();
-    // Nobody waits for a queue that is gone.
+    // Nobody waits for a closed queue.
     drop(first.queue(0));
     let before = Held::now();
     for _ in 0..20 {
@@ -549,7 +550,7 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
     expect_no_more_than(&before);
     assert!(good.socket.exists(), "the first port's socket is its own");
     drop(first);
-    // A socket that a dead backend left is replaced.
+    // A socket left by a dead backend is replaced.
     drop(std::os::unix::net::UnixListener::bind(&good.socket).unwrap());
     drop(VhostUser::open(&good).unwrap());
     assert!(!good.socket.exists());
@@ -602,7 +603,7 @@ fn a_thousand_frontends_in_a_row_are_each_answered() {
     let rig = Rig::with(&RigConfig::mtu(1500));
     let mut before = None;
     for round in 0..1000 {
-        // One that comes at once behind the end of the one before is no second one.
+        // A frontend that connects right after the end of the one before is no second one.
         let frontend = Frontend::connect(rig.socket(0));
         assert!(frontend.get_features().is_ok(), "frontend {round}");
         if round == 100 {
@@ -640,7 +641,7 @@ fn a_ring_that_is_stopped_under_traffic_goes_on_without_loss_or_repetition() {
                 last == Some(sent - 1)
             });
         }
-        // Nothing was lost: a stop holds the guest back and no more.
+        // Nothing was lost: a stop only delays the guest.
         assert_eq!(rig.received(1, |d| d.frames_out.get()), u64::from(sent), "{case:?}");
         assert_eq!(rig.received(1, Direction::lost_total), 0, "{case:?}");
     }
@@ -716,7 +717,7 @@ fn rings_that_are_enabled_and_disabled_at_a_kilohertz_lose_frames_and_nothing_el
         let accounted = || rig.sent(0, |d| d.frames_in.get()) + discarded;
         wait_until("every frame to be accounted for", || accounted() == u64::from(sent));
         assert!(discarded > 0 && rig.received(1, |d| d.frames_out.get()) > 0, "{case:?}");
-        // Everything is enabled: what is sent arrives.
+        // All rings are enabled: transmitted frames arrive.
         let mut frame = model.clone();
         numbered(&mut frame, sent);
         while rx.recv_within(Duration::from_millis(20)).is_some() {}
@@ -832,7 +833,7 @@ fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
     (0..500).for_each(|_| round(event.as_fd()));
     expect_no_more_than(&before);
     drop(frontend);
-    // Descriptors where none belong, too many of them, and a message that is not whole.
+    // Unexpected descriptors, too many of them, and an incomplete message.
     let before = Held::now();
     for round in 0..300 {
         let frontend = Frontend::connect(rig.socket(0));
@@ -853,7 +854,7 @@ struct Gated<T> {
 #[derive(Default)]
 struct Gate {
     lock: Mutex<()>,
-    /// The task is before it.
+    /// The task has reached the gate.
     is_reached: AtomicBool,
 }
 
@@ -900,7 +901,7 @@ fn a_frontend_is_disconnected_when_the_port_says_so_also_while_its_thread_stands
         wait_until("the reason", || port.status().last_refusal.as_deref() == Some(why));
         drop(held);
     }
-    // The next one is welcome: its frames are taken.
+    // The next frontend is accepted: its frames are taken.
     let mut guest = connect();
     guest.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
     guest.tx(0).drain(PATIENCE);

@@ -1,4 +1,4 @@
-//! Guests with several queue pairs on a switch: which pair a flow is received on, and in which order.
+//! Guests with several queue pairs on a switch: the receive pair of a flow, and the order of its frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,10 @@ use rand::RngExt;
 const PAIRS: usize = 4;
 const BUFFERS: usize = 200;
 const BUFFER_LEN: usize = 1526;
-/// A flow that is only there to be heard.
+/// A flow that only announces its sender.
 const HELLO: u16 = 1000;
 
-/// A guest with `pairs` queue pairs and receive buffers in each.
+/// Connects a guest with `pairs` queue pairs and receive buffers in each.
 fn guest(rig: &SwitchRig, side: usize, case: &Case, pairs: usize) -> Guest {
     let builder = case.guest().queue_pairs(pairs as u16).queue_size(256);
     let mut guest = rig.guest(side, &builder);
@@ -30,7 +30,7 @@ fn guest(rig: &SwitchRig, side: usize, case: &Case, pairs: usize) -> Guest {
     guest
 }
 
-/// A guest at each port; each has been heard.
+/// Connects a guest to each port; the switch has learnt each.
 fn guests(rig: &SwitchRig, case: &Case, pairs: [usize; 2]) -> [Guest; 2] {
     let mut guests = [guest(rig, 0, case, pairs[0]), guest(rig, 1, case, pairs[1])];
     for side in [0, 1] {
@@ -40,7 +40,7 @@ fn guests(rig: &SwitchRig, case: &Case, pairs: [usize; 2]) -> [Guest; 2] {
     guests
 }
 
-/// Frame `number` of a flow that guest `side` sends: the answering direction has all addresses the other way round.
+/// Returns frame `number` of a flow from guest `side`: the other direction has all addresses swapped.
 fn bytes(side: usize, flow: u16, number: u32) -> Vec<u8> {
     let ports = [(2000 + flow, 80), (80, 2000 + flow)][side];
     let mut frame = Packet { ports, seq: number, ..Packet::tcp(20) }.build();
@@ -60,7 +60,7 @@ fn flow_and_number(received: &Received) -> (u16, u32) {
     (ports[0].max(ports[1]) - 2000, seq)
 }
 
-/// Waits for `count` frames; each with the pair that it came on, pair by pair.
+/// Waits for `count` frames. Returns each with its pair, pair by pair.
 fn receive(guest: &mut Guest, count: usize) -> Vec<(usize, Received)> {
     let mut came = Vec::new();
     wait_until("all frames", || {
@@ -110,7 +110,7 @@ fn flows_that_a_guest_never_sent_spread_over_its_pairs_and_stay_there() {
             }
         }
         let used: BTreeSet<_> = places.values().collect();
-        // Of a fair hash, one in 10^7 leaves a pair out.
+        // A fair hash leaves a pair out once in 10^7.
         assert_eq!(used.len(), PAIRS, "{case:?}");
     }
 }
@@ -150,9 +150,9 @@ fn memory_that_is_replaced_moves_no_flow() {
     }
 }
 
-/// Flows at random, sent by the receiver on pairs at random, while pairs are switched on and off: each frame arrives
-/// once, on a pair that is on, and in the order of its flow within every pair; a flow that moved has nothing left to
-/// come on its old pair.
+/// Random flows, sent by the receiver on random pairs, while pairs are switched on and off. Each frame arrives once, on
+/// an enabled pair, and in the order of its flow within every pair. After a flow moved, none of its frames arrives on
+/// the old pair.
 #[test]
 fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
     const FLOWS: u16 = 12;
@@ -169,7 +169,7 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
             let is_on = !enabled[toggled];
             if rng.random_ratio(1, 3) {
                 let flow = rng.random_range(0..FLOWS);
-                // A disabled pair of the sender's throws away what it sends.
+                // A disabled pair of the sender discards its frames.
                 let on: Vec<_> = (0..PAIRS).filter(|&pair| enabled[pair]).collect();
                 let pair = on[rng.random_range(0..on.len())];
                 b.tx(pair).send(&VnetHeader::default(), &[&bytes(1, flow, 0)]);
@@ -210,13 +210,13 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
                 expected[usize::from(flow)] += all.len() as u32;
                 assert!(all.iter().copied().eq(first..expected[usize::from(flow)]), "flow {flow}: {all:?}, {case:?}");
             }
-            // What was switched is known before anything is judged by it.
+            // The switched state is known before any check against it.
             b.frontend().get_features().unwrap();
         }
     }
 }
 
-/// A guest of two pairs that sets its table of receive queues, and its port, which this thread drives from now on.
+/// Creates a guest of two pairs that sets its table of receive queues, and its port, driven by this thread from now on.
 fn driven_by_hand(case: &Case, scratch: &Scratch) -> (Guest, VhostUser, VhostPort) {
     let config = VhostUserConfig {
         queue_pairs: 2,
@@ -233,7 +233,7 @@ fn driven_by_hand(case: &Case, scratch: &Scratch) -> (Guest, VhostUser, VhostPor
     (guest, user, port)
 }
 
-/// What `work` returns, done beside a thread that polls.
+/// Returns the result of `work`, run beside a thread that polls.
 fn beside<R: Send>(work: impl FnOnce() -> R + Send, mut poll: impl FnMut()) -> R {
     std::thread::scope(|scope| {
         let working = scope.spawn(work);
@@ -244,9 +244,11 @@ fn beside<R: Send>(work: impl FnOnce() -> R + Send, mut poll: impl FnMut()) -> R
     })
 }
 
-/// The guest's table has all frames come on that pair. The port makes the change before it fetches, as between two guests' turns.
+/// Sets the guest's table so that all frames come on that pair. The port makes the change before it fetches, as between
+/// two guests' turns.
 fn receive_on(guest: &mut Guest, pair: u8, port: &mut VhostPort) {
-    // Class 4, command 1: no kind of packets is hashed, `pair` gets what is not, one entry, two queues to send on, no key.
+    // Class 4, command 1: no kind of packets is hashed, `pair` gets the unhashed ones, one entry, two queues for
+    // transmit, no key.
     let command = [4, 1, 0, 0, 0, 0, 0, 0, pair, 0, 0, 0, 2, 0, 0];
     let answer = beside(|| guest.control().command(&[&command], &[1]), || assert!(!port.tx_next(0).unwrap()));
     assert_eq!(answer, Some(vec![0]));
@@ -305,16 +307,16 @@ fn what_is_fetched_from_a_disabled_ring_is_charged_to_its_port() {
             assert!(port.tx_next(0).unwrap());
             port.tx_cost_bytes()
         };
-        // The other pair is looked at first from now on.
+        // The other pair is polled first from now on.
         let alone = cost_bytes(&mut guest, &mut port);
         for _ in 0..2 {
             (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));
             let of_both = cost_bytes(&mut guest, &mut port);
-            // A cache line for each of them at least.
+            // At least a cache line for each of them.
             assert!(of_both >= alone + 64 * FRAMES, "{of_both}, {alone} alone: {case:?}");
             assert_eq!(cost_bytes(&mut guest, &mut port), alone, "{case:?}");
         }
-        // Also where no frame comes.
+        // The same holds without a frame.
         for fetch in [|port: &mut VhostPort| assert!(!port.tx_next(0).unwrap()), VhostPort::tx_hold] {
             (0..FRAMES).for_each(|_| _ = guest.tx(1).send(&VnetHeader::default(), &[&[7; 60]]));
             fetch(&mut port);
@@ -351,9 +353,9 @@ fn a_pair_that_always_has_a_frame_keeps_no_other_pair_waiting() {
     let rare = bytes(0, 1, 0);
     for case in Case::rings() {
         let scratch = Scratch::new();
-        // The port goes first: nothing waits for it then.
+        // The port is dropped first: nothing waits for it then.
         let (mut guest, _user, mut port) = driven_by_hand(&case, &scratch);
-        // Not longer than a batch, and than the turn of a pair with long frames.
+        // No longer than a batch, and than the turn of a pair with long frames.
         for (busy, len, calls_max) in [(0, 60, 33), (1, 60, 33), (0, LONG, 2), (1, LONG, 2)] {
             let mut next = |guest: &mut Guest| {
                 guest.tx(busy).send(&VnetHeader::default(), &[&vec![7; len]]);

@@ -1,4 +1,4 @@
-//! What the decision costs per frame, and that it allocates nothing.
+//! The cost of the decision per frame, and a check for allocations.
 
 use crate::policies;
 use offramp_adapter::moderation::Moderator;
@@ -7,12 +7,12 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What an interrupt costs, nanoseconds.
+/// The cost of an interrupt, nanoseconds.
 const INTERRUPT_NS: u64 = 10_000;
 /// Distance of the frames: full ones at 10 Gbit/s, and lone ones.
 const DISTANCES_NS: [u64; 2] = [1230, 1_000_000];
 const FRAME_BYTES: u64 = 1514;
-/// Frames of one sample: some hundred microseconds, so that the clock's own cost does not count.
+/// Frames of one sample: some hundred microseconds, to make the clock's own cost negligible.
 const SAMPLE_FRAMES: u64 = 65_536;
 /// Samples of each policy; the median is reported.
 const SAMPLES: usize = 101;
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// A policy under a stream of frames that never ends; without one, the loop alone.
+/// A policy under an endless stream of frames; without one, the loop alone.
 struct Stream {
     name: &'static str,
     moderator: Option<Moderator>,
@@ -76,7 +76,8 @@ impl Stream {
     }
 }
 
-/// For each frame: it comes, the question, and the interrupt if it is due. Returns the interrupts.
+/// For each frame: records its arrival, asks for the decision, and takes the interrupt if it is due. Returns the number
+/// of interrupts.
 fn decide(moderator: &mut Moderator, times_ns: impl Iterator<Item = u64>) -> u64 {
     let mut interrupts = 0;
     for now_ns in times_ns {

@@ -1,16 +1,16 @@
-//! The policies that are compared, with a name for each setting.
+//! The policies in the comparison, with a name for each setting.
 
 use offramp_adapter::moderation::{
     AreaConfig, Coalescing, DEADLINE_NS_DEFAULT, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Moderator,
     Policy,
 };
 
-/// A fixed gap of 125 µs, as drivers have shipped it.
+/// A fixed gap of 125 µs, as shipped by drivers.
 const FIXED_PER_SECOND: u32 = 8000;
 /// A timer from the first frame.
 const TIMER: Coalescing = Coalescing { max_usecs: 50, max_packets: u32::MAX };
 
-/// All of them, for interrupts that cost `interrupt_ns`. Only the area trigger knows that.
+/// Returns all of them, for interrupts that cost `interrupt_ns`. Only the area trigger knows this cost.
 pub fn all(interrupt_ns: u64) -> Vec<(&'static str, Moderator)> {
     let area = AreaConfig { cost: InterruptCost::Given { ns: interrupt_ns }, deadline_ns: DEADLINE_NS_DEFAULT };
     let adaptive = AreaConfig::default();

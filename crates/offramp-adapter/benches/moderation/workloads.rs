@@ -1,4 +1,4 @@
-//! Frames as the usual loads bring them.
+//! Frames of the usual loads.
 
 use crate::trial::Frame;
 use rand::{RngExt, SeedableRng};
@@ -33,7 +33,7 @@ pub struct Workload {
     pub frames: Vec<Frame>,
 }
 
-/// The loads, long enough that the policies which learn have learned; a hundredth of it for a test.
+/// Returns the loads, long enough to train the learning policies; a hundredth of it for a test.
 pub fn all(is_test: bool) -> Vec<Workload> {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(SEED_DEFAULT);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -50,17 +50,17 @@ pub fn all(is_test: bool) -> Vec<Workload> {
     ]
 }
 
-/// One short frame per millisecond from `start_ns` on.
+/// Returns one short frame per millisecond from `start_ns` on.
 fn requests(start_ns: u64) -> impl Iterator<Item = Frame> {
     (0..).map(move |index| Frame { at_ns: start_ns + index * REQUEST_NS, bytes: SHORT_BYTES })
 }
 
-/// Full frames back to back at 1 Gbit/s.
+/// Returns full frames back to back at 1 Gbit/s.
 fn bulk(start_ns: u64) -> impl Iterator<Item = Frame> {
     (0..).map(move |index| Frame { at_ns: start_ns + index * FULL_AT_1_GBIT_NS, bytes: FULL_BYTES })
 }
 
-/// Short frames that know nothing of each other.
+/// Returns short, independent frames.
 fn poisson(rng: &mut ChaCha8Rng, per_second: u64, count: usize) -> Vec<Frame> {
     let mean_ns = (SECOND_NS / per_second) as f64;
     let mut at_ns = 0.0;
@@ -71,13 +71,13 @@ fn poisson(rng: &mut ChaCha8Rng, per_second: u64, count: usize) -> Vec<Frame> {
     (0..count).map(|_| frame()).collect()
 }
 
-/// 32 full frames back to back at 10 Gbit/s, every two milliseconds.
+/// Returns 32 full frames back to back at 10 Gbit/s, every two milliseconds.
 fn bursts() -> impl Iterator<Item = Frame> {
     let frame = |burst, index| Frame { at_ns: burst * BURST_NS + index * FULL_AT_10_GBIT_NS, bytes: FULL_BYTES };
     (0..).flat_map(move |burst| (0..BURST_FRAMES).map(move |index| frame(burst, index)))
 }
 
-/// Requests and bulk data in turns.
+/// Returns requests and bulk data in turns.
 fn alternating() -> impl Iterator<Item = Frame> {
     const REQUESTS_NS: u64 = ALTERNATING_REQUESTS * REQUEST_NS;
     const TURN_NS: u64 = REQUESTS_NS + ALTERNATING_BULK * FULL_AT_1_GBIT_NS;
@@ -87,7 +87,7 @@ fn alternating() -> impl Iterator<Item = Frame> {
     })
 }
 
-/// Bursts that fill half a line of 1 Gbit/s, and short frames in it at moments that wander through them.
+/// Returns bursts that fill half a line of 1 Gbit/s, and short frames at moments that drift through them.
 fn mixed(frames: usize) -> Vec<Frame> {
     let bursts = (0..).flat_map(|burst| bulk(burst * MIXED_BURST_NS).take(MIXED_BURST_FRAMES as usize));
     let mut requests = (0..).map(|index| Frame { at_ns: index * MIXED_REQUEST_NS, bytes: SHORT_BYTES }).peekable();

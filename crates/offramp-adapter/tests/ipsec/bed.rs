@@ -18,7 +18,7 @@ pub const SPI: u32 = 0x1000;
 
 pub type Pair = QueuePair<MemoryHost, CableEnd>;
 
-/// An adapter that hands over what has come at once.
+/// Returns the configuration of an adapter that hands over received frames at once.
 pub fn config() -> AdapterConfig {
     AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() }
 }
@@ -44,7 +44,7 @@ impl Bed {
         Self { left, right, controls, now_ns: 0 }
     }
 
-    /// With one association from left to right.
+    /// Creates a bed with one association from left to right.
     pub fn protected(sa: &SaConfig) -> Self {
         let bed = Self::new(&config());
         bed.protect(sa);
@@ -63,7 +63,7 @@ impl Bed {
         left.moved || right.moved
     }
 
-    /// Until nothing moves; time goes on only for the line.
+    /// Runs until nothing moves; time advances only for the line.
     pub fn run_until_idle(&mut self) {
         loop {
             if self.poll() {
@@ -87,7 +87,7 @@ impl Bed {
         &self.controls[1].queues()[0].receive
     }
 
-    /// What the right host was given, without headers; every checksum is looked at.
+    /// Returns the right host's received bytes without headers, after a check of every checksum.
     pub fn received(&self) -> Vec<u8> {
         self.right.host().given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect()
     }
@@ -107,7 +107,7 @@ pub fn add(direction: SaDirection, sa: &SaConfig) -> SaChange {
     SaChange::Add { direction, config: Box::new(sa.clone()) }
 }
 
-/// Every reason for which something was lost.
+/// Returns every loss with its reason.
 pub fn losses(direction: &Direction) -> Vec<(Loss, u64)> {
     Loss::ALL.iter().map(|&reason| (reason, direction.lost(reason))).filter(|&(_, lost)| lost > 0).collect()
 }
@@ -116,7 +116,7 @@ pub fn suite(name: &str) -> Suite {
     Suite::by_name(name).unwrap()
 }
 
-/// An association in transport mode. Other SPIs have other keys.
+/// Returns an association in transport mode. Other SPIs have other keys.
 pub fn sa(name: &str, spi: u32) -> SaConfig {
     let suite = suite(name);
     let byte = |n: usize| spi.to_be_bytes()[n % 4].wrapping_mul(31).wrapping_add(n as u8 * 3);
@@ -129,7 +129,7 @@ pub fn gcm() -> SaConfig {
     sa("aes128gcm16", SPI)
 }
 
-/// Transport mode, and a tunnel of each IP version.
+/// Returns transport mode, and a tunnel of each IP version.
 pub fn modes() -> [Mode; 3] {
     let tunnel = |source: &str, destination: &str| {
         Mode::Tunnel(Tunnel::new(source.parse().unwrap(), destination.parse().unwrap()))

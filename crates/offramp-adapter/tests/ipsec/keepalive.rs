@@ -1,4 +1,4 @@
-//! Reminding a NAT of associations that are at rest (RFC 3948 4).
+//! Keepalives to a NAT for idle associations (RFC 3948 4).
 
 use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, losses, modes, sa};
 use crate::support::line::ScriptedLine;
@@ -11,7 +11,7 @@ use offramp_adapter::stats::Loss;
 use offramp_offload::esp::{Arrival, Lifetime, SaConfig, UDP_ENCAPSULATION_PORT, UdpPorts};
 use offramp_offload::frame::Frame;
 
-/// The pause that RFC 3948 takes.
+/// The pause in RFC 3948.
 const SECONDS: u32 = 20;
 const GAP_NS: u64 = SECONDS as u64 * NS_PER_SECOND;
 
@@ -24,7 +24,7 @@ fn send(bed: &mut Bed) {
     bed.run_until_idle();
 }
 
-/// At that time, what came by now.
+/// Returns the keepalives received by that time.
 fn keepalives_at(bed: &mut Bed, now_ns: u64) -> u64 {
     bed.now_ns = now_ns;
     bed.run_until_idle();
@@ -49,7 +49,7 @@ fn a_keepalive_goes_when_nothing_else_went_for_so_long_and_the_far_end_throws_it
         assert_eq!(keepalives_at(&mut bed, first_ns), 1, "{mode:?}");
         assert_eq!(bed.left.next_deadline_ns(), Some(first_ns + GAP_NS));
         assert_eq!(keepalives_at(&mut bed, first_ns + GAP_NS), 2);
-        // A packet does as well as a keepalive.
+        // A packet serves as a keepalive.
         bed.now_ns += GAP_NS - 1;
         send(&mut bed);
         assert_eq!(keepalives_at(&mut bed, first_ns + 2 * GAP_NS), 2);

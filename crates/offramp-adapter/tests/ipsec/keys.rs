@@ -1,4 +1,4 @@
-//! What a registry of keys remembers: between the ports of a process, and over a crash.
+//! The memory of a key registry: between the ports of a process, and over a crash.
 
 use super::bed::{Bed, Pair, SPI, add, config, gcm, losses, sa};
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
@@ -18,12 +18,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-/// Numbers that are reserved at a time.
+/// Numbers reserved at a time.
 const STEP: u64 = 16;
-/// Calls of [`KeyRegistry::keep`] without a packet after which an inbound mark leads no more.
+/// Calls of [`KeyRegistry::keep`] without a packet until an inbound mark no longer leads.
 const LOOKS: usize = 60;
 
-/// A disk that outlives the registry.
+/// A disk with a longer life than the registry.
 #[derive(Clone, Default)]
 struct Disk {
     marks: Arc<Mutex<Vec<KeyMark>>>,
@@ -51,7 +51,7 @@ impl KeyStore for Disk {
 }
 
 impl Disk {
-    /// The registry of a process that starts now.
+    /// Creates the registry of a new process.
     fn start(&self) -> Arc<KeyRegistry> {
         let marks = lock(&self.marks).clone();
         let waker = Waker::from(Arc::clone(&self.woken));
@@ -67,7 +67,7 @@ impl Disk {
     }
 }
 
-/// A bed whose ends are two processes with these registries.
+/// Creates a bed whose ends are two processes with these registries.
 fn bed(left: &Arc<KeyRegistry>, right: &Arc<KeyRegistry>) -> Bed {
     let bed = Bed::new(&config());
     bed.controls[0].ipsec().share_keys(left, "left");
@@ -75,7 +75,7 @@ fn bed(left: &Arc<KeyRegistry>, right: &Arc<KeyRegistry>) -> Bed {
     bed
 }
 
-/// As a file's association is installed: it continues.
+/// Adds an association like one from a file: it continues.
 fn add_again(keys: &KeyRegistry, direction: SaDirection, sa: &SaConfig) -> SaChange {
     let sequence = keys.last_number(direction, sa).unwrap_or(0).max(sa.sequence);
     add(direction, &SaConfig { sequence, ..sa.clone() })
@@ -156,7 +156,7 @@ fn a_process_that_starts_again_continues_after_what_was_reserved_and_a_clean_one
 fn a_key_has_one_port_at_a_time_and_continues_on_the_next_one() {
     for keys in [Arc::default(), Disk::default().start()] {
         let mut bed = bed(&keys, &keys);
-        // The peer of both is somewhere else.
+        // The common peer is somewhere else.
         let (elsewhere, other_spi) = (add(SaDirection::Out, &gcm()), SaConfig { spi: SPI + 9, ..gcm() });
         bed.controls[0].change_ipsec(&[elsewhere]).unwrap();
         let moved = |sequence| add(SaDirection::Out, &SaConfig { sequence, ..other_spi.clone() });
@@ -189,7 +189,7 @@ fn a_port_that_ends_gives_its_keys_back() {
     bed.controls[0].change_ipsec(&[add_again(&keys, SaDirection::Out, &gcm())]).unwrap();
 }
 
-/// A pair whose wire the test has.
+/// Creates a pair and returns its wire to the test.
 fn alone(control: &Arc<PortControl>) -> (Pair, CableEnd) {
     let (near, far) = cable(&CableConfig::default());
     (QueuePair::new(&config(), control, 0, MemoryHost::default(), near), far)
@@ -204,7 +204,7 @@ fn bring(pair: &mut Pair, wire: &mut CableEnd, frames: &[Vec<u8>]) {
     }
 }
 
-/// Frames of the left end as they are on the wire.
+/// Returns frames of the left end in their form on the wire.
 fn recorded(sa: &SaConfig, frames: u32) -> Vec<Vec<u8>> {
     let control = PortControl::new(&config());
     control.change_ipsec(&[add(SaDirection::Out, sa)]).unwrap();
@@ -218,7 +218,7 @@ fn recorded(sa: &SaConfig, frames: u32) -> Vec<Vec<u8>> {
     captured
 }
 
-/// A process that receives, and what is on its disk.
+/// Creates a process that receives, with the contents of its disk.
 fn receiver(disk: &Disk, sa: &SaConfig) -> (Arc<KeyRegistry>, Arc<PortControl>) {
     let keys = disk.start();
     let control = PortControl::new(&config());
@@ -234,7 +234,7 @@ fn a_recorded_packet_is_refused_after_a_crash() {
         let frames = recorded(&sa, 40);
         let (keys, control) = receiver(&disk, &sa);
         let (mut pair, mut wire) = alone(&control);
-        // Who keeps marks is woken by the first packet, and is not afterwards while packets come as they came.
+        // The first packet wakes the keeper of marks. Later packets do not wake it while they arrive at the same rate.
         bring(&mut pair, &mut wire, &frames[..1]);
         assert_eq!(disk.wakes(), 1);
         assert!(keys.keep().unwrap(), "packets arrive");
@@ -248,7 +248,7 @@ fn a_recorded_packet_is_refused_after_a_crash() {
         let (mut pair, mut wire) = alone(&control);
         bring(&mut pair, &mut wire, &frames[..20]);
         assert!(pair.host().given.is_empty());
-        // About what arrives in ten looks is refused besides.
+        // In addition, about the packets of ten looks are refused.
         bring(&mut pair, &mut wire, &frames[20..]);
         let given = pair.host().given.len();
         assert!((5..20).contains(&given), "{name}: {given}");
@@ -270,7 +270,7 @@ fn a_crash_when_nothing_has_come_for_long_costs_no_packet() {
     assert_eq!(pair.host().given.len(), 1000);
 }
 
-/// A disk that says when it is asked, and waits until it may answer.
+/// A disk that reports each request, and waits for permission to answer.
 struct Slow {
     asked: Sender<()>,
     may_answer: Receiver<()>,
@@ -307,7 +307,7 @@ fn frames_go_on_while_the_disk_is_waited_for() {
     assert_eq!(bed.controls[0].ipsec().status().len(), 2);
 }
 
-/// What may happen to a process that seals.
+/// An event in the life of a sealing process.
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32),
@@ -335,11 +335,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A process with two ports that send, one after the other with one of two keys.
+/// A process with two ports. They send one after the other with one of two keys.
 struct Process {
     keys: Arc<KeyRegistry>,
     ports: [(Arc<PortControl>, Pair, CableEnd); 2],
-    /// The port and the key that are in use.
+    /// The port and the key in use.
     port: usize,
     key: u32,
 }
@@ -364,7 +364,7 @@ impl Process {
         sa("aes128gcm16", SPI + key)
     }
 
-    /// Makes a step. Without an association afterwards one is added, if it can be.
+    /// Makes a step. If no association is left, adds one if possible.
     fn step(&mut self, step: &Step, disk: &Disk) {
         let remove = SaChange::Remove { direction: SaDirection::Out, spi: SPI + self.key };
         let to_send = &mut self.ports[self.port].1.host_mut().to_send;
@@ -398,11 +398,11 @@ impl Process {
         }
     }
 
-    /// What is on the wires now.
+    /// Returns the packets now on the wires.
     fn sent(&mut self) -> Vec<(u32, u32)> {
         let mut sent = Vec::new();
         for (control, pair, wire) in &mut self.ports {
-            // Without an association frames would go in the clear, which is another matter.
+            // Without an association frames would go in the clear; other tests cover that.
             if control.ipsec().status().is_empty() {
                 pair.host_mut().to_send.clear();
             }

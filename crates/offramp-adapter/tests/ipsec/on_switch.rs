@@ -1,4 +1,4 @@
-//! Associations on ports of a switch do what they do on a cable.
+//! Associations on ports of a switch behave as on a cable.
 
 use super::bed::{NS_PER_SECOND, SPI, add, gcm, modes};
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
@@ -11,7 +11,7 @@ use offramp_offload::esp::{Arrival, Lifetime, SaConfig};
 use offramp_offload::frame::Frame;
 use std::sync::Arc;
 
-/// A switch with this many ports, on which everything is flooded.
+/// A switch with this many ports, flooding every frame.
 struct Lan {
     switch: Switch<MemoryHost>,
     controls: Vec<Arc<PortControl>>,
@@ -47,7 +47,7 @@ impl Lan {
         self.run();
     }
 
-    /// The TCP payload that a port was given.
+    /// Returns the TCP payload received by a port.
     fn payload(&self, port: usize) -> Vec<u8> {
         let given = &self.switch.host(port).unwrap().given;
         given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect()
@@ -104,7 +104,7 @@ fn what_should_be_protected_and_comes_in_the_clear_is_refused_also_in_super_fram
 fn an_association_on_a_port_that_is_added_late_lives_its_whole_time() {
     let lifetime = Lifetime { hard_seconds: Some(30), ..Lifetime::default() };
     let sa = SaConfig { lifetime, ..gcm() };
-    // A daemon that has run for an hour adds a port whose associations are in the file.
+    // An hour after its start, a daemon adds a port with associations from the file.
     let switch = Switch::new(&SwitchConfig::default());
     let mut lan = Lan { switch, controls: Vec::new(), now_ns: 3600 * NS_PER_SECOND };
     lan.run();

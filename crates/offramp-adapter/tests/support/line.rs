@@ -1,32 +1,32 @@
-//! A line on which each frame arrives when the test says so.
+//! A line with frames at scripted times.
 
 use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// Brings what is scripted, and keeps what is put on it.
+/// Brings the scripted frames, and keeps the frames put on it.
 #[derive(Debug, Default)]
 pub struct ScriptedLine {
     pub to_come: VecDeque<(u64, Vec<u8>)>,
     pub put: Vec<(u64, Vec<u8>)>,
-    /// Time that a frame takes to leave.
+    /// Time of a frame to leave.
     pub send_ns: u64,
     lent: Vec<u8>,
     sent_ns: u64,
 }
 
 impl ScriptedLine {
-    /// Frames that arrive at these times with these lengths. Each is an Ethernet frame that carries its number.
+    /// Creates a line with frames at these times and of these lengths. Each is an Ethernet frame with its number.
     pub fn bringing(arrivals: impl IntoIterator<Item = (u64, usize)>) -> Self {
         let to_come = arrivals.into_iter().enumerate().map(|(n, (at_ns, len))| (at_ns, numbered(n, len))).collect();
         Self { to_come, ..Self::default() }
     }
 }
 
-/// Length of a frame that carries its number.
+/// Minimum length of a numbered frame.
 pub const NUMBERED_LEN_MIN: usize = 18;
 
-/// An Ethernet frame of a protocol that nobody parses, with a number in it.
+/// Returns an Ethernet frame of a protocol without a parser, with a number in it.
 pub fn numbered(n: usize, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len.max(NUMBERED_LEN_MIN)];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -36,7 +36,7 @@ pub fn numbered(n: usize, len: usize) -> Vec<u8> {
     frame
 }
 
-/// The number in a frame.
+/// Returns the number in a frame.
 pub fn number(frame: &[u8]) -> usize {
     u32::from_be_bytes(frame[14..18].try_into().unwrap()) as usize
 }

@@ -1,4 +1,4 @@
-//! A host in memory, and frames to feed it with.
+//! A host in memory, and frames for it.
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
@@ -14,7 +14,7 @@ use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A host that sends what is queued and keeps what it is given.
+/// A host that sends queued frames and keeps received ones.
 #[derive(Default)]
 pub struct MemoryHost {
     pub to_send: VecDeque<(TxMeta, Vec<u8>)>,
@@ -23,19 +23,19 @@ pub struct MemoryHost {
     /// Refuse this many frames before taking one again.
     pub refuse: usize,
     pub honours_data_valid: bool,
-    /// What is accepted; everything when not set.
+    /// Accepted offloads; everything when not set.
     pub accepts: Option<Offloads>,
-    /// Gone, with this error number.
+    /// Closed, with this error number.
     pub closed: Option<i32>,
     pub flushes: usize,
-    /// Lends frames for which it asks nothing unparsed.
+    /// Lends frames without offload requests unparsed.
     pub lends_unasked: bool,
-    /// What fetching each frame costs, and a fetch without one.
+    /// The costs of fetching each frame, and of a fetch without one.
     pub cost_bytes: usize,
     pub frameless_cost_bytes: usize,
-    /// What the last fetch cost.
+    /// The cost of the last fetch.
     pub last_cost_bytes: usize,
-    /// Where the switch says that it serves this host, and its number there.
+    /// The switch's record of the host it serves, and this host's number there.
     pub serving: Option<(Arc<Serving>, usize)>,
 }
 
@@ -47,7 +47,7 @@ impl MemoryHost {
     }
 }
 
-/// Where the frame that was taken lies: there is room for a tag before it.
+/// Start of the taken frame in its buffer, with room for a tag before it.
 const TAKEN_AT: usize = 64;
 
 impl MemoryHost {
@@ -115,7 +115,7 @@ impl HostPort for MemoryHost {
     }
 }
 
-/// A TCP frame of IPv4 with the checksum of the pseudo-header in its checksum field.
+/// Returns a TCP frame of IPv4 with the checksum of the pseudo-header in its checksum field.
 pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) {
     let mut frame = vec![0; 54];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -141,7 +141,7 @@ pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) 
     (TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 16 }), segmentation: None }, frame)
 }
 
-/// The same, to be segmented at `size`.
+/// Returns such a frame, to be segmented at `size`.
 pub fn tcp_super_frame(flow: u16, sequence: u32, payload: &[u8], size: u16) -> (TxMeta, Vec<u8>) {
     let (meta, frame) = tcp_frame(flow, sequence, payload);
     let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false });
@@ -152,7 +152,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| ((seed + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// The payload of a TCP frame that was given, after checking what is claimed of it.
+/// Returns the payload of a received TCP frame, after checking the claims about it.
 pub fn payload_of<'a>(meta: &RxMeta, frame: &'a [u8]) -> &'a [u8] {
     let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
     assert!(Frame::received(&mut frame.to_vec()).has_good_ipv4_header());

@@ -1,33 +1,33 @@
-//! The faults that there are, and their ranges.
+//! Settings of the faults, and their ranges.
 
 use crate::OutOfRange;
 use std::ops::RangeInclusive;
 
-/// Rates of a bus that may be given, bytes per second.
+/// Permitted bus rates, bytes per second.
 pub const BUS_BYTES_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-/// Times for each frame that may be given, nanoseconds.
+/// Permitted times per frame, nanoseconds.
 pub const FRAME_NS: RangeInclusive<u64> = 0..=1_000_000_000;
-/// Delays that may be given, nanoseconds.
+/// Permitted delays, nanoseconds.
 pub const DELAY_NS: RangeInclusive<u64> = 0..=10_000_000_000;
-/// Numbers of frames of which one may be lost, doubled or judged wrongly.
+/// Permitted values of N, for one frame in N lost, doubled or judged wrongly.
 pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
-/// Sizes of the groups that may be turned round.
+/// Permitted sizes of reversed groups.
 pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
 
-/// A bus between the adapter and the host, over which each frame is copied, one at a time, in both directions.
+/// A bus between the adapter and the host. It copies frames one at a time, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusConfig {
-    /// Bytes that are copied in a second, in both directions together; `None`: the copy takes no time.
+    /// Bytes copied per second, in both directions together; `None`: the copy takes no time.
     pub bytes_per_second: Option<u64>,
-    /// What each frame costs besides, nanoseconds: the handler, registers, the driver's way to it.
+    /// Additional time per frame, nanoseconds: the handler, registers, the driver's way to it.
     pub frame_ns: u64,
 }
 
-/// Which way a verdict on a checksum errs.
+/// The direction in which a checksum verdict errs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrongVerdict {
-    /// Good frames are marked bad. No host port has such a mark; the frame is lost where the host's stack would
-    /// discard it.
+    /// Good frames are marked bad. No host port has such a mark; the frame is lost at the point where the host's stack
+    /// would discard it.
     GoodIsBad,
     /// Bad frames are marked good, and a wrong payload reaches the host's programs.
     BadIsGood,
@@ -36,19 +36,19 @@ pub enum WrongVerdict {
 /// A checksum unit that errs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerdictConfig {
-    /// Which way it errs.
+    /// The direction of its errors.
     pub wrong: WrongVerdict,
-    /// It errs on one in this number of frames, chosen by their bytes: on a retransmission again.
+    /// One frame in this number is judged wrongly, chosen by its bytes: its retransmission again.
     pub one_in: u32,
 }
 
 /// The faults of one adapter; by default it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultConfig {
-    /// How slow the bus is.
+    /// The speed of the bus.
     pub bus: BusConfig,
-    /// Over the bus, nothing is sent while a received frame waits: the processor copies, and its handler reads all that
-    /// has come before it lets a program go on.
+    /// Nothing is sent over the bus while a received frame waits: the processor copies, and its handler reads all
+    /// arrived frames before a program goes on.
     pub receive_first: bool,
     /// One in this number of frames is lost on the wire.
     pub loss_one_in: Option<u32>,
@@ -56,24 +56,24 @@ pub struct FaultConfig {
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,
-    /// Groups of this number of frames are handed over in the wrong order, each group the last one first.
+    /// Groups of this number of frames are handed over in reverse order.
     pub reverse_frames: Option<usize>,
     /// The checksum unit errs.
     pub verdict: Option<VerdictConfig>,
-    /// Which frames are lost and doubled.
+    /// Seed for the choice of lost and doubled frames.
     pub seed: u64,
 }
 
 impl FaultConfig {
-    /// Whether there is no fault at all.
+    /// Returns whether no fault is configured.
     pub fn is_none(&self) -> bool {
         Self { seed: 0, ..*self } == Self::default()
     }
 
-    /// Checks what a user may get wrong.
+    /// Checks the settings given by a user.
     ///
     /// # Errors
-    /// One line that names the setting, its value and its range.
+    /// One line with the setting, its value and its range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let verdict = self.verdict.map(|verdict| verdict.one_in);
         if let Some(rate) = self.bus.bytes_per_second {
@@ -94,12 +94,12 @@ impl FaultConfig {
 }
 
 impl BusConfig {
-    /// Whether a copy takes no time at all.
+    /// Returns whether a copy takes no time at all.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Time that the copy of a frame of `len` bytes takes, nanoseconds.
+    /// Returns the time to copy a frame of `len` bytes, nanoseconds.
     pub fn copy_ns(&self, len: usize) -> u64 {
         const NANOSECONDS: u128 = 1_000_000_000;
         let rate = |rate: u64| len as u128 * NANOSECONDS / u128::from(rate.max(1));

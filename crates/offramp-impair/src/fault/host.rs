@@ -1,4 +1,4 @@
-//! Hosts that get frames in the wrong order, or with a wrong verdict. What they send goes its way.
+//! Hosts that get frames in the wrong order, or with a wrong verdict. Their own frames are unchanged.
 
 use super::config::{VerdictConfig, WrongVerdict};
 use crate::pass_on::{copied, pass_on};
@@ -11,15 +11,14 @@ use offramp_offload::layout::Transport;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use std::sync::Arc;
 
-/// What a frame that is marked bad is refused with: Linux' `EBADMSG`.
+/// The error for a frame marked bad: Linux' `EBADMSG`.
 const BAD_MESSAGE: i32 = 74;
-/// Where a TCP header has its sequence number, and how long that is (RFC 9293 3.1).
+/// Location of the sequence number in a TCP header (RFC 9293 3.1).
 const TCP_SEQUENCE: std::ops::Range<usize> = 4..8;
 
-/// A host to which each group of frames is handed over in the wrong order, the last one first. The rest at the end of a
-/// batch is a group as well.
+/// A host that gets each group of frames in reverse order. The rest at the end of a batch is a group as well.
 ///
-/// A frame counts as given while its group is gathered. If the host does not take it then, it counts as lost instead; the
+/// A frame counts as given while its group is gathered. If the host then refuses it, it counts as lost instead; the
 /// host is interrupted all the same.
 #[derive(Debug)]
 pub struct Reverse<H> {
@@ -33,14 +32,14 @@ pub struct Reverse<H> {
 }
 
 impl<H: HostPort> Reverse<H> {
-    /// Turns groups of `group` frames round; `None`, 0 and 1 turn nothing round. `queue` of `control` is where the frames
-    /// for this host are counted.
+    /// Reverses groups of `group` frames; `None`, 0 and 1 reverse nothing. `queue` of `control` has the counters for
+    /// this host's frames.
     pub fn new(host: H, group: Option<usize>, control: &Arc<PortControl>, queue: usize) -> Self {
         let (group, control) = (group.unwrap_or(1), Arc::clone(control));
         Self { host, group, gathered: Vec::new(), free: Vec::new(), control, queue }
     }
 
-    /// Hands over what is gathered, the last one first.
+    /// Hands over the gathered frames, the last one first.
     fn release(&mut self) {
         let stats = &self.control.queues()[self.queue].receive;
         while let Some((meta, frame)) = self.gathered.pop() {
@@ -52,7 +51,7 @@ impl<H: HostPort> Reverse<H> {
     }
 }
 
-/// Counts as lost a frame that was counted as given.
+/// Moves a frame from the given ones to the lost ones.
 fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
     stats.frames_out.sub(u64::from(meta.segments));
     stats.bytes_out.sub(len as u64);
@@ -81,12 +80,12 @@ impl<H: HostPort> HostPort for Reverse<H> {
     }
 }
 
-/// A host behind a checksum unit that errs on some frames, by their bytes: on those whose checksum over payload and TCP
-/// sequence number is a multiple of `one_in`. A retransmission of the same bytes is judged wrongly again, which is what
-/// makes a TCP connection stand still for good (R8).
+/// A host behind a faulty checksum unit. It errs on frames chosen by their bytes: the checksum over payload and TCP
+/// sequence number is a multiple of `one_in`. A retransmission of the same bytes is judged wrongly again, so the TCP
+/// connection stalls for good (R8).
 ///
-/// Only a verdict that was made can be wrong: without `rx-checksum` every frame passes. There is one verdict
-/// for all coalesced frames, so a retransmission is hit for sure only while frames are not coalesced.
+/// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so a
+/// retransmission is hit for sure only without coalescing.
 #[derive(Debug)]
 pub struct VerdictFault<H> {
     /// The host.
@@ -97,12 +96,12 @@ pub struct VerdictFault<H> {
 }
 
 impl<H: HostPort> VerdictFault<H> {
-    /// Lets the verdicts on frames for `host` err; never when `config` is `None`.
+    /// Puts the fault before `host`. No verdict is wrong when `config` is `None`.
     pub fn new(host: H, config: Option<VerdictConfig>) -> Self {
         Self { host, config, copy: Vec::new(), wrong: 0 }
     }
 
-    /// Frames that were judged wrongly.
+    /// Returns the number of wrong verdicts.
     pub fn wrong(&self) -> u64 {
         self.wrong
     }
@@ -119,7 +118,7 @@ impl<H: HostPort> VerdictFault<H> {
         self.host.rx_deliver(&RxMeta { checksum: ChecksumState::Partial(partial), ..*meta }, frame)
     }
 
-    /// Whether the verdict on a frame is to be wrong. Its copy is made then.
+    /// Returns whether the verdict on a frame shall be wrong. Copies the frame before its verdict.
     fn is_judged_wrongly(&mut self, meta: &RxMeta, frame: &[u8]) -> bool {
         let Some(config) = self.config.filter(|config| may_be_wrong(config.wrong, meta.checksum)) else {
             return false;
@@ -157,8 +156,8 @@ fn may_be_wrong(wrong: WrongVerdict, verdict: ChecksumState) -> bool {
     }
 }
 
-/// The number that decides whether a verdict is wrong: the checksum over payload and TCP sequence number. `None` without
-/// a checksum of UDP or TCP, and without payload, as nothing could be retransmitted.
+/// Returns the number that decides on a wrong verdict: the checksum over payload and TCP sequence number. Returns
+/// `None` without a checksum of UDP or TCP, and without payload, as nothing could be retransmitted.
 fn sum_of(frame: &Frame<'_>) -> Option<u64> {
     let (bytes, layout) = (frame.bytes(), frame.layout().ok()?);
     let is_summed = matches!(layout.transport, Transport::Tcp | Transport::Udp) && !layout.fragment;

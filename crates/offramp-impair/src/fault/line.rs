@@ -1,12 +1,12 @@
-//! Wires that lose, double and delay what they bring. What is put on them goes its way.
+//! Wires that lose, double and delay received frames. Transmitted frames are unchanged.
 
 use crate::pass_on::{pass_on, skipping};
 use crate::read_out::{ReadOut, first};
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss as LossReason};
 
-/// Chooses one in each group of `n`, at a place that the seed draws anew for each group: after k whole
-/// groups exactly k were chosen.
+/// Chooses one frame in each group of `n`, at a place drawn from the seed for each group: k whole groups have exactly k
+/// choices.
 #[derive(Clone, Copy, Debug)]
 struct OneIn {
     n: u64,
@@ -36,25 +36,25 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A wire that loses one in `one_in` of the frames that it brings; they are counted as
+/// A wire that loses one in `one_in` of its received frames; they are counted as
 /// [`Loss::Fault`](offramp_adapter::stats::Loss::Fault).
 #[derive(Debug)]
 pub struct Loss<W> {
     /// The wire.
     pub line: W,
     choice: OneIn,
-    /// Frames that the wire has brought.
+    /// Frames brought by the wire.
     index: u64,
     lost: u64,
 }
 
 impl<W: Line> Loss<W> {
-    /// A wire that loses one in `one_in` frames; none when that is `None`.
+    /// Puts the loss of one in `one_in` frames before a wire; no loss when that is `None`.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
     }
 
-    /// Loses those at the head that are to be lost and have arrived.
+    /// Loses the arrived frames at the head that are chosen for loss.
     fn lose(&mut self, now_ns: u64) {
         while self.choice.chooses(self.index) && self.line.take(now_ns).is_some() {
             self.index += 1;
@@ -76,7 +76,7 @@ impl<W: Line> WirePort for Loss<W> {
         Some(frame)
     }
 
-    /// That of a frame that is to be lost as well: it is to make room for the next one in time.
+    /// Includes a frame chosen for loss: it must make room for the next one in time.
     fn next_arrival_ns(&self) -> Option<u64> {
         self.line.next_arrival_ns()
     }
@@ -118,15 +118,15 @@ pub struct Duplicate<W> {
     /// The wire.
     pub line: W,
     choice: OneIn,
-    /// Frames that the wire has brought.
+    /// Frames brought by the wire.
     index: u64,
     copy: Vec<u8>,
-    /// The copy, while it is to be taken.
+    /// The copy, until it is taken.
     second: Option<Arrival>,
 }
 
 impl<W: Line> Duplicate<W> {
-    /// A wire that doubles one in `one_in` frames; none when that is `None`.
+    /// Puts the duplication of one in `one_in` frames before a wire; none when that is `None`.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, copy: Vec::new(), second: None }
     }
@@ -189,7 +189,7 @@ impl<W: ReadOut> ReadOut for Duplicate<W> {
     }
 }
 
-/// A wire on which each frame that it brings is under way for longer.
+/// A wire that delays each received frame.
 #[derive(Debug)]
 pub struct Delay<W> {
     /// The wire.
@@ -198,7 +198,7 @@ pub struct Delay<W> {
 }
 
 impl<W: Line> Delay<W> {
-    /// A wire that brings each frame `delay_ns` later.
+    /// Delays each frame of a wire by `delay_ns`.
     pub fn new(line: W, delay_ns: u64) -> Self {
         Self { line, delay_ns }
     }
@@ -221,7 +221,7 @@ impl<W: Line> WirePort for Delay<W> {
 
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         match until_ns.checked_sub(self.delay_ns) {
-            // For ever is for ever, however late.
+            // An unlimited time stays unlimited with a delay.
             Some(_) if until_ns == u64::MAX => self.line.arrivals(skip, u64::MAX, |arrival| note(self.late(arrival))),
             Some(until_ns) => self.line.arrivals(skip, until_ns, |arrival| note(self.late(arrival))),
             None => self.line.arrivals(usize::MAX, 0, |_| {}),

@@ -7,16 +7,16 @@ use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::Direction;
 use std::collections::VecDeque;
 
-/// Frames that were copied and that the host has not taken: as many as a receive batch takes. When there are
-/// that many, the host's thread is what is slow; the bus waits for it.
+/// Maximum number of copied frames that the host has not taken: a full receive batch. At the maximum the host's thread
+/// is the slow part, and the bus waits for it.
 const READY_FRAMES_MAX: usize = 256;
 
-/// A wire whose frames reach the host over a slow bus, and the other way round.
+/// A wire behind a slow bus, in both directions.
 ///
-/// A received frame stays where it is, in the adapter's memory or on the wire, until its copy is finished; only then
-/// has it arrived for the host. The bus does its copies one after another, in the order in which they can begin,
-/// by the time of the wire: it does not matter when it is polled. A frame to be sent is copied when the bus is
-/// free, and gets on the wire after that; until then the host may not put another one.
+/// A received frame stays in the adapter's memory or on the wire until its copy is finished; only then has it arrived
+/// for the host. The bus does its copies one after another, in the order of their earliest start. They follow the time
+/// of the wire: the times of polls do not matter. A frame to be sent is copied when the bus is free, and then gets on
+/// the wire; until then the host cannot put another one.
 #[derive(Debug)]
 pub struct Slow<W> {
     /// The wire.
@@ -24,22 +24,22 @@ pub struct Slow<W> {
     bus: BusConfig,
     /// Nothing is sent while a received frame waits.
     receive_first: bool,
-    /// When all copies that were begun are finished.
+    /// End of all copies begun so far.
     bus_free_ns: u64,
-    /// The received frame whose copy was begun, with the time at which it will be finished.
+    /// The received frame being copied, with the end of its copy.
     reading: Option<Arrival>,
-    /// All copies that are finished by then are done.
+    /// All copies that end by this time are done.
     now_ns: u64,
-    /// When the copy of the frame that was last put is finished.
+    /// End of the copy of the last frame put.
     written_ns: u64,
-    /// What was copied for the host, with the time at which that was finished.
+    /// Frames copied for the host, with the end of each copy.
     ready: VecDeque<(u64, Vec<u8>)>,
     free: Vec<Vec<u8>>,
     lent: Vec<u8>,
 }
 
 impl<W: ReadOut> Slow<W> {
-    /// A bus before a wire.
+    /// Puts a bus before a wire.
     pub fn new(line: W, bus: BusConfig) -> Self {
         Self {
             line,
@@ -55,19 +55,19 @@ impl<W: ReadOut> Slow<W> {
         }
     }
 
-    /// Lets nothing be sent while a received frame waits, if `receive_first`: as where the processor does the copies,
-    /// and reads all that has come before a program goes on.
+    /// If `receive_first`, sends nothing while a received frame waits. This models a machine whose processor does the
+    /// copies, and reads all arrived frames before a program goes on.
     #[must_use]
     pub fn receiving_first(self, receive_first: bool) -> Self {
         Self { receive_first, ..self }
     }
 
-    /// Whether a received frame is being copied, or waits for it.
+    /// Returns whether a received frame is being copied, or waits for its copy.
     fn is_receiving(&self, now_ns: u64) -> bool {
         self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
-    /// Does the copies that are finished by `now_ns`, and begins the one that is under way then.
+    /// Finishes all copies due by `now_ns`, and begins the one under way then.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
             && let Some(Arrival { at_ns: end_ns, .. }) = self.reading.or_else(|| self.begin_reading(now_ns))
@@ -101,13 +101,13 @@ impl<W: ReadOut> Slow<W> {
         }
     }
 
-    /// A frame as it arrives for the host when the bus is free for it from `free_ns` on.
+    /// Returns a frame with its arrival at the host, if the bus is free for it from `free_ns` on.
     fn copied(&self, free_ns: u64, arrival: Arrival) -> Arrival {
         let begin_ns = arrival.at_ns.max(free_ns);
         Arrival { at_ns: begin_ns.saturating_add(self.bus.copy_ns(arrival.len)), ..arrival }
     }
 
-    /// Names what is being copied and will be, but for the first `skip`.
+    /// Names the current and future copies, but for the first `skip`.
     fn foresee(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
         let mut free_ns = self.bus_free_ns;
         let mut note = skipping(skip, |copied| {
@@ -166,11 +166,11 @@ impl<W: ReadOut> WirePort for Slow<W> {
         let ready = self.ready.front().map(|(ready_ns, _)| *ready_ns);
         let read = ready.or(self.reading.map(|reading| reading.at_ns));
         let copied = || first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns);
-        // Frames that the wire will lose are to be lost in time.
+        // Frames chosen for loss by the wire must be lost in time.
         read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Arrivals after the last [`WirePort::advance`] or [`WirePort::take`] are named as if none were lost before its copy
+    /// Names arrivals after the last [`WirePort::advance`] or [`WirePort::take`] as if none were lost before its copy
     /// begins.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if self.bus.is_none() {
@@ -189,8 +189,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // Frames that the wire lost were never named: those that were named are copied already.
-        // The wire may not go on beyond the copies that wait for the host's thread.
+        // Frames lost by the wire were never named; named frames are already copied. The wire may not go on beyond the
+        // copies that wait for the host's thread.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0

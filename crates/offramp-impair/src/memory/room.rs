@@ -1,17 +1,16 @@
-//! The rules of a packet memory, without the bytes: which frames fit, and which are lost.
+//! The rules of a packet memory, without the bytes: the choice of lost frames.
 
 use super::config::{MemoryConfig, OverflowPolicy};
 use offramp_adapter::port::Arrival;
 use std::collections::VecDeque;
 
-/// Length of a full Ethernet frame without FCS: what the next frame is taken for until a longer one came.
+/// Length of a full Ethernet frame without FCS: the expected length of the next frame until a longer one came.
 const FULL_FRAME_LEN: usize = 1514;
 
-/// What became of a frame that arrived.
+/// The fate of an arrived frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is in the memory, as the newest. `overrun` frames are lost for it: the oldest, without the one that is being
-    /// read out.
+    /// It is in the memory, as the newest. `overrun` frames are lost for it: the oldest, except the one being read out.
     Held {
         /// Frames lost for it.
         overrun: usize,
@@ -20,16 +19,16 @@ pub enum Fate {
     Dropped,
 }
 
-/// What a memory has counted since it was made.
+/// The counts of a memory since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounts {
     /// Frames that found no room.
     pub dropped: u64,
-    /// Frames that were lost from the memory to newer ones.
+    /// Frames lost from the memory to newer ones.
     pub overrun: u64,
-    /// Most bytes that were in use at one time, whole pages where there are pages.
+    /// Most bytes in use at one time, in whole pages for a memory with pages.
     pub bytes_max: usize,
-    /// Most frames that came into the memory one after another without a loss and without it becoming empty.
+    /// Longest run of frames into the memory without a loss and without an empty memory.
     pub burst_frames_max: u64,
 }
 
@@ -40,17 +39,17 @@ struct Held {
     units: usize,
 }
 
-/// The state of a receive memory: which frames it holds, in the order of their arrival.
+/// The state of a receive memory: its frames, in the order of their arrival.
 ///
-/// Arrivals and reads are recorded in the order of time; an arrival at the moment at
-/// which another frame has been read out comes first, and finds that one still held.
+/// Arrivals and reads are recorded in the order of time. An arrival at the end of another frame's read comes first, and
+/// finds that frame still held.
 #[derive(Clone, Debug)]
 pub struct Memory {
     config: MemoryConfig,
     held: VecDeque<Held>,
     units: usize,
     is_read: bool,
-    /// Nothing that arrives before this is taken.
+    /// Frames that arrive before this time are lost.
     stopped_until_ns: u64,
     frame_len_max: usize,
     burst_frames: u64,
@@ -58,7 +57,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty memory. One that [`MemoryConfig::check`] refuses does no harm, and may take no frame.
+    /// Creates an empty memory. A configuration refused by [`MemoryConfig::check`] does no harm, and may take no frame.
     pub fn new(config: &MemoryConfig) -> Self {
         Self {
             config: *config,
@@ -72,12 +71,12 @@ impl Memory {
         }
     }
 
-    /// What it is made with.
+    /// Returns its configuration.
     pub fn config(&self) -> &MemoryConfig {
         &self.config
     }
 
-    /// A frame has arrived.
+    /// Records the arrival of a frame.
     pub fn arrive(&mut self, arrival: Arrival) -> Fate {
         self.frame_len_max = self.frame_len_max.max(arrival.len);
         let units = self.config.units(arrival.len);
@@ -103,12 +102,12 @@ impl Memory {
         }
     }
 
-    /// The oldest frame.
+    /// Returns the oldest frame.
     pub fn first(&self) -> Option<Arrival> {
         self.held.front().map(|held| held.arrival)
     }
 
-    /// The frames in the memory, oldest first.
+    /// Returns the frames in the memory, oldest first.
     pub fn held(&self) -> impl Iterator<Item = Arrival> {
         self.held.iter().map(|held| held.arrival)
     }
@@ -119,7 +118,7 @@ impl Memory {
         self.first()
     }
 
-    /// The oldest frame has been read out; its room is free.
+    /// Ends the read of the oldest frame; its room is free.
     pub fn end(&mut self) -> Option<Arrival> {
         self.is_read = false;
         let held = self.held.pop_front()?;
@@ -127,24 +126,24 @@ impl Memory {
         Some(held.arrival)
     }
 
-    /// Whether the memory is empty.
+    /// Returns whether the memory is empty.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Where the oldest frame stands that may be lost to a newer one.
+    /// Returns the index of the oldest frame that may be lost to a newer one.
     pub fn first_unread(&self) -> usize {
         usize::from(self.is_read)
     }
 
-    /// How many more frames fit for sure, if none is longer than the longest so far.
+    /// Returns the number of further frames that fit for sure, if none is longer than the longest so far.
     pub fn room_frames(&self) -> usize {
         let free = self.config.capacity() - self.units;
         let fit = free.checked_div(self.config.units(self.frame_len_max)).unwrap_or(usize::MAX);
         fit.min(self.ring_entries() - self.held.len())
     }
 
-    /// What was counted since it was made.
+    /// Returns the counts since it was made.
     pub fn counts(&self) -> MemoryCounts {
         self.counts
     }
@@ -157,13 +156,13 @@ impl Memory {
         units <= self.config.capacity() - self.units && self.held.len() < self.ring_entries()
     }
 
-    /// Whether a frame would fit beside the one that is being read out.
+    /// Returns whether a frame would fit beside the one being read out.
     fn can_make_room(&self, units: usize) -> bool {
         let kept = self.held.front().filter(|_| self.is_read).map_or(0, |held| held.units);
         units <= self.config.capacity() - kept && self.first_unread() < self.ring_entries()
     }
 
-    /// Loses frames, the oldest that may be lost first, until there is room; how many.
+    /// Loses frames, the oldest permitted first, until there is room. Returns their number.
     fn make_room(&mut self, units: usize) -> usize {
         let mut overrun = 0;
         while !self.has_room(units)

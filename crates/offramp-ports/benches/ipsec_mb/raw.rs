@@ -2,7 +2,7 @@
 
 use offramp_offload::esp::{Aad, Aead, AeadAlgorithm, Nonce, Suite, TAG_LEN};
 
-/// Additional data as a packet has them.
+/// Returns additional data as in a packet.
 fn aad() -> Aad {
     Aad::new(0x1000, 1, false)
 }
@@ -39,14 +39,14 @@ impl Raw {
         self.key.seal_from(Self::nonce(self.sequence), aad(), clear, &[], out).expect("lengths that fit");
     }
 
-    /// Decrypts what was sealed under `sequence`.
+    /// Decrypts bytes sealed under `sequence`.
     #[inline]
     pub fn open(&self, sequence: u64, bytes: &mut [u8]) -> usize {
         self.key.open(Self::nonce(sequence), aad(), bytes).expect("a genuine packet");
         bytes.len() - TAG_LEN
     }
 
-    /// The number that the last sealing took.
+    /// Returns the number of the last sealing.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -1,4 +1,4 @@
-//! Namespaces with a TAP in them, and what tests look for in its frames.
+//! Namespaces with a TAP, and checks of its frames.
 #![allow(dead_code)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,15 +18,15 @@ pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// Longer than any frame needs to arrive: a test that reaches it has failed.
 const PATIENCE_MS: u16 = 10_000;
 
-/// A new namespace, or the reason why there is none.
+/// Returns a new namespace, or panics with the reason.
 pub fn namespace() -> NetNs {
     NetNs::new().unwrap_or_else(|e| panic!("this test needs a network namespace: {e}; run as root"))
 }
 
-/// Whether this process is root of the machine, and not only of a user namespace of its own: a few of the
+/// Returns whether this process is root of the machine, and not only of a user namespace of its own. A few of the
 /// kernel's settings are for that root alone.
 ///
-/// A test that needs it says so and is skipped elsewhere; in CI that is a failure.
+/// A test with this requirement prints it, and is skipped elsewhere; in CI that is a failure.
 pub fn is_root_of_the_machine() -> bool {
     // One line that maps every user to itself (user_namespaces(7)).
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn is_root_of_the_machine() -> bool {
     is_root
 }
 
-/// A TAP in `ns` that is up, with an address, a neighbour and no IPv6.
+/// Opens a TAP in `ns` and sets it up, with an address, a neighbour and no IPv6.
 pub fn tap_with_address(ns: &NetNs, config: &TapConfig, own: (Ipv4Addr, [u8; 6]), peer: (Ipv4Addr, [u8; 6])) -> Tap {
     let config = TapConfig { mac: Some(own.1), ..config.clone() };
     let tap = Tap::open_in(ns, &config).unwrap_or_else(|e| panic!("{e}"));
@@ -52,12 +52,12 @@ pub fn tap_with_address(ns: &NetNs, config: &TapConfig, own: (Ipv4Addr, [u8; 6])
     tap
 }
 
-/// The host's TAP of most tests.
+/// Returns the host's TAP of most tests.
 pub fn host_tap(ns: &NetNs) -> Tap {
     tap_with_address(ns, &TapConfig::new("ofr0"), (HOST, HOST_MAC), (PEER, PEER_MAC))
 }
 
-/// Waits for the next frame that `wanted` says yes to.
+/// Waits for the next frame accepted by `wanted`.
 pub fn wait_for(queue: &mut TapQueue, wanted: impl Fn(&TxMeta, &[u8]) -> bool) -> (TxMeta, Vec<u8>) {
     loop {
         while queue.tx_next(0).unwrap() {
@@ -72,7 +72,7 @@ pub fn wait_for(queue: &mut TapQueue, wanted: impl Fn(&TxMeta, &[u8]) -> bool) -
     }
 }
 
-/// Whether it is IPv4 of that protocol without options.
+/// Returns whether it is IPv4 of that protocol without options.
 pub fn is_ipv4(frame: &[u8], protocol: u8) -> bool {
     frame.len() >= 34 && frame[12..15] == [8, 0, 0x45] && frame[23] == protocol
 }

@@ -4,8 +4,8 @@
 //!  write(2) ──▶ input TAP ──▶ bridge ──▶ output TAP ──▶ read(2)
 //! ```
 //!
-//! What is written carries through to the output's ring before write(2) returns, so that all of it can
-//! be read at once; when it is in doubt, [`Bench::wait`] makes sure with a frame of its own.
+//! A written frame carries through to the output's ring before write(2) returns, so that all frames can be read at
+//! once. In doubt, [`Bench::wait`] makes sure with a frame of its own.
 
 use super::support::packet::{DESTINATION_MAC, SOURCE_MAC};
 use nix::errno::Errno;
@@ -20,36 +20,36 @@ use std::fs;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 
-/// Name of the TAP that frames are written to.
+/// Name of the TAP for written frames.
 pub const INPUT: &str = "tin";
-/// Name of the TAP that frames are read from.
+/// Name of the TAP for read frames.
 pub const OUTPUT: &str = "tout";
 const BRIDGE: &str = "br";
-/// Frames that the output holds: the segments of one super-frame of 65,495 bytes fit.
+/// Capacity of the output in frames: the segments of one super-frame of 65,495 bytes fit.
 const OUTPUT_FRAMES_MAX: u32 = 70_000;
 /// Room for the longest frame and its header, and more: a longer one would show.
 const READ_LEN_MAX: usize = 140_000;
-/// `EtherType` for local experiments (IEEE 802, clause 9.2): what a sentinel carries.
+/// `EtherType` for local experiments (IEEE 802, clause 9.2), used by sentinels.
 const SENTINEL_TYPE: [u8; 2] = [0x88, 0xb5];
-/// Far longer than a frame takes: a sentinel that is not there by then will not come.
+/// Far longer than a frame takes: a later sentinel will not come.
 const PATIENCE_MS: u16 = 5_000;
-/// How often a first sentinel is sent, until the bridge forwards.
+/// Maximum number of first sentinels, until the bridge forwards.
 const WARM_UPS_MAX: usize = 100;
 const WARM_UP_MS: u16 = 50;
 /// Shortest Ethernet frame without FCS (IEEE 802.3, 4A.4.2).
 const SENTINEL_LEN: usize = 60;
 
-/// What came out of the output: the virtio network header and the frame.
+/// Output of the bench: the virtio network header and the frame.
 pub type Told = ([u8; HEADER_LEN], Vec<u8>);
 
-/// What a bench is made with.
+/// The settings of a bench.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchConfig {
-    /// What the input offers.
+    /// The input's offer.
     pub input: Offloads,
-    /// What the output offers: all that it does not, the kernel must do.
+    /// The output's offer: the kernel must do the rest.
     pub output: Offloads,
-    /// Whether the input's frames go through GRO (`IFF_NAPI`).
+    /// The input's frames go through GRO (`IFF_NAPI`).
     pub napi: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct Bench {
     output: TapQueue,
     buffer: Vec<u8>,
     sentinels: u64,
-    // Kept for as long as the queues are used.
+    // Kept while the queues are used.
     _taps: [Tap; 2],
 }
 
@@ -83,7 +83,7 @@ impl Bench {
         bench
     }
 
-    /// The namespace with the bridge.
+    /// Returns the namespace with the bridge.
     pub fn ns(&self) -> &NetNs {
         &self.ns
     }
@@ -96,7 +96,7 @@ impl Bench {
         writev(self.input.as_fd(), &[IoSlice::new(header), IoSlice::new(frame)]).map(|_| ())
     }
 
-    /// Reads all that came out so far.
+    /// Reads all output so far.
     pub fn drain(&mut self) -> Vec<Told> {
         let mut told = Vec::new();
         while let Some(one) = self.read_one() {
@@ -107,7 +107,7 @@ impl Bench {
         told
     }
 
-    /// Sends a sentinel and reads all that comes out before it.
+    /// Sends a sentinel and reads all output before it.
     pub fn wait(&mut self) -> Vec<Told> {
         let sentinel = self.send_sentinel();
         let mut told = Vec::new();
@@ -166,7 +166,7 @@ fn is_sentinel(frame: &[u8]) -> bool {
 }
 
 fn connect_by_bridge() {
-    // Only there when the kernel has bridge netfilter; it would parse what the bridge forwards.
+    // These exist only in a kernel with bridge netfilter; it would parse the forwarded frames.
     for name in ["iptables", "ip6tables", "arptables"] {
         let _ = fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{name}"), "0");
     }

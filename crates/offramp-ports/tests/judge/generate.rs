@@ -1,4 +1,4 @@
-//! Super-frames and plain frames as a host may send them, drawn from a seed.
+//! Super-frames and plain frames of a host, drawn from a seed.
 
 use super::support::packet::{Checksum, DESTINATION, DF, HOP_BY_HOP, Packet, ROUTING};
 use offramp_offload::frame::Frame;
@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Longest payload: an IPv4 packet of 65,535 bytes with the shortest headers.
 const PAYLOAD_LEN_MAX: usize = 65_495;
-/// Most bytes that an IP length field can say.
+/// Maximum value of an IP length field, bytes.
 const PACKET_LEN_MAX: usize = 65_535;
 /// Segment sizes of common MTUs, options and tunnels.
 const COMMON_SIZES: [usize; 9] = [536, 1208, 1220, 1360, 1428, 1440, 1448, 1460, 1472];
@@ -26,13 +26,13 @@ const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
 const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 7, 0];
 const VXLAN_PORT: u16 = 4789;
 
-/// One thing that a host sends.
+/// One transmission of a host.
 pub struct Vector {
-    /// Of what kind it is.
+    /// Its kind.
     pub kind: &'static str,
-    /// What it is made of.
+    /// Its packet.
     pub packet: Packet,
-    /// What is asked for it.
+    /// Its offload requests.
     pub meta: TxMeta,
     /// The virtio network header.
     pub header: [u8; HEADER_LEN],
@@ -70,7 +70,7 @@ fn datagrams(random: &mut ChaCha8Rng) -> Vector {
     shape(random, &mut packet);
     let mut size = fill(random, &mut packet, UDP_SEGMENTS_MAX, 0);
     if random.random_bool(0.05) {
-        // About as many datagrams as are allowed, or more.
+        // Near the maximum number of datagrams, on either side.
         size = (packet.payload.len() / random.random_range(UDP_SEGMENTS_MAX - 8..UDP_SEGMENTS_MAX + 8)).max(1);
     }
     let segmentation = Segmentation { kind: SegmentationKind::Udp, size: size as u16, ecn: false };
@@ -98,7 +98,7 @@ fn partial(random: &mut ChaCha8Rng) -> Vector {
     finish(random, "partial checksum", packet, true, None)
 }
 
-/// The checksum lies deep inside a VXLAN packet.
+/// Draws a checksum deep inside a VXLAN packet.
 fn tunnelled(random: &mut ChaCha8Rng) -> Vector {
     let mut inner = Packet { is_ipv6: random.random(), is_udp: random.random(), ..Packet::tcp(0) };
     shape(random, &mut inner);
@@ -114,7 +114,7 @@ fn tunnelled(random: &mut ChaCha8Rng) -> Vector {
     Vector { kind: "tunnelled checksum", frame: outer.build(), header: encode_tx(&meta), packet: outer, meta }
 }
 
-/// Nothing is asked for, and nothing must happen.
+/// Draws a frame without requests: nothing must happen to it.
 fn plain(random: &mut ChaCha8Rng) -> Vector {
     let mut packet = Packet { is_ipv6: random.random(), is_udp: random.random(), ..Packet::tcp(0) };
     shape(random, &mut packet);
@@ -123,7 +123,7 @@ fn plain(random: &mut ChaCha8Rng) -> Vector {
     packet.padding = random.random_range(0..20);
     let mut vector = finish(random, "plain", packet, false, None);
     if random.random_bool(0.3) {
-        // Whatever it is, it is none of the adapter's business.
+        // The adapter must ignore any contents.
         let at = vector.packet.network_start();
         random.fill_bytes(&mut vector.frame[at..]);
     }
@@ -134,7 +134,7 @@ fn any_checksum(random: &mut ChaCha8Rng) -> Checksum {
     [Checksum::Full, Checksum::Partial, Checksum::Wrong, Checksum::Absent][random.random_range(0..4)]
 }
 
-/// Everything but payload and checksum.
+/// Draws everything but payload and checksum.
 fn shape(random: &mut ChaCha8Rng, packet: &mut Packet) {
     let tags = [0, 0, 0, 1, 2][random.random_range(0..5)];
     packet.tags = (0..tags).map(|_| (TAG_TYPES[random.random_range(0..2)], random.random())).collect();
@@ -177,7 +177,7 @@ fn tcp_options(random: &mut ChaCha8Rng) -> Vec<u8> {
     }
 }
 
-/// None, one, or several; a hop-by-hop header is the first (RFC 8200 4.1).
+/// Draws none, one, or several extension headers; a hop-by-hop header is the first (RFC 8200 4.1).
 fn extensions(random: &mut ChaCha8Rng) -> Vec<(u8, Vec<u8>)> {
     let count = [0, 0, 0, 1, 1, 2, 3][random.random_range(0..7)];
     let mut one = |n: usize| {
@@ -250,20 +250,20 @@ fn finish(
     }
     let mut header = encode_tx(&meta);
     if segmentation.is_some() && random.random_bool(0.5) {
-        // A hint that may lie, as long as it lies inside the frame and behind its Ethernet header.
+        // The hint may be wrong, but lies inside the frame and after its Ethernet header.
         let longest = frame.len().min(usize::from(u16::MAX)) as u16;
         let header_len =
             if random.random() { packet.payload_start() as u16 } else { random.random_range(14..=longest) };
         header[2..4].copy_from_slice(&header_len.to_le_bytes());
     }
     if random.random_bool(0.1) {
-        // Flags that a host has no reason to set.
+        // Flags without meaning for a host.
         header[0] |= random.random::<u8>() & !NEEDS_CSUM;
     }
     Vector { kind, packet, meta, header, frame }
 }
 
-/// What a super-frame's IP header says of length and checksum is a template that nobody needs to fill in.
+/// Falsifies the length and checksum in a super-frame's IP header: they are a template, and need no valid values.
 fn falsify_lengths(random: &mut ChaCha8Rng, packet: &Packet, frame: &mut [u8]) {
     let at = packet.network_start() + if packet.is_ipv6 { 4 } else { 2 };
     let value = match random.random_range(0..6) {
@@ -278,8 +278,8 @@ fn falsify_lengths(random: &mut ChaCha8Rng, packet: &Packet, frame: &mut [u8]) {
     }
 }
 
-/// Chooses two bytes of payload such that the checksum of one frame becomes 0: they are the checksum
-/// that the frame has while they are 0. If ours is wrong, so is the choice, and the comparison tells.
+/// Chooses two bytes of payload such that the checksum of one frame becomes 0: they are the frame's checksum while they
+/// are 0. If our checksum is wrong, so is the choice, and the comparison shows it.
 fn fold_to_zero(random: &mut ChaCha8Rng, packet: &Packet, meta: &TxMeta, frame: &mut [u8]) {
     let is_fragments = meta.segmentation.is_some_and(|s| s.kind == SegmentationKind::UdpFragments);
     let size = match meta.segmentation {

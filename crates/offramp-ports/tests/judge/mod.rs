@@ -1,4 +1,4 @@
-//! What the tests share in which the kernel is the judge.
+//! Shared parts of the tests with the kernel as judge.
 #![allow(dead_code)]
 
 pub mod bench;
@@ -13,13 +13,13 @@ use std::env;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How many vectors a run has; overrides the test's own number.
+/// Number of vectors of a run; overrides the test's own number.
 const VECTORS_VARIABLE: &str = "OFFRAMP_VECTORS";
 /// The seed of a run: a number, or `random` for another one each time.
 const SEED_VARIABLE: &str = "OFFRAMP_SEED";
 const SEED_DEFAULT: u64 = 0x6f66_6672_616d_7031;
 
-/// How many vectors to run.
+/// Returns the number of vectors to run.
 ///
 /// # Panics
 /// When the variable holds no number.
@@ -30,7 +30,7 @@ pub fn vectors(default: u64) -> u64 {
     }
 }
 
-/// The seed of this run.
+/// Returns the seed of this run.
 ///
 /// # Panics
 /// When the variable holds neither a number nor `random`.
@@ -42,19 +42,19 @@ pub fn seed() -> u64 {
     }
 }
 
-/// The random numbers of one vector: each can be made again without those before it.
+/// Returns the random numbers of one vector: each can be made again without those before it.
 pub fn random_for(seed: u64, index: u64) -> ChaCha8Rng {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(index);
     random
 }
 
-/// How to see one vector again.
+/// Returns instructions to repeat one vector.
 pub fn how_to_repeat(seed: u64, index: u64) -> String {
     format!("vector {index} of {SEED_VARIABLE}={seed} (run more vectors than that), kernel {}", kernel_release())
 }
 
-/// Which kernel is the judge.
+/// Returns the release of the judging kernel.
 pub fn kernel_release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }

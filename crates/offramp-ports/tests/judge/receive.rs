@@ -1,4 +1,4 @@
-//! Receive coalescing by the kernel and by us, and how the two are compared.
+//! Receive coalescing by the kernel and by us, and the comparison of both.
 
 use super::bench::{Bench, BenchConfig, INPUT, Told};
 use super::support::difference;
@@ -9,12 +9,12 @@ use offramp_offload::meta::ChecksumState;
 use offramp_ports::sys::{ethtool, rps};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx};
 
-/// How long the kernel holds frames at most, in nanoseconds: far longer than a case takes, since each
-/// case hands them out itself.
+/// Maximum time that the kernel holds frames, in nanoseconds: far longer than a case, since each case flushes them
+/// itself.
 const FLUSH_TIMEOUT_NS: &str = "200000000";
-/// How often the input may be polled without an interrupt: never an end to it.
+/// Number of polls of the input without an interrupt: large enough to never end.
 const DEFERRED_INTERRUPTS: &str = "1000";
-/// How often a case is written anew until all its frames fall into one tick.
+/// Maximum number of writes of a case until all its frames fall into one tick.
 const ATTEMPTS_MAX: usize = 50;
 /// A frame of this length or more, Ethernet header included, is segmented before a TAP sees it (Linux
 /// `GSO_LEGACY_MAX_SIZE`).
@@ -37,10 +37,10 @@ impl Receiver {
         Self { bench }
     }
 
-    /// What the kernel makes of these frames when they come at once.
+    /// Returns the kernel's output for these frames when they come at once.
     ///
-    /// It holds frames back until the end of a poll in a later tick of its clock than the one in which
-    /// the first came. So all are written within one tick, and a sentinel in the next ends the case.
+    /// It holds frames back until the end of a poll in a later tick of its clock than that of the first frame. So all
+    /// are written within one tick, and a sentinel in the next ends the case.
     pub fn judge(&mut self, frames: &[Vec<u8>]) -> Vec<Piece> {
         for _ in 0..ATTEMPTS_MAX {
             let tick = next_tick();
@@ -63,13 +63,13 @@ fn piece((header, bytes): Told) -> Piece {
     Piece::new(decode_rx(&header).expect("the kernel's own header"), &bytes)
 }
 
-/// Compares what the kernel handed out with what we did, piece by piece within each flow.
+/// Compares the kernel's output with ours, piece by piece within each flow.
 ///
-/// Where the kernel segmented an aggregate again, its frames are compared with those of ours; two reasons
-/// for that are known, and any other is a difference.
+/// Where the kernel segmented an aggregate again, its frames are compared with those of ours. This has two known
+/// reasons; any other is a difference.
 ///
 /// # Errors
-/// What differs.
+/// The difference.
 pub fn check_same(frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Result<(), String> {
     let mut originals = Flows::of(frames);
     let mut kernels = by_flow(kernel);
@@ -102,8 +102,8 @@ pub fn check_same(frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Resul
     if left == 0 { Ok(()) } else { Err(format!("the kernel handed out {left} pieces more")) }
 }
 
-/// Checks that the kernel handed out the frames that came in, in any order. The IPv4 ID is left out:
-/// the kernel counts it up in coalesced datagrams that all had the same.
+/// Checks that the kernel's output has the input frames, in any order. The IPv4 ID is left out: the kernel counts it up
+/// in coalesced datagrams that all had the same.
 ///
 /// # Errors
 /// When it did not.
@@ -141,7 +141,7 @@ fn check_piece(kernel: &Piece, ours: &Piece) -> Result<(), String> {
     }
 }
 
-/// The kernel's clock that steps with its ticks, in nanoseconds.
+/// Returns the kernel's clock that steps with its ticks, in nanoseconds.
 fn ticks() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("Linux has had this clock since 2.6.32");
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()

@@ -17,43 +17,43 @@ use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Guest memory: rings and tables, then two regions between which a buffer may lie.
+/// Guest memory: rings and tables, then two regions. A buffer may cross their border.
 const RINGS_LEN: u64 = 2 << 20;
 const REGION_LEN: u64 = 64 * 1024;
 const BORDER: u64 = RINGS_LEN + REGION_LEN;
-/// Where the commands of an input and their answers lie.
+/// Location of the commands of an input, and of their answers.
 const COMMANDS_AT: u64 = BORDER - 512;
 const ANSWERS_AT: u64 = BORDER + 8192;
 const ANSWERS_LEN: usize = 16 * 1024;
-/// Where the zeros lie that may follow a command.
+/// Location of the zeros after a command.
 const ZEROS_AT: u64 = BORDER + 32 * 1024;
 const ZEROS_LEN: usize = 16 * 1024;
 /// Beyond all memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
-/// What is in the place of an answer before it comes.
+/// Content of an answer's place before the answer.
 const UNWRITTEN: u8 = 0xa5;
-/// Entries of the ring, and most that a chain takes.
+/// Entries of the ring, and maximum per chain.
 const ENTRIES: u16 = 128;
 const CHAIN_ENTRIES_MAX: usize = 20;
 /// Bytes in front of the chains, and in front of each chain's command.
 pub const SETTINGS_LEN: usize = 4;
 pub const CHAIN_LEN: usize = 5;
-/// Longest command that the port reads (`offramp_virtio::control::COMMAND_LEN_MAX`).
+/// Longest command accepted by the port (`offramp_virtio::control::COMMAND_LEN_MAX`).
 const COMMAND_LEN_MAX: usize = 1 << 16;
-/// How long an answer may take, on a machine that does other things, too. The port itself waits 5 s for a queue.
+/// Patience for an answer, on a busy machine, too. The port itself waits 5 s for a queue.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bits of the settings: which features of commands and offloads are missing, and how the ring is.
+/// Bits of the settings: missing features of commands and offloads, and the form of the ring.
 const IS_PACKED: u32 = 1 << 18;
 const HAS_EVENT_IDX: u32 = 1 << 19;
 const LACKS_INDIRECT: u32 = 1 << 20;
 
-/// How a chain lies in memory, as the bytes in front of its command say.
+/// Layout of a chain in memory, from the bytes in front of its command.
 #[allow(clippy::struct_excessive_bools, reason = "what is chosen independently")]
 struct Shape {
     /// Buffers of the command, and of the answer.
     pieces: usize,
     rooms: usize,
-    /// Bytes of the first piece, at most.
+    /// Maximum bytes of the first piece.
     cut: usize,
     /// Bytes of the first buffer for the answer; the others have 8 each, or many.
     room_len: usize,
@@ -61,11 +61,11 @@ struct Shape {
     is_indirect: bool,
     /// The buffers of the answer come first.
     is_answer_first: bool,
-    /// A buffer lies where the guest has no memory.
+    /// A buffer lies outside the guest's memory.
     is_nowhere: bool,
     /// Zeros follow the command: this many buffers of them.
     tails: usize,
-    /// The port is kicked for it and those before it.
+    /// The port is kicked for it and for the chains before it.
     is_last_of_batch: bool,
     /// Bytes of the command.
     len: usize,
@@ -85,24 +85,24 @@ impl Shape {
             is_answer_first: is_on(1),
             is_nowhere: is_on(2),
             is_last_of_batch: is_on(4),
-            // Two bytes of RSS' longest command do not fit into one of a length.
+            // Two bytes of RSS' longest command do not fit into the single length byte.
             len: usize::from(len) | if is_on(5) { 0x100 } else { 0 },
         }
     }
 }
 
-/// A chain in the ring, and what must come of it.
+/// A chain in the ring, and its expected outcome.
 struct Sent {
     answer_at: u64,
     room: usize,
     /// `ack`; `None`: it goes back with nothing written.
     ack: Option<u8>,
-    /// Bytes after `ack`; `None`: as many as statistics have.
+    /// Bytes after `ack`; `None`: the number for statistics.
     fields_len: Option<usize>,
 }
 
-/// A port that serves its control queue, whose data queues this thread drives, and a frontend that starts the control queue
-/// for every input.
+/// A port that serves its control queue, with data queues driven by this thread, and a frontend that starts the control
+/// queue for every input.
 struct Bench {
     // The frontend goes first: the port then has nothing to wait for.
     frontend: Frontend,
@@ -143,7 +143,7 @@ impl Bench {
         let mut bench = Self { frontend, host, port, memory, kick: event(), rings, offered: 0 };
         let offered = bench.drive(|frontend, memory| {
             let offered = frontend.get_features().expect("an answer");
-            // Without REPLY_ACK: what starts a ring is sent at once, and its answers are not waited for one by one.
+            // Without REPLY_ACK: the start of a ring is sent at once, without a wait for each answer.
             frontend.set_protocol_features(protocol::MQ | protocol::STATUS).expect("a connection");
             frontend
                 .set_features(features::VERSION_1 | features::PROTOCOL_FEATURES | features::CTRL_VQ | features::MQ)
@@ -172,7 +172,7 @@ impl Bench {
         })
     }
 
-    /// Starts the control queue; no answer is waited for.
+    /// Starts the control queue, without waiting for answers.
     fn start(&mut self, ring: usize, vring: u32, features: u64) {
         let Self { frontend, memory, rings, kick, .. } = self;
         let ring = &mut rings[ring];
@@ -191,7 +191,7 @@ impl Bench {
             .expect("a connection");
     }
 
-    /// Shows the port the chains that were added, and checks what comes of each.
+    /// Shows the port the added chains, and checks the outcome of each.
     fn finish(&mut self, ring: usize, sent: &mut Vec<Sent>) {
         if self.rings[ring].publish() {
             self.kick.write(1).expect("a kick");
@@ -217,8 +217,8 @@ impl Bench {
     }
 }
 
-/// Settings, then chains: how each lies in memory, and the bytes of its command. Each chain is answered as a slow model says,
-/// and what is in force is what the model reads out of the commands that were accepted.
+/// Runs settings, then chains: the layout of each in memory, and the bytes of its command. Each chain must get the
+/// answer of a slow model, and the settings in force must be the model's settings after the accepted commands.
 pub fn commands(bytes: &[u8]) {
     thread_local! {
         static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
@@ -229,7 +229,7 @@ pub fn commands(bytes: &[u8]) {
 
 fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
     let is_on = |bit: u32| settings & bit != 0;
-    // A bit takes a feature away, so that zeros have all of them.
+    // A set bit removes a feature, so zeros have all of them.
     let of_driver = OF_COMMANDS.iter().chain(&OFFLOADS).enumerate().filter(|(nth, _)| settings >> nth & 1 == 0);
     let of_driver = of_driver.fold(0, |bits, (_, bit)| bits | 1_u64 << bit);
     let when = |is_on: bool, feature: u64| if is_on { feature } else { 0 };
@@ -266,7 +266,7 @@ fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
         }
     }
     bench.finish(ring, &mut sent);
-    // A command that is right is obeyed after all of them.
+    // A valid command is obeyed after all of them.
     let right: [&[u8]; 4] = [&[0, 1, 1], &[4, 0, 1, 0], &[2, 0, 5, 0], &[8, 0]];
     let right = right.into_iter().find(|command| model.accepts(command)).unwrap_or(&[9, 9]);
     let shape = Shape::new([0x10, 0, 9, 2, right.len() as u8]);
@@ -274,7 +274,7 @@ fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
     sent.push(chain);
     bench.finish(ring, &mut sent);
     check(bench, &model);
-    // The port does not touch the ring any more once it has said where it is.
+    // The port does not touch the ring any more after it has reported its position.
     bench.drive(|frontend, _| {
         frontend.set_status(0).expect("a connection");
         frontend.get_vring_base(vring).expect("an answer");
@@ -282,7 +282,7 @@ fn obey(bench: &mut Bench, settings: u32, mut rest: &[u8]) {
     assert_eq!(bench.port.channel_counters().bad_messages.get(), 0);
 }
 
-/// Adds a chain to the ring; what must come of it.
+/// Adds a chain to the ring. Returns its expected outcome.
 fn add(
     bench: &mut Bench,
     ring: usize,
@@ -339,9 +339,9 @@ fn add(
     Sent { answer_at, room, ack: Some(u8::from(!is_done)), fields_len }
 }
 
-/// Whether what is in force is what the model says, and lies within its bounds.
+/// Checks that the settings in force are the model's, and within its bounds.
 fn check(bench: &mut Bench, model: &Model) {
-    // The port shows what is in force before it reads another message.
+    // The port publishes the settings in force before it reads another message.
     bench.frontend.get_features().expect("an answer");
     let status = bench.port.status().control.expect("a control queue that runs");
     assert_eq!(status.queue_pairs, model.pairs());
@@ -358,7 +358,7 @@ fn check(bench: &mut Bench, model: &Model) {
     for (tag, to) in tags.zip([OWN, OTHER, [2, 0, 0, 0, 0, 3], [1, 0, 0x5e, 0, 0, 1], [0xff; 6], OWN]) {
         let packet = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let frame = [&to[..], &OTHER, &tag, &[8, 0], &packet, &[0; 26]].concat();
-        // Its rings of data do not run. A table that names a pair that is not in use would lead to one that is closed.
+        // Its data rings do not run. A table with an unused pair would lead to a closed one.
         let expected = if model.receives(&frame) { PortError::Full } else { PortError::Filtered };
         assert_eq!(bench.host.rx_deliver(&RxMeta::default(), &frame), Err(expected), "{frame:?}");
     }

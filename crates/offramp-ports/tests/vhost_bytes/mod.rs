@@ -1,5 +1,5 @@
-//! What must hold whatever a guest writes into its rings and a frontend into its socket: the bodies of the fuzz
-//! targets, and of the ordinary tests beside them.
+//! Invariants for any ring contents of a guest and any messages of a frontend: the bodies of the fuzz targets, and of
+//! the ordinary tests beside them.
 
 pub mod commands;
 
@@ -26,13 +26,13 @@ use offramp_testkit::{Frontend, GuestMemory, RegionSpec};
 
 /// Guest memory of a ring test: rings and buffers, small enough that a random address often hits.
 const MEMORY_LEN: u64 = 16 * 1024;
-/// Where the two rings lie: descriptors, driver's part, device's part.
+/// Location of the two rings: descriptors, driver's part, device's part.
 const PARTS: [[u64; 3]; 2] = [[0, 0x1000, 0x1400], [0x2000, 0x3000, 0x3400]];
 /// Largest ring whose parts do not run into each other.
 const RING_MAX: u16 = 100;
-/// Times that the device looks, per input.
+/// Polls of the device, per input.
 const ROUNDS: usize = 4;
-/// Frames that it takes and gives at most, each time.
+/// Maximum number of frames taken and given, each time.
 const FRAMES: usize = 40;
 /// Bytes of the settings in front of the ring's memory.
 pub const RING_SETTINGS_LEN: usize = 12;
@@ -75,7 +75,7 @@ impl RingBench {
         Self { frontend, queue, port, memory, kick: event(), offered }
     }
 
-    /// Sets both rings up as the settings say; whether the port took them. A refusal ends the connection.
+    /// Sets both rings up from the settings. Returns whether the port accepted them. A refusal ends the connection.
     fn start(&mut self, settings: &[u8; RING_SETTINGS_LEN], packed: bool) -> bool {
         let on = |bit: u32, feature: u64| if settings[0] >> bit & 1 == 1 { feature } else { 0 };
         let features = features::VERSION_1
@@ -98,7 +98,7 @@ impl RingBench {
                 let index = index as u32;
                 frontend.get_vring_base(index)?;
                 frontend.set_vring_num(index, size)?;
-                // A packed base names a slot and a lap; one beyond the ring is refused, which has a test of its own.
+                // A packed base names a slot and a lap; a base beyond the ring is refused, and has a test of its own.
                 let slot = |bits: u32| ((bits & 0x7fff) % size) | (bits & 0x8000);
                 let base = bases[index as usize];
                 let base = if packed { slot(base) | (slot(base >> 16) << 16) } else { base & 0xffff };
@@ -130,7 +130,7 @@ fn drive<R: Send>(queue: &mut VhostQueue, ask: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// Settings, then the bytes of the rings and their buffers. Between two looks of the device, bytes change.
+/// Runs settings, then the bytes of the rings and their buffers. Between two polls of the device, bytes change.
 pub fn ring(bytes: &[u8], packed: bool) {
     thread_local! {
         static BENCH: RefCell<RingBench> = RefCell::new(RingBench::new());
@@ -148,14 +148,14 @@ pub fn ring(bytes: &[u8], packed: bool) {
             exchange(&mut bench.queue, &given);
             flip(&bench.memory, contents, round);
         }
-        // At rest, the rings can be stopped and say where they are.
+        // At rest, the rings can be stopped and report their positions.
         let RingBench { frontend, queue, port, .. } = bench;
         drive(queue, || (0..2).for_each(|index| assert!(frontend.get_vring_base(index).is_ok())));
         assert_eq!(port.channel_counters().bad_messages.get(), 0);
     });
 }
 
-/// Takes and gives as an adapter does.
+/// Takes and gives frames like an adapter.
 fn exchange(queue: &mut VhostQueue, given: &[u8]) {
     queue.disarm();
     for _ in 0..FRAMES {
@@ -182,7 +182,7 @@ fn exchange(queue: &mut VhostQueue, given: &[u8]) {
     queue.arm();
 }
 
-/// Changes what the input says, so that the device finds the rings otherwise than it left them.
+/// Changes bytes chosen by the input, so that the device finds the rings changed.
 fn flip(memory: &GuestMemory, contents: &[u8], round: usize) {
     for pair in contents.chunks_exact(3).skip(round * 8).take(8) {
         let at = u64::from(u16::from_le_bytes([pair[0], pair[1]])) % MEMORY_LEN;
@@ -190,7 +190,7 @@ fn flip(memory: &GuestMemory, contents: &[u8], round: usize) {
     }
 }
 
-/// A port that a worker drives, for messages of any bytes.
+/// A port driven by a worker, for messages of any bytes.
 struct MessageBench {
     // The port goes first, while somebody drives its queue.
     port: VhostUser,
@@ -210,8 +210,8 @@ impl MessageBench {
     }
 }
 
-/// Messages, each behind four bytes: request, flags, descriptors, and bytes of the payload. The next frontend is
-/// answered whatever they were.
+/// Runs messages, each after four bytes: request, flags, descriptors, and bytes of the payload. The next frontend is
+/// answered after any of them.
 pub fn messages(bytes: &[u8]) {
     thread_local! {
         static BENCH: MessageBench = MessageBench::new();
@@ -231,7 +231,7 @@ fn send_messages(bench: &MessageBench, bytes: &[u8]) {
         rest = behind;
         let one = if head[2] & 0x80 != 0 { event.as_fd() } else { file.as_fd() };
         let fds: Vec<BorrowedFd<'_>> = vec![one; usize::from(head[2] & 0x3f) % 40];
-        // Version 1 and no other flags as often as not: anything else is refused before it is looked at.
+        // Version 1 and no other flags in half of the cases: anything else is refused at once.
         let flags = if head[1] & 1 == 1 { 1 | u32::from(head[1] & 8) } else { u32::from(head[1]) };
         let header = Header { request: u32::from(head[0]), flags, payload_len: payload.len() as u32 };
         if !frontend.send_raw(header, payload, &fds) {
@@ -244,7 +244,7 @@ fn send_messages(bench: &MessageBench, bytes: &[u8]) {
     assert!(bench.port.status().ring_entries.iter().all(|entries| *entries == 0), "a ring outlives its frontend");
 }
 
-/// A host that sends one frame, and checks what the adapter reports of each frame that it delivers.
+/// A host that sends one frame, and checks the adapter's report on each delivered frame.
 struct OneFrame<'a> {
     frame: Option<(TxMeta, &'a mut [u8])>,
     given_frames: u64,
@@ -293,7 +293,7 @@ impl HostPort for OneFrame<'_> {
     }
 }
 
-/// The host that sends.
+/// The sending host.
 struct Sender<'a>(OneFrame<'a>, bool);
 
 impl HostPort for Sender<'_> {

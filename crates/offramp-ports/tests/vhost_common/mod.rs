@@ -38,19 +38,19 @@ use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A hang guard, far above what a loaded machine takes.
+/// A hang guard, far above the needs of a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Type of frames that no offload looks into (IEEE 802, local experimental).
+/// Type of frames without offloads (IEEE 802, local experimental).
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// A random generator; the seed is printed, and can be given in `OFFRAMP_SEED`.
+/// Returns a random generator. Prints its seed; `OFFRAMP_SEED` sets it.
 pub fn rng() -> ChaCha8Rng {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("seed {seed}");
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// A frame of `len` bytes, 14 at least, that no offload looks into.
+/// Returns a frame of `len` bytes, 14 at least, of a type without offloads.
 pub fn frame(rng: &mut ChaCha8Rng, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     rng.fill_bytes(&mut frame);
@@ -59,7 +59,7 @@ pub fn frame(rng: &mut ChaCha8Rng, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Looks again and again until `is_so`; panics with `what` when it never is.
+/// Polls until `is_so`; panics with `what` after its patience.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -80,7 +80,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Every kind.
+    /// Returns every kind.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..32).map(|bits| {
             let on = |bit: u32| bits >> bit & 1 == 1;
@@ -88,17 +88,17 @@ impl Case {
         })
     }
 
-    /// Split and packed, with and without `EVENT_IDX`.
+    /// Returns split and packed kinds, with and without `EVENT_IDX`.
     pub fn rings() -> impl Iterator<Item = Self> {
         Self::all().filter(|case| case.mergeable && !case.indirect && !case.in_order)
     }
 
-    /// Split and packed.
+    /// Returns one split and one packed kind.
     pub fn layouts() -> impl Iterator<Item = Self> {
         Self::rings().filter(|case| case.event_idx)
     }
 
-    /// A guest of that kind.
+    /// Returns a guest of that kind.
     pub fn guest(&self) -> GuestBuilder {
         let guest = if self.packed { Guest::builder().packed() } else { Guest::builder().split() };
         let guest = guest.mergeable(self.mergeable).indirect(self.indirect);
@@ -119,7 +119,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// One that another process has made, and will remove if this one does not end by itself.
+    /// Takes over a directory made by another process. That process removes it if this one does not end by itself.
     pub fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -135,26 +135,26 @@ impl Drop for Scratch {
     }
 }
 
-/// What a rig is made with.
+/// The settings of a rig.
 #[derive(Clone, Debug)]
 pub struct RigConfig {
     pub adapter: AdapterConfig,
     pub mode: Mode,
-    /// What the ports tell the guests of the MTU.
+    /// The MTU that the ports announce to the guests.
     pub mtu_told: Option<u16>,
     pub mac: Option<[u8; 6]>,
-    /// The addresses that the guests may take.
+    /// The permitted addresses of the guests.
     pub mac_addresses: Vec<[u8; 6]>,
     pub control_queue: ControlQueue,
     /// One thread for each side, instead of one for both.
     pub apart: bool,
     /// The link's rate in bits per second; `None`: unlimited.
     pub rate_bps: Option<u64>,
-    /// Where the sockets are; a directory of its own otherwise.
+    /// Directory of the sockets; a directory of its own otherwise.
     pub scratch: Option<Arc<Scratch>>,
-    /// What is done to the threads of the frames before they start.
+    /// Restriction applied to the threads of the frames before they start.
     pub confine_workers: fn(),
-    /// Most bytes of a guest's memory.
+    /// Maximum bytes of a guest's memory.
     pub memory_bytes_max: u64,
     /// A switch in place of the cable, with a third port. All queue pairs of a port are one.
     pub on_switch: bool,
@@ -181,7 +181,7 @@ impl Default for RigConfig {
 }
 
 impl RigConfig {
-    /// An ordinary Ethernet.
+    /// Returns the settings of an ordinary Ethernet.
     pub fn mtu(mtu: usize) -> Self {
         Self { adapter: AdapterConfig { mtu, ..AdapterConfig::default() }, ..Self::default() }
     }
@@ -198,10 +198,10 @@ impl RigConfig {
     }
 }
 
-/// Ports, adapters and a cable or a switch that run.
+/// Running ports and adapters with a cable or a switch.
 #[derive(Debug)]
 pub struct Rig {
-    // In the order in which they are to go.
+    // In the order of their drop.
     workers: Vec<Worker>,
     pub ports: Vec<VhostUser>,
     pub controls: Vec<Arc<PortControl>>,
@@ -247,53 +247,53 @@ impl Rig {
         &self.ports[side].config().socket
     }
 
-    /// A listener for port `side`, which is a client.
+    /// Creates a listener for port `side` as a client.
     pub fn listen(&self, side: usize) -> UnixListener {
         UnixListener::bind(self.socket(side)).expect("listening for a port")
     }
 
-    /// A guest at port `side`.
+    /// Connects a guest to port `side`.
     pub fn guest(&self, side: usize, builder: &GuestBuilder) -> Guest {
         builder.connect(self.socket(side))
     }
 
-    /// A guest at each port.
+    /// Connects a guest to each port.
     pub fn guests(&self, builder: &GuestBuilder) -> [Guest; 2] {
         [self.guest(0, builder), self.guest(1, builder)]
     }
 
-    /// A counter of all queues of one side and direction.
+    /// Returns a counter of all receive queues of one side.
     pub fn received(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
         self.controls[side].queues().iter().map(|queue| count(&queue.receive)).sum()
     }
 
-    /// As [`Rig::received`], for what the guest sends.
+    /// Returns a counter like [`Rig::received`], for the guest's transmit queues.
     pub fn sent(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
         self.controls[side].queues().iter().map(|queue| count(&queue.transmit)).sum()
     }
 
-    /// Frames that side `side` could not send, for one reason.
+    /// Returns the frames that side `side` could not send, for one reason.
     pub fn refused(&self, side: usize, reason: Loss) -> u64 {
         self.sent(side, |direction| direction.lost(reason))
     }
 
-    /// Chains of side `side` that could not be used.
+    /// Returns the unusable chains of side `side`.
     pub fn bad_chains(&self, side: usize) -> u64 {
         self.ports[side].queue_counters().iter().map(|counters| counters.bad_chains.get()).sum()
     }
 
-    /// Rings of side `side` that made no sense.
+    /// Returns the rings of side `side` stopped for an invalid state.
     pub fn broken_rings(&self, side: usize) -> u64 {
         self.ports[side].queue_counters().iter().map(|counters| counters.broken_rings.get()).sum()
     }
 
-    /// Whether every worker still runs.
+    /// Returns whether every worker still runs.
     pub fn is_running(&self) -> bool {
         self.workers.iter().all(Worker::is_running)
     }
 }
 
-/// A thread has the limits of the one that starts it.
+/// Starts a worker from a confined thread: a thread inherits the limits of its creator.
 fn start<T: Task + 'static>(confine: fn(), tasks: Vec<T>) -> Worker {
     let starter = std::thread::spawn(move || {
         confine();
@@ -302,7 +302,7 @@ fn start<T: Task + 'static>(confine: fn(), tasks: Vec<T>) -> Worker {
     starter.join().expect("a thread that starts a worker")
 }
 
-/// Pairs on a cable, for each worker.
+/// Returns pairs on a cable, for each worker.
 fn pairs(
     config: &RigConfig,
     ports: &mut [VhostUser],
@@ -331,17 +331,17 @@ fn switch(config: &RigConfig, ports: &mut [VhostUser], controls: &[Arc<PortContr
     let switch = Switch::new(&SwitchConfig::default());
     for (port, control) in ports.iter_mut().zip(controls) {
         let queues = (0..usize::from(config.adapter.queues)).map(|pair| port.queue(pair).unwrap()).collect();
-        // A guest that has sent nothing is flooded to: a fast machine would reach the limit.
+        // Frames are flooded to a silent guest: a fast machine would reach the limit.
         let config = PortConfig { mtu: config.adapter.mtu, flood_limit: None, ..PortConfig::default() };
         switch.control().add_controlled(VhostPort::new(queues).unwrap(), control, &config).unwrap();
     }
     switch
 }
 
-/// Two ports on a switch that one worker drives.
+/// Two ports on a switch driven by one worker.
 #[derive(Debug)]
 pub struct SwitchRig {
-    // In the order in which they are to go.
+    // In the order of their drop.
     _worker: Worker,
     pub ports: Vec<VhostUser>,
     pub seats: Vec<Arc<SwitchPort>>,
@@ -349,7 +349,7 @@ pub struct SwitchRig {
 }
 
 impl SwitchRig {
-    /// Ports with `queue_pairs` queue pairs, whose guests are offered the receive offloads `told`.
+    /// Creates ports with `queue_pairs` queue pairs, and offers their guests the receive offloads `told`.
     pub fn new(queue_pairs: u16, told: Offloads) -> Self {
         let scratch = Scratch::new();
         let switch = Switch::new(&SwitchConfig::default());
@@ -357,7 +357,7 @@ impl SwitchRig {
             let socket = scratch.path(&format!("guest{side}"));
             let mut port = VhostUser::open(&VhostUserConfig { queue_pairs, ..VhostUserConfig::new(socket) }).unwrap();
             let queues = (0..usize::from(queue_pairs)).map(|pair| port.queue(pair).unwrap()).collect();
-            // A guest that has sent nothing is flooded to: a fast machine would reach the limit.
+            // Frames are flooded to a silent guest: a fast machine would reach the limit.
             let config = PortConfig { offloads: told, flood_limit: None, ..PortConfig::default() };
             let seat = switch.control().add(VhostPort::new(queues).unwrap(), &config).unwrap();
             (port, seat)
@@ -367,13 +367,13 @@ impl SwitchRig {
         Self { _worker: worker, ports, seats, _scratch: scratch }
     }
 
-    /// A guest at port `side`.
+    /// Connects a guest to port `side`.
     pub fn guest(&self, side: usize, builder: &GuestBuilder) -> Guest {
         builder.connect(&self.ports[side].config().socket)
     }
 }
 
-/// Holds a received frame against what every device must do (V22, V24, V25, R9).
+/// Checks a received frame against the duties of every device (V22, V24, V25, R9).
 #[track_caller]
 pub fn check_received(received: &Received, mergeable: bool, what: &dyn std::fmt::Debug) {
     let chains = &received.chains;
@@ -386,7 +386,7 @@ pub fn check_received(received: &Received, mergeable: bool, what: &dyn std::fmt:
     assert_eq!(written, received.header.len() + received.frame.len(), "{what:?}");
 }
 
-/// Sends a plain frame from one guest to the other, and checks what arrives.
+/// Sends a plain frame from one guest to the other, and checks the received one.
 #[track_caller]
 pub fn carry(from: &mut Guest, to: &mut Guest, pair: usize, frame: &[u8], what: &dyn std::fmt::Debug) -> Received {
     from.tx(pair).send(&VnetHeader::default(), &[frame]);
@@ -396,7 +396,7 @@ pub fn carry(from: &mut Guest, to: &mut Guest, pair: usize, frame: &[u8], what: 
     received
 }
 
-/// Starts to log what the device writes, as a frontend does that migrates its guest.
+/// Starts to log the device's writes, like a frontend that migrates its guest.
 pub fn log_writes(guest: &mut Guest, rings: &[RingAddresses]) -> DirtyLog {
     let log = DirtyLog::new(guest.memory());
     let (memory, negotiated) = (guest.memory().clone(), guest.negotiated().features);
@@ -410,7 +410,7 @@ pub fn log_writes(guest: &mut Guest, rings: &[RingAddresses]) -> DirtyLog {
     log
 }
 
-/// The segments of a super-frame, as its header asks for them.
+/// Returns the segments of a super-frame requested by its header.
 pub fn cut(header: &[u8], frame: &[u8]) -> Vec<Vec<u8>> {
     let mut bytes = [0; HEADER_LEN];
     bytes[..header.len()].copy_from_slice(header);
@@ -427,7 +427,7 @@ pub fn cut(header: &[u8], frame: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A random length: the borders often, anything between otherwise.
+/// Returns a random length: often a border, otherwise anything between.
 pub fn random_len(rng: &mut ChaCha8Rng, max: usize) -> usize {
     match rng.random_range(0..6) {
         0 => 14,

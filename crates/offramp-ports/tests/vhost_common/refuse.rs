@@ -1,16 +1,16 @@
-//! System calls that the kernel refuses a thread, as it would under a limit, or in a sandbox.
+//! System calls refused by the kernel to a thread, as under a limit or in a sandbox.
 
 use nix::errno::Errno;
 use nix::libc;
 
-/// Where a filter finds the call's number, and the low half of argument `nth` (`struct seccomp_data`).
+/// Location in a filter's data of the call's number, and of the low half of argument `nth` (`struct seccomp_data`).
 const NUMBER_AT: u32 = 0;
 const fn argument_at(nth: u32) -> u32 {
     16 + 8 * nth
 }
 
-/// From now on this thread, and each that it starts, gets no mapping of `len` bytes or more in the place of another, unless
-/// it is of a file: as with `vm.overcommit_memory = 2` when memory is short.
+/// From now on refuses this thread, and each started by it, to map `len` bytes or more over another mapping, except of
+/// a file. This is the effect of `vm.overcommit_memory = 2` when memory is short.
 pub fn refuse_anonymous_memory_in_place_of_other(len: u32) {
     let flags = (libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32;
     install(&[
@@ -26,7 +26,7 @@ pub fn refuse_anonymous_memory_in_place_of_other(len: u32) {
     ]);
 }
 
-/// From now on this thread, and each that it starts, can unmap nothing.
+/// From now on refuses every munmap(2) of this thread and of each started by it.
 pub fn refuse_munmap() {
     install(&[
         load(NUMBER_AT),

@@ -1,4 +1,4 @@
-//! The pair on which a guest wants each flow (virtio 1.3, 5.1.6.5.7; V7, V8, V46, V59, V60, V62).
+//! The guest's choice of pair for each flow (virtio 1.3, 5.1.6.5.7; V7, V8, V46, V59, V60, V62).
 
 use super::{ERR, OK, PAIRS_SET, command, status};
 use crate::vhost_common::{Case, PATIENCE, Rig, RigConfig, rng, wait_until};
@@ -29,7 +29,7 @@ pub(super) fn builder(case: &Case) -> GuestBuilder {
     case.guest().queue_pairs(PAIRS).features(features).control_queue().protocol_features(protocol)
 }
 
-/// `virtio_net_rss_config`, with a byte of padding as Linux has it.
+/// Returns a `virtio_net_rss_config`, with a byte of padding as in Linux.
 pub(super) fn config(types: u32, mask: u16, unclassified: u16, table: &[u16], max_tx_vq: u16, key: &[u8]) -> Vec<u8> {
     let mut bytes = types.to_le_bytes().to_vec();
     bytes.extend([mask, unclassified].iter().chain(table).chain([&max_tx_vq]).flat_map(|word| word.to_le_bytes()));
@@ -39,7 +39,7 @@ pub(super) fn config(types: u32, mask: u16, unclassified: u16, table: &[u16], ma
     bytes
 }
 
-/// The definition of the hash, bit by bit.
+/// Computes the hash by its definition, bit by bit.
 pub(super) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let bit = |bytes: &[u8], at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);
     let mut hash = 0;
@@ -49,7 +49,7 @@ pub(super) fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
-/// A datagram of some flow, and what is hashed of it with and without ports.
+/// Returns a datagram of some flow, and its hashed bytes with and without ports.
 pub(super) fn datagram(rng: &mut impl Rng) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let flow: [u8; 12] = rng.random();
     let (addresses, ports) = flow.split_at(8);
@@ -59,7 +59,7 @@ pub(super) fn datagram(rng: &mut impl Rng) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
 
 const ETHERNET: [u8; 12] = [2, 0, 0, 0, 0, 0x61, 2, 0, 0, 0, 0, 0x62];
 
-/// The header of an IPv4 packet of 46 bytes.
+/// Returns the header of an IPv4 packet of 46 bytes.
 fn ipv4(protocol: u8, addresses: &[u8]) -> Vec<u8> {
     let mut ip = [&[0x45, 0, 0, 46, 0, 1, 0, 0, 64, protocol, 0, 0][..], addresses].concat();
     let sum: u32 = ip.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
@@ -70,7 +70,7 @@ fn ipv4(protocol: u8, addresses: &[u8]) -> Vec<u8> {
     ip
 }
 
-/// A segment of TCP between two addresses and ports, source first.
+/// Returns a segment of TCP between two addresses and ports, source first.
 fn segment(addresses: [&str; 2], ports: [u16; 2]) -> Vec<u8> {
     let octets = addresses.map(|address| match address.parse().unwrap() {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -86,7 +86,7 @@ fn segment(addresses: [&str; 2], ports: [u16; 2]) -> Vec<u8> {
         .concat()
 }
 
-/// Sends a frame, which must arrive on one pair.
+/// Sends a frame that must arrive on one pair.
 #[track_caller]
 fn expect(sender: &mut Guest, guest: &mut Guest, frame: &[u8], pair: usize) {
     sender.tx(0).send(&VnetHeader::default(), &[frame]);
@@ -119,7 +119,7 @@ fn v59_v60_each_flow_is_received_on_the_pair_that_the_guest_has_chosen_for_its_h
             let arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 0x62, 8, 6], &[0; 46]].concat();
             expect(&mut sender, &mut guest, &arp, unclassified.into());
         }
-        // Kinds of none: all is unclassified, as Linux has it with `rxhash off`.
+        // No kinds: all frames are unclassified, as in Linux with `rxhash off`.
         assert_eq!(command(&mut guest, RSS_CONFIG, &config(0, 0, 2, &[0], PAIRS, &[])), OK);
         expect(&mut sender, &mut guest, &datagram(&mut rng).0, 2);
         let shown = status(&rig, 0).hash.expect("what it has set");
@@ -144,7 +144,7 @@ fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
     for (case, is_in_one) in Case::layouts().flat_map(|case| [(case, false), (case, true)]) {
         let mut sender = rig.guest(1, &case.guest());
         let mut guest = rig.guest(0, &builder(&case).features(features::HASH_REPORT));
-        // Header and frame lie in one buffer; or the header in three, and a frame in several chains where they are mergeable.
+        // Header and frame lie in one buffer; or the header in three, and a mergeable frame in several chains.
         match (is_in_one, case.mergeable) {
             (true, _) => guest.rx(0).fill(80, 2048),
             (false, true) => guest.rx(0).fill_chains(80, &[8; 3]),
@@ -172,7 +172,7 @@ fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
             assert_eq!(receive(&mut guest, &arp), [0; 8]);
         }
         assert_eq!(command(&mut guest, HASH_CONFIG, &hashing(ALL, &[7; KEY_LEN + 1])), ERR);
-        // What the guest sends has the longer header, too, and what stands there is nobody's business.
+        // The guest's transmitted frames have the longer header, too; its bytes there are ignored.
         sender.rx(0).fill(8, 2048);
         let (frame, ..) = datagram(&mut rng);
         guest.tx(0).send(&VnetHeader::default(), &[&frame]);
@@ -180,8 +180,8 @@ fn v46_the_header_of_a_received_frame_has_its_hash_and_what_was_hashed() {
     }
 }
 
-/// The key and some of the answers of "Verifying the RSS hash calculation" (NDIS): source and destination, their ports, and the
-/// hash of the addresses, and with the ports.
+/// The key and some of the answers of "Verifying the RSS hash calculation" (NDIS): source and destination, their ports,
+/// and the hashes without and with the ports.
 const PUBLISHED_KEY: [u8; KEY_LEN] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
@@ -225,16 +225,16 @@ fn what_no_adapter_can_spread_is_refused() {
     let mut guest = rig.guest(0, &builder(&Case::rings().next().unwrap()));
     let key = [7; KEY_LEN];
     let wrong = [
-        // A table of three, of more than there may be, and shorter than its mask says.
+        // A table of three, one above the maximum size, and one shorter than its mask.
         config(ALL, 2, 0, &[0, 1, 2], PAIRS, &key),
         config(ALL, 255, 0, &[0; 256], PAIRS, &key),
         config(ALL, 127, 0, &[0; 8], 0, &[]),
-        // Pairs that are not there.
+        // Missing pairs.
         config(ALL, 1, 0, &[0, PAIRS], PAIRS, &key),
         config(ALL, 1, PAIRS, &[0, 1], PAIRS, &key),
         config(ALL, 1, 0, &[0, 1], PAIRS + 1, &key),
         config(ALL, 1, 0, &[0, 1], 0, &key),
-        // A kind that is not known, and a key that is too long.
+        // An unknown kind, and an overlong key.
         config(1 << 6, 1, 0, &[0, 1], PAIRS, &key),
         config(ALL, 1, 0, &[0, 1], PAIRS, &[7; KEY_LEN + 1]),
     ];
@@ -243,7 +243,7 @@ fn what_no_adapter_can_spread_is_refused() {
     }
     assert_eq!(command(&mut guest, RSS_CONFIG, &config(ALL, 127, 0, &[1; 128], 2, &key)), OK);
     wait_until("two pairs", || status(&rig, 0).queue_pairs == 2);
-    // V62: at a reset it is forgotten.
+    // V62: a reset clears it.
     drop(guest);
     let _guest = rig.guest(0, &builder(&Case::rings().next().unwrap()));
     wait_until("none", || rig.ports[0].status().control.is_some_and(|control| control.hash.is_none()));
@@ -257,7 +257,7 @@ fn v7_v8_a_driver_reads_what_it_may_ask_for_where_the_port_can_spread_flows() {
         (guest.negotiated().features & features::RSS != 0, guest.frontend().get_config(17, 7).unwrap())
     };
     assert_eq!(read(&rig(), &builder(&case)), (true, vec![40, 128, 0, 0x3f, 0, 0, 0]));
-    // Each pair of a cable has a thread of its own, and a single pair nothing to choose from.
+    // Each pair of a cable has a thread of its own, and a single pair leaves no choice.
     let protocol = protocol::MQ | protocol::CONFIG;
     for (on_switch, pairs) in [(false, PAIRS), (true, 1)] {
         let control_queue = ControlQueue::Backend;

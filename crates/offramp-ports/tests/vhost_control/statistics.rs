@@ -1,4 +1,4 @@
-//! Statistics that a driver asks for (virtio 1.4, 5.1.9.5.11; V83 to V86).
+//! Statistics requested by a driver (virtio 1.4, 5.1.9.5.11; V83 to V86).
 
 use super::rss::{self, PAIRS, RSS_CONFIG, datagram, toeplitz};
 use super::{ERR, MSS, OK, PAIRS_SET, SEGMENTS, command, rig, segments_of, status, super_frame};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const QUERY: [u8; 2] = [8, 0];
 const GET: [u8; 2] = [8, 1];
-/// Types, as bits and as they stand in a reply.
+/// Types, as bits and in the form of a reply.
 const CVQ: u64 = 1 << 32;
 const RX_BASIC: u64 = 1;
 const RX_CSUM: u64 = 2;
@@ -21,7 +21,7 @@ const TX_BASIC: u64 = 1 << 16;
 const TX_CSUM: u64 = 1 << 17;
 const TX_GSO: u64 = 1 << 18;
 const TX_SPEED: u64 = 1 << 19;
-/// Those that need no offload.
+/// Types independent of offloads.
 const ALWAYS: u64 = CVQ | RX_BASIC | RX_SPEED | TX_BASIC | TX_SPEED;
 const OFFLOADS: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
 
@@ -34,14 +34,14 @@ fn of(vring: u16, types: u64) -> Vec<u8> {
     [&vring.to_le_bytes()[..], &[0; 6], &types.to_le_bytes()].concat()
 }
 
-/// What the device writes of an answer that has `room` bytes after `ack`.
+/// Returns the device's bytes of an answer with `room` bytes after `ack`.
 fn get(guest: &mut Guest, elements: &[Vec<u8>], room: usize) -> Vec<u8> {
     let answer = guest.control().command(&[&GET, &elements.concat()], &[1, room]).expect("an answer");
     assert_eq!(answer[0], OK, "{elements:?}");
     answer[1..].to_vec()
 }
 
-/// The counters of each reply, whose headers must be right.
+/// Returns the counters of each reply, after a check of its header.
 fn replies(bytes: &[u8]) -> Vec<(u8, u16, Vec<u64>)> {
     let mut rest = bytes;
     let mut replies = Vec::new();
@@ -158,7 +158,7 @@ fn what_a_guest_sends_and_receives_is_counted_for_it() {
         let got = replies(&get(&mut b, &[of(0, RX_BASIC | RX_CSUM | RX_GSO)], 136));
         assert_eq!((&got[0].2[1..3], &got[0].2[4..]), (&[packets, received][..], &[2, 2][..]), "{case:?}");
         assert_eq!((got[1].2.clone(), got[2].2.clone()), (checksums.to_vec(), gso.to_vec()), "{case:?}");
-        // Of commands: this one is the second, and succeeds; a wrong one is no success.
+        // Command counters: this one is the second, and succeeds; an invalid one is no success.
         assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![2, 2])]);
         assert_eq!(command(&mut b, [8, 9], &[]), ERR);
         assert_eq!(replies(&get(&mut b, &[of(2, CVQ)], 24)), [(32, 2, vec![4, 3])]);
@@ -184,11 +184,11 @@ fn the_statistics_of_a_guest_begin_with_it() {
     }
 }
 
-/// Of frames that come at once, one passes, one waits, and the others are lost.
+/// If several frames come at once, one passes, one waits, and the others are lost.
 const ONE_PER_SECOND: RateLimit =
     RateLimit { bits_per_second: None, frames_per_second: Some(1), burst_bytes: None, burst_frames: Some(1) };
 
-/// Frames that the limit has lost and their bytes, and frames that were lost in all: of each receive queue.
+/// Returns the frames lost by the limit with their bytes, and all lost frames: of each receive queue.
 fn lost_of_queues(guest: &mut Guest) -> Vec<[u64; 3]> {
     let all: Vec<_> = (0..PAIRS).map(|pair| of(2 * pair, RX_BASIC | RX_SPEED)).collect();
     let replies = replies(&get(guest, &all, usize::from(PAIRS) * (56 + 24)));
@@ -217,7 +217,7 @@ fn a_guest_reads_what_the_limit_of_its_port_has_lost_on_each_of_its_queues() {
         wait_until("a frame", || (0..PAIRS).any(|pair| guest.rx(pair.into()).recv_within(Duration::ZERO).is_some()));
         rig.controls[0].set_limits(PortLimits { rx: ONE_PER_SECOND, ..PortLimits::default() });
 
-        // What the port has lost when it has carried all that was sent.
+        // Returns the port's losses after it has carried all frames.
         let mut sent = 1;
         let mut send = |header: &VnetHeader, frames: &[Vec<u8>], wire_frames: usize| {
             for frame in frames {
@@ -231,7 +231,7 @@ fn a_guest_reads_what_the_limit_of_its_port_has_lost_on_each_of_its_queues() {
         let mut lost = send(&VnetHeader::default(), &datagrams, 1);
         let mut counted = lost_of_queues(&mut guest);
         assert_eq!(total(&counted), [lost, lost * LEN, lost], "{case:?}");
-        // Of a fair hash, one in 10^10 leaves a queue out.
+        // A fair hash leaves a queue out once in 10^10.
         assert!(lost > 0 && counted.iter().all(|of_queue| of_queue[0] > 0), "{case:?}: {counted:?}");
 
         let (header, super_frame) = super_frame();
