@@ -1,7 +1,7 @@
 //! `offramp calibrate`: this machine as a host of the model.
 
 use crate::exit::{self, FAILED, SETUP, fail};
-use crate::model::own_profile;
+use crate::model::{CALIBRATED, own_profile};
 use offramp_lab::calibrate::{
     CalibrateError, Calibration, figures_text, plans, predict, predict_responses, predictions_text,
 };
@@ -26,8 +26,6 @@ const SECONDS: f64 = 0.3;
 /// A hypervisor that takes more of the processors' time than this is reported: it is in no cost, and what is predicted
 /// holds for a machine of one's own.
 const STOLEN_SHARE_TOLD: f64 = 0.02;
-/// Name of the profile.
-pub const NAME: &str = "this-host";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,7 +87,7 @@ pub fn run(args: &Args) -> ExitCode {
 fn calibrate(args: &Args) -> Result<(), Failure> {
     let path = match &args.out {
         Some(path) => path.clone(),
-        None => own_profile(NAME)
+        None => own_profile(CALIBRATED)
             .ok_or_else(|| Failure::File("neither XDG_DATA_HOME nor HOME is set; use --out".to_owned()))?,
     };
     let before = CpuTimes::read().map_err(LabError::Io)?;

@@ -8,7 +8,6 @@ mod report;
 mod sensitivity;
 mod sweep;
 
-use crate::calibrate;
 use crate::exit::{FAILED, SETUP, fail, print};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
@@ -219,6 +218,9 @@ fn run_command(args: &Args) -> Done {
     }
 }
 
+/// The name of the profile that `offramp calibrate` writes for this machine.
+pub const CALIBRATED: &str = "this-host";
+
 /// Where a system of the user's own is that is named and not given as a path (XDG Base Directory Specification, 0.8:
 /// `$XDG_DATA_HOME`, by default `~/.local/share`).
 pub fn own_profile(name: &str) -> Option<PathBuf> {
@@ -301,7 +303,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
         None => Profile::load(name).map_err(|mut error| {
             // This machine has no profile before it was measured.
             if let profile::ProfileError::Unknown { hint, .. } = &mut error
-                && name == calibrate::NAME
+                && name == CALIBRATED
             {
                 "; `offramp calibrate` makes it".clone_into(hint);
             }

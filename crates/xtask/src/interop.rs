@@ -14,8 +14,7 @@ use crate::program::shown;
 use crate::scratch::Scratch;
 use crate::stop;
 use crate::testpmd::Memory;
-use backend::Shape;
-use case::{Case, Event};
+use case::{Case, Event, Shape};
 use guest::{Guest, GuestConfig};
 use std::time::{Duration, Instant};
 

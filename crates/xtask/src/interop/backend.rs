@@ -1,6 +1,6 @@
 //! What stands at the other end of the guests' sockets.
 
-use super::case::Case;
+use super::case::{Case, Shape};
 use crate::failure::{Doing, Result, failed};
 use crate::program::Program;
 use crate::stop;
@@ -32,25 +32,6 @@ pub enum BackendKind {
     Dpdk,
     /// offramp's vhost-user port.
     Offramp,
-}
-
-/// What it does with frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// One guest gets back what it sends.
-    Echo,
-    /// Two guests get what the other sends.
-    Relay,
-}
-
-impl Shape {
-    /// Its name in a message.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Echo => "loopback",
-            Self::Relay => "vm2vm",
-        }
-    }
 }
 
 /// A running backend.

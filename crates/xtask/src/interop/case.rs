@@ -1,7 +1,5 @@
 //! What is tried: ring paths of DPDK's virtio driver, shapes of the bench, and what happens in between.
 
-use super::backend::Shape;
-
 /// Entries of a ring that is a power of two.
 const RING_ENTRIES: u16 = 256;
 /// Entries of a packed ring that is none.
@@ -68,6 +66,25 @@ impl Event {
             Self::PortRestart => "port restart",
             Self::GuestReconnects => "reconnect of the guest",
             Self::BackendReconnects => "reconnect of the backend",
+        }
+    }
+}
+
+/// The connection of guests by the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One guest gets back what it sends.
+    Echo,
+    /// Two guests get what the other sends.
+    Relay,
+}
+
+impl Shape {
+    /// Its name in a message.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "loopback",
+            Self::Relay => "vm2vm",
         }
     }
 }
