@@ -7,8 +7,10 @@ use std::fmt;
 
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 
-use crate::end::Way;
-use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol, Station};
+use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol, Station, Way};
+
+/// Destination of every frame, of the range that is administered locally: no host's own, so no host answers.
+pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 
 /// Bytes of an Ethernet header without a tag.
 const ETHERNET_LEN: usize = 14;

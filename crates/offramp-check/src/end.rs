@@ -19,10 +19,10 @@ use offramp_ports::sys::tags_in_skb::TagsInSkb;
 use offramp_ports::sys::{NetNs, datagrams, link};
 use serde::{Deserialize, Serialize};
 
+use crate::case::DESTINATION;
 use crate::error::CheckError;
-use crate::oracle::Captured;
-use crate::rss::Steering;
-use crate::run::DESTINATION;
+use crate::packet::{Captured, Way};
+use crate::steering::Steering;
 
 /// Where `ip netns` keeps its namespaces.
 const NAMESPACES: &str = "/run/netns";
@@ -43,17 +43,6 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 const FLOW_INFO: u32 = 0x0fff_ffff;
 /// The feature that makes super-frames of received UDP.
 pub(crate) const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
-
-/// How a frame is handed to the interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
-    /// As it is, by a packet socket with a vnet header.
-    PacketSocket,
-    /// The same, and its VLAN tag is moved beside it, as a VLAN interface hands it over.
-    TagInSkb,
-    /// Its payload by a UDP socket, whose kernel makes the same headers, but for the IPv4 ID.
-    UdpSocket,
-}
 
 /// A frame to be sent, and what is asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use offramp_offload::meta::{ChecksumState, RxMeta};
 
 use crate::case::{Addressing, Built, Case, Sent};
-use crate::end::{End, Outgoing, Way};
+use crate::end::{End, Outgoing};
 use crate::error::CheckError;
 use crate::fault::Fault;
-use crate::oracle::{self, Allowed, Captured, Difference};
-use crate::packet::Identity;
+use crate::oracle::{self, Allowed, Difference};
+use crate::packet::{Captured, Identity, Way};
 
 /// Frames of the wire in one batch, at most: the capture must hold them.
 const BATCH_FRAMES_MAX: usize = 512;

@@ -29,9 +29,9 @@ pub mod plan;
 pub mod report;
 pub mod rss;
 pub mod run;
+mod steering;
 pub mod verdict;
 pub mod worth;
 
 pub use case::Case;
-pub use oracle::Captured;
-pub use packet::{Ip, Protocol};
+pub use packet::{Captured, Ip, Protocol, Way};

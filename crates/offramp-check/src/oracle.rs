@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, Network, Transport, link_header_len};
-use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, UDP_SEGMENTS_MAX};
 
 use crate::case::{Built, Expected};
 use crate::fault::Fault;
-use crate::packet::{self, ones_complement_sum};
+use crate::packet::{self, Captured, ones_complement_sum};
 
 /// Most bytes of a packet.
 const PACKET_LEN_MAX: usize = 65_535;
@@ -21,15 +21,6 @@ const PACKET_LEN_MAX: usize = 65_535;
 const PADDED_LEN_MAX: usize = 64;
 /// TCP's timestamps option (RFC 7323).
 const TIMESTAMPS: u8 = 8;
-
-/// A frame as it was captured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Captured {
-    /// Its bytes, with the VLAN tag that the kernel took out put back.
-    pub bytes: Vec<u8>,
-    /// What the interface reported of it.
-    pub meta: RxMeta,
-}
 
 /// What need not be the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

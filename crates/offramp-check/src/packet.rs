@@ -1,6 +1,8 @@
 //! Frames in fields, and their bytes. Checksums are added word by word as RFC 1071 says: the judge shares no code with
 //! what it judges.
 
+use offramp_offload::meta::RxMeta;
+
 /// TCP's FIN flag.
 pub(crate) const FIN: u8 = 0x01;
 /// TCP's PSH flag.
@@ -39,6 +41,26 @@ pub enum Protocol {
     Tcp,
     /// UDP.
     Udp,
+}
+
+/// How a frame is handed to the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// As it is, by a packet socket with a vnet header.
+    PacketSocket,
+    /// The same, and its VLAN tag is moved beside it, as a VLAN interface hands it over.
+    TagInSkb,
+    /// Its payload by a UDP socket, whose kernel makes the same headers, but for the IPv4 ID.
+    UdpSocket,
+}
+
+/// A frame as it was captured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// Its bytes, with the VLAN tag that the kernel took out put back.
+    pub bytes: Vec<u8>,
+    /// What the interface reported of it.
+    pub meta: RxMeta,
 }
 
 /// What the checksum field of TCP or UDP holds.

@@ -1,8 +1,7 @@
 //! Which offloads are checked, with which cases, and which features of the two interfaces are on meanwhile. Data alone.
 
 use crate::case::{Case, Checksum, Load, TcpOptions, Train};
-use crate::end::Way;
-use crate::packet::{Ip, Protocol};
+use crate::packet::{Ip, Protocol, Way};
 use strum::VariantArray;
 
 /// How many cases are sent.

@@ -3,12 +3,13 @@
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::case::{Addressing, Case};
-use crate::end::{COALESCES_UDP, End, Offered, Way};
+use crate::case::{Addressing, Case, DESTINATION};
+use crate::end::{COALESCES_UDP, End, Offered};
 use crate::error::CheckError;
 use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
 use crate::fault::Fault;
 use crate::oracle::Allowed;
+use crate::packet::Way;
 use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
 use crate::rss::{self, Judged};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
@@ -28,8 +29,6 @@ const LOSS_PAUSES: [Duration; 4] =
 const LOOKS: usize = 2;
 /// Least MTU: the smallest of IPv6 (RFC 8200 5).
 const MTU_MIN: u32 = 1280;
-/// Destination of every frame, of the range that is administered locally: no host's own, so no host answers.
-pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 /// Feature that lets segments have any ID.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 

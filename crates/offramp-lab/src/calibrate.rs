@@ -30,7 +30,9 @@
 //! due. One small request at a time without moderation gives the first, as a least time and an exponentially distributed one;
 //! with a gap between interrupts, the second. Latencies and interrupts under other moderation are predicted.
 
+mod cost;
 mod costs;
+mod error;
 mod experiments;
 mod least_squares;
 mod predictions;
@@ -39,51 +41,26 @@ mod receiver;
 mod responses;
 mod samples;
 mod setup;
+mod target;
 #[cfg(test)]
 mod tests;
+mod units;
+mod waits;
 
 use std::fmt::Write as _;
 
-use offramp_model::profile::ProfileError;
-use offramp_model::simulation::ModelError;
-
-use self::costs::Cost;
+use self::cost::Cost;
 use self::samples::Samples;
 use crate::model::Experiment;
 
 pub use self::costs::Costs;
+pub use self::error::CalibrateError;
 pub use self::experiments::plans;
-pub use self::predictions::{CPU_PERCENT, Prediction, THROUGHPUT_PERCENT, Verdict, predict, predictions_text};
+pub use self::predictions::{Prediction, Verdict, predict, predictions_text};
 pub use self::receiver::ReceiverCosts;
-pub use self::responses::{Figure, Waits, figures_text, predict_responses};
-
-const NANOSECONDS_PER_SECOND: f64 = 1e9;
-const BITS_PER_BYTE: f64 = 8.0;
-
-/// Why a machine cannot be calibrated.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrateError {
-    /// An experiment that is needed was not run, or did not separate hosts and adapters.
-    #[error(
-        "{experiment}, {variant}: no sample with processor time of hosts and adapters; a machine with two processors is needed"
-    )]
-    Missing {
-        /// The experiment.
-        experiment: String,
-        /// The variant.
-        variant: String,
-    },
-    /// The resulting profile is invalid.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// A run of the model failed.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-}
-
-fn missing((experiment, variant): (&str, &str)) -> CalibrateError {
-    CalibrateError::Missing { experiment: experiment.to_owned(), variant: variant.to_owned() }
-}
+pub use self::responses::{Figure, figures_text, predict_responses};
+pub use self::target::{CPU_PERCENT, THROUGHPUT_PERCENT};
+pub use self::waits::Waits;
 
 /// Costs with the range that the rounds of the run give them.
 #[derive(Clone, Debug)]

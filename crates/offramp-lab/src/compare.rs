@@ -9,6 +9,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::metric;
 use crate::model::{Sample, Variant, Verdict};
+use crate::spread::{Spread, median};
 
 /// One-way time of a cache line below which two processors are near each other (one core complex), in nanoseconds.
 pub const NEAR_BELOW_NS: f64 = 120.0;
@@ -18,50 +19,6 @@ pub const FAR_ABOVE_NS: f64 = 450.0;
 pub const CONFIDENCE: f64 = 0.95;
 /// Pairs without which there is no interval, and so no verdict.
 pub const PAIRS_MIN: usize = 2;
-/// Bytes of the "GB" in processor time per GB.
-pub const GB: f64 = 1e9;
-
-/// How the samples of one metric lie.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// Smallest value.
-    pub min: f64,
-    /// Middle value; the mean of the two middle ones where their number is even.
-    pub median: f64,
-    /// Largest value.
-    pub max: f64,
-    /// Median absolute deviation from the median.
-    pub mad: f64,
-}
-
-impl Spread {
-    /// The spread of `values`; `None` of no values. Values that are not finite are left out.
-    pub fn of(values: &[f64]) -> Option<Self> {
-        let sorted = sorted_finite(values);
-        let median = middle(&sorted)?;
-        let deviations: Vec<f64> = sorted.iter().map(|value| (value - median).abs()).collect();
-        let mad = middle(&sorted_finite(&deviations))?;
-        Some(Self { min: *sorted.first()?, median, max: *sorted.last()?, mad })
-    }
-}
-
-/// The median of `values`; `None` of no values. Values that are not finite are left out.
-pub fn median(values: &[f64]) -> Option<f64> {
-    middle(&sorted_finite(values))
-}
-
-fn sorted_finite(values: &[f64]) -> Vec<f64> {
-    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted
-}
-
-fn middle(sorted: &[f64]) -> Option<f64> {
-    let half = sorted.len() / 2;
-    let upper = *sorted.get(half)?;
-    if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[half - 1], upper)) }
-}
-
 /// The value of a metric in one sample, under the name and in the unit of its field in [`Variant`]; `None` as
 /// [`Metric::value`] says, and of an unknown name.
 ///

@@ -6,7 +6,6 @@
 //! the process was killed. The calling thread must be in the interface's network namespace. It must not use
 //! [`privilege::enter`](offramp_ports::sys::privilege::enter), which would leave that namespace.
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use offramp_ports::sys::ethtool::Features;
@@ -24,6 +23,7 @@ mod state;
 
 pub use error::DeviceError;
 pub use matrix::{Change, experiments};
+pub use measure::DeviceConfig;
 pub use restore::{Guard, restore};
 pub use state::default_state_dir;
 
@@ -40,29 +40,6 @@ const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
 
 /// Share of the processors that other work may take before it is noted.
 const OTHER_WORK_NOTED: f64 = 0.1;
-
-/// What is to be measured, and how.
-#[derive(Clone, Debug)]
-pub struct DeviceConfig {
-    /// The interface, in the calling thread's network namespace.
-    pub interface: String,
-    /// The machine at its other end, where `offramp ttcp --serve` runs: `host`, `host:port`, or
-    /// `[IPv6 address]:port`.
-    pub peer: String,
-    /// Samples of each variant; 1 or more. A verdict needs two, a useful one five.
-    pub repeats: usize,
-    /// Measured time of each sample, in seconds.
-    pub seconds: f64,
-    /// Streams in the measured direction.
-    pub streams: usize,
-    /// TCP congestion control, set on each socket.
-    pub congestion: String,
-    /// Directory of the state file; see [`default_state_dir`].
-    pub state_dir: PathBuf,
-    /// Experiments to make, by name ([`experiments`]) or by a feature's name as ethtool knows it; all
-    /// that the interface allows when empty.
-    pub only: Vec<String>,
-}
 
 /// Runs the matrix. `stop` ends it after the test that is under way; `progress` gets a line for each thing that
 /// happens.

@@ -17,4 +17,5 @@ pub mod report;
 pub mod rig;
 pub mod run;
 pub mod sample;
+mod spread;
 pub mod traffic;

@@ -1,5 +1,7 @@
 //! What is known of the machine that a run was made on.
 
+use crate::guest::Guests;
+use crate::guest::machine::CPUS;
 use crate::model::{Experiment, Guest, Machine};
 use crate::rig::Placement;
 use offramp_offload::checksum;
@@ -31,8 +33,28 @@ pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     }
 }
 
+/// The difference between variants.
+const SWITCHED: &str = "What the guest sends is switched in its driver (the features of ethtool, the limit of segments \
+                        in a super-frame): the driver and the port agreed on all of it when the guest booted. What it \
+                        receives is switched in the adapter.";
+
+/// Describes host A; `None` before the first guest has booted.
+fn describe_guest(guests: &Guests) -> Option<Guest> {
+    let (machine, runner) = guests.first()?;
+    Some(Guest {
+        accelerator: machine.accelerator().name().to_owned(),
+        accelerator_note: guests.note().map(str::to_owned),
+        kernel: machine.kernel().to_owned(),
+        qemu: runner.version.clone(),
+        cpus: CPUS,
+        memory_mib: machine.memory_mib(),
+        boot_s: machine.boot_time().as_secs_f64(),
+        switched: SWITCHED.to_owned(),
+    })
+}
+
 /// Describes this machine for a run with a guest as host A.
-pub fn describe_with_guest(placement: &Placement, guest: Option<Guest>) -> Machine {
+pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
     Machine {
         cpu_split: format!(
             "Host: the time of the guest's processes on processors {:?}; host B's programs are there too, and not in it. \
@@ -40,7 +62,7 @@ pub fn describe_with_guest(placement: &Placement, guest: Option<Guest>) -> Machi
              Guest: what its own /proc/stat says.",
             placement.host_cpus, placement.adapter_cpus
         ),
-        guest,
+        guest: describe_guest(guests),
         ..describe(placement, false)
     }
 }

@@ -1,9 +1,13 @@
 //! What the lab measures: each metric with its value in a sample, its place in a variant, and its words.
 
-use crate::compare::{GB, median};
 use crate::model::{Sample, Variant};
-use crate::plan::impairments::RPC_HEADER_BYTES;
-use crate::report::words::{count, cpu_seconds, gbit, microseconds, percent, seconds, segments, share};
+use crate::report::numbers::{count, cpu_seconds, gbit, microseconds, percent, seconds, segments, share};
+use crate::spread::median;
+
+/// Bytes of the "GB" in processor time per GB.
+pub const GB: f64 = 1e9;
+/// Bytes before the data of an NFS read's response: RPC header and attributes.
+pub(crate) const RPC_HEADER_BYTES: u32 = 100;
 
 /// One thing that is measured.
 #[derive(Clone, Copy)]

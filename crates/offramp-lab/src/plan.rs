@@ -1,10 +1,11 @@
 //! The experiments: what is asked, what is fixed, and what differs between the variants.
 
+mod bound;
 pub(crate) mod impairments;
 pub(crate) mod ipsec;
 mod moderation;
 
-pub use moderation::{Against, Bound, Limit};
+pub use bound::{Against, Bound, Limit};
 
 use crate::guest::machine::{Accelerator, DriverCoalescing};
 use crate::host::HostSettings;

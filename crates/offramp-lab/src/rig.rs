@@ -7,206 +7,41 @@
 //!
 //! Everything is held by descriptors of this process, so that nothing is left however it ends.
 
+mod config;
+mod counts;
+mod hosts;
+
+pub use config::{ADDRESSES, Between, Card, INTERFACE, Placement, RigConfig, Threads};
+pub(crate) use config::{GSO_SEGS, MACS, PREFIX_LEN};
+pub use counts::{Count, Counts};
+pub use hosts::Hosts;
+
 use crate::error::LabError;
 use crate::esp::{self, EspBy, EspLink, HostEsp, PROGRAM_INTERFACE};
 use crate::guest::machine::Machine;
-use crate::host::{Capture, HostSettings};
+use crate::host::Capture;
 use crate::relay::Relay;
-use crate::sample::Hosts;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
-use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
-use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::stats::{Direction, Loss};
-use offramp_impair::fault::{self, FaultConfig};
-use offramp_impair::memory::MemoryConfig;
+use offramp_impair::fault;
 use offramp_offload::caps::Offloads;
 use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::sys::sandbox::Sandbox;
-use offramp_ports::sys::{NetNs, cpu, ethtool, link, rps};
+use offramp_ports::sys::{NetNs, ethtool, link, rps};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
-use offramp_ports::worker::{Polling, Task, Worker};
-use std::net::{IpAddr, Ipv4Addr};
+use offramp_ports::worker::{Task, Worker};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Addresses of the two hosts, of the range that is set aside for measuring (RFC 2544 C.2.2).
-pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-/// Bits of the network part of both.
-pub(crate) const PREFIX_LEN: u8 = 24;
-/// Ethernet addresses of the two hosts, of the range that is administered locally.
-pub(crate) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
-/// Name of the interface in each namespace.
-pub const INTERFACE: &str = "ofr0";
 
 /// Frames that a host's queue holds: more than its largest send window. A TAP drops what its queue has
 /// no room for, where a driver would hold the host back.
 const TX_QUEUE_LEN: u32 = 8192;
-/// Segments of a super-frame when nothing limits them (Linux `GSO_LEGACY_MAX_SEGS`).
-pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
 /// Smallest MTU at which Linux runs IPv6 on an interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
 /// The host whose adapter may be a [`Card`].
 const CARD_SIDE: usize = 1;
-
-/// Who drives the adapters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threads {
-    /// One thread for each queue pair, which drives both ends of its cable: a frame stays in one processor's cache.
-    Shared,
-    /// One thread per adapter.
-    PerAdapter,
-    /// One thread per direction: each segments at one end and coalesces at the other. A frame stays in one
-    /// processor's cache, and acknowledgements need not wait for data.
-    PerDirection,
-}
-
-/// What lies between the hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Between {
-    /// Two adapters and a cable.
-    Adapters(Threads),
-    /// The bare relay.
-    Relay,
-}
-
-/// Which processors do what.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Processors of the hosts' programs and of their receive work.
-    pub host_cpus: Vec<usize>,
-    /// Processors of the adapters.
-    pub adapter_cpus: Vec<usize>,
-    /// Processors of the host that serves, where only that host is measured: `host_cpus` are then those of the client's
-    /// host, which may share them with the adapters.
-    pub server_cpus: Option<Vec<usize>>,
-}
-
-impl Placement {
-    /// The last processor for the adapters, the others for the hosts; one for both if there is no other.
-    pub fn apart() -> Self {
-        let mut host_cpus = cpu::online();
-        let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
-        Self { host_cpus, adapter_cpus, server_cpus: None }
-    }
-
-    /// The first processor for the host that serves and nothing else, the last one for the other host and the adapters; one
-    /// for all if there is no other.
-    pub fn server_alone() -> Self {
-        let online = cpu::online();
-        let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());
-        Self { host_cpus: last.clone(), adapter_cpus: last, server_cpus: Some(first) }
-    }
-
-    /// Whether the host that serves has processors that nobody else has.
-    pub fn has_server_alone(&self) -> bool {
-        let is_others = |cpu: &usize| self.host_cpus.contains(cpu) || self.adapter_cpus.contains(cpu);
-        self.server_cpus.as_ref().is_some_and(|cpus| !cpus.iter().any(is_others))
-    }
-
-    /// Everything everywhere, as the scheduler likes.
-    pub fn free() -> Self {
-        Self { host_cpus: cpu::online(), adapter_cpus: cpu::online(), server_cpus: None }
-    }
-
-    /// Processors of the client's host, or of the one that serves.
-    pub fn cpus_of(&self, is_client: bool) -> &[usize] {
-        self.server_cpus.as_deref().filter(|_| !is_client).unwrap_or(&self.host_cpus)
-    }
-
-    /// Whether hosts and adapters share no processor.
-    pub fn is_apart(&self) -> bool {
-        self.host_cpus.iter().all(|cpu| !self.adapter_cpus.contains(cpu))
-    }
-}
-
-/// What host B's adapter is besides: a card with little memory on a slow bus, or one with faults. By default it is
-/// neither.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Card {
-    /// Its packet memory.
-    pub memory: MemoryConfig,
-    /// Its bus to the host, and its faults.
-    pub faults: FaultConfig,
-}
-
-impl Card {
-    /// Whether it is nothing special.
-    pub fn is_none(&self) -> bool {
-        self.memory.is_none() && self.faults.is_none()
-    }
-}
-
-/// What a rig is made with.
-#[derive(Clone, Debug)]
-pub struct RigConfig {
-    /// IP bytes of a frame, of both hosts and the wire.
-    pub mtu: usize,
-    /// Link rate in bits per second; `None`: never the limit.
-    pub rate_bps: Option<u64>,
-    /// What both adapters offer.
-    pub offloads: Offloads,
-    /// When what has arrived is handed over to a host, of both adapters.
-    pub moderation: ModerationConfig,
-    /// Whether the hosts segment in software what they may not hand over (Linux' own GSO).
-    pub host_gso: bool,
-    /// Whether a guest coalesces in software (Linux' own GRO). Linux never coalesces what comes from a TAP.
-    pub host_gro: bool,
-    /// What the hosts themselves are set to.
-    pub host: HostSettings,
-    /// Which host runs the client, 0 or 1; the server is the other.
-    pub client: usize,
-    /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
-    pub queues: u16,
-    /// What lies between.
-    pub between: Between,
-    /// Which processors do what.
-    pub placement: Placement,
-    /// How long the adapters' threads poll before they sleep.
-    pub polling: Polling,
-    /// What host B's adapter is besides.
-    pub card: Card,
-    /// Whether the hosts' packets are encrypted on the wire, and who does that.
-    pub esp: Option<EspLink>,
-}
-
-impl RigConfig {
-    /// Whether a program of each host seals and opens.
-    fn has_esp_programs(&self) -> bool {
-        self.esp.is_some_and(|link| link.by == EspBy::Host)
-    }
-
-    /// The interface that the hosts' TCP uses.
-    fn tcp_interface(&self) -> &'static str {
-        if self.has_esp_programs() { PROGRAM_INTERFACE } else { INTERFACE }
-    }
-
-    /// IP bytes of a frame that the hosts' TCP sends.
-    fn tcp_mtu(&self) -> Result<usize, LabError> {
-        Ok(self.esp.map(|link| link.clear_mtu(self.mtu)).transpose()?.unwrap_or(self.mtu))
-    }
-}
-
-impl Default for RigConfig {
-    fn default() -> Self {
-        Self {
-            mtu: MTU_DEFAULT,
-            rate_bps: None,
-            offloads: Offloads::all(),
-            moderation: ModerationConfig::default(),
-            host_gso: true,
-            host_gro: false,
-            host: HostSettings::default(),
-            client: 0,
-            queues: 1,
-            between: Between::Adapters(Threads::Shared),
-            placement: Placement::apart(),
-            polling: Polling::Off,
-            card: Card::default(),
-            esp: None,
-        }
-    }
-}
 
 /// A rig that runs. Dropping it ends everything.
 #[derive(Debug)]
@@ -533,127 +368,4 @@ pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), LabError> {
     let segs = if is_limited { link::GSO_ONE_FRAME } else { GSO_SEGS };
     link::set_gso_segs_max(interface, segs)?;
     Ok(())
-}
-
-/// Sums of one direction over adapters and queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Frames from the wire.
-    pub frames_in: u64,
-    /// Frames to the wire.
-    pub frames_out: u64,
-    /// Frames as the hosts saw them.
-    pub host_frames: u64,
-    /// Batches handed to a TAP, or interrupts of a guest.
-    pub interrupts: u64,
-    /// Frames lost, for any reason.
-    pub lost: u64,
-    /// Frames among `lost` for which the adapter's memory had no room.
-    pub dropped: u64,
-    /// Frames among `lost` that newer ones overwrote in the adapter's memory.
-    pub overrun: u64,
-    /// Most bytes that an adapter's memory has stored at one time, since it was made.
-    pub memory_bytes_max: u64,
-    /// Most frames that came into an adapter's memory one after another without a loss, since it was made.
-    pub burst_frames_max: u64,
-}
-
-impl Count {
-    fn of(direction: &Direction) -> Self {
-        Self {
-            frames_in: direction.frames_in.get(),
-            frames_out: direction.frames_out.get(),
-            host_frames: direction.host_frames.get(),
-            interrupts: direction.interrupts.get(),
-            lost: direction.lost_total(),
-            dropped: direction.memory_dropped.get(),
-            overrun: direction.lost(Loss::Overrun),
-            memory_bytes_max: direction.memory_bytes_max.get(),
-            burst_frames_max: direction.burst_frames_max.get(),
-        }
-    }
-
-    /// What was counted since `earlier`. What is a maximum stays that since the beginning.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
-        Self {
-            frames_in: self.frames_in - earlier.frames_in,
-            frames_out: self.frames_out - earlier.frames_out,
-            host_frames: self.host_frames - earlier.host_frames,
-            interrupts: self.interrupts - earlier.interrupts,
-            lost: self.lost - earlier.lost,
-            dropped: self.dropped - earlier.dropped,
-            overrun: self.overrun - earlier.overrun,
-            ..self
-        }
-    }
-}
-
-impl std::ops::AddAssign for Count {
-    fn add_assign(&mut self, other: Self) {
-        self.frames_in += other.frames_in;
-        self.frames_out += other.frames_out;
-        self.host_frames += other.host_frames;
-        self.interrupts += other.interrupts;
-        self.lost += other.lost;
-        self.dropped += other.dropped;
-        self.overrun += other.overrun;
-        self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
-        self.burst_frames_max = self.burst_frames_max.max(other.burst_frames_max);
-    }
-}
-
-/// Counters of both adapters together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Host to wire.
-    pub transmit: Count,
-    /// Wire to host.
-    pub receive: Count,
-}
-
-impl Counts {
-    /// Counters of adapters.
-    pub fn of(controls: &[Arc<PortControl>]) -> Self {
-        let mut counts = Self::default();
-        for queue in controls.iter().flat_map(|control| control.queues()) {
-            counts.transmit += Count::of(&queue.transmit);
-            counts.receive += Count::of(&queue.receive);
-        }
-        counts
-    }
-
-    /// What was counted since `earlier`.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
-        Self { transmit: self.transmit.since(earlier.transmit), receive: self.receive.since(earlier.receive) }
-    }
-
-    /// Frames that were lost in either direction.
-    pub fn lost(&self) -> u64 {
-        self.transmit.lost + self.receive.lost
-    }
-
-    /// Whether every frame that went in came out or was counted.
-    pub fn is_balanced(&self) -> bool {
-        [self.transmit, self.receive].iter().all(|c| c.frames_in == c.frames_out + c.lost)
-            && self.transmit.frames_out == self.receive.frames_in
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use offramp_adapter::port::PortError;
-    use offramp_offload::meta::RxMeta;
-
-    #[test]
-    fn dropped_are_frames_without_room_in_the_memory_and_not_those_without_room_at_the_host() {
-        let direction = Direction::default();
-        direction.lose_on_line(Loss::Drop, 3);
-        direction.frames_in.add(1);
-        direction.given(&RxMeta::default(), 60, Err(PortError::Full));
-        let count = Count::of(&direction);
-        assert_eq!((count.dropped, count.lost, count.frames_in), (3, 4, 4));
-    }
 }

@@ -1,13 +1,13 @@
 //! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
 
-use crate::compare::median;
 use crate::cpu::{AwakeCpus, CpuTimes, Worked, line_distance_ns};
 use crate::error::LabError;
 use crate::guest::Guests;
 use crate::guest::machine::Machine;
 use crate::guest::protocol::{Answer, Command as GuestCommand, GuestTime};
 use crate::model::Sample;
-use crate::rig::{ADDRESSES, Counts, Rig, RigConfig};
+use crate::rig::{ADDRESSES, Counts, Hosts, Rig, RigConfig};
+use crate::spread::median;
 use crate::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
 use offramp_ports::sys::NetNs;
 use offramp_ports::sys::cpu;
@@ -47,28 +47,6 @@ pub enum Stage<'a> {
     Namespaces,
     /// A guest and a namespace, switched for each sample.
     Guest(Box<Guests<'a>>),
-}
-
-/// Two hosts, their adapters and the line, as a sample needs them.
-pub trait Hosts {
-    /// What they are set to.
-    fn config(&self) -> &RigConfig;
-    /// Kernel numbers of the threads that drive the adapters.
-    fn adapter_threads(&self) -> Vec<i32>;
-    /// Counters of both adapters.
-    fn counts(&self) -> Counts;
-    /// Counters of the adapter of host 0 or 1.
-    fn counts_of(&self, side: usize) -> Counts;
-    /// Packets that programs of the hosts which seal and open have lost.
-    fn program_lost(&self) -> u64 {
-        0
-    }
-    /// Whether the receive work of hosts in namespaces was moved to the hosts' processors.
-    fn has_rps(&self) -> bool;
-    /// The namespace of host 0 or 1; `None`: it is the guest.
-    fn namespace(&self, side: usize) -> Option<&NetNs>;
-    /// The guest, if a host is one.
-    fn guest(&mut self) -> Option<&mut Machine>;
 }
 
 /// A child that is killed when it is no longer needed.

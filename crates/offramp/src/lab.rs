@@ -396,7 +396,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     }
     let mut machine = match &stage {
         Stage::Namespaces => machine::describe(&Placement::apart(), has_rps),
-        Stage::Guest(guests) => machine::describe_with_guest(&Placement::apart(), guests.describe()),
+        Stage::Guest(guests) => machine::describe_with_guest(&Placement::apart(), guests),
     };
     // The guests end before the page is written.
     drop(stage);

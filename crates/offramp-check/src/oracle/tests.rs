@@ -4,6 +4,7 @@ use super::*;
 use crate::case::{Addressing, Case, Checksum, Load};
 use crate::packet::{Identity, Ip, Protocol};
 use crate::plan::{self, Depth};
+use offramp_offload::meta::RxMeta;
 
 const ADDRESSING: Addressing = Addressing { destination: [2; 6], source: [6; 6], seed: 7 };
 const IDENTITY: Identity = Identity { run: 11, case: 12 };

@@ -10,10 +10,10 @@ use offramp_ports::packet::Arrival;
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx, encode_rx};
 use serde::{Deserialize, Serialize};
 
-use crate::end::{Offered, Outgoing, Way};
-use crate::oracle::Captured;
+use crate::end::{Offered, Outgoing};
+use crate::packet::{Captured, Way};
 use crate::plan::{self, Side};
-use crate::rss::Steering;
+use crate::steering::Steering;
 
 /// Version of the protocol; both ends must have the same.
 pub(super) const VERSION: u16 = 2;

@@ -11,8 +11,8 @@ use offramp_ports::packet::Arrival;
 use super::message::{self, Answer, Request, STOP_INTERVAL, VERSION, Welcome};
 use crate::end::{Description, End, Offered, Outgoing};
 use crate::error::CheckError;
-use crate::oracle::Captured;
-use crate::rss::Steering;
+use crate::packet::Captured;
+use crate::steering::Steering;
 
 /// How long a connection may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);

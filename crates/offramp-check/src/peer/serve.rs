@@ -11,11 +11,11 @@ use offramp_offload::meta::{ChecksumState, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 
 use super::message::{self, ARRIVALS_MAX, Answer, FRAMES_LEN, Request, STOP_INTERVAL, VERSION, Welcome};
-use crate::end::{End, LocalEnd, Outgoing, Way, datagrams_of};
+use crate::case::DESTINATION;
+use crate::end::{End, LocalEnd, Outgoing, datagrams_of};
 use crate::error::CheckError;
-use crate::packet::{Identity, Ip, PORTS, Station};
+use crate::packet::{Identity, Ip, PORTS, Station, Way};
 use crate::plan::{self, Side};
-use crate::run::DESTINATION;
 
 /// A client that says nothing for that long is gone.
 const IDLE_MAX: Duration = Duration::from_mins(1);

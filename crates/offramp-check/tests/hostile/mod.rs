@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use offramp_check::Captured;
-use offramp_check::end::{Description, End, Offered, Outgoing, Way};
+use offramp_check::end::{Description, End, Offered, Outgoing};
 use offramp_check::error::CheckError;
 use offramp_check::peer::converse;
+use offramp_check::{Captured, Way};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::link_header_len;
 use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};

@@ -1,20 +1,23 @@
 //! What a machine's work costs, learned from samples.
 
-use super::CalibrateError;
+use super::cost::Cost;
+use super::error::CalibrateError;
 use super::experiments::{
     CHECKSUM_RECEIVED, CHECKSUM_SENT, LARGE_SENDS, LEARNED, PACED, PACED_ADAPTERS_SLEEP, UNCOALESCED,
 };
 use super::least_squares::least_squares;
 use super::receiver::ReceiverCosts;
-use super::responses::Waits;
 use super::samples::{PerByte, Samples};
 use super::setup::{HEADERS_LEN, MSS, Setup};
+use super::waits::Waits;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
 /// Largest large send that the model's profiles know.
 pub(super) const CHUNK_LEN_MAX: f64 = 65_400.0;
 /// One way over the link, as the profile assumes it.
 pub(super) const LINK_DELAY_NS: f64 = 10_000.0;
+/// Where round trips are measured.
+const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
 /// Checksums that adapters make for hosts: one on sending, one on receiving.
 const CHECKSUMS: f64 = 2.0;
 
@@ -61,71 +64,6 @@ pub struct Costs {
     pub receiver: Option<ReceiverCosts>,
     /// What a request waits for beside work; `None`: it was not measured.
     pub waits: Option<Waits>,
-}
-
-/// One of the [`Costs`], to be named and found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cost {
-    Byte,
-    Send,
-    Receive,
-    ChecksumSent,
-    ChecksumReceived,
-    Wake,
-    Doorbell,
-    AdapterByte,
-    AdapterFrame,
-    AdapterHandOver,
-    AdapterChecksumSent,
-    AdapterChecksumReceived,
-    ChunkLen,
-    CoalescedLen,
-    PacedSentLen,
-    PacedCoalescedLen,
-    FramesPerSegment,
-    ReceiverByte,
-    ReceiverHandOver,
-    ReceiverSegmentsPerAck,
-    PeerByte,
-    PeerFrame,
-    PeerHandOver,
-    WakeUp,
-    WakeUpTail,
-    Timer,
-}
-
-impl Cost {
-    /// For people: whose it is, and its unit.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Byte => "host, ns/byte, both ends",
-            Self::Send => "host, ns/send",
-            Self::Receive => "host, ns/receive",
-            Self::ChecksumSent => "host, ns/byte checksum, sent",
-            Self::ChecksumReceived => "host, ns/byte checksum, received",
-            Self::Wake => "host, ns/interrupt when idle",
-            Self::Doorbell => "host, ns/send when adapters sleep",
-            Self::AdapterByte => "adapters, ns/byte",
-            Self::AdapterFrame => "adapters, ns/frame on the wire",
-            Self::AdapterHandOver => "adapters, ns/hand-over",
-            Self::AdapterChecksumSent => "adapters, ns/byte checksum, sent",
-            Self::AdapterChecksumReceived => "adapters, ns/byte checksum, received",
-            Self::ChunkLen => "bytes/send with LSO",
-            Self::CoalescedLen => "bytes/receive with RSC",
-            Self::PacedSentLen => "bytes/send with LSO, link the limit",
-            Self::PacedCoalescedLen => "bytes/receive with RSC, link the limit",
-            Self::FramesPerSegment => "frames/segment",
-            Self::ReceiverByte => "receiving host, ns/byte",
-            Self::ReceiverHandOver => "receiving host, ns/hand-over",
-            Self::ReceiverSegmentsPerAck => "receiving host, segments/acknowledgement",
-            Self::PeerByte => "its peer and adapters, ns/byte",
-            Self::PeerFrame => "its peer and adapters, ns/frame",
-            Self::PeerHandOver => "its peer and adapters, ns/hand-over",
-            Self::WakeUp => "both ends, ns/request until processes run",
-            Self::WakeUpTail => "both ends, ns/request on top, mean",
-            Self::Timer => "adapters, ns until a timer is noticed",
-        }
-    }
 }
 
 /// What goes up and down between hosts and adapters for each segment, and in what pieces.
@@ -177,7 +115,7 @@ impl Costs {
             receiver: ReceiverCosts::learn(samples),
             waits: None,
         };
-        Ok(Self { waits: Waits::learn(samples, &costs), ..costs })
+        Ok(Self { waits: Waits::learn(samples, costs.round_trip_ns(&GIGABIT)), ..costs })
     }
 
     /// All that were measured, in the order in which people read them.
@@ -228,6 +166,17 @@ impl Costs {
     pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
         let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)
+    }
+
+    /// The processor of the host that sends to `receiver` and of the adapters, for each segment.
+    pub(super) fn peer_ns(&self, receiver: &ReceiverCosts, setup: &Setup) -> f64 {
+        let spared = if setup.host_checksums_received { self.adapter_checksum_received_ns } else { 0.0 };
+        // Between the receiving host and the adapters, both ways.
+        let hand_overs =
+            if setup.rsc { 2.0 * setup.mss / self.coalesced_len } else { 1.0 + 1.0 / receiver.segments_per_ack };
+        (receiver.peer_byte_ns - spared) * setup.mss
+            + receiver.peer_frame_ns * self.frames_per_segment
+            + receiver.peer_hand_over_ns * hand_overs
     }
 
     /// The adapters, for each segment.

@@ -1,6 +1,5 @@
 //! The experiments of the lab that calibration needs: those that it learns from, and those that it predicts.
 
-use super::responses;
 use super::setup::Setup;
 use crate::plan::{Plan, RECEIVER, Settings, VariantPlan};
 use crate::traffic::Amount;
@@ -46,6 +45,39 @@ pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
     ((RECEIVER, "MTU 3000"), Setup { rsc: false, mss: 2948.0, ..Setup::ALL_ON }),
 ];
 
+/// One small request at a time over TCP, and bulk data, at 1 Gbit/s; the processors do not sleep.
+const ROUND_TRIPS: &str = "moderation-rpc";
+pub(super) const BULK: &str = "moderation-bulk";
+/// Without moderation: what is learned from first.
+pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
+/// A request at a time is then as late as the timer that ends the gap between two interrupts.
+pub(super) const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
+/// Variants that waits are learned from.
+const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
+/// Longest wait of a first frame in the lab's "50 us or 32", microseconds.
+const COALESCED_US: f64 = 50.0;
+
+/// Moderation as the lab has it, and as the model has it: `adapter.moderation`, and how long a first frame waits.
+pub(super) struct Moderated {
+    pub(super) of: (&'static str, &'static str),
+    pub(super) moderation: &'static str,
+    pub(super) wait_us: f64,
+}
+
+const fn moderated(of: (&'static str, &'static str), moderation: &'static str, wait_us: f64) -> Moderated {
+    Moderated { of, moderation, wait_us }
+}
+
+/// Variants that are predicted. The e1000's rule keeps either of two rates for bulk data at 1 Gbit/s: 20,000 interrupts a second,
+/// where it begins, until one is 80 us late, and 4000 from then on. So nothing is predicted of it.
+pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
+    moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
+    moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
+    moderated((ROUND_TRIPS, "50 us or 32"), "coalescing", COALESCED_US),
+    moderated((BULK, "8000/s"), "fixed-gap", 0.0),
+    moderated((BULK, "50 us or 32"), "coalescing", COALESCED_US),
+];
+
 /// The part of the lab that calibration needs: the variants that it learns from, and those that it predicts.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
     let needed = needed();
@@ -68,7 +100,8 @@ fn needed() -> Vec<(&'static str, &'static str)> {
     let checksums = [CHECKSUM_SENT, CHECKSUM_RECEIVED].into_iter().flat_map(|name| [(name, "off"), (name, "on")]);
     let predicted = PREDICTED.into_iter().chain(PREDICTED_OF_RECEIVER).map(|(of, _)| of);
     let learned = LEARNED.into_iter().chain([PACED, PACED_ADAPTERS_SLEEP]).chain(checksums).chain(LEARNED_OF_RECEIVER);
-    learned.chain(predicted).chain(responses::needed()).collect()
+    let responses = LEARNED_OF_RESPONSES.into_iter().chain(PREDICTED_OF_RESPONSES.iter().map(|of| of.of));
+    learned.chain(predicted).chain(responses).collect()
 }
 
 #[cfg(test)]

@@ -11,15 +11,13 @@ use super::experiments::{PREDICTED, PREDICTED_OF_RECEIVER};
 use super::profile::settings;
 use super::samples::Samples;
 use super::setup::Setup;
-use super::{BITS_PER_BYTE, CalibrateError, Calibration};
-use crate::compare::GB;
+use super::target::{CPU_PERCENT, THROUGHPUT_PERCENT, error_percent};
+use super::units::BITS_PER_BYTE;
+use super::{CalibrateError, Calibration};
+use crate::metric::GB;
 use crate::model::Experiment;
 use crate::plan::{GIGABIT_BPS, RECEIVER};
 
-/// Throughput is to be predicted within this, percent.
-pub const THROUGHPUT_PERCENT: f64 = 15.0;
-/// Processor time is to be predicted within this, percent.
-pub const CPU_PERCENT: f64 = 20.0;
 const BITS_PER_GIGABIT: f64 = 1e9;
 
 /// What the model says of an experiment that was not learned from, and what was measured.
@@ -80,10 +78,6 @@ impl Prediction {
     fn is(&self, verdict: Verdict) -> bool {
         self.verdict() == verdict
     }
-}
-
-pub(super) fn error_percent([predicted, measured]: [f64; 2]) -> f64 {
-    100.0 * (predicted / measured - 1.0)
 }
 
 /// Predicts the experiments that were run and not learned from, with the profile in a file.

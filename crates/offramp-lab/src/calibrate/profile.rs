@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use offramp_model::profile::schema::SECTIONS;
 
 use super::Calibration;
-use super::costs::{CHUNK_LEN_MAX, Cost, Costs, LINK_DELAY_NS};
+use super::cost::Cost;
+use super::costs::{CHUNK_LEN_MAX, Costs, LINK_DELAY_NS};
 use super::receiver::ReceiverCosts;
 use super::setup::{MSS, Setup};
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
@@ -191,7 +192,7 @@ pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
         Setting::count("adapter.segment_chunk", chunk_len, "byte", Cost::ChunkLen),
     ];
     if let Some(receiver) = costs.receiver {
-        settings.push(Setting::time("peer.gap", receiver.peer_ns(costs, setup), Cost::PeerByte));
+        settings.push(Setting::time("peer.gap", costs.peer_ns(&receiver, setup), Cost::PeerByte));
         settings.extend(receiver_settings(&receiver, checksum_ns));
     }
     if let Some(waits) = costs.waits {

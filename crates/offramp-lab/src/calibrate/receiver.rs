@@ -1,11 +1,11 @@
 //! What a host pays that only receives, learned from samples.
 
-use super::NANOSECONDS_PER_SECOND;
-use super::costs::{Cost, Costs};
+use super::cost::Cost;
 use super::experiments::{LEARNED_OF_RECEIVER, RECEIVER_UNCOALESCED};
 use super::least_squares::least_squares;
 use super::samples::Samples;
-use super::setup::{MSS, Setup};
+use super::setup::MSS;
+use super::units::NANOSECONDS_PER_SECOND;
 
 /// What a host pays that only receives, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,18 +49,5 @@ impl ReceiverCosts {
             (Cost::PeerFrame, self.peer_frame_ns),
             (Cost::PeerHandOver, self.peer_hand_over_ns),
         ]
-    }
-
-    /// The processor of the sending host and the adapters, for each segment.
-    pub(super) fn peer_ns(&self, costs: &Costs, setup: &Setup) -> f64 {
-        let spared = if setup.host_checksums_received { costs.adapter_checksum_received_ns } else { 0.0 };
-        (self.peer_byte_ns - spared) * setup.mss
-            + self.peer_frame_ns * costs.frames_per_segment
-            + self.peer_hand_over_ns * self.hand_overs(costs, setup)
-    }
-
-    /// Hand-overs between the receiving host and the adapters for each segment, both ways.
-    fn hand_overs(&self, costs: &Costs, setup: &Setup) -> f64 {
-        if setup.rsc { 2.0 * setup.mss / costs.coalesced_len } else { 1.0 + 1.0 / self.segments_per_ack }
     }
 }

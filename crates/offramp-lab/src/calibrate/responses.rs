@@ -6,10 +6,13 @@ use offramp_model::config::Workload;
 use offramp_model::profile::{Profile, ProfileError};
 use offramp_model::simulation::run;
 
-use super::costs::{Cost, Costs};
+use super::Calibration;
+use super::error::{CalibrateError, missing};
+use super::experiments::{BULK, Moderated, PREDICTED_OF_RESPONSES};
 use super::samples::Samples;
-use super::setup::Setup;
-use super::{CalibrateError, Calibration};
+use super::target::error_percent;
+use super::units::NANOSECONDS_PER_MICROSECOND;
+use super::waits::{Waits, p50_us, p99_us};
 use crate::model::{Experiment, Sample};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND};
 use crate::traffic::RR_MESSAGE_BYTES;
@@ -18,87 +21,6 @@ use crate::traffic::RR_MESSAGE_BYTES;
 pub const LATENCY_PERCENT: f64 = 25.0;
 /// Interrupts per second are to be predicted within this, percent.
 pub const INTERRUPTS_PERCENT: f64 = 20.0;
-/// One small request at a time over TCP, and bulk data, at 1 Gbit/s; the processors do not sleep.
-const ROUND_TRIPS: &str = "moderation-rpc";
-const BULK: &str = "moderation-bulk";
-/// Without moderation: what is learned from first.
-const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
-/// A request at a time is then as late as the timer that ends the gap between two interrupts.
-const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
-/// Variants that waits are learned from.
-pub(super) const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
-const NANOSECONDS_PER_MICROSECOND: f64 = 1e3;
-/// Longest wait of a first frame in the lab's "50 us or 32", microseconds.
-const COALESCED_US: f64 = 50.0;
-
-/// Moderation as the lab has it, and as the model has it: `adapter.moderation`, and how long a first frame waits.
-struct Moderated {
-    of: (&'static str, &'static str),
-    moderation: &'static str,
-    wait_us: f64,
-}
-
-const fn moderated(of: (&'static str, &'static str), moderation: &'static str, wait_us: f64) -> Moderated {
-    Moderated { of, moderation, wait_us }
-}
-
-/// Variants that are predicted. The e1000's rule keeps either of two rates for bulk data at 1 Gbit/s: 20,000 interrupts a second,
-/// where it begins, until one is 80 us late, and 4000 from then on. So nothing is predicted of it.
-const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
-    moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
-    moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
-    moderated((ROUND_TRIPS, "50 us or 32"), "coalescing", COALESCED_US),
-    moderated((BULK, "8000/s"), "fixed-gap", 0.0),
-    moderated((BULK, "50 us or 32"), "coalescing", COALESCED_US),
-];
-
-/// The variants that calibration needs for them.
-pub(super) fn needed() -> impl Iterator<Item = (&'static str, &'static str)> {
-    LEARNED_OF_RESPONSES.into_iter().chain(PREDICTED_OF_RESPONSES.iter().map(|of| of.of))
-}
-
-/// What a request waits for beside the work that it costs, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Waits {
-    /// Until the processes of both ends run, at least.
-    pub wake_up_ns: f64,
-    /// On top of it, exponentially distributed: the mean.
-    pub wake_up_tail_ns: f64,
-    /// From when an interrupt is due until the adapters' thread notices.
-    pub timer_ns: f64,
-}
-
-impl Waits {
-    /// `None` where the lab has not measured round trips.
-    pub(super) fn learn(samples: Samples, costs: &Costs) -> Option<Self> {
-        let ns = |of, value| samples.mean(of, value).map(|us| us * NANOSECONDS_PER_MICROSECOND);
-        let (p50, p99) = (ns(PLAIN, p50_us)?, ns(PLAIN, p99_us)?);
-        let gap_ns = 1e9 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
-        // From the median to the 99th percentile of an exponential distribution.
-        let tail = (p99 - p50).max(0.0) / 50.0_f64.ln();
-        Some(Self {
-            wake_up_ns: (p50 - tail * 2.0_f64.ln() - costs.round_trip_ns(&GIGABIT)).max(0.0),
-            wake_up_tail_ns: tail,
-            timer_ns: (ns(CAPPED, p50_us)? - gap_ns.max(p50)).max(0.0),
-        })
-    }
-
-    /// All of them, in the order in which people read them.
-    pub(super) fn values(&self) -> [(Cost, f64); 3] {
-        [(Cost::WakeUp, self.wake_up_ns), (Cost::WakeUpTail, self.wake_up_tail_ns), (Cost::Timer, self.timer_ns)]
-    }
-}
-
-const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
-
-fn p50_us(sample: &Sample) -> Option<f64> {
-    sample.latency_p50_us
-}
-
-fn p99_us(sample: &Sample) -> Option<f64> {
-    sample.latency_p99_us
-}
-
 /// A figure that the model says of an experiment that was not learned from, and what was measured.
 #[derive(Clone, Debug)]
 pub struct Figure {
@@ -118,7 +40,7 @@ impl Figure {
     /// By how much the prediction is above what was measured, percent.
     #[must_use]
     pub fn error(&self) -> f64 {
-        super::predictions::error_percent(self.values)
+        error_percent(self.values)
     }
 
     /// Whether it keeps to its target.
@@ -145,7 +67,7 @@ pub fn predict_responses(
         let (experiment, variant) = moderated.of;
         let profile = set_up(&base, moderated, &waits)?;
         let mut add = |name, predicted, value: fn(&Sample) -> Option<f64>, within_percent| {
-            let measured = samples.mean(moderated.of, value).ok_or_else(|| super::missing(moderated.of))?;
+            let measured = samples.mean(moderated.of, value).ok_or_else(|| missing(moderated.of))?;
             found.push(Figure { experiment, variant, name, values: [predicted, measured], within_percent });
             Ok::<_, CalibrateError>(())
         };

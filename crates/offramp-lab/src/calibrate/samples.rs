@@ -1,7 +1,8 @@
 //! What samples say of a byte of payload.
 
-use super::predictions::CPU_PERCENT;
-use super::{CalibrateError, NANOSECONDS_PER_SECOND, missing};
+use super::error::{CalibrateError, missing};
+use super::target::CPU_PERCENT;
+use super::units::NANOSECONDS_PER_SECOND;
 use crate::model::{Experiment, Sample};
 
 /// Largest uncertainty of a sample's host time, as a share of it. A hypervisor's time makes it uncertain; the limit is half

@@ -4,6 +4,7 @@ use offramp_model::simulation::run;
 
 use super::experiments::{PREDICTED, PREDICTED_OF_RECEIVER};
 use super::setup::{HEADERS_LEN, MSS, Setup};
+use super::units::{BITS_PER_BYTE, NANOSECONDS_PER_SECOND};
 use super::*;
 use crate::model::{Sample, Variant};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND, RECEIVER};
@@ -57,7 +58,7 @@ fn sample_of_receiver(setup: &Setup, round: usize) -> Sample {
     let (up, acks) = if setup.rsc { (coalesced, coalesced) } else { (1.0, 1.0 / TRUE_RECEIVER.segments_per_ack) };
     let checksum_ns = if setup.host_checksums_received { TRUE.checksum_received_ns } else { 0.0 };
     let host_ns = TRUE_RECEIVER.byte_ns + checksum_ns + TRUE_RECEIVER.hand_over_ns * (up + acks) / mss;
-    let other_ns = TRUE_RECEIVER.peer_ns(&TRUE, setup) / mss;
+    let other_ns = TRUE.peer_ns(&TRUE_RECEIVER, setup) / mss;
     Sample {
         seconds: host_ns.max(other_ns) * bytes / 1e9,
         host_cpu_s: Some(host_ns * bytes / 1e9),

@@ -1,6 +1,7 @@
 //! One measurement on the interface: traffic with the peer from threads of this process, and what the
 //! processors did meanwhile.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +9,6 @@ use std::time::{Duration, Instant};
 use crate::cpu::{CpuTimes, Worked};
 use offramp_ports::sys::link;
 
-use super::DeviceConfig;
 use super::error::DeviceError;
 use super::matrix::Traffic;
 use super::restore::explained;
@@ -40,6 +40,29 @@ const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);
 /// How long other work is looked for: a few dozen ticks of the kernel's account.
 const OTHER_WORK_WINDOW: Duration = Duration::from_millis(300);
 const MICROSECONDS: f64 = 1e6;
+
+/// What is to be measured, and how.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The interface, in the calling thread's network namespace.
+    pub interface: String,
+    /// The machine at its other end, where `offramp ttcp --serve` runs: `host`, `host:port`, or
+    /// `[IPv6 address]:port`.
+    pub peer: String,
+    /// Samples of each variant; 1 or more. A verdict needs two, a useful one five.
+    pub repeats: usize,
+    /// Measured time of each sample, in seconds.
+    pub seconds: f64,
+    /// Streams in the measured direction.
+    pub streams: usize,
+    /// TCP congestion control, set on each socket.
+    pub congestion: String,
+    /// Directory of the state file; see [`default_state_dir`](super::default_state_dir).
+    pub state_dir: PathBuf,
+    /// Experiments to make, by name ([`experiments`](super::experiments)) or by a feature's name as ethtool knows it; all
+    /// that the interface allows when empty.
+    pub only: Vec<String>,
+}
 
 /// The peer, and how it is to be measured with.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use super::GuestError;
 use super::image;
-use super::kernel::{Kernel, by_version};
+use super::kernel::Kernel;
+use super::program::{self, by_version};
 use super::protocol::{Answer, Command};
 use super::vmm::{self, Hardware};
 use crate::error::LabError;
@@ -187,7 +188,7 @@ fn qemu_runners(
     kernel: Option<&Path>,
     modules: Option<&Path>,
 ) -> Result<Vec<Runner>, GuestError> {
-    let program = vmm::find(vmm::QEMU).ok_or(GuestError::NoQemu(vmm::QEMU))?;
+    let program = program::find(program::QEMU).ok_or(GuestError::NoQemu(program::QEMU))?;
     let said = std::process::Command::new(&program).arg("--version").output().map_err(GuestError::at(&program))?;
     let version = version(&String::from_utf8_lossy(&said.stdout)).to_owned();
     let kernel = Kernel::find(kernel, modules)?;

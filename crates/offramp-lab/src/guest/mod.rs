@@ -16,6 +16,7 @@ mod error;
 pub mod image;
 pub mod kernel;
 pub mod machine;
+mod program;
 pub mod protocol;
 mod rig;
 mod scratch;

@@ -1,14 +1,12 @@
 //! A guest, a namespace, and what lies between them.
 
-use super::machine::{CPUS, Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
+use super::machine::{Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
 use super::protocol::{Command, Network, Switches};
 use super::scratch::Scratch;
 use super::{GuestError, agent};
 use crate::error::LabError;
 use crate::host::RxCoalescing;
-use crate::model;
-use crate::rig::{self, ADDRESSES, Between, Counts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
-use crate::sample::Hosts;
+use crate::rig::{self, ADDRESSES, Between, Counts, Hosts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -74,26 +72,16 @@ impl<'a> Guests<'a> {
         Ok(rig)
     }
 
-    /// What the report says of host A; `None` before the first guest has booted.
-    pub fn describe(&self) -> Option<model::Guest> {
-        let machine = &self.rigs.first()?.machine;
-        Some(model::Guest {
-            accelerator: machine.accelerator().name().to_owned(),
-            accelerator_note: self.note.clone(),
-            kernel: machine.kernel().to_owned(),
-            qemu: self.spec.runners.first().map(|runner| runner.version.clone()).unwrap_or_default(),
-            cpus: CPUS,
-            memory_mib: machine.memory_mib(),
-            boot_s: machine.boot_time().as_secs_f64(),
-            switched: SWITCHED.to_owned(),
-        })
+    /// The first guest and what runs it; `None` before it has booted.
+    pub fn first(&self) -> Option<(&Machine, &Runner)> {
+        Some(&self.rigs.first()?.machine).zip(self.spec.runners.first())
+    }
+
+    /// Why KVM, which is there, does not run the guests.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 }
-
-/// How variants differ.
-const SWITCHED: &str = "What the guest sends is switched in its driver (the features of ethtool, the limit of segments \
-                        in a super-frame): the driver and the port agreed on all of it when the guest booted. What it \
-                        receives is switched in the adapter.";
 
 /// A guest and a namespace that run. Dropping it ends everything.
 #[derive(Debug)]

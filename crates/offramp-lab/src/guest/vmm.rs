@@ -1,15 +1,12 @@
 //! The two programs that run guests: QEMU, and User Mode Linux, a kernel that is a program itself.
 
-use super::kernel::{Kernel, by_version};
+use super::kernel::Kernel;
+use super::program::by_version;
 use offramp_ports::sys::xstate;
 use std::cmp::Ordering;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-/// QEMU.
-pub const QEMU: &str = "qemu-system-x86_64";
-/// User Mode Linux.
-pub const UML: &str = "linux.uml";
 /// Ends a program together with all that it has started (util-linux).
 const UNSHARE: &str = "unshare";
 /// QEMU's message, repeated, when it and a vhost-user port do not agree on features.
@@ -85,10 +82,4 @@ pub fn uml(hardware: &Hardware, socket: &Path, directory: &Path, consoles: &[&st
     }
     command.args(ARGUMENTS.split(' ')).args(arguments.split(' ').filter(|argument| !argument.is_empty()));
     command
-}
-
-/// Where a program is, by `PATH`.
-pub fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    path.split(':').map(|place| Path::new(place).join(program)).find(|file| file.is_file())
 }

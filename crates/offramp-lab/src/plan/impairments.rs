@@ -6,6 +6,7 @@
 
 use super::{LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, by, rig, traffic};
 use crate::host::HostSettings;
+use crate::metric::RPC_HEADER_BYTES;
 use crate::rig::{Between, Card, RigConfig, Threads};
 use crate::traffic::{BulkParams, Params, RpcParams, UdpParams, Workload};
 use offramp_adapter::config::MTU_DEFAULT;
@@ -87,8 +88,6 @@ const BURST_DATAGRAM_BYTES: u32 = 1472;
 /// Rate of the bursts on average: less than the slowest card drains.
 const BURSTS_BPS: u64 = 5_000_000;
 
-/// Bytes before the data of an NFS read's response: RPC header and attributes.
-pub(crate) const RPC_HEADER_BYTES: u32 = 100;
 /// Calls under way: those of the block input/output daemons of an NFS client that reads a file.
 const RPC_OUTSTANDING: u32 = 4;
 /// NFS waits 700 ms before it asks again; a sample would see one such wait at most.

@@ -1,5 +1,6 @@
 //! The experiments on interrupt moderation: every policy under four loads, and a cap on interrupts.
 
+use super::bound::{Against, Bound, Limit};
 use super::{
     HOST_CPU, LATENCY_P50, LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, at_most, by,
     gigabit_moderation, link_text, rig, traffic,
@@ -54,35 +55,6 @@ const BY_THE_DRIVER: [(&str, RxCoalescing); 4] = [
     ("ethtool: 200 us or 128", RxCoalescing::Fixed { usecs: 200, frames: 128 }),
     ("ethtool: adaptive", RxCoalescing::Adaptive),
 ];
-
-/// What a ratio is taken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Against {
-    /// The first variant.
-    Base,
-    /// The one of these variants that is best in the metric; of all where none is named.
-    Best(&'static [&'static str]),
-}
-
-/// What a ratio must keep to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Limit {
-    /// The ratio may be at most this; the best variant is the lowest.
-    AtMost(f64),
-    /// The ratio must be at least this; the best variant is the highest.
-    AtLeast(f64),
-}
-
-/// What a policy must keep to be fit for every use.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
-    /// Name of the metric.
-    pub metric: &'static str,
-    /// What the ratio is taken to.
-    pub against: Against,
-    /// What it must keep to.
-    pub limit: Limit,
-}
 
 const fn bound(metric: &'static str, against: Against, limit: Limit) -> Bound {
     Bound { metric, against, limit }

@@ -5,7 +5,8 @@
 
 use serde::Serialize;
 
-use super::words::{Finding, cpu_seconds, or_dash};
+use super::numbers::{cpu_seconds, or_dash};
+use super::words::Finding;
 use crate::compare::spread;
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, Variant, Verdict};

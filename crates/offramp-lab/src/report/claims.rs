@@ -1,10 +1,12 @@
 //! Published claims beside what a run measured: one rule for every claim of every experiment.
 
 use super::limit::limited_by;
-use super::words::{SLOW_BPS, gbit, interval, mbit, or_dash, verdict_ratio};
-use crate::compare::{self, Spread, spread};
+use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};
+use super::words::{interval, verdict_ratio};
+use crate::compare::{self, spread};
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
+use crate::spread::Spread;
 use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
 
 /// How to read what stands beside a claim.

@@ -12,8 +12,9 @@ use serde::Serialize;
 use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
 use super::claims::{self, Row};
 use super::limit;
+use super::numbers::{self, NOT_MEASURED};
 use super::tradeoff::{self, Panel};
-use super::words::{self, Finding, NOT_MEASURED};
+use super::words::{self, Finding};
 use crate::compare::spread;
 use crate::metric::{METRICS, Metric};
 use crate::model::{Experiment, Judgement, LabReport, Variant, Verdict};
@@ -309,7 +310,7 @@ fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
 fn cell(variant: &Variant, metric: &Metric) -> Cell {
     let range = spread(variant, metric.name).map(|spread| [spread.min, spread.max].map(metric.text));
     Cell {
-        median: words::or_dash((metric.median)(variant), metric.text),
+        median: numbers::or_dash((metric.median)(variant), metric.text),
         range: range.filter(|[low, high]| low != high).map(|[low, high]| format!("{low} … {high}")),
     }
 }

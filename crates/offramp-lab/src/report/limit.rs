@@ -1,6 +1,6 @@
 //! What limited a run and where its work went, as the samples show it: one rule for every experiment.
 
-use super::words::{self, count, cpu_seconds, percent};
+use super::numbers::{self, count, cpu_seconds, percent};
 use crate::model::{Experiment, Machine, Variant};
 
 /// Share of a processor, in percent, from which it is taken for the limit.
@@ -76,7 +76,7 @@ fn limits(experiment: &Experiment, machine: &Machine) -> Option<String> {
     let of = |variant: &Variant| {
         let limit = Limit::of(variant, machine)?.text();
         let [host, adapter] =
-            [variant.host_cpu_percent, variant.adapter_cpu_percent].map(|share| words::or_dash(share, percent));
+            [variant.host_cpu_percent, variant.adapter_cpu_percent].map(|share| numbers::or_dash(share, percent));
         Some(format!("{} by {limit} (hosts {host} %, adapters {adapter} % of one processor)", variant.name))
     };
     let limits: Vec<String> = experiment.variants.iter().filter_map(of).collect();

@@ -9,6 +9,7 @@ pub mod figure;
 pub mod html;
 mod limit;
 pub mod modelled;
+pub(crate) mod numbers;
 pub mod parquet;
 #[cfg(test)]
 mod sample;

@@ -1,6 +1,7 @@
 //! A report as a run might give it, to render in tests. Its figures are made up, from a fixed sequence of noise.
 
 use crate::compare::{note, summarise, verdict};
+use crate::metric::RPC_HEADER_BYTES;
 use crate::model::{Experiment, Guest, Judgement, LabReport, Machine, Sample, Settings, VERSION, Variant, Verdict};
 use crate::plan::{self, impairments};
 use offramp_model::claims;
@@ -344,7 +345,7 @@ pub fn planned(name: &str, sample: impl Fn(&str) -> Sample) -> Experiment {
 pub fn at(mbit: f64) -> Sample {
     let throughput_bps = mbit * 1e6;
     let bytes = (throughput_bps / 16.0) as u64;
-    let responses = bytes as f64 / f64::from(8192 + impairments::RPC_HEADER_BYTES);
+    let responses = bytes as f64 / f64::from(8192 + RPC_HEADER_BYTES);
     Sample {
         seconds: 0.5,
         throughput_bps: Some(throughput_bps),

@@ -4,9 +4,8 @@
 use std::io::{self, IsTerminal, Write};
 
 use super::claims;
-use super::words::{
-    self, NOT_MEASURED, SLOW_BPS, count, cpu_seconds, gbit, mbit, microseconds, percent, printable, share,
-};
+use super::numbers::{NOT_MEASURED, SLOW_BPS, count, cpu_seconds, gbit, mbit, microseconds, percent, share};
+use super::words::{self, printable};
 use crate::metric;
 use crate::model::{Experiment, LabReport, Variant};
 use offramp_model::claims::Live;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::axis::Axis;
 use super::chart::Tick;
-use super::words::{or_dash, share};
+use super::numbers::{or_dash, share};
 use crate::metric;
 use crate::model::{Experiment, Variant};
 

@@ -5,9 +5,6 @@ use crate::metric::{self, Metric};
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
 use crate::plan::impairments;
 
-/// What stands in the place of a figure that was not measured.
-pub const NOT_MEASURED: &str = "–";
-
 /// A guest, in some sentences.
 pub fn guest(guest: &Guest) -> String {
     let (how, emulated) = match guest.accelerator.as_str() {
@@ -26,29 +23,6 @@ pub fn guest(guest: &Guest) -> String {
         "Host A is a guest: Linux {}, {how}, {} processor(s), {} MiB, booted in {:.1} s.{note}{emulated} {}",
         guest.kernel, guest.cpus, guest.memory_mib, guest.boot_s, guest.switched
     )
-}
-
-/// Bits per second as Gbit/s: two decimals, four where two would show next to nothing.
-pub fn gbit(bps: f64) -> String {
-    if (f64::MIN_POSITIVE..SLOW_BPS).contains(&bps) { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
-}
-
-/// Below this, a rate reads better in Mbit/s.
-pub const SLOW_BPS: f64 = 1e8;
-
-/// Bits per second as Mbit/s.
-pub fn mbit(bps: f64) -> String {
-    format!("{:.2}", bps / 1e6)
-}
-
-/// Segments of a window: half ones occur as the mean of two.
-pub fn segments(segments: f64) -> String {
-    if segments < 100.0 && segments.fract() != 0.0 { format!("{segments:.1}") } else { count(segments) }
-}
-
-/// Seconds, to a hundredth.
-pub fn seconds(seconds: f64) -> String {
-    format!("{seconds:.2}")
 }
 
 /// Metrics of TCP that show impairments: every TCP test measures them, and they mean something where there are any.
@@ -70,44 +44,6 @@ pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
 /// Whether an experiment is about impaired cards and links.
 pub fn has_impairments(experiment: &Experiment) -> bool {
     impairments::ALL.contains(&experiment.name.as_str())
-}
-
-/// Processor seconds: two decimals, three where two would show next to nothing.
-pub fn cpu_seconds(seconds: f64) -> String {
-    if seconds < 0.1 { format!("{seconds:.3}") } else { format!("{seconds:.2}") }
-}
-
-/// A percentage without its sign.
-pub fn percent(percent: f64) -> String {
-    format!("{percent:.0}")
-}
-
-/// A share of one: three decimals where two would show next to nothing.
-pub fn share(share: f64) -> String {
-    if share < 0.1 { format!("{share:.3}") } else { format!("{share:.2}") }
-}
-
-/// Microseconds: one decimal below 100.
-pub fn microseconds(us: f64) -> String {
-    if us < 100.0 { format!("{us:.1}") } else { count(us) }
-}
-
-/// A count, its digits in groups of three, parted by narrow spaces that do not break.
-pub fn count(count: f64) -> String {
-    let digits = format!("{:.0}", count.abs());
-    let mut grouped = if count < 0.0 { String::from("−") } else { String::new() };
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            grouped.push('\u{202f}');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
-
-/// A figure, or [`NOT_MEASURED`].
-pub fn or_dash(value: Option<f64>, text: fn(f64) -> String) -> String {
-    value.map_or_else(|| NOT_MEASURED.to_owned(), text)
 }
 
 /// Decimals that show each of `ratios` with at least two digits that mean something, near 1 with three.
@@ -357,6 +293,7 @@ pub fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::numbers::{count, cpu_seconds, gbit, microseconds, or_dash};
     use super::*;
     use crate::compare;
 

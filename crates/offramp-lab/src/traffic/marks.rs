@@ -3,10 +3,20 @@
 use std::time::Instant;
 
 use super::report::{Interval, rate_bps};
-use super::side::Role;
 
 /// Interim results kept for each direction; later ones are shown but not kept.
 pub(super) const INTERVALS_MAX: usize = 10_000;
+
+/// Which way a thread's data goes, seen from its own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Sends bulk data, or makes requests.
+    Sending,
+    /// Receives bulk data, or answers requests.
+    Receiving,
+    /// Makes or answers requests beside bulk data.
+    Exchanging,
+}
 
 /// The counters of all threads of one role at one moment.
 #[derive(Clone, Copy, Default)]

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 
-use super::side::{Context, IO_TIMEOUT, Phase};
+use super::side::{Context, Phase};
+use super::sockets::IO_TIMEOUT;
 
 /// A sender that fell behind by more than this does not try to catch up.
 const DEBT_MAX: Duration = Duration::from_millis(10);

@@ -21,7 +21,8 @@ use rand_chacha::ChaCha8Rng;
 use super::pace::wake_on_time;
 use super::params::{Arrivals, DATAGRAM_BYTES_MAX, RequestParams};
 use super::rr::{nsecs, times};
-use super::side::{Context, IO_TIMEOUT, Phase, WorkerEnd};
+use super::side::{Context, Phase, WorkerEnd};
+use super::sockets::IO_TIMEOUT;
 use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 

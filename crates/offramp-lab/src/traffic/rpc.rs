@@ -14,7 +14,8 @@ use super::params::{DATAGRAM_BYTES_MAX, RpcParams};
 use super::report::RpcCounts;
 use super::requests::{NUMBER_LEN, answer_each};
 use super::rr::{LATENCY_DIGITS, LATENCY_MAX_NSECS};
-use super::side::{Context, IO_TIMEOUT, Phase, WorkerEnd};
+use super::side::{Context, Phase, WorkerEnd};
+use super::sockets::IO_TIMEOUT;
 use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 

@@ -16,14 +16,12 @@ use nix::sys::time::TimeValLike;
 use offramp_ports::socket::{TcpInfo, tcp_info};
 use serde::{Deserialize, Serialize};
 
-use super::marks::{Mark, Mean, Moment, interval_between, keep, merge_last};
+use super::marks::{Mark, Mean, Moment, Role, interval_between, keep, merge_last};
 use super::params::Params;
 use super::polls::Polls;
 use super::report::{CpuTime, Datagrams, EndFigures, Interval, RpcCounts, TcpFigures};
-use super::sockets::congestion_of;
+use super::sockets::{IO_TIMEOUT, congestion_of};
 
-/// How long a data thread may sit in one call of the kernel before it polls the phase again.
-pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
 /// How often a sender polls whether the test has begun.
 const BEGIN_POLL: Duration = Duration::from_millis(1);
 /// A drain without one more byte for this long is given up.
@@ -58,17 +56,6 @@ impl Phase {
         const ALL: [Phase; 6] = [Phase::Idle, Phase::Warmup, Phase::Measure, Phase::After, Phase::Stop, Phase::Abort];
         ALL.get(usize::from(value)).copied().unwrap_or(Phase::Abort)
     }
-}
-
-/// Which way a thread's data goes, seen from its own end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Sends bulk data, or makes requests.
-    Sending,
-    /// Receives bulk data, or answers requests.
-    Receiving,
-    /// Makes or answers requests beside bulk data.
-    Exchanging,
 }
 
 /// The counters of one thread, on cache lines of their own.

@@ -15,8 +15,9 @@ use offramp_ports::socket::set_tcp_window_clamp;
 
 use super::error::reason;
 use super::params::{Params, RECEIVE_WINDOW_BUFFERS, UdpParams, Workload};
-use super::side::IO_TIMEOUT;
 
+/// How long a data thread may sit in one call of the kernel before it polls the phase again.
+pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a connection may take to come about.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where the kernel lists the congestion controls of this namespace.

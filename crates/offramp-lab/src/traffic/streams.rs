@@ -4,8 +4,9 @@ use std::io;
 use std::net::{TcpStream, UdpSocket};
 use std::sync::Arc;
 
+use super::marks::Role;
 use super::params::{MixedParams, Params, RpcParams, UdpParams, Workload};
-use super::side::{Role, Side};
+use super::side::Side;
 use super::ttcp::Source;
 use super::{requests, rpc, rr, ttcp, udp};
 

@@ -214,10 +214,10 @@ fn requests_that_nobody_answers_stand_in_the_latencies_with_the_time_they_were_w
     // The server's part ends with an empty datagram; here it is a socket that never answers.
     let (client, silent) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     client.connect(silent.local_addr().unwrap()).unwrap();
-    client.set_write_timeout(Some(side::IO_TIMEOUT)).unwrap();
+    client.set_write_timeout(Some(sockets::IO_TIMEOUT)).unwrap();
     let mut side = side::Side::new(&timed());
     let params = requests(Arrivals::Bursts { requests: 5, every_usecs: 10_000 });
-    side.spawn(side::Role::Sending, None, move |context| super::requests::request(&client, &params, 0, context))
+    side.spawn(marks::Role::Sending, None, move |context| super::requests::request(&client, &params, 0, context))
         .unwrap();
     side.begin();
     thread::sleep(Duration::from_millis(20));

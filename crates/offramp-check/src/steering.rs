@@ -1,0 +1,87 @@
+//! How an interface spreads received frames over its queues.
+
+use nix::errno::Errno;
+use offramp_offload::rss::KEY_LEN;
+use offramp_ports::packet::HEAD_LEN;
+use offramp_ports::sys::ethtool::{self, FlowKind, HASH_TOEPLITZ, HASHED_ADDRESSES, HASHED_PORTS};
+use serde::{Deserialize, Serialize};
+
+use crate::packet::{Ip, Protocol};
+
+/// Kinds of packets, each of which may be hashed otherwise.
+pub(crate) const KINDS: [(Ip, Protocol, FlowKind); 4] = [
+    (Ip::V4, Protocol::Tcp, FlowKind::Tcp4),
+    (Ip::V4, Protocol::Udp, FlowKind::Udp4),
+    (Ip::V6, Protocol::Tcp, FlowKind::Tcp6),
+    (Ip::V6, Protocol::Udp, FlowKind::Udp6),
+];
+/// Payload of a frame.
+pub(crate) const PAYLOAD_LEN: u16 = 1100;
+/// Most queues for which such a frame is long enough.
+const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
+
+/// How an end spreads received frames over its queues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Steering {
+    /// Its driver does not say, or does not do it.
+    NotOffered,
+    /// It cannot be checked; why.
+    NotReachable(String),
+    /// By a Toeplitz hash.
+    ByHash {
+        /// The key.
+        key: Vec<u8>,
+        /// A queue for each value of the hash's low bits. Their number is a power of two.
+        table: Vec<u32>,
+        /// What is hashed of TCP and UDP over IPv4, TCP and UDP over IPv6; [`Hashed::Unknown`] is not checked.
+        hashed: [Hashed; 4],
+    },
+}
+
+/// Header fields that are hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hashed {
+    /// Both addresses.
+    Addresses,
+    /// Addresses and ports.
+    AddressesAndPorts,
+    /// Nothing, others, or the driver does not say.
+    Unknown,
+}
+
+impl Steering {
+    /// What the driver of an interface in the calling thread's namespace says.
+    pub(crate) fn of_interface(name: &str) -> Self {
+        let not_reachable = |why: &str| Self::NotReachable(why.to_owned());
+        let hash = match ethtool::rx_hash(name) {
+            Ok(hash) if hash.key.is_empty() || hash.table.is_empty() => return Self::NotOffered,
+            Ok(hash) => hash,
+            Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => return Self::NotOffered,
+            Err(error) => return Self::NotReachable(error.to_string()),
+        };
+        let queues = ethtool::rx_queues(name).unwrap_or(0);
+        let is_single = hash.table.iter().all(|queue| *queue == hash.table[0]);
+        let hashed = KINDS.map(|(_, _, kind)| match ethtool::rx_hash_fields(name, kind) {
+            Ok(HASHED_ADDRESSES) => Hashed::Addresses,
+            Ok(fields) if fields == HASHED_ADDRESSES | HASHED_PORTS => Hashed::AddressesAndPorts,
+            _ => Hashed::Unknown,
+        });
+        match () {
+            () if queues < 2 => not_reachable("it has one receive queue; `ethtool -L` may give it more"),
+            () if queues > QUEUES_MAX => Self::NotReachable(format!("it has more than {QUEUES_MAX} receive queues")),
+            () if is_single => not_reachable("its indirection table names one queue alone (`ethtool -x`)"),
+            () if hash.function != HASH_TOEPLITZ => not_reachable("its hash is not Toeplitz's (`ethtool -x`)"),
+            () if hash.transform != 0 => not_reachable("its hash is symmetric, which is not checked (`ethtool -x`)"),
+            () if hash.key.len() < KEY_LEN => Self::NotReachable(format!("its key is shorter than {KEY_LEN} bytes")),
+            () if !hash.table.len().is_power_of_two() => {
+                not_reachable("the size of its indirection table is no power of two (`ethtool -x`)")
+            }
+            () if hashed == [Hashed::Unknown; 4] => not_reachable(
+                "the driver does not say which fields it hashes, or they are others than addresses and ports",
+            ),
+            () => Self::ByHash { key: hash.key, table: hash.table, hashed },
+        }
+    }
+}

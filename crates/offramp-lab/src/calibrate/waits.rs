@@ -1,0 +1,48 @@
+//! What a request waits for beside the work that it costs, learned from round trips.
+
+use super::cost::Cost;
+use super::experiments::{CAPPED, PLAIN};
+use super::samples::Samples;
+use super::units::NANOSECONDS_PER_MICROSECOND;
+use crate::model::Sample;
+use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
+
+/// What a request waits for beside the work that it costs, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Waits {
+    /// Until the processes of both ends run, at least.
+    pub wake_up_ns: f64,
+    /// On top of it, exponentially distributed: the mean.
+    pub wake_up_tail_ns: f64,
+    /// From when an interrupt is due until the adapters' thread notices.
+    pub timer_ns: f64,
+}
+
+impl Waits {
+    /// `None` where the lab has not measured round trips. `work_ns`: work and way of a small request and its response.
+    pub(super) fn learn(samples: Samples, work_ns: f64) -> Option<Self> {
+        let ns = |of, value| samples.mean(of, value).map(|us| us * NANOSECONDS_PER_MICROSECOND);
+        let (p50, p99) = (ns(PLAIN, p50_us)?, ns(PLAIN, p99_us)?);
+        let gap_ns = 1e9 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
+        // From the median to the 99th percentile of an exponential distribution.
+        let tail = (p99 - p50).max(0.0) / 50.0_f64.ln();
+        Some(Self {
+            wake_up_ns: (p50 - tail * 2.0_f64.ln() - work_ns).max(0.0),
+            wake_up_tail_ns: tail,
+            timer_ns: (ns(CAPPED, p50_us)? - gap_ns.max(p50)).max(0.0),
+        })
+    }
+
+    /// All of them, in the order in which people read them.
+    pub(super) fn values(&self) -> [(Cost, f64); 3] {
+        [(Cost::WakeUp, self.wake_up_ns), (Cost::WakeUpTail, self.wake_up_tail_ns), (Cost::Timer, self.timer_ns)]
+    }
+}
+
+pub(super) fn p50_us(sample: &Sample) -> Option<f64> {
+    sample.latency_p50_us
+}
+
+pub(super) fn p99_us(sample: &Sample) -> Option<f64> {
+    sample.latency_p99_us
+}

@@ -1,0 +1,184 @@
+//! What a rig is made with.
+
+use crate::error::LabError;
+use crate::esp::{EspBy, EspLink, PROGRAM_INTERFACE};
+use crate::host::HostSettings;
+use offramp_adapter::config::MTU_DEFAULT;
+use offramp_adapter::moderation::ModerationConfig;
+use offramp_impair::fault::FaultConfig;
+use offramp_impair::memory::MemoryConfig;
+use offramp_offload::caps::Offloads;
+use offramp_ports::sys::cpu;
+use offramp_ports::worker::Polling;
+use std::net::Ipv4Addr;
+
+/// Addresses of the two hosts, of the range that is set aside for measuring (RFC 2544 C.2.2).
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+/// Bits of the network part of both.
+pub(crate) const PREFIX_LEN: u8 = 24;
+/// Ethernet addresses of the two hosts, of the range that is administered locally.
+pub(crate) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
+/// Name of the interface in each namespace.
+pub const INTERFACE: &str = "ofr0";
+
+/// Segments of a super-frame when nothing limits them (Linux `GSO_LEGACY_MAX_SEGS`).
+pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
+
+/// Who drives the adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One thread for each queue pair, which drives both ends of its cable: a frame stays in one processor's cache.
+    Shared,
+    /// One thread per adapter.
+    PerAdapter,
+    /// One thread per direction: each segments at one end and coalesces at the other. A frame stays in one
+    /// processor's cache, and acknowledgements need not wait for data.
+    PerDirection,
+}
+
+/// What lies between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// Two adapters and a cable.
+    Adapters(Threads),
+    /// The bare relay.
+    Relay,
+}
+
+/// Which processors do what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Processors of the hosts' programs and of their receive work.
+    pub host_cpus: Vec<usize>,
+    /// Processors of the adapters.
+    pub adapter_cpus: Vec<usize>,
+    /// Processors of the host that serves, where only that host is measured: `host_cpus` are then those of the client's
+    /// host, which may share them with the adapters.
+    pub server_cpus: Option<Vec<usize>>,
+}
+
+impl Placement {
+    /// The last processor for the adapters, the others for the hosts; one for both if there is no other.
+    pub fn apart() -> Self {
+        let mut host_cpus = cpu::online();
+        let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
+        Self { host_cpus, adapter_cpus, server_cpus: None }
+    }
+
+    /// The first processor for the host that serves and nothing else, the last one for the other host and the adapters; one
+    /// for all if there is no other.
+    pub fn server_alone() -> Self {
+        let online = cpu::online();
+        let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());
+        Self { host_cpus: last.clone(), adapter_cpus: last, server_cpus: Some(first) }
+    }
+
+    /// Whether the host that serves has processors that nobody else has.
+    pub fn has_server_alone(&self) -> bool {
+        let is_others = |cpu: &usize| self.host_cpus.contains(cpu) || self.adapter_cpus.contains(cpu);
+        self.server_cpus.as_ref().is_some_and(|cpus| !cpus.iter().any(is_others))
+    }
+
+    /// Everything everywhere, as the scheduler likes.
+    pub fn free() -> Self {
+        Self { host_cpus: cpu::online(), adapter_cpus: cpu::online(), server_cpus: None }
+    }
+
+    /// Processors of the client's host, or of the one that serves.
+    pub fn cpus_of(&self, is_client: bool) -> &[usize] {
+        self.server_cpus.as_deref().filter(|_| !is_client).unwrap_or(&self.host_cpus)
+    }
+
+    /// Whether hosts and adapters share no processor.
+    pub fn is_apart(&self) -> bool {
+        self.host_cpus.iter().all(|cpu| !self.adapter_cpus.contains(cpu))
+    }
+}
+
+/// What host B's adapter is besides: a card with little memory on a slow bus, or one with faults. By default it is
+/// neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    /// Its packet memory.
+    pub memory: MemoryConfig,
+    /// Its bus to the host, and its faults.
+    pub faults: FaultConfig,
+}
+
+impl Card {
+    /// Whether it is nothing special.
+    pub fn is_none(&self) -> bool {
+        self.memory.is_none() && self.faults.is_none()
+    }
+}
+
+/// What a rig is made with.
+#[derive(Clone, Debug)]
+pub struct RigConfig {
+    /// IP bytes of a frame, of both hosts and the wire.
+    pub mtu: usize,
+    /// Link rate in bits per second; `None`: never the limit.
+    pub rate_bps: Option<u64>,
+    /// What both adapters offer.
+    pub offloads: Offloads,
+    /// When what has arrived is handed over to a host, of both adapters.
+    pub moderation: ModerationConfig,
+    /// Whether the hosts segment in software what they may not hand over (Linux' own GSO).
+    pub host_gso: bool,
+    /// Whether a guest coalesces in software (Linux' own GRO). Linux never coalesces what comes from a TAP.
+    pub host_gro: bool,
+    /// What the hosts themselves are set to.
+    pub host: HostSettings,
+    /// Which host runs the client, 0 or 1; the server is the other.
+    pub client: usize,
+    /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
+    pub queues: u16,
+    /// What lies between.
+    pub between: Between,
+    /// Which processors do what.
+    pub placement: Placement,
+    /// How long the adapters' threads poll before they sleep.
+    pub polling: Polling,
+    /// What host B's adapter is besides.
+    pub card: Card,
+    /// Whether the hosts' packets are encrypted on the wire, and who does that.
+    pub esp: Option<EspLink>,
+}
+
+impl RigConfig {
+    /// Whether a program of each host seals and opens.
+    pub(super) fn has_esp_programs(&self) -> bool {
+        self.esp.is_some_and(|link| link.by == EspBy::Host)
+    }
+
+    /// The interface that the hosts' TCP uses.
+    pub(super) fn tcp_interface(&self) -> &'static str {
+        if self.has_esp_programs() { PROGRAM_INTERFACE } else { INTERFACE }
+    }
+
+    /// IP bytes of a frame that the hosts' TCP sends.
+    pub(super) fn tcp_mtu(&self) -> Result<usize, LabError> {
+        Ok(self.esp.map(|link| link.clear_mtu(self.mtu)).transpose()?.unwrap_or(self.mtu))
+    }
+}
+
+impl Default for RigConfig {
+    fn default() -> Self {
+        Self {
+            mtu: MTU_DEFAULT,
+            rate_bps: None,
+            offloads: Offloads::all(),
+            moderation: ModerationConfig::default(),
+            host_gso: true,
+            host_gro: false,
+            host: HostSettings::default(),
+            client: 0,
+            queues: 1,
+            between: Between::Adapters(Threads::Shared),
+            placement: Placement::apart(),
+            polling: Polling::Off,
+            card: Card::default(),
+            esp: None,
+        }
+    }
+}

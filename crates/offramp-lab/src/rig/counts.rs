@@ -1,0 +1,128 @@
+//! Counters of a rig's adapters.
+
+use offramp_adapter::pair::PortControl;
+use offramp_adapter::stats::{Direction, Loss};
+use std::sync::Arc;
+
+/// Sums of one direction over adapters and queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Frames from the wire.
+    pub frames_in: u64,
+    /// Frames to the wire.
+    pub frames_out: u64,
+    /// Frames as the hosts saw them.
+    pub host_frames: u64,
+    /// Batches handed to a TAP, or interrupts of a guest.
+    pub interrupts: u64,
+    /// Frames lost, for any reason.
+    pub lost: u64,
+    /// Frames among `lost` for which the adapter's memory had no room.
+    pub dropped: u64,
+    /// Frames among `lost` that newer ones overwrote in the adapter's memory.
+    pub overrun: u64,
+    /// Most bytes that an adapter's memory has stored at one time, since it was made.
+    pub memory_bytes_max: u64,
+    /// Most frames that came into an adapter's memory one after another without a loss, since it was made.
+    pub burst_frames_max: u64,
+}
+
+impl Count {
+    fn of(direction: &Direction) -> Self {
+        Self {
+            frames_in: direction.frames_in.get(),
+            frames_out: direction.frames_out.get(),
+            host_frames: direction.host_frames.get(),
+            interrupts: direction.interrupts.get(),
+            lost: direction.lost_total(),
+            dropped: direction.memory_dropped.get(),
+            overrun: direction.lost(Loss::Overrun),
+            memory_bytes_max: direction.memory_bytes_max.get(),
+            burst_frames_max: direction.burst_frames_max.get(),
+        }
+    }
+
+    /// What was counted since `earlier`. What is a maximum stays that since the beginning.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            frames_in: self.frames_in - earlier.frames_in,
+            frames_out: self.frames_out - earlier.frames_out,
+            host_frames: self.host_frames - earlier.host_frames,
+            interrupts: self.interrupts - earlier.interrupts,
+            lost: self.lost - earlier.lost,
+            dropped: self.dropped - earlier.dropped,
+            overrun: self.overrun - earlier.overrun,
+            ..self
+        }
+    }
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.frames_in += other.frames_in;
+        self.frames_out += other.frames_out;
+        self.host_frames += other.host_frames;
+        self.interrupts += other.interrupts;
+        self.lost += other.lost;
+        self.dropped += other.dropped;
+        self.overrun += other.overrun;
+        self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
+        self.burst_frames_max = self.burst_frames_max.max(other.burst_frames_max);
+    }
+}
+
+/// Counters of both adapters together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Host to wire.
+    pub transmit: Count,
+    /// Wire to host.
+    pub receive: Count,
+}
+
+impl Counts {
+    /// Counters of adapters.
+    pub fn of(controls: &[Arc<PortControl>]) -> Self {
+        let mut counts = Self::default();
+        for queue in controls.iter().flat_map(|control| control.queues()) {
+            counts.transmit += Count::of(&queue.transmit);
+            counts.receive += Count::of(&queue.receive);
+        }
+        counts
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { transmit: self.transmit.since(earlier.transmit), receive: self.receive.since(earlier.receive) }
+    }
+
+    /// Frames that were lost in either direction.
+    pub fn lost(&self) -> u64 {
+        self.transmit.lost + self.receive.lost
+    }
+
+    /// Whether every frame that went in came out or was counted.
+    pub fn is_balanced(&self) -> bool {
+        [self.transmit, self.receive].iter().all(|c| c.frames_in == c.frames_out + c.lost)
+            && self.transmit.frames_out == self.receive.frames_in
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offramp_adapter::port::PortError;
+    use offramp_offload::meta::RxMeta;
+
+    #[test]
+    fn dropped_are_frames_without_room_in_the_memory_and_not_those_without_room_at_the_host() {
+        let direction = Direction::default();
+        direction.lose_on_line(Loss::Drop, 3);
+        direction.frames_in.add(1);
+        direction.given(&RxMeta::default(), 60, Err(PortError::Full));
+        let count = Count::of(&direction);
+        assert_eq!((count.dropped, count.lost, count.frames_in), (3, 4, 4));
+    }
+}
