@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, PortError};
-use offramp_lab::device::{Change, Guard};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::Transport;
@@ -17,6 +16,7 @@ use offramp_ports::packet::{Arrival, Packet, PacketConfig, PacketQueue, RxQueues
 use offramp_ports::sys::ethtool::Features;
 use offramp_ports::sys::tags_in_skb::TagsInSkb;
 use offramp_ports::sys::{NetNs, datagrams, link};
+use offramp_testbed::device::{Change, Guard};
 use serde::{Deserialize, Serialize};
 
 use crate::case::DESTINATION;
@@ -178,7 +178,7 @@ fn split_name(name: &str) -> (Option<PathBuf>, &str) {
 }
 
 /// The namespace and the interface that `NS/IF` names, and the file of the namespace.
-pub(crate) fn namespace_of(name: &str) -> Result<(NetNs, &str, Option<PathBuf>), CheckError> {
+pub fn namespace_of(name: &str) -> Result<(NetNs, &str, Option<PathBuf>), CheckError> {
     let (file, interface) = split_name(name);
     let namespace = match &file {
         None => NetNs::current()?,

@@ -2,15 +2,15 @@
 
 use std::io;
 
-use offramp_lab::error::LabError;
 use offramp_ports::packet::PacketError;
+use offramp_testbed::error::TestbedError;
 
 /// Why a check could not be made, or not be undone. Each is one line that says what was wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// An interface could not be changed or put back.
     #[error(transparent)]
-    Settings(#[from] LabError),
+    Settings(#[from] TestbedError),
     /// Frames cannot be sent or captured on an interface.
     #[error(transparent)]
     Packet(#[from] PacketError),

@@ -10,8 +10,7 @@
 //! | [`run`] | the whole: every offload alone and together, and whose fault it is |
 //! | [`fault`] | what may be wrong, by name |
 //! | [`verdict`] | what was found |
-//! | [`worth`] | what a right offload is worth |
-//! | [`report`] | the same as text, `JSON`, `XML`, a page and a capture |
+//! | [`report`] | the same as text, `JSON`, `XML` and a capture |
 //!
 //! Frames are known to the byte. They go out of a packet socket with the request that the kernel's own stack would make
 //! (a partial checksum, a segmentation), and are captured by another before the receiver's stack sees them. The IP addresses
@@ -31,7 +30,6 @@ pub mod rss;
 pub mod run;
 mod steering;
 pub mod verdict;
-pub mod worth;
 
 pub use case::Case;
 pub use packet::{Captured, Ip, Protocol, Way};

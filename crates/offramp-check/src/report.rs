@@ -1,13 +1,11 @@
-//! The report as text, JSON, `JUnit`'s XML, a page, and the frames of what is wrong as a capture.
+//! The report as text, JSON, `JUnit`'s XML, and the frames of what is wrong as a capture.
 
-mod page;
 mod pcapng;
 
 use std::fmt::Write;
 
 use crate::verdict::{Blame, Effect, Finding, Report, Row, Verdict};
 
-pub use page::document;
 pub use pcapng::pcapng;
 
 /// The report for a terminal.
@@ -83,7 +81,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// A verdict in a word or two.
-fn verdict_word(verdict: &Verdict) -> &'static str {
+pub fn verdict_word(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Right => "right",
         Verdict::Wrong(_) => "WRONG",
@@ -92,7 +90,8 @@ fn verdict_word(verdict: &Verdict) -> &'static str {
     }
 }
 
-fn effect_word(effect: Effect) -> &'static str {
+/// An effect in a word or two.
+pub fn effect_word(effect: Effect) -> &'static str {
     match effect {
         Effect::Pays => "pays",
         Effect::SlowsDown => "slows down",
@@ -102,7 +101,7 @@ fn effect_word(effect: Effect) -> &'static str {
 }
 
 /// What stands beside a verdict.
-fn remark(row: &Row) -> String {
+pub fn remark(row: &Row) -> String {
     let mut cases = format!("{} cases", row.cases);
     if row.coalesced > 0 {
         let _ = write!(cases, ", {} arrived as super-frames", row.coalesced);
@@ -119,7 +118,7 @@ fn remark(row: &Row) -> String {
 }
 
 /// What is known of something wrong, in lines.
-fn details(finding: &Finding) -> Vec<String> {
+pub fn details(finding: &Finding) -> Vec<String> {
     vec![
         format!("{}: expected {}, got {}", finding.place, finding.expected, finding.got),
         format!("case: {}", finding.case),
@@ -141,7 +140,7 @@ fn blame(blame: Blame) -> &'static str {
 }
 
 /// The whole in a sentence.
-fn summary(report: &Report) -> String {
+pub fn summary(report: &Report) -> String {
     let wrong = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
     match (wrong, report.commands.is_empty()) {
         (0, _) => "Nothing is wrong.".to_owned(),

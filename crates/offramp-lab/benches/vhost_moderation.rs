@@ -23,7 +23,7 @@ use contenders::order;
 use guests::{LAST, LAST_REQUEST, answer, end, one_by_one, send, time_answers};
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::stats::{Direction, Loss};
-use offramp_lab::cpu::CpuTimes;
+use offramp_testbed::cpu::CpuTimes;
 use offramp_testkit::Guest;
 use placement::{Placement, Role};
 use std::thread;

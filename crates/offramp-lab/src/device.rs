@@ -2,7 +2,7 @@
 //! with a peer is measured, and every setting is put back.
 //!
 //! Only the interface that was named is touched. How it was found stands in a state file before the
-//! first change; it is put back when the run ends, fails, panics or is stopped, and by [`restore`] when
+//! first change; it is put back when the run ends, fails, panics or is stopped, and by [`restore`](device::restore) when
 //! the process was killed. The calling thread must be in the interface's network namespace. It must not use
 //! [`privilege::enter`](offramp_ports::sys::privilege::enter), which would leave that namespace.
 
@@ -12,25 +12,18 @@ use offramp_ports::sys::ethtool::Features;
 use offramp_ports::sys::link;
 
 use crate::compare;
-use crate::error::LabError;
 use crate::model::{Experiment, Sample, Variant, Verdict};
+use offramp_testbed::error::TestbedError;
 
-mod error;
 mod matrix;
 mod measure;
-mod restore;
-mod state;
 
-pub use error::DeviceError;
-pub use matrix::{Change, experiments};
+pub use matrix::experiments;
 pub use measure::DeviceConfig;
-pub use restore::{Guard, restore};
-pub use state::default_state_dir;
 
 use matrix::{Plan, VariantPlan};
 use measure::{Bench, other_work};
-use restore::{check_permission, explained, on_off};
-use state::State;
+use offramp_testbed::device::{self, DeviceError, Guard, State, check_permission};
 
 /// The metric of every main verdict. The line may be the limit of an adapter, so that throughput stays
 /// the same; what this machine spends on it does not.
@@ -57,16 +50,13 @@ pub fn run(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&str),
     experiments: &mut Vec<Experiment>,
-) -> Result<(), LabError> {
+) -> Result<(), TestbedError> {
     let bench = Bench::new(config, stop)?;
     let interface = config.interface.as_str();
-    Features::read(interface).map_err(|e| explained(interface, e))?;
-    let left = state::path_of(&config.state_dir, interface, state::net_namespace()?);
-    restore::restore_one(&left, progress)?;
-    let found = State::read(interface)?;
+    let found = device::find(&config.state_dir, interface, progress)?;
     let plans = plans(config, &found)?;
     check_permission(&found)?;
-    progress(&format!("{interface} (driver {}): {}", found.identity.driver, names(&plans)));
+    progress(&format!("{interface} (driver {}): {}", found.driver(), names(&plans)));
     let busy = busy_note(other_work()?);
     if let Some(note) = &busy {
         progress(note);
@@ -97,10 +87,10 @@ fn busy_note(share: f64) -> Option<String> {
     })
 }
 
-fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, LabError> {
+fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, TestbedError> {
     let has_gso_limit = found.gso_segs_max.is_some_and(|segs| link::set_gso_segs_max(&found.interface, segs).is_ok());
     let changeable = |feature: &str| found.is_changeable(feature);
-    matrix::plans(&found.interface, &found.identity.driver, &changeable, has_gso_limit, &config.only)
+    matrix::plans(&found.interface, &found.driver(), &changeable, has_gso_limit, &config.only)
 }
 
 fn names(plans: &[Plan]) -> String {
@@ -115,12 +105,12 @@ fn measure(
     repeats: usize,
     progress: &mut dyn FnMut(&str),
     experiments: &mut Vec<Experiment>,
-) -> Result<(), LabError> {
+) -> Result<(), TestbedError> {
     let mut failures = Vec::new();
     for plan in plans {
         let mut experiment = Running::new(plan);
         let outcome = experiment.measure(bench, guard, repeats, progress);
-        if let Err(LabError::Traffic(reason)) = outcome {
+        if let Err(TestbedError::Traffic(reason)) = outcome {
             progress(&format!("{}: {reason}", plan.name));
             experiment.note(format!("Cut off: {reason}."));
             failures.push(reason);
@@ -164,7 +154,7 @@ impl<'a> Running<'a> {
         guard: &Guard,
         repeats: usize,
         progress: &mut dyn FnMut(&str),
-    ) -> Result<(), LabError> {
+    ) -> Result<(), TestbedError> {
         let (plan, count) = (self.plan, self.plan.variants.len());
         for round in 0..repeats {
             for turn in 0..count {
@@ -207,6 +197,11 @@ impl<'a> Running<'a> {
             judgements: Vec::new(),
         }
     }
+}
+
+/// "on" or "off".
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 /// What the kernel made of a variant beyond, or short of, what was asked for.

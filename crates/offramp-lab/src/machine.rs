@@ -1,11 +1,11 @@
 //! What is known of the machine that a run was made on.
 
-use crate::guest::Guests;
-use crate::guest::machine::CPUS;
 use crate::model::{Experiment, Guest, Machine};
-use crate::rig::Placement;
 use offramp_offload::checksum;
 use offramp_ports::sys::cpu;
+use offramp_testbed::guest::Guests;
+use offramp_testbed::guest::machine::CPUS;
+use offramp_testbed::rig::Placement;
 
 /// Describes this machine for a run on an interface that exists: there is no adapter of ours in it.
 pub fn describe_device() -> Machine {
@@ -18,7 +18,7 @@ pub fn describe_device() -> Machine {
 }
 
 /// Describes this machine, and how a run on it separates hosts and adapters. `has_rps`: the hosts'
-/// receive work can be moved to their processors ([`Rig::has_rps`](crate::rig::Rig::has_rps)).
+/// receive work can be moved to their processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
 pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     Machine {
         kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),

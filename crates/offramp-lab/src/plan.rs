@@ -7,18 +7,18 @@ mod moderation;
 
 pub use bound::{Against, Bound, Limit};
 
-use crate::guest::machine::{Accelerator, DriverCoalescing};
-use crate::host::HostSettings;
-use crate::rig::{Between, Card, Placement, RigConfig, Threads};
-use crate::traffic::{
-    Amount, BulkParams, CONGESTION_DEFAULT, Direction, Params, TransactionParams, UdpParams, Workload,
-    iterations_for_usecs,
-};
 use offramp_adapter::config::MTU_DEFAULT;
 use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_model::claims::{self, Comparison};
 use offramp_offload::caps::Offloads;
 use offramp_ports::worker::Polling;
+use offramp_testbed::guest::machine::{Accelerator, DriverCoalescing};
+use offramp_testbed::host::HostSettings;
+use offramp_testbed::rig::{Between, Card, Placement, RigConfig, Threads};
+use offramp_testbed::traffic::{
+    Amount, BulkParams, CONGESTION_DEFAULT, Direction, Params, TransactionParams, UdpParams, Workload,
+    iterations_for_usecs,
+};
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
 const MTU_JUMBO: usize = 9000;

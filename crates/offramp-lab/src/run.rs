@@ -1,10 +1,10 @@
 //! Runs experiments: samples of all variants in turn, then what they say.
 
 use crate::compare;
-use crate::error::LabError;
 use crate::model::{Experiment, Judgement, Sample, Variant, Verdict};
 use crate::plan::{Against, Bound, Limit, Plan, VariantPlan};
 use crate::sample::{Bench, Stage};
+use offramp_testbed::error::TestbedError;
 
 /// Runs one experiment, `repeats` rounds of one sample per variant. Every second round goes through
 /// the variants backwards, so that what drifts does not favour one of them.
@@ -19,7 +19,7 @@ pub fn run(
     plan: &Plan,
     repeats: usize,
     on_sample: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Experiment, LabError> {
+) -> Result<Experiment, TestbedError> {
     let mut on_sample = |_at: usize, round: usize, turn: usize, variant: &str| on_sample(round, turn, variant);
     let mut done = run_together(bench, stage, std::slice::from_ref(plan), repeats, &mut on_sample)?;
     Ok(done.remove(0))
@@ -38,7 +38,7 @@ pub fn run_together(
     plans: &[Plan],
     repeats: usize,
     on_sample: &mut dyn FnMut(usize, usize, usize, &str),
-) -> Result<Vec<Experiment>, LabError> {
+) -> Result<Vec<Experiment>, TestbedError> {
     let mut samples: Vec<_> = plans.iter().map(|plan| vec![Vec::with_capacity(repeats); plan.variants.len()]).collect();
     for round in 0..repeats {
         for (at, plan) in plans.iter().enumerate() {
@@ -56,7 +56,7 @@ fn run_round(
     round: usize,
     samples: &mut [Vec<Sample>],
     on_sample: &mut dyn FnMut(usize, usize, &str),
-) -> Result<(), LabError> {
+) -> Result<(), TestbedError> {
     let count = plan.variants.len();
     for turn in 0..count {
         let index = if round.is_multiple_of(2) { turn } else { count - 1 - turn };
@@ -148,7 +148,7 @@ fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
             unaccounted * 100.0
         ));
     }
-    if plan.variants.iter().any(|v| v.rig.between == crate::rig::Between::Relay) {
+    if plan.variants.iter().any(|v| v.rig.between == offramp_testbed::rig::Between::Relay) {
         notes.push("The relay has no wire: super-frames cross whole, and no checksum is computed.".to_owned());
     }
     notes

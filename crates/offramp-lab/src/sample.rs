@@ -1,17 +1,17 @@
 //! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
 
-use crate::cpu::{AwakeCpus, CpuTimes, Worked, line_distance_ns};
-use crate::error::LabError;
-use crate::guest::Guests;
-use crate::guest::machine::Machine;
-use crate::guest::protocol::{Answer, Command as GuestCommand, GuestTime};
 use crate::model::Sample;
-use crate::rig::{ADDRESSES, Counts, Hosts, Rig, RigConfig};
 use crate::spread::median;
-use crate::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
 use offramp_ports::sys::NetNs;
 use offramp_ports::sys::cpu;
 use offramp_ports::sys::netns::confine;
+use offramp_testbed::cpu::{AwakeCpus, CpuTimes, Worked, line_distance_ns};
+use offramp_testbed::error::TestbedError;
+use offramp_testbed::guest::Guests;
+use offramp_testbed::guest::machine::Machine;
+use offramp_testbed::guest::protocol::{Answer, Command as GuestCommand, GuestTime};
+use offramp_testbed::rig::{ADDRESSES, Counts, Hosts, Rig, RigConfig};
+use offramp_testbed::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -81,7 +81,7 @@ struct GuestReading {
 }
 
 /// What happens in a test: to the hosts, the event, and the guest's time if it came from there.
-type OnEvent<'a> = dyn FnMut(&mut dyn Hosts, &Event, Option<GuestTime>) -> Result<(), LabError> + 'a;
+type OnEvent<'a> = dyn FnMut(&mut dyn Hosts, &Event, Option<GuestTime>) -> Result<(), TestbedError> + 'a;
 
 impl Bench<'_> {
     /// Builds or switches a rig, and runs the traffic through it; where `round_trips`, those are measured after it.
@@ -95,7 +95,7 @@ impl Bench<'_> {
         config: &RigConfig,
         traffic: &Params,
         round_trips: bool,
-    ) -> Result<Sample, LabError> {
+    ) -> Result<Sample, TestbedError> {
         let mut made;
         let hosts: &mut dyn Hosts = match stage {
             Stage::Namespaces => {
@@ -117,7 +117,7 @@ impl Bench<'_> {
         round: usize,
         traffic: &Params,
         round_trips: bool,
-    ) -> Result<Sample, LabError> {
+    ) -> Result<Sample, TestbedError> {
         let config = hosts.config().clone();
         let _server = self.start_server(hosts)?;
         let before_ns = distance_ns(&config);
@@ -135,7 +135,12 @@ impl Bench<'_> {
         Ok(sample)
     }
 
-    fn read(&self, hosts: &mut dyn Hosts, awake: Option<&Awake>, time: Option<GuestTime>) -> Result<Reading, LabError> {
+    fn read(
+        &self,
+        hosts: &mut dyn Hosts,
+        awake: Option<&Awake>,
+        time: Option<GuestTime>,
+    ) -> Result<Reading, TestbedError> {
         let adapter_ns = hosts.adapter_threads().into_iter().map(cpu::thread_cpu_ns_of).sum::<Result<u64, _>>()?;
         let (at, processors, counts) = (Instant::now(), CpuTimes::read()?, hosts.counts());
         let server_counts = hosts.counts_of(1 - hosts.config().client);
@@ -145,22 +150,22 @@ impl Bench<'_> {
         Ok(Reading { at, processors, idle_ns, adapter_ns, counts, server_counts, program_lost, guest })
     }
 
-    fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, LabError> {
+    fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, TestbedError> {
         let process_ns = guest.cpu_ns()?;
         let time = time.map_or_else(|| self.ask_time(guest), Ok)?;
         Ok(GuestReading { process_ns, time })
     }
 
-    fn ask_time(&self, guest: &mut Machine) -> Result<GuestTime, LabError> {
+    fn ask_time(&self, guest: &mut Machine) -> Result<GuestTime, TestbedError> {
         guest.send(&GuestCommand::Time)?;
         match guest.answer(GUEST_GRACE, self.stop)? {
             Answer::Time(time) => guest.finish(self.stop).map(|()| time),
-            other => Err(LabError::Traffic(format!("the guest answered {other:?}"))),
+            other => Err(TestbedError::Traffic(format!("the guest answered {other:?}"))),
         }
     }
 
     /// A server in a namespace; a guest always serves.
-    fn start_server(&self, hosts: &dyn Hosts) -> Result<Option<Killed>, LabError> {
+    fn start_server(&self, hosts: &dyn Hosts) -> Result<Option<Killed>, TestbedError> {
         let side = 1 - hosts.config().client;
         let Some(ns) = hosts.namespace(side) else { return Ok(None) };
         let mut command = Command::new(&self.program);
@@ -170,13 +175,18 @@ impl Bench<'_> {
         let mut line = String::new();
         BufReader::new(output(&mut server)).read_line(&mut line)?;
         if line.is_empty() {
-            return Err(LabError::Traffic("the server did not start".to_owned()));
+            return Err(TestbedError::Traffic("the server did not start".to_owned()));
         }
         Ok(Some(server))
     }
 
     /// Runs one test from the client's host to the other and calls `on_event` as it goes.
-    fn run_client(&self, hosts: &mut dyn Hosts, params: &Params, on_event: &mut OnEvent) -> Result<Report, LabError> {
+    fn run_client(
+        &self,
+        hosts: &mut dyn Hosts,
+        params: &Params,
+        on_event: &mut OnEvent,
+    ) -> Result<Report, TestbedError> {
         let report = match hosts.namespace(hosts.config().client) {
             Some(_) => self.run_client_here(hosts, params, on_event)?,
             None => self.run_client_in_guest(hosts, params, on_event)?,
@@ -189,30 +199,30 @@ impl Bench<'_> {
         hosts: &mut dyn Hosts,
         params: &Params,
         on_event: &mut OnEvent,
-    ) -> Result<Report, LabError> {
+    ) -> Result<Report, TestbedError> {
         let side = hosts.config().client;
-        let ns = hosts.namespace(side).ok_or_else(|| LabError::Traffic("host has no namespace".to_owned()))?;
+        let ns = hosts.namespace(side).ok_or_else(|| TestbedError::Traffic("host has no namespace".to_owned()))?;
         let mut command = Command::new(&self.program);
-        let params = serde_json::to_string(params).map_err(|e| LabError::Traffic(e.to_string()))?;
+        let params = serde_json::to_string(params).map_err(|e| TestbedError::Traffic(e.to_string()))?;
         let server = ADDRESSES[1 - side].to_string();
         command.args(["ttcp", "--to", &server, "--port", &PORT_DEFAULT.to_string(), "--json"]);
         command.args(["--params", &params]);
         let mut client = spawn(command, ns, hosts.config().placement.cpus_of(true))?;
         for line in BufReader::new(output(&mut client)).lines() {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(LabError::Stopped);
+                return Err(TestbedError::Stopped);
             }
             let line = line?;
-            let event = serde_json::from_str(&line).map_err(|_| LabError::Traffic(line.clone()))?;
+            let event = serde_json::from_str(&line).map_err(|_| TestbedError::Traffic(line.clone()))?;
             on_event(hosts, &event, None)?;
             if let Event::Report(report) = event {
                 return Ok(*report);
             }
         }
         if self.stop.load(Ordering::Relaxed) {
-            return Err(LabError::Stopped);
+            return Err(TestbedError::Stopped);
         }
-        Err(LabError::Traffic("the client ended without a report".to_owned()))
+        Err(TestbedError::Traffic("the client ended without a report".to_owned()))
     }
 
     fn run_client_in_guest(
@@ -220,9 +230,9 @@ impl Bench<'_> {
         hosts: &mut dyn Hosts,
         params: &Params,
         on_event: &mut OnEvent,
-    ) -> Result<Report, LabError> {
+    ) -> Result<Report, TestbedError> {
         let server = ADDRESSES[1 - hosts.config().client];
-        let no_guest = || LabError::Traffic("there is no guest".to_owned());
+        let no_guest = || TestbedError::Traffic("there is no guest".to_owned());
         hosts.guest().ok_or_else(no_guest)?.send(&GuestCommand::Run { server, params: Box::new(params.clone()) })?;
         let timeout = Duration::from_micros(params.warmup_usecs) + measured_time(params) + GUEST_GRACE;
         let mut result = None;
@@ -235,15 +245,15 @@ impl Bench<'_> {
                     }
                 }
                 Answer::Done => {
-                    return result.ok_or_else(|| LabError::Traffic("the guest's client made no report".to_owned()));
+                    return result.ok_or_else(|| TestbedError::Traffic("the guest's client made no report".to_owned()));
                 }
-                Answer::Failed(why) => return Err(LabError::Traffic(format!("in the guest: {why}"))),
-                other => return Err(LabError::Traffic(format!("the guest answered {other:?}"))),
+                Answer::Failed(why) => return Err(TestbedError::Traffic(format!("in the guest: {why}"))),
+                other => return Err(TestbedError::Traffic(format!("the guest answered {other:?}"))),
             }
         }
     }
 
-    fn measure(&self, hosts: &mut dyn Hosts, traffic: &Params) -> Result<Sample, LabError> {
+    fn measure(&self, hosts: &mut dyn Hosts, traffic: &Params) -> Result<Sample, TestbedError> {
         let settings = hosts.config().host;
         let traffic = &Params { busy_poll_usecs: settings.busy_poll_usecs, ..traffic.clone() };
         // Nothing here can prevent the processors of a guest from sleeping.
@@ -259,12 +269,12 @@ impl Bench<'_> {
             Ok(())
         })?;
         let (Some(start), Some(end)) = (start, end) else {
-            return Err(LabError::Traffic("the measured window has no begin or no end".to_owned()));
+            return Err(TestbedError::Traffic("the measured window has no begin or no end".to_owned()));
         };
         Ok(sample_of(hosts, &report, &start, &end))
     }
 
-    fn round_trip(&self, hosts: &mut dyn Hosts) -> Result<(Option<f64>, Option<f64>), LabError> {
+    fn round_trip(&self, hosts: &mut dyn Hosts) -> Result<(Option<f64>, Option<f64>), TestbedError> {
         let params = Params {
             workload: Workload::Transaction(TransactionParams::default()),
             amount: Amount::Usecs(self.rtt_time.as_micros() as u64),
@@ -284,7 +294,7 @@ struct Awake {
 }
 
 impl Awake {
-    fn start() -> Result<Self, LabError> {
+    fn start() -> Result<Self, TestbedError> {
         let cpus = cpu::online();
         Ok(Self { spinners: AwakeCpus::start(&cpus)?, cpus })
     }
@@ -417,10 +427,10 @@ fn distance_ns(config: &RigConfig) -> Option<f64> {
     line_distance_ns(host, adapter, DISTANCE_SAMPLE).ok()
 }
 
-fn spawn(mut command: Command, ns: &NetNs, cpus: &[usize]) -> Result<Killed, LabError> {
+fn spawn(mut command: Command, ns: &NetNs, cpus: &[usize]) -> Result<Killed, TestbedError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     confine(&mut command, Some(ns), Some(cpus))?;
-    let child = command.spawn().map_err(|e| LabError::Traffic(format!("cannot start {command:?}: {e}")))?;
+    let child = command.spawn().map_err(|e| TestbedError::Traffic(format!("cannot start {command:?}: {e}")))?;
     Ok(Killed(child))
 }
 
@@ -428,7 +438,7 @@ fn output(child: &mut Killed) -> ChildStdout {
     child.0.stdout.take().expect("the output was piped and is taken once")
 }
 
-fn incomplete(report: &Report) -> LabError {
+fn incomplete(report: &Report) -> TestbedError {
     let errors: Vec<&str> = report.ends().flat_map(|end| end.errors.iter().map(String::as_str)).collect();
-    LabError::Traffic(format!("not every stream came to its end: {}", errors.join("; ")))
+    TestbedError::Traffic(format!("not every stream came to its end: {}", errors.join("; ")))
 }

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use offramp_lab::device::{self, DeviceConfig, DeviceError};
-use offramp_lab::error::LabError;
+use offramp_lab::device::{self, DeviceConfig};
 use offramp_lab::model::Experiment;
-use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, ServerStats, serve};
 use offramp_ports::sys::ethtool::{self, Features};
 use offramp_ports::sys::{NetNs, link};
+use offramp_testbed::device::{DeviceError, restore};
+use offramp_testbed::error::TestbedError;
+use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, ServerStats, serve};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 2);
@@ -63,7 +64,7 @@ impl Lab {
         config(&self.dir, only)
     }
 
-    fn run(&self, config: &DeviceConfig, stop: &AtomicBool) -> Result<Vec<Experiment>, LabError> {
+    fn run(&self, config: &DeviceConfig, stop: &AtomicBool) -> Result<Vec<Experiment>, TestbedError> {
         self.run_and_hear(config, stop, &mut |_| ())
     }
 
@@ -72,7 +73,7 @@ impl Lab {
         config: &DeviceConfig,
         stop: &AtomicBool,
         progress: &mut (dyn FnMut(&str) + Send),
-    ) -> Result<Vec<Experiment>, LabError> {
+    ) -> Result<Vec<Experiment>, TestbedError> {
         let mut experiments = Vec::new();
         self.run_into(config, stop, progress, &mut experiments).map(|()| experiments)
     }
@@ -83,13 +84,13 @@ impl Lab {
         stop: &AtomicBool,
         progress: &mut (dyn FnMut(&str) + Send),
         experiments: &mut Vec<Experiment>,
-    ) -> Result<(), LabError> {
+    ) -> Result<(), TestbedError> {
         self.host.run(|| device::run(config, stop, progress, experiments)).unwrap()
     }
 
-    fn restore(&self) -> (Result<usize, LabError>, Vec<String>) {
+    fn restore(&self) -> (Result<usize, TestbedError>, Vec<String>) {
         let mut lines = Vec::new();
-        let outcome = self.host.run(|| device::restore(&self.dir, &mut |line| lines.push(line.to_owned()))).unwrap();
+        let outcome = self.host.run(|| restore(&self.dir, &mut |line| lines.push(line.to_owned()))).unwrap();
         (outcome, lines)
     }
 
@@ -268,7 +269,7 @@ fn a_run_that_is_stopped_puts_everything_back() {
             stop.store(true, Ordering::Relaxed);
         }
     });
-    assert!(matches!(outcome, Err(LabError::Stopped)), "{outcome:?}");
+    assert!(matches!(outcome, Err(TestbedError::Stopped)), "{outcome:?}");
     assert_eq!(switched, 1);
     assert_eq!(lab.settings(NAMED), named);
     assert!(lab.state_files().is_empty());
@@ -284,7 +285,7 @@ fn a_run_that_is_stopped_half_way_keeps_the_experiments_that_are_finished() {
         &mut |line| stop.store(line.starts_with("tx-checksum 2/"), Ordering::Relaxed),
         &mut experiments,
     );
-    assert!(matches!(outcome, Err(LabError::Stopped)), "{outcome:?}");
+    assert!(matches!(outcome, Err(TestbedError::Stopped)), "{outcome:?}");
     let [tso] = &experiments[..] else { panic!("one was finished: {experiments:?}") };
     assert_eq!((tso.name.as_str(), tso.variants.iter().all(|variant| variant.samples.len() == 1)), ("tso", true));
     assert!(lab.state_files().is_empty());
@@ -368,9 +369,9 @@ fn a_state_of_another_namespace_or_interface_is_refused_and_kept() {
     lab.killed_run();
     let left = lab.settings(NAMED);
     let [file] = &lab.state_files()[..] else { panic!("one file") };
-    let refused = |restored: Result<usize, LabError>, difference: &str| {
+    let refused = |restored: Result<usize, TestbedError>, difference: &str| {
         let error = restored.unwrap_err();
-        assert!(matches!(error, LabError::Device(DeviceError::Mismatch { .. })), "{error}");
+        assert!(matches!(error, TestbedError::Device(DeviceError::Mismatch { .. })), "{error}");
         let text = error.to_string();
         assert!(text.contains(difference) && text.lines().count() == 1, "{text}");
         assert!(file.exists());
@@ -378,7 +379,7 @@ fn a_state_of_another_namespace_or_interface_is_refused_and_kept() {
     // An interface of the same name in another namespace.
     let other = Lab::new("mismatch-other");
     let theirs = other.settings(NAMED);
-    refused(other.host.run(|| device::restore(&lab.dir, &mut |_| ())).unwrap(), "network namespace");
+    refused(other.host.run(|| restore(&lab.dir, &mut |_| ())).unwrap(), "network namespace");
     assert_eq!(other.settings(NAMED), theirs);
     let mut state: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     state["identity"]["mac"] = "02:00:00:00:00:99".into();
@@ -437,7 +438,7 @@ fn what_cannot_be_measured_is_refused_before_anything_is_touched() {
     );
     let nobody = DeviceConfig { peer: format!("{PEER}:9"), ..config.clone() };
     let outcome = lab.run(&nobody, &AtomicBool::new(false));
-    assert!(matches!(outcome, Err(LabError::Device(DeviceError::Peer { .. }))), "nothing has begun: {outcome:?}");
+    assert!(matches!(outcome, Err(TestbedError::Device(DeviceError::Peer { .. }))), "nothing has begun: {outcome:?}");
     let text = refused(&nobody);
     assert!(text.contains("198.18.3.2:9") && text.contains("offramp ttcp --serve"), "{text}");
     let text = refused(&DeviceConfig { interface: BESIDE.to_owned(), ..config.clone() });

@@ -5,16 +5,16 @@ use crate::model::{CALIBRATED, own_profile};
 use offramp_lab::calibrate::{
     CalibrateError, Calibration, figures_text, plans, predict, predict_responses, predictions_text,
 };
-use offramp_lab::cpu::CpuTimes;
-use offramp_lab::error::LabError;
 use offramp_lab::machine;
 use offramp_lab::model::Experiment;
 use offramp_lab::plan::Settings;
 use offramp_lab::report::terminal;
-use offramp_lab::rig::{Placement, Rig, RigConfig};
 use offramp_lab::run as runner;
 use offramp_lab::sample::{Bench, Stage};
 use offramp_ports::sys::privilege;
+use offramp_testbed::cpu::CpuTimes;
+use offramp_testbed::error::TestbedError;
+use offramp_testbed::rig::{Placement, Rig, RigConfig};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,13 +53,13 @@ pub struct Args {
 }
 
 enum Failure {
-    Lab(LabError),
+    Lab(TestbedError),
     Calibrate(CalibrateError),
     File(String),
 }
 
-impl From<LabError> for Failure {
-    fn from(error: LabError) -> Self {
+impl From<TestbedError> for Failure {
+    fn from(error: TestbedError) -> Self {
         Self::Lab(error)
     }
 }
@@ -74,8 +74,8 @@ impl From<CalibrateError> for Failure {
 pub fn run(args: &Args) -> ExitCode {
     match calibrate(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Lab(LabError::Stopped)) => fail("calibrate: stopped; everything was put back", exit::STOPPED),
-        Err(Failure::Lab(error @ (LabError::Traffic(_) | LabError::Io(_)))) => {
+        Err(Failure::Lab(TestbedError::Stopped)) => fail("calibrate: stopped; everything was put back", exit::STOPPED),
+        Err(Failure::Lab(error @ (TestbedError::Traffic(_) | TestbedError::Io(_)))) => {
             fail(format_args!("calibrate: {error}"), FAILED)
         }
         Err(Failure::Lab(error)) => fail(format_args!("calibrate: {error}"), SETUP),
@@ -90,9 +90,9 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
         None => own_profile(CALIBRATED)
             .ok_or_else(|| Failure::File("neither XDG_DATA_HOME nor HOME is set; use --out".to_owned()))?,
     };
-    let before = CpuTimes::read().map_err(LabError::Io)?;
+    let before = CpuTimes::read().map_err(TestbedError::Io)?;
     let (experiments, has_rps) = measure(args)?;
-    let stolen_share = CpuTimes::read().map_err(LabError::Io)?.since(&before).stolen_share();
+    let stolen_share = CpuTimes::read().map_err(TestbedError::Io)?.since(&before).stolen_share();
     let calibration = Calibration::of(&experiments)?;
     let machine = machine::describe(&Placement::apart(), has_rps);
     let title = format!(
@@ -121,7 +121,7 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), LabError> {
+fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), TestbedError> {
     let stop = exit::stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);

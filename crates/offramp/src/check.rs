@@ -1,7 +1,9 @@
 //! `offramp check`: whether each offload of an interface is right.
 
 pub mod guest;
+mod page;
 mod port_end;
+mod worth;
 
 use crate::exit::{self, FAILED, SETUP, fail, print};
 use crate::up::config::CONTROL_DEFAULT;
@@ -11,11 +13,10 @@ use offramp_check::error::CheckError;
 use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
 use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
-use offramp_check::worth::{self, WorthConfig};
 use offramp_check::{report, run as check};
-use offramp_lab::device;
-use offramp_lab::error::LabError;
-use offramp_lab::guest::machine::{Choice, GuestSpec};
+use offramp_testbed::device::default_state_dir;
+use offramp_testbed::error::TestbedError;
+use offramp_testbed::guest::machine::{Choice, GuestSpec};
 use port_end::PortEnd;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use worth::WorthConfig;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,7 +117,7 @@ impl Args {
     }
 
     fn state_dir(&self) -> PathBuf {
-        self.state_dir.clone().unwrap_or_else(device::default_state_dir)
+        self.state_dir.clone().unwrap_or_else(default_state_dir)
     }
 }
 
@@ -141,7 +143,7 @@ pub fn run(args: &Args) -> ExitCode {
             let status = show(args, &found);
             match measured {
                 Ok(()) => status,
-                Err(CheckError::Settings(LabError::Stopped)) => {
+                Err(CheckError::Settings(TestbedError::Stopped)) => {
                     fail("check: stopped; every setting was put back", exit::STOPPED)
                 }
                 Err(error) => fail(format!("check: --worth: {error}"), SETUP),
@@ -154,7 +156,7 @@ pub fn run(args: &Args) -> ExitCode {
 fn guest_spec(args: &Args, kernel: &Path) -> Result<GuestSpec, CheckError> {
     let program = std::env::current_exe()?;
     let spec = GuestSpec::find(Choice::Qemu(None), Some(kernel), args.guest_modules.as_deref(), program);
-    Ok(spec.map_err(LabError::from)?)
+    Ok(spec.map_err(TestbedError::from)?)
 }
 
 /// The two ends that the options name.
@@ -238,7 +240,7 @@ fn show(args: &Args, found: &Report) -> ExitCode {
     print(if args.json { report::json(found) + "\n" } else { report::text(found) });
     let files = [
         (&args.junit, report::junit(found).into_bytes()),
-        (&args.html, report::document(found).html().into_bytes()),
+        (&args.html, page::document(found).html().into_bytes()),
         (&args.pcapng, report::pcapng(found).expect("memory takes every write")),
     ];
     for (path, bytes) in files.iter().filter_map(|(path, bytes)| path.as_deref().map(|path: &Path| (path, bytes))) {

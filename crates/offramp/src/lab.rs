@@ -2,19 +2,19 @@
 
 use crate::exit::{self, FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
-use offramp_lab::device::DeviceError;
-use offramp_lab::error::LabError;
-use offramp_lab::guest::machine::{Accelerator, Choice, DriverCoalescing, GuestSpec};
-use offramp_lab::guest::{GuestError, Guests};
-use offramp_lab::host::HostSettings;
 use offramp_lab::model::{self, Experiment, LabReport};
 use offramp_lab::plan::{GROUPS, ON_REQUEST, Plan, Settings, guest_plans, plans};
 use offramp_lab::report::{self, html, terminal};
-use offramp_lab::rig::{Placement, Rig, RigConfig, Threads};
 use offramp_lab::sample::{Bench, Stage};
-use offramp_lab::traffic::{BUSY_POLL_MAX_USECS, CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
+use offramp_testbed::device::{DeviceError, default_state_dir};
+use offramp_testbed::error::TestbedError;
+use offramp_testbed::guest::machine::{Accelerator, Choice, DriverCoalescing, GuestSpec};
+use offramp_testbed::guest::{GuestError, Guests};
+use offramp_testbed::host::HostSettings;
+use offramp_testbed::rig::{Placement, Rig, RigConfig, Threads};
+use offramp_testbed::traffic::{BUSY_POLL_MAX_USECS, CONGESTION_DEFAULT, PORT_DEFAULT};
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -169,7 +169,7 @@ enum AccelArg {
 }
 
 impl OfGuest {
-    fn spec(&self) -> Result<GuestSpec, LabError> {
+    fn spec(&self) -> Result<GuestSpec, TestbedError> {
         let accelerator = match self.guest_accel {
             AccelArg::Auto => None,
             AccelArg::Kvm => Some(Accelerator::Kvm),
@@ -280,7 +280,7 @@ impl Args {
     }
 
     fn state_dir(&self) -> PathBuf {
-        self.on_device.state_dir.clone().unwrap_or_else(device::default_state_dir)
+        self.on_device.state_dir.clone().unwrap_or_else(default_state_dir)
     }
 }
 
@@ -331,25 +331,25 @@ pub fn run(args: &Args) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(LabError::Stopped) => fail("lab: stopped; everything was put back", exit::STOPPED),
+        Err(TestbedError::Stopped) => fail("lab: stopped; everything was put back", exit::STOPPED),
         Err(
-            error @ (LabError::Traffic(_)
-            | LabError::Io(_)
-            | LabError::Device(DeviceError::NotRestored { .. } | DeviceError::NothingMeasured(_))),
+            error @ (TestbedError::Traffic(_)
+            | TestbedError::Io(_)
+            | TestbedError::Device(DeviceError::NotRestored { .. } | DeviceError::NothingMeasured(_))),
         ) => fail(format!("lab: {error}"), FAILED),
         Err(error) => fail(format!("lab: {error}"), SETUP),
     }
 }
 
 /// The experiments that were asked for; with a guest, those that what runs it can make.
-fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Vec<Plan>, LabError> {
+fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Vec<Plan>, TestbedError> {
     let settings = args.settings();
     let all = guest.map_or_else(|| plans(&settings), |(by, driver)| guest_plans(&settings, by, driver));
     for name in &args.only {
         if !all.iter().any(|plan| is_called(plan, name)) {
             let groups = GROUPS.iter().map(|(group, _)| *group);
             let known = all.iter().map(|plan| plan.name).chain(groups).collect::<Vec<_>>().join(", ");
-            return Err(LabError::UnknownExperiment { name: name.clone(), known });
+            return Err(TestbedError::UnknownExperiment { name: name.clone(), known });
         }
     }
     let wanted = |plan: &Plan| match args.only.as_slice() {
@@ -365,7 +365,7 @@ fn is_called(plan: &Plan, name: &str) -> bool {
     plan.name == name || GROUPS.iter().any(in_group)
 }
 
-fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
+fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     if args.list {
         let plans = chosen(args, args.has_guest().then_some((Accelerator::Uml, DriverCoalescing::Fixed)))?;
         for plan in plans {
@@ -418,7 +418,7 @@ fn measure(
     stage: &mut Stage,
     plans: &[Plan],
     experiments: &mut Vec<Experiment>,
-) -> Result<(), LabError> {
+) -> Result<(), TestbedError> {
     let (started, repeats) = (Instant::now(), args.repeats());
     let mut progress = terminal::Progress::stderr();
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);
@@ -439,7 +439,7 @@ fn measure(
 }
 
 /// What runs the guest, and no option that a guest does not know.
-fn guest_spec(args: &Args) -> Result<GuestSpec, LabError> {
+fn guest_spec(args: &Args) -> Result<GuestSpec, TestbedError> {
     if args.queues != 1 {
         return Err(GuestError::Unsupported("the guest has one queue pair; leave out --queues").into());
     }
@@ -466,7 +466,7 @@ fn finish(
     machine: model::Machine,
     threads: &str,
     experiments: Vec<Experiment>,
-) -> Result<(), LabError> {
+) -> Result<(), TestbedError> {
     let report = LabReport {
         version: model::VERSION,
         offramp: env!("CARGO_PKG_VERSION").to_owned(),
@@ -492,7 +492,7 @@ fn finish(
     Ok(())
 }
 
-fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Result<(), LabError> {
+fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Result<(), TestbedError> {
     let started = Instant::now();
     let config = device::DeviceConfig {
         interface: interface.to_owned(),
@@ -517,8 +517,8 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
     outcome.and(finished)
 }
 
-fn restore(args: &Args) -> Result<(), LabError> {
-    let restored = device::restore(&args.state_dir(), &mut |line| print(format_args!("{line}\n")))?;
+fn restore(args: &Args) -> Result<(), TestbedError> {
+    let restored = offramp_testbed::device::restore(&args.state_dir(), &mut |line| print(format_args!("{line}\n")))?;
     if restored == 0 {
         print(format_args!("nothing to restore in {}\n", args.state_dir().display()));
     }

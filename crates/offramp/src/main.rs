@@ -54,7 +54,7 @@ enum Command {
     Lab(Box<lab::Args>),
     #[cfg(feature = "lab")]
     /// The program of the lab's own guest
-    #[command(hide = true, name = offramp_lab::guest::agent::ARGUMENT)]
+    #[command(hide = true, name = offramp_testbed::guest::agent::ARGUMENT)]
     GuestAgent,
     #[cfg(feature = "lab")]
     /// The program of the guest of `check --guest-kernel`
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&args),
         #[cfg(feature = "lab")]
-        Command::GuestAgent => match offramp_lab::guest::agent::run() {
+        Command::GuestAgent => match offramp_testbed::guest::agent::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => exit::fail(format_args!("guest-agent: {error}"), exit::SETUP),
         },

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use crate::exit::{self, FAILED, SETUP};
 use crate::show::seconds;
 use clap::{ArgGroup, ValueEnum};
-use offramp_lab::traffic::{
+use offramp_testbed::traffic::{
     self, Amount, Arrivals, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, MixedParams, PORT_DEFAULT,
     Params, RequestParams, RpcParams, ServeOptions, ServerEvent, ServerStats, TransactionParams, UdpParams, Workload,
     bits_text, iterations_for_usecs,

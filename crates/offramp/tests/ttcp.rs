@@ -95,7 +95,7 @@ fn the_events_of_a_run_come_one_per_line_with_the_report_last() {
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!((names[0], names[1], names[2]), ("connected", "start", "interval"));
     assert_eq!(names[names.len() - 2..], ["end", "report"]);
-    let report: offramp_lab::traffic::Report = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let report: offramp_testbed::traffic::Report = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert!(report.is_complete() && report.throughput_bps > 0.0);
     assert_eq!(report.congestion, "cubic");
 }
@@ -110,7 +110,7 @@ fn a_server_asked_for_one_test_ends_well_after_it() {
 #[test]
 fn calls_and_limited_streams_are_made_as_the_options_say() {
     let (_server, port) = server(&[]);
-    let report_of = |more: &[&str]| -> offramp_lab::traffic::Report {
+    let report_of = |more: &[&str]| -> offramp_testbed::traffic::Report {
         let output = client(&port, &[&SHORT[..], &["--json"], more].concat());
         assert!(output.status.success(), "{more:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(output.stdout.split(|&byte| byte == b'\n').rev().nth(1).unwrap()).unwrap()
@@ -124,7 +124,7 @@ fn calls_and_limited_streams_are_made_as_the_options_say() {
 #[test]
 fn requests_at_given_moments_are_timed_alone_and_beside_bulk_data() {
     let (_server, port) = server(&[]);
-    let report = |more: &[&str]| -> offramp_lab::traffic::Report {
+    let report = |more: &[&str]| -> offramp_testbed::traffic::Report {
         let output = client(&port, &[&SHORT[..], &["--json", "--busy-poll-usecs", "0"], more].concat());
         assert!(output.status.success(), "{more:?}");
         let text = String::from_utf8(output.stdout).unwrap();

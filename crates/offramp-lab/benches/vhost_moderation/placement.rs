@@ -1,7 +1,7 @@
 //! Which processors the adapter and the guests have.
 
-use offramp_lab::cpu::AwakeCpus;
 use offramp_ports::sys::cpu::{online, pin_current_thread};
+use offramp_testbed::cpu::AwakeCpus;
 use std::fmt;
 
 /// Whose thread the calling one, and those that it starts from then on, are.

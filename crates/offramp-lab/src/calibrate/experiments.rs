@@ -2,7 +2,7 @@
 
 use super::setup::Setup;
 use crate::plan::{Plan, RECEIVER, Settings, VariantPlan};
-use crate::traffic::Amount;
+use offramp_testbed::traffic::Amount;
 
 /// Variants from which the costs of bytes and frames follow.
 pub(super) const LEARNED: [(&str, &str); 6] =

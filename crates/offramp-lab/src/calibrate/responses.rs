@@ -15,7 +15,7 @@ use super::units::NANOSECONDS_PER_MICROSECOND;
 use super::waits::{Waits, p50_us, p99_us};
 use crate::model::{Experiment, Sample};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND};
-use crate::traffic::RR_MESSAGE_BYTES;
+use offramp_testbed::traffic::RR_MESSAGE_BYTES;
 
 /// A percentile of a latency is to be predicted within this, percent.
 pub const LATENCY_PERCENT: f64 = 25.0;

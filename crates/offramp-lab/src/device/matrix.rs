@@ -1,8 +1,8 @@
 //! What is asked of an interface: which features each experiment switches, and under which traffic.
 
-use super::error::DeviceError;
-use crate::error::LabError;
 use offramp_ports::sys::link::GSO_ONE_FRAME;
+use offramp_testbed::device::{Change, DeviceError};
+use offramp_testbed::error::TestbedError;
 
 /// Segmentation of TCP by the adapter, over IPv4 and IPv6.
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
@@ -43,15 +43,6 @@ impl Traffic {
     pub(super) fn sends(self) -> bool {
         matches!(self, Self::TcpSend | Self::UdpSend)
     }
-}
-
-/// What a variant changes; all else is as it was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Features and the state that they are to have.
-    pub features: Vec<(&'static str, bool)>,
-    /// The host's own segmentation limit.
-    pub gso_segs_max: Option<u32>,
 }
 
 /// One setting of an experiment.
@@ -171,10 +162,10 @@ pub(super) fn plans(
     changeable: &dyn Fn(&str) -> bool,
     has_gso_limit: bool,
     only: &[String],
-) -> Result<Vec<Plan>, LabError> {
+) -> Result<Vec<Plan>, TestbedError> {
     if let Some(name) = only.iter().find(|name| !ENTRIES.iter().any(|entry| entry.is_named(name))) {
         let known = experiments().collect::<Vec<_>>().join(", ");
-        return Err(LabError::UnknownExperiment { name: name.clone(), known });
+        return Err(TestbedError::UnknownExperiment { name: name.clone(), known });
     }
     let asked = || ENTRIES.iter().filter(|entry| only.is_empty() || only.iter().any(|name| entry.is_named(name)));
     let can = |feature: &str| changeable(feature) && !(feature == LRO && SPREADING_DRIVERS.contains(&driver));
@@ -268,7 +259,7 @@ fn checksum_variants(checksum: &[&'static str], tso: &[&'static str]) -> Vec<Var
 mod tests {
     use super::*;
 
-    fn names(changeable: &[&str], driver: &str, only: &[&str]) -> Result<Vec<&'static str>, LabError> {
+    fn names(changeable: &[&str], driver: &str, only: &[&str]) -> Result<Vec<&'static str>, TestbedError> {
         let only: Vec<String> = only.iter().map(|&name| name.to_owned()).collect();
         let plans = plans("eth0", driver, &|feature| changeable.contains(&feature), true, &only)?;
         Ok(plans.iter().map(|plan| plan.name).collect())

@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cpu::{CpuTimes, Worked};
 use offramp_ports::sys::link;
+use offramp_testbed::cpu::{CpuTimes, Worked};
 
-use super::error::DeviceError;
 use super::matrix::Traffic;
-use super::restore::explained;
-use crate::error::LabError;
 use crate::model::Sample;
-use crate::traffic::{
+use offramp_testbed::device::{DeviceError, explained};
+use offramp_testbed::error::TestbedError;
+use offramp_testbed::traffic::{
     Amount, BulkParams, Direction, Flow, PORT_DEFAULT, Params, Report, TrafficError, TransactionParams, UdpParams,
     WARMUP_DEFAULT_USECS, Workload, run_client,
 };
@@ -57,7 +56,7 @@ pub struct DeviceConfig {
     pub streams: usize,
     /// TCP congestion control, set on each socket.
     pub congestion: String,
-    /// Directory of the state file; see [`default_state_dir`](super::default_state_dir).
+    /// Directory of the state file; see [`default_state_dir`](offramp_testbed::device::default_state_dir).
     pub state_dir: PathBuf,
     /// Experiments to make, by name ([`experiments`](super::experiments)) or by a feature's name as ethtool knows it; all
     /// that the interface allows when empty.
@@ -77,7 +76,7 @@ pub(super) struct Bench<'a> {
 ///
 /// # Errors
 /// When `/proc/stat` cannot be read.
-pub(super) fn other_work() -> Result<f64, LabError> {
+pub(super) fn other_work() -> Result<f64, TestbedError> {
     let before = Reading::take()?;
     thread::sleep(OTHER_WORK_WINDOW);
     let after = Reading::take()?;
@@ -93,7 +92,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn take() -> Result<Self, LabError> {
+    fn take() -> Result<Self, TestbedError> {
         Ok(Self { at: Instant::now(), processors: CpuTimes::read()? })
     }
 }
@@ -103,7 +102,7 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// When the peer's port is no number, or a parameter is out of range.
-    pub(super) fn new(config: &'a DeviceConfig, stop: &'a AtomicBool) -> Result<Self, LabError> {
+    pub(super) fn new(config: &'a DeviceConfig, stop: &'a AtomicBool) -> Result<Self, TestbedError> {
         if config.repeats == 0 {
             return Err(DeviceError::Setting("repeats: 0 is not within 1 to any number".to_owned()).into());
         }
@@ -114,9 +113,9 @@ impl<'a> Bench<'a> {
     }
 
     /// Traffic that fails before anything has begun is no failed measurement.
-    fn unreachable(&self, error: LabError) -> LabError {
+    fn unreachable(&self, error: TestbedError) -> TestbedError {
         match error {
-            LabError::Traffic(reason) => DeviceError::Peer { peer: self.host.clone(), reason }.into(),
+            TestbedError::Traffic(reason) => DeviceError::Peer { peer: self.host.clone(), reason }.into(),
             other => other,
         }
     }
@@ -125,11 +124,11 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// When it does not.
-    pub(super) fn probe(&self) -> Result<(), LabError> {
+    pub(super) fn probe(&self) -> Result<(), TestbedError> {
         let interface = &self.config.interface;
         let counted = || {
             let counted = link::statistics(interface).map_err(|e| explained(interface, e))?;
-            Ok::<_, LabError>(counted.tx_bytes + counted.rx_bytes)
+            Ok::<_, TestbedError>(counted.tx_bytes + counted.rx_bytes)
         };
         let before = counted()?;
         let mut params = self.params(Traffic::TcpSend);
@@ -155,7 +154,7 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// When the peer is gone, or the run is stopped.
-    pub(super) fn sample(&self, round: usize, traffic: Traffic) -> Result<Sample, LabError> {
+    pub(super) fn sample(&self, round: usize, traffic: Traffic) -> Result<Sample, TestbedError> {
         let (mut start, mut end) = (None, None);
         let report = self.settled(&self.params(traffic), &mut |event| {
             match event {
@@ -165,7 +164,7 @@ impl<'a> Bench<'a> {
             Ok(())
         })?;
         let (Some(start), Some(end)) = (start, end) else {
-            return Err(LabError::Traffic("the measured window has no begin or no end".to_owned()));
+            return Err(TestbedError::Traffic("the measured window has no begin or no end".to_owned()));
         };
         let mut sample = sample_of(traffic, &report, &start, &end)?;
         sample.round = round;
@@ -173,7 +172,7 @@ impl<'a> Bench<'a> {
         Ok(sample)
     }
 
-    fn round_trip(&self) -> Result<(Option<f64>, Option<f64>), LabError> {
+    fn round_trip(&self) -> Result<(Option<f64>, Option<f64>), TestbedError> {
         let params = Params {
             workload: Workload::Transaction(TransactionParams::default()),
             direction: Direction::Send,
@@ -207,8 +206,8 @@ impl<'a> Bench<'a> {
     fn settled(
         &self,
         params: &Params,
-        on_window: &mut dyn FnMut(Window) -> Result<(), LabError>,
-    ) -> Result<Report, LabError> {
+        on_window: &mut dyn FnMut(Window) -> Result<(), TestbedError>,
+    ) -> Result<Report, TestbedError> {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {
             match self.attempt(params, on_window) {
@@ -223,22 +222,22 @@ impl<'a> Bench<'a> {
     fn run(
         &self,
         params: &Params,
-        on_window: &mut dyn FnMut(Window) -> Result<(), LabError>,
-    ) -> Result<Report, LabError> {
+        on_window: &mut dyn FnMut(Window) -> Result<(), TestbedError>,
+    ) -> Result<Report, TestbedError> {
         complete(self.attempt(params, on_window)?)
     }
 
     fn attempt(
         &self,
         params: &Params,
-        on_window: &mut dyn FnMut(Window) -> Result<(), LabError>,
+        on_window: &mut dyn FnMut(Window) -> Result<(), TestbedError>,
     ) -> Result<Report, Attempt> {
         self.check_stop().map_err(Attempt::Lab)?;
         let mut trouble = Ok(());
         let report = run_client(&self.host, self.port, params, &mut |event| {
             let window = match event {
-                crate::traffic::Event::Start => Window::Start,
-                crate::traffic::Event::End => Window::End,
+                offramp_testbed::traffic::Event::Start => Window::Start,
+                offramp_testbed::traffic::Event::End => Window::End,
                 _ => return,
             };
             if trouble.is_ok() {
@@ -253,8 +252,8 @@ impl<'a> Bench<'a> {
 
     /// # Errors
     /// When the run is to end.
-    pub(super) fn check_stop(&self) -> Result<(), LabError> {
-        if self.stop.load(Ordering::Relaxed) { Err(LabError::Stopped) } else { Ok(()) }
+    pub(super) fn check_stop(&self) -> Result<(), TestbedError> {
+        if self.stop.load(Ordering::Relaxed) { Err(TestbedError::Stopped) } else { Ok(()) }
     }
 }
 
@@ -267,10 +266,10 @@ enum Window {
 /// Why one attempt failed.
 enum Attempt {
     Traffic(TrafficError),
-    Lab(LabError),
+    Lab(TestbedError),
 }
 
-impl From<Attempt> for LabError {
+impl From<Attempt> for TestbedError {
     fn from(attempt: Attempt) -> Self {
         match attempt {
             Attempt::Traffic(error) => Self::Traffic(error.to_string()),
@@ -279,12 +278,12 @@ impl From<Attempt> for LabError {
     }
 }
 
-fn complete(report: Report) -> Result<Report, LabError> {
+fn complete(report: Report) -> Result<Report, TestbedError> {
     if report.is_complete() {
         return Ok(report);
     }
     let errors: Vec<&str> = report.ends().flat_map(|end| end.errors.iter().map(String::as_str)).collect();
-    Err(LabError::Traffic(format!("not every stream came to its end: {}", errors.join("; "))))
+    Err(TestbedError::Traffic(format!("not every stream came to its end: {}", errors.join("; "))))
 }
 
 fn usecs(seconds: f64) -> Amount {
@@ -292,9 +291,10 @@ fn usecs(seconds: f64) -> Amount {
 }
 
 /// Figures of this machine's end; datagrams that were lost on the way count for the one that sent them.
-fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) -> Result<Sample, LabError> {
+fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) -> Result<Sample, TestbedError> {
     let flow: Option<&Flow> = if traffic.sends() { report.send.as_ref() } else { report.receive.as_ref() };
-    let flow = flow.ok_or_else(|| LabError::Traffic("the report lacks the direction that was asked for".to_owned()))?;
+    let flow =
+        flow.ok_or_else(|| TestbedError::Traffic("the report lacks the direction that was asked for".to_owned()))?;
     let own = if traffic.sends() { &flow.sender } else { &flow.receiver };
     let elapsed_s = (end.at - start.at).as_secs_f64();
     let cpu_s = busy_s(&end.processors.since(&start.processors), elapsed_s);

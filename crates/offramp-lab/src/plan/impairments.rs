@@ -5,15 +5,15 @@
 //! frames cross a bus with the speed of such a machine's.
 
 use super::{LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, by, rig, traffic};
-use crate::host::HostSettings;
 use crate::metric::RPC_HEADER_BYTES;
-use crate::rig::{Between, Card, RigConfig, Threads};
-use crate::traffic::{BulkParams, Params, RpcParams, UdpParams, Workload};
 use offramp_adapter::config::MTU_DEFAULT;
 use offramp_adapter::moderation::{Coalescing, Policy};
 use offramp_impair::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
 use offramp_impair::memory::{MemoryConfig, OverflowPolicy, PAGE_LEN_DP8390, ReceiveMemory};
 use offramp_offload::caps::Offloads;
+use offramp_testbed::host::HostSettings;
+use offramp_testbed::rig::{Between, Card, RigConfig, Threads};
+use offramp_testbed::traffic::{BulkParams, Params, RpcParams, UdpParams, Workload};
 
 /// Names of the experiments, as `--only` takes them.
 pub(crate) const ORDER: &str = "order";

@@ -1,10 +1,10 @@
 //! What it is worth that the adapter encrypts.
 
 use super::{BARE, HOST_CPU, Plan, Settings, THROUGHPUT, VariantPlan, bulk, moderated_link, rig};
-use crate::esp::{EspBy, EspLink};
-use crate::rig::RigConfig;
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::{AesKey, Suite};
+use offramp_testbed::esp::{EspBy, EspLink};
+use offramp_testbed::rig::RigConfig;
 
 /// The experiments, one for each suite.
 pub(crate) const ALL: [&str; 3] = [GCM, CHACHA20, TRIPLE_DES];

@@ -5,15 +5,15 @@ use super::{
     HOST_CPU, LATENCY_P50, LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, at_most, by,
     gigabit_moderation, link_text, rig, traffic,
 };
-use crate::guest::machine::{Accelerator, DriverCoalescing};
-use crate::host::{HostSettings, RxCoalescing};
-use crate::rig::RigConfig;
-use crate::traffic::{
-    Arrivals, BulkParams, MixedParams, Params, RR_MESSAGE_BYTES, RequestParams, TransactionParams, Workload,
-};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
 use offramp_offload::caps::Offloads;
 use offramp_ports::worker::Polling;
+use offramp_testbed::guest::machine::{Accelerator, DriverCoalescing};
+use offramp_testbed::host::{HostSettings, RxCoalescing};
+use offramp_testbed::rig::RigConfig;
+use offramp_testbed::traffic::{
+    Arrivals, BulkParams, MixedParams, Params, RR_MESSAGE_BYTES, RequestParams, TransactionParams, Workload,
+};
 use std::time::Duration;
 
 /// The loads that a policy must stand, as `--only moderation` runs them.

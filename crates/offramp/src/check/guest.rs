@@ -3,10 +3,10 @@
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
 use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
-use offramp_lab::guest::machine::GuestSpec;
-use offramp_lab::guest::protocol::INTERFACE;
-use offramp_lab::guest::{TapGuest, agent};
 use offramp_ports::sys::link;
+use offramp_testbed::guest::machine::GuestSpec;
+use offramp_testbed::guest::protocol::INTERFACE;
+use offramp_testbed::guest::{TapGuest, agent};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};

@@ -1,7 +1,7 @@
 //! How far apart the two processors are.
 
 use crate::failure::{Doing, Result};
-use offramp_lab::cpu::line_distance_ns;
+use offramp_testbed::cpu::line_distance_ns;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 

@@ -3,7 +3,7 @@
 use super::kernel::default_cache;
 use crate::failure::{Doing, Result, failed};
 use crate::packages;
-use offramp_lab::guest::kernel::Kernel;
+use offramp_testbed::guest::kernel::Kernel;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@ use super::{kernel, tcp};
 use crate::failure::{Doing, Result};
 use crate::packages::{self, BUSYBOX, ETHTOOL, UML};
 use crate::scratch::Scratch;
-use offramp_lab::guest::image;
-use offramp_lab::guest::kernel::Kernel;
+use offramp_testbed::guest::image;
+use offramp_testbed::guest::kernel::Kernel;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,9 @@
 
 use crate::failure::{Doing, Result, failed};
 use crate::program::Program;
-use offramp_lab::guest::kernel::Kernel;
-use offramp_lab::guest::vmm::{self, Hardware};
 use offramp_ports::sys::{NetNs, confine};
+use offramp_testbed::guest::kernel::Kernel;
+use offramp_testbed::guest::vmm::{self, Hardware};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;

@@ -2,7 +2,7 @@
 
 use super::machine::{Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
 use super::scratch::Scratch;
-use crate::error::LabError;
+use crate::error::TestbedError;
 use crate::rig::MACS;
 use offramp_ports::sys::{NetNs, cpu, link};
 use std::io;
@@ -36,7 +36,7 @@ impl TapGuest {
         address: (IpAddr, u8),
         queue_pairs: usize,
         stop: &AtomicBool,
-    ) -> Result<Self, LabError> {
+    ) -> Result<Self, TestbedError> {
         let host = NetNs::new()?;
         let (machine, ..) = boot_first(&spec.runners, |runner| {
             boot(runner, &spec.program, argument, modules, (&host, queue_pairs), stop)
@@ -66,7 +66,7 @@ fn boot(
     modules: &[&str],
     (namespace, queue_pairs): (&NetNs, usize),
     stop: &AtomicBool,
-) -> Result<Machine, LabError> {
+) -> Result<Machine, TestbedError> {
     let scratch = Scratch::new()?;
     let config = MachineConfig {
         runner,

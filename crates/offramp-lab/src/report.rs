@@ -52,7 +52,7 @@ mod tests {
     /// The page of `docs/lab-json.md` names every field of the object, so a new one cannot be forgotten there.
     #[test]
     fn every_field_is_documented() {
-        let document = include_str!("../../../../docs/lab-json.md");
+        let document = include_str!("../../../docs/lab-json.md");
         let mut names = Vec::new();
         for report in [sample::with_guest(), sample::with_moderation()] {
             collect_names(&serde_json::to_value(report).expect("an object"), &mut names);

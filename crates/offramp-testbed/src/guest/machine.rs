@@ -6,7 +6,7 @@ use super::kernel::Kernel;
 use super::program::{self, by_version};
 use super::protocol::{Answer, Command};
 use super::vmm::{self, Hardware};
-use crate::error::LabError;
+use crate::error::TestbedError;
 use offramp_ports::sys::{NetNs, confine, cpu};
 use std::cmp::Ordering as Order;
 use std::fs::{self, File, OpenOptions};
@@ -292,16 +292,16 @@ pub(super) struct MachineConfig<'a> {
 /// Boots with the first runner that does. Returns what `boot` made, the runner, and why KVM was not it.
 pub(super) fn boot_first<T>(
     runners: &[Runner],
-    mut boot: impl FnMut(&Runner) -> Result<T, LabError>,
-) -> Result<(T, Runner, Option<GuestError>), LabError> {
+    mut boot: impl FnMut(&Runner) -> Result<T, TestbedError>,
+) -> Result<(T, Runner, Option<GuestError>), TestbedError> {
     let (mut last, mut kvm) = (None, None);
     for runner in runners {
         match boot(runner) {
             Ok(booted) => return Ok((booted, runner.clone(), kvm)),
-            Err(LabError::Guest(error @ GuestError::Boot { .. })) if runner.accelerator == Accelerator::Kvm => {
+            Err(TestbedError::Guest(error @ GuestError::Boot { .. })) if runner.accelerator == Accelerator::Kvm => {
                 kvm = Some(error);
             }
-            Err(LabError::Guest(error @ GuestError::Boot { .. })) => last = Some(error),
+            Err(TestbedError::Guest(error @ GuestError::Boot { .. })) => last = Some(error),
             Err(error) => return Err(error),
         }
     }
@@ -324,7 +324,7 @@ pub struct Machine {
 
 impl Machine {
     /// Boots a guest, and waits until it answers. It is killed when the calling thread ends.
-    pub(super) fn boot(config: &MachineConfig, stop: &AtomicBool) -> Result<Self, LabError> {
+    pub(super) fn boot(config: &MachineConfig, stop: &AtomicBool) -> Result<Self, TestbedError> {
         let archive = image::build(config.program, &config.runner.kernel, config.modules)?;
         let initramfs = config.directory.join("initramfs");
         fs::write(&initramfs, &archive).map_err(GuestError::at(&initramfs))?;
@@ -361,12 +361,12 @@ impl Machine {
         Ok(machine)
     }
 
-    fn wait_until_ready(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<String, LabError> {
+    fn wait_until_ready(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<String, TestbedError> {
         let end = Instant::now() + timeout;
         while Instant::now() < end {
             match self.answer_within(STOP_POLL, stop) {
                 Ok(Some(Answer::Ready { kernel })) => return Ok(kernel),
-                Ok(Some(Answer::Failed(why))) | Err(LabError::Traffic(why)) => return Err(self.not_booted(why)),
+                Ok(Some(Answer::Failed(why))) | Err(TestbedError::Traffic(why)) => return Err(self.not_booted(why)),
                 Ok(Some(other)) => return Err(self.not_booted(format!("it said {other:?}"))),
                 Ok(None) if self.console().contains(vmm::REFUSED) => return Err(self.not_booted(self.last_words())),
                 Ok(None) => {}
@@ -376,7 +376,7 @@ impl Machine {
         Err(self.not_booted(format!("it printed nothing for {} s{}", timeout.as_secs(), self.tail())))
     }
 
-    fn not_booted(&self, why: String) -> LabError {
+    fn not_booted(&self, why: String) -> TestbedError {
         GuestError::Boot { accelerator: self.accelerator.name(), why }.into()
     }
 
@@ -384,7 +384,7 @@ impl Machine {
     ///
     /// # Errors
     /// When the guest fails at it, does not answer, or the run is stopped.
-    pub fn command(&mut self, command: &Command, stop: &AtomicBool) -> Result<(), LabError> {
+    pub fn command(&mut self, command: &Command, stop: &AtomicBool) -> Result<(), TestbedError> {
         self.send(command)?;
         self.finish(stop)
     }
@@ -393,11 +393,11 @@ impl Machine {
     ///
     /// # Errors
     /// As [`Machine::command`].
-    pub fn finish(&mut self, stop: &AtomicBool) -> Result<(), LabError> {
+    pub fn finish(&mut self, stop: &AtomicBool) -> Result<(), TestbedError> {
         match self.answer(ANSWER_TIMEOUT, stop)? {
             Answer::Done => Ok(()),
-            Answer::Failed(why) => Err(LabError::Traffic(format!("in the guest: {why}"))),
-            other => Err(LabError::Traffic(format!("the guest answered {other:?}"))),
+            Answer::Failed(why) => Err(TestbedError::Traffic(format!("in the guest: {why}"))),
+            other => Err(TestbedError::Traffic(format!("the guest answered {other:?}"))),
         }
     }
 
@@ -405,44 +405,46 @@ impl Machine {
     ///
     /// # Errors
     /// When the guest has ended.
-    pub fn send(&mut self, command: &Command) -> Result<(), LabError> {
-        let line = serde_json::to_string(command).map_err(|e| LabError::Traffic(e.to_string()))? + "\n";
+    pub fn send(&mut self, command: &Command) -> Result<(), TestbedError> {
+        let line = serde_json::to_string(command).map_err(|e| TestbedError::Traffic(e.to_string()))? + "\n";
         let sent = self.commands.write_all(line.as_bytes()).and_then(|()| self.commands.flush());
-        sent.map_err(|cause| LabError::Traffic(format!("the guest takes no commands: {cause}{}", self.tail())))
+        sent.map_err(|cause| TestbedError::Traffic(format!("the guest takes no commands: {cause}{}", self.tail())))
     }
 
     /// Waits for what the guest says next.
     ///
     /// # Errors
     /// When it says nothing in `timeout` or nothing sensible, has ended, or the run is stopped.
-    pub fn answer(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<Answer, LabError> {
+    pub fn answer(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<Answer, TestbedError> {
         let end = Instant::now() + timeout;
         while Instant::now() < end {
             if let Some(answer) = self.answer_within(STOP_POLL, stop)? {
                 return Ok(answer);
             }
         }
-        Err(LabError::Traffic(format!("the guest did not answer for {} s{}", timeout.as_secs(), self.tail())))
+        Err(TestbedError::Traffic(format!("the guest did not answer for {} s{}", timeout.as_secs(), self.tail())))
     }
 
     /// What the guest says in `patience`, if anything.
-    fn answer_within(&mut self, patience: Duration, stop: &AtomicBool) -> Result<Option<Answer>, LabError> {
+    fn answer_within(&mut self, patience: Duration, stop: &AtomicBool) -> Result<Option<Answer>, TestbedError> {
         match self.answers.recv_timeout(patience) {
-            Ok(line) => serde_json::from_str(&line).map_err(|_| LabError::Traffic(format!("the guest said: {line}"))),
-            Err(_) if stop.load(Ordering::Relaxed) => Err(LabError::Stopped),
+            Ok(line) => {
+                serde_json::from_str(&line).map_err(|_| TestbedError::Traffic(format!("the guest said: {line}")))
+            }
+            Err(_) if stop.load(Ordering::Relaxed) => Err(TestbedError::Stopped),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(self.ended(stop)),
         }
     }
 
     /// The guest's end is closed: a signal to all of us, or its own end.
-    fn ended(&mut self, stop: &AtomicBool) -> LabError {
+    fn ended(&mut self, stop: &AtomicBool) -> TestbedError {
         std::thread::sleep(STOP_GRACE);
         if stop.load(Ordering::Relaxed) {
-            return LabError::Stopped;
+            return TestbedError::Stopped;
         }
         let status = self.process.try_wait().ok().flatten().map_or(String::new(), |status| format!(" ({status})"));
-        LabError::Traffic(format!("the guest ended{status}{}", self.tail()))
+        TestbedError::Traffic(format!("the guest ended{status}{}", self.tail()))
     }
 
     /// The end of what was said before something went wrong, for a message of one line.

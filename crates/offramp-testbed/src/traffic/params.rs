@@ -404,7 +404,7 @@ impl Params {
     }
 
     /// Says whether streams are cut off at the end of the window.
-    pub(crate) fn is_cut_off(&self) -> bool {
+    pub fn is_cut_off(&self) -> bool {
         self.bulk().is_some_and(|bulk| bulk.cut_off)
     }
 

@@ -4,7 +4,7 @@ use super::machine::{Card, GuestSpec, Machine, MachineConfig, Runner, boot_first
 use super::protocol::{Command, Network, Switches};
 use super::scratch::Scratch;
 use super::{GuestError, agent};
-use crate::error::LabError;
+use crate::error::TestbedError;
 use crate::host::RxCoalescing;
 use crate::rig::{self, ADDRESSES, Between, Counts, Hosts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -43,7 +43,7 @@ impl<'a> Guests<'a> {
     ///
     /// # Errors
     /// When the guest does not start or does not switch, or the run is stopped.
-    pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, LabError> {
+    pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, TestbedError> {
         // A driver that has set its coalescing has it until it is reset, and one that adapts it begins with what was set.
         let boots_as = |config: &RigConfig| {
             let coalescing = config.host.coalescing;
@@ -62,7 +62,7 @@ impl<'a> Guests<'a> {
     }
 
     /// Boots a guest with the first runner that does; the next one begins with that.
-    fn boot(&mut self, config: &RigConfig) -> Result<GuestRig<'a>, LabError> {
+    fn boot(&mut self, config: &RigConfig) -> Result<GuestRig<'a>, TestbedError> {
         let start = |runner: &Runner| GuestRig::start(runner, &self.spec.program, config, self.stop);
         let (rig, runner, refused) = boot_first(&self.spec.runners, start)?;
         if let Some(error) = refused {
@@ -99,7 +99,7 @@ pub struct GuestRig<'a> {
 }
 
 impl<'a> GuestRig<'a> {
-    fn start(runner: &Runner, program: &Path, config: &RigConfig, stop: &'a AtomicBool) -> Result<Self, LabError> {
+    fn start(runner: &Runner, program: &Path, config: &RigConfig, stop: &'a AtomicBool) -> Result<Self, TestbedError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
@@ -140,7 +140,7 @@ impl<'a> GuestRig<'a> {
     }
 
     /// Makes both hosts and adapters what the configuration says.
-    fn switch(&mut self, config: &RigConfig) -> Result<(), LabError> {
+    fn switch(&mut self, config: &RigConfig) -> Result<(), TestbedError> {
         let offloads = config.offloads.with_prerequisites();
         for control in &self.controls {
             control.set_offloads(control.offloads() | offloads);
@@ -160,11 +160,11 @@ impl<'a> GuestRig<'a> {
     ///
     /// # Errors
     /// When it has not: the sample is of something else.
-    pub fn check_adapted(&self) -> Result<(), LabError> {
+    pub fn check_adapted(&self) -> Result<(), TestbedError> {
         let set = self.port.status().control.and_then(|control| control.coalescing.first().copied().flatten());
         if self.config.host.coalescing == Some(RxCoalescing::Adaptive) && set.is_none() {
             let why = "the guest's DIM has set nothing so far, so it was not measured; measure longer with --seconds";
-            return Err(LabError::Traffic(why.to_owned()));
+            return Err(TestbedError::Traffic(why.to_owned()));
         }
         Ok(())
     }
@@ -187,7 +187,7 @@ fn start_adapters(
     controls: &[Arc<PortControl>; 2],
     port: &mut VhostUser,
     tap: &Tap,
-) -> Result<Vec<Worker>, LabError> {
+) -> Result<Vec<Worker>, TestbedError> {
     let line = CableConfig { mtu: config.mtu, rate_bps: config.rate_bps, ..CableConfig::default() };
     line.check()?;
     let (a, b) = cable(&line);

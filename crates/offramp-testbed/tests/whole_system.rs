@@ -2,11 +2,11 @@
 
 use offramp_impair::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
 use offramp_impair::memory::MemoryConfig;
-use offramp_lab::esp::{EspBy, EspLink};
-use offramp_lab::host::HostSettings;
-use offramp_lab::rig::{ADDRESSES, Between, Card, Rig, RigConfig, Threads};
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::{AesKey, Suite};
+use offramp_testbed::esp::{EspBy, EspLink};
+use offramp_testbed::host::HostSettings;
+use offramp_testbed::rig::{ADDRESSES, Between, Card, Rig, RigConfig, Threads};
 use offramp_testkit::process::is_alone;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -222,5 +222,5 @@ fn a_hundred_starts_and_stops_leave_nothing_behind() {
         expect_no_more_than(before, round);
     }
     let interfaces = offramp_ports::sys::link::list().unwrap();
-    assert!(!interfaces.iter().any(|name| name == offramp_lab::rig::INTERFACE));
+    assert!(!interfaces.iter().any(|name| name == offramp_testbed::rig::INTERFACE));
 }

@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
+use offramp_check::end::namespace_of;
+use offramp_check::error::CheckError;
+use offramp_check::plan::Depth;
+use offramp_check::verdict::{Effect, Report, Verdict, Worth};
 use offramp_lab::device::{self, DeviceConfig};
 use offramp_lab::model::{Experiment, Verdict as Comparison};
-use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
-
-use crate::end::namespace_of;
-use crate::error::CheckError;
-use crate::plan::Depth;
-use crate::verdict::{Effect, Report, Verdict, Worth};
+use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 
 /// The lab's experiments, and the offloads that each is about.
 const EXPERIMENTS: [(&str, &[&str]); 9] = [
@@ -177,7 +176,7 @@ mod tests {
     fn the_lab_has_every_experiment_and_the_check_every_offload() {
         for (name, offloads) in EXPERIMENTS {
             assert!(device::experiments().any(|known| known == name), "{name}");
-            assert!(offloads.iter().all(|offload| crate::run::names().contains(offload)), "{offloads:?}");
+            assert!(offloads.iter().all(|offload| offramp_check::run::names().contains(offload)), "{offloads:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ use std::io;
 
 /// Why an experiment could not be made. Each is one line that says what was wrong, where, and what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum LabError {
+pub enum TestbedError {
     /// Namespaces or `/dev/net/tun` are refused.
     #[error(transparent)]
     Setup(#[from] SetupError),

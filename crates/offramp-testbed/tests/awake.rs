@@ -1,7 +1,7 @@
 //! Threads that keep processors awake end with the value that stands for them.
 
-use offramp_lab::cpu::AwakeCpus;
 use offramp_ports::sys::cpu::online;
+use offramp_testbed::cpu::AwakeCpus;
 use std::fs;
 
 /// Descriptors and threads of this process.

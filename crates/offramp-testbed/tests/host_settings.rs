@@ -1,8 +1,8 @@
 //! What a host itself is set to reaches it. As root: namespaces and TAPs are made.
 
-use offramp_lab::host::HostSettings;
-use offramp_lab::rig::{INTERFACE, Placement, Rig, RigConfig};
 use offramp_ports::sys::rps;
+use offramp_testbed::host::HostSettings;
+use offramp_testbed::rig::{INTERFACE, Placement, Rig, RigConfig};
 
 /// Processors that the receive work of a host may run on, as the kernel writes them.
 fn receive_processors(rig: &Rig, side: usize) -> String {

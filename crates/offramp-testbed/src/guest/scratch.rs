@@ -1,7 +1,7 @@
 //! Files that a guest needs until it runs.
 
 use super::GuestError;
-use crate::error::LabError;
+use crate::error::TestbedError;
 use std::path::{Path, PathBuf};
 
 /// A directory that is removed with all that is in it.
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    pub(super) fn new() -> Result<Self, LabError> {
+    pub(super) fn new() -> Result<Self, TestbedError> {
         let template = std::env::temp_dir().join("offramp-lab-XXXXXX");
         let made = nix::unistd::mkdtemp(&template).map_err(|e| GuestError::at(template)(e.into()))?;
         Ok(Self(made))

@@ -1,6 +1,6 @@
 //! What a rig is made with.
 
-use crate::error::LabError;
+use crate::error::TestbedError;
 use crate::esp::{EspBy, EspLink, PROGRAM_INTERFACE};
 use crate::host::HostSettings;
 use offramp_adapter::config::MTU_DEFAULT;
@@ -157,7 +157,7 @@ impl RigConfig {
     }
 
     /// IP bytes of a frame that the hosts' TCP sends.
-    pub(super) fn tcp_mtu(&self) -> Result<usize, LabError> {
+    pub(super) fn tcp_mtu(&self) -> Result<usize, TestbedError> {
         Ok(self.esp.map(|link| link.clear_mtu(self.mtu)).transpose()?.unwrap_or(self.mtu))
     }
 }

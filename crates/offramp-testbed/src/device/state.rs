@@ -120,23 +120,23 @@ pub(super) fn boot_id() -> io::Result<String> {
 /// What an interface was like.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct State {
-    /// [`VERSION`].
-    pub version: u32,
+pub struct State {
+    /// The version of the file.
+    pub(super) version: u32,
     /// Name of the interface.
     pub interface: String,
     /// Which interface that is.
-    pub identity: Identity,
+    pub(super) identity: Identity,
     /// What the user had asked for, of each feature that can be changed. This is what is put back.
-    pub requested: BTreeMap<String, bool>,
-    /// What was on, of each feature. It follows from `requested`, and is compared afterwards.
+    pub(super) requested: BTreeMap<String, bool>,
+    /// What was on, of each feature. It follows from what was requested, and is compared afterwards.
     pub active: BTreeMap<String, bool>,
     /// The host's own segmentation limit; `None` when the kernel does not say.
     pub gso_segs_max: Option<u32>,
     /// Process that changes the interface.
-    pub pid: u32,
+    pub(super) pid: u32,
     /// When the state was read, in seconds since 1970.
-    pub written_unix_s: u64,
+    pub(super) written_unix_s: u64,
 }
 
 impl State {
@@ -162,8 +162,13 @@ impl State {
         })
     }
 
+    /// The interface's driver.
+    pub fn driver(&self) -> &str {
+        &self.identity.driver
+    }
+
     /// Whether the user may switch the feature.
-    pub(super) fn is_changeable(&self, feature: &str) -> bool {
+    pub fn is_changeable(&self, feature: &str) -> bool {
         self.requested.contains_key(feature)
     }
 }

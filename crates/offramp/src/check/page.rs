@@ -1,9 +1,8 @@
 //! The report as a page, in the style of the lab's.
 
+use offramp_check::report::{details, effect_word, remark, summary, verdict_word};
+use offramp_check::verdict::{Report, Row, Verdict, Worth};
 use offramp_lab::report::document::{Document, Section, Table};
-
-use super::{details, effect_word, remark, summary, verdict_word};
-use crate::verdict::{Report, Row, Verdict, Worth};
 
 /// The page.
 pub fn document(report: &Report) -> Document {
@@ -86,8 +85,55 @@ fn section(report: &Report, from: &str, to: &str) -> Option<Section> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::report;
     use super::*;
+    use offramp_check::fault::Fault;
+    use offramp_check::verdict::{Blame, Effect, Evidence, Finding, Interface, VERSION};
+
+    fn row(offload: &'static str, verdict: Verdict) -> Row {
+        Row {
+            offload,
+            interface: "a".to_owned(),
+            from: "a".to_owned(),
+            to: "ns/b".to_owned(),
+            features: vec!["tx-udp-segmentation"],
+            cases: 7,
+            coalesced: 0,
+            lost: 0,
+            verdict,
+        }
+    }
+
+    fn report() -> Report {
+        let interface = |name: &str| Interface { name: name.to_owned(), driver: "veth".to_owned(), mtu: 1500 };
+        let finding = Finding {
+            fault: Fault::UdpLengthOfSuperFrame,
+            what: Fault::UdpLengthOfSuperFrame.text(),
+            blame: Blame::Sender,
+            case: "UDP over IPv4".to_owned(),
+            wrong_cases: 3,
+            place: "UDP length of frame 1 of 2".to_owned(),
+            expected: "108".to_owned(),
+            got: "<109>".to_owned(),
+            evidence: Evidence { sent: Vec::new(), expected: Vec::new(), captured: Vec::new() },
+        };
+        Report {
+            version: VERSION,
+            offramp: "0.1.0".to_owned(),
+            kernel: "6.18".to_owned(),
+            seed: 1,
+            depth: "quick",
+            elapsed_s: 1.5,
+            ends: [interface("a"), interface("ns/b")],
+            rows: vec![row("uso4", Verdict::Wrong(Box::new(finding))), row("tso6", Verdict::NotOffered)],
+            commands: vec!["ethtool -K a tx-udp-segmentation off".to_owned()],
+            worth: vec![Worth {
+                offloads: vec!["tso4", "tso6"],
+                interface: "a".to_owned(),
+                effect: Effect::SlowsDown,
+                found: "on against off: 0.9 × throughput.".to_owned(),
+            }],
+        }
+    }
 
     #[test]
     fn the_page_has_every_verdict_and_escapes_what_was_captured() {

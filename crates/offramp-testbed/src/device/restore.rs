@@ -6,9 +6,17 @@ use offramp_ports::sys::ethtool::{self, Features};
 use offramp_ports::sys::{SysError, link};
 
 use super::error::DeviceError;
-use super::matrix::Change;
 use super::state::{self, Identity, State, StateFile};
-use crate::error::LabError;
+use crate::error::TestbedError;
+
+/// A change of an interface; all else is as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Features and their wanted states.
+    pub features: Vec<(&'static str, bool)>,
+    /// The host's own segmentation limit.
+    pub gso_segs_max: Option<u32>,
+}
 
 /// An interface that is being changed. Dropping it puts everything back, and so does the state file
 /// when nobody is left to drop it.
@@ -24,10 +32,8 @@ impl Guard {
     ///
     /// # Errors
     /// When there is no such interface, it may not be changed, another run uses it, or the state file cannot be written.
-    pub fn take(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<Self, LabError> {
-        Features::read(interface).map_err(|e| explained(interface, e))?;
-        restore_one(&state::path_of(dir, interface, state::net_namespace()?), progress)?;
-        let found = State::read(interface)?;
+    pub fn take(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<Self, TestbedError> {
+        let found = find(dir, interface, progress)?;
         check_permission(&found)?;
         Ok(Self::new(dir, found)?)
     }
@@ -51,12 +57,12 @@ impl Guard {
     ///
     /// # Errors
     /// When the state file cannot be written.
-    pub(super) fn new(dir: &Path, state: State) -> Result<Self, DeviceError> {
+    pub fn new(dir: &Path, state: State) -> Result<Self, DeviceError> {
         Ok(Self { file: Some(StateFile::create(dir, state)?) })
     }
 
     /// The interface as it was found.
-    pub(super) fn found(&self) -> &State {
+    pub fn found(&self) -> &State {
         self.file.as_ref().expect("only finish takes the file, and it takes the guard too").state()
     }
 
@@ -64,7 +70,7 @@ impl Guard {
     ///
     /// # Errors
     /// When the interface is gone or may not be changed.
-    pub fn apply(&self, change: &Change) -> Result<Features, LabError> {
+    pub fn apply(&self, change: &Change) -> Result<Features, TestbedError> {
         let mut wanted = self.found().clone();
         for (feature, on) in &change.features {
             wanted.requested.insert((*feature).to_owned(), *on);
@@ -78,7 +84,7 @@ impl Guard {
     ///
     /// # Errors
     /// When something could not be put back; the state file stays then.
-    pub fn finish(mut self) -> Result<Vec<String>, LabError> {
+    pub fn finish(mut self) -> Result<Vec<String>, TestbedError> {
         self.file.take().map_or(Ok(Vec::new()), put_back)
     }
 }
@@ -92,14 +98,28 @@ impl Drop for Guard {
     }
 }
 
+/// Reads the state of an interface of the calling thread's network namespace. What an earlier run left changed is put
+/// back first; `progress` gets a line for that.
+///
+/// # Errors
+/// When there is no such interface, or another run uses it.
+pub fn find(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<State, TestbedError> {
+    Features::read(interface).map_err(|e| explained(interface, e))?;
+    restore_one(&state::path_of(dir, interface, state::net_namespace()?), progress)?;
+    Ok(State::read(interface)?)
+}
+
 /// Asks the kernel for a state that a feature has already: it refuses who may not change it.
-pub(super) fn check_permission(found: &State) -> Result<(), LabError> {
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn check_permission(found: &State) -> Result<(), TestbedError> {
     let setting = found.requested.iter().next();
     setting.map_or(Ok(()), |(feature, on)| switch(&found.interface, &[(feature, *on)]))
 }
 
 /// Puts back what a state file says and removes it.
-fn put_back(file: StateFile) -> Result<Vec<String>, LabError> {
+fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
     let state = file.state();
     let now = make(state)?;
     let left = left_over(state, &now, link::gso_segs_max(&state.interface)?);
@@ -114,7 +134,7 @@ fn put_back(file: StateFile) -> Result<Vec<String>, LabError> {
 
 /// Makes the interface's settings what `wanted` says, touching only those that differ. What does not
 /// take its state shows in the features that are returned.
-fn make(wanted: &State) -> Result<Features, LabError> {
+fn make(wanted: &State) -> Result<Features, TestbedError> {
     let interface = wanted.interface.as_str();
     let now = Features::read(interface).map_err(|e| explained(interface, e))?;
     let differs = |(name, on): (&String, &bool)| now.requested(name).is_some_and(|requested| requested != *on);
@@ -133,7 +153,7 @@ fn make(wanted: &State) -> Result<Features, LabError> {
 
 /// Asks for the features' states. That one does not follow, because it is fixed or another stands
 /// against it, is no error here: it is read back.
-pub(super) fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), LabError> {
+fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), TestbedError> {
     match ethtool::set_features(interface, wanted) {
         Err(error) if error.raw_os_error().is_some() => Err(explained(interface, error)),
         _ => Ok(()),
@@ -162,12 +182,12 @@ fn differences(then: &State, now: &Features) -> Vec<String> {
 }
 
 /// "on" or "off".
-pub(super) fn on_off(on: bool) -> &'static str {
+fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
 /// The kernel's answer about an interface, with what to do.
-pub(super) fn explained(interface: &str, error: SysError) -> LabError {
+pub fn explained(interface: &str, error: SysError) -> TestbedError {
     match error.raw_os_error() {
         Some(libc::ENODEV) => {
             let mut known = link::list().unwrap_or_default();
@@ -188,13 +208,13 @@ pub(super) fn explained(interface: &str, error: SysError) -> LabError {
 /// # Errors
 /// When a file is not a state file, belongs to a run that is under way or to another interface, or
 /// something could not be put back. The other files are done all the same.
-pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, LabError> {
+pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, TestbedError> {
     let (mut restored, mut refused) = (0, Vec::new());
     for path in state::list(state_dir)? {
         match restore_one(&path, progress) {
             Ok(true) => restored += 1,
             Ok(false) => {}
-            Err(LabError::Device(error)) => refused.push(error),
+            Err(TestbedError::Device(error)) => refused.push(error),
             Err(other) => refused.push(DeviceError::StateFile { path, reason: other.to_string() }),
         }
     }
@@ -212,7 +232,7 @@ pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize
 }
 
 /// Puts back what one state file says, if it is there. Says whether it was an interface of this boot.
-pub(super) fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, LabError> {
+fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, TestbedError> {
     let Some(file) = StateFile::open(path)? else { return Ok(false) };
     let state = file.state();
     let interface = state.interface.clone();

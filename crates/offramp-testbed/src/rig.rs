@@ -16,7 +16,7 @@ pub(crate) use config::{GSO_SEGS, MACS, PREFIX_LEN};
 pub use counts::{Count, Counts};
 pub use hosts::Hosts;
 
-use crate::error::LabError;
+use crate::error::TestbedError;
 use crate::esp::{self, EspBy, EspLink, HostEsp, PROGRAM_INTERFACE};
 use crate::guest::machine::Machine;
 use crate::host::Capture;
@@ -64,7 +64,7 @@ impl Rig {
     ///
     /// # Errors
     /// When the system refuses any of it; nothing is left behind then.
-    pub fn start(config: &RigConfig) -> Result<Self, LabError> {
+    pub fn start(config: &RigConfig) -> Result<Self, TestbedError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
@@ -109,7 +109,7 @@ impl Rig {
     }
 
     /// The ends of an encrypted link: associations of the adapters, or a program in each host.
-    fn start_esp(&mut self) -> Result<(), LabError> {
+    fn start_esp(&mut self) -> Result<(), TestbedError> {
         let Some(link) = self.config.esp else { return Ok(()) };
         for side in 0..self.hosts.len() {
             self.controls[side].ipsec().use_ciphers(esp::ciphers());
@@ -121,7 +121,7 @@ impl Rig {
         Ok(())
     }
 
-    fn start_program(&mut self, link: &EspLink, side: usize) -> Result<(), LabError> {
+    fn start_program(&mut self, link: &EspLink, side: usize) -> Result<(), TestbedError> {
         let (host, config) = (&self.hosts[side], &self.config);
         let clear = open_tap_named(host, config, side, PROGRAM_INTERFACE, config.tcp_mtu()?)?;
         host.run(|| set_up_tcp(config, side))??;
@@ -135,7 +135,7 @@ impl Rig {
         Ok(())
     }
 
-    fn start_between(&mut self, adapter: &AdapterConfig) -> Result<(), LabError> {
+    fn start_between(&mut self, adapter: &AdapterConfig) -> Result<(), TestbedError> {
         match self.config.between {
             Between::Relay => {
                 let cpus = Some(self.config.placement.adapter_cpus.as_slice());
@@ -147,7 +147,7 @@ impl Rig {
     }
 
     /// One cable for each queue pair, and threads that drive both its ends.
-    fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), LabError> {
+    fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), TestbedError> {
         let line = line_of(&self.config);
         for queue in 0..usize::from(adapter.queues) {
             let ends = cable(&line);
@@ -164,7 +164,7 @@ impl Rig {
         Ok(())
     }
 
-    fn start_workers<T: Task + 'static>(&mut self, groups: Vec<(&str, Vec<T>)>) -> Result<(), LabError> {
+    fn start_workers<T: Task + 'static>(&mut self, groups: Vec<(&str, Vec<T>)>) -> Result<(), TestbedError> {
         for (name, pairs) in groups {
             let cpus = Some(self.config.placement.adapter_cpus.clone());
             let worker = Worker::start_polling(name, pairs, cpus, self.config.polling, Sandbox::default())?;
@@ -239,7 +239,7 @@ impl Rig {
     ///
     /// # Errors
     /// When the interface is gone.
-    pub fn set_offloads(&self, side: usize, offloads: Offloads) -> Result<(), LabError> {
+    pub fn set_offloads(&self, side: usize, offloads: Offloads) -> Result<(), TestbedError> {
         let control = &self.controls[side];
         control.set_offloads(control.offloads() | offloads);
         self.taps[side].offer(offloads)?;
@@ -316,12 +316,12 @@ impl Hosts for Rig {
 }
 
 /// A host's TAP, offering what the configuration says.
-pub(crate) fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabError> {
+pub(crate) fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, TestbedError> {
     let mtu = if config.has_esp_programs() { config.mtu } else { config.tcp_mtu()? };
     open_tap_named(host, config, side, INTERFACE, mtu)
 }
 
-fn open_tap_named(host: &NetNs, config: &RigConfig, side: usize, name: &str, mtu: usize) -> Result<Tap, LabError> {
+fn open_tap_named(host: &NetNs, config: &RigConfig, side: usize, name: &str, mtu: usize) -> Result<Tap, TestbedError> {
     let tap = TapConfig {
         mtu: mtu as u32,
         queues: config.queues,
@@ -336,7 +336,7 @@ fn open_tap_named(host: &NetNs, config: &RigConfig, side: usize, name: &str, mtu
 }
 
 /// In the host's namespace: what the host is set to, and its interface.
-pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabError> {
+pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     config.host.apply()?;
     if config.has_esp_programs() {
         // It has no address: what its programs send and take is nothing to the kernel.
@@ -347,7 +347,7 @@ pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabErro
 }
 
 /// In the host's namespace: address, the neighbour, and which features the host itself may use.
-fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), LabError> {
+fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     if config.mtu >= IPV6_MTU_MIN {
         // Its neighbour and router messages would be counted with the traffic.
@@ -361,7 +361,7 @@ fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), LabError> {
 }
 
 /// In the host's namespace: whether it segments in software, and how large its super-frames may be.
-pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), LabError> {
+pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     ethtool::set_features(interface, &[("tx-generic-segmentation", config.host_gso)])?;
     let is_limited = !config.host_gso && !config.offloads.intersects(Offloads::LSO);

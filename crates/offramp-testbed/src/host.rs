@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::error::LabError;
+use crate::error::TestbedError;
 
 /// Where the kernel's settings are; those below `net` are the calling thread's namespace's (proc(5)).
 const SYSCTLS: &str = "/proc/sys";
@@ -74,7 +74,7 @@ impl Default for HostSettings {
 
 impl HostSettings {
     /// What a user has set, in words; nothing where it is the default. What only experiments set is theirs to say.
-    pub(crate) fn said(&self) -> String {
+    pub fn said(&self) -> String {
         let busy_poll = format!("busy polling for {} us", self.busy_poll_usecs);
         let said =
             [(self.gro, "GRO of their own"), (self.busy_poll_usecs > 0, busy_poll.as_str()), (!self.rps, "no RPS")];
@@ -114,10 +114,11 @@ impl Capture {
     ///
     /// # Errors
     /// When the interface cannot be opened, or no thread started.
-    pub fn start(host: &NetNs, interface: &str) -> Result<Self, LabError> {
+    pub fn start(host: &NetNs, interface: &str) -> Result<Self, TestbedError> {
         let packet = Packet::open_in(host, &PacketConfig::new(interface))
-            .map_err(|error| LabError::Io(io::Error::other(error)))?;
-        let queue = packet.queue(0).ok_or_else(|| LabError::Io(io::Error::other("a packet socket without a queue")))?;
+            .map_err(|error| TestbedError::Io(io::Error::other(error)))?;
+        let queue =
+            packet.queue(0).ok_or_else(|| TestbedError::Io(io::Error::other("a packet socket without a queue")))?;
         let shared = Arc::new(Shared::default());
         let seen = Arc::clone(&shared);
         let thread = thread::Builder::new().name("ofr-capture".to_owned()).spawn(move || watch(queue, &seen))?;
