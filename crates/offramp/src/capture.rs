@@ -2,11 +2,11 @@
 
 mod filter;
 
+use crate::control::CONTROL_DEFAULT;
 use crate::control::client::{ClientError, Subscription};
 use crate::control::pcapng::io_error;
-use crate::control::{Outcome, Request, SNAPLEN_MAX, VERSION};
 use crate::exit::{FAILED, SETUP, fail};
-use crate::up::config::CONTROL_DEFAULT;
+use crate::schema::{Outcome, Request, SNAPLEN_MAX, VERSION};
 use filter::Filter;
 use pcap_file::PcapError;
 use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};

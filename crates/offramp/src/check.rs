@@ -5,8 +5,8 @@ mod page;
 mod port_end;
 mod worth;
 
+use crate::control::CONTROL_DEFAULT;
 use crate::exit::{self, FAILED, SETUP, fail, print};
-use crate::up::config::CONTROL_DEFAULT;
 use guest::GuestPath;
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;

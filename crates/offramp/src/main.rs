@@ -9,17 +9,18 @@ mod capture;
 mod check;
 mod control;
 mod exit;
-mod ipsec;
+
 #[cfg(feature = "lab")]
 mod lab;
-mod limit;
+
 #[cfg(feature = "lab")]
 mod model;
-mod moderation;
+
 mod monitor;
 mod pages;
 mod ports;
 mod sa;
+mod schema;
 mod set;
 mod show;
 #[cfg(feature = "lab")]

@@ -2,15 +2,19 @@
 
 mod import;
 
+use crate::control::CONTROL_DEFAULT;
 use crate::control::client::{ClientError, ask};
-use crate::control::{Outcome, Request, Status, VERSION};
 use crate::exit::{SETUP, fail, print};
-use crate::ipsec::{IpsecStatus, KeyText, STANDARD_INPUT, SaKeys, direction, spi};
+use crate::schema::ipsec::direction;
+use crate::schema::{IpsecStatus, KeyText, SaKeys};
+use crate::schema::{Outcome, Request, Status, VERSION};
 use crate::show;
-use crate::up::config::CONTROL_DEFAULT;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Key file that stands for standard input.
+const STANDARD_INPUT: &str = "-";
 
 const NOTES: &str = "\
 Examples:
@@ -87,6 +91,12 @@ enum Action {
 
 fn direction_word(text: &str) -> Result<String, String> {
     direction(text).map(|direction| direction.to_string())
+}
+
+/// An SPI in decimal, or in hexadecimal behind `0x`.
+fn spi(text: &str) -> Result<u32, String> {
+    let parsed = text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
+    parsed.map_err(|_| format!("\"{text}\" is no SPI; write a number such as 0x1000"))
 }
 
 /// Runs `offramp sa`.

@@ -1,12 +1,14 @@
 //! `offramp set`: switches features of a running adapter, changes its moderation or its limit, or sets its link.
 
+use crate::control::CONTROL_DEFAULT;
 use crate::control::client::{ClientError, ask};
-use crate::control::{Changed, FeatureStatus, Outcome, Request, VERSION};
 use crate::exit::{SETUP, fail, print};
-use crate::limit::{Limit, OFF};
-use crate::moderation::Moderation;
+use crate::schema::Limit;
+use crate::schema::Moderation;
+use crate::schema::limit::OFF;
+use crate::schema::{Changed, FeatureStatus, Outcome, Request, VERSION};
+use crate::schema::{feature, unknown};
 use crate::show::waits_text;
-use crate::up::config::{CONTROL_DEFAULT, feature, unknown};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -149,7 +151,7 @@ fn sentence(feature: &FeatureStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::up::config::FEATURE_GROUPS;
+    use crate::schema::feature::FEATURE_GROUPS;
 
     fn parsed(text: &str) -> Result<BTreeMap<String, bool>, String> {
         changes(&text.split(' ').map(str::to_owned).collect::<Vec<_>>())

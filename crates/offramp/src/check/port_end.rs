@@ -1,7 +1,7 @@
 //! A port of a running daemon as an end: a TAP, and the receive offloads of its adapter, which the control socket switches.
 
 use crate::control::client::{ClientError, ask};
-use crate::control::{HostStatus, Outcome, PortStatus, Request, VERSION, WireStatus};
+use crate::schema::{HostStatus, Outcome, PortStatus, Request, VERSION, WireStatus};
 use crate::show::ask_status;
 use offramp_check::Captured;
 use offramp_check::end::{Description, End, LocalEnd, Offered, Outgoing};

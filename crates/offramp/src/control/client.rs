@@ -1,7 +1,8 @@
 //! The other side: one request, one answer.
 
 use super::line::Lines;
-use super::{ANSWER_LEN_MAX, Answer, LINE_TIME_MAX, Outcome, REQUEST_LEN_MAX, Request, VERSION};
+use super::{ANSWER_LEN_MAX, LINE_TIME_MAX, REQUEST_LEN_MAX};
+use crate::schema::{Answer, Outcome, Request, VERSION};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 
 use super::line::Lines;
 use super::pcapng;
-use super::{Answer, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Event, Outcome, REQUEST_LEN_MAX, RefusalCode, Request};
-use super::{SNAPLEN_MAX, VERSION};
+use super::{CLIENTS_MAX, CLIENTS_OF_USER_MAX, REQUEST_LEN_MAX};
+use crate::schema::{Answer, Event, Outcome, RefusalCode, Request, SNAPLEN_MAX, VERSION};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use offramp_offload::sync::lock;
 use offramp_ports::capture::Capture;
@@ -302,7 +302,7 @@ fn logged(request: &Request) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Status;
+    use crate::schema::Status;
     use std::io::{BufRead, BufReader, Write};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -325,7 +325,7 @@ mod tests {
 
         fn events(&self) -> Receiver<Event> {
             let (events, receiver) = std::sync::mpsc::channel();
-            let event = crate::control::EventKind::PortAdded { port: "a".to_owned() };
+            let event = crate::schema::EventKind::PortAdded { port: "a".to_owned() };
             events.send(Event { unix_ms: 7, event }).unwrap();
             // Its end ends the connection, as that of a daemon does.
             receiver

@@ -1,11 +1,11 @@
 //! Tables of a daemon's ports in a terminal.
 
 use super::style::Style;
-use crate::control::{
+use crate::schema::{AssociationStatus, IpsecStatus};
+use crate::schema::{
     ControlQueueStatus, DirectionStatus, FeatureStatus, FilterStatus, HashStatus, HostStatus, PortStatus, QueueStatus,
     Rates, Status, WaitsFor, WireLost, WireStatus,
 };
-use crate::ipsec::{AssociationStatus, IpsecStatus};
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::BTreeSet;
 
@@ -363,8 +363,8 @@ mod tests {
             fifo: Some(0),
             frame: Some(0),
             lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
-            batch_frames: crate::control::HistogramStatus::default(),
-            interrupt_wait_ns: crate::control::HistogramStatus::default(),
+            batch_frames: crate::schema::HistogramStatus::default(),
+            interrupt_wait_ns: crate::schema::HistogramStatus::default(),
             rates: None,
         }
     }

@@ -1,21 +1,22 @@
 //! The running daemon: what it answers, what it changes, and how it ends.
 
-use super::build::{Port, Queue, RunningSwitch, Threads};
-use super::change::{self, Asked, Change};
-use super::config::{Config, PortConfig, WireConfig, feature, unknown};
+use super::change::{Asked, Change, Outcome as Changes};
+use super::config::{Config, PortConfig, WireConfig};
+use super::port::{Port, Queue};
+use super::switch::RunningSwitch;
+use super::threads::Threads;
 use crate::control::server::Handler;
-use crate::control::{
-    Answer, Changed, DirectionStatus, Event, FeatureStatus, HistogramStatus, Names, Outcome, PortStatus, QueueStatus,
-    RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
+use crate::schema::moderation::gap_usecs;
+use crate::schema::{
+    Answer, Changed, DirectionStatus, Event, FeatureStatus, HistogramStatus, Limit, Moderation, Names, Outcome,
+    PortStatus, QueueStatus, RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, WireStatus, feature,
+    unknown,
 };
-use crate::limit::Limit;
-use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
 use offramp_ports::capture::Capture;
 use std::collections::BTreeMap;
-use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -50,22 +51,17 @@ pub struct State {
 }
 
 impl Daemon {
-    /// What runs, and the thread that changes it.
-    ///
-    /// # Errors
-    /// When the thread cannot be started.
-    pub fn start(
+    /// The daemon of what runs, and what is asked of the thread that changes it.
+    pub fn new(
         file: PathBuf,
         config: Config,
         (ports, switches): (Vec<Arc<Port>>, Vec<RunningSwitch>),
         threads: Threads,
         sandbox: SandboxStatus,
-    ) -> io::Result<Arc<Self>> {
+    ) -> (Arc<Self>, Receiver<Asked>) {
         let (changes, asked) = channel();
         let state = Mutex::new(State { config, ports: ports.into(), switches, of_clients: Names::default() });
-        let daemon = Arc::new(Self { started: Instant::now(), file, threads, sandbox, changes, state });
-        change::start(&daemon, asked)?;
-        Ok(daemon)
+        (Arc::new(Self { started: Instant::now(), file, threads, sandbox, changes, state }), asked)
     }
 
     /// What runs now.
@@ -87,7 +83,7 @@ impl Daemon {
     ///
     /// # Errors
     /// Why nothing has changed.
-    pub fn change(&self, change: Change) -> change::Outcome {
+    pub fn change(&self, change: Change) -> Changes {
         let (outcome, answer) = sync_channel(1);
         let is_asked = self.changes.send(Asked { change, outcome }).is_ok();
         let made = is_asked.then(|| answer.recv().ok()).flatten();
@@ -172,7 +168,7 @@ impl Daemon {
             .map_err(|error| Answer::refuse(RefusalCode::BadAssociation, format!("port \"{port}\": {error}")))
     }
 
-    /// What runs now. Others may not drop the last of these, see [`change`].
+    /// What runs now. Others may not drop the last of these, see [`super::apply`].
     pub fn ports(&self) -> Ports {
         Arc::clone(&self.state().ports)
     }

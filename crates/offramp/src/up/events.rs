@@ -1,6 +1,6 @@
 //! What happens, for `monitor`: each of its clients has a queue of its own, and nobody waits for one that does not read.
 
-use crate::control::{Event, EventKind};
+use crate::schema::{Event, EventKind};
 use offramp_offload::sync::lock;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};

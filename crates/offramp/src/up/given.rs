@@ -1,7 +1,8 @@
 //! Sockets of guests that the file does not name: `--socket-path`, `--fd`, and what a service manager passes
 //! (`sd_listen_fds(3)`).
 
-use super::config::{Config, HostConfig, unknown};
+use super::config::{Config, HostConfig};
+use crate::schema::unknown;
 use offramp_offload::sync::lock;
 use offramp_ports::sys::socket_file::passed;
 use offramp_ports::vhost_user::Mode;

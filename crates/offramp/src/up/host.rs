@@ -1,12 +1,12 @@
 //! The host's side of a port: a TAP or a guest. Everything else of the daemon does not know which.
 
-use super::build::Threads;
 use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
 use super::drain::{AnyHost, Mark, Rest, Resting};
 use super::events::Events;
 use super::privilege::Groups;
 use super::state::hex;
-use crate::control::{
+use super::threads::Threads;
+use crate::schema::{
     CoalescingStatus, ControlQueueStatus, EventKind, FilterStatus, GuestCounters, HashStatus, HostStatus,
 };
 use offramp_adapter::cable::CableEnd;

@@ -1,59 +1,15 @@
-//! Security associations of running ports: what a client asks, what a changed file asks, and what happened.
+//! Security associations of running ports: what a client asks, and what a changed file asks.
 
-use super::build::Port;
 use super::config::{IpsecConfig, SaEntry};
-use crate::control::Outcome;
-use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
+use super::port::Port;
+use super::sa_log::warn_of;
+use crate::schema::ipsec::direction;
+use crate::schema::{IpsecStatus, KeyText, Outcome, SaKeys, Shape};
 use offramp_adapter::ipsec::{KeyRegistry, REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
-use offramp_adapter::pair::PortControl;
-use offramp_offload::esp::{CipherLibrary, Mode, SaConfig, Selector};
-use offramp_offload::sync::lock;
+use offramp_offload::esp::CipherLibrary;
 use offramp_ports::ipsec_mb;
-use std::collections::VecDeque;
-use std::io;
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 
-/// Events to show.
-const EVENTS_MAX: usize = 16;
 const NS_PER_SECOND: u64 = 1_000_000_000;
-
-/// What happened last to the associations of a port.
-#[derive(Debug, Default)]
-pub struct EventLog(Mutex<VecDeque<String>>);
-
-impl EventLog {
-    /// Prints and keeps what happens to the associations of `control` from now on.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn watch(port: &str, control: &PortControl) -> io::Result<Arc<Self>> {
-        let (log, (sender, events)) = (Arc::new(Self::default()), channel());
-        control.ipsec().tell(sender);
-        let (kept, port) = (Arc::clone(&log), port.to_owned());
-        // It ends when the last association and the port's control are gone.
-        thread::Builder::new().name("ofr-sa-events".into()).spawn(move || {
-            for event in events {
-                eprintln!("offramp: port \"{port}\": {event}");
-                let mut kept = kept.lock();
-                if kept.len() == EVENTS_MAX {
-                    kept.pop_front();
-                }
-                kept.push_back(event.to_string());
-            }
-        })?;
-        Ok(log)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
-        lock(&self.0)
-    }
-
-    fn kept(&self) -> Vec<String> {
-        self.lock().iter().cloned().collect()
-    }
-}
 
 /// A library's name, and why it is not the faster one.
 fn library_shown(library: &dyn CipherLibrary) -> String {
@@ -149,18 +105,6 @@ impl Port {
             }
         }
         Ok(changes)
-    }
-}
-
-/// Prints what an operator may not have meant.
-pub fn warn_of(port: &str, direction: SaDirection, config: &SaConfig) {
-    let takes_all = matches!(config.mode, Mode::Tunnel(_)) && config.selector == Selector::default();
-    if direction == SaDirection::In && takes_all {
-        eprintln!(
-            "offramp: port \"{port}\": SA in {:#010x}: its tunnel has no selector, so its peer may send any inner packet; \
-             write port.sa.selector",
-            config.spi
-        );
     }
 }
 

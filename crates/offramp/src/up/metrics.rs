@@ -5,12 +5,14 @@
 
 use super::config::MetricsAddress;
 use super::privilege::Groups;
+use crate::control::LINE_TIME_MAX;
 use crate::control::line::left;
 use crate::control::server::{Handler, Listener, serve_each};
 use crate::control::socket::SocketError;
-use crate::control::{Answer, DirectionStatus, GuestCounters, HistogramStatus, HostStatus, LINE_TIME_MAX, Outcome};
-use crate::control::{PortStatus, Request, Status, VERSION};
-use crate::ipsec::AssociationStatus;
+use crate::schema::{
+    Answer, AssociationStatus, DirectionStatus, GuestCounters, HistogramStatus, HostStatus, Outcome, PortStatus,
+    Request, Status, VERSION,
+};
 use nix::sys::utsname::uname;
 use offramp_adapter::stats::Histogram;
 use offramp_ports::sys::sandbox::Sandbox;
@@ -400,7 +402,7 @@ impl Collector for Metrics {
 mod tests {
     use super::*;
     use crate::control::CLIENTS_OF_USER_MAX;
-    use crate::control::{Event, RefusalCode};
+    use crate::schema::{Event, RefusalCode};
     use offramp_ports::capture::Capture;
     use std::collections::BTreeSet;
     use std::os::linux::net::SocketAddrExt;

@@ -3,6 +3,7 @@
 //! Capabilities belong to a thread: what starts threads comes after this.
 
 use super::config::{Config, HostConfig};
+use crate::schema::NOBODY;
 use caps::{CapSet, Capability};
 use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist, getgroups, setgroups, setresgid, setresuid};
 use offramp_ports::sys::socket_file::SocketRights;
@@ -12,9 +13,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-
-/// Who root becomes unless the file names somebody.
-pub const NOBODY: &str = "nobody";
 
 /// Why privileges could not be given up. The daemon does not run then.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! What guests do wrong, in the log. The counters of `show` have it all; a line says that there is something to look at, at
 //! most one for a port in ten seconds, so that no guest can fill the log.
 
-use crate::control::GuestCounters;
+use crate::schema::GuestCounters;
 
 /// Time between two lines of a port.
 const PAUSE_NS: u64 = 10_000_000_000;

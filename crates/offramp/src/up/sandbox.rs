@@ -1,7 +1,7 @@
 //! Restricting the daemon to what it needs while it runs, once its devices are open and before it starts a thread.
 
 use super::config::Config;
-use crate::control::{SandboxLevel, SandboxStatus};
+use crate::schema::{SandboxLevel, SandboxStatus};
 use offramp_ports::ipsec_mb;
 use offramp_ports::sys::sandbox::{FileAccess, Reaction, Sandbox, SandboxError, ThreadKind, restrict_files};
 use std::path::{Path, PathBuf};

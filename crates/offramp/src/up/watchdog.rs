@@ -7,12 +7,12 @@
 //!
 //! The same looks find what guests have done wrong and which hosts are gone, for the log.
 
-use super::build::{Port, Queue};
 use super::daemon::{Daemon, Ports};
 use super::events::Events;
 use super::notify::Heartbeat;
+use super::port::{Port, Queue};
 use super::report::Report;
-use crate::control::{EventKind, LimitDirection};
+use crate::schema::{EventKind, LimitDirection};
 use offramp_adapter::port::PortError;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use offramp_ports::worker::{Pulse, SLEEP_MAX, clock_ns};

@@ -1,7 +1,8 @@
 //! A port's memory and faults: what a card has, or had.
 
-use super::file::{Faults, Key, Memory};
-use super::{Check, ConfigError};
+use super::check::Check;
+use super::place::ConfigError;
+use crate::schema::file::{Faults, Key, Memory};
 use offramp_impair::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, FaultConfig, ONE_IN, REVERSE_FRAMES, VerdictConfig,
     WrongVerdict,

@@ -1,65 +1,22 @@
 //! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
 
-use super::file;
+use super::check::Check;
+use super::place::ConfigError;
 use super::share::last;
-use super::{Check, ConfigError, DaemonConfig, HostConfig, PortConfig};
-use crate::ipsec::{KeyText, PolicyKeys, SaKeys, Shape, Word, no_match, other};
+use super::types::{DaemonConfig, HostConfig, IpsecConfig, PortConfig, SaEntry};
+use crate::schema::ipsec::{no_match, other};
+use crate::schema::{KeyText, PolicyKeys, SaKeys, Shape, Word, file};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::ipsec::{KeyRegistry, NoMatch, Policy, SaChange, SaDirection};
+use offramp_adapter::ipsec::{KeyRegistry, NoMatch, Policy};
 use offramp_adapter::pair::PortControl;
 use offramp_offload::esp::SaConfig;
 use std::path::Path;
 use toml::Spanned;
 
-/// The security associations of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IpsecConfig {
-    pub policy: Policy,
-    pub associations: Vec<SaEntry>,
-}
-
-/// One association.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SaEntry {
-    pub direction: SaDirection,
-    pub config: SaConfig,
-}
-
-impl SaEntry {
-    /// What installs it. It continues after what its key has used before.
-    pub fn add(&self, keys: &KeyRegistry) -> SaChange {
-        let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
-        let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };
-        SaChange::Add { direction: self.direction, config: Box::new(config) }
-    }
-
-    /// Whether this is what `running` was made from; it may have continued after a later number.
-    pub fn is(&self, running: &SaConfig) -> bool {
-        SaConfig { sequence: self.config.sequence, ..running.clone() } == self.config
-    }
-
-    /// Whether both seal, in a counter mode, with one key.
-    fn shares_key(&self, other: &Self) -> bool {
-        let both_seal = self.direction == SaDirection::Out && other.direction == SaDirection::Out;
-        both_seal
-            && self.config.suite.is_counter_mode()
-            && other.config.suite.is_counter_mode()
-            && self.config.encryption_key == other.config.encryption_key
-    }
-}
-
 /// What to say of an association that seals with the key of one of another port, as [`SaError::KeyOfAnotherPort`] does.
 fn shared_key(config: &SaConfig, other_port: &str) -> String {
     let spi = config.spi;
     format!("SA out {spi:#010x}: port \"{other_port}\" seals with the same key; make one for each of them")
-}
-
-impl IpsecConfig {
-    /// What installs all of it.
-    pub fn changes(&self, keys: &KeyRegistry) -> Vec<SaChange> {
-        let associations = self.associations.iter().map(|entry| entry.add(keys));
-        [SaChange::Policy(self.policy.clone())].into_iter().chain(associations).collect()
-    }
 }
 
 impl Check<'_> {

@@ -1,19 +1,16 @@
 //! Who a port's host may be, and whom it reaches: `port.mac_addresses`, `port.ip_addresses`, `port.isolated`, `port.vlan`,
 //! `port.vlans`.
 
-use super::file;
+use super::check::Check;
+use super::place::ConfigError;
 use super::share::last;
-use super::{Check, ConfigError, PortConfig, WireConfig};
-use crate::ipsec::prefix;
+use super::types::{PortConfig, WireConfig};
+use crate::schema::file;
+use crate::schema::ipsec::prefix;
 use offramp_adapter::port_security::PortSecurity;
-use offramp_adapter::switch::UnknownUnicast;
 use offramp_adapter::vlan::{PortVlans, VIDS};
 use std::ops::RangeInclusive;
 use toml::{Spanned, Value};
-
-/// What `switch.unknown_unicast` may say.
-pub const UNKNOWN_UNICAST: [(&str, UnknownUnicast); 2] =
-    [("flood", UnknownUnicast::Flood), ("drop", UnknownUnicast::Drop)];
 
 impl Check<'_> {
     /// A host that the file gives an address sends from that one, unless the file says others.

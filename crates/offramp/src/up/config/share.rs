@@ -1,7 +1,9 @@
 //! What two ports of one file may not have both.
 
-use super::file::{self, Key};
-use super::{Check, ConfigError, DaemonConfig, HostConfig, PortConfig, SwitchConfig, WireConfig};
+use super::check::Check;
+use super::place::ConfigError;
+use super::types::{DaemonConfig, HostConfig, PortConfig, SwitchConfig, WireConfig};
+use crate::schema::file::{self, Key};
 use offramp_ports::vhost_user::Mode;
 use std::fmt;
 use std::ops::Range;

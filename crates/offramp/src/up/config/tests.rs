@@ -1,28 +1,53 @@
 //! What a file may say, what it may not, and that every key is documented.
 
 use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
+use super::check::SOCKET_MODE_DEFAULT;
+use super::daemon::READ_ONLY_MODE_DEFAULT;
+use super::host::{MEMORY_BYTES, QUEUE_SIZE, QUEUE_SIZE_DEFAULT};
+use super::port::POLL_USECS_MAX;
+use super::switch::{
+    AGE_SECONDS, AGE_SECONDS_DEFAULT, FLOOD_FRAMES, FLOOD_FRAMES_DEFAULT, MAC_ENTRIES, MAC_ENTRIES_DEFAULT,
+};
+use super::types::GUEST_POLL_TIME_MAX;
+use super::wire::BITS_PER_SECOND;
 use super::*;
-use crate::ipsec::{LifetimeKeys, PolicyKeys, SaKeys, SelectorKeys, UdpKeys};
-use crate::limit;
-use crate::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX};
+use crate::control::CONTROL_DEFAULT;
+use crate::schema::feature::FEATURE_GROUPS;
+use crate::schema::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX, RX_USECS_MAX, fixed_gap};
+use crate::schema::{LifetimeKeys, PolicyKeys, SaKeys, SandboxLevel, SelectorKeys, UdpKeys, file, limit};
+use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
 use offramp_adapter::ipsec::{NoMatch, Policy, PolicyAction, PolicyEntry, SaDirection};
+use offramp_adapter::limit::PortLimits;
 use offramp_adapter::limit::RateLimit;
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
     LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy as ModerationPolicy,
 };
+use offramp_adapter::port_security::PortSecurity;
+use offramp_adapter::switch::UnknownUnicast;
 use offramp_adapter::vlan::VIDS;
+use offramp_impair::fault::FaultConfig;
 use offramp_impair::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
 };
+use offramp_impair::memory::MemoryConfig;
 use offramp_impair::memory::{
     CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
     RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
 };
+use offramp_offload::caps::{NAMES, Offloads};
 use offramp_offload::esp::{Prefix, Selector};
+use offramp_ports::sys::cpu;
+use offramp_ports::tap::QUEUES_MAX;
+use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, RingFeatures};
+use offramp_ports::worker::Polling;
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::forward_to_deserialize_any;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
 use strum::VariantNames;
 
 const DOCUMENT: &str = include_str!("../../../../../docs/config.md");

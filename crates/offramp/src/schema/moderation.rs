@@ -1,6 +1,6 @@
 //! Moderation as a user writes it: in the file, on the command line, and in the control protocol.
 
-use crate::up::config::unknown;
+use super::word::unknown;
 use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_MAX, DimProfiles, E1000Mode, INTERRUPTS_PER_SECOND_MAX,
     InterruptCost, ModerationConfig, Policy,

@@ -1,6 +1,6 @@
 //! A port's limit as a user writes it: in the file, on the command line, and in the control protocol.
 
-use crate::up::config::unknown;
+use super::word::unknown;
 use offramp_adapter::limit::{BITS_PER_SECOND, BURST_BYTES, BURST_FRAMES, FRAMES_PER_SECOND, PortLimits};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};

@@ -3,36 +3,44 @@
 //! In this order: read the file, open what needs privileges, give them up, open the state of keys, enter the sandbox, take
 //! the control socket, start the threads, say that all is ready.
 
+mod apply;
 mod build;
 mod change;
 pub mod config;
 mod daemon;
 mod drain;
+mod error;
 mod events;
 mod given;
 mod host;
 mod ipsec;
 mod metrics;
 mod notify;
+mod port;
 pub mod privilege;
 mod process;
 mod report;
+mod sa_log;
 mod sandbox;
 mod state;
+mod switch;
+mod threads;
 mod watchdog;
 
-use crate::control::SandboxStatus;
 use crate::control::server::{self, Access};
 use crate::control::socket::{self, ControlSocket, SocketError};
 use crate::exit::{FAILED, SETUP, fail};
-use build::{BuildError, Devices, Port, RunningSwitch, Threads};
+use crate::schema::SandboxStatus;
+use build::{Devices, connect_to};
 use change::Change;
 use config::{Config, ConfigError, DaemonConfig};
 use daemon::Daemon;
 use drain::Rest;
+use error::BuildError;
 use given::{Given, GivenError};
 use metrics::MetricsSocket;
 use offramp_ports::sys::sandbox::ThreadKind;
+use port::Port;
 use privilege::{Groups, Identity, PrivilegeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -42,6 +50,8 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use switch::RunningSwitch;
+use threads::Threads;
 
 const NOTES: &str = "\
 Signals: SIGTERM and SIGINT end it, when every frame it took has gone out; SIGHUP reads the file again.
@@ -165,8 +175,8 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let threads =
         Threads { keys, rest, sandbox: sandbox_of_ports, groups: groups_of_ports, socket_directories, events, given };
     let parts = start(&config, devices, &threads)?;
-    let daemon = Daemon::start(file, config, parts, threads, sandbox_status.clone());
-    let daemon = daemon.map_err(system("starting a thread"))?;
+    let (daemon, asked) = Daemon::new(file, config, parts, threads, sandbox_status.clone());
+    apply::start(&daemon, asked).map_err(system("starting a thread"))?;
     for (access, control) in &controls {
         let listener = control.listener().map_err(system("listening for clients"))?;
         server::serve(listener, *access, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
@@ -189,9 +199,10 @@ fn start(
     let mut opened = build::open(&config.ports, devices, threads)?;
     let start = |switch| RunningSwitch::start(switch, &config.ports, &mut opened, threads);
     let switches = config.switches.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-    let ports = opened.into_iter().zip(&config.ports);
-    let ports = ports.map(|(port, config)| port.connect_to(config, &switches).map(Arc::new));
-    Ok((ports.collect::<Result<_, _>>()?, switches))
+    for (port, config) in opened.iter_mut().zip(&config.ports) {
+        connect_to(port, config, &switches)?;
+    }
+    Ok((opened.into_iter().map(Arc::new).collect(), switches))
 }
 
 fn listen_for_clients(config: &DaemonConfig, groups: &Groups) -> Result<Vec<(Access, ControlSocket)>, SocketError> {

@@ -3,9 +3,9 @@
 //! Each value keeps its place in the file, so that whatever is wrong with it is said with its line.
 //! `docs/config.md` describes every key; a test compares the two.
 
-use crate::ipsec::{PolicyKeys, SaKeys, Word};
-use crate::limit::Limit;
-use crate::moderation::Moderation;
+use super::ipsec::{PolicyKeys, SaKeys, Word};
+use super::limit::Limit;
+use super::moderation::Moderation;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;

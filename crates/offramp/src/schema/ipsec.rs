@@ -1,44 +1,28 @@
-//! Security associations as they are written: in the daemon's file, on the command line, and over the control
-//! socket. `docs/ipsec.md` describes them.
+//! Security associations and policies as a user writes them: in the daemon's file, on the command line, and over the
+//! control socket. `docs/ipsec.md` describes them.
 
-use crate::up::config::unknown;
-use crate::up::privilege::NOBODY;
-use nix::unistd::{Uid, User};
-use offramp_adapter::ipsec::{
-    ETHERTYPE_ARP, NoMatch, Policy, PolicyAction, PolicyEntry, SaDirection, SaState, SaStatus,
-};
+use super::key::KeyText;
+use super::word::unknown;
+use offramp_adapter::ipsec::{ETHERTYPE_ARP, NoMatch, PolicyAction, PolicyEntry, SaDirection};
 use offramp_offload::esp::{
     DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Lifetime, Mode, Prefix, REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX,
-    Refused, SaConfig, SecretKey, Selector, Suite, Tunnel, UdpPorts,
+    SaConfig, Selector, Suite, Tunnel, UdpPorts,
 };
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use zeroize::Zeroizing;
+use std::path::PathBuf;
 
 /// Replay window of an association that several queue pairs open with, packets: what their lines and threads
 /// bring out of order is more than the default of one line allows.
 const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
-/// Longest text of keys, bytes: the longest keys of any suite, in hexadecimal, and some comment.
-const KEY_TEXT_LEN_MAX: usize = 4096;
-/// Permission bits of everybody but the owner.
-const OTHERS_MODE: u32 = 0o077;
-/// All permission bits.
-const MODE_BITS: u32 = 0o7777;
-/// Key file that stands for standard input.
-pub const STANDARD_INPUT: &str = "-";
 
 /// The `EtherTypes` that may pass by a word (IANA's and IEEE's numbers); 0 is a frame with a length in that place.
 const OTHER: [(&str, u16); 6] =
     [("arp", ETHERTYPE_ARP), ("rarp", 0x8035), ("lldp", 0x88cc), ("eapol", 0x888e), ("ptp", 0x88f7), ("llc", 0)];
 /// Smallest `EtherType`, and those whose frames carry IP past the policy: IP itself, tags, MPLS, `PPPoE`.
 const ETHERTYPE_MIN: u16 = 0x0600;
+
 const CARRIES_IP: [u16; 10] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0x8847, 0x8848, 0x8863, 0x8864];
 
 /// The protocols that a selector may name by a word (IANA's protocol numbers).
@@ -130,115 +114,6 @@ impl Word {
             Self::Number(number) => number.to_string(),
         }
     }
-}
-
-/// Keys as text: hexadecimal words, one space between them. Wiped when dropped, and never shown.
-///
-/// Without a line's end it is JSON as it stands: a text with escapes is put together in memory that nobody wipes.
-#[derive(Clone, PartialEq, Eq)]
-pub struct KeyText(Zeroizing<String>);
-
-impl fmt::Debug for KeyText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyText(…)")
-    }
-}
-
-impl Serialize for KeyText {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for KeyText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|text| Self::from_text(&Zeroizing::new(text)))
-    }
-}
-
-impl KeyText {
-    /// Reads a key file as [`open_private`] opens it.
-    ///
-    /// # Errors
-    /// One line that names the file and what to do.
-    pub fn from_file(file: &Path, user: Option<&str>) -> Result<Self, String> {
-        let read = open_private(file, user).and_then(Self::from_reader);
-        read.map_err(|cause| format!("key file {}: {cause}", file.display()))
-    }
-
-    /// Reads what somebody writes, up to its end.
-    ///
-    /// # Errors
-    /// When it cannot be read, is too long or no text.
-    pub fn from_reader(reader: impl Read) -> Result<Self, String> {
-        let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_TEXT_LEN_MAX + 1));
-        let read = reader.take(KEY_TEXT_LEN_MAX as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(|cause| cause.to_string())?;
-        if bytes.len() > KEY_TEXT_LEN_MAX {
-            return Err(format!("more than {KEY_TEXT_LEN_MAX} bytes are no keys"));
-        }
-        let text =
-            std::str::from_utf8(&bytes).map_err(|_| "it is no text; write the keys in hexadecimal".to_owned())?;
-        Ok(Self::from_text(text))
-    }
-
-    /// The words of `text`, without comments.
-    fn from_text(text: &str) -> Self {
-        let mut words = Zeroizing::new(String::with_capacity(text.len()));
-        for word in text.lines().map(|line| line.split('#').next().unwrap_or("")).flat_map(str::split_whitespace) {
-            if !words.is_empty() {
-                words.push(' ');
-            }
-            words.push_str(word);
-        }
-        Self(words)
-    }
-
-    /// The keys that the suite takes: of the cipher, then of the HMAC, those that it has.
-    fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
-        let words: Vec<&str> = self.0.split_whitespace().collect();
-        let lens = [suite.encryption_key_len(), suite.integrity_key_len()];
-        let wanted = lens.iter().filter(|&&len| len > 0).count();
-        if words.len() != wanted {
-            let (cipher, hmac) = (lens[0], lens[1]);
-            return Err(format!(
-                "{suite} takes {wanted} keys in hexadecimal (cipher: {cipher} bytes, HMAC: {hmac}); there are {}",
-                words.len()
-            ));
-        }
-        let mut words = words.into_iter();
-        let mut key = |len: usize| match len {
-            0 => Ok(SecretKey::none()),
-            _ => SecretKey::from_hex(words.next().unwrap_or("")).map_err(|error| error.to_string()),
-        };
-        Ok((key(lens[0])?, key(lens[1])?))
-    }
-}
-
-/// Opens a file that nobody but its owner may read: root, the user of this process, or the one that a daemon started by
-/// root becomes, `user` or "nobody".
-///
-/// # Errors
-/// When it cannot be opened, others may read it, or it is somebody else's, who may write another key into it.
-pub fn open_private(file: &Path, user: Option<&str>) -> Result<File, String> {
-    let opened = File::open(file).map_err(|cause| cause.to_string())?;
-    let metadata = opened.metadata().map_err(|cause| cause.to_string())?;
-    let mode = metadata.permissions().mode() & MODE_BITS;
-    if mode & OTHERS_MODE != 0 {
-        return Err(format!(
-            "it holds keys and is open to others (mode {mode:04o}); run: chmod 600 {}",
-            file.display()
-        ));
-    }
-    let (owner, own) = (Uid::from_raw(metadata.uid()), Uid::effective());
-    let is_of_user = || {
-        let user = if own.is_root() { User::from_name(user.unwrap_or(NOBODY)).ok().flatten() } else { None };
-        user.is_some_and(|user| user.uid == owner)
-    };
-    if owner.is_root() || owner == own || is_of_user() {
-        return Ok(opened);
-    }
-    Err(format!("it holds keys and belongs to uid {owner}, who may change them; run: chown {own} {}", file.display()))
 }
 
 /// What a port of several queue pairs needs.
@@ -410,15 +285,6 @@ pub fn direction(text: &str) -> Result<SaDirection, String> {
     }
 }
 
-/// An SPI in decimal, or in hexadecimal behind `0x`.
-///
-/// # Errors
-/// One line.
-pub fn spi(text: &str) -> Result<u32, String> {
-    let parsed = text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
-    parsed.map_err(|_| format!("\"{text}\" is no SPI; write a number such as 0x1000"))
-}
-
 fn network(text: &str) -> Result<Prefix, String> {
     prefix(text).map_err(|wrong| format!("selector {wrong}"))
 }
@@ -501,153 +367,9 @@ pub fn no_match(text: &str) -> Result<NoMatch, String> {
     }
 }
 
-fn no_match_name(no_match: NoMatch) -> &'static str {
-    match no_match {
-        NoMatch::Bypass => "bypass",
-        NoMatch::Discard => "discard",
-    }
-}
-
-/// The associations of a port and its policy, as `show` tells them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IpsecStatus {
-    /// The cipher library in use, and why it is not the faster one.
-    pub library: String,
-    /// What becomes of packets of the host that match no association.
-    pub transmit: String,
-    /// The same for packets from the wire.
-    pub receive: String,
-    /// The entries of the policy in their order, and what is lost because its association was removed.
-    #[serde(default)]
-    pub policies: Vec<String>,
-    pub associations: Vec<AssociationStatus>,
-    /// What happened last, the newest at the end.
-    pub events: Vec<String>,
-}
-
-/// One association.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AssociationStatus {
-    pub direction: String,
-    pub spi: u32,
-    pub suite: String,
-    pub mode: String,
-    /// Ends of a tunnel.
-    pub source: Option<IpAddr>,
-    pub destination: Option<IpAddr>,
-    pub esn: bool,
-    pub replay_window: u32,
-    pub state: String,
-    pub sequence: u64,
-    pub packets: u64,
-    pub bytes: u64,
-    /// NAT-keepalives that were sent for it.
-    #[serde(default)]
-    pub keepalives: u64,
-    /// Packets that were refused, by reason; those that there were.
-    pub refused: BTreeMap<String, u64>,
-}
-
-impl IpsecStatus {
-    /// `library` is where ciphers come from, `events` what happened last.
-    /// `removed` are the selectors of associations that are gone.
-    pub fn new(
-        library: String,
-        policy: &Policy,
-        removed: &[PolicyEntry],
-        associations: &[SaStatus],
-        events: Vec<String>,
-    ) -> Self {
-        let removed = removed.iter().map(|entry| entry_text(entry) + ", of an association that was removed");
-        let policies = policy.entries.iter().map(entry_text).chain(removed).collect();
-        Self {
-            policies,
-            library,
-            transmit: no_match_name(policy.transmit).to_owned(),
-            receive: no_match_name(policy.receive).to_owned(),
-            associations: associations.iter().map(AssociationStatus::from).collect(),
-            events,
-        }
-    }
-}
-
-fn entry_text(entry: &PolicyEntry) -> String {
-    let PolicyEntry { direction, action, selector } = entry;
-    let prefix = |what: &str, prefix: Option<Prefix>| {
-        prefix.map(|prefix| format!("{what} {}/{}", prefix.address(), prefix.prefix_len()))
-    };
-    let ports = |what: &str, ports: &Option<RangeInclusive<u16>>| {
-        ports.as_ref().map(|ports| format!("{what} {}-{}", ports.start(), ports.end()))
-    };
-    let parts = [
-        prefix("source", selector.source),
-        prefix("destination", selector.destination),
-        selector.protocol.map(|protocol| format!("protocol {protocol}")),
-        ports("source ports", &selector.source_ports),
-        ports("destination ports", &selector.destination_ports),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    let named = if parts.is_empty() { "all of IP".to_owned() } else { parts.join(", ") };
-    format!("{direction} {action}: {named}")
-}
-
-impl From<&SaStatus> for AssociationStatus {
-    fn from(sa: &SaStatus) -> Self {
-        let config = &sa.config;
-        let (mode, ends) = match &config.mode {
-            Mode::Transport => ("transport", None),
-            Mode::Tunnel(tunnel) => ("tunnel", Some((tunnel.source, tunnel.destination))),
-        };
-        let refused = sa.refused.iter().filter(|(_, count)| *count > 0);
-        Self {
-            direction: sa.direction.to_string(),
-            spi: config.spi,
-            suite: config.suite.name().to_owned(),
-            mode: mode.to_owned(),
-            source: ends.map(|(source, _)| source),
-            destination: ends.map(|(_, destination)| destination).or(config.destination),
-            esn: config.esn,
-            replay_window: config.replay_window,
-            state: state_name(sa.state).to_owned(),
-            sequence: sa.sequence,
-            packets: sa.packets,
-            bytes: sa.bytes,
-            keepalives: sa.keepalives,
-            refused: refused.map(|&(reason, count)| (refused_name(reason).to_owned(), count)).collect(),
-        }
-    }
-}
-
-fn state_name(state: SaState) -> &'static str {
-    match state {
-        SaState::Alive => "alive",
-        SaState::Soft => "soft",
-        SaState::Retiring => "retiring",
-        SaState::Expired => "expired",
-        SaState::SequenceExhausted => "exhausted",
-    }
-}
-
-/// As the reasons of lost frames are named.
-fn refused_name(reason: Refused) -> &'static str {
-    match reason {
-        Refused::UnknownSpi => "unknown_spi",
-        Refused::BadTag => "bad_tag",
-        Refused::Replayed => "replayed",
-        Refused::TooOld => "too_old",
-        Refused::Malformed => "esp_malformed",
-        Refused::Policy => "sa_policy",
-        Refused::Fragment => "esp_fragment",
-        Refused::Expired => "sa_expired",
-        Refused::Congestion => "congestion",
-        Refused::Dummy => "dummy",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     fn keys(text: &str) -> SaKeys {
         toml::from_str(text).unwrap()
@@ -723,35 +445,6 @@ mod tests {
         }
         let error = keys(base).config(&text(KEY), Shape { queue_pairs: 1 }).unwrap_err();
         assert!(error.contains("takes 1 keys") && !error.contains("0001"), "{error}");
-    }
-
-    #[test]
-    fn a_key_file_that_others_may_read_is_refused_with_what_to_do() {
-        let file = std::env::temp_dir().join(format!("ofr-key-{}", std::process::id()));
-        fs::write(&file, GCM_KEY).unwrap();
-        for mode in [0o640, 0o604, 0o620, 0o777] {
-            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            let error = KeyText::from_file(&file, None).unwrap_err();
-            assert!(error.contains(&format!("chmod 600 {}", file.display())), "{error}");
-            assert!(error.contains(&format!("{mode:04o}")), "{error}");
-        }
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        let read = KeyText::from_file(&file, None);
-        fs::remove_file(&file).unwrap();
-        assert_eq!(read.unwrap(), text(GCM_KEY));
-        assert!(KeyText::from_file(&file, None).unwrap_err().contains("No such file"));
-    }
-
-    #[test]
-    fn keys_are_sent_without_anything_that_json_would_escape() {
-        let sent =
-            serde_json::to_string(&text("# of the cipher\n\t00112233 # and\r\n of the HMAC:#\n 44\n\n")).unwrap();
-        assert_eq!(sent, "\"00112233 of the HMAC: 44\"");
-    }
-
-    #[test]
-    fn keys_are_not_shown() {
-        assert_eq!(format!("{:?}", text(GCM_KEY)), "KeyText(…)");
     }
 
     #[test]

@@ -1,0 +1,39 @@
+//! Types of everything that is written: keys of the daemon's file, requests and answers of its control socket.
+//!
+//! A daemon may be older than the client: a field that was added to an answer later is an `Option`, or has a default
+//! that says nothing wrong.
+
+mod answer;
+mod association;
+mod event;
+pub mod feature;
+pub mod file;
+mod guest;
+pub mod ipsec;
+mod key;
+pub mod limit;
+pub mod moderation;
+mod names;
+mod request;
+mod sandbox;
+mod status;
+#[cfg(test)]
+mod tests;
+mod word;
+
+pub use answer::{Answer, Changed, Outcome, RefusalCode};
+pub use association::{AssociationStatus, IpsecStatus};
+pub use event::{Event, EventKind, LimitDirection};
+pub use feature::{FeatureStatus, WaitsFor, feature};
+pub use guest::{CoalescingStatus, ControlQueueStatus, FilterStatus, GuestCounters, HashStatus};
+pub use ipsec::{LifetimeKeys, PolicyKeys, SaKeys, SelectorKeys, Shape, UdpKeys, Word};
+pub use key::{KeyText, NOBODY, open_private};
+pub use limit::Limit;
+pub use moderation::Moderation;
+pub use names::{Difference, Names};
+pub use request::{Request, SNAPLEN_MAX, VERSION};
+pub use sandbox::{SandboxLevel, SandboxStatus};
+pub use status::{
+    DirectionStatus, HistogramStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WireLost, WireStatus,
+};
+pub use word::unknown;

@@ -1,0 +1,100 @@
+//! An answer of the daemon: one JSON object on a line.
+
+use super::association::IpsecStatus;
+use super::event::Event;
+use super::feature::FeatureStatus;
+use super::limit::Limit;
+use super::moderation::Moderation;
+use super::names::Difference;
+use super::request::VERSION;
+use super::status::Status;
+use serde::{Deserialize, Serialize};
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// To `show`.
+    Status(Status),
+    /// To `set`.
+    Changed(Changed),
+    /// To `add` and `remove`.
+    Difference(Difference),
+    /// To `sa_add`, `sa_del` and `sa_rekey`: the port's associations as they are now.
+    Ipsec(Box<IpsecStatus>),
+    /// To `monitor`: events follow.
+    Monitoring {},
+    /// After `monitoring`, as often as something happens.
+    Event(Event),
+    /// To `capture`: pcapng follows.
+    Capturing {},
+    /// To anything that cannot be done.
+    Error(Refusal),
+}
+
+/// An answer: its version and its outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub version: u32,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+impl Answer {
+    /// An answer of this version.
+    pub fn new(outcome: Outcome) -> Self {
+        Self { version: VERSION, outcome }
+    }
+
+    /// A refusal.
+    pub fn refuse(code: RefusalCode, message: impl Into<String>) -> Self {
+        Self::new(Outcome::Error(Refusal { code, message: message.into() }))
+    }
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub code: RefusalCode,
+    /// One line for a human.
+    pub message: String,
+}
+
+/// Kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// Not a request: no JSON, an unknown field, too long, too slow.
+    BadRequest,
+    /// The client speaks another version.
+    BadVersion,
+    UnknownPort,
+    UnknownSwitch,
+    UnknownFeature,
+    /// What is to be added is wrong, or what would be left.
+    BadConfiguration,
+    /// A socket or a thread of what is to be added cannot be had.
+    NotOpened,
+    /// Too many clients; try again.
+    Busy,
+    /// The socket is one that only shows.
+    ReadOnly,
+    /// The host did not take the change.
+    HostRefused,
+    /// The security association is not as it must be, or there is none.
+    BadAssociation,
+}
+
+/// What `set` did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    pub port: String,
+    /// The features that were named, and those that are in use or not because of them, as they are now.
+    pub features: Vec<FeatureStatus>,
+    /// The moderation, if that was named.
+    pub moderation: Option<Box<Moderation>>,
+    /// The limit, if that was named.
+    pub limit: Option<Box<Limit>>,
+    /// The link, if that was named.
+    pub link: Option<bool>,
+}

@@ -1,0 +1,77 @@
+//! The state of a guest behind a vhost-user port.
+
+use serde::{Deserialize, Serialize};
+
+/// What a guest has set by its control queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlQueueStatus {
+    /// Queue pairs that it receives on.
+    pub queue_pairs: u16,
+    /// Offloads on receive that it takes, by the specification's names.
+    pub guest_offloads: Vec<String>,
+    /// How it wants to be notified, of each ring as in `ring_entries`; `None` where it has not said so.
+    pub coalescing: Vec<Option<CoalescingStatus>>,
+    /// What it wants to receive.
+    #[serde(default)]
+    pub filter: FilterStatus,
+    /// How its received frames are hashed; `None`: it has not said so.
+    #[serde(default)]
+    pub hash: Option<HashStatus>,
+    /// Commands that were refused.
+    pub refused: u64,
+}
+
+/// How a guest wants the frames that it receives to be hashed, and its flows to be spread (`ethtool -X`, `-N … rx-flow-hash` and
+/// `-K … rxhash` in the guest).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HashStatus {
+    /// Kinds of packets that are hashed, by virtio's names.
+    pub types: Vec<String>,
+    /// The Toeplitz key, in hexadecimal digits. Zeros follow one that was shorter.
+    pub key: String,
+    /// The header of each frame has its hash.
+    pub reported: bool,
+    /// The queue pair of each value of a hash's low bits (RSS); empty: the port spreads the flows.
+    pub table: Vec<u16>,
+    /// The queue pair of frames that are not hashed, where there is a table.
+    pub unclassified: Option<u16>,
+}
+
+/// What a guest wants to receive (`ip link set … promisc`, `ip maddress` and VLANs in the guest).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterStatus {
+    /// Modes of receiving that are on, by virtio's names; `None`: it has not said so, and receives from every address.
+    pub modes: Option<Vec<String>>,
+    /// The address that it has taken in place of the port's.
+    pub mac: Option<String>,
+    /// Further addresses of stations that it receives.
+    pub unicast_addresses: usize,
+    /// Addresses of groups that it receives.
+    pub multicast_addresses: usize,
+    /// VLANs whose tagged frames it receives; `None`: all.
+    pub vlans: Option<Vec<u16>>,
+}
+
+/// How a guest wants to be notified of a ring (`ethtool -C` in the guest).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoalescingStatus {
+    /// Microseconds after the first frame that waits.
+    pub usecs: u32,
+    /// Frames that wait.
+    pub frames: u32,
+}
+
+/// What happened at a guest's port besides frames, since the daemon began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestCounters {
+    pub connections: u64,
+    pub refused_connections: u64,
+    pub messages: u64,
+    pub bad_messages: u64,
+    #[serde(default)]
+    pub lost_memories: u64,
+    pub calls: u64,
+    pub bad_chains: u64,
+    pub broken_rings: u64,
+    pub discarded: u64,
+}

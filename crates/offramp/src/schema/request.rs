@@ -1,0 +1,126 @@
+//! A request of a client: one JSON object on a line.
+
+use super::ipsec::SaKeys;
+use super::key::KeyText;
+use super::limit::Limit;
+use super::moderation::Moderation;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the protocol. It grows when a field goes or changes its meaning.
+pub const VERSION: u32 = 1;
+
+/// Most bytes of a packet in a capture, as tcpdump has it: every super-frame is whole.
+pub const SNAPLEN_MAX: u32 = 262_144;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// State and counters of all ports, or of one.
+    Show {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port; all when left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// Everything that happens from now on, until the connection ends.
+    Monitor {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+    },
+    /// The packets of a port, until the client ends its side of the connection.
+    Capture {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Bytes of each packet.
+        #[serde(default = "snaplen_max")]
+        snaplen: u32,
+    },
+    /// Switches features of a port, changes its moderation or its limit, or sets its link; at least one of them.
+    Set {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Features or groups of features, by name, and whether each is allowed.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        features: BTreeMap<String, bool>,
+        /// When the host is interrupted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        moderation: Option<Moderation>,
+        /// The rates at which the host may send and receive, in place of those before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Limit>,
+        /// Whether the link is on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        link: Option<bool>,
+    },
+    /// Adds the ports and switches of a text as the configuration file has them: all of them, or none.
+    Add {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// What errors call the text. The daemon opens no file of that name.
+        source: String,
+        /// `[[port]]` and `[[switch]]`.
+        toml: String,
+    },
+    /// Removes ports and switches: all of them, or none.
+    Remove {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// Names of ports.
+        #[serde(default)]
+        ports: Vec<String>,
+        /// Names of switches.
+        #[serde(default)]
+        switches: Vec<String>,
+    },
+    /// Installs a security association.
+    SaAdd {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// The association, without its keys.
+        sa: Box<SaKeys>,
+        /// Its keys, in hexadecimal.
+        key: KeyText,
+    },
+    /// Removes a security association at once.
+    SaDel {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Which way it protects.
+        direction: String,
+        /// Its security parameters index.
+        spi: u32,
+    },
+    /// Replaces a security association; no frame is lost.
+    SaRekey {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Which way both protect.
+        direction: String,
+        /// The security parameters index of the old one.
+        spi: u32,
+        /// What differs in the new one.
+        to: Box<SaKeys>,
+        /// Its keys, in hexadecimal.
+        key: KeyText,
+        /// How long an inbound one goes on beside the new one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_seconds: Option<u64>,
+    },
+}
+
+fn snaplen_max() -> u32 {
+    SNAPLEN_MAX
+}

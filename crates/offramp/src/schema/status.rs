@@ -1,0 +1,181 @@
+//! The state and the counters of a daemon and its ports, for `show`.
+
+use super::association::IpsecStatus;
+use super::feature::FeatureStatus;
+use super::guest::{ControlQueueStatus, GuestCounters};
+use super::limit::Limit;
+use super::moderation::Moderation;
+use super::sandbox::SandboxStatus;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The daemon and its ports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub offramp: String,
+    pub process: u32,
+    /// Time since the daemon began, to work out rates.
+    pub uptime_ns: u64,
+    /// What keeps the process from the rest of the machine; `null` from a daemon that has no sandbox.
+    pub sandbox: Option<SandboxStatus>,
+    pub ports: Vec<PortStatus>,
+}
+
+/// One port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortStatus {
+    pub name: String,
+    pub host: HostStatus,
+    pub wire: WireStatus,
+    /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
+    #[serde(default = "is_there")]
+    pub wire_running: bool,
+    /// What was lost at the interface on its wire; `null` on any other wire.
+    pub wire_lost: Option<WireLost>,
+    pub mtu: usize,
+    /// The VLAN of frames without tag; `null` where they are in none.
+    pub vlan: Option<u16>,
+    /// VLANs whose tags pass, as numbers and ranges; every tag passes where this is empty and `vlan` is `null`.
+    #[serde(default)]
+    pub vlans: Vec<String>,
+    /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
+    pub rx_usecs: u32,
+    /// When the host is interrupted; `null` from an older daemon that does not moderate there.
+    pub moderation: Option<Moderation>,
+    /// The rates at which the host may send and receive; `null` from a daemon that has no limits.
+    pub limit: Option<Limit>,
+    /// Whether frames of the host and for it pass; `null` from a daemon that has no such setting.
+    pub link: Option<bool>,
+    pub cpus: Vec<usize>,
+    /// Security associations; `null` from an older daemon that has none there.
+    pub ipsec: Option<IpsecStatus>,
+    pub features: Vec<FeatureStatus>,
+    pub queues: Vec<QueueStatus>,
+}
+
+/// What a daemon that does not say has found: it ended when an interface was gone.
+fn is_there() -> bool {
+    true
+}
+
+/// The host's side of a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum HostStatus {
+    Tap {
+        interface: String,
+        namespace: Option<PathBuf>,
+    },
+    VhostUser {
+        socket: PathBuf,
+        /// A frontend is there.
+        connected: bool,
+        /// Negotiated virtio features, by the specification's names.
+        virtio_features: Vec<String>,
+        /// Entries of each ring, 0 for one that does not run: receive and transmit of each pair.
+        ring_entries: Vec<u16>,
+        /// Guest memory that is mapped.
+        memory_bytes: u64,
+        /// What the guest has set by its control queue; `None` where the port does not serve one.
+        #[serde(default)]
+        control_queue: Option<Box<ControlQueueStatus>>,
+        /// Why the daemon last disconnected a frontend, if it did.
+        last_refusal: Option<String>,
+        counters: GuestCounters,
+    },
+}
+
+/// The wire of a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum WireStatus {
+    Cable { port: String },
+    Tap { interface: String },
+    Packet { interface: String },
+    Switch { name: String },
+}
+
+/// Frames that were lost at the interface on a port's wire, by reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireLost {
+    /// Went out of the adapter, and the interface did not take them.
+    pub transmit: BTreeMap<String, u64>,
+    /// Came in at the interface, and did not reach the adapter.
+    pub receive: BTreeMap<String, u64>,
+}
+
+/// One queue pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueStatus {
+    pub index: usize,
+    /// Its host is there; `false`: gone for good.
+    pub running: bool,
+    /// Its thread stands still: in the host of the port of that name, or outside of all when empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalled: Option<String>,
+    /// Thread that drives it, as the system numbers it.
+    pub thread: i32,
+    pub transmit: DirectionStatus,
+    pub receive: DirectionStatus,
+}
+
+/// One direction of a queue pair, since the daemon began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectionStatus {
+    pub frames_in: u64,
+    pub frames_out: u64,
+    pub bytes_out: u64,
+    pub host_frames: u64,
+    /// Interrupts of a guest; batches that a TAP received or sent. `None` from an older daemon.
+    pub interrupts: Option<u64>,
+    /// What an interrupt was found to cost; 0 while it is not measured.
+    #[serde(default)]
+    pub interrupt_cost_ns: u64,
+    /// The longest that a frame, or a guest's call for it, waits.
+    #[serde(default)]
+    pub wait_max_ns: u64,
+    /// Matched no security association and went on as they were.
+    #[serde(default)]
+    pub bypassed: u64,
+    pub bad_checksum: u64,
+    pub unparsed: u64,
+    /// Most bytes that the adapter's memory has held; 0 where that has no limit.
+    #[serde(default)]
+    pub memory_bytes_max: u64,
+    /// Most frames that came into that memory without a loss and without it becoming empty.
+    #[serde(default)]
+    pub burst_frames_max: u64,
+    /// The lost frames, as `/proc/net/dev` sorts them. `None` of an older daemon.
+    pub drop: Option<u64>,
+    pub fifo: Option<u64>,
+    pub frame: Option<u64>,
+    /// Lost frames, by reason.
+    pub lost: BTreeMap<String, u64>,
+    /// Frames of the host in a batch. Empty of an older daemon, as the next.
+    #[serde(default)]
+    pub batch_frames: HistogramStatus,
+    /// Receive: how long the oldest frame waited for a deferred interrupt.
+    #[serde(default)]
+    pub interrupt_wait_ns: HistogramStatus,
+    /// Over an interval; the command `show` works them out, the daemon leaves them `null`.
+    pub rates: Option<Rates>,
+}
+
+/// How often values came up to each bound and above the one before, and above all bounds; and the sum of all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HistogramStatus {
+    pub counts: Vec<u64>,
+    pub sum: u64,
+}
+
+/// How much in a second.
+#[allow(clippy::struct_field_names, reason = "units stand last in names")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    pub frames_per_s: f64,
+    pub bits_per_s: f64,
+    pub lost_per_s: f64,
+    pub interrupts_per_s: Option<f64>,
+}

@@ -1,0 +1,154 @@
+//! The checks of values of every kind; each error names the place in the file.
+
+use super::place::{ConfigError, Place};
+use crate::schema::file::Key;
+use crate::schema::unknown;
+use offramp_ports::sys::link;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use toml::Spanned;
+
+/// Permissions of a socket: the daemon's user alone.
+pub(super) const SOCKET_MODE_DEFAULT: u32 = 0o600;
+/// All permission bits that a socket has use for.
+const SOCKET_MODE_MAX: u32 = 0o777;
+/// Longest path of a Unix socket in bytes (unix(7): 108 with the zero byte), less the room for the
+/// name under which the control socket is made before it is put in its place.
+const SOCKET_PATH_LEN_MAX: usize = 96;
+/// Longest name of a port or a switch in bytes: it stands in tables.
+const NAME_LEN_MAX: usize = 32;
+
+/// The checks, each with the place to name.
+pub(super) struct Check<'a>(pub(super) Place<'a>);
+
+impl Check<'_> {
+    /// Permission bits of a socket.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    pub(super) fn permissions(&self, key: &str, written: &Key<i64>, default: u32) -> Result<u32, ConfigError> {
+        match written {
+            None => Ok(default),
+            Some(mode) => {
+                let bits = u32::try_from(*mode.as_ref()).ok().filter(|bits| *bits <= SOCKET_MODE_MAX);
+                bits.ok_or_else(|| {
+                    let number = *mode.as_ref();
+                    let given = if number < 0 { number.to_string() } else { format!("{number:#o}") };
+                    let message = format!("{key} {given} is out of range; use 0o000 to 0o777, such as 0o660");
+                    self.0.wrong(mode.span(), message)
+                })
+            }
+        }
+    }
+
+    /// What the word at `table`.`key` stands for, if there is one.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    pub(super) fn one_of<T: Copy>(
+        &self,
+        table: &str,
+        key: &str,
+        written: &Key<String>,
+        known: &[(&str, T)],
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(written) = written else { return Ok(None) };
+        let found = known.iter().find(|(name, _)| *name == written.as_ref().as_str());
+        let wrong = || {
+            let message = unknown(key, written.as_ref(), known.iter().map(|(name, _)| *name));
+            self.0.wrong(written.span(), format!("{table}.{message}"))
+        };
+        found.map(|(_, meant)| Some(*meant)).ok_or_else(wrong)
+    }
+
+    pub(super) fn address_of_host(&self, key: &str, written: &Spanned<String>) -> Result<[u8; 6], ConfigError> {
+        let text = written.as_ref();
+        parse_mac(text).ok_or_else(|| {
+            let message = format!(
+                "{key} \"{text}\" is no address of one host; write six bytes in hexadecimal, such as \
+                 \"02:00:00:00:00:01\", the first of them even"
+            );
+            self.0.wrong(written.span(), message)
+        })
+    }
+
+    pub(super) fn interface(&self, key: &str, written: &Spanned<String>) -> Result<String, ConfigError> {
+        let name = written.as_ref();
+        if link::is_valid_name(name) {
+            return Ok(name.clone());
+        }
+        let message = format!(
+            "{key} \"{name}\" is no interface name; use 1 to {} bytes without spaces, '/', ':' or '%'",
+            link::NAME_LEN_MAX
+        );
+        Err(self.0.wrong(written.span(), message))
+    }
+
+    pub(super) fn socket(&self, key: &str, written: &Spanned<String>) -> Result<PathBuf, ConfigError> {
+        let path = PathBuf::from(written.as_ref());
+        if path.is_absolute() && path.file_name().is_some() && path.as_os_str().len() <= SOCKET_PATH_LEN_MAX {
+            return Ok(path);
+        }
+        let message =
+            format!("{key} \"{}\": use an absolute path of at most {SOCKET_PATH_LEN_MAX} bytes", path.display());
+        Err(self.0.wrong(written.span(), message))
+    }
+
+    pub(super) fn name<T>(
+        &self,
+        what: &str,
+        key: Option<&Spanned<String>>,
+        whole: &Spanned<T>,
+    ) -> Result<String, ConfigError> {
+        let Some(written) = key else {
+            return Err(self.0.wrong(whole.span(), format!("a {what} has no name; write name = \"…\"")));
+        };
+        let name = written.as_ref();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(fits) {
+            return Ok(name.clone());
+        }
+        let message = format!("{what}.name \"{name}\": use 1 to {NAME_LEN_MAX} of the characters A-Z a-z 0-9 . _ -");
+        Err(self.0.wrong(written.span(), message))
+    }
+
+    pub(super) fn names_are_unique<'b>(
+        &self,
+        what: &str,
+        names: impl Iterator<Item = &'b Key<String>>,
+        others: impl Iterator<Item = &'b str>,
+    ) -> Result<(), ConfigError> {
+        let mut seen: Vec<&str> = others.collect();
+        for name in names.flatten() {
+            if seen.contains(&name.as_ref().as_str()) {
+                let message = format!("{what}.name \"{}\" is taken by another {what}", name.as_ref());
+                return Err(self.0.wrong(name.span(), message));
+            }
+            seen.push(name.as_ref());
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    pub(super) fn number(
+        &self,
+        key: &str,
+        written: &Key<i64>,
+        range: RangeInclusive<i64>,
+        default: i64,
+    ) -> Result<i64, ConfigError> {
+        match written {
+            None => Ok(default),
+            Some(value) if range.contains(value.as_ref()) => Ok(*value.as_ref()),
+            Some(value) => {
+                let (least, most) = range.into_inner();
+                let message = format!("{key} {} is out of range; use {least} to {most}", value.as_ref());
+                Err(self.0.wrong(value.span(), message))
+            }
+        }
+    }
+}
+
+/// Six bytes in hexadecimal with colons between them, of one host: no group's address, not all zero.
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let byte = |part: &&str| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None };
+    let bytes: [u8; 6] = parts.iter().map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()?;
+    (bytes[0] & 1 == 0 && bytes != [0; 6]).then_some(bytes)
+}

@@ -1,0 +1,98 @@
+//! From the text of a file to a configuration.
+
+use super::check::Check;
+use super::place::{ConfigError, Place};
+use super::types::{Config, DaemonConfig};
+use crate::schema::file;
+use std::path::Path;
+use toml::Spanned;
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::parse(file, &read(file)?)
+    }
+
+    /// As [`Config::load`], for a daemon that also has the ports and switches of `others`, which clients added.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_beside(file: &Path, others: &Self) -> Result<Self, ConfigError> {
+        let text = read(file)?;
+        // The file alone must be right: the daemon will be started again with it.
+        Self::parse(file, &text)?;
+        Self::parse_beside(file, &text, others, None)
+    }
+
+    /// Checks the text of a file.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_beside(file, text, &Self::default(), None)
+    }
+
+    /// Checks ports and switches that a client adds to a daemon that runs `self`; errors call the text `source`. Only they
+    /// are in what is returned.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse_added(&self, source: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_beside(source, text, self, Some(&self.daemon))
+    }
+
+    /// `client_of`: the text is of a client of that daemon.
+    fn parse_beside(
+        file: &Path,
+        text: &str,
+        others: &Self,
+        client_of: Option<&DaemonConfig>,
+    ) -> Result<Self, ConfigError> {
+        let check = Check(Place::new(file, text));
+        let written: file::File = toml::from_str(text).map_err(|error| check.0.refused(&error))?;
+        if written.port.is_empty() && written.switch.is_empty() {
+            return Err(check
+                .0
+                .wrong(0..0, "no port; write at least one [[port]], or a [[switch]] for ports that are added later"));
+        }
+        let daemon = match client_of {
+            Some(daemon) => {
+                check.is_of_a_client(&written)?;
+                daemon.clone()
+            }
+            None => check.daemon(written.daemon.as_ref().map_or(&file::Daemon::default(), Spanned::as_ref))?,
+        };
+        let mut switches = others.switches.clone();
+        for switch in &written.switch {
+            switches.push(check.switch(switch)?);
+        }
+        let has_faults = written.faults.as_ref().is_some_and(|faults| *faults.as_ref());
+        let directory = file.parent().unwrap_or(Path::new(""));
+        let mut ports = others.ports.clone();
+        for port in &written.port {
+            ports.push(check.port(port, has_faults, directory, &daemon)?);
+        }
+        let names = written.port.iter().map(|port| &port.as_ref().name);
+        check.names_are_unique("port", names, others.ports.iter().map(|port| &*port.name))?;
+        let names = written.switch.iter().map(|switch| &switch.as_ref().name);
+        check.names_are_unique("switch", names, others.switches.iter().map(|switch| &*switch.name))?;
+        for (port, written) in ports[others.ports.len()..].iter().zip(&written.port) {
+            check.wire_leads_somewhere(port, written, &ports, &switches)?;
+        }
+        check.ports_share_no_key(&ports, &written.port)?;
+        check.ports_share_no_address(&ports, &written.port)?;
+        check.nothing_is_made_twice(&daemon, &ports, &written.port)?;
+        check.switches_have_room(&ports, &switches, &written.switch)?;
+        let keys = written.port.iter().flat_map(|port| &port.as_ref().sa);
+        let key_files = keys.filter_map(|sa| Some(directory.join(sa.as_ref().key_file.as_ref()?))).collect();
+        let (ports, switches) = (ports.split_off(others.ports.len()), switches.split_off(others.switches.len()));
+        Ok(Self { daemon, ports, switches, key_files })
+    }
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.to_owned(), cause })
+}

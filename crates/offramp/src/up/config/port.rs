@@ -1,0 +1,97 @@
+//! `[[port]]`: everything that is not of its host, its wire, its security or its associations.
+
+use super::check::Check;
+use super::place::ConfigError;
+use super::types::{DaemonConfig, PortConfig};
+use crate::schema::feature;
+use crate::schema::file;
+use crate::schema::moderation::{RX_USECS_MAX, fixed_gap};
+use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
+use offramp_adapter::moderation::ModerationConfig;
+use offramp_offload::caps::Offloads;
+use offramp_ports::sys::cpu;
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::Spanned;
+
+/// Longest time that a thread may look for more: beyond it a thread that never sleeps is meant.
+pub(super) const POLL_USECS_MAX: i64 = 1_000_000;
+
+impl Check<'_> {
+    pub(super) fn port(
+        &self,
+        whole: &Spanned<file::Port>,
+        has_faults: bool,
+        directory: &Path,
+        daemon: &DaemonConfig,
+    ) -> Result<PortConfig, ConfigError> {
+        let written = whole.as_ref();
+        let name = self.name("port", written.name.as_ref(), whole)?;
+        let missing = |key: &str, what: &str| {
+            self.0.wrong(whole.span(), format!("port \"{name}\" has no {key}; write {key} = {{ {what} }}"))
+        };
+        let host = written.host.as_ref().ok_or_else(|| missing("host", "tap = \"NAME\""))?;
+        let wire = written.wire.as_ref().ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
+        let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
+        let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
+        let (host, line) = (self.host(host)?, self.wire(wire)?);
+        Ok(PortConfig {
+            ipsec: self.ipsec(&name, written, directory, &host, daemon)?,
+            security: self.security(written, host.mac())?,
+            isolated: self.isolated(written, &line)?,
+            host,
+            wire: line,
+            mtu: mtu as usize,
+            offloads: self.features(&written.features)?,
+            moderation: self.moderation(written)?,
+            limits: written.limit.as_ref().map(|limit| limit.as_ref().0).unwrap_or_default(),
+            poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
+            bits_per_second: self.bits_per_second(wire.as_ref())?,
+            memory: self.memory(written.memory.as_ref(), mtu as usize)?,
+            faults: self.faults(written.faults.as_ref(), has_faults)?,
+            cpus: self.cpus(written.cpus.as_ref())?,
+            name,
+        })
+    }
+
+    pub(super) fn moderation(&self, written: &file::Port) -> Result<ModerationConfig, ConfigError> {
+        let rx_usecs = self.number("port.rx_usecs", &written.rx_usecs, 0..=RX_USECS_MAX, 0)?;
+        match (&written.moderation, &written.rx_usecs) {
+            (Some(moderation), None) => Ok(moderation.as_ref().config()),
+            (Some(moderation), Some(_)) => {
+                let message = "port.moderation and port.rx_usecs both say when the host is interrupted; leave one out";
+                Err(self.0.wrong(moderation.span(), message))
+            }
+            (None, Some(_)) => Ok(fixed_gap(rx_usecs as u32)),
+            (None, None) if can_moderate(written) => Ok(ModerationConfig::adaptive()),
+            (None, None) => Ok(ModerationConfig::default()),
+        }
+    }
+
+    pub(super) fn features(&self, written: &BTreeMap<Spanned<String>, Spanned<bool>>) -> Result<Offloads, ConfigError> {
+        // In the order in which they are written: `all = false` before `tso4 = true` leaves that one.
+        let mut ordered: Vec<_> = written.iter().collect();
+        ordered.sort_by_key(|(name, _)| name.span().start);
+        ordered.into_iter().try_fold(Offloads::all(), |allowed, (name, on)| {
+            let offloads = feature(name.as_ref()).map_err(|message| self.0.wrong(name.span(), message))?;
+            Ok(if *on.as_ref() { allowed | offloads } else { allowed - offloads })
+        })
+    }
+
+    pub(super) fn cpus(&self, written: Option<&Spanned<Vec<Spanned<i64>>>>) -> Result<Vec<usize>, ConfigError> {
+        let Some(written) = written else { return Ok(Vec::new()) };
+        let online = cpu::online();
+        let checked = written.as_ref().iter().map(|number| {
+            let known = usize::try_from(*number.as_ref()).ok().filter(|cpu| online.contains(cpu));
+            let message = || format!("port.cpus: no processor {}; there are {online:?}", number.as_ref());
+            known.ok_or_else(|| self.0.wrong(number.span(), message()))
+        });
+        checked.collect()
+    }
+}
+
+/// Whether frames can wait for the host: on a cable; or the host sees them before it is interrupted.
+fn can_moderate(port: &file::Port) -> bool {
+    let is_on_cable = port.wire.as_ref().is_some_and(|wire| wire.as_ref().cable.is_some());
+    is_on_cable || port.host.as_ref().is_some_and(|host| host.as_ref().vhost_user.is_some())
+}

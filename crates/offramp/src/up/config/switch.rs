@@ -1,0 +1,46 @@
+//! `[[switch]]`.
+
+use super::check::Check;
+use super::place::ConfigError;
+use super::types::SwitchConfig;
+use crate::schema::file::{self, Key};
+use offramp_adapter::switch::UnknownUnicast;
+use std::ops::RangeInclusive;
+use toml::Spanned;
+
+/// Most addresses that a switch learns, and the default: as a Linux bridge in order of magnitude.
+pub(super) const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
+pub(super) const MAC_ENTRIES_DEFAULT: i64 = 4096;
+/// Time after which a switch forgets an address in seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000, 300).
+pub(super) const AGE_SECONDS: RangeInclusive<i64> = 10..=1_000_000;
+pub(super) const AGE_SECONDS_DEFAULT: i64 = 300;
+/// Frames that a switch floods from one port in a second, and the default.
+pub(super) const FLOOD_FRAMES: RangeInclusive<i64> = 0..=1_000_000_000;
+pub(super) const FLOOD_FRAMES_DEFAULT: i64 = 10_000;
+
+/// What `switch.unknown_unicast` may say.
+const UNKNOWN_UNICAST: [(&str, UnknownUnicast); 2] = [("flood", UnknownUnicast::Flood), ("drop", UnknownUnicast::Drop)];
+
+impl Check<'_> {
+    pub(super) fn switch(&self, written: &Spanned<file::Switch>) -> Result<SwitchConfig, ConfigError> {
+        let name = self.name("switch", written.as_ref().name.as_ref(), written)?;
+        let written = written.as_ref();
+        let number =
+            |key, value: &Key<i64>, range, default| self.number(&format!("switch.{key}"), value, range, default);
+        Ok(SwitchConfig {
+            name,
+            mac_entries_max: number("mac_entries_max", &written.mac_entries_max, MAC_ENTRIES, MAC_ENTRIES_DEFAULT)?
+                as usize,
+            age_seconds: number("age_seconds", &written.age_seconds, AGE_SECONDS, AGE_SECONDS_DEFAULT)? as u32,
+            flood_frames_per_second: number(
+                "flood_frames_per_second",
+                &written.flood_frames_per_second,
+                FLOOD_FRAMES,
+                FLOOD_FRAMES_DEFAULT,
+            )? as u32,
+            unknown_unicast: self
+                .one_of("switch", "unknown_unicast", &written.unknown_unicast, &UNKNOWN_UNICAST)?
+                .unwrap_or_default(),
+        })
+    }
+}

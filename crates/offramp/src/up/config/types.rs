@@ -1,0 +1,295 @@
+//! The configuration, checked: the daemon, its ports and its switches.
+
+use crate::schema::{Names, SandboxLevel};
+use offramp_adapter::ipsec::{KeyRegistry, Policy, SaChange, SaDirection};
+use offramp_adapter::limit::PortLimits;
+use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::port_security::PortSecurity;
+use offramp_adapter::switch::UnknownUnicast;
+use offramp_impair::fault::FaultConfig;
+use offramp_impair::memory::MemoryConfig;
+use offramp_offload::caps::Offloads;
+use offramp_offload::esp::SaConfig;
+use offramp_ports::vhost_user::{ControlQueue, Mode, RingFeatures};
+use offramp_ports::worker::Polling;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    pub daemon: DaemonConfig,
+    pub ports: Vec<PortConfig>,
+    pub switches: Vec<SwitchConfig>,
+    /// Files from which keys were read.
+    pub key_files: Vec<PathBuf>,
+}
+
+impl Config {
+    /// Whether there is a port of that name.
+    pub fn has_port(&self, name: &str) -> bool {
+        self.ports.iter().any(|port| port.name == name)
+    }
+
+    /// Whether there is a switch of that name.
+    pub fn has_switch(&self, name: &str) -> bool {
+        self.switches.iter().any(|switch| switch.name == name)
+    }
+
+    /// A wire that leads nowhere, in words, as after a removal.
+    pub fn loose_end(&self) -> Option<String> {
+        self.ports.iter().find_map(|PortConfig { name, wire, .. }| match wire {
+            WireConfig::Switch(switch) if !self.has_switch(switch) => {
+                Some(format!("switch \"{switch}\": port \"{name}\" is on it; remove that first"))
+            }
+            WireConfig::Cable(peer) if !self.has_port(peer) => {
+                Some(format!("port \"{peer}\": the cable of port \"{name}\" ends there; remove both together"))
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes out of `names` what is not here.
+    pub fn retain_own(&self, names: &mut Names) {
+        names.ports.retain(|name| self.has_port(name));
+        names.switches.retain(|name| self.has_switch(name));
+    }
+
+    /// The sockets that this process listens on.
+    pub fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
+        let of_guests = self.ports.iter().filter_map(|port| match &port.host {
+            HostConfig::VhostUser(host) if host.mode == Mode::Server => Some(&host.socket),
+            HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,
+        });
+        self.daemon.sockets().map(|(_, path)| path).chain(of_guests)
+    }
+}
+
+/// What concerns the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DaemonConfig {
+    /// The control socket.
+    pub control: PathBuf,
+    /// Its permission bits.
+    pub control_mode: u32,
+    /// Its group, by name; the process's own when `None`.
+    pub control_group: Option<String>,
+    /// A socket for those who may only look, and its permission bits.
+    pub control_read_only: Option<(PathBuf, u32)>,
+    /// Where counters are served to Prometheus.
+    pub metrics: Option<MetricsAddress>,
+    /// The user to become when the devices are open.
+    pub user: Option<String>,
+    /// Where the sequence numbers of keys outlive the daemon.
+    pub state_directory: Option<PathBuf>,
+    /// What the sandbox takes from the process, once its devices are open.
+    pub sandbox: SandboxLevel,
+}
+
+impl DaemonConfig {
+    /// The control sockets, each with its key.
+    pub fn control_sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let read_only = self.control_read_only.iter().map(|(path, _)| ("daemon.control_read_only", path));
+        [("daemon.control", &self.control)].into_iter().chain(read_only)
+    }
+
+    /// All its sockets that are files, each with its key.
+    pub fn sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let metrics = self.metrics.iter().filter_map(|address| match address {
+            MetricsAddress::Unix(path) => Some(("daemon.metrics", path)),
+            MetricsAddress::Tcp(_) => None,
+        });
+        self.control_sockets().chain(metrics)
+    }
+}
+
+/// Where counters are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsAddress {
+    Tcp(SocketAddr),
+    /// A socket for everybody: it shows, and changes nothing.
+    Unix(PathBuf),
+}
+
+/// One adapter: a host on one side, a wire on the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    pub name: String,
+    pub host: HostConfig,
+    pub wire: WireConfig,
+    /// IP bytes of a frame.
+    pub mtu: usize,
+    /// What the user allows.
+    pub offloads: Offloads,
+    /// When the host is interrupted for what has arrived.
+    pub moderation: ModerationConfig,
+    /// The rates at which the host may send and receive.
+    pub limits: PortLimits,
+    /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
+    pub poll_usecs: Option<u32>,
+    /// Bits per second of the cable, both ways alike; `None` for one that is never the limit.
+    pub bits_per_second: Option<u64>,
+    /// The adapter's own memory for packets.
+    pub memory: MemoryConfig,
+    /// What is wrong with the adapter, for experiments.
+    pub faults: FaultConfig,
+    /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
+    /// are fewer; anywhere when empty.
+    pub cpus: Vec<usize>,
+    /// Security associations and their policy.
+    pub ipsec: IpsecConfig,
+    /// The source addresses that the host may use.
+    pub security: PortSecurity,
+    /// On a switch: the port reaches only ports that are not isolated.
+    pub isolated: bool,
+}
+
+/// How long a guest's thread may look for more before it sleeps, while frames come soon after one another: about
+/// what it costs to sleep, be kicked and wake up.
+pub(super) const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
+
+impl PortConfig {
+    /// Whether its wire leads to the switch of that name.
+    pub fn is_on(&self, switch: &str) -> bool {
+        matches!(&self.wire, WireConfig::Switch(name) if name == switch)
+    }
+
+    /// The processor of queue pair `queue`; `None`: any.
+    pub fn cpu(&self, queue: usize) -> Option<Vec<usize>> {
+        let position = queue.checked_rem(self.cpus.len())?;
+        Some(vec![self.cpus[position]])
+    }
+
+    /// How the port's threads poll: a guest's kicks are costly, a TAP's readiness is not.
+    pub fn polling(&self) -> Polling {
+        match (self.poll_usecs, &self.host) {
+            (Some(0), _) | (None, HostConfig::Tap(_)) => Polling::Off,
+            (Some(usecs), _) => Polling::Fixed(Duration::from_micros(u64::from(usecs))),
+            (None, HostConfig::VhostUser(_)) => Polling::Adaptive(GUEST_POLL_TIME_MAX),
+        }
+    }
+}
+
+/// Who is on the host's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostConfig {
+    Tap(TapHost),
+    VhostUser(VhostUserHost),
+}
+
+impl HostConfig {
+    /// Queue pairs of the host.
+    pub fn queue_pairs(&self) -> u16 {
+        match self {
+            Self::Tap(tap) => tap.queue_pairs,
+            Self::VhostUser(vhost) => vhost.queue_pairs,
+        }
+    }
+
+    /// Ethernet address of the host, if the file says one.
+    pub(super) fn mac(&self) -> Option<[u8; 6]> {
+        match self {
+            Self::Tap(tap) => tap.mac,
+            Self::VhostUser(vhost) => vhost.mac,
+        }
+    }
+}
+
+/// The kernel, behind a TAP interface that the daemon makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapHost {
+    pub interface: String,
+    pub queue_pairs: u16,
+    /// File of the namespace that the interface is made in; the daemon's own when `None`.
+    pub namespace: Option<PathBuf>,
+    pub mac: Option<[u8; 6]>,
+}
+
+/// A guest, behind a vhost-user socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VhostUserHost {
+    pub socket: PathBuf,
+    pub mode: Mode,
+    pub queue_pairs: u16,
+    pub mac: Option<[u8; 6]>,
+    pub control_queue: ControlQueue,
+    pub rings: RingFeatures,
+    pub queue_size_max: u16,
+    /// Most bytes of the guest's memory.
+    pub memory_bytes_max: u64,
+    /// Permission bits of the socket.
+    pub socket_mode: u32,
+    /// Its group, by name; the process's own when `None`.
+    pub socket_group: Option<String>,
+    /// The only user that may be the frontend.
+    pub allowed_uid: Option<u32>,
+}
+
+/// What is on the wire side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireConfig {
+    /// The port of that name, at the other end of a cable.
+    Cable(String),
+    /// A TAP interface that the daemon makes.
+    Tap(String),
+    /// An interface that exists.
+    Packet(String),
+    /// The switch of that name.
+    Switch(String),
+}
+
+/// A learning switch among ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    pub name: String,
+    pub mac_entries_max: usize,
+    pub age_seconds: u32,
+    pub flood_frames_per_second: u32,
+    pub unknown_unicast: UnknownUnicast,
+}
+
+/// The security associations of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpsecConfig {
+    pub policy: Policy,
+    pub associations: Vec<SaEntry>,
+}
+
+/// One association.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaEntry {
+    pub direction: SaDirection,
+    pub config: SaConfig,
+}
+
+impl SaEntry {
+    /// What installs it. It continues after what its key has used before.
+    pub fn add(&self, keys: &KeyRegistry) -> SaChange {
+        let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
+        let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };
+        SaChange::Add { direction: self.direction, config: Box::new(config) }
+    }
+
+    /// Whether this is what `running` was made from; it may have continued after a later number.
+    pub fn is(&self, running: &SaConfig) -> bool {
+        SaConfig { sequence: self.config.sequence, ..running.clone() } == self.config
+    }
+
+    /// Whether both seal, in a counter mode, with one key.
+    pub(super) fn shares_key(&self, other: &Self) -> bool {
+        let both_seal = self.direction == SaDirection::Out && other.direction == SaDirection::Out;
+        both_seal
+            && self.config.suite.is_counter_mode()
+            && other.config.suite.is_counter_mode()
+            && self.config.encryption_key == other.config.encryption_key
+    }
+}
+
+impl IpsecConfig {
+    /// What installs all of it.
+    pub fn changes(&self, keys: &KeyRegistry) -> Vec<SaChange> {
+        let associations = self.associations.iter().map(|entry| entry.add(keys));
+        [SaChange::Policy(self.policy.clone())].into_iter().chain(associations).collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! `port.wire`.
+
+use super::check::Check;
+use super::place::ConfigError;
+use super::types::{PortConfig, SwitchConfig, WireConfig};
+use crate::schema::file::{self, Wire};
+use crate::schema::unknown;
+use offramp_adapter::cable::RATE_BPS;
+use std::ops::RangeInclusive;
+use toml::Spanned;
+
+/// Rates of a cable that may be given, bits per second.
+pub(super) const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
+
+impl Check<'_> {
+    pub(super) fn wire(&self, written: &Spanned<Wire>) -> Result<WireConfig, ConfigError> {
+        let wire = written.as_ref();
+        let name = |key: &Spanned<String>| key.as_ref().clone();
+        match (&wire.cable, &wire.tap, &wire.packet, &wire.switch) {
+            (Some(port), None, None, None) => Ok(WireConfig::Cable(name(port))),
+            (None, Some(tap), None, None) => Ok(WireConfig::Tap(self.interface("port.wire.tap", tap)?)),
+            (None, None, Some(device), None) => Ok(WireConfig::Packet(self.interface("port.wire.packet", device)?)),
+            (None, None, None, Some(switch)) => Ok(WireConfig::Switch(name(switch))),
+            _ => Err(self.0.wrong(written.span(), "port.wire: write exactly one of cable, tap, packet, switch")),
+        }
+    }
+
+    pub(super) fn bits_per_second(&self, wire: &Wire) -> Result<Option<u64>, ConfigError> {
+        let rate = self.number("port.wire.bits_per_second", &wire.bits_per_second, BITS_PER_SECOND, 0)?;
+        match &wire.bits_per_second {
+            Some(written) if wire.cable.is_none() => {
+                Err(self.0.wrong(written.span(), "port.wire.bits_per_second belongs to a cable; leave it out here"))
+            }
+            written => Ok(written.is_some().then_some(rate as u64)),
+        }
+    }
+
+    pub(super) fn wire_leads_somewhere(
+        &self,
+        port: &PortConfig,
+        written: &Spanned<file::Port>,
+        ports: &[PortConfig],
+        switches: &[SwitchConfig],
+    ) -> Result<(), ConfigError> {
+        let at = written.as_ref().wire.as_ref().map_or(written.span(), Spanned::span);
+        let wrong = |message: String| Err(self.0.wrong(at, message));
+        let has_impairments = !port.memory.is_none() || !port.faults.is_none();
+        if has_impairments && !matches!(port.wire, WireConfig::Cable(_)) {
+            return wrong("port.wire: memory and faults need a cable; leave them out".to_owned());
+        }
+        match &port.wire {
+            WireConfig::Tap(_) | WireConfig::Packet(_) => Ok(()),
+            WireConfig::Switch(name) if switches.iter().any(|switch| &switch.name == name) => Ok(()),
+            WireConfig::Switch(name) => {
+                let known = switches.iter().map(|switch| switch.name.as_str());
+                wrong(format!("port.wire: {}", unknown("switch", name, known)))
+            }
+            WireConfig::Cable(name) => match cable_peer(port, name, ports) {
+                Ok(()) => Ok(()),
+                Err(message) => wrong(format!("port.wire: {message}")),
+            },
+        }
+    }
+}
+
+/// Whether a cable has its other end, and both ends fit.
+fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(), String> {
+    let name = &port.name;
+    if name == peer {
+        return Err(format!("the cable of port \"{name}\" ends at the port itself; name another port"));
+    }
+    let Some(other) = ports.iter().find(|other| other.name == peer) else {
+        return Err(unknown("port", peer, ports.iter().map(|other| other.name.as_str()).filter(|other| other != name)));
+    };
+    if other.wire != WireConfig::Cable(name.clone()) {
+        return Err(format!(
+            "the cable of port \"{name}\" ends at port \"{peer}\", which must say wire = {{ cable = \"{name}\" }}"
+        ));
+    }
+    if other.mtu != port.mtu {
+        return Err(format!("mtu {} here and {} at the other end of the cable; make them equal", port.mtu, other.mtu));
+    }
+    if other.bits_per_second != port.bits_per_second {
+        let rate = |port: &PortConfig| port.bits_per_second.map_or("no limit".to_owned(), |rate| rate.to_string());
+        let (here, there) = (rate(port), rate(other));
+        return Err(format!("bits_per_second {here} here and {there} at the other end of the cable; make them equal"));
+    }
+    let (here, there) = (port.host.queue_pairs(), other.host.queue_pairs());
+    if here != there {
+        return Err(format!("queue_pairs {here} here and {there} at the other end of the cable; make them equal"));
+    }
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! Why there are no adapters.
+
+use super::host::HostError;
+use offramp_adapter::ipsec::SaError;
+use offramp_adapter::switch::SwitchError;
+use offramp_ports::packet::PacketError;
+use std::io;
+
+/// Why there are no adapters.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("port \"{port}\": wire: {cause}")]
+    Packet { port: String, cause: PacketError },
+    #[error("port \"{port}\": wire: {cause}")]
+    Switch { port: String, cause: SwitchError },
+    #[error("port \"{port}\": {cause}")]
+    Ipsec { port: String, cause: SaError },
+    #[error("port \"{port}\": starting a thread: {cause}")]
+    Thread { port: String, cause: io::Error },
+    #[error("the system has no descriptor left: {0}")]
+    Rest(io::Error),
+}

@@ -1,0 +1,221 @@
+//! A running port.
+
+use super::config::{HostConfig, PortConfig, WireConfig};
+use super::drain::{AnyHost, Mark, Rest};
+use super::error::BuildError;
+use super::host::{Host, TaskParts};
+use super::sa_log::{EventLog, warn_of};
+use offramp_adapter::cable::CableEnd;
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::ipsec::KeyRegistry;
+use offramp_adapter::pair::PortControl;
+use offramp_adapter::stats::QueueStats;
+use offramp_adapter::switch::{self, FloodLimit, Serving, SwitchControl, SwitchPort};
+use offramp_ports::capture::CapturePoint;
+use offramp_ports::ipsec_mb;
+use offramp_ports::packet::Packet;
+use offramp_ports::tap::Tap;
+use offramp_ports::worker::{Task, Worker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a switch that stands still may keep a port that is to end.
+const END_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Time between two checks whether it has let go of it.
+const END_CHECK_INTERVAL: Duration = Duration::from_micros(100);
+
+/// One adapter.
+#[derive(Debug)]
+pub struct Port {
+    /// No other port of this process has it, before or after.
+    pub id: usize,
+    pub name: String,
+    pub host: Host,
+    pub queue_pairs: u16,
+    pub adapter: AdapterConfig,
+    pub control: Arc<PortControl>,
+    pub queues: Vec<Queue>,
+    /// What happened to its security associations.
+    pub events: Arc<EventLog>,
+    /// Where its host's frames can be watched.
+    pub capture: Arc<CapturePoint>,
+    /// Its place on a switch or a link, and how it is given up; `None` on a cable.
+    pub on_switch: Option<(Arc<SwitchPort>, Arc<SwitchControl<AnyHost>>)>,
+    /// The place of the interface on its wire.
+    pub interface: Option<Arc<SwitchPort>>,
+    /// The interface on its wire; it lives as long as this.
+    pub wire: Option<Wire>,
+}
+
+impl Port {
+    /// A port with its associations, on no wire yet.
+    ///
+    /// # Errors
+    /// When an association is refused, or no thread can be started.
+    pub fn new(
+        config: &PortConfig,
+        host: Host,
+        wire: Option<Wire>,
+        keys: &Arc<KeyRegistry>,
+    ) -> Result<Self, BuildError> {
+        static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+        let queue_pairs = config.host.queue_pairs();
+        let adapter = AdapterConfig {
+            mtu: config.mtu,
+            offloads: config.offloads,
+            moderation: config.moderation,
+            // A guest steers by itself over its queues.
+            queues: if matches!(config.host, HostConfig::Tap(_)) { queue_pairs } else { 1 },
+            ..AdapterConfig::default()
+        };
+        let name = config.name.clone();
+        // A switch drives all queue pairs in one thread, and counts them as one.
+        let counted = if matches!(config.wire, WireConfig::Cable(_)) { queue_pairs } else { 1 };
+        let control = PortControl::secured(&AdapterConfig { queues: counted, ..adapter }, config.security.clone());
+        control.set_limits(config.limits);
+        let watched = EventLog::watch(&name, &control);
+        let events = watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?;
+        control.ipsec().use_ciphers(ipsec_mb::preferred().0);
+        control.ipsec().share_keys(keys, &name);
+        config.ipsec.associations.iter().for_each(|entry| warn_of(&name, entry.direction, &entry.config));
+        let installed = control.change_ipsec(&config.ipsec.changes(keys));
+        installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
+        let (queues, on_switch, interface) = (Vec::new(), None, None);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let capture = Arc::default();
+        Ok(Self { id, name, host, queue_pairs, adapter, control, queues, events, capture, on_switch, interface, wire })
+    }
+
+    /// Puts it on a switch.
+    ///
+    /// # Errors
+    /// When the switch refuses it.
+    pub fn connect(
+        &mut self,
+        config: &PortConfig,
+        switch: &Arc<SwitchControl<AnyHost>>,
+        flood_limit: Option<FloodLimit>,
+    ) -> Result<(), BuildError> {
+        let Some(host) = self.host.switch_port(&self.capture, &self.control) else { return Ok(()) };
+        let AdapterConfig { mtu, coalesce, queues, .. } = self.adapter;
+        let shape = switch::PortConfig { mtu, coalesce, queues, flood_limit, ..Default::default() };
+        let shape = switch::PortConfig { isolated: config.isolated, ..shape };
+        let added = switch.add_controlled(host, &self.control, &shape);
+        let shared = added.map_err(|cause| BuildError::Switch { port: self.name.clone(), cause })?;
+        self.on_switch = Some((shared, Arc::clone(switch)));
+        Ok(())
+    }
+
+    /// The task of one queue pair on a cable, and its progress; `None` when there is no such queue.
+    pub fn cable_task(
+        &mut self,
+        config: &PortConfig,
+        queue: usize,
+        wire: CableEnd,
+        rest: &Arc<Rest>,
+    ) -> Option<(Box<dyn Task>, Arc<Mark>)> {
+        let mark = Arc::new(Mark::default());
+        let Self { host, adapter, control, capture: point, .. } = self;
+        let PortConfig { memory, faults, .. } = config;
+        let parts = TaskParts { adapter, memory, faults, control, point, rest, mark: &mark };
+        Some((host.cable_task(queue, wire, &parts)?, mark))
+    }
+
+    /// Whether the host is there, as far as a switch knows.
+    pub fn is_open(&self) -> bool {
+        self.on_switch.as_ref().is_none_or(|(port, _)| port.closed().is_none())
+    }
+
+    /// Whether the interface on its wire is there, if it has one; `false`: gone for good.
+    pub fn is_wire_there(&self) -> bool {
+        self.interface.as_ref().is_none_or(|port| port.closed().is_none())
+    }
+
+    /// Has its threads see soon what was changed for them.
+    pub fn wake(&self) {
+        self.queues.iter().for_each(|queue| queue.worker.wake());
+    }
+
+    /// Whether the thread of one of its queue pairs is in its host now.
+    pub fn is_served_by(&self, queue: &Queue) -> bool {
+        let Some(task) = queue.worker.pulse().task else { return false };
+        match &queue.place {
+            Place::Task(own) => task == *own,
+            Place::Switch(serving) => self.on_switch.as_ref().is_some_and(|(port, _)| port.index() == serving.index()),
+        }
+    }
+
+    /// Counters of the interface on its wire, which is what a host is elsewhere: `receive` is what it was given.
+    pub fn wire_stats(&self) -> Option<&QueueStats> {
+        Some(self.interface.as_ref()?.stats())
+    }
+
+    /// Frames of the interface on its wire that nobody took in time, as far as the kernel counts them.
+    pub fn wire_unread(&self) -> u64 {
+        match &self.wire {
+            Some(Wire::Packet(packet)) => packet.dropped(),
+            Some(Wire::Tap(_)) | None => 0,
+        }
+    }
+
+    /// What of it is gone for good, in words, with the error number.
+    pub fn gone(&self) -> impl Iterator<Item = (String, i32)> {
+        let on_switch = self.on_switch.as_ref().map(|(port, _)| port);
+        let ends = [(on_switch, "the host"), (self.interface.as_ref(), "the interface on its wire")];
+        let closed = ends.into_iter().filter_map(|(port, what)| Some((format!(": {what}"), port?.closed()?)));
+        let queues = self.queues.iter().enumerate();
+        let ended = queues.filter_map(|(n, queue)| Some((format!(", queue pair {n}: the host"), queue.mark.ended()?)));
+        closed.chain(ended).map(|(what, errno)| (format!("port \"{}\"{what}", self.name), errno))
+    }
+
+    /// Ends it: its guest is disconnected, its switch lets go of it, and what it has opened is closed, all of it by the
+    /// calling thread. No other port's frames wait for that.
+    pub fn end(self) {
+        self.host.close();
+        if let Some((port, switch)) = &self.on_switch {
+            switch.remove(port);
+            let until = Instant::now() + END_TIME_MAX;
+            while switch.has(port) && Instant::now() < until {
+                thread::sleep(END_CHECK_INTERVAL);
+            }
+        }
+    }
+}
+
+/// One queue pair of an adapter, or all of them where a switch drives them.
+#[derive(Debug)]
+pub struct Queue {
+    pub mark: Arc<Mark>,
+    pub worker: Arc<Worker>,
+    /// How to find that its thread is in this host.
+    pub place: Place,
+}
+
+/// The place of a host among those of its thread.
+#[derive(Debug)]
+pub enum Place {
+    /// A task of the worker.
+    Task(usize),
+    /// A port of the switch that is the worker's only task.
+    Switch(Arc<Serving>),
+}
+
+/// An interface on the wire's side.
+#[derive(Debug)]
+pub enum Wire {
+    Tap(Tap),
+    Packet(Packet),
+}
+
+impl Wire {
+    /// The port of a switch that drives it; `None` when it is in use.
+    pub fn switch_port(&self) -> Option<AnyHost> {
+        Some(match self {
+            Self::Tap(tap) => Box::new(tap.queue(0)?),
+            Self::Packet(packet) => Box::new(packet.queue(0)?),
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! What happened to the security associations of a port, and what an operator may not have meant.
+
+use offramp_adapter::ipsec::SaDirection;
+use offramp_adapter::pair::PortControl;
+use offramp_offload::esp::{Mode, SaConfig, Selector};
+use offramp_offload::sync::lock;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+/// Events to show.
+const EVENTS_MAX: usize = 16;
+
+/// What happened last to the associations of a port.
+#[derive(Debug, Default)]
+pub struct EventLog(Mutex<VecDeque<String>>);
+
+impl EventLog {
+    /// Prints and keeps what happens to the associations of `control` from now on.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn watch(port: &str, control: &PortControl) -> io::Result<Arc<Self>> {
+        let (log, (sender, events)) = (Arc::new(Self::default()), channel());
+        control.ipsec().tell(sender);
+        let (kept, port) = (Arc::clone(&log), port.to_owned());
+        // It ends when the last association and the port's control are gone.
+        thread::Builder::new().name("ofr-sa-events".into()).spawn(move || {
+            for event in events {
+                eprintln!("offramp: port \"{port}\": {event}");
+                let mut kept = kept.lock();
+                if kept.len() == EVENTS_MAX {
+                    kept.pop_front();
+                }
+                kept.push_back(event.to_string());
+            }
+        })?;
+        Ok(log)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
+        lock(&self.0)
+    }
+
+    /// The last events, the newest at the end.
+    pub fn kept(&self) -> Vec<String> {
+        self.lock().iter().cloned().collect()
+    }
+}
+
+/// Prints what an operator may not have meant.
+pub fn warn_of(port: &str, direction: SaDirection, config: &SaConfig) {
+    let takes_all = matches!(config.mode, Mode::Tunnel(_)) && config.selector == Selector::default();
+    if direction == SaDirection::In && takes_all {
+        eprintln!(
+            "offramp: port \"{port}\": SA in {:#010x}: its tunnel has no selector, so its peer may send any inner packet; \
+             write port.sa.selector",
+            config.spi
+        );
+    }
+}

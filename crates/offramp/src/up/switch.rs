@@ -1,0 +1,134 @@
+//! A switch with a name, and the thread that drives it.
+
+use super::config::{PortConfig, SwitchConfig};
+use super::drain::{AnyHost, Mark, Resting};
+use super::error::BuildError;
+use super::port::{Place, Port, Queue};
+use super::threads::Threads;
+use offramp_adapter::switch::{self, FloodLimit, Serving, Switch, SwitchControl};
+use offramp_ports::sys::cpu::online;
+use offramp_ports::worker::{Polling, Task, Worker};
+use std::sync::Arc;
+
+/// A switch and the thread that drives it.
+#[derive(Debug)]
+pub struct SwitchThread {
+    mark: Arc<Mark>,
+    worker: Arc<Worker>,
+    serving: Arc<Serving>,
+}
+
+impl SwitchThread {
+    /// Starts the thread of a switch.
+    ///
+    /// # Errors
+    /// When the system has no thread.
+    pub fn start(
+        name: &str,
+        switch: Switch<AnyHost>,
+        cpu: Option<Vec<usize>>,
+        polling: Polling,
+        threads: &Threads,
+    ) -> Result<Self, BuildError> {
+        let (mark, serving) = (Arc::new(Mark::default()), Arc::clone(switch.serving()));
+        let task: Box<dyn Task> = Box::new(Resting::new(switch, &threads.rest, &mark));
+        let worker = start_worker(name, 0, vec![task], cpu, polling, threads)?;
+        Ok(Self { mark, worker, serving })
+    }
+
+    /// All queue pairs of a port: one thread drives them, and counts them as one.
+    pub fn queue(&self) -> Queue {
+        let Self { mark, worker, serving } = self;
+        Queue { mark: Arc::clone(mark), worker: Arc::clone(worker), place: Place::Switch(Arc::clone(serving)) }
+    }
+}
+
+/// A switch that has a name. Its ports have equal shares of its table.
+#[derive(Debug)]
+pub struct RunningSwitch {
+    pub name: String,
+    control: Arc<SwitchControl<AnyHost>>,
+    floods: FloodLimit,
+    thread: SwitchThread,
+}
+
+impl RunningSwitch {
+    /// Starts it with those of `opened` that belong to it, all at once: what one of them sends finds the others. `ports` are
+    /// their configurations, which say where its thread runs.
+    ///
+    /// # Errors
+    /// When it refuses a port, or the thread cannot be started.
+    pub fn start(
+        config: &SwitchConfig,
+        ports: &[PortConfig],
+        opened: &mut [Port],
+        threads: &Threads,
+    ) -> Result<Self, BuildError> {
+        let shape = switch::SwitchConfig {
+            // Each has one entry of the table at least.
+            ports_max: config.mac_entries_max,
+            stations_max: config.mac_entries_max,
+            equal_shares: true,
+            ageing_s: u64::from(config.age_seconds),
+            unknown_unicast: config.unknown_unicast,
+            ..switch::SwitchConfig::default()
+        };
+        let switch = Switch::new(&shape);
+        let (control, floods) = (Arc::clone(switch.control()), flood_limit(config.flood_frames_per_second));
+        let on_it = opened.iter_mut().zip(ports).filter(|(_, port)| port.is_on(&config.name));
+        let mut on_it: Vec<_> = on_it.collect();
+        on_it.iter_mut().try_for_each(|(port, config)| port.connect(config, &control, Some(floods)))?;
+        let (cpu, polling) = placing(&config.name, ports);
+        let thread = SwitchThread::start(&config.name, switch, cpu, polling, threads)?;
+        for (port, _) in on_it {
+            port.queues.push(thread.queue());
+        }
+        Ok(Self { name: config.name.clone(), control, floods, thread })
+    }
+
+    /// Connects a port that has not started with it.
+    ///
+    /// # Errors
+    /// When the switch refuses it.
+    pub fn connect(&self, port: &mut Port, config: &PortConfig) -> Result<(), BuildError> {
+        port.connect(config, &self.control, Some(self.floods))?;
+        port.queues.push(self.thread.queue());
+        Ok(())
+    }
+
+    /// Places its thread as its ports ask for, which are those of `ports` that belong to it.
+    pub fn place(&self, ports: &[PortConfig]) {
+        let (cpu, polling) = placing(&self.name, ports);
+        self.thread.worker.place(&cpu.unwrap_or_else(online), polling);
+    }
+}
+
+/// The processor of a switch's thread, which is the first that one of its ports names, and how it polls.
+fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) {
+    let on_it = || ports.iter().filter(|port| port.is_on(switch));
+    let cpu = on_it().find_map(|port| port.cpus.first());
+    (cpu.map(|&cpu| vec![cpu]), on_it().fold(Polling::Off, |polling, port| polling.or(port.polling())))
+}
+
+/// A port that may flood nothing has no burst to begin with either.
+fn flood_limit(frames_per_s: u32) -> FloodLimit {
+    let FloodLimit { burst_frames, .. } = FloodLimit::default();
+    FloodLimit { frames_per_s, burst_frames: if frames_per_s == 0 { 0 } else { burst_frames } }
+}
+
+/// Starts the thread of a queue pair, or of a switch.
+///
+/// # Errors
+/// When the system has no thread.
+pub fn start_worker(
+    port: &str,
+    queue: usize,
+    tasks: Vec<Box<dyn Task>>,
+    cpu: Option<Vec<usize>>,
+    polling: Polling,
+    threads: &Threads,
+) -> Result<Arc<Worker>, BuildError> {
+    let name = format!("ofr-{port}-{queue}");
+    let worker = Worker::start_polling(&name, tasks, cpu, polling, threads.sandbox.clone());
+    Ok(Arc::new(worker.map_err(|cause| BuildError::Thread { port: port.to_owned(), cause })?))
+}
