@@ -2,12 +2,12 @@
 
 mod filter;
 
-use crate::control::CONTROL_DEFAULT;
-use crate::control::client::{ClientError, Subscription};
-use crate::control::pcapng::io_error;
 use crate::exit::{FAILED, SETUP, fail};
-use crate::schema::{Outcome, Request, SNAPLEN_MAX, VERSION};
 use filter::Filter;
+use offramp_daemon::control::CONTROL_DEFAULT;
+use offramp_daemon::control::client::{ClientError, Subscription};
+use offramp_daemon::control::io_error;
+use offramp_daemon::schema::{Outcome, Request, SNAPLEN_MAX, VERSION};
 use pcap_file::PcapError;
 use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
 use signal_hook::consts::{SIGINT, SIGTERM};

@@ -5,7 +5,6 @@ mod page;
 mod port_end;
 mod worth;
 
-use crate::control::CONTROL_DEFAULT;
 use crate::exit::{self, FAILED, SETUP, fail, print};
 use guest::GuestPath;
 use offramp_check::end::{End, LocalEnd};
@@ -14,6 +13,7 @@ use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
 use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
 use offramp_check::{report, run as check};
+use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_testbed::device::default_state_dir;
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::guest::machine::{Choice, GuestSpec};

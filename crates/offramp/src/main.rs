@@ -7,7 +7,6 @@ mod calibrate;
 mod capture;
 #[cfg(feature = "lab")]
 mod check;
-mod control;
 mod exit;
 
 #[cfg(feature = "lab")]
@@ -20,7 +19,6 @@ mod monitor;
 mod pages;
 mod ports;
 mod sa;
-mod schema;
 mod set;
 mod show;
 #[cfg(feature = "lab")]

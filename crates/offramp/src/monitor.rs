@@ -1,9 +1,9 @@
 //! `offramp monitor`: what happens in a running daemon, a line of JSON for each event.
 
-use crate::control::CONTROL_DEFAULT;
-use crate::control::client::{ClientError, Subscription};
 use crate::exit::{FAILED, SETUP, fail};
-use crate::schema::{Outcome, Request, VERSION};
+use offramp_daemon::control::CONTROL_DEFAULT;
+use offramp_daemon::control::client::{ClientError, Subscription};
+use offramp_daemon::schema::{Outcome, Request, VERSION};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;

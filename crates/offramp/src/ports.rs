@@ -1,9 +1,9 @@
 //! `offramp port` and `offramp switch`: ports and switches of a running daemon come and go.
 
-use crate::control::CONTROL_DEFAULT;
-use crate::control::client::{ClientError, ask};
 use crate::exit::{SETUP, fail, print};
-use crate::schema::{Difference, Outcome, Request, VERSION};
+use offramp_daemon::control::CONTROL_DEFAULT;
+use offramp_daemon::control::client::{ClientError, ask};
+use offramp_daemon::schema::{Difference, Outcome, Request, VERSION};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

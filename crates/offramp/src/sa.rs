@@ -2,13 +2,13 @@
 
 mod import;
 
-use crate::control::CONTROL_DEFAULT;
-use crate::control::client::{ClientError, ask};
 use crate::exit::{SETUP, fail, print};
-use crate::schema::ipsec::direction;
-use crate::schema::{IpsecStatus, KeyText, SaKeys};
-use crate::schema::{Outcome, Request, Status, VERSION};
 use crate::show;
+use offramp_daemon::control::CONTROL_DEFAULT;
+use offramp_daemon::control::client::{ClientError, ask};
+use offramp_daemon::schema::direction;
+use offramp_daemon::schema::{IpsecStatus, KeyText, SaKeys};
+use offramp_daemon::schema::{Outcome, Request, Status, VERSION};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

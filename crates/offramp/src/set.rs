@@ -1,14 +1,14 @@
 //! `offramp set`: switches features of a running adapter, changes its moderation or its limit, or sets its link.
 
-use crate::control::CONTROL_DEFAULT;
-use crate::control::client::{ClientError, ask};
 use crate::exit::{SETUP, fail, print};
-use crate::schema::Limit;
-use crate::schema::Moderation;
-use crate::schema::limit::OFF;
-use crate::schema::{Changed, FeatureStatus, Outcome, Request, VERSION};
-use crate::schema::{feature, unknown};
 use crate::show::waits_text;
+use offramp_daemon::control::CONTROL_DEFAULT;
+use offramp_daemon::control::client::{ClientError, ask};
+use offramp_daemon::schema::Limit;
+use offramp_daemon::schema::Moderation;
+use offramp_daemon::schema::limit::OFF;
+use offramp_daemon::schema::{Changed, FeatureStatus, Outcome, Request, VERSION};
+use offramp_daemon::schema::{feature, unknown};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -151,7 +151,7 @@ fn sentence(feature: &FeatureStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::feature::FEATURE_GROUPS;
+    use offramp_daemon::schema::FEATURE_GROUPS;
 
     fn parsed(text: &str) -> Result<BTreeMap<String, bool>, String> {
         changes(&text.split(' ').map(str::to_owned).collect::<Vec<_>>())

@@ -5,10 +5,10 @@ mod table;
 
 pub use table::{ipsec_lines, waits_text};
 
-use crate::control::CONTROL_DEFAULT;
-use crate::control::client::{ClientError, ask};
 use crate::exit::{SETUP, fail};
-use crate::schema::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};
+use offramp_daemon::control::CONTROL_DEFAULT;
+use offramp_daemon::control::client::{ClientError, ask};
+use offramp_daemon::schema::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -148,8 +148,8 @@ mod tests {
             fifo: Some(0),
             frame: Some(0),
             lost: [("drop".to_owned(), drop)].into(),
-            batch_frames: crate::schema::HistogramStatus::default(),
-            interrupt_wait_ns: crate::schema::HistogramStatus::default(),
+            batch_frames: offramp_daemon::schema::HistogramStatus::default(),
+            interrupt_wait_ns: offramp_daemon::schema::HistogramStatus::default(),
             rates: None,
         };
         let rates = rates(&direction(300, 5000, 7, 50), &direction(100, 1000, 5, 40), 2.0);

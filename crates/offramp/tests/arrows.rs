@@ -61,6 +61,12 @@ fn crates_depend_on_those_that_the_design_lists() {
 }
 
 #[test]
+fn the_daemon_is_a_library_without_a_command_line() {
+    let found = manifest(&root().join("crates/offramp-daemon/Cargo.toml"));
+    assert!(!dependencies(&found, &Table::new()).contains("clap"));
+}
+
+#[test]
 fn a_dependency_is_found_under_any_name_and_for_any_target() {
     let shared = r#"elsewhere = { package = "offramp-lab", path = "crates/offramp-lab" }"#.parse().unwrap();
     let manifest = r#"

@@ -1,11 +1,11 @@
 //! A port of a running daemon as an end: a TAP, and the receive offloads of its adapter, which the control socket switches.
 
-use crate::control::client::{ClientError, ask};
-use crate::schema::{HostStatus, Outcome, PortStatus, Request, VERSION, WireStatus};
 use crate::show::ask_status;
 use offramp_check::Captured;
 use offramp_check::end::{Description, End, LocalEnd, Offered, Outgoing};
 use offramp_check::error::CheckError;
+use offramp_daemon::control::client::{ClientError, ask};
+use offramp_daemon::schema::{HostStatus, Outcome, PortStatus, Request, VERSION, WireStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

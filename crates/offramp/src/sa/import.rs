@@ -1,9 +1,9 @@
 //! `offramp sa import`: what a Linux kernel's states and policies mean for a port.
 
 use super::STANDARD_INPUT;
-use crate::control::client::ask;
-use crate::schema::{KeyText, LifetimeKeys, SaKeys, SelectorKeys, UdpKeys, Word, open_private};
-use crate::schema::{Outcome, Request, VERSION};
+use offramp_daemon::control::client::ask;
+use offramp_daemon::schema::{KeyText, LifetimeKeys, SaKeys, SelectorKeys, UdpKeys, Word, open_private};
+use offramp_daemon::schema::{Outcome, Request, VERSION};
 use offramp_offload::esp::xfrm::{Association, Direction, Owner, XfrmConfig};
 use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Lifetime, Mode, Prefix, SaConfig, Selector, Tunnel};
 use std::io::{self, Read};
@@ -201,7 +201,7 @@ fn selector_of(selector: &Selector) -> Option<SelectorKeys> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::Shape;
+    use offramp_daemon::schema::Shape;
 
     const TEXT: &str = "\
 ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1001 reqid 1 mode tunnel \\

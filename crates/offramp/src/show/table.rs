@@ -1,12 +1,12 @@
 //! Tables of a daemon's ports in a terminal.
 
 use super::style::Style;
-use crate::schema::{AssociationStatus, IpsecStatus};
-use crate::schema::{
+use comfy_table::{CellAlignment, Table, presets};
+use offramp_daemon::schema::{AssociationStatus, IpsecStatus};
+use offramp_daemon::schema::{
     ControlQueueStatus, DirectionStatus, FeatureStatus, FilterStatus, HashStatus, HostStatus, PortStatus, QueueStatus,
     Rates, Status, WaitsFor, WireLost, WireStatus,
 };
-use comfy_table::{CellAlignment, Table, presets};
 use std::collections::BTreeSet;
 
 /// Left of everything that belongs to a port.
@@ -363,8 +363,8 @@ mod tests {
             fifo: Some(0),
             frame: Some(0),
             lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
-            batch_frames: crate::schema::HistogramStatus::default(),
-            interrupt_wait_ns: crate::schema::HistogramStatus::default(),
+            batch_frames: offramp_daemon::schema::HistogramStatus::default(),
+            interrupt_wait_ns: offramp_daemon::schema::HistogramStatus::default(),
             rates: None,
         }
     }

@@ -1,10 +1,12 @@
 //! The control protocol: one JSON object per line, each way. `docs/control.md` is its reference.
 
 pub mod client;
-pub mod line;
-pub mod pcapng;
-pub mod server;
-pub mod socket;
+pub(crate) mod line;
+mod pcapng;
+pub(crate) mod server;
+pub(crate) mod socket;
+
+pub use pcapng::io_error;
 
 use std::time::Duration;
 

@@ -70,7 +70,7 @@ mod tests {
             std::process::exit(i32::from(ended.is_ok()));
         }
         let run = |thread| {
-            let test = "up::process::tests::a_thread_that_fails_ends_the_process_unless_it_serves_a_client";
+            let test = "process::tests::a_thread_that_fails_ends_the_process_unless_it_serves_a_client";
             let mut command = Command::new(std::env::current_exe().unwrap());
             let ended = command.args([test, "--exact", "--nocapture"]).env(FAILING, thread).output().unwrap();
             (ended.status, String::from_utf8(ended.stderr).unwrap())

@@ -35,7 +35,9 @@ pub enum Outcome {
 /// An answer: its version and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
+    /// The version of the protocol.
     pub version: u32,
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -55,6 +57,7 @@ impl Answer {
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
+    /// The kind of refusal.
     pub code: RefusalCode,
     /// One line for a human.
     pub message: String,
@@ -68,8 +71,11 @@ pub enum RefusalCode {
     BadRequest,
     /// The client speaks another version.
     BadVersion,
+    /// No port has this name.
     UnknownPort,
+    /// No switch has this name.
     UnknownSwitch,
+    /// No feature has this name.
     UnknownFeature,
     /// What is to be added is wrong, or what would be left.
     BadConfiguration,
@@ -88,6 +94,7 @@ pub enum RefusalCode {
 /// What `set` did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Changed {
+    /// The port.
     pub port: String,
     /// The features that were named, and those that are in use or not because of them, as they are now.
     pub features: Vec<FeatureStatus>,

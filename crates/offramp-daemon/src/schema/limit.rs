@@ -12,8 +12,10 @@ pub const OFF: &str = "off";
 
 /// A key: its name, its place, its range, and the key that it needs.
 pub struct Key {
+    /// The name.
     pub name: &'static str,
     field: fn(&mut PortLimits) -> &mut Option<u64>,
+    /// The range of its value.
     pub range: RangeInclusive<u64>,
     needs: Option<&'static str>,
 }

@@ -20,7 +20,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn load_beside(file: &Path, others: &Self) -> Result<Self, ConfigError> {
+    pub(crate) fn load_beside(file: &Path, others: &Self) -> Result<Self, ConfigError> {
         let text = read(file)?;
         // The file alone must be right: the daemon will be started again with it.
         Self::parse(file, &text)?;
@@ -40,7 +40,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn parse_added(&self, source: &Path, text: &str) -> Result<Self, ConfigError> {
+    pub(crate) fn parse_added(&self, source: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_beside(source, text, self, Some(&self.daemon))
     }
 

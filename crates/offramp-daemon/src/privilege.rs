@@ -3,7 +3,7 @@
 //! Capabilities belong to a thread: what starts threads comes after this.
 
 use super::config::{Config, HostConfig};
-use crate::schema::NOBODY;
+use crate::schema::key::NOBODY;
 use caps::{CapSet, Capability};
 use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist, getgroups, setgroups, setresgid, setresuid};
 use offramp_ports::sys::socket_file::SocketRights;
@@ -51,7 +51,11 @@ pub struct Identity {
 pub struct Groups(BTreeMap<String, Gid>);
 
 impl Groups {
-    fn find(config: &Config) -> Result<Self, PrivilegeError> {
+    /// Looks up the groups that a configuration names.
+    ///
+    /// # Errors
+    /// When one of them does not exist.
+    pub fn find(config: &Config) -> Result<Self, PrivilegeError> {
         let control = config.daemon.control_group.iter().map(|name| ("daemon.control_group", name));
         let of_guests = config.ports.iter().filter_map(|port| match &port.host {
             HostConfig::VhostUser(host) => Some(("port.host.socket_group", host.socket_group.as_ref()?)),

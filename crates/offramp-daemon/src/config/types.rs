@@ -19,26 +19,26 @@ use std::time::Duration;
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    pub daemon: DaemonConfig,
-    pub ports: Vec<PortConfig>,
-    pub switches: Vec<SwitchConfig>,
+    pub(crate) daemon: DaemonConfig,
+    pub(crate) ports: Vec<PortConfig>,
+    pub(crate) switches: Vec<SwitchConfig>,
     /// Files from which keys were read.
-    pub key_files: Vec<PathBuf>,
+    pub(crate) key_files: Vec<PathBuf>,
 }
 
 impl Config {
     /// Whether there is a port of that name.
-    pub fn has_port(&self, name: &str) -> bool {
+    pub(crate) fn has_port(&self, name: &str) -> bool {
         self.ports.iter().any(|port| port.name == name)
     }
 
     /// Whether there is a switch of that name.
-    pub fn has_switch(&self, name: &str) -> bool {
+    pub(crate) fn has_switch(&self, name: &str) -> bool {
         self.switches.iter().any(|switch| switch.name == name)
     }
 
     /// A wire that leads nowhere, in words, as after a removal.
-    pub fn loose_end(&self) -> Option<String> {
+    pub(crate) fn loose_end(&self) -> Option<String> {
         self.ports.iter().find_map(|PortConfig { name, wire, .. }| match wire {
             WireConfig::Switch(switch) if !self.has_switch(switch) => {
                 Some(format!("switch \"{switch}\": port \"{name}\" is on it; remove that first"))
@@ -51,13 +51,13 @@ impl Config {
     }
 
     /// Takes out of `names` what is not here.
-    pub fn retain_own(&self, names: &mut Names) {
+    pub(crate) fn retain_own(&self, names: &mut Names) {
         names.ports.retain(|name| self.has_port(name));
         names.switches.retain(|name| self.has_switch(name));
     }
 
     /// The sockets that this process listens on.
-    pub fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
         let of_guests = self.ports.iter().filter_map(|port| match &port.host {
             HostConfig::VhostUser(host) if host.mode == Mode::Server => Some(&host.socket),
             HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,

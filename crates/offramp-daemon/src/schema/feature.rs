@@ -22,9 +22,13 @@ pub fn feature(name: &str) -> Result<Offloads, String> {
 #[allow(clippy::struct_excessive_bools, reason = "four states that are independent of each other")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureStatus {
+    /// The name that the daemon uses.
     pub name: String,
+    /// ethtool's name.
     pub ethtool: String,
+    /// The name of its bit in the virtio specification.
     pub virtio: String,
+    /// Windows' keyword for it.
     pub ndis: String,
     /// The user allows it.
     pub allowed: bool,

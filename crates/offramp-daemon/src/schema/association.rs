@@ -19,6 +19,7 @@ pub struct IpsecStatus {
     /// The entries of the policy in their order, and what is lost because its association was removed.
     #[serde(default)]
     pub policies: Vec<String>,
+    /// The associations.
     pub associations: Vec<AssociationStatus>,
     /// What happened last, the newest at the end.
     pub events: Vec<String>,
@@ -27,18 +28,29 @@ pub struct IpsecStatus {
 /// One association.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssociationStatus {
+    /// `in` or `out`.
     pub direction: String,
+    /// The security parameters index.
     pub spi: u32,
+    /// The cipher suite.
     pub suite: String,
+    /// `transport` or `tunnel`.
     pub mode: String,
     /// Ends of a tunnel.
     pub source: Option<IpAddr>,
+    /// The far end of a tunnel, or the address that a receiver takes.
     pub destination: Option<IpAddr>,
+    /// Extended sequence numbers are in use.
     pub esn: bool,
+    /// The replay window in packets.
     pub replay_window: u32,
+    /// The state: `alive`, `soft`, `retiring`, `expired` or `exhausted`.
     pub state: String,
+    /// The last sequence number.
     pub sequence: u64,
+    /// Packets that it protected or opened.
     pub packets: u64,
+    /// Bytes of them.
     pub bytes: u64,
     /// NAT-keepalives that were sent for it.
     #[serde(default)]

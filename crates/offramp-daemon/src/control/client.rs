@@ -18,14 +18,34 @@ const FOLLOWING_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 /// Why there is no answer, or not the one that was hoped for.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// Nothing listens at the socket, or this user may not use it.
     #[error("no daemon answers at {}: {cause}; {}", path.display(), hint(cause))]
-    NoDaemon { path: PathBuf, cause: io::Error },
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+        /// The system's answer.
+        cause: io::Error,
+    },
+    /// The connection failed before the whole answer.
     #[error("{}: the daemon's answer was not received: {cause}", path.display())]
-    NoAnswer { path: PathBuf, cause: io::Error },
+    NoAnswer {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// The daemon speaks another version of the protocol.
     #[error("{}: the daemon speaks version {version} of the protocol, this program {VERSION}", path.display())]
-    Version { path: PathBuf, version: u32 },
+    Version {
+        /// The socket.
+        path: PathBuf,
+        /// The daemon's version.
+        version: u32,
+    },
+    /// The daemon refused the request, for this reason.
     #[error("{0}")]
     Refused(String),
+    /// The answer is one to another kind of request.
     #[error("{}: the answer does not belong to the request", .0.display())]
     Unexpected(PathBuf),
 }

@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// Everything that runs.
+/// The ports and switches of a configuration, running. They end with it; [`Daemon::stop`] first lets frames go out.
 #[derive(Debug)]
 pub struct Daemon {
     started: Instant,
@@ -52,7 +52,7 @@ pub struct State {
 
 impl Daemon {
     /// The daemon of what runs, and what is asked of the thread that changes it.
-    pub fn new(
+    pub(crate) fn new(
         file: PathBuf,
         config: Config,
         (ports, switches): (Vec<Arc<Port>>, Vec<RunningSwitch>),
@@ -65,17 +65,17 @@ impl Daemon {
     }
 
     /// What runs now.
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
     /// The daemon's own file.
-    pub fn file(&self) -> &Path {
+    pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
     /// What all threads and sockets have in common.
-    pub fn threads(&self) -> &Threads {
+    pub(crate) fn threads(&self) -> &Threads {
         &self.threads
     }
 
@@ -83,26 +83,35 @@ impl Daemon {
     ///
     /// # Errors
     /// Why nothing has changed.
-    pub fn change(&self, change: Change) -> Changes {
+    pub(crate) fn change(&self, change: Change) -> Changes {
         let (outcome, answer) = sync_channel(1);
         let is_asked = self.changes.send(Asked { change, outcome }).is_ok();
         let made = is_asked.then(|| answer.recv().ok()).flatten();
         made.unwrap_or_else(|| Err((RefusalCode::Busy, "the daemon is about to end".to_owned())))
     }
 
+    /// The state and the counters of all ports.
+    pub fn status(&self) -> Status {
+        self.status_of(&self.state(), None)
+    }
+
     fn show(&self, only: Option<&str>) -> Result<Status, Answer> {
         let state = self.state();
         let only = only.map(|name| state.port(name)).transpose()?;
+        Ok(self.status_of(&state, only))
+    }
+
+    fn status_of(&self, state: &State, only: Option<&Arc<Port>>) -> Status {
         let all = state.ports.iter().zip(&state.config.ports);
         let shown = all.filter(|(port, _)| only.is_none_or(|only| Arc::ptr_eq(only, port)));
         let uptime_ns = self.started.elapsed().as_nanos() as u64;
-        Ok(Status {
+        Status {
             offramp: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
             uptime_ns,
             sandbox: Some(self.sandbox.clone()),
             ports: shown.map(|(port, config)| port_status(port, config)).collect(),
-        })
+        }
     }
 
     fn set(
@@ -169,17 +178,13 @@ impl Daemon {
     }
 
     /// What runs now. Others may not drop the last of these, see [`super::apply`].
-    pub fn ports(&self) -> Ports {
+    pub(crate) fn ports(&self) -> Ports {
         Arc::clone(&self.state().ports)
     }
 
-    /// Removes the sockets of guests: their ports may outlive the end of the program's last function.
-    pub fn remove_sockets(&self) {
-        self.state().ports.iter().for_each(|port| port.host.remove_socket());
-    }
-
-    /// Takes nothing more from any host, lets queued frames go out, and ends the threads; whether all of it went out.
-    pub fn rest(&self) -> bool {
+    /// Takes nothing more from any host, lets queued frames go out, and ends the threads. Returns whether all of it went
+    /// out. The sockets of guests are removed; requests from now on are refused.
+    pub fn stop(&self) -> bool {
         // Whoever asks for a change from now on is refused.
         let _ = self.change(Change::Stop);
         let marks = |port: &Arc<Port>| {
@@ -191,7 +196,31 @@ impl Daemon {
         if let Err(error) = self.threads.keys.close() {
             eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
+        // Their ports may outlive the end of the program's last function.
+        self.state().ports.iter().for_each(|port| port.host.remove_socket());
         is_at_rest
+    }
+
+    /// Answers a request, as a client of the control socket gets it. What follows an answer to `monitor` or `capture` is
+    /// not in it.
+    pub fn answer(&self, request: Request) -> Answer {
+        let outcome = match request {
+            Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
+            // What follows is sent by whoever has the connection.
+            Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
+            Request::Capture { .. } => Ok(Outcome::Capturing {}),
+            Request::Set { port, features, moderation, limit, link, .. } => {
+                self.set(&port, &features, moderation.as_ref(), limit, link).map(Outcome::Changed)
+            }
+            Request::Add { source, toml, .. } => self.answer_change(Change::Add { source, toml }),
+            Request::Remove { ports, switches, .. } => self.answer_change(Change::Remove { ports, switches }),
+            Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key)),
+            Request::SaDel { port, direction, spi, .. } => self.change_sa(&port, |port| port.del_sa(&direction, spi)),
+            Request::SaRekey { port, direction, spi, to, key, grace_seconds, .. } => {
+                self.change_sa(&port, |port| port.rekey_sa(&direction, spi, &to, &key, grace_seconds))
+            }
+        };
+        outcome.map_or_else(|refusal| refusal, Answer::new)
     }
 }
 
@@ -223,23 +252,7 @@ impl Handler for Daemon {
     }
 
     fn answer(&self, request: Request) -> Answer {
-        let outcome = match request {
-            Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
-            // What follows is sent by whoever has the connection.
-            Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
-            Request::Capture { .. } => Ok(Outcome::Capturing {}),
-            Request::Set { port, features, moderation, limit, link, .. } => {
-                self.set(&port, &features, moderation.as_ref(), limit, link).map(Outcome::Changed)
-            }
-            Request::Add { source, toml, .. } => self.answer_change(Change::Add { source, toml }),
-            Request::Remove { ports, switches, .. } => self.answer_change(Change::Remove { ports, switches }),
-            Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key)),
-            Request::SaDel { port, direction, spi, .. } => self.change_sa(&port, |port| port.del_sa(&direction, spi)),
-            Request::SaRekey { port, direction, spi, to, key, grace_seconds, .. } => {
-                self.change_sa(&port, |port| port.rekey_sa(&direction, spi, &to, &key, grace_seconds))
-            }
-        };
-        outcome.map_or_else(|refusal| refusal, Answer::new)
+        Self::answer(self, request)
     }
 }
 

@@ -63,12 +63,16 @@ enum Keys {
     QuietOrArea(Area),
 }
 
+/// The modes of the policy `e1000`, by name.
 #[derive(Serialize, Deserialize, VariantNames)]
 #[serde(remote = "E1000Mode", rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Mode {
+    /// Linux' `InterruptThrottleRate=1`.
     Dynamic,
+    /// Linux' `InterruptThrottleRate=3`.
     Conservative,
+    /// Linux' `InterruptThrottleRate=4`.
     Simplified,
 }
 

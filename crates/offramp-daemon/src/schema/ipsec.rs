@@ -32,23 +32,41 @@ const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmp
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SaKeys {
+    /// `in` or `out`.
     pub direction: Option<String>,
+    /// The security parameters index.
     pub spi: Option<i64>,
+    /// The cipher suite by name.
     pub suite: Option<String>,
+    /// The file with its keys.
     pub key_file: Option<PathBuf>,
+    /// Allows suites that are only for old peers.
     pub legacy: Option<bool>,
+    /// `transport` or `tunnel`.
     pub mode: Option<String>,
+    /// The source: an end of the tunnel, a UDP port, or a network.
     pub source: Option<IpAddr>,
+    /// The destination, as `source`.
     pub destination: Option<IpAddr>,
+    /// The hop limit of outer packets.
     pub hop_limit: Option<u8>,
+    /// The rule for the outer packet's DF bit.
     pub df: Option<String>,
+    /// The outer packet's DSCP; copied when left out.
     pub dscp: Option<i64>,
+    /// The rule for ECN.
     pub ecn: Option<String>,
+    /// Uses extended sequence numbers.
     pub esn: Option<bool>,
+    /// The replay window in packets.
     pub replay_window: Option<u32>,
+    /// The last sequence number that was used before.
     pub sequence: Option<u64>,
+    /// Encapsulates ESP in UDP.
     pub udp: Option<UdpKeys>,
+    /// The limits of its use.
     pub lifetime: Option<LifetimeKeys>,
+    /// The packets that it protects.
     pub selector: Option<SelectorKeys>,
 }
 
@@ -56,8 +74,11 @@ pub struct SaKeys {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpKeys {
+    /// The source: an end of the tunnel, a UDP port, or a network.
     pub source: Option<u16>,
+    /// The destination, as `source`.
     pub destination: Option<u16>,
+    /// The interval of NAT-keepalives in seconds.
     pub keepalive_seconds: Option<u32>,
 }
 
@@ -81,10 +102,15 @@ struct LifetimeFields {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectorKeys {
+    /// The source: an end of the tunnel, a UDP port, or a network.
     pub source: Option<String>,
+    /// The destination, as `source`.
     pub destination: Option<String>,
+    /// The IP protocol, by name or number.
     pub protocol: Option<Word>,
+    /// The source port, or a range of them.
     pub source_ports: Option<Word>,
+    /// The destination port, or a range of them.
     pub destination_ports: Option<Word>,
 }
 
@@ -119,6 +145,7 @@ impl Word {
 /// What a port of several queue pairs needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// The queue pairs that share an association.
     pub queue_pairs: u16,
 }
 

@@ -5,14 +5,18 @@ use serde::{Deserialize, Serialize};
 /// Ports and switches by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
+    /// Names of ports.
     pub ports: Vec<String>,
+    /// Names of switches.
     pub switches: Vec<String>,
 }
 
 /// Ports and switches that were added and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
+    /// Added ones.
     pub added: Names,
+    /// Removed ones.
     pub removed: Names,
 }
 

@@ -64,14 +64,23 @@ pub struct CoalescingStatus {
 /// What happened at a guest's port besides frames, since the daemon began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestCounters {
+    /// Frontends that connected.
     pub connections: u64,
+    /// Frontends that were turned away.
     pub refused_connections: u64,
+    /// Messages of frontends.
     pub messages: u64,
+    /// Messages that were refused.
     pub bad_messages: u64,
+    /// Memory regions that the frontend removed while in use.
     #[serde(default)]
     pub lost_memories: u64,
+    /// Interrupts that were sent to the guest.
     pub calls: u64,
+    /// Chains of descriptors that cannot be used.
     pub bad_chains: u64,
+    /// Rings that were stopped for invalid contents.
     pub broken_rings: u64,
+    /// Frames for which the guest has no buffer.
     pub discarded: u64,
 }

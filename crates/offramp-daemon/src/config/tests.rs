@@ -12,9 +12,10 @@ use super::types::GUEST_POLL_TIME_MAX;
 use super::wire::BITS_PER_SECOND;
 use super::*;
 use crate::control::CONTROL_DEFAULT;
-use crate::schema::feature::FEATURE_GROUPS;
+use crate::schema::FEATURE_GROUPS;
+use crate::schema::ipsec::PolicyKeys;
 use crate::schema::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX, RX_USECS_MAX, fixed_gap};
-use crate::schema::{LifetimeKeys, PolicyKeys, SaKeys, SandboxLevel, SelectorKeys, UdpKeys, file, limit};
+use crate::schema::{LifetimeKeys, SaKeys, SandboxLevel, SelectorKeys, UdpKeys, file, limit};
 use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
 use offramp_adapter::ipsec::{NoMatch, Policy, PolicyAction, PolicyEntry, SaDirection};
 use offramp_adapter::limit::PortLimits;
@@ -50,11 +51,11 @@ use std::path::Path;
 use std::time::Duration;
 use strum::VariantNames;
 
-const DOCUMENT: &str = include_str!("../../../../../docs/config.md");
+const DOCUMENT: &str = include_str!("../../../../docs/config.md");
 const EXAMPLES: [(&str, &str); 3] = [
-    ("old-card.toml", include_str!("../../../../../examples/old-card.toml")),
-    ("vm.toml", include_str!("../../../../../examples/vm.toml")),
-    ("two-taps.toml", include_str!("../../../../../examples/two-taps.toml")),
+    ("old-card.toml", include_str!("../../../../examples/old-card.toml")),
+    ("vm.toml", include_str!("../../../../examples/vm.toml")),
+    ("two-taps.toml", include_str!("../../../../examples/two-taps.toml")),
 ];
 /// Two ports on a cable; the second one is right, and tests vary the first.
 const PEER: &str = "[[port]]\nname = \"b\"\nhost = { tap = \"t1\" }\nwire = { cable = \"a\" }\n";

@@ -483,12 +483,12 @@ mod tests {
 
     #[test]
     fn the_board_and_the_page_name_metrics_that_there_are() {
-        let board: serde_json::Value = serde_json::from_str(include_str!("../../../../dist/grafana.json")).unwrap();
+        let board: serde_json::Value = serde_json::from_str(include_str!("../../../dist/grafana.json")).unwrap();
         let panels = board["panels"].as_array().unwrap();
         let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
         let asked: Vec<&str> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
         assert!(asked.len() > 15, "{asked:?}");
-        let (known, page) = (sample_names(), include_str!("../../../../docs/metrics.md"));
+        let (known, page) = (sample_names(), include_str!("../../../docs/metrics.md"));
         let alerts = page.split("## What should I alert on?").nth(1).unwrap();
         for text in asked.into_iter().chain([alerts, board["templating"].to_string().as_str()]) {
             let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

@@ -15,25 +15,31 @@ use std::path::PathBuf;
 pub struct Status {
     /// Version of the program.
     pub offramp: String,
+    /// The process identifier.
     pub process: u32,
     /// Time since the daemon began, to work out rates.
     pub uptime_ns: u64,
     /// What keeps the process from the rest of the machine; `null` from a daemon that has no sandbox.
     pub sandbox: Option<SandboxStatus>,
+    /// The ports.
     pub ports: Vec<PortStatus>,
 }
 
 /// One port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortStatus {
+    /// The name.
     pub name: String,
+    /// The side of the host.
     pub host: HostStatus,
+    /// The side of the wire.
     pub wire: WireStatus,
     /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
     #[serde(default = "is_there")]
     pub wire_running: bool,
     /// What was lost at the interface on its wire; `null` on any other wire.
     pub wire_lost: Option<WireLost>,
+    /// The maximum length of a frame in IP bytes.
     pub mtu: usize,
     /// The VLAN of frames without tag; `null` where they are in none.
     pub vlan: Option<u16>,
@@ -48,10 +54,13 @@ pub struct PortStatus {
     pub limit: Option<Limit>,
     /// Whether frames of the host and for it pass; `null` from a daemon that has no such setting.
     pub link: Option<bool>,
+    /// The processors of its threads; any when empty.
     pub cpus: Vec<usize>,
     /// Security associations; `null` from an older daemon that has none there.
     pub ipsec: Option<IpsecStatus>,
+    /// The features.
     pub features: Vec<FeatureStatus>,
+    /// The queue pairs; one where a switch drives all of them.
     pub queues: Vec<QueueStatus>,
 }
 
@@ -64,11 +73,16 @@ fn is_there() -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum HostStatus {
+    /// A TAP interface.
     Tap {
+        /// The name of the interface.
         interface: String,
+        /// The file of its namespace; `None`: the daemon's own.
         namespace: Option<PathBuf>,
     },
+    /// A guest behind a vhost-user socket.
     VhostUser {
+        /// The path of the socket.
         socket: PathBuf,
         /// A frontend is there.
         connected: bool,
@@ -83,6 +97,7 @@ pub enum HostStatus {
         control_queue: Option<Box<ControlQueueStatus>>,
         /// Why the daemon last disconnected a frontend, if it did.
         last_refusal: Option<String>,
+        /// What happened besides frames.
         counters: GuestCounters,
     },
 }
@@ -91,10 +106,26 @@ pub enum HostStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum WireStatus {
-    Cable { port: String },
-    Tap { interface: String },
-    Packet { interface: String },
-    Switch { name: String },
+    /// A cable to another port.
+    Cable {
+        /// The port at its other end.
+        port: String,
+    },
+    /// A TAP interface that the daemon made.
+    Tap {
+        /// The name of the interface.
+        interface: String,
+    },
+    /// An interface that exists.
+    Packet {
+        /// The name of the interface.
+        interface: String,
+    },
+    /// A switch.
+    Switch {
+        /// The name of the switch.
+        name: String,
+    },
 }
 
 /// Frames that were lost at the interface on a port's wire, by reason.
@@ -109,6 +140,7 @@ pub struct WireLost {
 /// One queue pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueStatus {
+    /// The index, from 0.
     pub index: usize,
     /// Its host is there; `false`: gone for good.
     pub running: bool,
@@ -117,16 +149,22 @@ pub struct QueueStatus {
     pub stalled: Option<String>,
     /// Thread that drives it, as the system numbers it.
     pub thread: i32,
+    /// From the host to the wire.
     pub transmit: DirectionStatus,
+    /// From the wire to the host.
     pub receive: DirectionStatus,
 }
 
 /// One direction of a queue pair, since the daemon began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DirectionStatus {
+    /// Frames that came in.
     pub frames_in: u64,
+    /// Frames that went on, after segmentation or coalescing.
     pub frames_out: u64,
+    /// Bytes of them, without FCS.
     pub bytes_out: u64,
+    /// Frames and super-frames that the host handed over or was given.
     pub host_frames: u64,
     /// Interrupts of a guest; batches that a TAP received or sent. `None` from an older daemon.
     pub interrupts: Option<u64>,
@@ -139,7 +177,9 @@ pub struct DirectionStatus {
     /// Matched no security association and went on as they were.
     #[serde(default)]
     pub bypassed: u64,
+    /// Frames with a wrong checksum that were passed on as such.
     pub bad_checksum: u64,
+    /// Frames of no protocol that the adapter works on.
     pub unparsed: u64,
     /// Most bytes that the adapter's memory has held; 0 where that has no limit.
     #[serde(default)]
@@ -149,7 +189,9 @@ pub struct DirectionStatus {
     pub burst_frames_max: u64,
     /// The lost frames, as `/proc/net/dev` sorts them. `None` of an older daemon.
     pub drop: Option<u64>,
+    /// The column `fifo`.
     pub fifo: Option<u64>,
+    /// The column `frame`.
     pub frame: Option<u64>,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
@@ -166,7 +208,9 @@ pub struct DirectionStatus {
 /// How often values came up to each bound and above the one before, and above all bounds; and the sum of all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistogramStatus {
+    /// The count of each bucket.
     pub counts: Vec<u64>,
+    /// The sum of all values.
     pub sum: u64,
 }
 
@@ -174,8 +218,12 @@ pub struct HistogramStatus {
 #[allow(clippy::struct_field_names, reason = "units stand last in names")]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
+    /// Frames.
     pub frames_per_s: f64,
+    /// Bits.
     pub bits_per_s: f64,
+    /// Lost frames.
     pub lost_per_s: f64,
+    /// Interrupts.
     pub interrupts_per_s: Option<f64>,
 }

@@ -1,0 +1,77 @@
+//! The daemon of offramp as a library: ports with a host on one side and a wire on the other, cables and switches
+//! between them, and everything that an operator asks of them.
+//!
+//! The entry point is [`Daemon`]: the ports and switches of one configuration, running. [`Process`] is the whole of
+//! `offramp up` around it: privileges, sandbox, control sockets, metrics and signals. The crate has no command line and
+//! prints no tables; the program `offramp` has both.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`schema`] | types of everything that is written: keys of the file, requests and answers of the control socket |
+//! | [`control`] | the control protocol; [`control::client`] asks a daemon |
+//! | `config` | the file, checked; every error names the line and what to write instead |
+//! | `run` | [`Process`] and [`Daemon::start`]: what starts, in which order |
+//! | `build`, `port`, `host`, `switch` | from a configuration to running ports and switches |
+//! | `daemon`, `change`, `apply` | answers to requests; ports and switches that come and go while others run |
+//! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers over a crash |
+//! | `drain`, `watchdog`, `events`, `report` | an end without a lost frame; stalled threads; events and log lines |
+//! | `metrics` | counters for Prometheus |
+//! | `privilege`, `sandbox`, `process`, `notify`, `given` | the process: its user, its sandbox, its limits, its service manager |
+//!
+//! # A switch with two ports
+//! Each port waits for a guest at a socket of its own. None of it takes a privilege.
+//! ```
+//! use offramp_daemon::{Config, Daemon};
+//!
+//! let directory = std::env::temp_dir().join(format!("offramp-daemon-{}", std::process::id()));
+//! std::fs::create_dir(&directory)?;
+//! let port = |name: &str| {
+//!     let socket = directory.join(format!("{name}.sock"));
+//!     format!("[[port]]\nname = {name:?}\nhost.vhost_user = {socket:?}\nwire.switch = \"lan\"\n")
+//! };
+//! let text = format!("[[switch]]\nname = \"lan\"\n{}{}", port("a"), port("b"));
+//! let daemon = Daemon::start(Config::parse("lan.toml".as_ref(), &text)?)?;
+//!
+//! let status = daemon.status();
+//! assert_eq!(status.ports.len(), 2);
+//! for port in &status.ports {
+//!     assert!(directory.join(format!("{}.sock", port.name)).exists());
+//!     assert_eq!(port.queues[0].transmit.frames_in, 0, "no guest is there yet");
+//! }
+//!
+//! assert!(daemon.stop(), "every frame that it took has gone out");
+//! assert_eq!(std::fs::read_dir(&directory)?.count(), 0, "the sockets are gone");
+//! std::fs::remove_dir(&directory)?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+mod apply;
+mod build;
+mod change;
+mod config;
+pub mod control;
+mod daemon;
+mod drain;
+mod error;
+mod events;
+mod given;
+mod host;
+mod ipsec;
+mod metrics;
+mod notify;
+mod port;
+mod privilege;
+mod process;
+mod report;
+mod run;
+mod sa_log;
+mod sandbox;
+pub mod schema;
+mod state;
+mod switch;
+mod threads;
+mod watchdog;
+
+pub use config::{Config, ConfigError};
+pub use daemon::Daemon;
+pub use run::{GuestSockets, Process, StartError, check};

@@ -1,0 +1,258 @@
+//! The start and the end: of the daemon in a process that keeps its rights, and of the process that `offramp up` is.
+//!
+//! `offramp up` starts in this order: read the file, open what needs privileges, give them up, open the state of keys,
+//! enter the sandbox, take the control socket, start the threads, say that all is ready.
+
+use crate::apply;
+use crate::build::{self, Devices, connect_to};
+use crate::change::Change;
+use crate::config::{Config, ConfigError, DaemonConfig};
+use crate::control::server::{self, Access};
+use crate::control::socket::{self, ControlSocket, SocketError};
+use crate::daemon::Daemon;
+use crate::drain::Rest;
+use crate::error::BuildError;
+use crate::given::{self, Given, GivenError};
+use crate::metrics::MetricsSocket;
+use crate::notify;
+use crate::port::Port;
+use crate::privilege::{Groups, Identity, PrivilegeError};
+use crate::process;
+use crate::sandbox;
+use crate::schema::{SandboxLevel, SandboxStatus};
+use crate::state::{self, StateError};
+use crate::switch::RunningSwitch;
+use crate::threads::Threads;
+use crate::watchdog;
+use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, Write};
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Permissions of directories that the daemon makes: anyone may see that the control socket is there.
+const CONTROL_DIRECTORY_MODE: u32 = 0o755;
+const STATE_DIRECTORY_MODE: u32 = 0o700;
+
+/// Why nothing began: one line.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct StartError(Cause);
+
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Given(#[from] GivenError),
+    #[error("{doing}: {cause}")]
+    System { doing: &'static str, cause: io::Error },
+}
+
+/// The socket of the file's only guest, where the file does not name it.
+#[derive(Clone, Debug, Default)]
+pub struct GuestSockets {
+    /// A listening socket that the process was started with. The process takes it over.
+    pub fd: Option<RawFd>,
+    /// A path in place of the one in the file.
+    pub path: Option<PathBuf>,
+}
+
+/// Checks a file, and returns the number of its ports. Sockets that a service manager passed are taken over.
+///
+/// # Errors
+/// The first thing that is wrong, in one line.
+pub fn check(file: &Path, sockets: &GuestSockets) -> Result<usize, StartError> {
+    read(file, sockets).map(|(config, _)| config.ports.len()).map_err(StartError)
+}
+
+/// The configuration of a file, and the sockets that it does not name.
+fn read(file: &Path, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
+    let passed = given::take(sockets.fd)?;
+    let mut config = Config::load(file)?;
+    let path = sockets.path.as_ref().map(std::path::absolute).transpose();
+    let path = path.map_err(|cause| Cause::System { doing: "--socket-path", cause })?;
+    let given = Given::new(passed, path, &mut config)?;
+    Ok((config, given))
+}
+
+impl Daemon {
+    /// Starts the ports and switches of a configuration. The process keeps its user and its rights, has no sandbox, and
+    /// serves no control socket: [`Daemon::answer`] takes what clients ask.
+    ///
+    /// # Errors
+    /// What could not be had, in one line; what had started has ended.
+    pub fn start(config: Config) -> Result<Arc<Self>, StartError> {
+        start_here(config).map_err(StartError)
+    }
+}
+
+fn start_here(config: Config) -> Result<Arc<Daemon>, Cause> {
+    let devices = build::open_devices(&config)?;
+    let (keys, keeper) = state::open_keys(config.daemon.state_directory.as_deref())?;
+    let sandbox = Sandbox::default();
+    keeper.start(&keys, &sandbox).map_err(|cause| Cause::System { doing: "starting a thread", cause })?;
+    let threads = Threads {
+        keys,
+        rest: Rest::new().map_err(BuildError::Rest)?,
+        sandbox,
+        groups: Groups::find(&config)?,
+        socket_directories: None,
+        events: Arc::default(),
+        given: Arc::default(),
+    };
+    let status = SandboxStatus { level: SandboxLevel::Off, seccomp: false, landlock: None, lacks: Vec::new() };
+    start(PathBuf::new(), config, devices, threads, status)
+}
+
+/// Starts what a configuration says, and the thread that changes it.
+fn start(
+    file: PathBuf,
+    config: Config,
+    devices: Devices,
+    threads: Threads,
+    sandbox: SandboxStatus,
+) -> Result<Arc<Daemon>, Cause> {
+    let parts = start_parts(&config, devices, &threads)?;
+    let (daemon, asked) = Daemon::new(file, config, parts, threads, sandbox);
+    apply::start(&daemon, asked).map_err(|cause| Cause::System { doing: "starting a thread", cause })?;
+    Ok(daemon)
+}
+
+/// A process that is a daemon, as `offramp up` starts it.
+pub struct Process {
+    daemon: Arc<Daemon>,
+    controls: Vec<(Access, ControlSocket)>,
+    metrics: Option<MetricsSocket>,
+    signals: Signals,
+}
+
+impl Process {
+    /// Makes this process a daemon: it opens what needs privileges, gives them up, enters its sandbox, serves its control
+    /// sockets, and carries frames. Nothing of that can be undone.
+    ///
+    /// # Errors
+    /// Why nothing began, in one line.
+    pub fn start(file: &Path, sockets: &GuestSockets) -> Result<Self, StartError> {
+        begin(file, sockets).map_err(StartError)
+    }
+
+    /// Runs until SIGTERM or SIGINT, and reads the file again at SIGHUP. Returns whether every frame that it took has gone
+    /// out.
+    pub fn until_told(mut self) -> bool {
+        notify::notify(notify::READY);
+        while let Some(signal) = self.signals.forever().next() {
+            if signal != SIGHUP {
+                break;
+            }
+            self.reload();
+        }
+        notify::notify(notify::STOPPING);
+        // Nobody new gets in while the last frames go out.
+        drop((self.controls, self.metrics));
+        self.daemon.stop()
+    }
+
+    fn reload(&self) {
+        notify::reloading();
+        match self.daemon.change(Change::Reload) {
+            Ok(difference) => eprint!("offramp: reloaded\n{difference}"),
+            Err((_, error)) => eprintln!("offramp: reload: {error}; nothing has changed"),
+        }
+        notify::notify(notify::READY);
+    }
+}
+
+fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
+    let (config, given) = read(file, sockets)?;
+    let system = |doing| move |cause| Cause::System { doing, cause };
+    process::prepare().map_err(system("setting the limits of the process"))?;
+    // Before anything that a signal would leave half done.
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
+    let file = std::path::absolute(file).map_err(system("finding the file"))?;
+    let identity = Identity::find(&config)?;
+    config.daemon.sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
+    let devices = build::open_devices(&config)?;
+    identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")), CONTROL_DIRECTORY_MODE)?;
+    if let Some(directory) = &config.daemon.state_directory {
+        identity.make_directory(directory, STATE_DIRECTORY_MODE)?;
+    }
+    identity.assume()?;
+    process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
+    let (keys, keeper) = state::open_keys(config.daemon.state_directory.as_deref())?;
+    let groups = identity.groups();
+    // A thread in the sandbox makes no socket of the Internet.
+    let metrics = config.daemon.metrics.as_ref().map(|address| MetricsSocket::listen(address, groups)).transpose()?;
+    let (sandbox, sandbox_status, socket_directories) =
+        sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
+    let controls = listen_for_clients(&config.daemon, groups)?;
+    let rest = Rest::new().map_err(BuildError::Rest)?;
+    keeper.start(&keys, &sandbox).map_err(system("starting a thread"))?;
+    let threads = Threads {
+        keys,
+        rest,
+        sandbox: sandbox.clone(),
+        groups: groups.clone(),
+        socket_directories,
+        events: Arc::default(),
+        given: Arc::new(given),
+    };
+    let daemon = start(file, config, devices, threads, sandbox_status.clone())?;
+    for (access, control) in &controls {
+        let listener = control.listener().map_err(system("listening for clients"))?;
+        server::serve(listener, *access, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
+    }
+    if let Some(metrics) = &metrics {
+        metrics.serve(Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
+    }
+    watchdog::start(&daemon, sandbox.clone()).map_err(system("starting a thread"))?;
+    say(&sandbox_status);
+    sandbox.enter_thread(ThreadKind::Main);
+    Ok(Process { daemon, controls, metrics, signals })
+}
+
+/// Says what is in force. What the kernel lacks is a warning.
+fn say(sandbox: &SandboxStatus) {
+    if sandbox.lacks.is_empty() {
+        // Nobody may read it; then it does not matter.
+        let _ = writeln!(io::stdout(), "offramp: {sandbox}");
+    } else {
+        eprintln!("offramp: {sandbox}");
+    }
+}
+
+/// Starts all ports and switches of the file.
+fn start_parts(
+    config: &Config,
+    devices: Devices,
+    threads: &Threads,
+) -> Result<(Vec<Arc<Port>>, Vec<RunningSwitch>), BuildError> {
+    let mut opened = build::open(&config.ports, devices, threads)?;
+    let start = |switch| RunningSwitch::start(switch, &config.ports, &mut opened, threads);
+    let switches = config.switches.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    for (port, config) in opened.iter_mut().zip(&config.ports) {
+        connect_to(port, config, &switches)?;
+    }
+    Ok((opened.into_iter().map(Arc::new).collect(), switches))
+}
+
+fn listen_for_clients(config: &DaemonConfig, groups: &Groups) -> Result<Vec<(Access, ControlSocket)>, SocketError> {
+    let group = config.control_group.as_ref();
+    let full = (Access::Full, config.control_mode, group);
+    let read_only = config.control_read_only.iter().map(|(_, mode)| (Access::ReadOnly, *mode, None));
+    let sockets = [full].into_iter().chain(read_only).zip(config.control_sockets());
+    let listen = |((access, mode, group), (key, path)): ((Access, u32, Option<&String>), (&'static str, &PathBuf))| {
+        Ok((access, ControlSocket::listen(key, path, groups.rights(mode, group))?))
+    };
+    sockets.map(listen).collect()
+}
