@@ -3,26 +3,15 @@
 //! Without the feature `lab` it is the daemon and its commands alone.
 
 #[cfg(feature = "lab")]
-mod calibrate;
+mod bench;
 mod capture;
-#[cfg(feature = "lab")]
-mod check;
 mod exit;
-
-#[cfg(feature = "lab")]
-mod lab;
-
-#[cfg(feature = "lab")]
-mod model;
-
 mod monitor;
 mod pages;
 mod ports;
 mod sa;
 mod set;
 mod show;
-#[cfg(feature = "lab")]
-mod ttcp;
 mod up;
 
 use std::process::ExitCode;
@@ -43,28 +32,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     #[cfg(feature = "lab")]
-    /// Measure this machine, and write a host of the model that is like it
-    Calibrate(calibrate::Args),
-    #[cfg(feature = "lab")]
-    /// Check whether each offload of an interface is right
-    Check(Box<check::Args>),
-    #[cfg(feature = "lab")]
-    /// Measure what each offload is worth on this machine
-    Lab(Box<lab::Args>),
-    #[cfg(feature = "lab")]
-    /// The program of the lab's own guest
-    #[command(hide = true, name = offramp_testbed::guest::agent::ARGUMENT)]
-    GuestAgent,
-    #[cfg(feature = "lab")]
-    /// The program of the guest of `check --guest-kernel`
-    #[command(hide = true, name = check::guest::ARGUMENT)]
-    CheckGuest,
-    #[cfg(feature = "lab")]
-    /// Predict adapters, buses and hosts that are not here
-    Model(model::Args),
-    #[cfg(feature = "lab")]
-    /// Send traffic through the kernel's sockets and measure it at both ends
-    Ttcp(Box<ttcp::Args>),
+    #[command(flatten)]
+    Bench(bench::Command),
     /// Run the adapters that a file describes
     Up(up::Args),
     /// Show the adapters of a running daemon: features, counters, rates
@@ -91,25 +60,7 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         #[cfg(feature = "lab")]
-        Command::Calibrate(args) => calibrate::run(&args),
-        #[cfg(feature = "lab")]
-        Command::Check(args) => check::run(&args),
-        #[cfg(feature = "lab")]
-        Command::Lab(args) => lab::run(&args),
-        #[cfg(feature = "lab")]
-        Command::GuestAgent => match offramp_testbed::guest::agent::run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => exit::fail(format_args!("guest-agent: {error}"), exit::SETUP),
-        },
-        #[cfg(feature = "lab")]
-        Command::CheckGuest => match check::guest::run() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => exit::fail(format_args!("check-guest: {error}"), exit::SETUP),
-        },
-        #[cfg(feature = "lab")]
-        Command::Model(args) => model::run(&args),
-        #[cfg(feature = "lab")]
-        Command::Ttcp(args) => ttcp::run(&args),
+        Command::Bench(command) => bench::run(&command),
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Set(args) => set::run(&args),

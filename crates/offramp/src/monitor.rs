@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> ExitCode {
         Err(error) => return fail(format!("monitor: {error}"), SETUP),
     };
     loop {
-        match events.next() {
+        match events.receive() {
             Ok(Some(Outcome::Event(event))) => {
                 // Every type in it has string keys; nothing can fail to become JSON.
                 let line = serde_json::to_string(&event).unwrap_or_default();

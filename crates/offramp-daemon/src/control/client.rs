@@ -95,7 +95,7 @@ impl Subscription {
     ///
     /// # Errors
     /// When it is no answer.
-    pub fn next(&mut self) -> io::Result<Option<Outcome>> {
+    pub fn receive(&mut self) -> io::Result<Option<Outcome>> {
         let Some(line) = self.0.read_within(FOLLOWING_TIME_MAX)? else { return Ok(None) };
         Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
     }

@@ -252,6 +252,7 @@ impl SaKeys {
     }
 
     /// The same for another process, which reads no files of this one.
+    #[must_use]
     pub fn without_file(self) -> Self {
         Self { key_file: None, ..self }
     }

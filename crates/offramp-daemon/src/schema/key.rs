@@ -85,7 +85,7 @@ impl KeyText {
     }
 
     /// The keys that the suite takes: of the cipher, then of the HMAC, those that it has.
-    pub fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
+    pub(crate) fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
         let words: Vec<&str> = self.0.split_whitespace().collect();
         let lens = [suite.encryption_key_len(), suite.integrity_key_len()];
         let wanted = lens.iter().filter(|&&len| len > 0).count();

@@ -1,6 +1,7 @@
 //! `offramp lab`: what each offload is worth on this machine.
 
-use crate::exit::{self, FAILED, SETUP, fail, print};
+use crate::bench::stop::{STOPPED, stop_flag};
+use crate::exit::{FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::model::{self, Experiment, LabReport};
 use offramp_lab::plan::{GROUPS, ON_REQUEST, Plan, Settings, guest_plans, plans};
@@ -75,7 +76,7 @@ pub struct Args {
     #[arg(long)]
     thorough: bool,
     /// Link rate where the experiment does not set it, shared by all queue pairs [default: no limit]
-    #[arg(long, value_name = "BITS", value_parser = crate::ttcp::rate)]
+    #[arg(long, value_name = "BITS", value_parser = crate::bench::ttcp::rate)]
     rate: Option<u64>,
     /// MTU where the experiment does not fix it
     #[arg(long, default_value_t = RigConfig::default().mtu)]
@@ -320,7 +321,7 @@ pub fn run(args: &Args) -> ExitCode {
         return fail(format!("lab: {why}"), SETUP);
     }
     // After a second signal the kernel takes namespaces and TAPs back, and `--restore` the settings of an interface.
-    let stop = match exit::stop_flag() {
+    let stop = match stop_flag() {
         Ok(stop) => stop,
         Err(error) => return fail(format!("lab: {error}"), SETUP),
     };
@@ -331,7 +332,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(TestbedError::Stopped) => fail("lab: stopped; everything was put back", exit::STOPPED),
+        Err(TestbedError::Stopped) => fail("lab: stopped; everything was put back", STOPPED),
         Err(
             error @ (TestbedError::Traffic(_)
             | TestbedError::Io(_)

@@ -5,7 +5,8 @@ mod page;
 mod port_end;
 mod worth;
 
-use crate::exit::{self, FAILED, SETUP, fail, print};
+use crate::bench::stop::{STOPPED, stop_flag};
+use crate::exit::{FAILED, SETUP, fail, print};
 use guest::GuestPath;
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
@@ -128,7 +129,7 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // After a second signal the next check, or `lab --restore`, puts the settings back.
-    let stop = match exit::stop_flag() {
+    let stop = match stop_flag() {
         Ok(stop) => stop,
         Err(error) => return fail(format!("check: {error}"), SETUP),
     };
@@ -136,7 +137,7 @@ pub fn run(args: &Args) -> ExitCode {
         return serve_peers(args, interface, &stop);
     }
     match check_path(args, &stop) {
-        Err(CheckError::Stopped) => fail("check: stopped; every setting was put back", exit::STOPPED),
+        Err(CheckError::Stopped) => fail("check: stopped; every setting was put back", STOPPED),
         Err(error) => fail(format!("check: {error}"), SETUP),
         Ok(mut found) => {
             let measured = args.worth.as_ref().map_or(Ok(()), |peer| measure(args, peer, &mut found, &stop));
@@ -144,7 +145,7 @@ pub fn run(args: &Args) -> ExitCode {
             match measured {
                 Ok(()) => status,
                 Err(CheckError::Settings(TestbedError::Stopped)) => {
-                    fail("check: stopped; every setting was put back", exit::STOPPED)
+                    fail("check: stopped; every setting was put back", STOPPED)
                 }
                 Err(error) => fail(format!("check: --worth: {error}"), SETUP),
             }
@@ -198,7 +199,7 @@ fn serve_peers(args: &Args, interface: &str, stop: &AtomicBool) -> ExitCode {
     };
     eprintln!("serving {interface} on {bind}");
     match peer::serve(&listener, &config, stop, &mut |line| eprintln!("{line}")) {
-        Ok(()) => ExitCode::from(exit::STOPPED),
+        Ok(()) => ExitCode::from(STOPPED),
         Err(error) => fail(format!("check: {error}"), SETUP),
     }
 }

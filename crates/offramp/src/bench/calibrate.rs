@@ -1,7 +1,8 @@
 //! `offramp calibrate`: this machine as a host of the model.
 
-use crate::exit::{self, FAILED, SETUP, fail};
-use crate::model::{CALIBRATED, own_profile};
+use crate::bench::model::{CALIBRATED, own_profile};
+use crate::bench::stop::{STOPPED, stop_flag};
+use crate::exit::{FAILED, SETUP, fail};
 use offramp_lab::calibrate::{
     CalibrateError, Calibration, figures_text, plans, predict, predict_responses, predictions_text,
 };
@@ -74,7 +75,7 @@ impl From<CalibrateError> for Failure {
 pub fn run(args: &Args) -> ExitCode {
     match calibrate(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Lab(TestbedError::Stopped)) => fail("calibrate: stopped; everything was put back", exit::STOPPED),
+        Err(Failure::Lab(TestbedError::Stopped)) => fail("calibrate: stopped; everything was put back", STOPPED),
         Err(Failure::Lab(error @ (TestbedError::Traffic(_) | TestbedError::Io(_)))) => {
             fail(format_args!("calibrate: {error}"), FAILED)
         }
@@ -122,7 +123,7 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), TestbedError> {
-    let stop = exit::stop_flag()?;
+    let stop = stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);
     // Before any thread: a user namespace can only be entered by a process of one.

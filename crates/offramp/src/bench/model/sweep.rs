@@ -2,7 +2,8 @@
 
 use super::progress::Progress;
 use super::{Done, Failure, OrFail, SystemArgs, command_line, write_page};
-use crate::exit::{self, FAILED, SETUP};
+use crate::bench::stop::{STOPPED, stop_flag};
+use crate::exit::{FAILED, SETUP};
 use offramp_lab::report::{modelled, parquet};
 use offramp_model::pool;
 use offramp_model::sweep::{Axis, Design, Journal, Row, Sweep, SweepError, columns, csv};
@@ -67,7 +68,7 @@ pub(super) fn run(args: &Args) -> Done {
     let sweep = args.sweep()?;
     let of = sweep.points()?.len();
     // A signal ends the sweep after the points that are under way; it can go on.
-    let stop = exit::stop_flag().or_setup()?;
+    let stop = stop_flag().or_setup()?;
     let (mut journal, done) = Journal::open(&args.journal(), &sweep)?;
     let threads = args.threads.unwrap_or_else(pool::threads);
     if !done.is_empty() {
@@ -88,7 +89,7 @@ pub(super) fn run(args: &Args) -> Done {
         let (done, kept) = (rows.len(), args.journal());
         let why =
             format!("stopped; {done} of {of} points are kept in {}, and the same command goes on", kept.display());
-        return Err(Failure { why, status: exit::STOPPED });
+        return Err(Failure { why, status: STOPPED });
     }
     eprintln!("model: {of} points on {threads} threads in {:.2} s", progress.seconds());
     write(args, &sweep, &rows)?;

@@ -1,0 +1,52 @@
+//! Verbs that measure, check and predict: they stand on the lab, the checks and the model, which a daemon does without.
+
+mod calibrate;
+mod check;
+mod lab;
+mod model;
+mod stop;
+mod ttcp;
+
+use crate::exit::{SETUP, fail};
+use std::fmt::Display;
+use std::process::ExitCode;
+
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Measure this machine, and write a host of the model that is like it
+    Calibrate(calibrate::Args),
+    /// Check whether each offload of an interface is right
+    Check(Box<check::Args>),
+    /// Measure what each offload is worth on this machine
+    Lab(Box<lab::Args>),
+    /// The program of the lab's own guest
+    #[command(hide = true, name = offramp_testbed::guest::agent::ARGUMENT)]
+    GuestAgent,
+    /// The program of the guest of `check --guest-kernel`
+    #[command(hide = true, name = check::guest::ARGUMENT)]
+    CheckGuest,
+    /// Predict adapters, buses and hosts that are not here
+    Model(model::Args),
+    /// Send traffic through the kernel's sockets and measure it at both ends
+    Ttcp(Box<ttcp::Args>),
+}
+
+/// Runs one of them.
+pub fn run(command: &Command) -> ExitCode {
+    match command {
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Lab(args) => lab::run(args),
+        Command::GuestAgent => in_guest("guest-agent", offramp_testbed::guest::agent::run()),
+        Command::CheckGuest => in_guest("check-guest", check::guest::run()),
+        Command::Model(args) => model::run(args),
+        Command::Ttcp(args) => ttcp::run(args),
+    }
+}
+
+fn in_guest(name: &str, ended: Result<(), impl Display>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(format_args!("{name}: {error}"), SETUP),
+    }
+}
