@@ -192,7 +192,7 @@ impl Daemon {
         Ok(difference)
     }
 
-    /// Whether a daemon that has given up its privileges can open a port.
+    /// Refuses a port that a daemon without privileges cannot open.
     fn may_open(&self, config: &PortConfig) -> Result<(), String> {
         let name = &config.name;
         if let Some(key) = privileged_key(config) {
@@ -231,7 +231,7 @@ struct Kept {
     ipsec: Vec<SaChange>,
 }
 
-/// What stays, if it can become what `target` says.
+/// The ports that stay, if they can become what `target` says.
 fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>, String> {
     let mut kept = Vec::new();
     let named: BTreeMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();

@@ -19,7 +19,7 @@ use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::tap::TapConfig;
 use std::sync::Arc;
 
-/// What needed privileges to open: for each port its host, unless that is a guest, and its wire, if that is an interface.
+/// Open devices that took privileges: for each port a TAP as its host, and the interface on its wire.
 #[derive(Debug)]
 pub struct Devices(Vec<(Option<Host>, Option<Wire>)>);
 

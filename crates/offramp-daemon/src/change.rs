@@ -3,7 +3,7 @@
 use crate::schema::{Difference, RefusalCode};
 use std::sync::mpsc::SyncSender;
 
-/// What is to change.
+/// A change.
 #[derive(Debug)]
 pub enum Change {
     /// The ports and switches of a text come; errors call it `source`.
@@ -16,7 +16,7 @@ pub enum Change {
     Stop,
 }
 
-/// What has changed, or why nothing has.
+/// The difference that was made, or the reason for none.
 pub type Outcome = Result<Difference, (RefusalCode, String)>;
 
 /// A change, and where its outcome goes.

@@ -41,12 +41,12 @@ pub type Ports = Arc<Vec<Arc<Port>>>;
 /// What is added and removed at run time. A panic elsewhere leaves it whole: it is only ever replaced field by field with checked values.
 #[derive(Debug)]
 pub struct State {
-    /// What was written of what runs.
+    /// The configuration of everything that runs.
     pub config: Config,
     /// In the order of `config`; others when they change.
     pub ports: Ports,
     pub switches: Vec<RunningSwitch>,
-    /// What clients added and the file does not name.
+    /// Names that clients added and the file does not have.
     pub of_clients: Names,
 }
 
@@ -64,7 +64,7 @@ impl Daemon {
         (Arc::new(Self { started: Instant::now(), file, threads, sandbox, changes, state }), asked)
     }
 
-    /// What runs now.
+    /// Locks the state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -74,7 +74,7 @@ impl Daemon {
         &self.file
     }
 
-    /// What all threads and sockets have in common.
+    /// Everything that threads and sockets share.
     pub(crate) fn threads(&self) -> &Threads {
         &self.threads
     }
@@ -82,7 +82,7 @@ impl Daemon {
     /// Has a change made, and waits for its end.
     ///
     /// # Errors
-    /// Why nothing has changed.
+    /// The reason for which nothing has changed.
     pub(crate) fn change(&self, change: Change) -> Changes {
         let (outcome, answer) = sync_channel(1);
         let is_asked = self.changes.send(Asked { change, outcome }).is_ok();
@@ -177,7 +177,7 @@ impl Daemon {
             .map_err(|error| Answer::refuse(RefusalCode::BadAssociation, format!("port \"{port}\": {error}")))
     }
 
-    /// What runs now. Others may not drop the last of these, see [`super::apply`].
+    /// The ports that run. Others may not drop the last of these, see [`crate::apply`].
     pub(crate) fn ports(&self) -> Ports {
         Arc::clone(&self.state().ports)
     }
@@ -353,7 +353,7 @@ fn lost(direction: &Direction) -> BTreeMap<String, u64> {
     Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect()
 }
 
-/// What was lost at the interface on a port's wire: what that was given, and what it brought.
+/// Frames lost at the interface on a port's wire, both ways.
 fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
     let mut receive = lost(&stats.transmit);
     *receive.entry(Loss::Drop.name().to_owned()).or_default() += port.wire_unread();

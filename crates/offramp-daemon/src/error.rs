@@ -1,4 +1,4 @@
-//! Why there are no adapters.
+//! A port, a switch or a thread could not be started.
 
 use super::host::HostError;
 use offramp_adapter::ipsec::SaError;
@@ -6,7 +6,7 @@ use offramp_adapter::switch::SwitchError;
 use offramp_ports::packet::PacketError;
 use std::io;
 
-/// Why there are no adapters.
+/// A port, a switch or a thread could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error(transparent)]

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a switch that stands still may keep a port that is to end.
+/// Time for which a stalled switch may keep a port that is to end.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// Time between two checks whether it has let go of it.
@@ -38,9 +38,9 @@ pub struct Port {
     pub adapter: AdapterConfig,
     pub control: Arc<PortControl>,
     pub queues: Vec<Queue>,
-    /// What happened to its security associations.
+    /// Events of its security associations.
     pub events: Arc<EventLog>,
-    /// Where its host's frames can be watched.
+    /// The place to capture its host's frames.
     pub capture: Arc<CapturePoint>,
     /// Its place on a switch or a link, and how it is given up; `None` on a cable.
     pub on_switch: Option<(Arc<SwitchPort>, Arc<SwitchControl<AnyHost>>)>,
@@ -124,12 +124,12 @@ impl Port {
         Some((host.cable_task(queue, wire, &parts)?, mark))
     }
 
-    /// Whether the host is there, as far as a switch knows.
+    /// Returns whether the host is there, as far as a switch knows.
     pub fn is_open(&self) -> bool {
         self.on_switch.as_ref().is_none_or(|(port, _)| port.closed().is_none())
     }
 
-    /// Whether the interface on its wire is there, if it has one; `false`: gone for good.
+    /// Returns whether the interface on its wire is there, if it has one; `false`: gone for good.
     pub fn is_wire_there(&self) -> bool {
         self.interface.as_ref().is_none_or(|port| port.closed().is_none())
     }
@@ -139,7 +139,7 @@ impl Port {
         self.queues.iter().for_each(|queue| queue.worker.wake());
     }
 
-    /// Whether the thread of one of its queue pairs is in its host now.
+    /// Returns whether the thread of one of its queue pairs is in its host now.
     pub fn is_served_by(&self, queue: &Queue) -> bool {
         let Some(task) = queue.worker.pulse().task else { return false };
         match &queue.place {
@@ -161,7 +161,7 @@ impl Port {
         }
     }
 
-    /// What of it is gone for good, in words, with the error number.
+    /// Names its parts that are gone for good, each with the error number.
     pub fn gone(&self) -> impl Iterator<Item = (String, i32)> {
         let on_switch = self.on_switch.as_ref().map(|(port, _)| port);
         let ends = [(on_switch, "the host"), (self.interface.as_ref(), "the interface on its wire")];
@@ -190,7 +190,7 @@ impl Port {
 pub struct Queue {
     pub mark: Arc<Mark>,
     pub worker: Arc<Worker>,
-    /// How to find that its thread is in this host.
+    /// The place by which its thread is found in this host.
     pub place: Place,
 }
 

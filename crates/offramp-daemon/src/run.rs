@@ -36,7 +36,7 @@ use std::sync::Arc;
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const STATE_DIRECTORY_MODE: u32 = 0o700;
 
-/// Why nothing began: one line.
+/// A start failed; the message is one line.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct StartError(Cause);
@@ -91,7 +91,7 @@ impl Daemon {
     /// serves no control socket: [`Daemon::answer`] takes what clients ask.
     ///
     /// # Errors
-    /// What could not be had, in one line; what had started has ended.
+    /// The first part that could not be started, in one line; those before it have ended.
     pub fn start(config: Config) -> Result<Arc<Self>, StartError> {
         start_here(config).map_err(StartError)
     }
@@ -142,7 +142,7 @@ impl Process {
     /// sockets, and carries frames. Nothing of that can be undone.
     ///
     /// # Errors
-    /// Why nothing began, in one line.
+    /// The first thing that failed, in one line.
     pub fn start(file: &Path, sockets: &GuestSockets) -> Result<Self, StartError> {
         begin(file, sockets).map_err(StartError)
     }

@@ -1,4 +1,4 @@
-//! What happened to the security associations of a port, and what an operator may not have meant.
+//! Events of a port's security associations, and warnings to the operator.
 
 use offramp_adapter::ipsec::SaDirection;
 use offramp_adapter::pair::PortControl;
@@ -13,7 +13,7 @@ use std::thread;
 /// Events to show.
 const EVENTS_MAX: usize = 16;
 
-/// What happened last to the associations of a port.
+/// The last events of a port's associations.
 #[derive(Debug, Default)]
 pub struct EventLog(Mutex<VecDeque<String>>);
 

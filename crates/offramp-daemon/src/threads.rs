@@ -9,18 +9,18 @@ use offramp_ports::sys::sandbox::Sandbox;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What all threads and sockets have in common.
+/// Everything that all threads and sockets share.
 #[derive(Clone, Debug)]
 pub struct Threads {
-    /// What associations of all ports have used.
+    /// Sequence numbers that associations of all ports have used.
     pub keys: Arc<KeyRegistry>,
     pub rest: Arc<Rest>,
     pub sandbox: Sandbox,
-    /// Of sockets.
+    /// The groups of sockets.
     pub groups: Groups,
-    /// Where sockets can be made; `None`: wherever the process's user may.
+    /// Directories for new sockets; `None`: wherever the process's user may.
     pub socket_directories: Option<Vec<PathBuf>>,
-    /// Who hears what happens.
+    /// The readers of events.
     pub events: Arc<Events>,
     /// Sockets that the file does not name.
     pub given: Arc<Given>,

@@ -21,7 +21,7 @@ pub const POLICIES: [&str; 3] = ["drop", "overrun", "stop"];
 /// The names of what a wrong verdict may be.
 pub const VERDICTS: [(&str, WrongVerdict); 2] =
     [("good-is-bad", WrongVerdict::GoodIsBad), ("bad-is-good", WrongVerdict::BadIsGood)];
-/// Of how many frames one is judged wrongly by default.
+/// One in this number of frames is judged wrongly by default.
 pub const VERDICT_ONE_IN_DEFAULT: i64 = 64;
 
 /// A range of the adapter as one of the file. None of them leaves what an `i64` holds.

@@ -39,7 +39,7 @@ impl Check<'_> {
         }
     }
 
-    /// What the word at `table`.`key` stands for, if there is one.
+    /// Parses an enumerated string key.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(super) fn one_of<T: Copy>(
         &self,

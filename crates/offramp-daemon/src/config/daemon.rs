@@ -8,7 +8,7 @@ use crate::schema::SandboxLevel;
 use crate::schema::file::{self, Key};
 use std::path::{Path, PathBuf};
 
-/// Of one that only shows: anyone who may enter its directory.
+/// Permissions of a read-only socket: anyone who may enter its directory.
 pub(super) const READ_ONLY_MODE_DEFAULT: u32 = 0o666;
 
 impl Check<'_> {

@@ -70,7 +70,7 @@ impl Check<'_> {
         self.0.wrong(sa.span(), format!("port \"{port}\": [[port.sa]] number {}: {message}", n + 1))
     }
 
-    /// Where there is anything of IPsec, what nothing names is lost.
+    /// Parses the policy. With any key of IPsec, packets that nothing names are lost.
     fn policy(&self, port: &str, written: &file::Port) -> Result<Policy, ConfigError> {
         let is_used = written.ipsec.is_some() || !written.sa.is_empty() || !written.policy.is_empty();
         let default = if is_used { NoMatch::Discard } else { NoMatch::Bypass };

@@ -1,4 +1,4 @@
-//! Where in the file something is wrong.
+//! The place of an error in the file.
 
 use crate::schema::unknown;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Characters of a line of the file that a message quotes at most.
 const QUOTE_CHARS_MAX: usize = 60;
 
-/// Why a configuration is refused: one line.
+/// A configuration is refused; the message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -25,7 +25,7 @@ pub enum ConfigError {
         file: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What is wrong there, and what to do.
+        /// The fault there, and its remedy.
         message: String,
     },
 }
@@ -49,7 +49,7 @@ impl<'a> Place<'a> {
         ConfigError::Wrong { file: self.file.to_owned(), line, message: message.into() }
     }
 
-    /// What the parser refused. An unknown key is answered with the nearest known one.
+    /// Explains a refusal of the parser. An unknown key is answered with the nearest known one.
     pub fn refused(&self, error: &toml::de::Error) -> ConfigError {
         let at = error.span().unwrap_or(0..0);
         let reason = error.message().trim();

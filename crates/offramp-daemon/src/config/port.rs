@@ -90,7 +90,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether frames can wait for the host: on a cable; or the host sees them before it is interrupted.
+/// Returns whether frames can wait for the host: on a cable, or where the host sees them before an interrupt.
 fn can_moderate(port: &file::Port) -> bool {
     let is_on_cable = port.wire.as_ref().is_some_and(|wire| wire.as_ref().cable.is_some());
     is_on_cable || port.host.as_ref().is_some_and(|host| host.as_ref().vhost_user.is_some())

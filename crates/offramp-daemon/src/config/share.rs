@@ -1,4 +1,4 @@
-//! What two ports of one file may not have both.
+//! Things that only one port of a file may have.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// What a port makes for itself, and can be made once.
+/// A thing that a port makes for itself, and that can be made once.
 #[derive(PartialEq, Eq)]
 enum Made<'a> {
     /// A socket at which the daemon listens.
@@ -40,7 +40,7 @@ pub(super) fn last<'a>(
     (first..).zip(ports[first..].iter().zip(written))
 }
 
-/// What a port makes, with its place in the file if it is written there.
+/// Lists the things that a port makes, each with its place in the file.
 fn made<'a>(
     port: &'a PortConfig,
     written: Option<&Spanned<file::Port>>,

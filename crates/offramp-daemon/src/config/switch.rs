@@ -18,7 +18,7 @@ pub(super) const AGE_SECONDS_DEFAULT: i64 = 300;
 pub(super) const FLOOD_FRAMES: RangeInclusive<i64> = 0..=1_000_000_000;
 pub(super) const FLOOD_FRAMES_DEFAULT: i64 = 10_000;
 
-/// What `switch.unknown_unicast` may say.
+/// The words of `switch.unknown_unicast`.
 const UNKNOWN_UNICAST: [(&str, UnknownUnicast); 2] = [("flood", UnknownUnicast::Flood), ("drop", UnknownUnicast::Drop)];
 
 impl Check<'_> {

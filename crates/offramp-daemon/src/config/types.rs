@@ -27,12 +27,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether there is a port of that name.
+    /// Returns whether there is a port of that name.
     pub(crate) fn has_port(&self, name: &str) -> bool {
         self.ports.iter().any(|port| port.name == name)
     }
 
-    /// Whether there is a switch of that name.
+    /// Returns whether there is a switch of that name.
     pub(crate) fn has_switch(&self, name: &str) -> bool {
         self.switches.iter().any(|switch| switch.name == name)
     }
@@ -66,7 +66,7 @@ impl Config {
     }
 }
 
-/// What concerns the process.
+/// The settings of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DaemonConfig {
     /// The control socket.
@@ -77,13 +77,13 @@ pub struct DaemonConfig {
     pub control_group: Option<String>,
     /// A socket for those who may only look, and its permission bits.
     pub control_read_only: Option<(PathBuf, u32)>,
-    /// Where counters are served to Prometheus.
+    /// The address for Prometheus.
     pub metrics: Option<MetricsAddress>,
     /// The user to become when the devices are open.
     pub user: Option<String>,
-    /// Where the sequence numbers of keys outlive the daemon.
+    /// The directory in which the sequence numbers of keys outlive the daemon.
     pub state_directory: Option<PathBuf>,
-    /// What the sandbox takes from the process, once its devices are open.
+    /// The strictness of the sandbox, once the devices are open.
     pub sandbox: SandboxLevel,
 }
 
@@ -104,7 +104,7 @@ impl DaemonConfig {
     }
 }
 
-/// Where counters are served.
+/// The address at which counters are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     Tcp(SocketAddr),
@@ -120,19 +120,19 @@ pub struct PortConfig {
     pub wire: WireConfig,
     /// IP bytes of a frame.
     pub mtu: usize,
-    /// What the user allows.
+    /// The features that the user allows.
     pub offloads: Offloads,
     /// When the host is interrupted for what has arrived.
     pub moderation: ModerationConfig,
     /// The rates at which the host may send and receive.
     pub limits: PortLimits,
-    /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
+    /// Time that the port's threads poll before they sleep, in microseconds; `None`: as the host asks for.
     pub poll_usecs: Option<u32>,
     /// Bits per second of the cable, both ways alike; `None` for one that is never the limit.
     pub bits_per_second: Option<u64>,
     /// The adapter's own memory for packets.
     pub memory: MemoryConfig,
-    /// What is wrong with the adapter, for experiments.
+    /// Faults of the adapter, for experiments.
     pub faults: FaultConfig,
     /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
     /// are fewer; anywhere when empty.
@@ -150,7 +150,7 @@ pub struct PortConfig {
 pub(super) const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
 
 impl PortConfig {
-    /// Whether its wire leads to the switch of that name.
+    /// Returns whether its wire leads to the switch of that name.
     pub fn is_on(&self, switch: &str) -> bool {
         matches!(&self.wire, WireConfig::Switch(name) if name == switch)
     }
@@ -161,7 +161,7 @@ impl PortConfig {
         Some(vec![self.cpus[position]])
     }
 
-    /// How the port's threads poll: a guest's kicks are costly, a TAP's readiness is not.
+    /// Returns the polling of the port's threads: a guest's kicks are costly, a TAP's readiness is not.
     pub fn polling(&self) -> Polling {
         match (self.poll_usecs, &self.host) {
             (Some(0), _) | (None, HostConfig::Tap(_)) => Polling::Off,
@@ -171,7 +171,7 @@ impl PortConfig {
     }
 }
 
-/// Who is on the host's side.
+/// The host's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostConfig {
     Tap(TapHost),
@@ -226,7 +226,7 @@ pub struct VhostUserHost {
     pub allowed_uid: Option<u32>,
 }
 
-/// What is on the wire side.
+/// The wire's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireConfig {
     /// The port of that name, at the other end of a cable.
@@ -264,19 +264,19 @@ pub struct SaEntry {
 }
 
 impl SaEntry {
-    /// What installs it. It continues after what its key has used before.
+    /// Returns the change that installs it. Numbers continue after those that its key has used.
     pub fn add(&self, keys: &KeyRegistry) -> SaChange {
         let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
         let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };
         SaChange::Add { direction: self.direction, config: Box::new(config) }
     }
 
-    /// Whether this is what `running` was made from; it may have continued after a later number.
+    /// Returns whether `running` was made from this; it may have continued after a later number.
     pub fn is(&self, running: &SaConfig) -> bool {
         SaConfig { sequence: self.config.sequence, ..running.clone() } == self.config
     }
 
-    /// Whether both seal, in a counter mode, with one key.
+    /// Returns whether both seal, in a counter mode, with one key.
     pub(super) fn shares_key(&self, other: &Self) -> bool {
         let both_seal = self.direction == SaDirection::Out && other.direction == SaDirection::Out;
         both_seal
@@ -287,7 +287,7 @@ impl SaEntry {
 }
 
 impl IpsecConfig {
-    /// What installs all of it.
+    /// Returns the changes that install all of it.
     pub fn changes(&self, keys: &KeyRegistry) -> Vec<SaChange> {
         let associations = self.associations.iter().map(|entry| entry.add(keys));
         [SaChange::Policy(self.policy.clone())].into_iter().chain(associations).collect()

@@ -63,7 +63,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether a cable has its other end, and both ends fit.
+/// Checks that a cable has its other end, and that both ends fit.
 fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(), String> {
     let name = &port.name;
     if name == peer {

@@ -15,7 +15,7 @@ const CHANGE_TIME_MAX: Duration = Duration::from_mins(1);
 /// Time for what follows: an event may come once in a year.
 const FOLLOWING_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
-/// Why there is no answer, or not the one that was hoped for.
+/// A request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nothing listens at the socket, or this user may not use it.
@@ -91,7 +91,7 @@ impl Subscription {
         }
     }
 
-    /// What follows, whenever it comes; `None` at the end.
+    /// Waits for the next outcome; `None` at the end.
     ///
     /// # Errors
     /// When it is no answer.

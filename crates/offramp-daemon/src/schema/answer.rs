@@ -10,7 +10,7 @@ use super::request::VERSION;
 use super::status::Status;
 use serde::{Deserialize, Serialize};
 
-/// What the daemon answers.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -54,7 +54,7 @@ impl Answer {
     }
 }
 
-/// Why a request was refused.
+/// The reason for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The kind of refusal.
@@ -77,7 +77,7 @@ pub enum RefusalCode {
     UnknownSwitch,
     /// No feature has this name.
     UnknownFeature,
-    /// What is to be added is wrong, or what would be left.
+    /// The text to add is wrong, or the rest would be.
     BadConfiguration,
     /// A socket or a thread of what is to be added cannot be had.
     NotOpened,
@@ -91,7 +91,7 @@ pub enum RefusalCode {
     BadAssociation,
 }
 
-/// What `set` did.
+/// The changes of a `set`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Changed {
     /// The port.

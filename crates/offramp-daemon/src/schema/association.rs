@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 pub struct IpsecStatus {
     /// The cipher library in use, and why it is not the faster one.
     pub library: String,
-    /// What becomes of packets of the host that match no association.
+    /// The fate of packets of the host without a matching association.
     pub transmit: String,
     /// The same for packets from the wire.
     pub receive: String,
@@ -21,7 +21,7 @@ pub struct IpsecStatus {
     pub policies: Vec<String>,
     /// The associations.
     pub associations: Vec<AssociationStatus>,
-    /// What happened last, the newest at the end.
+    /// The last events, the newest at the end.
     pub events: Vec<String>,
 }
 

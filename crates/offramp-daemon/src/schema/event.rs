@@ -12,7 +12,7 @@ pub struct Event {
     pub event: EventKind,
 }
 
-/// What happened.
+/// A kind of event, with its details.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
@@ -88,12 +88,12 @@ pub enum EventKind {
     },
 }
 
-/// Which limit.
+/// The direction of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitDirection {
-    /// What the host sends.
+    /// Frames that the host sends.
     Transmit,
-    /// What it receives.
+    /// Frames that it receives.
     Receive,
 }

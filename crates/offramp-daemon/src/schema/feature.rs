@@ -38,11 +38,11 @@ pub struct FeatureStatus {
     pub negotiated: bool,
     /// It is done now.
     pub in_use: bool,
-    /// Why what is done differs from what is allowed; `null` where it does not.
+    /// The reason for a difference between `allowed` and `in_use`; `null` without one.
     pub waits_for: Option<WaitsFor>,
 }
 
-/// What a feature waits for.
+/// The cause for which a feature waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {

@@ -2,19 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a guest has set by its control queue.
+/// The settings that a guest made by its control queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlQueueStatus {
     /// Queue pairs that it receives on.
     pub queue_pairs: u16,
     /// Offloads on receive that it takes, by the specification's names.
     pub guest_offloads: Vec<String>,
-    /// How it wants to be notified, of each ring as in `ring_entries`; `None` where it has not said so.
+    /// Its wish for notifications of each ring, as in `ring_entries`; `None` without one.
     pub coalescing: Vec<Option<CoalescingStatus>>,
-    /// What it wants to receive.
+    /// Its receive filter.
     #[serde(default)]
     pub filter: FilterStatus,
-    /// How its received frames are hashed; `None`: it has not said so.
+    /// The hash of received frames; `None`: it has not asked for one.
     #[serde(default)]
     pub hash: Option<HashStatus>,
     /// Commands that were refused.
@@ -61,7 +61,7 @@ pub struct CoalescingStatus {
     pub frames: u32,
 }
 
-/// What happened at a guest's port besides frames, since the daemon began.
+/// Counters of a guest's port besides frames, since the daemon began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestCounters {
     /// Frontends that connected.

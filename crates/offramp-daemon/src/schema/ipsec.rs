@@ -142,7 +142,7 @@ impl Word {
     }
 }
 
-/// What a port of several queue pairs needs.
+/// The shape of a port, as far as an association depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// The queue pairs that share an association.
@@ -150,7 +150,7 @@ pub struct Shape {
 }
 
 impl SaKeys {
-    /// Which way it protects.
+    /// Parses the direction.
     ///
     /// # Errors
     /// One line.

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// Who root becomes unless the file names somebody.
+/// The user that root becomes, unless the file names another one.
 pub const NOBODY: &str = "nobody";
 
 /// Longest text of keys, bytes: the longest keys of any suite, in hexadecimal, and some comment.

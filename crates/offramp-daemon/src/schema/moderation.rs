@@ -162,7 +162,7 @@ impl Moderation {
         serde_json::from_value(keys.into()).map(Self).map_err(|error| format!("moderation {policy}: {error}"))
     }
 
-    /// What it means to an adapter.
+    /// Returns the adapter's settings.
     pub fn config(&self) -> ModerationConfig {
         let policy = match &self.0 {
             Keys::Off {} => Policy::Off,

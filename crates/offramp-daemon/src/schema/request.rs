@@ -13,7 +13,7 @@ pub const VERSION: u32 = 1;
 /// Most bytes of a packet in a capture, as tcpdump has it: every super-frame is whole.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
-/// What a client asks.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -55,7 +55,7 @@ pub enum Request {
         /// The rates at which the host may send and receive, in place of those before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
-        /// Whether the link is on.
+        /// The new state of the link; `true` is on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         link: Option<bool>,
     },
@@ -63,7 +63,7 @@ pub enum Request {
     Add {
         /// Version of the protocol that the client speaks.
         version: u32,
-        /// What errors call the text. The daemon opens no file of that name.
+        /// The name of the text in errors. The daemon opens no file of that name.
         source: String,
         /// `[[port]]` and `[[switch]]`.
         toml: String,
@@ -96,7 +96,7 @@ pub enum Request {
         version: u32,
         /// The port.
         port: String,
-        /// Which way it protects.
+        /// `in` or `out`.
         direction: String,
         /// Its security parameters index.
         spi: u32,
@@ -107,15 +107,15 @@ pub enum Request {
         version: u32,
         /// The port.
         port: String,
-        /// Which way both protect.
+        /// `in` or `out`, for both.
         direction: String,
         /// The security parameters index of the old one.
         spi: u32,
-        /// What differs in the new one.
+        /// The differences of the new one.
         to: Box<SaKeys>,
         /// Its keys, in hexadecimal.
         key: KeyText,
-        /// How long an inbound one goes on beside the new one.
+        /// Seconds for which an inbound one goes on beside the new one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_seconds: Option<u64>,
     },

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How much of the machine a daemon keeps from itself.
+/// The strictness of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum SandboxLevel {
-    /// What it does not need is refused.
+    /// Everything that the daemon does not need is refused.
     #[default]
     Full,
     /// System calls that it does not need are done, and named in the kernel's audit log.
@@ -25,7 +25,7 @@ pub struct SandboxStatus {
     pub seccomp: bool,
     /// Version of Landlock that restricts files; `null`: none does.
     pub landlock: Option<u32>,
-    /// What the kernel lacks of it.
+    /// Parts that this kernel lacks.
     pub lacks: Vec<String>,
 }
 

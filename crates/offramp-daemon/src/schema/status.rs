@@ -19,7 +19,7 @@ pub struct Status {
     pub process: u32,
     /// Time since the daemon began, to work out rates.
     pub uptime_ns: u64,
-    /// What keeps the process from the rest of the machine; `null` from a daemon that has no sandbox.
+    /// The sandbox of the process; `null` from a daemon without one.
     pub sandbox: Option<SandboxStatus>,
     /// The ports.
     pub ports: Vec<PortStatus>,
@@ -37,7 +37,7 @@ pub struct PortStatus {
     /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
     #[serde(default = "is_there")]
     pub wire_running: bool,
-    /// What was lost at the interface on its wire; `null` on any other wire.
+    /// Frames lost at the interface on its wire; `null` on any other wire.
     pub wire_lost: Option<WireLost>,
     /// The maximum length of a frame in IP bytes.
     pub mtu: usize,
@@ -52,7 +52,7 @@ pub struct PortStatus {
     pub moderation: Option<Moderation>,
     /// The rates at which the host may send and receive; `null` from a daemon that has no limits.
     pub limit: Option<Limit>,
-    /// Whether frames of the host and for it pass; `null` from a daemon that has no such setting.
+    /// The state of the link; `null` from a daemon without that setting.
     pub link: Option<bool>,
     /// The processors of its threads; any when empty.
     pub cpus: Vec<usize>,
@@ -64,7 +64,7 @@ pub struct PortStatus {
     pub queues: Vec<QueueStatus>,
 }
 
-/// What a daemon that does not say has found: it ended when an interface was gone.
+/// The default for daemons without this field: they ended when an interface was gone.
 fn is_there() -> bool {
     true
 }
@@ -92,12 +92,12 @@ pub enum HostStatus {
         ring_entries: Vec<u16>,
         /// Guest memory that is mapped.
         memory_bytes: u64,
-        /// What the guest has set by its control queue; `None` where the port does not serve one.
+        /// The settings that the guest made by its control queue; `None` where the port does not serve one.
         #[serde(default)]
         control_queue: Option<Box<ControlQueueStatus>>,
-        /// Why the daemon last disconnected a frontend, if it did.
+        /// The reason for the last disconnection by the daemon.
         last_refusal: Option<String>,
-        /// What happened besides frames.
+        /// Counters besides frames.
         counters: GuestCounters,
     },
 }
@@ -168,7 +168,7 @@ pub struct DirectionStatus {
     pub host_frames: u64,
     /// Interrupts of a guest; batches that a TAP received or sent. `None` from an older daemon.
     pub interrupts: Option<u64>,
-    /// What an interrupt was found to cost; 0 while it is not measured.
+    /// The measured interrupt cost; 0 without a measurement.
     #[serde(default)]
     pub interrupt_cost_ns: u64,
     /// The longest that a frame, or a guest's call for it, waits.
@@ -205,7 +205,7 @@ pub struct DirectionStatus {
     pub rates: Option<Rates>,
 }
 
-/// How often values came up to each bound and above the one before, and above all bounds; and the sum of all.
+/// A histogram: counts of values up to each bound and above all bounds, and the sum of all values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistogramStatus {
     /// The count of each bucket.
@@ -214,7 +214,7 @@ pub struct HistogramStatus {
     pub sum: u64,
 }
 
-/// How much in a second.
+/// Rates per second.
 #[allow(clippy::struct_field_names, reason = "units stand last in names")]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
