@@ -178,6 +178,9 @@ fn split_name(name: &str) -> (Option<PathBuf>, &str) {
 }
 
 /// The namespace and the interface that `NS/IF` names, and the file of the namespace.
+///
+/// # Errors
+/// When there is no such namespace.
 pub fn namespace_of(name: &str) -> Result<(NetNs, &str, Option<PathBuf>), CheckError> {
     let (file, interface) = split_name(name);
     let namespace = match &file {

@@ -90,7 +90,7 @@ fn busy_note(share: f64) -> Option<String> {
 fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, TestbedError> {
     let has_gso_limit = found.gso_segs_max.is_some_and(|segs| link::set_gso_segs_max(&found.interface, segs).is_ok());
     let changeable = |feature: &str| found.is_changeable(feature);
-    matrix::plans(&found.interface, &found.driver(), &changeable, has_gso_limit, &config.only)
+    matrix::plans(&found.interface, found.driver(), &changeable, has_gso_limit, &config.only)
 }
 
 fn names(plans: &[Plan]) -> String {

@@ -3,8 +3,8 @@
 use crate::model::{Experiment, Guest, Machine};
 use offramp_offload::checksum;
 use offramp_ports::sys::cpu;
+use offramp_testbed::guest::CPUS;
 use offramp_testbed::guest::Guests;
-use offramp_testbed::guest::machine::CPUS;
 use offramp_testbed::rig::Placement;
 
 /// Describes this machine for a run on an interface that exists: there is no adapter of ours in it.

@@ -12,7 +12,7 @@ use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_model::claims::{self, Comparison};
 use offramp_offload::caps::Offloads;
 use offramp_ports::worker::Polling;
-use offramp_testbed::guest::machine::{Accelerator, DriverCoalescing};
+use offramp_testbed::guest::{Accelerator, DriverCoalescing};
 use offramp_testbed::host::HostSettings;
 use offramp_testbed::rig::{Between, Card, Placement, RigConfig, Threads};
 use offramp_testbed::traffic::{

@@ -8,7 +8,7 @@ use offramp_ports::sys::netns::confine;
 use offramp_testbed::cpu::{AwakeCpus, CpuTimes, Worked, line_distance_ns};
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::guest::Guests;
-use offramp_testbed::guest::machine::Machine;
+use offramp_testbed::guest::Machine;
 use offramp_testbed::guest::protocol::{Answer, Command as GuestCommand, GuestTime};
 use offramp_testbed::rig::{ADDRESSES, Counts, Hosts, Rig, RigConfig};
 use offramp_testbed::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};

@@ -11,18 +11,23 @@
 //! names, and the modules of its network card. Nothing is installed or downloaded for it.
 
 pub mod agent;
+mod command;
 pub mod cpio;
 mod error;
 pub mod image;
 pub mod kernel;
-pub mod machine;
+mod machine;
 mod program;
 pub mod protocol;
 mod rig;
+mod runner;
 mod scratch;
 mod tap;
 pub mod vmm;
 
+pub use command::CPUS;
 pub use error::GuestError;
+pub use machine::Machine;
 pub use rig::{GuestRig, Guests};
+pub use runner::{Accelerator, Choice, DriverCoalescing, GuestSpec, Runner};
 pub use tap::TapGuest;

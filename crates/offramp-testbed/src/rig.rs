@@ -18,7 +18,7 @@ pub use hosts::Hosts;
 
 use crate::error::TestbedError;
 use crate::esp::{self, EspBy, EspLink, HostEsp, PROGRAM_INTERFACE};
-use crate::guest::machine::Machine;
+use crate::guest::Machine;
 use crate::host::Capture;
 use crate::relay::Relay;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};

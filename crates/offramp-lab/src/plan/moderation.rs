@@ -8,7 +8,7 @@ use super::{
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
 use offramp_offload::caps::Offloads;
 use offramp_ports::worker::Polling;
-use offramp_testbed::guest::machine::{Accelerator, DriverCoalescing};
+use offramp_testbed::guest::{Accelerator, DriverCoalescing};
 use offramp_testbed::host::{HostSettings, RxCoalescing};
 use offramp_testbed::rig::RigConfig;
 use offramp_testbed::traffic::{

@@ -62,6 +62,9 @@ impl Guard {
     }
 
     /// The interface as it was found.
+    ///
+    /// # Panics
+    /// Never: only [`Guard::finish`] takes the state, and it takes the guard too.
     pub fn found(&self) -> &State {
         self.file.as_ref().expect("only finish takes the file, and it takes the guard too").state()
     }

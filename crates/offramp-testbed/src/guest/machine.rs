@@ -1,50 +1,26 @@
 //! A guest that runs, and the talk with it.
 
-use super::GuestError;
-use super::image;
-use super::kernel::Kernel;
-use super::program::{self, by_version};
+use super::command::{MachineConfig, command};
 use super::protocol::{Answer, Command};
-use super::vmm::{self, Hardware};
+use super::runner::Accelerator;
+use super::{GuestError, image, vmm};
 use crate::error::TestbedError;
-use offramp_ports::sys::{NetNs, confine, cpu};
-use std::cmp::Ordering as Order;
+use offramp_ports::sys::{confine, cpu};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Access to the processor's own virtualisation.
-const KVM: &str = "/dev/kvm";
 /// Memory of a guest besides its file system: kernel, sockets, page cache.
 const MEMORY_MIB: u64 = 192;
 /// The file system lies in memory twice while the kernel unpacks it.
 const ARCHIVE_COPIES: u64 = 2;
 const MIB: u64 = 1 << 20;
-/// Processors of a guest: one for its one queue pair.
-pub const CPUS: usize = 1;
-/// Entries of each ring: QEMU's largest. A guest that is emulated needs time before it makes room again.
-const RING_ENTRIES: u16 = 1024;
-/// QEMU's generic vhost-user device (10.2 and later), which leaves the control queue to the port.
-const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
-/// It as a network card (virtio 1.3, 5.1): its kind, its rings (receive, transmit, control), and the bytes of its
-/// configuration, which the port serves.
-const GENERIC_CARD: &str = "virtio-id=1,num_vqs=3,config_size=28";
-/// One of its options, which QEMU lists where it has the device.
-const GENERIC_OPTION: &str = "num_vqs=";
-/// The first Linux whose `virtio_net` has DIM.
-const DIM_SINCE: &str = "6.8";
-/// From the start to a guest that answers: emulated, on a busy machine.
-const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
-/// Boot time with KVM where emulation is possible instead. A working KVM takes a second or two; on some machines
-/// /dev/kvm opens and runs nothing.
-const KVM_PATIENCE: Duration = Duration::from_secs(20);
 /// For an answer to a command that only changes something.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a wait polls whether the run is to stop.
@@ -57,256 +33,6 @@ const CONSOLE_LEN_MAX: u64 = 16 << 10;
 const WARNING: &str = "warning: ";
 /// Part of the guest's console that an error shows, in bytes from its end.
 const TAIL_LEN: usize = 600;
-
-/// What runs a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accelerator {
-    /// QEMU, and the processor runs it.
-    Kvm,
-    /// User Mode Linux: the processor runs its programs, and its kernel is a program itself.
-    Uml,
-    /// QEMU, which translates it instruction by instruction.
-    Tcg,
-}
-
-impl Accelerator {
-    /// QEMU's name (`-accel`), or `uml`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kvm => "kvm",
-            Self::Uml => "uml",
-            Self::Tcg => "tcg",
-        }
-    }
-
-    /// The card's option for interrupts: QEMU 7.2 crashes when a vhost-user card has message interrupts and
-    /// there is no KVM (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
-    fn interrupts(self) -> &'static str {
-        if self == Self::Kvm { "" } else { ",vectors=0" }
-    }
-}
-
-/// Which programs may run the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// KVM if a guest starts with it, else User Mode Linux if that is installed, else emulation.
-    Auto,
-    /// QEMU, with that accelerator or the first that a guest starts with.
-    Qemu(Option<Accelerator>),
-    /// The same with its generic vhost-user device as the card.
-    QemuGeneric(Option<Accelerator>),
-    /// User Mode Linux.
-    Uml,
-}
-
-/// What a guest's own driver can set of its interrupts (`ethtool -C`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DriverCoalescing {
-    /// Nothing that the port hears.
-    None,
-    /// Time and frames.
-    Fixed,
-    /// These, or it adapts both to the load (DIM).
-    Adaptive,
-}
-
-/// One way to run a guest.
-#[derive(Clone, Debug)]
-pub struct Runner {
-    /// What runs it.
-    pub accelerator: Accelerator,
-    /// QEMU; of User Mode Linux, the kernel.
-    pub program: PathBuf,
-    /// What `--version` says.
-    pub version: String,
-    /// Kernel and modules.
-    pub kernel: Kernel,
-    /// Whether the card hands the guest's control queue on to the port.
-    pub forwards_control_queue: bool,
-    /// From its start to a guest that answers.
-    pub timeout: Duration,
-}
-
-impl Runner {
-    /// What the guest's driver can set of its interrupts.
-    pub fn driver_coalescing(&self) -> DriverCoalescing {
-        match by_version(&self.kernel.version, DIM_SINCE) {
-            _ if !self.forwards_control_queue => DriverCoalescing::None,
-            Order::Less => DriverCoalescing::Fixed,
-            Order::Equal | Order::Greater => DriverCoalescing::Adaptive,
-        }
-    }
-}
-
-/// What guests are made of.
-#[derive(Clone, Debug)]
-pub struct GuestSpec {
-    /// Ways to run one, the preferred first.
-    pub runners: Vec<Runner>,
-    /// This program, which is also the guest's.
-    pub program: PathBuf,
-}
-
-impl GuestSpec {
-    /// Finds what runs guests, and their kernels. `kernel` is one for QEMU.
-    ///
-    /// # Errors
-    /// When nothing is found; the message says what to install.
-    pub fn find(
-        choice: Choice,
-        kernel: Option<&Path>,
-        modules: Option<&Path>,
-        program: PathBuf,
-    ) -> Result<Self, GuestError> {
-        if cfg!(not(target_arch = "x86_64")) {
-            return Err(GuestError::Processor);
-        }
-        let runners = match choice {
-            Choice::Uml => vec![uml_runner(modules)?],
-            Choice::Qemu(accelerator) => qemu_runners(accelerator, kernel, modules)?,
-            Choice::QemuGeneric(accelerator) => with_generic_card(qemu_runners(accelerator, kernel, modules)?)?,
-            Choice::Auto => {
-                let (qemu, uml) = (qemu_runners(None, kernel, modules), uml_runner(None));
-                match (qemu, uml) {
-                    (Ok(mut runners), Ok(uml)) => {
-                        // Before emulation, which comes last.
-                        runners.insert(runners.len() - 1, uml);
-                        runners
-                    }
-                    (Ok(runners), Err(_)) => runners,
-                    (Err(_), Ok(uml)) => vec![uml],
-                    (Err(error), Err(_)) => return Err(error),
-                }
-            }
-        };
-        Ok(Self { runners, program })
-    }
-}
-
-fn qemu_runners(
-    accelerator: Option<Accelerator>,
-    kernel: Option<&Path>,
-    modules: Option<&Path>,
-) -> Result<Vec<Runner>, GuestError> {
-    let program = program::find(program::QEMU).ok_or(GuestError::NoQemu(program::QEMU))?;
-    let said = std::process::Command::new(&program).arg("--version").output().map_err(GuestError::at(&program))?;
-    let version = version(&String::from_utf8_lossy(&said.stdout)).to_owned();
-    let kernel = Kernel::find(kernel, modules)?;
-    let attempts = match accelerator {
-        Some(accelerator) => vec![(accelerator, BOOT_TIMEOUT)],
-        None if OpenOptions::new().read(true).write(true).open(KVM).is_ok() => {
-            vec![(Accelerator::Kvm, KVM_PATIENCE), (Accelerator::Tcg, BOOT_TIMEOUT)]
-        }
-        None => vec![(Accelerator::Tcg, BOOT_TIMEOUT)],
-    };
-    let runner = |(accelerator, timeout)| Runner {
-        accelerator,
-        program: program.clone(),
-        version: version.clone(),
-        kernel: kernel.clone(),
-        forwards_control_queue: false,
-        timeout,
-    };
-    Ok(attempts.into_iter().map(runner).collect())
-}
-
-/// The same QEMU with its generic card, if it has that.
-fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError> {
-    for Runner { program, version, forwards_control_queue, .. } in &mut runners {
-        let device = GENERIC_DEVICE;
-        let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
-        // It succeeds without the card, too.
-        if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
-            return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });
-        }
-        *forwards_control_queue = true;
-        *version = format!("{version} with {device}");
-    }
-    Ok(runners)
-}
-
-fn uml_runner(modules: Option<&Path>) -> Result<Runner, GuestError> {
-    let kernel = Kernel::user_mode(modules)?;
-    let (program, version) = (kernel.path.clone(), kernel.version.clone());
-    Ok(Runner {
-        accelerator: Accelerator::Uml,
-        program,
-        version,
-        kernel,
-        forwards_control_queue: true,
-        timeout: BOOT_TIMEOUT,
-    })
-}
-
-/// The version in what QEMU says of itself: `QEMU emulator version 7.2.22 (Debian …)`.
-fn version(said: &str) -> &str {
-    let line = said.lines().next().unwrap_or_default();
-    line.split_once("version ").map_or(line, |(_, version)| version).trim()
-}
-
-/// What the guest's virtio-net card is connected to.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Card<'a> {
-    /// A vhost-user port that listens there.
-    VhostUser(&'a Path),
-    /// A TAP that QEMU makes.
-    Tap {
-        /// Where it is.
-        namespace: &'a NetNs,
-        /// Its name.
-        name: &'a str,
-        /// Queue pairs, and processors of the guest. Several are for RSS.
-        queue_pairs: usize,
-    },
-}
-
-impl<'a> Card<'a> {
-    /// The namespace that QEMU must run in.
-    fn namespace(self) -> Option<&'a NetNs> {
-        match self {
-            Self::VhostUser(_) => None,
-            Self::Tap { namespace, .. } => Some(namespace),
-        }
-    }
-}
-
-/// What differs between guests.
-#[derive(Debug)]
-pub(super) struct MachineConfig<'a> {
-    pub runner: &'a Runner,
-    /// This program, which is also the guest's.
-    pub program: &'a Path,
-    /// The program's first argument.
-    pub argument: &'a str,
-    /// Modules besides the card's.
-    pub modules: &'a [&'a str],
-    /// A directory for the file system, the socket and the console.
-    pub directory: &'a Path,
-    pub card: Card<'a>,
-    pub mac: [u8; 6],
-    pub mtu: usize,
-    /// Processors for the guest's threads.
-    pub cpus: &'a [usize],
-}
-
-/// Boots with the first runner that does. Returns what `boot` made, the runner, and why KVM was not it.
-pub(super) fn boot_first<T>(
-    runners: &[Runner],
-    mut boot: impl FnMut(&Runner) -> Result<T, TestbedError>,
-) -> Result<(T, Runner, Option<GuestError>), TestbedError> {
-    let (mut last, mut kvm) = (None, None);
-    for runner in runners {
-        match boot(runner) {
-            Ok(booted) => return Ok((booted, runner.clone(), kvm)),
-            Err(TestbedError::Guest(error @ GuestError::Boot { .. })) if runner.accelerator == Accelerator::Kvm => {
-                kvm = Some(error);
-            }
-            Err(TestbedError::Guest(error @ GuestError::Boot { .. })) => last = Some(error),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(last.or(kvm).unwrap_or(GuestError::Unsupported("no accelerator")).into())
-}
 
 /// A guest that runs. Dropping it ends it.
 #[derive(Debug)]
@@ -546,138 +272,13 @@ fn last_words(text: &str) -> String {
     lines.filter(is_worth_it).collect::<Vec<_>>().join(" | ")
 }
 
-fn command(config: &MachineConfig, initramfs: &Path, console: &Path, memory_mib: u64) -> std::process::Command {
-    let Runner { accelerator, program, kernel, .. } = config.runner;
-    let arguments = format!("-- {}", config.argument);
-    let cpus = if let Card::Tap { queue_pairs, .. } = config.card { queue_pairs } else { CPUS };
-    let hardware = Hardware { kernel, initramfs, memory_mib, cpus, arguments: &arguments };
-    match accelerator {
-        // The kernel's console is standard error, which goes to the same file as QEMU's.
-        Accelerator::Uml => {
-            let Card::VhostUser(socket) = config.card else { unreachable!("only QEMU is given a TAP") };
-            vmm::uml(&hardware, socket, config.directory, &["con0=null,fd:2", "ssl1=fd:0,fd:1"])
-        }
-        Accelerator::Kvm | Accelerator::Tcg => {
-            let mut command = vmm::qemu(program, &[accelerator.name().to_owned()], &hardware);
-            add_devices(&mut command, *accelerator, config, console);
-            command
-        }
-    }
-}
-
-/// QEMU's arguments for consoles and network card.
-fn add_devices(command: &mut std::process::Command, accelerator: Accelerator, config: &MachineConfig, console: &Path) {
-    // The first serial port is the kernel's, the second ours.
-    let file = format!("file,id=console,append=on,path={}", quoted(console));
-    command.args(["-chardev", &file, "-serial", "chardev:console", "-serial", "stdio"]);
-    if let Card::VhostUser(socket) = config.card {
-        command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(socket))]);
-    }
-    if config.runner.forwards_control_queue {
-        let card = format!("{GENERIC_DEVICE},chardev=vhost0,{GENERIC_CARD},vq_size={RING_ENTRIES}");
-        command.args(["-device", &card]);
-        return;
-    }
-    let (backend, backend_options) = match config.card {
-        Card::VhostUser(_) => {
-            // More than 256 entries to send with, QEMU allows only here.
-            let options = format!(",tx_queue_size={RING_ENTRIES}{}", accelerator.interrupts());
-            ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
-        }
-        Card::Tap { name, queue_pairs, .. } => {
-            let backend = format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off,queues={queue_pairs}");
-            (backend, if queue_pairs > 1 { ",mq=on,rss=on".to_owned() } else { String::new() })
-        }
-    };
-    let mac = config.mac.map(|byte| format!("{byte:02x}")).join(":");
-    let device = format!(
-        "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={},\
-         rx_queue_size={RING_ENTRIES}{}",
-        config.mtu, backend_options
-    );
-    command.args(["-netdev", &backend, "-device", &device]);
-}
-
-/// A path in one of QEMU's option lists, where a comma stands for itself when it is doubled.
-fn quoted(path: &Path) -> String {
-    path.to_string_lossy().replace(',', ",,")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn qemus_version_is_what_stands_behind_the_word() {
-        assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2)\nCopyright\n"), "7.2.22 (Debian 1:7.2)");
-        assert_eq!(version(""), "");
-    }
-
-    #[test]
     fn last_words_are_one_line_without_control_characters() {
         assert_eq!(last_words("a\r\nqemu: warning: no\n\n\x1b[0mb\n"), "a | [0mb");
         assert_eq!(last_words(&"ä".repeat(TAIL_LEN)).chars().count(), TAIL_LEN / 2);
-    }
-
-    /// Emulation of a guest with a kernel of that version, by `program`.
-    fn runner(kernel: &str, program: &str, forwards_control_queue: bool) -> Runner {
-        let kernel = Kernel { path: "/boot/k".into(), version: kernel.to_owned(), modules: "/m".into(), card: &[] };
-        let (accelerator, timeout) = (Accelerator::Tcg, BOOT_TIMEOUT);
-        let (program, version) = (PathBuf::from(program), "7.2.22".to_owned());
-        Runner { accelerator, program, version, kernel, forwards_control_queue, timeout }
-    }
-
-    fn arguments(runner: &Runner) -> String {
-        let config = MachineConfig {
-            runner,
-            program: Path::new("/p"),
-            argument: "guest-agent",
-            modules: &[],
-            directory: Path::new("/t"),
-            card: Card::VhostUser(Path::new("/t,u/s")),
-            mac: [2, 0, 0, 0, 0x18, 1],
-            mtu: 9000,
-            cpus: &[0],
-        };
-        let command = command(&config, Path::new("/t/i"), Path::new("/t/c"), 300);
-        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
-        arguments.join(" ")
-    }
-
-    #[test]
-    fn the_command_line_names_what_the_guest_is_made_of() {
-        let line = arguments(&runner("1", "/usr/bin/qemu", false));
-        for part in [
-            "-accel tcg",
-            ",vectors=0",
-            "path=/t,,u/s",
-            "mac=02:00:00:00:18:01,host_mtu=9000,",
-            "size=300M,share=on",
-            "-kernel /boot/k -initrd /t/i",
-            "-- guest-agent",
-        ] {
-            assert!(line.contains(part), "{part} in {line}");
-        }
-    }
-
-    #[test]
-    fn the_generic_card_is_connected_to_the_port_in_place_of_qemus_own() {
-        let line = arguments(&runner("1", "/usr/bin/qemu", true));
-        let card = "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,num_vqs=3,";
-        assert!(line.contains("path=/t,,u/s") && line.contains(card) && !line.contains("-netdev"), "{line}");
-    }
-
-    #[test]
-    fn a_qemu_without_the_generic_card_is_named_with_what_to_do() {
-        let error = with_generic_card(vec![runner("7.3", "/bin/true", false)]).unwrap_err().to_string();
-        assert!(error.contains("/bin/true (7.2.22) has no vhost-user-test-device-pci; put QEMU 10.2"), "{error}");
-    }
-
-    #[test]
-    fn a_driver_adapts_since_linux_6_8_where_the_port_hears_it() {
-        let of = |kernel, is_heard| runner(kernel, "/usr/bin/qemu", is_heard).driver_coalescing();
-        assert_eq!(["6.1.0-56-amd64", "6.7.12"].map(|kernel| of(kernel, true)), [DriverCoalescing::Fixed; 2]);
-        assert_eq!(["6.8.0-31-generic", "7.3.4+deb13"].map(|kernel| of(kernel, true)), [DriverCoalescing::Adaptive; 2]);
-        assert_eq!(of("7.3.4+deb13", false), DriverCoalescing::None);
     }
 }

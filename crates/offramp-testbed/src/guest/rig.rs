@@ -1,7 +1,9 @@
 //! A guest, a namespace, and what lies between them.
 
-use super::machine::{Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
+use super::command::{Card, MachineConfig};
+use super::machine::Machine;
 use super::protocol::{Command, Network, Switches};
+use super::runner::{GuestSpec, Runner, boot_first};
 use super::scratch::Scratch;
 use super::{GuestError, agent};
 use crate::error::TestbedError;

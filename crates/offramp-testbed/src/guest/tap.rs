@@ -1,6 +1,8 @@
 //! A guest whose card is connected to a TAP of a namespace, with nothing of ours in between.
 
-use super::machine::{Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
+use super::command::{Card, MachineConfig};
+use super::machine::Machine;
+use super::runner::{GuestSpec, Runner, boot_first};
 use super::scratch::Scratch;
 use crate::error::TestbedError;
 use crate::rig::MACS;

@@ -2,7 +2,7 @@
 
 use super::config::RigConfig;
 use super::counts::Counts;
-use crate::guest::machine::Machine;
+use crate::guest::Machine;
 use offramp_ports::sys::NetNs;
 
 /// Two hosts, their adapters and the line, as a sample needs them.

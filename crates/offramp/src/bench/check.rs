@@ -17,7 +17,7 @@ use offramp_check::{report, run as check};
 use offramp_daemon::control::CONTROL_DEFAULT;
 use offramp_testbed::device::default_state_dir;
 use offramp_testbed::error::TestbedError;
-use offramp_testbed::guest::machine::{Choice, GuestSpec};
+use offramp_testbed::guest::{Choice, GuestSpec};
 use port_end::PortEnd;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};

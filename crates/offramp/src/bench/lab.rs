@@ -11,7 +11,7 @@ use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
 use offramp_testbed::device::{DeviceError, default_state_dir};
 use offramp_testbed::error::TestbedError;
-use offramp_testbed::guest::machine::{Accelerator, Choice, DriverCoalescing, GuestSpec};
+use offramp_testbed::guest::{Accelerator, Choice, DriverCoalescing, GuestSpec};
 use offramp_testbed::guest::{GuestError, Guests};
 use offramp_testbed::host::HostSettings;
 use offramp_testbed::rig::{Placement, Rig, RigConfig, Threads};

@@ -4,7 +4,7 @@ use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
 use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
 use offramp_ports::sys::link;
-use offramp_testbed::guest::machine::GuestSpec;
+use offramp_testbed::guest::GuestSpec;
 use offramp_testbed::guest::protocol::INTERFACE;
 use offramp_testbed::guest::{TapGuest, agent};
 use std::fs::File;

@@ -1,0 +1,262 @@
+//! Ways to run a guest: which program, with which accelerator and kernel.
+
+use super::GuestError;
+use super::kernel::Kernel;
+use super::program::{self, by_version};
+use crate::error::TestbedError;
+use std::cmp::Ordering as Order;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Access to the processor's own virtualisation.
+const KVM: &str = "/dev/kvm";
+/// QEMU's generic vhost-user device (10.2 and later), which leaves the control queue to the port.
+pub(super) const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
+/// An option of the generic device, which QEMU lists where it has the device.
+const GENERIC_OPTION: &str = "num_vqs=";
+/// The first Linux whose `virtio_net` has DIM.
+const DIM_SINCE: &str = "6.8";
+/// From the start to a guest that answers: emulated, on a busy machine.
+const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
+/// Boot time with KVM where emulation is possible instead. A working KVM takes a second or two; on some machines
+/// /dev/kvm opens and runs nothing.
+const KVM_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What runs a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// QEMU, and the processor runs it.
+    Kvm,
+    /// User Mode Linux: the processor runs its programs, and its kernel is a program itself.
+    Uml,
+    /// QEMU, which translates it instruction by instruction.
+    Tcg,
+}
+
+impl Accelerator {
+    /// QEMU's name (`-accel`), or `uml`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Uml => "uml",
+            Self::Tcg => "tcg",
+        }
+    }
+
+    /// The card's option for interrupts: QEMU 7.2 crashes when a vhost-user card has message interrupts and
+    /// there is no KVM (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
+    pub(super) fn interrupts(self) -> &'static str {
+        if self == Self::Kvm { "" } else { ",vectors=0" }
+    }
+}
+
+/// Which programs may run the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// KVM if a guest starts with it, else User Mode Linux if that is installed, else emulation.
+    Auto,
+    /// QEMU, with that accelerator or the first that a guest starts with.
+    Qemu(Option<Accelerator>),
+    /// The same with its generic vhost-user device as the card.
+    QemuGeneric(Option<Accelerator>),
+    /// User Mode Linux.
+    Uml,
+}
+
+/// What a guest's own driver can set of its interrupts (`ethtool -C`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverCoalescing {
+    /// Nothing that the port hears.
+    None,
+    /// Time and frames.
+    Fixed,
+    /// These, or it adapts both to the load (DIM).
+    Adaptive,
+}
+
+/// One way to run a guest.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    /// What runs it.
+    pub accelerator: Accelerator,
+    /// QEMU; of User Mode Linux, the kernel.
+    pub program: PathBuf,
+    /// What `--version` says.
+    pub version: String,
+    /// Kernel and modules.
+    pub kernel: Kernel,
+    /// Whether the card hands the guest's control queue on to the port.
+    pub forwards_control_queue: bool,
+    /// From its start to a guest that answers.
+    pub timeout: Duration,
+}
+
+impl Runner {
+    /// What the guest's driver can set of its interrupts.
+    pub fn driver_coalescing(&self) -> DriverCoalescing {
+        match by_version(&self.kernel.version, DIM_SINCE) {
+            _ if !self.forwards_control_queue => DriverCoalescing::None,
+            Order::Less => DriverCoalescing::Fixed,
+            Order::Equal | Order::Greater => DriverCoalescing::Adaptive,
+        }
+    }
+}
+
+/// What guests are made of.
+#[derive(Clone, Debug)]
+pub struct GuestSpec {
+    /// Ways to run one, the preferred first.
+    pub runners: Vec<Runner>,
+    /// This program, which is also the guest's.
+    pub program: PathBuf,
+}
+
+impl GuestSpec {
+    /// Finds what runs guests, and their kernels. `kernel` is one for QEMU.
+    ///
+    /// # Errors
+    /// When nothing is found; the message says what to install.
+    pub fn find(
+        choice: Choice,
+        kernel: Option<&Path>,
+        modules: Option<&Path>,
+        program: PathBuf,
+    ) -> Result<Self, GuestError> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err(GuestError::Processor);
+        }
+        let runners = match choice {
+            Choice::Uml => vec![uml_runner(modules)?],
+            Choice::Qemu(accelerator) => qemu_runners(accelerator, kernel, modules)?,
+            Choice::QemuGeneric(accelerator) => with_generic_card(qemu_runners(accelerator, kernel, modules)?)?,
+            Choice::Auto => {
+                let (qemu, uml) = (qemu_runners(None, kernel, modules), uml_runner(None));
+                match (qemu, uml) {
+                    (Ok(mut runners), Ok(uml)) => {
+                        // Before emulation, which comes last.
+                        runners.insert(runners.len() - 1, uml);
+                        runners
+                    }
+                    (Ok(runners), Err(_)) => runners,
+                    (Err(_), Ok(uml)) => vec![uml],
+                    (Err(error), Err(_)) => return Err(error),
+                }
+            }
+        };
+        Ok(Self { runners, program })
+    }
+}
+
+fn qemu_runners(
+    accelerator: Option<Accelerator>,
+    kernel: Option<&Path>,
+    modules: Option<&Path>,
+) -> Result<Vec<Runner>, GuestError> {
+    let program = program::find(program::QEMU).ok_or(GuestError::NoQemu(program::QEMU))?;
+    let said = std::process::Command::new(&program).arg("--version").output().map_err(GuestError::at(&program))?;
+    let version = version(&String::from_utf8_lossy(&said.stdout)).to_owned();
+    let kernel = Kernel::find(kernel, modules)?;
+    let attempts = match accelerator {
+        Some(accelerator) => vec![(accelerator, BOOT_TIMEOUT)],
+        None if OpenOptions::new().read(true).write(true).open(KVM).is_ok() => {
+            vec![(Accelerator::Kvm, KVM_PATIENCE), (Accelerator::Tcg, BOOT_TIMEOUT)]
+        }
+        None => vec![(Accelerator::Tcg, BOOT_TIMEOUT)],
+    };
+    let runner = |(accelerator, timeout)| Runner {
+        accelerator,
+        program: program.clone(),
+        version: version.clone(),
+        kernel: kernel.clone(),
+        forwards_control_queue: false,
+        timeout,
+    };
+    Ok(attempts.into_iter().map(runner).collect())
+}
+
+/// The same QEMU with its generic card, if it has that.
+fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError> {
+    for Runner { program, version, forwards_control_queue, .. } in &mut runners {
+        let device = GENERIC_DEVICE;
+        let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
+        // It succeeds without the card, too.
+        if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
+            return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });
+        }
+        *forwards_control_queue = true;
+        *version = format!("{version} with {device}");
+    }
+    Ok(runners)
+}
+
+fn uml_runner(modules: Option<&Path>) -> Result<Runner, GuestError> {
+    let kernel = Kernel::user_mode(modules)?;
+    let (program, version) = (kernel.path.clone(), kernel.version.clone());
+    Ok(Runner {
+        accelerator: Accelerator::Uml,
+        program,
+        version,
+        kernel,
+        forwards_control_queue: true,
+        timeout: BOOT_TIMEOUT,
+    })
+}
+
+/// The version in what QEMU says of itself: `QEMU emulator version 7.2.22 (Debian …)`.
+fn version(said: &str) -> &str {
+    let line = said.lines().next().unwrap_or_default();
+    line.split_once("version ").map_or(line, |(_, version)| version).trim()
+}
+
+/// Boots with the first runner that does. Returns what `boot` made, the runner, and why KVM was not it.
+pub(super) fn boot_first<T>(
+    runners: &[Runner],
+    mut boot: impl FnMut(&Runner) -> Result<T, TestbedError>,
+) -> Result<(T, Runner, Option<GuestError>), TestbedError> {
+    let (mut last, mut kvm) = (None, None);
+    for runner in runners {
+        match boot(runner) {
+            Ok(booted) => return Ok((booted, runner.clone(), kvm)),
+            Err(TestbedError::Guest(error @ GuestError::Boot { .. })) if runner.accelerator == Accelerator::Kvm => {
+                kvm = Some(error);
+            }
+            Err(TestbedError::Guest(error @ GuestError::Boot { .. })) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.or(kvm).unwrap_or(GuestError::Unsupported("no accelerator")).into())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    #[test]
+    fn qemus_version_is_what_stands_behind_the_word() {
+        assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2)\nCopyright\n"), "7.2.22 (Debian 1:7.2)");
+        assert_eq!(version(""), "");
+    }
+
+    /// Emulation of a guest with a kernel of that version, by `program`.
+    pub(in crate::guest) fn runner(kernel: &str, program: &str, forwards_control_queue: bool) -> Runner {
+        let kernel = Kernel { path: "/boot/k".into(), version: kernel.to_owned(), modules: "/m".into(), card: &[] };
+        let (accelerator, timeout) = (Accelerator::Tcg, BOOT_TIMEOUT);
+        let (program, version) = (PathBuf::from(program), "7.2.22".to_owned());
+        Runner { accelerator, program, version, kernel, forwards_control_queue, timeout }
+    }
+
+    #[test]
+    fn a_qemu_without_the_generic_card_is_named_with_what_to_do() {
+        let error = with_generic_card(vec![runner("7.3", "/bin/true", false)]).unwrap_err().to_string();
+        assert!(error.contains("/bin/true (7.2.22) has no vhost-user-test-device-pci; put QEMU 10.2"), "{error}");
+    }
+
+    #[test]
+    fn a_driver_adapts_since_linux_6_8_where_the_port_hears_it() {
+        let of = |kernel, is_heard| runner(kernel, "/usr/bin/qemu", is_heard).driver_coalescing();
+        assert_eq!(["6.1.0-56-amd64", "6.7.12"].map(|kernel| of(kernel, true)), [DriverCoalescing::Fixed; 2]);
+        assert_eq!(["6.8.0-31-generic", "7.3.4+deb13"].map(|kernel| of(kernel, true)), [DriverCoalescing::Adaptive; 2]);
+        assert_eq!(of("7.3.4+deb13", false), DriverCoalescing::None);
+    }
+}
