@@ -1,13 +1,12 @@
-//! How fast the model runs: events per second, how much faster than real time, and what a second thread is worth to a
-//! sweep.
+//! Speed of the model: events per second, simulated over real time, and the gain of a sweep from a second thread.
 //!
 //! `cargo bench -p offramp-model`; with `-- speed` or `-- scaling` one part alone. It asserts nothing; the targets are
 //! printed beside the figures.
 //!
-//! A machine that others use, or whose clock moves, gives a second thread less than a processor, and not the same from one
-//! second to the next. So the scaling is measured in short rounds, and in each of them beside it what the machine gives to
-//! work that shares nothing: two sweeps of one thread each at the same time against one of them alone. That is the limit,
-//! and what the sweep itself loses is what it stays below it.
+//! On a shared machine, or one with a varying clock, a second thread gains less than a processor, and not the same from
+//! one second to the next. So the bench measures scaling in short rounds. Each round also measures the machine's limit
+//! for work that shares nothing: two sweeps of one thread each at the same time, against one of them alone. The
+//! distance to that limit is the loss of the sweep itself.
 
 use offramp_model::config::Workload;
 use offramp_model::profile::Profile;
@@ -18,9 +17,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-/// Events per second that one core should reach.
+/// Target of events per second for one core.
 const EVENTS_PER_SECOND_TARGET: f64 = 5e6;
-/// What is run: a system, a workload, settings, and what it should reach.
+/// A run: a system, a workload, settings, and its target.
 #[derive(Deserialize)]
 struct Case {
     system: String,
@@ -28,20 +27,20 @@ struct Case {
     set: BTreeMap<String, String>,
     target: String,
 }
-/// The best of this number of runs is shown: what others do on the machine can only make a run slower.
+/// Runs of each case; the best is shown. Other programs on the machine can only make a run slower.
 const RUNS: usize = 5;
 
-/// What a second thread should be worth to a sweep.
+/// Target of the gain of a sweep from a second thread.
 const SCALING_TARGET: f64 = 1.9;
-/// Sweeps whose scaling is measured: what they are, points, and simulated time of each, with a second of warm-up. Both take
-/// about a third of a second on one thread.
+/// Sweeps for the scaling: description, points, and simulated time of each, with a second of warm-up. Both take about a
+/// third of a second on one thread.
 const SWEEPS: [(&str, usize, &str); 2] = [("many short points", 300, "1s"), ("few long points", 6, "100s")];
-/// Rounds of each; odd, so that one of them is the median.
+/// Rounds of each. The number is odd, so one of them is the median.
 const ROUNDS: usize = 15;
 const THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
 fn main() {
-    // Cargo gives options of its own.
+    // Skips cargo's own options.
     let parts: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
     let is_asked = |part: &str| parts.is_empty() || parts.iter().any(|asked| asked == part);
     if is_asked("speed") {
@@ -88,7 +87,7 @@ impl Round {
         self.one.as_secs_f64() / self.two.as_secs_f64()
     }
 
-    /// What the machine gave to work that shares nothing.
+    /// Returns the machine's gain for work that shares nothing.
     fn limit(&self) -> f64 {
         2.0 * self.one.as_secs_f64() / self.copies.as_secs_f64()
     }
@@ -120,7 +119,7 @@ fn sweep(points: usize, simulated: &str) -> Sweep {
     }
 }
 
-/// What drifts hits all three alike, and in every other round the other way round.
+/// Measures one round. Drift affects all three times alike; every other round reverses their order.
 fn measure_round(sweep: &Sweep, round: usize) -> Round {
     let one = || time(|| run_sweep(sweep, NonZeroUsize::MIN, "one"));
     let two = || time(|| run_sweep(sweep, THREADS, "two"));

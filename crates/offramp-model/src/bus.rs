@@ -1,4 +1,4 @@
-//! What it takes to move bytes between an adapter and the memory of its host.
+//! The cost of moving bytes between an adapter and the memory of its host.
 
 pub mod pci;
 pub mod pcie;
@@ -13,19 +13,19 @@ use serde::Deserialize;
 /// Parts of a million: the unit of ratios.
 pub const PPM: u64 = 1_000_000;
 
-/// An ISA card, as its driver copies from it: the processor waits for every transfer, so the time of the bus is
-/// time of the processor.
+/// An ISA card with a driver that copies: the processor waits for every transfer, so the time of the bus is time of the
+/// processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IsaTransfers {
     /// Clock of the bus.
     pub clock_hz: u64,
-    /// Bytes that one transfer moves: 1 on an 8-bit card, 2 on a 16-bit one.
+    /// Bytes per transfer: 1 on an 8-bit card, 2 on a 16-bit one.
     pub width: u64,
-    /// Cycles of the bus that one transfer takes, wait states included.
+    /// Cycles of the bus per transfer, wait states included.
     pub cycles: u64,
-    /// Cycles between two transfers: the recovery that port accesses need and memory accesses do not.
+    /// Cycles between two transfers: the recovery of port accesses. Memory accesses need none.
     pub recovery_cycles: u64,
-    /// How much longer a transfer takes because the controller fills the same memory, parts of a million.
+    /// Added time of a transfer while the controller fills the same memory, parts of a million.
     pub contention_ppm: u64,
 }
 
@@ -38,22 +38,22 @@ impl IsaTransfers {
     }
 }
 
-/// How an adapter's bytes reach the memory of the host.
+/// The path of an adapter's bytes to the memory of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bus {
     /// The processor copies.
     Isa(IsaTransfers),
-    /// The adapter is master of a bus that is never the limit; the processor does not take part.
+    /// The adapter is master of a bus with no limits; the processor does not take part.
     Master,
-    /// The adapter is master of a PCI bus, which both directions share.
+    /// The adapter is master of a PCI bus, shared by both directions.
     Pci(Pci),
-    /// The adapter is master of a PCI-X bus, which both directions share.
+    /// The adapter is master of a PCI-X bus, shared by both directions.
     PciX(PciX),
     /// The adapter is at the end of a PCI Express link.
     Pcie(Pcie),
 }
 
-/// What a bus master does.
+/// Transfers of a bus master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[derive(strum::EnumString, strum::VariantArray, strum::IntoStaticStr)]
@@ -63,18 +63,18 @@ pub enum Transfers {
     Read,
     /// Writes alone.
     Write,
-    /// As many of both at once; a rate is that of one of them.
+    /// As many of both at once; a rate is the rate of one of them.
     Both,
 }
 
-/// When a transfer of a bus master is over, and which time of the bus it takes.
+/// The end of a bus master's transfer, and its time on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// When the last byte is there.
     pub done: Time,
-    /// From when on the bus is given to it.
+    /// Start of its time on the bus.
     pub from: Time,
-    /// For how long.
+    /// Length of its time on the bus.
     pub taken: Span,
 }
 
@@ -83,8 +83,8 @@ fn no_transfers(_: &str) -> String {
 }
 
 impl Bus {
-    /// Time from one transfer of a bus master to the next, or from one pair to the next, when it does nothing else; and what
-    /// limits it. `None`: nobody is master of a bus that has limits.
+    /// Returns the time from one transfer of an otherwise idle bus master to the next, or from one pair to the next;
+    /// and the limiting resource. `None`: no adapter is master of a bus with limits.
     pub fn transfer(&self, transfers: Transfers, command: Command, bytes: u64) -> Option<(Span, &'static str)> {
         const BUS: &str = "the bus";
         let (read, write) = match self {
@@ -104,7 +104,7 @@ impl Bus {
         Some(if bus >= reads { (bus, BUS) } else { (reads, "reads under way") })
     }
 
-    /// Time of the processor for this number of bytes of a frame.
+    /// Returns the processor's time for this number of bytes of a frame.
     pub fn processor_time(&self, bytes: u64) -> Span {
         match self {
             Self::Isa(isa) => isa.time(bytes),

@@ -1,7 +1,7 @@
-//! Published results beside what the model says: cases, each in a file, and the 60 claims that come with offramp.
+//! Published results beside the model's: cases, each in a file, and the 60 claims shipped with offramp.
 //!
-//! A miss stays in the table. A number is fitted to the rows that its profile names, or chosen for them, and a row that
-//! such a number decides is no prediction. The table counts the numbers, the rows, and the figures that predictions meet.
+//! A miss stays in the table. A number is fitted to the rows named in its profile, or chosen for them. A row decided by
+//! such a number is no prediction. The table counts the numbers, the rows, and the figures met by predictions.
 //!
 //! | file | what happens there |
 //! |---|---|
@@ -39,34 +39,34 @@ const MET_POINTS: f64 = 5.0;
 /// Unit of an error of percentages.
 const POINTS: &str = "points";
 
-/// How a row came about.
+/// The origin of a row's figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
-    /// Numbers of the profile were fitted to it, or to another row that says the same.
+    /// Numbers of the profile were fitted to this row, or to another row with the same figure.
     Fitted,
-    /// A number that nobody published decides it, and was chosen with this row or one like it in view.
+    /// An unpublished number decides the row. It was chosen with this row or a similar one in view.
     Chosen,
-    /// It comes out of numbers that were neither.
+    /// Its numbers were neither fitted nor chosen for it.
     #[default]
     Predicted,
     /// It follows from the structure alone: an exact number, or a sign.
     Structural,
-    /// It has no figure to compare with; what the model does is shown.
+    /// It has no figure to compare with; the table shows the model's result.
     Shown,
 }
 
-/// A parameter that the figure of a row hangs on.
+/// A parameter behind the figure of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Dependence {
     /// The parameter.
     pub name: &'static str,
     /// Percent of the figure for one percent of it.
     pub elasticity: f64,
-    /// How its number is known.
+    /// The kind of evidence for its number.
     pub tag: Tag,
-    /// The rows that it was fitted to or chosen for.
+    /// The rows for which its number was fitted or chosen.
     pub fitted_to: Vec<String>,
 }
 
@@ -75,18 +75,18 @@ pub struct Dependence {
 pub struct Row {
     /// The case's number or name.
     pub id: String,
-    /// Which part of it, where it has several.
+    /// The part of the case, where it has several.
     pub part: String,
-    /// What was published.
+    /// The published result.
     pub published: String,
-    /// What the model says; `None` where its run stands still.
+    /// The model's result; `None` where its run stands still.
     pub modelled: Option<String>,
-    /// The lowest and the highest that the model says over all numbers that are intervals, and the nominal one; `None` where
-    /// none is.
+    /// The lowest and the highest result of the model over all intervals of numbers, the nominal one included; `None`
+    /// without intervals.
     pub interval: Option<[String; 2]>,
-    /// What the lab measured of the claim, by one comparison after the other; `None` where it measured nothing.
+    /// The lab's measurements of the claim, one per comparison; `None` where there is none.
     pub live: Option<Vec<Live>>,
-    /// By how much that is above what was published.
+    /// Excess of the model's figure over the published one.
     pub error: Option<f64>,
     /// Unit of `error`: `%`, or `points` where both are percentages.
     pub error_unit: &'static str,
@@ -94,11 +94,11 @@ pub struct Row {
     pub kind: Kind,
     /// The target that the row must meet.
     pub target: String,
-    /// Whether it does; `None` where there is none.
+    /// `true` if the row meets its target; `None` without a target.
     pub ok: Option<bool>,
-    /// What is not known and was assumed, or why there is no figure.
+    /// The unknown and assumed values, or the reason for a missing figure.
     pub assumption: String,
-    /// The parameters that its figure hangs on, the strongest first; `None`: it has none, or they were not asked for.
+    /// The parameters behind its figure, the strongest first; `None`: it has none, or the caller did not ask for them.
     pub hangs_on: Option<Vec<Dependence>>,
 }
 
@@ -108,7 +108,7 @@ impl Row {
         Self { id, published, error_unit: "%", kind: spec.kind, ..Self::default() }
     }
 
-    /// Whether a prediction meets the published figure.
+    /// Returns whether a prediction meets the published figure.
     fn is_met(&self) -> bool {
         let most = if self.error_unit == POINTS { MET_POINTS } else { MET_PERCENT };
         self.kind == Kind::Predicted && self.ok == Some(true) && self.error.is_some_and(|error| error.abs() <= most)
@@ -120,34 +120,34 @@ impl Row {
 pub struct Table {
     /// All rows, in the order of the cases.
     pub rows: Vec<Row>,
-    /// Numbers of the cases' systems that were fitted.
+    /// Fitted numbers of the cases' systems.
     pub fitted_numbers: Vec<FittedNumber>,
-    /// Numbers of the cases' systems that were chosen.
+    /// Chosen numbers of the cases' systems.
     pub chosen_numbers: Vec<FittedNumber>,
-    /// Rows that a number was fitted to, or that say the same.
+    /// Rows with a number fitted to them, or equal to such rows.
     pub fitted_rows: usize,
-    /// Rows that a number decides which was chosen with them in view.
+    /// Rows decided by a number chosen with them in view.
     pub chosen_rows: usize,
-    /// Rows that are predicted.
+    /// Predicted rows.
     pub predicted_rows: usize,
-    /// Those of them that have an error, and so a figure on both sides.
+    /// Predicted rows with an error, and so a figure on both sides.
     pub predicted_figures: usize,
-    /// Published figures, each counted once, that such rows meet within 10 % or 5 points.
+    /// Published figures met by such rows within 10 % or 5 points, each counted once.
     pub predicted_figures_met: usize,
-    /// Rows that leave their target.
+    /// Rows outside their target.
     pub missed_rows: usize,
     /// The run of the lab behind `live`; `None`: none was given.
     pub live_run: Option<LiveRun>,
 }
 
-/// A number that was fitted or chosen.
+/// A fitted or chosen number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FittedNumber {
     /// The parameter.
     pub name: &'static str,
     /// Its value, with unit.
     pub value: String,
-    /// The rows that it was fitted to or chosen for.
+    /// The rows for which it was fitted or chosen.
     pub rows: Vec<String>,
 }
 
@@ -170,17 +170,17 @@ impl Table {
         }
     }
 
-    /// Whether every row keeps to its target.
+    /// Returns whether every row keeps to its target.
     pub fn is_ok(&self) -> bool {
         self.missed_rows == 0
     }
 }
 
-/// Runs all that the cases need, and again at `samples` places of the numbers that are intervals. A row names the parameters that it hangs on, as far as `hangs_on` wants
-/// numbers with their tag: each such number takes one more of each run of the row.
+/// Runs everything for the cases, and again at `samples` places of the intervals. A row names the parameters behind it;
+/// `hangs_on` selects them by their tag. Each such parameter costs one more of each run of the row.
 ///
 /// # Errors
-/// When a case names what there is not, or an expression of it is none.
+/// When a case names something unknown, or one of its expressions is invalid.
 pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool, samples: usize) -> Result<Table, ProfileError> {
     let engine = Engine::new();
     for case in cases {
@@ -207,8 +207,8 @@ pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool, samples: usize) -> Resul
     Ok(Table::new(rows, cases))
 }
 
-/// The lowest and the highest figure of each row over all samples and the nominal one; `None` of a row whose runs have no
-/// interval.
+/// Returns the lowest and the highest figure of each row over all samples and the nominal one; `None` for a row without
+/// intervals.
 fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Vec<Option<[String; 2]>> {
     let rows = specs.iter().enumerate().filter(|(_, (case, spec))| spec.metric.is_some() && has_intervals(case));
     // The nominal figure is the last one.
@@ -230,13 +230,13 @@ fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Ve
     ends.into_iter().zip(specs).map(shown).collect()
 }
 
-/// The table for people: a line for each row, what was assumed below it, and at the end how much was fitted. What the lab
-/// measured of a claim stands below the first of its rows.
+/// Formats the table for people: a line for each row, its assumptions below it, and at the end the number of fits. The
+/// lab's measurements of a claim follow the first of its rows.
 pub fn text(table: &Table) -> String {
     render("claims.txt", context! { table => Serde(table), met_percent => MET_PERCENT, met_points => MET_POINTS })
 }
 
-/// Every number with this tag on which a run of the cases rests, once.
+/// Returns every number with this tag behind a run of the cases, once.
 fn numbers(cases: &[Case], tag: Tag) -> Vec<FittedNumber> {
     let mut found = BTreeMap::new();
     for (key, quantity) in cases.iter().flat_map(|case| parameters(case, |of| of == tag)) {
@@ -254,7 +254,7 @@ static EMBEDDED: &[(&str, &str)] = embedded! { "cases", "toml":
     "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17", "I18", "I19", "I20",
 };
 
-/// Every claim that comes with offramp, in the order of their numbers.
+/// Every claim shipped with offramp, in the order of their numbers.
 ///
 /// # Panics
 /// Never: the files are part of the program, and tests read them.

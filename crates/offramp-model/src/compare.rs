@@ -13,7 +13,7 @@ use serde::Serialize;
 /// A figure of both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// What it is, with its unit.
+    /// Its heading, with the unit.
     pub name: String,
     /// Values of the first and of the second system.
     pub values: [f64; 2],
@@ -21,14 +21,14 @@ pub struct Compared {
     pub ratio: Option<f64>,
 }
 
-/// A parameter that is not the same in both.
+/// A parameter with different values in the two systems.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Its name.
     pub name: &'static str,
     /// Its values with their units.
     pub values: [String; 2],
-    /// How they are known.
+    /// The kinds of evidence for the values.
     pub tags: [String; 2],
 }
 
@@ -41,17 +41,18 @@ pub struct Comparison {
     pub workload: &'static str,
     /// Throughput, processor, latency and counts.
     pub metrics: Vec<Compared>,
-    /// What the line is busy with, microseconds of each KiB of payload: frames may differ in size.
+    /// Activities of the line, microseconds of each KiB of payload: frames may differ in size.
     pub line_us_per_kib: Vec<Compared>,
-    /// What the bus is busy with, where the adapter is its master.
+    /// Activities of the bus, where the adapter is its master.
     pub bus_us_per_kib: Vec<Compared>,
-    /// What the processor is busy with, microseconds of each KiB of payload.
+    /// Activities of the processor, microseconds of each KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
-    /// What limits each.
+    /// The limit of each.
     pub limits: [&'static str; 2],
-    /// What they differ in.
+    /// The parameters with different values.
     pub differences: Vec<Difference>,
-    /// What the figures may be where numbers are intervals; `None`: none is, or nobody asked.
+    /// The possible figures over intervals of numbers; `None`: there is no interval, or the caller asked for no
+    /// samples.
     pub joint: Option<Joint>,
 }
 
@@ -60,7 +61,7 @@ pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2], samples: Option
     let explanations = outcomes.map(explain);
     let metrics =
         METRICS.iter().map(|metric| compared(metric.heading, outcomes.map(|outcome| (metric.value)(outcome))));
-    // Latency, of a workload without requests, is none.
+    // A workload without requests has no latency.
     let metrics = metrics.filter(|metric| !metric.values.iter().all(|value| value.is_nan()));
     Comparison {
         systems: profiles.map(|profile| profile.name.clone()),
@@ -95,7 +96,7 @@ fn parts(
     }
     let us = |at: usize, name: &str| {
         let part = of(&explanations[at]).iter().find(|part| part.name == name);
-        // The time between two frames, and the KiB in that time.
+        // Uses the time between two frames, and the KiB in that time.
         let frames_per_kib = 1e6 / explanations[at].us_between_frames / outcomes[at].kib_per_second;
         part.map_or(0.0, |part| part.us_per_frame * frames_per_kib)
     };

@@ -1,15 +1,16 @@
 //! PCI: transactions in clocks.
 //!
 //! A transaction has an overhead (arbitration, address phase, the turn-around of a read, `DEVSEL#`, the wait for the
-//! first word) and then moves a word per clock, or one per `1 + wait_states` clocks, until the transfer, the bridge's
-//! prefetch or the longest burst ends. [`Pci`] is that arithmetic; [`shared`] runs several masters against each other.
+//! first word). Then it moves a word per clock, or one per `1 + wait_states` clocks, until the transfer, the bridge's
+//! prefetch or the longest burst ends. [`Pci`] implements that arithmetic; [`shared`] runs several masters against each
+//! other.
 
 pub mod shared;
 
 use crate::time::Span;
 use serde::Deserialize;
 
-/// How a master asks (PCI Local Bus Specification 2.2, 3.1.1).
+/// A command of a master (PCI Local Bus Specification 2.2, 3.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
@@ -42,8 +43,8 @@ pub struct Pci {
     pub cache_line_len: u64,
 }
 
-/// 33 MHz and 32 bits, as the profile `pci-33-32`: the overhead is what 72.3 MB/s in bursts of 24 words imply, measured of
-/// a VIA VT8233A by tecCHANNEL.
+/// 33 MHz and 32 bits, as the profile `pci-33-32`. The overhead follows from 72.3 MB/s in bursts of 24 words, measured
+/// on a VIA VT8233A by tecCHANNEL.
 pub const PCI_33_32: Pci = Pci {
     clock_hz: 33_333_333,
     width: 4,
@@ -80,18 +81,18 @@ impl Pci {
         Span::of_cycles(self.clocks(command, bytes), self.clock_hz)
     }
 
-    /// Bytes per second of a master that moves nothing but bursts of `burst_len`.
+    /// Bytes per second of a master with nothing but bursts of `burst_len`.
     pub fn bytes_per_second(&self, burst_len: u64) -> u64 {
         burst_len * self.clock_hz / self.clocks_in_bursts(burst_len, burst_len)
     }
 
-    /// Bytes per second while data move: the limit that bursts of any length stay below.
+    /// Bytes per second while data move: the limit for bursts of any length.
     pub fn bytes_per_second_max(&self) -> u64 {
         self.width * self.clock_hz / (1 + self.wait_states)
     }
 
-    /// Clocks for the end of a packet that does not end at a boundary of `boundary` bytes: in a transaction of its own
-    /// behind one that ended at the boundary, or in one transaction that is padded up to the next.
+    /// Clocks for the end of a packet past its last boundary of `boundary` bytes. Either a transaction of its own moves
+    /// it, or one transaction is padded up to the next boundary.
     pub fn clocks_of_tail(&self, bytes: u64, boundary: u64, is_padded: bool) -> u64 {
         if is_padded {
             return self.clocks_in_bursts(bytes.next_multiple_of(boundary), u64::MAX);

@@ -1,4 +1,4 @@
-//! PCI Express: what packets, credits, outstanding reads and an IOMMU leave of the raw rate.
+//! PCI Express: the rate left after packets, credits, outstanding reads and an IOMMU.
 //!
 //! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018): transaction layer
 //! packets with their headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overshoot:
@@ -85,8 +85,8 @@ impl Iommu {
         PPM - PPM * reach.min(self.window_len) / self.window_len.max(1)
     }
 
-    /// Share of the accesses that need a walk of their own, parts of a million, with `under_way` accesses at once: one whose
-    /// page is walked for already waits for that walk.
+    /// Share of the accesses with a walk of their own, parts of a million, at `under_way` concurrent accesses. An
+    /// access to a page already being walked for waits for that walk.
     pub fn walk_ppm(&self, under_way: u64) -> u64 {
         let (miss, pages) = (self.miss_ppm(), (self.window_len / self.page_len).max(1));
         let walked_for = under_way.saturating_mul(miss) / pages;
@@ -100,21 +100,21 @@ impl Iommu {
     }
 }
 
-/// What a transfer takes of each server.
+/// Time of a transfer on each server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// The link to the host.
     pub up: Span,
     /// The link from the host.
     pub down: Span,
-    /// The adapter's engine, which works for one transfer at a time.
+    /// The adapter's engine; it serves one transfer at a time.
     pub engine: Span,
     /// Time until the next of its kind, by reads under way, the interval of writes, credits and walkers: the longest.
     pub interval: Span,
 }
 
 impl Use {
-    /// Time from one such transfer to the next, when nothing else is done, and what it is that takes it.
+    /// Returns the time from one such transfer to the next, when nothing else is done, and the limiting resource.
     pub fn limit(&self) -> (Span, &'static str) {
         let bytes = self.up.max(self.down) + self.engine;
         let link = if self.up > self.down {
@@ -192,7 +192,7 @@ impl Pcie {
         Use { up: self.link_time(on_link), down: Span::ZERO, engine: self.write_engine, interval }
     }
 
-    /// Bytes of the whole lines that hold this number of them.
+    /// Bytes of the whole lines around this number of bytes.
     fn lines(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(self.line_len.max(1))
     }
@@ -201,7 +201,7 @@ impl Pcie {
         self.iommu.map_or(Span::ZERO, |iommu| iommu.walk_time_of(bytes, self.outstanding_reads))
     }
 
-    /// Time that credits allow this number of posted bytes in.
+    /// Returns the time for this number of posted bytes under the credit limit.
     fn credit_time(&self, bytes: u64) -> Span {
         match self.posted_credit_len {
             0 => Span::ZERO,
@@ -220,7 +220,7 @@ impl Pcie {
         Use { up, down, engine: self.read_engine.times(requests), interval: under_way.max(self.walks(bytes)) }
     }
 
-    /// What one transfer takes, or a pair of both kinds.
+    /// Returns the use of one transfer, or of a pair of both kinds.
     pub fn transfer(&self, transfers: Transfers, bytes: u64) -> Use {
         match transfers {
             Transfers::Read => self.read(bytes),
@@ -235,12 +235,12 @@ impl Pcie {
     }
 }
 
-/// Bits per second of payload, of transfers that each take `interval`.
+/// Bits per second of payload at one transfer per `interval`.
 pub fn payload_bps(bytes: u64, interval: Span) -> f64 {
     bytes as f64 * 8.0 * PICOSECONDS_PER_SECOND as f64 / interval.0.max(1) as f64
 }
 
-/// When each server of a link is free again.
+/// The time at which each server of a link is free again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PcieState {
     up: Time,
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Generation 3, 8 lanes, as of the adapter that `pcie-bench` used.
+    /// Generation 3, 8 lanes: the adapter of `pcie-bench`.
     fn gen3x8() -> Pcie {
         Pcie {
             write_latency: Span::ns(300),
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(iommu(512 << 10).miss_ppm(), 500_000);
         let walks_per_second = 6.0 / 330e-9 / (1.0 - 256.0 / 65_536.0);
         assert!((gbps(64, &read(64 << 20)) - walks_per_second * 512.0 / 1e9).abs() < 0.1);
-        // Of 34 reads 17 miss, and each finds one of the 128 pages walked for already.
+        // 17 of 34 reads miss, and each finds one of the 128 pages walked for already.
         assert_eq!(iommu(512 << 10).walk_ppm(34), 500_000 - 500_000 * 17 / 128);
         assert_eq!(iommu(512 << 10).walk_ppm(0), 500_000);
     }

@@ -1,10 +1,10 @@
-//! PCI-X: transactions that say beforehand how much they move, and reads that are split.
+//! PCI-X: transactions with a byte count in front, and split reads.
 //!
-//! A transaction has an attribute phase behind its address phase, with the count of its bytes. A bridge that has not got
-//! what is read does not answer with a retry: it takes the request, leaves the bus to others, and brings the data in a
-//! transaction of its own, a split completion (PCI-X Addendum 1.0a, 2.10). Nobody asks again meanwhile. A transaction that
-//! is interrupted ends at a boundary of 128 bytes (2.2). A read request asks for at most the maximum memory read byte
-//! count.
+//! An attribute phase after the address phase carries the byte count of the transaction. A bridge without the requested
+//! data does not answer with a retry. It takes the request, leaves the bus to others, and brings the data in a
+//! transaction of its own, a split completion (PCI-X Addendum 1.0a, 2.10). No master asks again meanwhile. An
+//! interrupted transaction ends at a boundary of 128 bytes (2.2). A read request asks for at most the maximum memory
+//! read byte count.
 
 use super::Transfer;
 use crate::time::{Span, Time};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 pub const ATTRIBUTE_CYCLES: u64 = 1;
 /// A transaction may end at multiples of this number of bytes only: allowable disconnect boundaries (2.2).
 pub const DISCONNECT_BOUNDARY_LEN: u64 = 128;
-/// The data phase in which a read request is answered with "split" (2.10.2).
+/// The data phase of a split response to a read request (2.10.2).
 const SPLIT_RESPONSE_CYCLES: u64 = 1;
 
 /// A bus and its bridge.
@@ -34,17 +34,17 @@ pub struct PciX {
     pub outstanding_reads: u64,
 }
 
-/// What a transfer takes.
+/// Time of a transfer on the bus and in the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// Time of the bus.
     pub bus: Span,
-    /// Time until the adapter may ask for the next of its kind, by the reads that it has under way.
+    /// Time until the adapter may ask for the next of its kind, limited by its reads under way.
     pub engine: Span,
 }
 
 impl PciX {
-    /// Longest transaction that ends at a boundary, bytes.
+    /// Longest transaction with its end at a boundary, bytes.
     pub fn burst_len(&self) -> u64 {
         (self.burst_len_max - self.burst_len_max % DISCONNECT_BOUNDARY_LEN).max(DISCONNECT_BOUNDARY_LEN)
     }
@@ -53,7 +53,7 @@ impl PciX {
         self.overhead_cycles + ATTRIBUTE_CYCLES
     }
 
-    /// Clocks of the transactions that carry this number of bytes: writes, or the completions of a read.
+    /// Clocks of the transactions for this number of bytes: writes, or the completions of a read.
     pub fn data_clocks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.width) + bytes.div_ceil(self.burst_len()).max(1) * self.transaction_cycles()
     }
@@ -62,7 +62,7 @@ impl PciX {
         bytes.div_ceil(self.read_request_len_max).max(1)
     }
 
-    /// Clocks to read this number of bytes: requests, and their completions, of which none holds bytes of two requests.
+    /// Clocks to read this number of bytes: requests and their completions. No completion holds bytes of two requests.
     pub fn read_clocks(&self, bytes: u64) -> u64 {
         let requests = self.requests(bytes);
         let whole = bytes / self.read_request_len_max;
@@ -86,7 +86,7 @@ impl PciX {
     }
 }
 
-/// When the bus is free again, and when the adapter may ask for more.
+/// The times at which the bus is free again, and the adapter may ask for more.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PciXState {
     bus: Time,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_read_is_a_request_for_each_maximum_read_count_and_the_data_in_transactions_of_their_own() {
-        // A request: overhead, attributes, and the phase that says "split"; then 64 words.
+        // A request: overhead, attributes, and the split response; then 64 words.
         assert_eq!(PCIX133.read_clocks(512), 9 + 64 + 8);
         assert_eq!(PCIX133.read_clocks(1536), 3 * (9 + 64 + 8));
         assert_eq!(PCIX133.read_clocks(1600), 3 * (9 + 64 + 8) + 9 + 8 + 8);

@@ -1,4 +1,4 @@
-//! A case: a published result in one TOML file, with what is run for it and what is read off.
+//! A case: a published result in one TOML file, with its runs and their figures.
 //!
 //! ```toml
 //! published = "486-40 with a WD8003EP: 970 kB/s at 13.4 MHz"
@@ -13,8 +13,9 @@
 //! within = "5 %"
 //! ```
 //!
-//! A case with several runs names each in `[run]`; what a run does not say, the case says. `[figure]` names expressions over
-//! runs. `metric` and `holds` of a row are expressions over runs and figures, and its texts are templates with them.
+//! A case with several runs names each in `[run]`; the case gives the defaults for all of them. `[figure]` names
+//! expressions over runs. `metric` and `holds` of a row are expressions over runs and figures, and its texts are
+//! templates with them.
 
 use super::Kind;
 use crate::config::Workload;
@@ -29,7 +30,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The run of a case that names none: an expression reads its figures without a name in front.
+/// The run of a case without named runs: an expression reads its figures without a name in front.
 pub(super) const ONLY_RUN: &str = "run";
 
 pub(super) type Settings = BTreeMap<String, String>;
@@ -40,11 +41,11 @@ pub(super) type Settings = BTreeMap<String, String>;
 pub struct Comparison {
     /// Name of the experiment.
     pub experiment: String,
-    /// The variant that is compared with.
+    /// The base variant.
     pub base: String,
-    /// The variant that the claim is about.
+    /// The variant in the claim.
     pub variant: String,
-    /// Names of metrics: the one that the claim is about, and those that go with it.
+    /// Names of metrics: the claim's own first, then related ones.
     pub metrics: Vec<String>,
     /// Published range of the first metric, variant over base.
     pub ratio: Option<[f64; 2]>,
@@ -52,7 +53,7 @@ pub struct Comparison {
     pub value: Option<[f64; 2]>,
 }
 
-/// One run, or a list of runs over the values that it varies.
+/// One run, or a list of runs over varied values.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RunSpec {
@@ -62,19 +63,19 @@ pub(super) struct RunSpec {
     pub(super) vary: BTreeMap<String, Vec<String>>,
 }
 
-/// What one row compares.
+/// The comparison of one row.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RowSpec {
     pub(super) part: String,
     pub(super) kind: Kind,
-    /// The figure that the row is about.
+    /// The figure of the row.
     pub(super) metric: Option<String>,
-    /// The same as it was published.
+    /// The published value of it.
     pub(super) value: Option<f64>,
     pub(super) unit: Option<String>,
     pub(super) within: Option<Within>,
-    /// What the model says, in words.
+    /// The model's result, in words.
     pub(super) shows: Option<String>,
     /// A condition.
     pub(super) holds: Option<String>,
@@ -86,17 +87,17 @@ pub(super) struct RowSpec {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its number, which it keeps for good; of a file without one, the file's name.
+    /// Its permanent number; without one, the file's name.
     #[serde(default)]
     pub id: String,
-    /// What was published.
+    /// The published result.
     pub published: String,
-    /// Where, and of which machine.
+    /// The publication, and its machine.
     pub source: String,
-    /// What a reader of the lab's figures must know; empty for nothing.
+    /// A remark for readers of the lab's figures; empty if there is none.
     #[serde(default)]
     pub note: String,
-    /// What the lab compares for it; nothing where the lab cannot measure it.
+    /// The lab's comparisons for it; empty where the lab cannot measure it.
     #[serde(default)]
     pub lab: Vec<Comparison>,
     pub(super) system: Option<String>,
@@ -113,7 +114,7 @@ pub struct Case {
     pub(super) file: PathBuf,
 }
 
-/// How far a figure may be from the published one.
+/// The maximum distance between a figure and the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) enum Within {
@@ -142,7 +143,7 @@ impl TryFrom<String> for Within {
 pub(super) struct Planned {
     pub(super) profile: Profile,
     pub(super) workload: Workload,
-    /// All that decides its outcome.
+    /// Everything with an effect on its outcome.
     pub(super) fingerprint: String,
 }
 
@@ -177,7 +178,7 @@ impl Case {
         key_error(&self.file.display().to_string(), key, why)
     }
 
-    /// All that one of its runs stands for: one, or one for each combination of the values that it varies.
+    /// Expands one of its runs: one, or one for each combination of its varied values.
     ///
     /// # Errors
     /// When a system, a workload, a parameter or a value is wrong.
@@ -216,19 +217,19 @@ impl Case {
     }
 }
 
-/// How all runs of a figure differ from what their case says.
+/// The variation common to all runs of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Variation {
     /// Not at all.
     None,
     /// This parameter is higher, if there is a higher value of it.
     Raised(&'static Key),
-    /// Each number that is an interval stands where this sample has it: its number, and the number of all.
+    /// Each number with an interval takes its place in this sample: the sample's index, and the number of samples.
     Sample(usize, usize),
 }
 
 impl Variation {
-    /// A profile varied, and how; `None` where nothing changes.
+    /// Returns a varied profile, and the variation; `None` where nothing changes.
     fn of(self, profile: &Profile) -> Option<(Profile, String)> {
         let mut varied = profile.clone();
         match self {
@@ -251,8 +252,8 @@ impl Variation {
     }
 }
 
-/// Where a sample has a number in its interval, from 0 to 1: as in a Latin hypercube, each of as many parts as there are
-/// samples has one. In all runs the same number stands at the same place.
+/// Returns the place of a number in its interval, from 0 to 1. As in a Latin hypercube, the interval has as many parts
+/// as there are samples, and each part has one. The same number has the same place in all runs.
 fn place(key: &Key, sample: usize, samples: usize) -> f64 {
     let seed = KEYS.iter().position(|other| other.name == key.name).unwrap_or_default() as u64;
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -262,13 +263,13 @@ fn place(key: &Key, sample: usize, samples: usize) -> f64 {
     (parts[sample] as f64 + within) / samples as f64
 }
 
-/// The next value by which the influence of a parameter shows: a tenth more, and at least one step.
+/// Returns the next value for the influence of a parameter: a tenth more, and at least one step.
 pub(super) fn raised(key: &Key, value: u64) -> u64 {
     let higher = value.saturating_add(value / 10);
     (higher - higher % key.step()).max(value.saturating_add(key.step()))
 }
 
-/// The first key of a row that does not go with the others.
+/// Returns the first key of a row in conflict with the others.
 fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
     match (&row.metric, row.value, row.within) {
         (None, Some(_), _) => Some(("metric", "it is missing; a published value is compared with it")),

@@ -1,4 +1,4 @@
-//! Evaluates the rows of cases. A run is made when an expression first names it, and once.
+//! Evaluates the rows of cases. Each run is made once, when an expression first names it.
 
 use super::case::{Case, ONLY_RUN, Planned, RowSpec, Variation, Within, raised};
 use super::functions::environment;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Percent of a figure for one percent of a parameter, from which the figure hangs on it.
+/// Minimum percent of a figure for one percent of a parameter, for the figure to count as dependent on it.
 const DEPENDS_FROM: f64 = 0.05;
 /// Why a run has no outcome; nothing where it has one.
 const STALLED: &str = "stalled";
@@ -33,7 +33,7 @@ impl Engine {
         Self { environment: environment(), outcomes: Mutex::default() }
     }
 
-    /// A row; where a run stands still, one that misses its target for this reason.
+    /// Evaluates a row. If a run stands still, the row misses its target for this reason.
     pub(super) fn row(&self, case: &Case, spec: &RowSpec) -> Result<Row, ProfileError> {
         self.judged(case, spec).or_else(|(key, why)| match self.stalled(case) {
             Some(stalled) => Ok(Row { ok: Some(false), assumption: stalled, ..Row::new(case, spec) }),
@@ -74,7 +74,7 @@ impl Engine {
         Ok(row)
     }
 
-    /// What a percent more of a parameter does to the figure of a row; `None` where that is next to nothing.
+    /// Returns the effect of one percent more of a parameter on the figure of a row; `None` where it is negligible.
     pub(super) fn dependence(&self, case: &Case, spec: &RowSpec, of: &(&'static Key, Quantity)) -> Option<Dependence> {
         let (metric, (key, quantity)) = (spec.metric.as_ref()?, of);
         let here = self.figure(case, metric, Variation::None).ok()?;
@@ -101,7 +101,7 @@ impl Engine {
         expression.eval(names).map_err(|error| error.to_string())
     }
 
-    /// Whether a condition on the curves of a chart holds.
+    /// Returns whether a condition on the curves of a chart holds.
     pub(super) fn holds(&self, text: &str, curves: &impl Serialize) -> Result<bool, String> {
         let curves = Value::from_iter([("of", Value::from(Serde(curves)))]);
         let found = self.environment.compile_expression(text).and_then(|expression| expression.eval(curves));
@@ -114,7 +114,7 @@ impl Engine {
         template.render(names).map_err(|error| error.to_string())
     }
 
-    /// The values of the names of an expression. A figure names runs alone, so that none hangs on itself.
+    /// Returns the values of the names of an expression. A figure names runs alone, so figures never form a cycle.
     fn names(
         &self,
         case: &Case,
@@ -145,11 +145,11 @@ impl Engine {
         Ok(Value::from_iter(names))
     }
 
-    /// The figures of a run by name; of one that is varied, a list of them.
+    /// Returns the figures of a run by name; a list of them for a varied run.
     fn run(&self, case: &Case, name: &str, variation: Variation) -> Value {
         let key = format!("{} {name} {:?} {variation:?}", case.file.display(), case.set);
         self.once(key, || {
-            // Whether they can be planned was checked before.
+            // An earlier check made sure of valid plans.
             let planned = case.planned(name, variation).unwrap_or_default();
             let mut all: Vec<Value> = planned.iter().map(|planned| self.outcome(planned)).collect();
             if case.run[name].vary.is_empty() { all.pop().unwrap_or_default() } else { Value::from(all) }
@@ -180,7 +180,7 @@ pub(super) fn shown(spec: &RowSpec, value: f64) -> String {
     format!("{value:.digits$} {}", unit(spec)).trim_end().to_owned()
 }
 
-/// The unit that a row gives, or that of the metric that it is about.
+/// Returns the unit of a row, or the unit of its metric.
 fn unit(spec: &RowSpec) -> &str {
     let of_metric = || metrics::find(spec.metric.as_ref()?.rsplit('.').next()?)?.heading.rsplit_once(", ");
     spec.unit.as_deref().or_else(|| of_metric().map(|(_, unit)| unit)).unwrap_or_default()
@@ -212,23 +212,23 @@ fn fields(result: Result<Outcome, ModelError>) -> Value {
     let of_run = [("seconds", Value::from(outcome.seconds)), ("events", Value::from(outcome.events))];
     let metrics = METRICS.iter().map(|metric| (metric.name, (metric.value)(&outcome)));
     let metrics = metrics.filter(|(_, value)| !value.is_nan()).map(|(name, value)| (name, Value::from(value)));
-    // Where a counter is a metric, too, its whole number.
+    // The whole number of a counter wins over a metric of the same name.
     merge_maps([metrics.chain(of_run).collect(), Value::from(Serde(outcome.counts))])
 }
 
-/// Whether a number of the case's runs is an interval.
+/// Returns whether a number of the case's runs has an interval.
 pub(super) fn has_intervals(case: &Case) -> bool {
     let planned = case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten();
     planned.into_iter().any(|of| KEYS.iter().any(|key| of.profile.interval(key.name).is_some()))
 }
 
-/// The parameters of a case's runs that have a number, a tag that is wanted, and a say in what is modelled.
+/// Returns the parameters of a case's runs with a number, a wanted tag, and an effect on the model.
 pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
     let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
     for planned in case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten() {
         for (key, quantity) in planned.profile.said() {
             let is_number = !matches!(key.dimension, Dimension::Choice(_)) && quantity.value > 0;
-            // Another run of the case may leave the number as the profile has it, and that one has a source.
+            // Another run of the case may keep the profile's number, with its source.
             let is_better = found.get(key.name).is_none_or(|(_, of)| of.tag == Tag::Set);
             if is_number && !OF_THE_RUN.contains(&key.name) && is_wanted(quantity.tag) && is_better {
                 found.insert(key.name, (key, quantity.clone()));

@@ -1,19 +1,19 @@
-//! What was measured of a claim on a machine that is here, for the table. The lab measures, and fills it in.
+//! Measurements of a claim on a local machine, for the table. The lab measures, and fills it in.
 
 use serde::Serialize;
 
-/// What one experiment of the lab found of one claim.
+/// The result of one experiment of the lab for one claim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Live {
     /// Name of the experiment.
     pub experiment: String,
-    /// The variant that is compared with.
+    /// The base variant.
     pub base: String,
-    /// The variant that the claim speaks of.
+    /// The variant in the claim.
     pub variant: String,
-    /// What was found, in words; each ratio with its interval.
+    /// The result in words; each ratio with its interval.
     pub measured: String,
-    /// Whether that is as published, and what limited the run.
+    /// The comparison with the published result, and the limit of the run.
     pub why: String,
     /// The figures behind the words.
     pub figures: Vec<LiveFigure>,
@@ -22,7 +22,7 @@ pub struct Live {
 /// One metric of both variants.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveFigure {
-    /// Name of the metric, which ends with its unit if it has one.
+    /// Name of the metric, with its unit at the end if it has one.
     pub metric: &'static str,
     /// Unit of the values; nothing for a count.
     pub unit: &'static str,
@@ -38,10 +38,10 @@ pub struct LiveFigure {
     pub ci95: Option<[f64; 2]>,
 }
 
-/// The run of the lab that the figures are of.
+/// The run of the lab behind the figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveRun {
-    /// Version of the program that measured.
+    /// Version of the measuring program.
     pub offramp: String,
     /// Release of the kernel.
     pub kernel: String,

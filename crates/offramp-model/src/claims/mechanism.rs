@@ -1,5 +1,5 @@
-//! The curves that show why: for each mechanism behind the claims, what the model says over the parameter that governs
-//! it, with what was published beside it. Each is a file in `charts/`:
+//! Explanatory curves: for each mechanism behind the claims, the model's results over the governing parameter, beside
+//! the published ones. Each is a file in `charts/`:
 //!
 //! ```toml
 //! title = "The clock of an ISA bus"
@@ -20,9 +20,9 @@
 //! holds = ["of['no wait states']|over(of['published'])|max < 1.05"]
 //! ```
 //!
-//! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, which it may
-//! name; the parameter of the axis has this value in every run. What a panel is to show, `holds` says of its curves: `at` is the
-//! y at an x, `steps` are the ratios from each point to the next, `over` those to another curve at its points.
+//! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, and may name it; the parameter
+//! of the axis has this value in every run. `holds` states the expected properties of a panel's curves: `at` is the y
+//! at an x, `steps` are the ratios from each point to the next, `over` those to another curve at its points.
 
 use super::case::{Case, RunSpec, Settings, Variation, texts};
 use super::engine::Engine;
@@ -32,21 +32,21 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A mechanism, and the charts that show it.
+/// A mechanism, and its charts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mechanism {
-    /// Short name, for files and links: that of its file.
+    /// Short name, for files and links: the name of its file.
     #[serde(skip)]
     pub name: String,
-    /// What it is.
+    /// A title for people.
     pub title: String,
-    /// The claims that rest on it.
+    /// The claims explained by it.
     #[serde(default)]
     pub claims: Vec<String>,
-    /// What the charts show and why, in a few sentences.
+    /// The message of the charts and its reason, in a few sentences.
     pub says: String,
-    /// A command that makes the same figures, or some of them.
+    /// A command for the same figures, or some of them.
     pub command: String,
     system: Option<String>,
     workload: Option<String>,
@@ -62,11 +62,11 @@ pub struct Mechanism {
     file: PathBuf,
 }
 
-/// What lies to the right.
+/// A horizontal axis.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// What it is, with its unit.
+    /// Its quantity, with the unit.
     pub title: String,
     /// Equal steps to the right are equal ratios.
     #[serde(default)]
@@ -82,11 +82,11 @@ pub struct Axis {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Panel {
-    /// What it shows.
+    /// The title of the chart.
     pub title: String,
-    /// Its own axis, where it is not that of the mechanism.
+    /// Its own axis; `None` for the mechanism's.
     x: Option<Axis>,
-    /// What lies upwards, with its unit.
+    /// The quantity of the vertical axis, with its unit.
     pub y_title: String,
     /// The curves.
     pub curves: Vec<Curve>,
@@ -98,26 +98,26 @@ pub struct Panel {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Curve {
-    /// Whose they are.
+    /// The system or the publication.
     pub name: String,
     /// x and y of each point.
     #[serde(default)]
     pub points: Vec<[f64; 2]>,
-    /// What is modelled, at each x.
+    /// The expression for y at each x.
     y: Option<String>,
-    /// What was published, where an expression has its points.
+    /// The expression for the published points, if any.
     measured: Option<String>,
 }
 
 impl Curve {
-    /// They were published, not modelled.
+    /// Returns whether the curve was published, not modelled.
     pub fn is_published(&self) -> bool {
         self.y.is_none()
     }
 }
 
 impl Mechanism {
-    /// Reads a mechanism from the text of a file, and runs all that its charts show.
+    /// Reads a mechanism from the text of a file, and runs everything for its charts.
     ///
     /// # Errors
     /// When it is no TOML, when a key is unknown, missing or wrong, when a run stands still, or when an expression is none.
@@ -146,7 +146,7 @@ impl Mechanism {
         Ok(mechanism)
     }
 
-    /// What lies to the right in one of its charts.
+    /// Returns the horizontal axis of one of its charts.
     pub fn axis<'a>(&'a self, panel: &'a Panel) -> &'a Axis {
         panel.x.as_ref().unwrap_or(&self.x)
     }
@@ -178,7 +178,7 @@ impl Mechanism {
         Ok(points)
     }
 
-    /// All that is run at one place of an axis: a case, of which only the runs count.
+    /// Returns the case for one place of an axis; only its runs count.
     fn at(&self, axis: &Axis, x: f64) -> Case {
         let (mut set, parameter) = (self.set.clone(), axis.parameter.clone());
         set.extend(parameter.map(|name| (name, format!("{x}{}", axis.unit))));
@@ -193,7 +193,7 @@ static EMBEDDED: &[(&str, &str)] = embedded! { "charts", "toml":
     "checksum", "ipsec",
 };
 
-/// Every mechanism that comes with offramp.
+/// Draws every mechanism shipped with offramp.
 ///
 /// # Errors
 /// When a file is wrong, or a run stands still.

@@ -1,26 +1,26 @@
-//! Several masters on one PCI bus: who owns it, clock by clock.
+//! Several masters on one PCI bus: the bus's owner, clock by clock.
 //!
-//! The arbiter gives the bus in turn to each master that asks. An owner keeps it until its burst ends, or until its
-//! latency timer has expired and another master waits. A read finds no data at first: the bridge ends it with a retry and
-//! fetches, and the master asks again after its own delay. The command decides how much is fetched. A burst that the bridge ends costs the
-//! master another transaction, and another fetch if it reads. On a bus that splits reads, as PCI-X does, the master does
-//! not ask again: the bridge takes the bus when it has the data.
+//! The arbiter gives the bus in turn to each requesting master. An owner keeps it until its burst ends, or until its
+//! latency timer has expired and another master waits. A read finds no data at first: the bridge ends it with a retry
+//! and fetches, and the master asks again after its own delay. The command decides the length of the fetch. If the
+//! bridge ends a burst, the master needs another transaction, and another fetch if it reads. On a bus with split reads,
+//! such as PCI-X, the master does not ask again: the bridge takes the bus when it has the data.
 
 use super::{Command, PCI_33_32, Pci};
 use serde::Serialize;
 
-/// What one master does, over and over.
+/// A master that repeats one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Master {
-    /// How it asks.
+    /// Its bus command.
     pub command: Command,
     /// Bytes of a packet.
     pub packet_len: u64,
-    /// Bytes that it moves in one transaction at most.
+    /// Maximum bytes per transaction.
     pub burst_len: u64,
     /// Clocks from one packet to the next; 0: the next one waits already.
     pub packet_cycles: u64,
-    /// Clocks that it waits in each data phase.
+    /// Wait clocks in each data phase.
     pub wait_states: u64,
     /// It gives the bus up rather than wait in a data phase, and comes back when it has this many bytes to move at once.
     pub disconnect_len: Option<u64>,
@@ -33,24 +33,24 @@ pub struct Master {
 pub struct SharedBus {
     /// The bus.
     pub pci: Pci,
-    /// Clocks that an owner keeps the bus at least, although others wait.
+    /// Minimum clocks an owner keeps the bus although others wait.
     pub latency_timer: u64,
-    /// Clocks from a read that was retried until the bridge has its data.
+    /// Clocks from a read's retry until the bridge has its data.
     pub fetch_cycles: u64,
-    /// Clocks of a transaction that ends with a retry.
+    /// Clocks of a transaction ended by a retry.
     pub retry_overhead_cycles: u64,
     /// Reads are split: the bridge brings the data by itself, and nobody asks again.
     pub is_split: bool,
 }
 
-/// [`PCI_33_32`] with a bridge that needs 12 clocks to fetch, and a latency timer of 64.
+/// [`PCI_33_32`] with a bridge that fetches in 12 clocks, and a latency timer of 64.
 pub const SHARED_33_32: SharedBus =
     SharedBus { pci: PCI_33_32, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4, is_split: false };
 
 /// Bytes of a full frame, in whole words.
 pub const PACKET_LEN: u64 = 1516;
 
-/// A master that writes full frames in one burst each.
+/// A master with full frames, written in one burst each.
 pub const WRITER: Master = Master {
     command: Command::Write,
     packet_len: PACKET_LEN,
@@ -61,34 +61,34 @@ pub const WRITER: Master = Master {
     retry_cycles: 8,
 };
 
-/// What a master did.
+/// Counters of a master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Bytes moved.
     pub bytes: u64,
     /// Packets moved whole.
     pub packets: u64,
-    /// Transactions that moved data.
+    /// Transactions with data.
     pub transactions: u64,
-    /// Transactions that ended with a retry.
+    /// Transactions ended by a retry.
     pub retries: u64,
-    /// Read requests that were answered with a split.
+    /// Read requests answered with a split.
     pub splits: u64,
-    /// Clocks that it owned the bus.
+    /// Clocks as owner of the bus.
     pub owned_cycles: u64,
-    /// Clocks from the moment at which a packet was ready until it was moved, all packets together.
+    /// Clocks from the moment when a packet was ready until its last byte moved, over all packets.
     pub packet_cycles: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct State {
     master: Master,
-    /// When the packet under way was ready.
+    /// The clock at which the packet under way was ready.
     packet_at: u64,
     left: u64,
-    /// When it asks for the bus.
+    /// The clock of its next request for the bus.
     asks_at: u64,
-    /// When the bridge has the data of its read, if a read made it fetch them.
+    /// The clock at which the bridge has the data of its read, if a read made it fetch them.
     fetched_at: Option<u64>,
     counts: Counts,
 }
@@ -99,7 +99,7 @@ impl State {
         Self { master, packet_at: 0, left, asks_at: 0, fetched_at: None, counts }
     }
 
-    /// Clocks of a data phase, and how many bytes the next transaction moves at most.
+    /// Returns the clocks of a data phase, and the maximum bytes of the next transaction.
     fn burst(&self, pci: &Pci) -> (u64, u64) {
         let wanted = self.master.burst_len.min(pci.burst_len(self.master.command)).min(self.left);
         let of_bus = 1 + pci.wait_states;
@@ -127,7 +127,7 @@ impl SharedBus {
         states.into_iter().map(|state| state.counts).collect()
     }
 
-    /// One transaction. Returns the clocks that it took.
+    /// Runs one transaction. Returns its clocks.
     fn transact(&self, state: &mut State, now: u64, others_wait: bool) -> u64 {
         let is_read = state.master.command != Command::Write;
         if is_read && state.fetched_at.is_none_or(|at| at > now) {
@@ -160,7 +160,7 @@ impl State {
         self.left -= bytes;
         self.counts.bytes += bytes;
         self.counts.transactions += 1;
-        // A master that disconnects waits off the bus for the data; another one waits on it.
+        // A disconnecting master waits off the bus for the data; another one waits on it.
         let refill = if self.master.disconnect_len.is_some() { phases * self.master.wait_states } else { 0 };
         self.asks_at = now + refill;
         if self.left == 0 {
@@ -173,7 +173,7 @@ impl State {
     }
 }
 
-/// The next station that asks for the bus, in turn after the last owner.
+/// Returns the next requesting station, in turn after the last owner.
 fn next_owner(states: &[State], now: u64, last: usize) -> Option<usize> {
     let count = states.len();
     (1..=count).map(|step| (last + step) % count).find(|&at| states[at].asks_at <= now)

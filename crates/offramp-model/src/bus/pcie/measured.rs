@@ -1,9 +1,9 @@
-//! What `pcie-bench` measured of hosts with an NFP-6000, generation 3, 8 lanes (Neugebauer et al., SIGCOMM 2018;
-//! <https://github.com/pcie-bench/data>), and the links of the model that stand for them.
+//! Measurements of `pcie-bench` on hosts with an NFP-6000, generation 3, 8 lanes (Neugebauer et al., SIGCOMM 2018;
+//! <https://github.com/pcie-bench/data>), and the model's links for these hosts.
 //!
-//! One adapter was in all of them, so its four numbers are the same, and fitted to the first host: the reads under way
-//! and the interval between writes to transfers of 64 bytes, and the engine's time for each to transfers of 128. A host
-//! has a latency of its own, which was measured apart. All else is predicted.
+//! All hosts had the same adapter, so its four numbers are the same, and fitted to the first host. Transfers of 64
+//! bytes give the reads under way and the interval between writes; transfers of 128 bytes give the engine's time for
+//! each. The latency of each host was measured apart. All else is predicted.
 
 use super::{Pcie, payload_bps};
 use crate::bus::{Bus, Transfers};
@@ -21,7 +21,7 @@ pub struct Table {
     pub iommu_reads: Vec<(u64, f64)>,
 }
 
-/// What was measured.
+/// The measurements.
 ///
 /// # Panics
 /// Never: the table is part of the program, and tests read it.
@@ -29,7 +29,7 @@ pub static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("pcie-bench.toml")).unwrap_or_else(|error| panic!("{error}")));
 
 impl Transfers {
-    /// What the model says of a link, Gbit/s of payload each way.
+    /// Returns the model's payload rate of a link, Gbit/s each way.
     pub fn gbps(self, link: &Pcie, bytes: u64) -> f64 {
         payload_bps(bytes, link.transfer(self, bytes).limit().0) / 1e9
     }
@@ -40,7 +40,7 @@ impl Transfers {
 pub struct Measured {
     /// The host's processor.
     pub host: String,
-    /// What the adapter did.
+    /// Transfers of the adapter.
     pub transfers: Transfers,
     /// Median latency of a read of 64 bytes in this host, ns.
     pub read_latency_ns: u64,
@@ -55,7 +55,7 @@ impl Measured {
     }
 }
 
-/// The adapter's link in a host with that latency: the profile `pcie-3x8`.
+/// Returns the adapter's link in a host with that latency: the profile `pcie-3x8`.
 ///
 /// # Panics
 /// Never: the profile is part of the program, and tests read it.
@@ -67,5 +67,5 @@ pub fn link(read_latency_ns: u64) -> Pcie {
     }
 }
 
-/// The server whose rows of 64 and 128 bytes the adapter's numbers are fitted to.
+/// The server whose rows of 64 and 128 bytes fitted the adapter's numbers.
 pub const E5: &str = "E5-2637v3";
