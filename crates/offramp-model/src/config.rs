@@ -1,6 +1,6 @@
-//! A profile with its types: what a run is made with.
+//! A profile with its types: the input of a run.
 //!
-//! A field whose name is that of a parameter is this parameter, and `parameters.toml` says what it means.
+//! A field with the name of a parameter is this parameter; `parameters.toml` gives its meaning.
 
 use crate::bus::pci::Command;
 use crate::bus::pcie::Pcie;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use strum::{EnumMessage, VariantArray};
 
-/// What is sent.
+/// The traffic of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[derive(strum::EnumString, strum::EnumMessage, strum::VariantArray, strum::IntoStaticStr)]
@@ -48,39 +48,39 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Every workload by each name that a user may give.
+    /// Returns every workload under each of its names for users.
     pub fn names() -> impl Iterator<Item = (&'static str, Self)> {
         Self::VARIANTS.iter().flat_map(|of| of.get_serializations().iter().rev().map(|name| (*name, *of)))
     }
 
-    /// What happens in it.
+    /// Returns a description for people.
     pub fn meaning(self) -> &'static str {
         self.get_documentation().unwrap_or_default()
     }
 
-    /// The parameters of the section `workload` that it has.
+    /// Returns its parameters in the section `workload`.
     pub fn parameters(self) -> Vec<&'static str> {
         let own = schema::KEYS.iter().filter(|key| key.name.starts_with("workload.") && key.is_of(self));
         own.map(|key| key.name).collect()
     }
 
-    /// It is of raw frames.
+    /// Returns whether it consists of raw frames.
     pub fn is_of_frames(self) -> bool {
         matches!(self, Self::Source | Self::Forward)
     }
 
-    /// Something comes or goes at a rate, and nothing comes back that could close a loop.
+    /// Returns whether traffic comes or goes at a rate, without any return traffic to close a loop.
     pub fn is_one_way(self) -> bool {
         self == Self::UdpReceive || self.is_of_frames()
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// Where a driver reads frames out.
+/// The place where a driver reads frames out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiveIn {
     /// The interrupt handler, frame by frame until none is left.
@@ -112,13 +112,13 @@ pub struct Costs {
     pub copy_fs_per_byte: u64,
     #[serde(rename = "write_copy_time")]
     pub write_copy_fs_per_byte: u64,
-    /// Per byte received whose checksum the host verifies; 0 where the adapter does it.
+    /// Per byte received, if the host verifies its checksum; 0 where the adapter does it.
     #[serde(skip)]
     pub checksum_fs_per_byte: u64,
-    /// Per byte received where a capture makes the stack verify every checksum itself.
+    /// Per byte received, if a capture makes the stack verify every checksum itself.
     #[serde(skip)]
     pub capture_fs_per_byte: u64,
-    /// Per byte sent whose checksum the host computes; 0 where the adapter does it.
+    /// Per byte sent, if the host computes its checksum; 0 where the adapter does it.
     #[serde(skip)]
     pub send_checksum_fs_per_byte: u64,
     /// Per byte encrypted or decrypted by the processor, over all bytes.
@@ -134,40 +134,42 @@ pub struct Costs {
     pub route_time: Span,
 }
 
-/// Which processor does what.
+/// The assignment of work to processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// Interrupts, softirqs and protocols of a queue are on the processor of its number, counted from the first, and round
-    /// again where there are fewer; processes, and what they send, are on the last. The queues of a second adapter are
-    /// counted after those of the first.
+    /// Interrupts, softirqs and protocols of a queue are on the processor with its number, counted from the first, and
+    /// round again if there are fewer processors. Processes and their sends are on the last. The queues of a second
+    /// adapter are counted after those of the first.
     Pinned,
     /// Each connection has one, with softirqs and protocols; interrupts go round. For a single queue.
     Balanced,
-    /// Interrupts, softirqs and protocols as with [`Placement::Pinned`]; the process of a connection, and what it sends,
-    /// is where the fewest connections are received for and the fewest processes are, as a scheduler ends up that balances.
+    /// Interrupts, softirqs and protocols as with [`Placement::Pinned`]. The process of a connection, and its sends, go
+    /// to the processor with the fewest connections to receive for and the fewest processes. A balancing scheduler ends
+    /// up there, too.
     Spread,
 }
 
-/// A TCP that sends: of the host or of the peer.
+/// A sending TCP: of the host or of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendConfig {
     /// Its window and its answer to loss.
     pub sender: SenderConfig,
-    /// Bytes that are handed down at once: a segment, or a large send.
+    /// Bytes handed down at once: a segment, or a large send.
     pub chunk_len: u64,
-    /// Bytes that a process may write before they are acknowledged.
+    /// Maximum unacknowledged bytes written by a process.
     pub buffer: u64,
 }
 
-/// How a deferred driver polls after an interrupt, as Linux' NAPI does.
+/// The polling of a deferred driver after an interrupt, as in Linux' NAPI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the host")]
 pub struct PollConfig {
-    /// Frames that it takes at once, before it polls on in turn with other queues; `usize::MAX`: as many as the budget says.
+    /// Maximum frames at once, before it polls on in turn with other queues; `usize::MAX`: the budget alone limits
+    /// them.
     #[serde(skip)]
     pub weight: usize,
-    /// Frames that it takes before it polls on in turn with processes; `usize::MAX`: all.
+    /// Maximum frames before it polls on in turn with processes; `usize::MAX`: no limit.
     #[serde(skip)]
     pub budget: usize,
     pub defer_hard_irqs: u64,
@@ -212,25 +214,25 @@ pub struct AdapterConfig {
     pub queues: u64,
     /// Packet memory, of each queue.
     pub memory: MemoryConfig,
-    /// When the host is interrupted, for each queue.
+    /// Interrupt moderation of each queue.
     pub moderation: ModerationConfig,
-    /// The same for completed sends, where they do not count as frames received.
+    /// The same for completed sends, if they do not count as received frames.
     pub completion_moderation: Option<ModerationConfig>,
-    /// How bytes get to the host.
+    /// The path of bytes to the host.
     pub bus: Bus,
-    /// The way of frames through it.
+    /// The path of frames through it.
     pub engine: EngineConfig,
-    /// Who coalesces segments that wait together.
+    /// The coalescing side for waiting segments.
     pub coalesced_by: CoalescedBy,
-    /// Segments of an aggregate at most; an IP packet's length is a bound of its own.
+    /// Maximum segments of an aggregate; the length of an IP packet is another bound.
     pub segments_max: u64,
-    /// Between two of its frames, where that is longer than the link's gap.
+    /// Between two of its frames, if longer than the link's gap.
     pub gap: Span,
-    /// From when an interrupt is due until it comes, if no frame comes meanwhile.
+    /// Time from the moment when an interrupt is due until it comes, if no frame comes meanwhile.
     pub timer_latency: Span,
 }
 
-/// Who coalesces segments of a connection that wait together, and so pays for each frame of the wire.
+/// The side that coalesces waiting segments of a connection, and pays for each frame of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoalescedBy {
     /// They are handed over one by one.
@@ -241,16 +243,16 @@ pub enum CoalescedBy {
     Host,
 }
 
-/// How frames go through an adapter that is bus master.
+/// The path of frames through an adapter that is bus master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the adapter")]
 pub struct EngineConfig {
     pub segment_time: Span,
     pub receive_time: Span,
-    /// Bits per second that it encrypts or decrypts; 0: it does not.
+    /// Bits per second of its encryption or decryption; 0: it does neither.
     #[serde(skip)]
     pub crypt_bps: u64,
-    /// Share of the bytes that this concerns, parts of a million.
+    /// Share of encrypted bytes, parts of a million.
     #[serde(skip)]
     pub encrypted_ppm: u64,
     pub read_command: Command,
@@ -273,7 +275,7 @@ pub struct PeerConfig {
     #[serde(skip)]
     pub sender: SenderConfig,
     pub service_time: Span,
-    /// Bits per second of the slower link that its frames cross first; 0: none.
+    /// Bits per second of a slower link in front of its own; 0: none.
     #[serde(skip)]
     pub hop_bps: u64,
     #[serde(skip)]
@@ -281,13 +283,13 @@ pub struct PeerConfig {
     pub delayed_ack_time: Span,
 }
 
-/// When requests are sent.
+/// The moments of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
     /// A number of them is under way: each response lets the next request go.
     Closed,
-    /// At random moments of a mean rate, whatever is under way.
+    /// At random moments of a mean rate, independent of the requests under way.
     Poisson,
     /// One after each interval.
     Periodic,
@@ -295,7 +297,7 @@ pub enum Arrivals {
     Bursts,
 }
 
-/// What a message is.
+/// The form of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carrier {
     /// A datagram.
@@ -307,26 +309,26 @@ pub enum Carrier {
     Frame(Option<u64>),
 }
 
-/// Frames of a mix as it is usual for routers: weights, and lengths with FCS. They have IP packets of 40 bytes (the frame
-/// is padded), 576 (RFC 791: what every host takes) and 1500 (the MTU of Ethernet).
+/// Frames of a mix usual for routers: weights, and lengths with FCS. They have IP packets of 40 bytes (the frame is
+/// padded), 576 (RFC 791: every host accepts them) and 1500 (the MTU of Ethernet).
 pub const IMIX: [(u64, u64); 3] = [(7, 64), (4, 594), (1, 1518)];
 
-/// Requests and responses, datagrams that are received, or raw frames.
+/// Requests and responses, received datagrams, or raw frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the workload")]
 pub struct ExchangeConfig {
     #[serde(skip)]
     pub carrier: Carrier,
-    /// Connections on which the peer begins, and those on which the host does, each in turn.
+    /// Connections with requests of the peer, and those with requests of the host, each in turn.
     #[serde(skip)]
     pub flows: [u64; 2],
-    /// Bytes of a request or of a datagram that a process sends or reads; 0: of a raw frame none does.
+    /// Bytes of a request, or of a datagram sent or read by a process; 0: no process touches a raw frame.
     #[serde(skip)]
     pub request_len: u64,
-    /// Bytes of a response; 0: there is none, or it is what was received.
+    /// Bytes of a response; 0: there is none, or the response is the received frame.
     #[serde(skip)]
     pub response_len: u64,
-    /// The host sends what it receives on through a second adapter.
+    /// The host sends received frames on through a second adapter.
     #[serde(skip)]
     pub forwards: bool,
     pub arrivals: Arrivals,
@@ -339,13 +341,13 @@ pub struct ExchangeConfig {
 }
 
 impl ExchangeConfig {
-    /// How many are due at once.
+    /// Returns the number of requests due at once.
     pub fn at_once(&self) -> u64 {
         if self.arrivals == Arrivals::Bursts { self.burst } else { 1 }
     }
 }
 
-/// What is sent, and for how long.
+/// The traffic and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the workload")]
 pub struct WorkloadConfig {
@@ -361,7 +363,7 @@ pub struct WorkloadConfig {
     pub rate_bps: u64,
     pub rpc_size: u64,
     pub rpc_outstanding: u64,
-    /// All of them are sent at once, when all are answered; else each as the one before it is.
+    /// All of them are sent at once, when all are answered; else each when the one before it is answered.
     #[serde(skip)]
     pub rpc_in_rounds: bool,
     pub rpc_timer: Span,
@@ -374,7 +376,7 @@ pub struct WorkloadConfig {
     pub seed: u64,
 }
 
-/// All that a run is made with.
+/// The complete input of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The host under study.
@@ -385,15 +387,15 @@ pub struct Config {
     pub link: LinkConfig,
     /// The other machine.
     pub peer: PeerConfig,
-    /// What is sent.
+    /// The traffic.
     pub workload: WorkloadConfig,
 }
 
 impl Config {
-    /// The types of a profile.
+    /// Converts a profile.
     ///
     /// # Errors
-    /// When the adapter's memory is none.
+    /// When the configuration of the adapter's memory is invalid.
     pub fn new(profile: &Profile, workload: Workload) -> Result<Self, OutOfRange> {
         let fields = Fields(profile);
         Ok(Self {
@@ -406,13 +408,13 @@ impl Config {
     }
 }
 
-/// The bus of a profile, and the command by which its adapter reads over PCI.
+/// Returns the bus of a profile, and its adapter's read command on PCI.
 pub fn bus(profile: &Profile) -> (Bus, Command) {
     let fields = Fields(profile);
     (fields.bus(), fields.section::<EngineConfig>("adapter").read_command)
 }
 
-/// The line of a profile.
+/// Returns the line of a profile.
 pub(crate) fn link(profile: &Profile) -> LinkConfig {
     LinkConfig {
         rate_bps: profile.value("link.rate"),
@@ -424,7 +426,7 @@ pub(crate) fn link(profile: &Profile) -> LinkConfig {
 struct Fields<'a>(&'a Profile);
 
 impl Fields<'_> {
-    /// The parameters of a section, as a run uses them, by the fields of a type.
+    /// Reads the parameters of a section, as a run uses them, into the fields of a type.
     fn section<T: DeserializeOwned>(&self, section: &str) -> T {
         let own = |name: &str| name.strip_prefix(section)?.strip_prefix('.').map(str::to_owned);
         let value = |key: &schema::Key| match (key.dimension, self.0.value(key.name)) {
@@ -434,7 +436,7 @@ impl Fields<'_> {
             (_, value) => toml::Value::Integer(value as i64),
         };
         let table: toml::Table = schema::KEYS.iter().filter_map(|key| Some((own(key.name)?, value(key)))).collect();
-        // The types are those of `parameters.toml`, and tests read them.
+        // The types match `parameters.toml`, and tests read them.
         table.try_into().unwrap_or_else(|error| panic!("{section}: {error}"))
     }
 
@@ -442,7 +444,7 @@ impl Fields<'_> {
         Span(self.0.value(name))
     }
 
-    /// A number of which 0 stands for no limit.
+    /// Reads a limit; 0 stands for no limit.
     fn limit(&self, name: &str) -> usize {
         match self.0.value(name) {
             0 => usize::MAX,
@@ -454,7 +456,7 @@ impl Fields<'_> {
         self.0.word(name) == "on"
     }
 
-    /// A time of the processor; the arithmetic of picoseconds serves femtoseconds per byte, too.
+    /// Reads a time of the processor; the arithmetic of picoseconds serves femtoseconds per byte, too.
     fn cost(&self, name: &str) -> Span {
         self.time(name).scaled_ppm(self.0.value("host.cost_scale"))
     }
@@ -520,7 +522,7 @@ impl Fields<'_> {
     }
 
     fn engine(&self, workload: Workload) -> EngineConfig {
-        // What is encrypted is in protocols.
+        // Only protocols encrypt, not raw frames.
         let encrypts = self.0.word("adapter.ipsec") == "adapter" && !workload.is_of_frames();
         EngineConfig {
             crypt_bps: if encrypts { self.0.value("adapter.crypt_rate") } else { 0 },
@@ -626,7 +628,7 @@ impl Fields<'_> {
         };
         let frame_len = (self.0.word("workload.frame_mix") == "single").then(|| self.0.value("workload.frame_size"));
         let of: ExchangeConfig = self.section("workload");
-        // Where nothing comes back, nothing could close a loop.
+        // Without return traffic, no loop can close.
         let is_paced = is_one_way && of.arrivals == Arrivals::Closed;
         Some(ExchangeConfig {
             carrier: match workload {
@@ -678,7 +680,7 @@ mod tests {
 
     #[test]
     fn a_workload_has_the_parameters_that_it_names_and_no_other() {
-        // Nothing is lost here, so the timer of requests has no effect.
+        // This run has no loss, so the timer of requests has no effect.
         let base = Profile::load("windows-lab").unwrap().with("adapter.ipsec", "host").with("workload.time", "200ms");
         let base = base.with("workload.warmup", "5ms").with("workload.rate", "20Mbit/s");
         let base = base.with("host.crypt_time", "5ns/byte").with("host.rpc_time", "5us");

@@ -1,9 +1,9 @@
-//! A processor with three priorities, each of which preempts those below and lets them go on afterwards.
+//! A processor with three priorities. Each preempts those below; they continue afterwards.
 
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
 
-/// What preempts what.
+/// The preemption order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// Interrupt handlers.
@@ -23,12 +23,12 @@ struct Job<J> {
     left: Span,
 }
 
-/// When the job that now runs will be done if nothing preempts it.
+/// The end of the running job unless another one preempts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The moment.
     pub at: Time,
-    /// Says whether it still holds: [`Cpu::complete`] takes it.
+    /// Serial number for [`Cpu::complete`]: a later start invalidates it.
     pub generation: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Completion {
 pub struct Cpu<J> {
     queues: [VecDeque<Job<J>>; PRIORITIES.len()],
     running: Option<Priority>,
-    /// A job is done, and what follows from it is not submitted yet.
+    /// A job is done, and its follow-up jobs are not submitted yet.
     is_deciding: bool,
     since: Time,
     generation: u64,
@@ -61,7 +61,7 @@ impl<J> Default for Cpu<J> {
 }
 
 impl<J> Cpu<J> {
-    /// Work of `cost` at a priority. Where it changes what runs, says when that will be done.
+    /// Submits work of `cost` at a priority. Returns the new completion if this work runs now.
     pub fn submit(&mut self, now: Time, priority: Priority, job: J, cost: Span) -> Option<Completion> {
         self.queues[priority as usize].push_back(Job { job, left: cost });
         if self.is_deciding || self.running.is_some_and(|running| running <= priority) {
@@ -71,14 +71,14 @@ impl<J> Cpu<J> {
         Some(self.start(now, priority))
     }
 
-    /// Work that follows from the job that was just completed, before all else of its priority.
+    /// Submits work that follows from the completed job, before all else of its priority.
     pub fn submit_next(&mut self, priority: Priority, job: J, cost: Span) {
         debug_assert!(self.is_deciding, "only what follows from a job may overtake others");
         self.queues[priority as usize].push_front(Job { job, left: cost });
     }
 
-    /// The job of a completion is done. `None`: it was preempted meanwhile, and another completion holds.
-    /// Nothing runs until [`Cpu::resume`].
+    /// Ends the job of a completion. `None`: it was preempted meanwhile, and another completion holds. Nothing runs
+    /// until [`Cpu::resume`].
     pub fn complete(&mut self, now: Time, generation: u64) -> Option<J> {
         let done = self.running.filter(|_| generation == self.generation)?;
         self.account(now);
@@ -87,30 +87,30 @@ impl<J> Cpu<J> {
         self.queues[done as usize].pop_front().map(|job| job.job)
     }
 
-    /// Goes on with the first job of the highest priority, if there is one.
+    /// Continues with the first job of the highest priority, if there is one.
     pub fn resume(&mut self, now: Time) -> Option<Completion> {
         self.is_deciding = false;
         let next = PRIORITIES.into_iter().find(|&priority| !self.queues[priority as usize].is_empty());
         next.map(|priority| self.start(now, priority))
     }
 
-    /// Time that jobs of a priority have run by `now`.
+    /// Returns the time of jobs of a priority up to `now`.
     pub fn busy(&self, now: Time, priority: Priority) -> Span {
         let of_running = if self.running == Some(priority) { now.since(self.since) } else { Span::ZERO };
         self.busy[priority as usize] + of_running
     }
 
-    /// Jobs that wait or run.
+    /// Returns the number of waiting and running jobs.
     pub fn jobs(&self) -> usize {
         self.queues.iter().map(VecDeque::len).sum()
     }
 
-    /// Jobs of a priority that wait or run.
+    /// Returns the number of waiting and running jobs of a priority.
     pub fn waiting(&self, priority: Priority) -> usize {
         self.queues[priority as usize].len()
     }
 
-    /// The first job of `priority` runs from now on.
+    /// Starts the first job of `priority`.
     fn start(&mut self, now: Time, priority: Priority) -> Completion {
         self.running = Some(priority);
         self.since = now;
@@ -119,7 +119,7 @@ impl<J> Cpu<J> {
         Completion { at: now + left, generation: self.generation }
     }
 
-    /// What has run by now is done of its job.
+    /// Subtracts the time up to `now` from the running job.
     fn account(&mut self, now: Time) {
         if let Some(running) = self.running {
             let ran = now.since(self.since);

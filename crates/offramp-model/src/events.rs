@@ -1,13 +1,13 @@
-//! What happens next: a queue of events in the order of time, and of scheduling where times are equal.
+//! A queue of future events in the order of time, and of scheduling where times are equal.
 
 use crate::time::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The events that are to come.
+/// The future events.
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    /// The moment of each, its number, and where it is: what is moved about is short.
+    /// The moment of each, its number, and its slot. The heap moves only these short entries.
     heap: BinaryHeap<Reverse<(Time, u64, usize)>>,
     events: Vec<Option<E>>,
     free: Vec<usize>,
@@ -21,7 +21,7 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// An event at a moment, behind all that are scheduled for the same.
+    /// Schedules an event, after all others for the same moment.
     pub fn schedule(&mut self, at: Time, event: E) {
         let slot = self.free.pop().unwrap_or(self.events.len());
         match self.events.get_mut(slot) {
@@ -32,7 +32,7 @@ impl<E> EventQueue<E> {
         self.next_sequence += 1;
     }
 
-    /// The next event and its moment, if it comes before `end`.
+    /// Returns the next event and its moment, if it comes before `end`.
     pub fn next_before(&mut self, end: Time) -> Option<(Time, E)> {
         let Reverse((at, ..)) = *self.heap.peek().filter(|Reverse((at, ..))| *at < end)?;
         let Reverse((_, _, slot)) = self.heap.pop()?;
@@ -40,7 +40,7 @@ impl<E> EventQueue<E> {
         self.events[slot].take().map(|event| (at, event))
     }
 
-    /// Whether nothing is to come any more.
+    /// Returns whether no event is left.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

@@ -13,44 +13,44 @@ use minijinja::value::Serde;
 use serde::Serialize;
 use strum::VariantArray;
 
-/// Share from which a resource counts as fully used: the limit of a run.
+/// Minimum share of a fully used resource: the limit of a run.
 const FULL_PERCENT: f64 = 97.0;
-/// Share from which a bus counts as fully used: transactions of different length do not fill it to the last clock.
+/// Minimum share of a fully used bus: transactions of different length do not fill it to the last clock.
 const BUS_FULL_PERCENT: f64 = 93.0;
-/// By how much each parameter is varied to find the one that limits a run in which nothing is fully used.
+/// Variation of each parameter in the search for the limit of a run without a fully used resource.
 const VARIED_SHARE: f64 = 0.1;
-/// Percent of throughput for one percent of a parameter, from which it counts as a limit.
+/// Minimum percent of throughput for one percent of a parameter, for it to count as a limit.
 const LIMIT_ELASTICITY: f64 = 0.05;
-/// Limits that are named at most.
+/// Maximum number of named limits.
 const LIMITS_MAX: usize = 3;
 
 /// A part of the time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// What it is.
+    /// Its name for people.
     pub name: &'static str,
     /// Microseconds of each frame.
     pub us_per_frame: f64,
-    /// Share of the time that was counted, percent.
+    /// Share of the counted time, percent.
     pub percent: f64,
 }
 
-/// The time of a run, per frame on the line of the direction that has more of them.
+/// The time of a run, per frame on the line of the direction with more of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// Time from one frame to the next.
     pub us_between_frames: f64,
-    /// What the line was busy with, and how long it was idle or in gaps.
+    /// Activities of the line, its idle time and its gaps.
     pub line: Vec<Part>,
-    /// What the bus was busy with, where the adapter is master of one that has limits.
+    /// Activities of the bus, if the adapter is master of a bus with limits.
     pub bus: Vec<Part>,
-    /// What the processors were busy with, and how long they were idle, all together.
+    /// Activities and idle time of the processors, all together.
     pub processor: Vec<Part>,
     /// The time of each processor by itself, in their order, where there are several.
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory before it is read out, microseconds.
     pub ring_wait_us: f64,
-    /// What limits the run, where something is fully used.
+    /// The limit of the run, if a resource is fully used.
     pub limit: &'static str,
 }
 
@@ -112,8 +112,8 @@ fn fully_used(outcome: &Outcome) -> Option<&'static str> {
     })
 }
 
-/// What limits a run of a profile: what is fully used or, where nothing is, the parameters that throughput hangs on most.
-/// Two runs for each parameter find them.
+/// Returns the limit of a profile's run: the fully used resource or, without one, the parameters with the largest
+/// effect on throughput. Two runs for each parameter find them.
 pub fn limit(profile: &Profile, outcome: &Outcome) -> String {
     fully_used(outcome).map_or_else(|| by_experiment(profile, outcome), str::to_owned)
 }
@@ -136,13 +136,13 @@ fn by_experiment(profile: &Profile, outcome: &Outcome) -> String {
     }
 }
 
-/// The explanation for people.
+/// Formats the explanation for people.
 pub fn text(profile: &Profile, outcome: &Outcome) -> String {
     let (explanation, limit) = (explain(outcome), limit(profile, outcome));
     render("explain.txt", context! { explanation => Serde(explanation), outcome => Serde(outcome), limit })
 }
 
-/// The outcome for people, and what it was made with.
+/// Formats the outcome and its input for people.
 pub fn run_text(profile: &Profile, outcome: &Outcome) -> String {
     let said = profile.said().map(|(key, quantity)| {
         let (value, scaled) = profile.used(key);

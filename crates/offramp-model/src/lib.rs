@@ -1,10 +1,10 @@
-//! Adapters, buses and hosts that are not here, in virtual time.
+//! Simulated adapters, buses and hosts in virtual time.
 //!
 //! A run is a discrete simulation of events in whole picoseconds; the same profile, workload and seed give the same
-//! result to the last bit. It charges time around the product's own code, and duplicates none of it: what an adapter's
-//! memory holds and what is lost ([`offramp_impair::memory`]), when the host is interrupted
-//! ([`offramp_adapter::moderation`]), which queue a connection has ([`offramp_offload::rss`]), and how a datagram becomes
-//! frames ([`offramp_offload::segment`]).
+//! result to the last bit. It charges time around the product's own code, and duplicates none of it: the contents and
+//! losses of an adapter's memory ([`offramp_impair::memory`]), the moments of interrupts
+//! ([`offramp_adapter::moderation`]), the queue of a connection ([`offramp_offload::rss`]), and the segments or
+//! fragments of a frame ([`offramp_offload::segment`]).
 //!
 //! | module | what it does |
 //! |---|---|

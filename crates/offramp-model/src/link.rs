@@ -1,11 +1,11 @@
 //! The line between two stations: half duplex with collisions (IEEE 802.3 CSMA/CD), or full duplex.
 //!
-//! Each end of a shared line hears the other after the delay. A station sends when it has a frame, is ready, and has heard
-//! nothing for a gap; what it does not hear yet, it collides with. In the last third of its gap it does not listen any more
-//! (IEEE 802.3 4.2.3.2.2), so two stations that wait for the same frame to end collide.
+//! Each end of a shared line hears the other after the delay. A station sends when it has a frame, is ready, and has
+//! heard nothing for a gap. It collides with a frame it does not hear yet. In the last third of its gap it does not
+//! listen any more (IEEE 802.3 4.2.3.2.2), so two stations waiting for the end of the same frame collide.
 //!
-//! The link decides who sends and when; its owner stores the frames, and calls [`Link::begin`] at the moments that it is
-//! given.
+//! The link decides the sender and its moment. Its owner stores the frames, and calls [`Link::begin`] at the moments
+//! returned by the link.
 
 use crate::time::{Span, Time};
 use rand::RngExt;
@@ -15,31 +15,31 @@ use rand_chacha::ChaCha8Rng;
 pub const PREAMBLE_LEN: u64 = 8;
 /// The frame check sequence, bytes.
 pub const FCS_LEN: u64 = 4;
-/// What is sent after a collision, in byte times (IEEE 802.3 4.2.3.2.4: 32 bits).
+/// Length of the jam after a collision, in byte times (IEEE 802.3 4.2.3.2.4: 32 bits).
 const JAM_LEN: u64 = 4;
 /// The gap between two frames, in byte times (IEEE 802.3 4.4.2: 96 bit times).
 pub const INTERFRAME_GAP_LEN: u64 = 12;
-/// The part of the gap, its end, in which a station that waits does not listen any more (IEEE 802.3 4.2.3.2.2).
+/// The gap divided by this is its last part, in which a waiting station does not listen any more (IEEE 802.3
+/// 4.2.3.2.2).
 const DEAF_PARTS: u64 = 3;
 /// Shortest frame without FCS, bytes.
 pub const FRAME_LEN_MIN: u64 = 60;
 /// A slot of the back-off, in byte times (IEEE 802.3 4.4.2: 512 bit times; 4096 at 1 Gbit/s).
 const SLOT_LEN: u64 = 64;
 const SLOT_LEN_GIGABIT: u64 = 512;
-/// The rate up to which stations share a line (IEEE 802.3 4.4.2), and at which frames are extended to a slot
-/// (4.2.3.4).
+/// The highest rate of a shared line (IEEE 802.3 4.4.2). At this rate, short frames are extended to a slot (4.2.3.4).
 const GIGABIT: u64 = 1_000_000_000;
 /// Most doublings of the back-off (IEEE 802.3 4.2.3.2.5).
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
-/// A frame that collided so often is given up (IEEE 802.3 4.2.3.2.5).
+/// A station gives up a frame after this number of collisions (IEEE 802.3 4.2.3.2.5).
 pub const ATTEMPTS_MAX: u32 = 16;
 
 /// Stations on a line.
 pub const STATIONS: usize = 2;
-/// Which end of the link; 0 is the host under study, 1 its peer.
+/// An end of the link; 0 is the host under study, 1 its peer.
 pub type Station = usize;
 
-/// What a line is like.
+/// The properties of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
     /// Bits per second.
@@ -51,14 +51,14 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// Time that a frame of `len` bytes without FCS occupies the line, without the gap after it.
+    /// Returns the time of a frame of `len` bytes without FCS on the line, without the gap after it.
     pub fn frame_time(&self, len: u64) -> Span {
         let is_extended = !self.full_duplex && self.rate_bps == GIGABIT;
         let least = if is_extended { SLOT_LEN_GIGABIT } else { FRAME_LEN_MIN + FCS_LEN };
         self.byte_times(PREAMBLE_LEN + (len + FCS_LEN).max(least))
     }
 
-    /// The gap between two frames.
+    /// Returns the gap between two frames.
     pub fn gap(&self) -> Span {
         self.byte_times(INTERFRAME_GAP_LEN)
     }
@@ -71,10 +71,10 @@ impl LinkConfig {
         Span::of_bytes_at(len, self.rate_bps)
     }
 
-    /// Whether stations can share such a line: each must hear of a collision while it sends its shortest frame.
+    /// Checks that stations can share such a line: each must hear of a collision while it sends its shortest frame.
     ///
     /// # Errors
-    /// The parameter that is wrong, and why.
+    /// The invalid parameter, and the reason.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let round_trip = self.delay.times(2);
         if self.full_duplex {
@@ -95,34 +95,35 @@ impl LinkConfig {
     }
 }
 
-/// When a station begins to send, if it hears nothing until then. Call [`Link::begin`] with it at that moment.
+/// The moment at which a station begins to send, if it hears nothing until then. Call [`Link::begin`] with it at that
+/// moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     /// The station.
     pub station: Station,
     /// The moment.
     pub at: Time,
-    /// Says whether it still holds.
+    /// Serial number: a later `Begin` of the station invalidates this one.
     generation: u64,
 }
 
-/// What happens when a frame begins.
+/// The effect of a station's attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It was deferred, and another one holds.
+    /// No frame began: another [`Begin`] has replaced this one.
     None,
     /// The frame is on the wire.
     Start {
-        /// When its last bit leaves: call [`Link::sent`] then, unless a collision ends it before.
+        /// Departure of its last bit: call [`Link::sent`] then, unless a collision ends the frame before.
         ends: Time,
-        /// When the other station, which has asked too, begins now.
+        /// The new beginning of the other station, if it has asked too and must wait.
         other: Option<Begin>,
     },
     /// Both collided.
     Collision {
-        /// When each station may ask again.
+        /// The moment at which each station may ask again.
         retry: [Time; STATIONS],
-        /// Whether each has given its frame up.
+        /// `true` for a station that has given its frame up.
         gave_up: [bool; STATIONS],
     },
 }
@@ -130,40 +131,40 @@ pub enum Action {
 /// One end of a line.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
-    /// From when to when the frame under way is sent here.
+    /// Start and end of the frame under way, at this end.
     sends: Option<(Time, Time)>,
-    /// Since when nothing was heard here, but for the frame that the other end sends now.
+    /// Start of the silence here. The frame under way from the other end does not count.
     quiet_from: Time,
-    /// When the station asked for the link.
+    /// The moment of the station's request for the link.
     asked: Option<Time>,
     generation: u64,
     attempts: u32,
 }
 
-/// A line that both stations share.
+/// A line shared by both stations.
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,
     ends: [End; STATIONS],
     /// Collisions so far.
     pub collisions: u64,
-    /// Frames that were given up after [`ATTEMPTS_MAX`] collisions.
+    /// Frames given up after [`ATTEMPTS_MAX`] collisions.
     pub excessive_collisions: u64,
 }
 
 impl Link {
-    /// A line that is free.
+    /// Creates a free line.
     pub fn new(config: LinkConfig) -> Self {
         Self { config, ends: [End::default(); STATIONS], collisions: 0, excessive_collisions: 0 }
     }
 
-    /// A station has a frame to send, and is ready.
+    /// Asks for the link: a station has a frame to send, and is ready.
     pub fn ask(&mut self, station: Station, now: Time) -> Begin {
         self.ends[station].asked = Some(now);
         self.expect(station, now)
     }
 
-    /// The moment at which a station that asked at `asked` begins, as far as is known.
+    /// Returns the expected beginning of a station that asked at `asked`.
     fn expect(&mut self, station: Station, asked: Time) -> Begin {
         let at = self.begins_at(station, asked);
         let end = &mut self.ends[station];
@@ -181,7 +182,7 @@ impl Link {
         if began + delay <= listens_until { at.max(ends + delay + gap) } else { at }
     }
 
-    /// A station begins to send a frame of this time.
+    /// Begins a frame of this time.
     pub fn begin(&mut self, begin: Begin, frame_time: Span, rng: &mut ChaCha8Rng) -> Action {
         let Begin { station, at: now, generation } = begin;
         let other = 1 - station;
@@ -198,7 +199,7 @@ impl Link {
         Action::Start { ends, other: deferred.map(|asked| self.expect(other, asked)) }
     }
 
-    /// The last bit of a station's frame has left.
+    /// Ends a station's frame: its last bit has left.
     pub fn sent(&mut self, station: Station, now: Time) {
         let delay = self.config.delay;
         let end = &mut self.ends[station];
@@ -208,8 +209,8 @@ impl Link {
         other.quiet_from = other.quiet_from.max(now + delay);
     }
 
-    /// A station began at `now`, and had not heard the other one, which has sent since `began`. Each ends its preamble when
-    /// it hears the other, and sends the jam.
+    /// Ends two colliding frames: the station began at `now`, and had not heard the other one's frame from `began` on.
+    /// Each ends its preamble when it hears the other, and sends the jam.
     fn collide(&mut self, station: Station, now: Time, began: Time, rng: &mut ChaCha8Rng) -> Action {
         self.collisions += 1;
         let LinkConfig { delay, .. } = self.config;
@@ -229,7 +230,7 @@ impl Link {
         Action::Collision { retry, gave_up }
     }
 
-    /// Truncated binary exponential back-off; `None` when the frame is given up.
+    /// Returns the truncated binary exponential back-off; `None` when the frame is given up.
     fn back_off(&mut self, station: Station, rng: &mut ChaCha8Rng) -> Option<Span> {
         let attempts = &mut self.ends[station].attempts;
         *attempts += 1;
@@ -263,7 +264,7 @@ mod tests {
         Time::START + Span::us(us)
     }
 
-    /// A free line that both ask for, and what the second one meets.
+    /// Lets both stations ask for a free line, and returns the second one's moment and action.
     fn both_ask(delay: Span, first: Time, second: Time) -> (Time, Action) {
         let mut link = Link::new(ethernet10(delay));
         link.sent(0, Time::START);

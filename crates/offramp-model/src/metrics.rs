@@ -1,4 +1,4 @@
-//! What is read off an outcome: the names, units and meanings that comparisons, sweeps and sensitivities share.
+//! Figures of an outcome: the names, units and meanings shared by comparisons, sweeps and sensitivities.
 
 use crate::simulation::{Latency, Outcome};
 use crate::time::PICOSECONDS_PER_SECOND;
@@ -6,7 +6,7 @@ use crate::time::PICOSECONDS_PER_SECOND;
 /// A figure of an outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// As columns and options name it; the unit stands last.
+    /// Name in columns and options; the unit stands last.
     pub name: &'static str,
     /// For people, with the unit.
     pub heading: &'static str,
@@ -58,17 +58,17 @@ metrics! {
     latency_p999_us: |of| latency(of, |of| of.p999_us), "latency, p99.9, us";
 }
 
-/// The figure of a name.
+/// Returns the figure with a name.
 pub fn find(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
-/// A figure of requests or datagrams; not a number for a workload without them.
+/// Returns a figure of requests or datagrams; not a number for a workload without them.
 fn latency(outcome: &Outcome, value: fn(&Latency) -> f64) -> f64 {
     outcome.latency.as_ref().map_or(f64::NAN, value)
 }
 
-/// Processor time of the host for each byte of payload; not a number where nothing came.
+/// Returns the host's processor time for each byte of payload; not a number where nothing came.
 fn cpu_ns_per_byte(outcome: &Outcome) -> f64 {
     const PICOSECONDS_PER_NANOSECOND: f64 = 1e3;
     let processors = outcome.processors as f64;

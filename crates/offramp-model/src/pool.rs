@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Processors that this process may use.
+/// Returns the number of processors available to this process.
 pub fn threads() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Does the `work` of every item on `threads` threads. `done` runs on the calling thread for each item that ends, in the
-/// order in which they end. Once `done` returns `false`, no further item begins. The results are in the order of the
-/// items; an item that did not begin has `None`.
+/// Does the `work` of every item on `threads` threads. `done` runs on the calling thread after each item, in the order
+/// of completion. Once `done` returns `false`, no further item begins. The results are in the order of the items; an
+/// unstarted item has `None`.
 pub fn map<T: Sync, R: Send>(
     items: &[T],
     threads: NonZeroUsize,
@@ -22,14 +22,15 @@ pub fn map<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     thread::scope(|scope| {
-        // Room for one result of each thread: no thread waits while another one's result is noted, which would slow down
-        // short items. After a stop, each thread begins at most two further items.
+        // Room for one result of each thread: no thread waits while the caller notes another one's result, as that
+        // would slow down short items. After a stop, each thread begins at most two further items.
         let (sender, receiver) = mpsc::sync_channel(threads.get());
         for _ in 0..threads.get().min(items.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);
             scope.spawn(move || {
                 loop {
-                    // Each number is given out once; no other memory hangs on it. It grows by one per thread past the end at most.
+                    // Each number is given out once; no other memory depends on it. It grows by at most one per thread
+                    // past the end.
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(item) = items.get(at) else { return };
                     if sender.send((at, work(item))).is_err() {

@@ -1,7 +1,7 @@
 //! Profiles: hosts, adapters, buses, links and peers in files, every number with unit, source and tag.
 //!
-//! A file describes one part (`kind = "adapter"`) or a whole system (`kind = "system"`), which names its parts. It may
-//! start from another one of its kind (`extends = "wd8003ep"`), and says only what differs:
+//! A file describes one part (`kind = "adapter"`) or a whole system (`kind = "system"`), made of named parts. It may
+//! start from another one of its kind (`extends = "wd8003ep"`), and then lists only the differences:
 //!
 //! ```toml
 //! kind = "adapter"
@@ -12,12 +12,11 @@
 //! memory = { value = 16, unit = "KiB", tag = "assumed", source = "what if" }
 //! ```
 //!
-//! Parts are named by the name of a profile that comes with offramp, or by the path of a file that ends in `.toml`,
-//! relative to the file that names it.
+//! A part is named by a profile shipped with offramp, or by the path of a `.toml` file, relative to the naming file.
 //!
-//! A number that was measured more than once has the interval in which it was found, in the unit of its value:
+//! A number measured more than once has an interval, in the unit of its value:
 //! `write_copy_time = { value = 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`.
-//! [`crate::uncertainty`] says what follows.
+//! [`crate::uncertainty`] draws the consequences.
 
 mod embedded;
 mod fit;
@@ -36,19 +35,19 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// How many files may extend each other in a row.
+/// Maximum files in a row, each extending the next.
 const EXTENDS_MAX: usize = 16;
 const SYSTEM: &str = "system";
-/// Longest file of a profile, bytes: a hundred times the longest that comes with offramp.
+/// Longest file of a profile, bytes: a hundred times the longest one shipped with offramp.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Why a profile cannot be used.
+/// Reasons to reject a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// No profile of that name.
     #[error("there is no {kind} profile {name:?}{hint}; `offramp model list` names all")]
     Unknown {
-        /// The kind that was asked for.
+        /// The requested kind.
         kind: String,
         /// The name.
         name: String,
@@ -63,12 +62,12 @@ pub enum ProfileError {
         /// Why.
         error: std::io::Error,
     },
-    /// What a file or a user says is wrong.
+    /// A file or a user gives a wrong value.
     #[error("{file}: {why}")]
     Wrong {
         /// The file, or `--set`.
         file: String,
-        /// Which key, what is wrong, and what would be right.
+        /// The key, the error, and the remedy.
         why: String,
     },
 }
@@ -87,7 +86,7 @@ struct RawQuantity {
     fitted_to: Vec<String>,
 }
 
-/// A file, whose numbers are not read yet.
+/// A file with its numbers not read yet.
 #[derive(Deserialize)]
 struct RawProfile {
     #[serde(default)]
@@ -106,35 +105,35 @@ struct RawProfile {
 pub struct Profile {
     /// Name, or path of its file.
     pub name: String,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub title: String,
-    /// Which profile each part came from, by section.
+    /// The profile of each part, by section.
     pub parts: BTreeMap<String, String>,
     values: BTreeMap<&'static str, Quantity>,
 }
 
-/// A profile that comes with offramp.
+/// A profile shipped with offramp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// `host`, `adapter`, `bus`, `link`, `peer` or `system`.
     pub kind: &'static str,
-    /// How it is named.
+    /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its description.
     pub title: String,
 }
 
-/// All profiles that come with offramp.
+/// Returns all profiles shipped with offramp.
 pub fn list() -> Vec<Listed> {
     let title = |text: &str| toml::from_str::<RawProfile>(text).map(|raw| raw.title).unwrap_or_default();
     embedded::PROFILES.iter().map(|&(kind, name, text)| Listed { kind, name, title: title(text) }).collect()
 }
 
 impl Profile {
-    /// The system of that name, or in that file, with all its parts.
+    /// Loads the system with that name, or in that file, with all its parts.
     ///
     /// # Errors
-    /// When it or one of its parts is not there or wrong: the file, the key, the reason.
+    /// When it or one of its parts is missing or wrong: the file, the key, the reason.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
         let mut profile = Self { name: name.to_owned(), ..Self::default() };
         profile.add(SYSTEM, name, Path::new(""), &mut Vec::new())?;
@@ -144,7 +143,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// A bus by itself: that name, or in that file. Nothing else of such a profile says anything.
+    /// Loads a bus by itself, by its name or file. All other values of the result are meaningless.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -160,7 +159,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Takes one file in, behind what it extends and the parts that it names.
+    /// Adds one file, after the file it extends and before its parts.
     fn add(&mut self, kind: &str, name: &str, from: &Path, chain: &mut Vec<String>) -> Result<(), ProfileError> {
         let (file, directory, text) = read(kind, name, from)?;
         let names_itself = chain.contains(&file) || chain.len() >= EXTENDS_MAX;
@@ -226,7 +225,7 @@ impl Profile {
         Ok(())
     }
 
-    /// A system without a host would be one of defaults, which nobody has chosen. A bus may be missing: that of a bus
+    /// Refuses a system without a host, as its parameters would all be defaults. A bus may be missing: the bus of a bus
     /// master is then never the limit.
     fn check_parts(&self) -> Result<(), ProfileError> {
         let of = |key: &str, section: &str| key.split_once('.').is_some_and(|(of, _)| of == section);
@@ -250,7 +249,8 @@ impl Profile {
         }
     }
 
-    /// Sets a parameter as a user does: `bus.clock` to `13.4MHz`, or to all of `8MHz..13.4MHz`, whose middle is its value.
+    /// Sets a parameter as a user does: `bus.clock` to `13.4MHz`, or to the interval `8MHz..13.4MHz` with its middle as
+    /// the value.
     ///
     /// # Errors
     /// When there is no such parameter, or the value does not fit it or the others.
@@ -258,8 +258,8 @@ impl Profile {
         self.set_all([(name, text)])
     }
 
-    /// Sets several parameters as a user does, and checks them together: what one of them alone would make wrong, another
-    /// may make right.
+    /// Sets several parameters as a user does, and checks them together: a value may be wrong alone, but right with
+    /// another.
     ///
     /// # Errors
     /// As [`Self::set`]; then nothing is set.
@@ -278,7 +278,7 @@ impl Profile {
         Ok(())
     }
 
-    /// As [`Self::set_all`], each to a value in base units.
+    /// Sets parameters as [`Self::set_all`], each to a value in base units.
     ///
     /// # Errors
     /// When a value is out of range, or they do not fit together; then some are set.
@@ -293,10 +293,10 @@ impl Profile {
         self.check()
     }
 
-    /// The same as [`Self::set`], for a setting that is known to be right.
+    /// Sets a parameter as [`Self::set`], for a setting known to be right.
     ///
     /// # Panics
-    /// When it is not: a mistake in the program, which no input can cause.
+    /// When it is not: a mistake in the program; no input can cause it.
     #[must_use]
     pub fn with(mut self, name: &str, text: &str) -> Self {
         if let Err(error) = self.set(name, text) {
@@ -305,12 +305,12 @@ impl Profile {
         self
     }
 
-    /// The value of a parameter in base units.
+    /// Returns the value of a parameter in base units.
     pub fn value(&self, name: &str) -> u64 {
         self.quantity(name).value
     }
 
-    /// The word of a parameter that is one; of a number, nothing.
+    /// Returns the word of a parameter with words; an empty string for a number.
     pub fn word(&self, name: &str) -> &'static str {
         match schema::find(name).map(|key| key.dimension) {
             Some(Dimension::Choice(words)) => words.get(self.value(name) as usize).copied().unwrap_or_default(),
@@ -318,31 +318,32 @@ impl Profile {
         }
     }
 
-    /// The value of a parameter, with source and tag.
+    /// Returns the value of a parameter, with source and tag.
     ///
     /// # Panics
-    /// When there is no such parameter: a mistake in the program, which no input can cause.
+    /// When there is no such parameter: a mistake in the program; no input can cause it.
     pub fn quantity(&self, name: &str) -> &Quantity {
         self.values.get(name).unwrap_or_else(|| panic!("no parameter {name}"))
     }
 
-    /// From where to where a parameter may be, base units; `None`: nobody said, or it was found at one value alone.
+    /// Returns the interval of a parameter, base units; `None`: nobody gave one, or it was
+    /// measured at one value alone.
     pub fn interval(&self, name: &str) -> Option<[u64; 2]> {
         self.quantity(name).interval.filter(|[low, high]| low < high)
     }
 
-    /// Every parameter, in the order of [`KEYS`].
+    /// Returns every parameter, in the order of [`KEYS`].
     pub fn all(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
         KEYS.iter().map(|key| (key, self.quantity(key.name)))
     }
 
-    /// Every parameter that a file or the user has said something of, in the order of [`KEYS`].
+    /// Returns every parameter set by a file or the user, in the order of [`KEYS`].
     pub fn said(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
         let is_said = |quantity: &&Quantity| !quantity.source.starts_with("the default");
         KEYS.iter().filter_map(move |key| Some((key, self.values.get(key.name).filter(is_said)?)))
     }
 
-    /// What the user has set and changes nothing in a run of this workload, each with the reason.
+    /// Returns the user's settings without effect in a run of this workload, each with the reason.
     pub fn without_effect(&self, workload: Workload) -> Vec<String> {
         let why = |key: &Key| {
             let name = key.name;
@@ -355,7 +356,7 @@ impl Profile {
         self.all().filter(|(_, quantity)| quantity.tag == Tag::Set).flat_map(|(key, _)| why(key)).collect()
     }
 
-    /// A parameter as a run uses it, for people, and how that comes about where the processor's times are scaled.
+    /// Formats a parameter as a run uses it, and the calculation if the processor's times are scaled.
     pub fn used(&self, key: &Key) -> (String, Option<String>) {
         let (value, scale) = (self.value(key.name), self.value("host.cost_scale"));
         let shown = key.dimension.show(value);
@@ -367,7 +368,7 @@ impl Profile {
     }
 }
 
-/// A file that another one names cannot be found or read: with the key that names it.
+/// Names the key through which another file asked for this one, if the file cannot be found or read.
 fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     match error {
         ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),
@@ -384,7 +385,7 @@ pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The text of a profile, the name of its file for errors, and the directory that its paths are relative to.
+/// Returns the text of a profile, the name of its file for errors, and the base directory of its paths.
 fn read(kind: &str, name: &str, from: &Path) -> Result<(String, PathBuf, String), ProfileError> {
     if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
         let path = from.join(name);
@@ -405,7 +406,7 @@ fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
     schema::known(name).map_err(|why| key_error(file, name, why))
 }
 
-/// A value as a user writes it, or an interval with its middle.
+/// Parses a user's value, or an interval with its middle.
 fn parsed(key: &Key, text: &str) -> Result<(u64, Option<[u64; 2]>), String> {
     let Some((low, high)) = text.split_once("..") else { return Ok((key.parse(text)?, None)) };
     if matches!(key.dimension, Dimension::Choice(_)) {
@@ -438,7 +439,7 @@ fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity
     Ok(Quantity { value, interval, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
 }
 
-/// A value of a file in base units.
+/// Converts a value of a file to base units.
 fn base_units(key: &Key, value: &toml::Value, unit: &str) -> Result<u64, String> {
     let number = match value {
         toml::Value::String(word) if matches!(key.dimension, Dimension::Choice(_)) => word.clone(),
@@ -449,7 +450,7 @@ fn base_units(key: &Key, value: &toml::Value, unit: &str) -> Result<u64, String>
     key.dimension.value(&number, unit).and_then(|value| key.in_range(value))
 }
 
-/// The interval of a file in base units: two numbers in the unit of the value, which is between them.
+/// Converts an interval of a file to base units: two numbers in the unit of the value, around the value.
 fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u64; 2], String> {
     if matches!(key.dimension, Dimension::Choice(_)) {
         return Err("it is a word, and has no interval".to_owned());
@@ -467,7 +468,7 @@ fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u6
     Ok([low, high])
 }
 
-/// A name that is unknown or missing, and why it is wrong.
+/// Returns an unknown or missing name, and the reason.
 fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
     // "unknown field `withn`, expected one of `part`, `kind`, …", "missing field `source`"
     let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
@@ -480,7 +481,7 @@ fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
     }
 }
 
-/// An error of form; an unknown name is the key, and is answered with the nearest.
+/// Converts a syntax error. The key is the unknown name, with the nearest known one as a hint.
 pub(crate) fn form(file: &str, error: &toml::de::Error) -> ProfileError {
     match wrong_name(error) {
         Some((name, why)) if error.message().starts_with("unknown") => key_error(file, name, format!("it {why}")),

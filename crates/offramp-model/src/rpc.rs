@@ -1,7 +1,7 @@
-//! NFS reads over UDP: what a reply is made of, and which calls are under way.
+//! NFS reads over UDP: the frames of a reply, and the calls under way.
 //!
-//! The product's own code fragments a reply, which is a real frame. So the number of its fragments and their lengths are
-//! not a formula of the model.
+//! The reply is a real frame, and the product's own code fragments it. So the model has no formula for the number and
+//! lengths of its fragments.
 
 use crate::time::Time;
 use offramp_offload::frame::Frame;
@@ -16,14 +16,14 @@ const TRANSPORT_AT: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
 const UDP_CHECKSUM_AT: u16 = 6;
 /// Payload of a fragment at an MTU of 1500, a multiple of 8 (RFC 791).
 const FRAGMENT_PAYLOAD_LEN: u16 = 1480;
-/// What stands before the data of an NFS read's reply: 24 bytes of RPC (RFC 1057 8: xid, type, status, an empty
-/// verifier, acceptance) and 76 of NFS (RFC 1094 2.2.7: status, 17 words of attributes, length).
+/// Length of the headers before the data of an NFS read's reply: 24 bytes of RPC (RFC 1057 8: xid, type, status, an
+/// empty verifier, acceptance) and 76 of NFS (RFC 1094 2.2.7: status, 17 words of attributes, length).
 pub const REPLY_HEADER_LEN: usize = 100;
 /// Frame of a request without FCS: 42 bytes of headers, 24 of an RPC call, 60 of a Unix credential with a few groups
 /// and an empty verifier, 44 of NFS (RFC 1094 2.2.7: file handle, offset, count, total count).
 pub const REQUEST_FRAME_LEN: u64 = 170;
 
-/// The lengths of the frames, without FCS, that carry the reply to a read of `size` bytes.
+/// Returns the lengths, without FCS, of the frames of a reply to a read of `size` bytes.
 ///
 /// # Errors
 /// When the reply does not fit into one UDP datagram.
@@ -35,7 +35,7 @@ fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     frame_lens(&udp_frame(&mut datagram(datagram_len)))
 }
 
-/// The lengths of the frames into which the adapter's own segmenter divides one.
+/// Returns the lengths of the frames made of one by the adapter's own segmenter.
 fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
     let mut segmenter = Segmenter::new(frame, &SegmentPolicy::default())?;
     let frames = 0..segmenter.frames_left();
@@ -47,13 +47,13 @@ fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
     Ok(frames.map(next).collect())
 }
 
-/// A datagram that is to be segmented into fragments if it is longer than one.
+/// Describes a datagram; it needs fragments if it exceeds one frame.
 fn udp_frame(bytes: &mut [u8]) -> Frame<'_> {
     handed_down(bytes, TRANSPORT_AT, UDP_CHECKSUM_AT, SegmentationKind::UdpFragments, FRAGMENT_PAYLOAD_LEN)
 }
 
-/// A frame whose checksum its host leaves to the adapter, and whose segmentation if it has more than `size` bytes after
-/// its headers.
+/// Describes a frame for the adapter: the host leaves its checksum to the adapter, and its segmentation beyond `size`
+/// bytes after the headers.
 fn handed_down(bytes: &mut [u8], headers_len: usize, offset: u16, kind: SegmentationKind, size: u16) -> Frame<'_> {
     let is_one = bytes.len() - headers_len <= usize::from(size);
     let segmentation = (!is_one).then_some(Segmentation { kind, size, ecn: false });
@@ -61,14 +61,14 @@ fn handed_down(bytes: &mut [u8], headers_len: usize, offset: u16, kind: Segmenta
     Frame::new(bytes, TxMeta { checksum, segmentation })
 }
 
-/// An Ethernet frame with a UDP datagram of that length, headers and all, between no ports.
+/// Builds an Ethernet frame with a UDP datagram of that length, headers and all, between no ports.
 fn datagram(datagram_len: usize) -> Vec<u8> {
     let mut frame = ipv4_frame(PROTOCOL_UDP, datagram_len);
     frame[TRANSPORT_AT + 4..TRANSPORT_AT + 6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
     frame
 }
 
-/// An Ethernet frame with an IPv4 packet whose payload of that length is zeros.
+/// Builds an Ethernet frame with an IPv4 packet, with a zeroed payload of that length.
 fn ipv4_frame(protocol: u8, payload_len: usize) -> Vec<u8> {
     const VERSION_AND_HEADER_WORDS: u8 = 0x45;
     const TIME_TO_LIVE: u8 = 64;
@@ -92,7 +92,7 @@ pub(crate) struct Endpoint {
     pub port: u16,
 }
 
-/// Writes who sends to whom into a frame with IPv4 and TCP or UDP, whose ports are in the same place.
+/// Writes the source and destination of a frame with IPv4 and TCP or UDP; both have their ports in the same place.
 fn address(frame: &mut [u8], from: Endpoint, to: Endpoint) {
     const ADDRESSES_AT: usize = ETHERNET_HEADER_LEN + 12;
     frame[ADDRESSES_AT..ADDRESSES_AT + 4].copy_from_slice(&from.address);
@@ -101,14 +101,14 @@ fn address(frame: &mut [u8], from: Endpoint, to: Endpoint) {
     frame[TRANSPORT_AT + 2..TRANSPORT_AT + 4].copy_from_slice(&to.port.to_be_bytes());
 }
 
-/// A frame with nothing but headers of a TCP connection.
+/// Builds a frame with nothing but headers of a TCP connection.
 pub(crate) fn tcp_frame(from: Endpoint, to: Endpoint) -> Vec<u8> {
     let mut frame = large_send(0, 0);
     address(&mut frame, from, to);
     frame
 }
 
-/// The first frame of the reply to a read of `size` bytes, fragmented by the product's own code.
+/// Builds the first frame of the reply to a read of `size` bytes, fragmented by the product's own code.
 ///
 /// # Errors
 /// When the reply does not fit into one UDP datagram.
@@ -126,7 +126,8 @@ const TCP_HEADER_LEN: usize = 20;
 /// Bytes of all headers of a large send.
 const TCP_HEADERS_LEN: usize = TRANSPORT_AT + TCP_HEADER_LEN;
 
-/// An Ethernet frame with this number of bytes of a TCP stream, from the byte `sequence` on, as a host hands it down.
+/// Builds an Ethernet frame with this number of bytes of a TCP stream, from the byte `sequence` on, as a host hands it
+/// down.
 fn large_send(sequence: u64, len: u64) -> Vec<u8> {
     const DATA_OFFSET_WORDS: u8 = 0x50;
     const ACK: u8 = 0x10;
@@ -138,24 +139,24 @@ fn large_send(sequence: u64, len: u64) -> Vec<u8> {
     frame
 }
 
-/// A large send that is to be segmented if it is longer than one segment.
+/// Describes a large send; it needs segmentation if it exceeds one segment.
 fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
     const TCP_CHECKSUM_AT: u16 = 16;
     let size = u16::try_from(mss).unwrap_or(u16::MAX);
     handed_down(bytes, TCP_HEADERS_LEN, TCP_CHECKSUM_AT, SegmentationKind::Tcp4, size)
 }
 
-/// The payloads of the segments of a large send of `len` bytes.
+/// Returns the payload lengths of the segments of a large send of `len` bytes.
 ///
 /// The frame is a real one, and the adapter's own code segments it.
 pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
     let lens = frame_lens(&tcp_super_frame(&mut large_send(0, len), mss));
     let payloads = |lens: Vec<u64>| lens.into_iter().map(|len| len - TCP_HEADERS_LEN as u64).collect();
-    // What the adapter refuses goes out in one piece, as it came.
+    // A frame refused by the adapter goes out in one piece, as it came.
     lens.map_or_else(|_| vec![len], payloads)
 }
 
-/// The frames of a stream whose large sends have the lengths `sends`, with checksums.
+/// Builds the frames of a stream of large sends with the lengths `sends`, with checksums.
 #[cfg(test)]
 pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = Vec::new();
@@ -178,7 +179,7 @@ pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Writes the checksums of a host that leaves the rest to its adapter: the IP header's, and the pseudo-header's.
+/// Writes the checksums of a host with checksum offload: the IP header's, and the pseudo-header's.
 #[cfg(test)]
 fn sum_headers(frame: &mut [u8]) {
     use offramp_offload::checksum::sum;
@@ -190,7 +191,8 @@ fn sum_headers(frame: &mut [u8]) {
     tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
 }
 
-/// The frames, without FCS, of a UDP datagram with this number of bytes of data, fragmented by the host.
+/// Returns the lengths, without FCS, of the frames of a UDP datagram with this number of bytes of data, fragmented by
+/// the host.
 ///
 /// # Errors
 /// When no datagram holds them.
@@ -198,22 +200,22 @@ pub fn datagram_frames(size: usize) -> Result<Vec<u64>, Refused> {
     fragment_lens(UDP_HEADER_LEN + size)
 }
 
-/// A call that is under way.
+/// A call under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call {
-    /// Which call this is; a slot is used for one after another.
+    /// Serial number of the call; a slot is used for one after another.
     pub number: u64,
-    /// How often it was sent again.
+    /// Number of retransmissions.
     pub attempt: u32,
-    /// Fragments of the attempt's reply that have come.
+    /// Received fragments of the attempt's reply.
     pub fragments: u32,
     /// All of its reply has come.
     pub is_answered: bool,
     /// The process has read it.
     pub is_read: bool,
-    /// When it is sent again.
+    /// Time of its retransmission.
     pub deadline: Time,
-    /// When the earliest event of its slot's timer comes.
+    /// The earliest event of its slot's timer.
     pub timer_at: Option<Time>,
 }
 

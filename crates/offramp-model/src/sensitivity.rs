@@ -1,4 +1,4 @@
-//! What an outcome hangs on: by how much it changes with each parameter.
+//! Sensitivities of an outcome: its change with each parameter.
 //!
 //! | method | what it says | runs | source |
 //! |---|---|---|---|
@@ -6,8 +6,8 @@
 //! | Morris | mean and spread of the changes along random paths through the ranges: which parameters matter at all, and which do so with others | (parameters + 1) for each path | Morris, Technometrics 33 (1991) 161; mean of absolute values: Campolongo, Cariboni and Saltelli, Environmental Modelling and Software 22 (2007) 1509 |
 //! | Sobol | share of the outcome's variance that a parameter explains alone, and together with others | (parameters + 2) for each sample | first order: Saltelli et al., Computer Physics Communications 181 (2010) 259, their (b); total: Jansen, Computer Physics Communications 117 (1999) 35 |
 //!
-//! The methods know nothing of the model: they say at which points of a unit cube a function is wanted, and what follows
-//! from its values there.
+//! The methods know nothing of the model. They choose points of a unit cube, and evaluate the values of a function
+//! there.
 
 pub mod morris;
 pub mod sobol;
@@ -26,15 +26,15 @@ use minijinja::value::Serde;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
-/// Parameters that say how a run is made, not what is modelled.
+/// Parameters of the run itself, not of the modelled system.
 pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "workload.seed"];
 
-/// How far parameters are varied.
+/// The ranges of varied parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ranges {
     /// From value / (1 + this) to value × (1 + this).
     Share(f64),
-    /// Over the interval in which the profile says that the number was found; where it says none, by this share.
+    /// Over the interval in the profile; without one, by this share.
     Intervals(f64),
 }
 
@@ -49,7 +49,7 @@ pub struct Factor {
     pub low: u64,
     /// Its largest value, base units.
     pub high: u64,
-    /// Whether the range goes in equal steps, as over an interval; else in equal ratios.
+    /// Steps are equal over an interval; else the range goes in equal ratios.
     pub is_linear: bool,
 }
 
@@ -71,20 +71,20 @@ impl Factor {
         Self { key, value, low: low.max(key.min).max(1), high: high.min(key.max), is_linear: false }
     }
 
-    /// The value at a place from 0 to 1 of its range, base units.
+    /// Returns the value at a place from 0 to 1 of its range, base units.
     fn at(&self, place: f64) -> u64 {
         between(self.key, [self.low, self.high], !self.is_linear, place)
     }
 
-    /// Whether there is anything to vary: both ends are values of this profile.
+    /// Returns whether both ends of the range are different, valid values of this profile.
     fn varies(&self, profile: &Profile) -> bool {
         let is_value = |value| profile.clone().set_base_units([(self.key, value)]).is_ok();
         self.low < self.high && is_value(self.low) && is_value(self.high)
     }
 }
 
-/// The parameters that a profile gives a number other than 0, or an interval, with a range around each; and those that
-/// have no other value so near, such as a count of two or the lanes of a bus. Words have no range.
+/// Returns the parameters with an interval, or a number other than 0, in the profile, each with a range. Also returns
+/// those without another value in their range, such as a count of two or the lanes of a bus. Words have no range.
 pub fn factors(profile: &Profile, ranges: Ranges) -> (Vec<Factor>, Vec<&'static str>) {
     let is_number = |key: &Key| !matches!(key.dimension, Dimension::Choice(_)) && !OF_THE_RUN.contains(&key.name);
     let said =
@@ -94,10 +94,10 @@ pub fn factors(profile: &Profile, ranges: Ranges) -> (Vec<Factor>, Vec<&'static 
     (varied, fixed.iter().map(|factor| factor.key.name).collect())
 }
 
-/// The named parameters of these.
+/// Selects the named parameters.
 ///
 /// # Errors
-/// In words, when a name is none of a parameter, of one that has no range here, or of one that is named already.
+/// In words, when a name is unknown, has no range here, or appears twice.
 pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String> {
     let of = |name: &String| {
         let key = crate::profile::schema::known(name).map_err(|why| format!("{name}: {why}"))?;
@@ -114,18 +114,18 @@ pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String>
     }
 }
 
-/// What is studied: one figure of one workload on one system.
+/// A study: one figure of one workload on one system.
 #[derive(Clone, Copy, Debug)]
 pub struct Study<'a> {
     /// The system.
     pub profile: &'a Profile,
-    /// What is sent.
+    /// The traffic.
     pub workload: Workload,
-    /// What is read off.
+    /// The figure.
     pub metric: &'static Metric,
-    /// How many runs at once.
+    /// Concurrent runs.
     pub threads: NonZeroUsize,
-    /// Parameters that have no other value in the range.
+    /// Parameters without another value in the range.
     pub not_varied: &'a [&'static str],
 }
 
@@ -138,11 +138,11 @@ impl Study<'_> {
 
     fn values(&self, points: &[Vec<(&'static Key, u64)>]) -> Result<Vec<f64>, ModelError> {
         let results = pool::map(points, self.threads, |point| self.value(point), |_, result| result.is_ok());
-        // The first failure ends the study, so only what comes after it is missing.
+        // The first failure ends the study, so only later results are missing.
         results.into_iter().flatten().collect()
     }
 
-    /// The values at points of the unit cube.
+    /// Returns the values at points of the unit cube.
     fn values_at(&self, factors: &[Factor], points: &[Vec<f64>]) -> Result<Vec<f64>, ModelError> {
         let settings = |point: &Vec<f64>| -> Vec<_> {
             factors.iter().zip(point).map(|(factor, at)| (factor.key, factor.at(*at))).collect()
@@ -152,14 +152,14 @@ impl Study<'_> {
     }
 }
 
-/// What one parameter does.
+/// The effect of one parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Effect {
     /// The parameter.
     pub name: &'static str,
     /// Its value in the profile, with unit.
     pub value: String,
-    /// How that is known.
+    /// The kind of evidence for it.
     pub tag: String,
     /// Its range here, with units.
     pub range: [String; 2],
@@ -169,24 +169,24 @@ pub struct Effect {
     pub other: Option<f64>,
 }
 
-/// What all of them do, the strongest first.
+/// The effects of all parameters, the strongest first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// Parameters that have no other value in the range, and so were not varied.
+    /// Parameters without another value in the range, and so not varied.
     pub not_varied: Vec<&'static str>,
     /// The method, with its source.
     pub method: &'static str,
-    /// What the columns of the indices are.
+    /// The headings of the indices.
     pub columns: [&'static str; 2],
-    /// What was read off.
+    /// The heading of the figure.
     pub metric: &'static str,
-    /// Runs that it took.
+    /// Number of runs.
     pub runs: usize,
     /// Every parameter.
     pub effects: Vec<Effect>,
 }
 
-/// A method with its source, and what the columns of its indices are.
+/// A method with its source, and the headings of its indices.
 type Method = (&'static str, [&'static str; 2]);
 
 const ELASTICITY: Method = (
@@ -200,7 +200,7 @@ const SOBOL: Method = (
     ["first order", "total"],
 );
 
-/// Percent of the outcome for one percent of each parameter: over its range, all others as they are.
+/// Computes the percent of the outcome for one percent of each parameter: over its range, all others unchanged.
 ///
 /// # Errors
 /// When a run fails.
@@ -215,7 +215,7 @@ pub fn elasticities(study: &Study, factors: &[Factor]) -> Result<Sensitivity, Mo
     Ok(ranked(study, factors, points.len(), ELASTICITY, factors.iter().zip(values.chunks_exact(2)).map(of)))
 }
 
-/// Elementary effects along random paths, in the outcome's own unit over the whole range of a parameter.
+/// Computes elementary effects along random paths, in the outcome's own unit over the whole range of a parameter.
 ///
 /// # Errors
 /// When a run fails.
@@ -227,7 +227,7 @@ pub fn morris(study: &Study, factors: &[Factor], paths: usize, seed: u64) -> Res
     Ok(ranked(study, factors, points.len(), MORRIS, indices))
 }
 
-/// Shares of the outcome's variance over all ranges at once.
+/// Computes shares of the outcome's variance over all ranges at once.
 ///
 /// # Errors
 /// When a run fails.
@@ -261,12 +261,12 @@ fn ranked(
     Sensitivity { not_varied, method, columns, metric: study.metric.heading, runs, effects }
 }
 
-/// What they do, for people.
+/// Formats the effects for people.
 pub fn text(found: &Sensitivity) -> String {
     render("sensitivity.txt", Value::from(Serde(found)))
 }
 
-/// Checks that a range is one: a share above 0 and of at most 10.
+/// Checks a range: a share above 0 and of at most 10.
 ///
 /// # Errors
 /// In words.
@@ -278,10 +278,10 @@ pub fn checked_share(percent: f64) -> Result<f64, String> {
     Err(format!("a range of {percent} % is none; use one above 0 and up to {PERCENT_MAX} %"))
 }
 
-/// Checks that a method does not take more runs than a sweep may have points.
+/// Checks that a method needs no more runs than the maximum points of a sweep.
 ///
 /// # Errors
-/// In words, with the largest number of them.
+/// In words, with the largest valid number.
 pub fn checked_runs(runs_each: usize, times: usize) -> Result<usize, String> {
     match runs_each.checked_mul(times).filter(|runs| *runs <= POINTS_MAX) {
         Some(runs) => Ok(runs),
@@ -312,7 +312,7 @@ mod tests {
         let found = elasticities(&study(&profile), &factors(&profile, Ranges::Share(0.05)).0).unwrap();
         let of = |name: &str| found.effects.iter().find(|effect| effect.name == name).unwrap().main;
         assert!((-0.8..-0.3).contains(&of("host.cost_scale")), "{}", of("host.cost_scale"));
-        // What is not the costs of the host is the bus: the two shares make up all of the time.
+        // The host's costs and the bus share all of the time, so the two effects add up to 1.
         let both = of("bus.clock") - of("host.cost_scale");
         assert!((both - 1.0).abs() < 0.05, "{both}");
         assert!(of("link.rate").abs() < 0.05, "the line is not what limits: {}", of("link.rate"));
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(over(&quantity, Ranges::Share(0.25)), [800_000, 1_000_000, 1_250_000]);
         let unknown = Quantity { interval: None, ..quantity.clone() };
         assert_eq!(over(&unknown, Ranges::Intervals(0.25)), [800_000, 1_000_000, 1_250_000]);
-        // Measured once: that says nothing of how well it is known.
+        // A single measurement gives no interval.
         let once = Quantity { interval: Some([1_000_000, 1_000_000]), ..quantity };
         assert_eq!(over(&once, Ranges::Intervals(0.25)), [800_000, 1_000_000, 1_250_000]);
     }

@@ -53,17 +53,17 @@ use strum::EnumCount;
 
 /// The host under study.
 const HOST: Station = 0;
-/// The machine that it talks to.
+/// The machine at the other end.
 const PEER: Station = 1;
-/// Data of the largest datagram that a process sends (RFC 768 and 791).
+/// Data of the largest datagram of a process (RFC 768 and 791).
 const DATAGRAM_LEN_MAX: u64 = 65_507;
 
-/// Events that must take virtual time of [`SPAN_MIN_US`] at least: a hundred times as many as the smallest frames of 64
-/// connections at 400 Gbit/s make.
+/// Maximum events per virtual [`SPAN_MIN_US`]: a hundred times those of the smallest frames of 64 connections at 400
+/// Gbit/s.
 const EVENTS_MAX: u64 = 1 << 22;
 const SPAN_MIN_US: u64 = 10;
 
-/// Why there is no outcome.
+/// Reasons for a run without an outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The profile is wrong.
@@ -75,23 +75,23 @@ pub enum ModelError {
     /// The RPC's reply cannot be fragmented.
     #[error("workload.rpc_size: {0}")]
     Rpc(#[from] Refused),
-    /// Nothing is to happen any more before the run is over, or nothing came through in spite of timeouts.
+    /// No event is left before the end of the run, or nothing came through in spite of timeouts.
     #[error("the run stands still at {at_us} us: {waiting}")]
     Stalled {
-        /// Since when.
+        /// The moment.
         at_us: u64,
-        /// Who waits for what.
+        /// The waiting connections and calls.
         waiting: String,
     },
-    /// More happens than a run can go through.
+    /// A run cannot go through so many events.
     #[error(
         "at {at_us} us the run hardly goes on: more than {events} events within {SPAN_MIN_US} us; an interval or a rate of \
          the profile is out of proportion"
     )]
     Crowded {
-        /// When.
+        /// The moment.
         at_us: u64,
-        /// Events in that time.
+        /// Events in that span.
         events: u64,
     },
     /// Nothing came through while it was counted, and nobody has given up waiting yet.
@@ -100,9 +100,9 @@ pub enum ModelError {
          is slow or stands still"
     )]
     Nothing {
-        /// When the run ends.
+        /// The end of the run.
         until_us: u64,
-        /// Who waits for what.
+        /// The waiting connections and calls.
         waiting: String,
     },
 }
@@ -113,7 +113,7 @@ struct Frame {
     /// Bytes without FCS.
     len: u64,
     content: Content,
-    /// With it all of what was handed down is sent: not so of a large send but for its last frame.
+    /// Ends its send: `true` for every frame but the segments before the last one of a large send.
     completes: bool,
 }
 
@@ -122,7 +122,7 @@ impl Frame {
         Self { len, content, completes: true }
     }
 
-    /// The connection of a segment.
+    /// Returns the connection of a segment.
     fn flow(&self) -> Option<usize> {
         match self.content {
             Content::Segment { flow, .. } => Some(flow),
@@ -145,13 +145,13 @@ enum Content {
 enum Event {
     /// A processor's job is done.
     Cpu { processor: usize, generation: u64 },
-    /// A station on the line of an adapter has waited for what it waits between two frames.
+    /// A station on the line of an adapter has waited its time between two frames.
     Ready { adapter: usize, station: Station },
     /// The last bit of a frame has left.
     Sent { adapter: usize, station: Station, transmission: u64 },
     /// A station begins to send, unless it has heard the other one.
     Begin { adapter: usize, begin: Begin },
-    /// A frame of the host has left, on a way that it shares with nobody.
+    /// A frame of the host has left, on a line of its own.
     Left(Frame),
     /// A frame has reached a station.
     Arrive(Station, Frame),
@@ -161,7 +161,7 @@ enum Event {
     DmaRead(Frame),
     /// The driver's timer.
     Poll { queue: usize },
-    /// A queue that waits with its interrupts off is polled.
+    /// The timer of a queue with its interrupts off begins a poll.
     NapiTimer { queue: usize },
     /// A queue's moderator may want an interrupt.
     Moderation { queue: usize },
@@ -177,7 +177,7 @@ enum Event {
     NextDatagram,
     /// A request, a datagram or a raw frame is due.
     RequestDue { from_host: bool },
-    /// A process runs that has waited for a message.
+    /// A process wakes up for a message.
     WakeUp(Message),
     /// A closed loop goes on.
     NextExchange { from_host: bool },
@@ -221,7 +221,7 @@ enum Job {
 }
 
 impl Job {
-    /// A protocol takes a frame.
+    /// Returns whether a protocol takes a frame.
     fn is_of_protocol(&self) -> bool {
         matches!(self, Self::Segment { .. } | Self::Fragment { .. } | Self::AckIn { .. } | Self::Message(_))
     }
@@ -247,7 +247,7 @@ impl Job {
         }
     }
 
-    /// The number of the connection, or of the call, that it is for. What the driver does is for none.
+    /// Returns the number of its connection, or of its call. A job of the driver has none.
     fn connection(&self) -> Option<usize> {
         match self.owner() {
             Owner::Flow(number) | Owner::Call(number) => Some(number),
@@ -256,7 +256,7 @@ impl Job {
     }
 }
 
-/// Whose a job is: the driver's of a queue, a connection's, or a call's.
+/// The owner of a job: a queue's driver, a connection, or a call.
 enum Owner {
     Queue(usize),
     Flow(usize),
@@ -273,20 +273,20 @@ struct Flow {
     receiver: Receiver,
     /// The process reads or writes.
     process_works: bool,
-    /// Segments that the host refused because the adapter called them bad.
+    /// Segments refused by the host because the adapter reported them as bad.
     refused: u64,
     /// When the earliest event of the sender's timer comes.
     timer_at: Option<Time>,
     /// When a delayed acknowledgement is due.
     ack_due: Option<Time>,
     ack_timer_runs: bool,
-    /// Bytes that the process has written.
+    /// Bytes written by the process.
     written: u64,
     /// When the next write at a rate comes, if it is scheduled.
     write_at: Option<Time>,
 }
 
-/// An adapter of the host, but for its queue pairs, with its line and the stations at both ends of that.
+/// An adapter of the host, with its line and the stations at both of its ends, but without its queue pairs.
 #[derive(Debug)]
 struct Adapter {
     dma: Dma,
@@ -302,14 +302,14 @@ struct Simulation {
     now: Time,
     rng: ChaCha8Rng,
     cpus: Vec<Cpu<Job>>,
-    /// Work given to each processor by what it is for.
+    /// Work given to each processor, by activity.
     activities: Vec<[Span; Activity::COUNT]>,
-    /// The processor whose job is just done, and decides what follows.
+    /// The processor with a job just done, and its follow-up jobs not submitted yet.
     deciding: Option<usize>,
-    /// Interrupts so far that were given to processors in turn.
+    /// Interrupts given to processors in turn so far.
     interrupt_turn: usize,
     adapters: Vec<Adapter>,
-    /// What they are masters of.
+    /// The buses of the adapters.
     masters: Vec<Master>,
     steering: Steering,
     /// One for each queue, those of the first adapter first.
@@ -322,20 +322,20 @@ struct Simulation {
     datagram_waits: bool,
     /// Payload of all datagrams so far.
     datagram_bytes_sent: u64,
-    /// Payload of datagrams whose completion the host has not processed.
+    /// Payload of datagrams with a completion not yet processed by the host.
     datagram_bytes: u64,
     exchanges: Option<Exchanges>,
-    /// Frames on each processor that an interrupt handler has read out and that wait for their protocol.
+    /// Frames on each processor between the interrupt handler and their protocol.
     backlogs: Vec<usize>,
-    /// What softirqs of each processor poll.
+    /// Polls of the softirqs of each processor.
     polls: Vec<Polls>,
-    /// Until when the slower link of the peer is busy.
+    /// The time at which the slower link of the peer is free again.
     hop_free: Time,
     counts: Counts,
     handled: u64,
 }
 
-/// Runs a workload on a system, and says what came of it.
+/// Runs a workload on a system, and returns its outcome.
 ///
 /// # Errors
 /// When the profile does not fit together, or the run stands still.
@@ -430,7 +430,7 @@ impl Simulation {
         self.now = end;
         let all = self.counts_now();
         let counts = all.since(&warm);
-        // Of exchanges, that none is done is an outcome.
+        // Exchanges may have none done; that is an outcome.
         if counts.bytes == 0 && self.exchanges.is_none() {
             let (at_us, waiting) = (self.now.ns() / 1000, self.waiting());
             return Err(match all.timeouts {
@@ -507,7 +507,7 @@ impl Simulation {
         self.expect(processor, next);
     }
 
-    /// Which processor does a job.
+    /// Returns the processor for a job.
     fn place(&self, priority: Priority, job: &Job) -> usize {
         let count = self.cpus.len();
         if count == 1 {
@@ -519,7 +519,7 @@ impl Simulation {
             return processor;
         }
         match self.config.host.placement {
-            // A process that has no connection.
+            // A process without a connection.
             _ if matches!(job, Job::Datagram) => count - 1,
             Placement::Balanced => job.connection().unwrap_or_else(|| self.turn_of(job)) % count,
             Placement::Pinned | Placement::Spread
@@ -532,12 +532,12 @@ impl Simulation {
         }
     }
 
-    /// Which of all interrupts a job of the driver follows from.
+    /// Returns the turn of the interrupt behind a job of the driver.
     fn turn_of(&self, job: &Job) -> usize {
         if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
     }
 
-    /// The queue whose interrupts a job follows from. Interrupts are shut out on the first processor.
+    /// Returns the queue whose interrupts cause a job. Interrupts are shut out on the first processor.
     fn queue_of(&self, job: &Job) -> usize {
         match job.owner() {
             Owner::Queue(queue) => queue,
@@ -547,12 +547,12 @@ impl Simulation {
         }
     }
 
-    /// The adapter that a frame comes or goes through: the second one has what is forwarded.
+    /// Returns the adapter on the path of a frame: the second one carries forwarded frames.
     fn adapter_of(&self, frame: &Frame) -> usize {
         usize::from(self.steering.is_forwarded(&frame.content))
     }
 
-    /// Work for the processor, charged to what it is for.
+    /// Submits work for the processor, and charges it to its activities.
     fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
         let cost = self.charge(processor, costs);
@@ -560,7 +560,7 @@ impl Simulation {
         self.expect(processor, completion);
     }
 
-    /// Submits work that follows from a job. If that job was on the same processor, the work comes before all else of its
+    /// Submits follow-up work of a job. If that job was on the same processor, the work comes before all else of its
     /// priority.
     fn work_next(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
@@ -586,7 +586,7 @@ impl Simulation {
         }
     }
 
-    /// Who waits for what, for a run that stands still.
+    /// Lists the waiting connections and calls of a stalled run.
     fn waiting(&self) -> String {
         let flows = self.flows.iter().enumerate().map(|(at, flow)| flow.waiting(at));
         let calls = self.calls.iter().enumerate().map(|(at, call)| {
@@ -605,7 +605,7 @@ impl Simulation {
     }
 }
 
-/// The direction of each connection: of exchanges, of its requests.
+/// Returns the direction of each connection; for exchanges, the direction of its requests.
 fn directions(config: &Config) -> Vec<bool> {
     if let Some(exchange) = config.workload.exchange {
         let [of_peer, of_host] = exchange.flows.map(|flows| flows as usize);

@@ -1,4 +1,4 @@
-//! The profiles that come with offramp, as they lie in `profiles/KIND/NAME.toml`.
+//! The profiles shipped with offramp, from `profiles/KIND/NAME.toml`.
 
 macro_rules! profiles {
     ($($kind:literal: [$($name:literal),* $(,)?]),* $(,)?) => {

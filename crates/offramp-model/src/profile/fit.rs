@@ -1,4 +1,4 @@
-//! What must fit together in a profile, which no single value can show to be wrong.
+//! Consistency between the values of a profile; each value alone may be right.
 
 use super::schema::{KEYS, Key};
 use super::{Profile, ProfileError, key_error};
@@ -10,7 +10,7 @@ impl Profile {
         key_error(&self.name, name, why)
     }
 
-    /// What no single value can show to be wrong.
+    /// Checks the values against each other.
     pub(super) fn check(&self) -> Result<(), ProfileError> {
         let mss = self.value("workload.mss");
         for name in ["host.receive_window", "peer.receive_window", "host.send_buffer"] {
@@ -37,7 +37,8 @@ impl Profile {
         self.check_queues()
     }
 
-    /// A card that the processor reads is on ISA, a bus master is not, and neither is of a width that does not exist.
+    /// Checks that a card read by the processor is on ISA, that a bus master is not, and that the bus has an existing
+    /// width.
     fn check_bus(&self) -> Result<(), ProfileError> {
         let (access, kind) = (self.word("adapter.access"), self.word("bus.kind"));
         if (access == "master") == (kind == "isa") {
@@ -57,7 +58,8 @@ impl Profile {
         }
     }
 
-    /// What an adapter cannot do that is no bus master, or whose frames are read out one by one.
+    /// Refuses settings beyond the adapter: those for a bus master alone, or those of an adapter with frames read out
+    /// one by one.
     fn check_needs(&self) -> Result<(), ProfileError> {
         for key in KEYS.iter().filter(|key| !key.needs.is_empty()) {
             let set = self.word(key.name);
@@ -71,7 +73,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Where there can be several queues. What they could not be combined with is refused, not left out.
+    /// Checks the conditions for several queues. Any setting in conflict with them is refused, not ignored.
     fn check_queues(&self) -> Result<(), ProfileError> {
         let queues = self.value("adapter.queues");
         if queues == 1 {

@@ -1,4 +1,4 @@
-//! Every parameter for people: what [`KEYS`] says of it, and which profiles set it.
+//! Every parameter for people: its entry in [`KEYS`], and the profiles with a value for it.
 
 use super::quantity::Dimension;
 use super::schema::{self, KEYS, Key};
@@ -6,29 +6,29 @@ use super::{RawProfile, embedded};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A parameter, its values as a user writes them.
+/// A parameter, with its values as users write them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Parameter {
     /// Section and name.
     pub name: &'static str,
-    /// Units, or words, that a value may have.
+    /// Valid units, or words.
     pub units: String,
     /// Smallest and largest value; `None` for a word.
     pub range: Option<[String; 2]>,
-    /// Value where no profile says one.
+    /// Value without any from a profile.
     pub default: String,
     /// A run uses it times `host.cost_scale`.
     pub is_scaled: bool,
     /// Meaning, in a sentence.
     pub meaning: &'static str,
-    /// The profiles that come with offramp and set it, as `kind/name`.
+    /// The profiles shipped with offramp that set it, as `kind/name`.
     pub set_by: Vec<String>,
 }
 
-/// The parameters whose name or meaning has `pattern` in it, in small letters or not; all for an empty one.
+/// Returns the parameters with `pattern` in their name or meaning, regardless of case; all for an empty one.
 ///
 /// # Errors
-/// In words, with the nearest name, when none has it.
+/// In words, with the nearest name, when no parameter matches.
 pub fn parameters(pattern: &str) -> Result<Vec<Parameter>, String> {
     let pattern = pattern.to_lowercase();
     let set_by = set_by();
@@ -56,7 +56,7 @@ pub fn parameters(pattern: &str) -> Result<Vec<Parameter>, String> {
     }
 }
 
-/// The profiles that set each parameter.
+/// Returns the profiles with a value for each parameter.
 fn set_by() -> BTreeMap<String, Vec<String>> {
     let mut set_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (kind, profile, text) in embedded::PROFILES {

@@ -1,30 +1,30 @@
-//! A number with its unit, its source, and how far it is to be trusted.
+//! A number with its unit, its source, and the kind of evidence for it.
 
 use serde::{Deserialize, Serialize};
 
-/// How a number came to be known.
+/// The kind of evidence for a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Tag {
-    /// Measured by somebody, who is named.
+    /// Measured by the named source.
     Measured,
     /// From a data sheet, a standard or the source of a driver.
     Documented,
-    /// By arithmetic from numbers that are named.
+    /// Calculated from named numbers.
     Derived,
-    /// Chosen such that the rows that are named come out. Each such number is one that predicts less.
+    /// Chosen to reproduce the named rows. Each such number predicts less.
     Fitted,
-    /// Not known, and chosen with the rows that are named in view. Nothing that hangs on it is a prediction.
+    /// Unknown, and chosen with the named rows in view. No result of such a number is a prediction.
     Chosen,
-    /// Not known; a reason is given.
+    /// Unknown; a reason is given.
     #[default]
     Assumed,
     /// Set by the user.
     Set,
 }
 
-/// What a number counts, and so which units it may have.
+/// The dimension of a number, with its valid units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// Kept in picoseconds.
@@ -73,13 +73,13 @@ impl Dimension {
         self.units().iter().any(|(name, _)| *name == unit)
     }
 
-    /// The units that it may have, for people.
+    /// Lists its valid units for people.
     pub fn unit_names(&self) -> String {
         let names: Vec<_> = self.units().iter().map(|(name, _)| *name).collect();
         names.join(", ")
     }
 
-    /// The value in base units of a decimal number in a unit.
+    /// Converts a decimal number in a unit to base units.
     ///
     /// # Errors
     /// In words: no number, or no such unit.
@@ -106,7 +106,7 @@ impl Dimension {
         }
     }
 
-    /// A value in base units, for people: in the largest unit in which it is not below 1.
+    /// Formats a value in base units: in the largest unit with a number of at least 1.
     pub fn show(&self, value: u64) -> String {
         if let Self::Choice(words) = self {
             return words.get(value as usize).copied().unwrap_or("?").to_owned();
@@ -120,13 +120,13 @@ impl Dimension {
         format!("{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
     }
 
-    /// An interval in base units, for people.
+    /// Formats an interval in base units.
     pub fn show_interval(&self, [low, high]: [u64; 2]) -> String {
         format!("{} to {}", self.show(low), self.show(high))
     }
 }
 
-/// A hint at the nearest of some names, if one is near.
+/// Returns a hint at the nearest of some names, if one is near.
 pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
     const NEAR: f64 = 0.75;
     let likeness = |name: &str| strsim::jaro_winkler(word, name);
@@ -134,7 +134,7 @@ pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
     best.filter(|name| likeness(name) > NEAR).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
 }
 
-/// Units as others write them, in small letters and with u for micro, and the one that is meant.
+/// Other spellings of units, in small letters and with u for micro, each with offramp's own.
 const USUAL: &str = "b=byte bytes=byte octets=byte k=KiB kb=KiB kbyte=KiB m=MiB mb=MiB mbyte=MiB gb=MiB gib=MiB nsec=ns \
     usec=us usecs=us microseconds=us msec=ms sec=s seconds=s ps/b=ps/byte ns/b=ns/byte us/b=us/byte \
     bps=bit/s b/s=bit/s kbps=kbit/s kb/s=kbit/s kbit=kbit/s mbps=Mbit/s mb/s=Mbit/s mbit=Mbit/s gbps=Gbit/s \
@@ -144,7 +144,7 @@ fn usual_units() -> impl Iterator<Item = (&'static str, &'static str)> {
     USUAL.split(' ').filter_map(|pair| pair.split_once('='))
 }
 
-/// A hint at the unit of some that is meant.
+/// Returns a hint at the intended unit among some.
 fn usual(unit: &str, names: &[&str]) -> String {
     let small = unit.replace(['µ', 'μ'], "u").to_lowercase();
     let is_meant =
@@ -160,7 +160,7 @@ fn usual(unit: &str, names: &[&str]) -> String {
     }
 }
 
-/// A decimal number times a factor, rounded to the nearest whole number, and whether it was one.
+/// Returns a decimal number times a factor, rounded to the nearest whole number, and whether the product was whole.
 fn scaled(number: &str, factor: u64) -> Option<(u64, bool)> {
     const DIGITS_MAX: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -177,7 +177,7 @@ fn scaled(number: &str, factor: u64) -> Option<(u64, bool)> {
 /// Splits "13.4 MHz" or "13.4MHz" into number and unit.
 pub(crate) fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
-    // A sign is part of the number, and so of what is said to be wrong with it.
+    // A sign is part of the number, and so of an error about it.
     let unsigned = text.trim_start_matches(['-', '+']);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
     let end = text.len() - unsigned.len() + end;
@@ -189,14 +189,13 @@ pub(crate) fn split(text: &str) -> (&str, &str) {
 pub struct Quantity {
     /// In base units of its dimension; for a word, its place in the list.
     pub value: u64,
-    /// From where to where it was found, in the same units, both ends included: the value is between them. `None`: nobody
-    /// said.
+    /// The known interval, in the same units, both ends included, around the value. `None`: nobody gave one.
     pub interval: Option<[u64; 2]>,
-    /// How it is known.
+    /// The kind of evidence.
     pub tag: Tag,
-    /// From where, or why it is assumed.
+    /// The source, or the reason of an assumption.
     pub source: String,
-    /// The rows of the claims that a number was fitted to or chosen for.
+    /// The rows of the claims for which a number was fitted or chosen.
     pub fitted_to: Vec<String>,
 }
 

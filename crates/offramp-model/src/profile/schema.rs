@@ -1,5 +1,5 @@
-//! Every parameter that there is: `parameters.toml` says its name, what it means, its range and its default, whose unit
-//! says what it counts.
+//! Every parameter: `parameters.toml` gives its name, meaning, range and default. The unit of the default gives the
+//! dimension.
 
 use super::quantity::{Dimension, nearest, split};
 use crate::config::Workload;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Words, or what follows from them.
+/// Words, each with its consequences.
 type ByWord<T> = BTreeMap<&'static str, T>;
 
 /// A parameter.
@@ -17,13 +17,13 @@ type ByWord<T> = BTreeMap<&'static str, T>;
 pub struct Key {
     /// Section and name: `bus.clock`.
     pub name: &'static str,
-    /// What it counts.
+    /// Its dimension.
     pub dimension: Dimension,
     /// Smallest value, base units.
     pub min: u64,
     /// Largest value, base units.
     pub max: u64,
-    /// Value where no profile says one, as a user writes it.
+    /// Value without any from a profile, as a user writes it.
     pub default: &'static str,
     /// It is a time of the host's processor: a run uses it times `host.cost_scale`.
     pub is_scaled: bool,
@@ -33,19 +33,19 @@ pub struct Key {
     pub only_with: ByWord<Vec<&'static str>>,
     /// Only these workloads have it; all do where none is named.
     workloads: Vec<Workload>,
-    /// What other parameters must be where this one is a word.
+    /// Required values of other parameters, by words of this one.
     pub(super) needs: ByWord<ByWord<&'static str>>,
-    /// All values, base units, that it has on a bus of a kind.
+    /// All values, base units, on a bus of a kind.
     pub(super) values: ByWord<Vec<u64>>,
 }
 
 impl Key {
-    /// Whether a workload has it.
+    /// Returns whether a workload has it.
     pub fn is_of(&self, workload: Workload) -> bool {
         self.workloads.is_empty() || self.workloads.contains(&workload)
     }
 
-    /// A value as a user writes it, with its unit, in base units.
+    /// Parses a value as a user writes it, with its unit, into base units.
     ///
     /// # Errors
     /// In words: no number, no such unit, or out of range.
@@ -59,14 +59,14 @@ impl Key {
         self.dimension.value(number, unit).and_then(|value| self.in_range(value))
     }
 
-    /// Base units from one value to the next.
+    /// Returns the base units from one value to the next.
     pub fn step(&self) -> u64 {
         // Virtio's notification condition has whole microseconds.
         let is_whole = ["adapter.interrupt_wait", "adapter.transmit_wait"].contains(&self.name);
         if is_whole { PICOSECONDS_PER_MICROSECOND } else { 1 }
     }
 
-    /// A value in base units, if it is one of this parameter.
+    /// Returns a value in base units, if it is one of this parameter.
     ///
     /// # Errors
     /// In words, with the range.
@@ -90,7 +90,7 @@ pub const SECTIONS: [&str; 6] = ["host", "adapter", "bus", "link", "peer", "work
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: &'static str,
-    /// All values of one that has no number.
+    /// All values of a parameter without a number.
     #[serde(default)]
     words: Vec<&'static str>,
     min: Option<&'static str>,
@@ -111,7 +111,7 @@ struct Entry {
 
 impl Entry {
     /// # Errors
-    /// In words: a value is none of what the default's unit counts.
+    /// In words: a value does not have the dimension of the default.
     fn key(self) -> Result<Key, String> {
         let unit = split(self.default).1;
         let of_unit = [Time, TimePerByte, Bytes, Frequency, BitRate, Ratio].into_iter().find(|of| of.has_unit(unit));
@@ -130,7 +130,7 @@ impl Entry {
     }
 }
 
-/// All parameters, in the order in which they are shown.
+/// All parameters, in the order of display.
 ///
 /// # Panics
 /// Never: the table is part of the program, and a test reads it.
@@ -141,12 +141,12 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     table.into_values().flatten().map(key).collect()
 });
 
-/// The parameter of a name.
+/// Returns the parameter with a name.
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// The parameter of a name.
+/// Returns the parameter with a name.
 ///
 /// # Errors
 /// In words, with the nearest name.
@@ -167,7 +167,7 @@ pub fn known(name: &str) -> Result<&'static Key, String> {
     })
 }
 
-/// The names of all parameters of a section.
+/// Returns the names of all parameters of a section.
 pub fn names_of(section: &str) -> Vec<&'static str> {
     let is_of = |name: &&str| name.split_once('.').is_some_and(|(of, _)| of == section);
     KEYS.iter().map(|key| key.name).filter(is_of).collect()

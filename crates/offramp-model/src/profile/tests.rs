@@ -1,6 +1,6 @@
 use super::*;
 
-/// A directory with files that goes when it is dropped.
+/// A directory with files; dropping it removes them.
 pub(crate) struct Files(pub(crate) PathBuf);
 
 impl Files {

@@ -6,10 +6,10 @@ use rand_chacha::ChaCha8Rng;
 
 /// Levels of every parameter; Morris recommends an even number, and 4 is usual.
 const LEVELS: u32 = 4;
-/// A step, as a share of the range: levels / (2 (levels - 1)), so that every level is as likely as any other.
+/// A step, as a share of the range: levels / (2 (levels - 1)), so every level is equally likely.
 const STEP: f64 = LEVELS as f64 / (2.0 * (LEVELS as f64 - 1.0));
 
-/// What one parameter does.
+/// The effect of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
     /// Mean of the absolute effects.
@@ -18,7 +18,7 @@ pub struct Effect {
     pub spread: f64,
 }
 
-/// The points of `paths` paths: each changes one parameter after another, in random order, from a random start.
+/// Returns the points of `paths` paths: each changes one parameter after another, in random order, from a random start.
 pub fn design(parameters: usize, paths: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut points = Vec::with_capacity(paths * (parameters + 1));
@@ -40,7 +40,7 @@ fn level(rng: &mut ChaCha8Rng) -> f64 {
     f64::from(rng.random_range(0..LEVELS)) / f64::from(LEVELS - 1)
 }
 
-/// What follows from the values at the points of [`design`].
+/// Computes the effects from the values at the points of [`design`].
 pub fn effects(points: &[Vec<f64>], values: &[f64], parameters: usize) -> Vec<Effect> {
     let mut changes = vec![Vec::new(); parameters];
     let paths = points.chunks_exact(parameters + 1).zip(values.chunks_exact(parameters + 1));

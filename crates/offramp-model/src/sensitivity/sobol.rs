@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What one parameter explains of the variance.
+/// The share of the variance explained by one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Index {
     /// Alone.
@@ -12,7 +12,8 @@ pub struct Index {
     pub total: f64,
 }
 
-/// The points: two independent random matrices A and B of `samples` rows, and for each parameter A with that column of B.
+/// Returns the points: two independent random matrices A and B of `samples` rows, and for each parameter A with that
+/// column of B.
 pub fn design(parameters: usize, samples: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut matrix = || -> Vec<Vec<f64>> {
@@ -31,14 +32,14 @@ pub fn design(parameters: usize, samples: usize, seed: u64) -> Vec<Vec<f64>> {
     points
 }
 
-/// What follows from the values at the points of [`design`]. Where nothing varies, nothing explains anything: 0.
+/// Computes the shares from the values at the points of [`design`]. Without variance, all shares are 0.
 pub fn indices(values: &[f64], parameters: usize, samples: usize) -> Vec<Index> {
     let count = samples as f64;
     let (a, rest) = values.split_at(samples);
     let (b, mixed) = rest.split_at(samples);
     let mean = values[..2 * samples].iter().sum::<f64>() / (2.0 * count);
     let variance = values[..2 * samples].iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (2.0 * count);
-    // Less than rounding of the values can make.
+    // Below the rounding error of the values.
     if variance <= (f64::EPSILON * mean).powi(2) {
         return vec![Index { first: 0.0, total: 0.0 }; parameters];
     }

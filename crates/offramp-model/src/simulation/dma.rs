@@ -1,7 +1,7 @@
-//! The way of a frame through an adapter that is bus master: its FIFOs, its engine, its descriptors, the bus.
+//! The path of a frame through an adapter that is bus master: its FIFOs, its engine, its descriptors, the bus.
 //!
-//! What is received waits in a FIFO until the bus has taken it to the host. What is sent is read piece by piece as the
-//! other FIFO has room, segmented there if it is a large send, and put on the wire. The product's own code
+//! A received frame waits in a FIFO until the bus has taken it to the host. A frame to send is read piece by piece as
+//! the other FIFO has room, segmented there if it is a large send, and put on the wire. The product's own code
 //! ([`offramp_offload::segment`]) decides the segments of a large send.
 
 use super::exchange::Place;
@@ -15,24 +15,24 @@ use crate::rpc::tcp_payloads;
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
 
-/// Time of one direction of the bus, of which some is given away before it comes.
+/// Time of one direction of the bus, partly booked in advance.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    /// All that was given away so far.
+    /// All time booked so far.
     booked: Span,
-    /// What was not over when the last of it was given away: from when to when, in order.
+    /// The bookings with an end in the future at the last booking: start and end, in order.
     pending: VecDeque<(Time, Time)>,
-    /// Nothing counts before: a frame that crosses the bus while it arrives is booked when it has arrived.
+    /// Start of the counted time. A frame may cross the bus while it arrives, and is booked after its arrival.
     counts_from: Time,
 }
 
 impl Busy {
-    /// What is given away for the time before counts no longer.
+    /// Starts the counted time: later bookings count from `now` on.
     pub(super) fn count_from(&mut self, now: Time) {
         self.counts_from = now;
     }
 
-    /// The bus is busy from `from` on, for the span `taken`.
+    /// Books the bus from `from` on, for the span `taken`.
     fn book(&mut self, now: Time, from: Time, taken: Span) {
         let (from, until) = (from.max(self.counts_from), from + taken);
         while self.pending.front().is_some_and(|&(_, until)| until <= now) {
@@ -44,26 +44,26 @@ impl Busy {
         }
     }
 
-    /// What of it has passed.
+    /// Returns the booked time up to `now`.
     pub(super) fn until(&self, now: Time) -> Span {
         let to_come = |&(from, until): &(Time, Time)| until.since(now.max(from));
         self.pending.iter().map(to_come).fold(self.booked, |passed, span| passed - span)
     }
 }
 
-/// A bus on which adapters are masters, and when it is free again.
+/// A bus with adapters as masters, and the time at which it is free again.
 #[derive(Debug)]
 pub(super) enum Master {
     /// Never the limit.
     Unlimited,
-    /// With the command by which the adapter reads.
+    /// With the adapter's read command.
     Pci(Pci, Command, Time),
     PciX(PciX, PciXState),
     Pcie(Pcie, PcieState),
 }
 
 impl Master {
-    /// The buses of `adapters`: one that all share, or one each where a link has two ends.
+    /// Returns the buses of `adapters`: one for all, or one each where a link has two ends.
     pub(super) fn buses(config: &AdapterConfig, adapters: usize) -> Vec<Self> {
         match config.bus {
             Bus::Pci(pci) => vec![Self::Pci(pci, config.engine.read_command, Time::START)],
@@ -85,8 +85,8 @@ impl Master {
         }
     }
 
-    /// Moves `bytes` from the memory of the host. `is_part`: they are part of a large send, which is contiguous, so bursts
-    /// cross the ends of segments.
+    /// Moves `bytes` from the memory of the host. `is_part`: they are part of a large send. That is contiguous, so
+    /// bursts cross the ends of segments.
     fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> Transfer {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
@@ -100,14 +100,14 @@ impl Master {
     }
 }
 
-/// A transfer on a bus that is free again at `free`.
+/// Books a transfer on a bus that is free again at `free`.
 fn one_after_the_other(free: &mut Time, now: Time, taken: Span) -> Transfer {
     let from = now.max(*free);
     *free = from + taken;
     Transfer { done: *free, from, taken }
 }
 
-/// Time of a part of a large send: its share of bursts as long as the bus allows.
+/// Returns the time of a part of a large send: its share of the longest bursts on the bus.
 fn part_of_burst(pci: &Pci, command: Command, bytes: u64) -> Span {
     let burst = pci.burst_len(command);
     let of_burst = pci.time(command, burst);
@@ -129,13 +129,13 @@ impl Descriptors {
         Self { count, len: descriptor, fetch: descriptor_fetch, write_back: descriptor_write_back }
     }
 
-    /// Their share of the transactions that fetch and write back several at once.
+    /// Returns their share of the transactions: each fetches or writes back several at once.
     fn on_pci(&self, pci: &Pci) -> Span {
         let share = |command, batch: u64| Span(pci.time(command, self.len * batch).times(self.count).0 / batch);
         share(Command::ReadMultiple, self.fetch) + share(Command::Write, self.write_back)
     }
 
-    /// The transfer of a frame with its descriptors' share of the transactions.
+    /// Adds the descriptors' share of the transactions to the transfer of a frame.
     fn beside_on_pcix(&self, pcix: &PciX, frame: pcix::Use) -> pcix::Use {
         let share = |used: pcix::Use, batch: u64| Span(used.bus.times(self.count).0 / batch);
         let fetched = share(pcix.read(self.len * self.fetch), self.fetch);
@@ -143,7 +143,7 @@ impl Descriptors {
         pcix::Use { bus: frame.bus + fetched + written, ..frame }
     }
 
-    /// Their share of the transactions, and of the register write by which the driver announces each batch of them.
+    /// Returns their share of the transactions, and of the driver's register write for each batch of them.
     fn on_pcie(&self, pcie: &Pcie) -> Use {
         let share = |used: Use, batch: u64| {
             let part = |span: Span| Span(span.times(self.count).0 / batch);
@@ -155,17 +155,17 @@ impl Descriptors {
     }
 }
 
-/// A frame that the host has handed down and the adapter has not read completely.
+/// A frame handed down by the host, and not yet read completely by the adapter.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     frame: Frame,
-    /// Bytes of its payload that were read already.
+    /// Bytes of its payload read so far.
     taken: u64,
-    /// Which of its segments comes next.
+    /// Index of its next segment.
     piece: usize,
 }
 
-/// Pages of memory, of which a large send is made, bytes.
+/// Size of a memory page, bytes. A large send is made of pages.
 pub(super) const PAGE_LEN: u64 = 4096;
 
 /// The adapter between bus and line.
@@ -177,16 +177,16 @@ pub(super) struct Dma {
     receive_fifo: u64,
     transmit_fifo: u64,
     posted: VecDeque<Posted>,
-    /// Length of the large send that was segmented last, and the payload lengths of its segments.
+    /// Length of the last segmented large send, and the payload lengths of its segments.
     segmented: (u64, Vec<u64>),
-    /// Frames that found no room in the receive FIFO.
+    /// Frames without room in the receive FIFO.
     pub(super) dropped: u64,
     /// Time of the bus towards the host, and from it.
     pub(super) busy: [Busy; 2],
 }
 
 impl Dma {
-    /// When the adapter has encrypted or decrypted a frame that is there at `at`.
+    /// Returns the end of the encryption or decryption of a frame present at `at`.
     fn crypt(&mut self, engine: &EngineConfig, at: Time, bytes: u64) -> Time {
         if engine.crypt_bps == 0 {
             return at;
@@ -196,7 +196,8 @@ impl Dma {
         self.crypt_free
     }
 
-    /// When the host can have a frame whose first bytes arrived at `began`; `None` if the frame is lost.
+    /// Returns the time at which the host can have a frame with its first bytes at `began`; `None` if the frame is
+    /// lost.
     fn receive(
         &mut self,
         engine: &EngineConfig,
@@ -218,7 +219,7 @@ impl Dma {
         Some(done.max(now))
     }
 
-    /// The next piece that the FIFO has room for, and when it is on the adapter, ready for the line.
+    /// Returns the next piece with room in the FIFO, and the time at which it is on the adapter, ready for the line.
     fn next_piece(&mut self, config: &Config, master: &mut Master, now: Time) -> Option<(Frame, Time)> {
         let (mss, headers_len) = (config.host.send.sender.mss, config.workload.headers_len);
         let engine = &config.adapter.engine;
@@ -254,7 +255,7 @@ impl Dma {
         }
     }
 
-    /// The next frame of what is posted, and whether it is the last one.
+    /// Returns the next frame of a posted send, and whether it is the last one.
     fn piece(&mut self, posted: &Posted, mss: u64, headers_len: u64) -> (Frame, bool) {
         let Content::Segment { flow, start, len } = posted.frame.content else { return (posted.frame, true) };
         if len <= mss {
@@ -271,7 +272,7 @@ impl Dma {
 }
 
 impl Simulation {
-    /// Moves a frame that has arrived towards the host.
+    /// Moves a received frame towards the host.
     pub(super) fn dma_receive(&mut self, frame: Frame) {
         let now = self.now;
         let early = match self.config.adapter.engine.cut_through {
@@ -295,7 +296,7 @@ impl Simulation {
         self.frame_is_held(frame);
     }
 
-    /// The host has handed a frame or a large send down.
+    /// Takes a frame or a large send from the host.
     pub(super) fn dma_transmit(&mut self, frame: Frame) {
         let adapter = self.adapter_of(&frame);
         self.adapters[adapter].dma.posted.push_back(Posted { frame, taken: 0, piece: 0 });
@@ -315,7 +316,7 @@ impl Simulation {
         }
     }
 
-    /// A frame has left the adapter for the line.
+    /// Frees the FIFO of a frame sent on the line, and fills it again.
     pub(super) fn dma_sent(&mut self, frame: Frame) {
         let adapter = self.adapter_of(&frame);
         self.adapters[adapter].dma.transmit_fifo -= frame.len;
