@@ -36,21 +36,21 @@ const PART_END: &str = "; ";
 /// Most points of a sweep.
 pub const POINTS_MAX: usize = 1_000_000;
 
-/// Why there is no sweep.
+/// Reasons to refuse a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// A range is none, or what is done already belongs to something else.
+    /// A range is invalid, or the journal belongs to something else.
     #[error("{of}: {why}")]
     Wrong {
-        /// The range as it was written, or the file.
+        /// The range as given, or the file.
         of: String,
-        /// What is wrong, and what would be right.
+        /// The error, and the remedy.
         why: String,
     },
     /// Too many points, or none.
     #[error("{points} points; a sweep has 1 to {POINTS_MAX}")]
     Points {
-        /// How many.
+        /// Their number.
         points: String,
     },
     /// A file cannot be read or written.
@@ -63,47 +63,47 @@ pub enum SweepError {
     },
 }
 
-/// How points are laid.
+/// The placement of points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
     /// Every value with every other.
     Grid,
     /// A Latin hypercube: one point in each part of each range.
     Latin {
-        /// How many.
+        /// Number of points.
         points: usize,
-        /// Of the random numbers.
+        /// Seed of the random numbers.
         seed: u64,
     },
 }
 
-/// What is to be run.
+/// The runs of a sweep.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// The system; its other parameters stay.
     pub profile: Profile,
-    /// What is sent.
+    /// The traffic.
     pub workload: Workload,
-    /// What is varied.
+    /// The varied parameters.
     pub axes: Vec<Axis>,
-    /// How.
+    /// The placement of points.
     pub design: Design,
 }
 
-/// One point that was run.
+/// One finished point.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Its place in the sweep.
     pub point: usize,
-    /// The value of each of [`METRICS`], or why there is none.
+    /// The value of each of [`METRICS`], or the reason for having none.
     pub result: Result<Vec<f64>, String>,
 }
 
 impl Sweep {
-    /// The values of every axis, in base units, point by point.
+    /// Returns the values of every axis, in base units, point by point.
     ///
     /// # Errors
-    /// When there are too many points, a parameter is varied twice, or a grid's axis does not say how many.
+    /// When there are too many points, a parameter is varied twice, or a grid's axis lacks its number of values.
     pub fn points(&self) -> Result<Vec<Vec<u64>>, SweepError> {
         self.check_axes()?;
         match self.design {
@@ -149,7 +149,7 @@ impl Sweep {
         Ok(rows)
     }
 
-    /// Says what is run, in one line: two sweeps with the same one have the same points and the same results.
+    /// Describes the sweep in one line: two sweeps with the same line have the same points and the same results.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_parts().map(|part| part.text).join(PART_END)
     }
@@ -170,7 +170,7 @@ impl Sweep {
         ]
     }
 
-    /// What the sweep of another fingerprint has that this one has not, for people.
+    /// Describes the difference to the sweep of another fingerprint, for people.
     fn difference(&self, fingerprint: &str) -> String {
         let ours = self.fingerprint_parts();
         let theirs: Vec<_> = fingerprint.split(PART_END).collect();
@@ -182,7 +182,7 @@ impl Sweep {
         format!("holds points of a sweep with other {}", named.join(", other "))
     }
 
-    /// Runs all points but those that are `done`, on `threads` threads. `on_row` runs for each new row; once it returns
+    /// Runs all points except the `done` ones, on `threads` threads. `on_row` runs for each new row; once it returns
     /// `false`, no further point begins. The result has the old and the new rows, in the order of the points.
     ///
     /// # Errors
@@ -223,15 +223,15 @@ impl Sweep {
 
 /// A part of a sweep's fingerprint.
 struct FingerprintPart {
-    /// What it says, for people.
+    /// Its name for people.
     name: &'static str,
     text: String,
-    /// Each word of it stands for itself.
+    /// The words of the text are independent, so a difference can name single words.
     has_words: bool,
 }
 
 impl FingerprintPart {
-    /// Its name and, in brackets, the first words that only one of this part and that of another sweep has.
+    /// Returns its name and, in brackets, the first words in only one of the two sweeps' parts.
     fn difference(&self, there: &str) -> String {
         let only = |words: &str, others: &str| {
             let others: HashSet<&str> = others.split(' ').collect();

@@ -1,4 +1,4 @@
-//! TCP as a model needs it: who may send what and when, in bytes of a stream, without headers.
+//! The parts of TCP relevant to the model: the permission and the time to send, in bytes of a stream, without headers.
 
 mod receiver;
 mod sender;

@@ -1,4 +1,4 @@
-//! What people read: templates in `texts/`, filled with what JSON has of the same.
+//! Output for people: templates in `texts/`, filled with the same values as JSON.
 
 use crate::compare::number;
 use crate::uncertainty::intervals;
@@ -20,7 +20,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.add_filter("intervals", |varied: Vec<String>| {
         intervals(&varied.iter().map(String::as_str).collect::<Vec<_>>())
     });
-    // The end of a name that is too long for its column: paths begin alike and end differently.
+    // Keeps the end of a name too long for its column: paths begin alike and end differently.
     environment.add_filter("last_16", |name: String| -> String {
         name.chars().skip(name.chars().count().saturating_sub(16)).collect()
     });
@@ -30,7 +30,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
-/// A text, filled.
+/// Fills a template.
 ///
 /// # Panics
 /// Never: the templates are part of the program, and tests fill them.

@@ -29,12 +29,12 @@ impl Time {
     /// Behind every moment of a run.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// Whole nanoseconds since the start, rounded down: the time of the adapter's own code.
+    /// Returns whole nanoseconds since the start, rounded down: the time of the adapter's own code.
     pub fn ns(self) -> u64 {
         self.0 / PICOSECONDS_PER_NANOSECOND
     }
 
-    /// How long after `earlier` this is; nothing if it is before.
+    /// Returns the time from `earlier` to this; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -44,56 +44,57 @@ impl Span {
     /// No time.
     pub const ZERO: Self = Self(0);
 
-    /// Microseconds.
+    /// Converts microseconds.
     pub const fn us(us: u64) -> Self {
         Self(us.saturating_mul(PICOSECONDS_PER_MICROSECOND))
     }
 
-    /// Nanoseconds.
+    /// Converts nanoseconds.
     pub const fn ns(ns: u64) -> Self {
         Self(ns.saturating_mul(PICOSECONDS_PER_NANOSECOND))
     }
 
-    /// The span of `cycles` of a clock at `hz`, rounded to the nearest picosecond. A clock of 0 Hz takes for ever.
+    /// Returns the span of `cycles` of a clock at `hz`, rounded to the nearest picosecond. A clock of 0 Hz takes for
+    /// ever.
     pub fn of_cycles(cycles: u64, hz: u64) -> Self {
         divide(u128::from(cycles) * u128::from(PICOSECONDS_PER_SECOND), u128::from(hz))
     }
 
-    /// The span of `bytes` at a rate in bits per second, rounded to the nearest picosecond.
+    /// Returns the span of `bytes` at a rate in bits per second, rounded to the nearest picosecond.
     pub fn of_bytes_at(bytes: u64, bits_per_second: u64) -> Self {
         let picobits = u128::from(bytes) * BITS_PER_BYTE * u128::from(PICOSECONDS_PER_SECOND);
         divide(picobits, u128::from(bits_per_second))
     }
 
-    /// The span of `bytes` at a cost in femtoseconds each, rounded to the nearest picosecond.
+    /// Returns the span of `bytes` at a cost in femtoseconds each, rounded to the nearest picosecond.
     pub fn of_bytes(bytes: u64, femtoseconds_per_byte: u64) -> Self {
         divide(u128::from(bytes) * u128::from(femtoseconds_per_byte), FEMTOSECONDS_PER_PICOSECOND)
     }
 
-    /// This, `count` times as long.
+    /// Returns this span, `count` times as long.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
     }
 
-    /// This, scaled by `ppm` parts of a million, rounded to the nearest picosecond.
+    /// Returns this span, scaled by `ppm` parts of a million, rounded to the nearest picosecond.
     #[must_use]
     pub fn scaled_ppm(self, ppm: u64) -> Self {
         const PPM: u128 = 1_000_000;
         divide(u128::from(self.0) * u128::from(ppm), PPM)
     }
 
-    /// Whole nanoseconds, rounded down: the time of the adapter's own code.
+    /// Returns whole nanoseconds, rounded down: the time of the adapter's own code.
     pub fn whole_ns(self) -> u64 {
         self.0 / PICOSECONDS_PER_NANOSECOND
     }
 
-    /// Microseconds, to show to people.
+    /// Returns microseconds, for people.
     pub fn as_us(self) -> f64 {
         self.0 as f64 / PICOSECONDS_PER_MICROSECOND as f64
     }
 
-    /// Seconds, to show to people.
+    /// Returns seconds, for people.
     pub fn as_s(self) -> f64 {
         self.0 as f64 / PICOSECONDS_PER_SECOND as f64
     }
@@ -128,7 +129,7 @@ impl AddAssign for Span {
 
 impl Sub for Span {
     type Output = Self;
-    /// What is left; nothing if there is less than that.
+    /// Subtracts a span; zero if the result would be negative.
     fn sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }

@@ -1,7 +1,7 @@
-//! How far numbers that are intervals carry into an outcome.
+//! Effect of the intervals of numbers on an outcome.
 //!
-//! Each number with an interval is one axis of a Latin hypercube ([`crate::sweep`]). Of two systems, a number that is an
-//! interval in both stands at the same place of it in both.
+//! Each number with an interval is one axis of a Latin hypercube ([`crate::sweep`]). If a number has an interval in two
+//! compared systems, it stands at the same place of it in both.
 
 use crate::config::Workload;
 use crate::metrics::{METRICS, Metric};
@@ -15,34 +15,34 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
 
-/// Runs, unless told otherwise.
+/// Default number of runs.
 pub const SAMPLES: usize = 64;
 
 /// The runs of one or two systems over all intervals.
 #[derive(Clone, Debug)]
 pub struct Samples {
-    /// Numbers that are intervals, in one of the systems at least.
+    /// Numbers with an interval in at least one of the systems.
     pub varied: Vec<&'static str>,
     /// The runs of each system, by their places in the intervals.
     pub rows: Vec<Vec<Row>>,
 }
 
-/// What the outcome of a system may be.
+/// The possible outcomes of a system.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Numbers that are intervals.
+    /// Numbers with an interval.
     pub varied: Vec<&'static str>,
     /// Runs.
     pub samples: usize,
-    /// Those of them that have no outcome.
+    /// Runs without an outcome.
     pub failed: usize,
-    /// Why the first of these has none.
+    /// The reason of the first of these.
     pub why: Option<String>,
-    /// Figures that are not the same in all runs.
+    /// Figures with different values in the runs.
     pub figures: Vec<Figure>,
 }
 
-/// What one figure may be.
+/// The possible values of one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// One of [`METRICS`].
@@ -55,20 +55,20 @@ pub struct Figure {
     pub interval: [f64; 2],
 }
 
-/// What the outcomes of two systems may be.
+/// The possible outcomes of two systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Joint {
-    /// Numbers that are intervals in one of them at least.
+    /// Numbers with an interval in at least one of them.
     pub varied: Vec<&'static str>,
     /// Runs of each.
     pub samples: usize,
-    /// Those of them that have no outcome, of each.
+    /// Runs without an outcome, of each.
     pub failed: [usize; 2],
-    /// Figures that are not the same in all runs.
+    /// Figures with different values in the runs.
     pub figures: Vec<JointFigure>,
 }
 
-/// What one figure of both may be.
+/// The possible values of one figure of both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JointFigure {
     /// One of [`METRICS`].
@@ -77,14 +77,14 @@ pub struct JointFigure {
     pub heading: &'static str,
     /// The lowest and the highest of each system.
     pub intervals: [[f64; 2]; 2],
-    /// Places at which both have the figure.
+    /// Places with the figure in both systems.
     pub pairs: usize,
-    /// Those of them at which that of the second is higher.
+    /// Places among them with a higher figure of the second.
     pub second_is_higher: usize,
 }
 
-/// Runs `workload` on each of `systems` at `samples` places of their intervals, on all processors; the seed is that of the
-/// first one's workload. Each run that ends calls `on_run`. `None`: nothing is an interval, or no sample is wanted.
+/// Runs `workload` on each of `systems` at `samples` places of their intervals, on all processors. The seed is that of
+/// the first system's workload. `on_run` runs after each run. `None`: there is no interval, or `samples` is 0.
 ///
 /// # Errors
 /// When there are too many samples.
@@ -110,7 +110,7 @@ pub fn sample(
     Ok(Some(Samples { varied: varied.iter().map(|key| key.name).collect(), rows }))
 }
 
-/// What a number may be in one system: all of its interval, or its only value.
+/// Returns the values of a number in one system: all of its interval, or its only value.
 fn axis(profile: &Profile, key: &'static Key) -> Axis {
     let values = match profile.interval(key.name) {
         Some([from, to]) => Values::Range { from, to, is_log: false, count: None },
@@ -120,13 +120,13 @@ fn axis(profile: &Profile, key: &'static Key) -> Axis {
 }
 
 impl Samples {
-    /// What the figures of one of the systems may be, beside their nominal outcome.
+    /// Returns the possible figures of one of the systems, beside their nominal outcome.
     pub fn spread(&self, system: usize, nominal: &Outcome) -> Spread {
         let rows = &self.rows[system];
         let figure = |(at, metric): (usize, &Metric)| {
             let nominal = (metric.value)(nominal);
             let values = rows.iter().filter_map(|row| row.result.as_ref().ok()).map(|values| values[at]);
-            // A figure that a workload does not have is no number, and stays so.
+            // A figure missing from a workload is not a number, and stays so.
             let [low, high] = values.fold([nominal; 2], |[low, high], value| [low.min(value), high.max(value)]);
             let (name, heading, interval) = (metric.name, metric.heading, [low, high]);
             (low < high).then_some(Figure { name, heading, nominal, interval })
@@ -141,7 +141,8 @@ impl Samples {
         }
     }
 
-    /// What the figures of two systems may be, beside their nominal outcomes, and how often the second has the higher one.
+    /// Returns the possible figures of two systems, beside their nominal outcomes, and the number of places with a
+    /// higher figure of the second.
     pub fn joint(&self, nominal: [&Outcome; 2]) -> Joint {
         let spreads = [0, 1].map(|system| self.spread(system, nominal[system]));
         let of = |(at, metric): (usize, &Metric)| {
@@ -167,7 +168,7 @@ impl Samples {
     }
 }
 
-/// How many intervals, in words.
+/// Describes the number of intervals in words.
 pub fn intervals(varied: &[&str]) -> String {
     match varied {
         [only] => format!("the interval of {only}"),
@@ -175,7 +176,7 @@ pub fn intervals(varied: &[&str]) -> String {
     }
 }
 
-/// What the figures may be, for people.
+/// Formats the possible figures for people.
 pub fn text(spread: &Spread) -> String {
     render("uncertainty.txt", Value::from(Serde(spread)))
 }

@@ -1,4 +1,4 @@
-//! The table of claims keeps to its targets, and does not change unseen.
+//! The table of claims keeps to its targets, and does not change unnoticed.
 
 use offramp_model::claims::{self, Dependence, FittedNumber, Kind, Row, Table};
 use offramp_model::profile::quantity::Tag;
@@ -30,7 +30,7 @@ fn a_published_range_is_of_one_kind_and_not_empty() {
     }
 }
 
-/// Rows that miss their target, and are published as they are. A row that meets it again is removed here.
+/// Rows published with a missed target. Remove a row here when it meets its target again.
 const MISSES: [&str; 4] = ["M8", "R6", "R7", "R12"];
 
 #[test]
@@ -41,7 +41,7 @@ fn every_row_that_is_modelled_keeps_to_its_target_but_for_the_known_misses() {
     assert_eq!(TABLE.is_ok(), MISSES.is_empty());
 }
 
-/// Whether a profile means this row when it says that a number is fitted to "I7 6.7MHz" or "H1 processor without TSO".
+/// Returns whether a profile means this row by a name such as "I7 6.7MHz" or "H1 processor without TSO".
 fn is_named(row: &Row, name: &str) -> bool {
     let of_row = format!("{} {}", row.id, row.part);
     let rest = of_row.strip_prefix(name);
@@ -67,7 +67,7 @@ fn only_the_rows_that_are_meant_to_be_are_fitted() {
     assert_eq!(names(&TABLE.fitted_numbers), expected);
     assert_eq!(names(&TABLE.chosen_numbers), ["host.checksum_time", "host.interrupt_time", "host.poll_interval"]);
     for name in TABLE.fitted_numbers.iter().chain(&TABLE.chosen_numbers).flat_map(|number| &number.rows) {
-        // What tecCHANNEL measured of a bridge is no claim.
+        // The measurement of a bridge by tecCHANNEL is no claim.
         let is_known = name == "bursts of 24 data phases" || TABLE.rows.iter().any(|row| is_named(row, name));
         assert!(is_known, "{name}");
     }

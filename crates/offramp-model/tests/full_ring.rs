@@ -1,4 +1,4 @@
-//! A ring that fills ends every wait, in a run as between the product's own ports.
+//! A full ring ends every wait, in a run as between the product's own ports.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -13,7 +13,7 @@ use offramp_model::simulation::run;
 use support::MemoryHost;
 use support::line::ScriptedLine;
 
-/// Frames of a reply of 16 KiB, which come back to back.
+/// Consecutive frames of a reply of 16 KiB.
 const BURST_FRAMES: u64 = 12;
 /// A full frame on a line of 1 Gbit/s, and its gap.
 const FRAME_NS: u64 = 12_304;
@@ -51,7 +51,7 @@ fn in_the_product(ring_entries: usize) -> Burst {
     Burst { lost: received.lost_total(), interrupts: received.interrupts.get() }
 }
 
-/// Per reply that came whole. The host has a ring's frames out before the next one comes, as the product's has.
+/// Returns the counts per complete reply. The host empties the ring before the next reply, as the product's host does.
 fn in_the_model(ring_entries: usize) -> Burst {
     let settings = [
         ("adapter.receive_descriptors", format!("{ring_entries}frame")),

@@ -1,5 +1,5 @@
-//! Laws of runs, in files. Each file of `tests/laws` is a case, whose rows say what holds and show figures. A law of `tests/drawn`
-//! holds for every system that is drawn for it.
+//! Laws of runs, in files. Each file of `tests/laws` is a case; its rows state conditions and show figures. A law of
+//! `tests/drawn` holds for every system drawn for it.
 
 use minijinja::value::{Serde, merge_maps};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
@@ -18,14 +18,14 @@ use std::sync::LazyLock;
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// A system, a workload and parameters, each a template with what is drawn.
+/// A system, a workload and parameters, each a template over the drawn values.
 type Texts = BTreeMap<String, String>;
 type Names = BTreeMap<String, Value>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// What all of its runs are made with, unless they say otherwise.
+    /// Default settings of all its runs.
     #[serde(default)]
     set: Texts,
     law: Vec<Law>,
@@ -35,24 +35,24 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Law {
     name: String,
-    /// How often something is drawn for each combination of `each`; once.
+    /// Number of draws for each combination of `each`; one by default.
     cases: Option<u32>,
     #[serde(default)]
     each: BTreeMap<String, Vec<toml::Value>>,
     #[serde(default)]
     draw: BTreeMap<String, Draw>,
-    /// What follows from it: `name = expression`, one after the other.
+    /// Values derived from the draw: `name = expression`, one after the other.
     #[serde(default, rename = "let")]
     given: Vec<String>,
     #[serde(default)]
     set: Texts,
-    /// Runs by name, with what each has of its own; where none is named, one run `of`.
+    /// Runs by name, with their own settings; without any name, one run `of`.
     #[serde(default)]
     run: BTreeMap<String, Texts>,
-    /// What is read off the runs, as `let`.
+    /// Figures of the runs, as `let`.
     #[serde(default)]
     read: Vec<String>,
-    /// Whether the law says anything of this system.
+    /// The condition for the law to apply to a system.
     assume: Option<String>,
     holds: Vec<String>,
 }
@@ -83,7 +83,8 @@ fn define(names: &mut Names, definitions: &[String]) {
     }
 }
 
-/// An outcome with its counters, and each parameter by its full name as the run used it, in base units; or its `error`.
+/// Returns an outcome with its counters, and each parameter by its full name as the run used it, in base units; or its
+/// `error`.
 fn outcome(mut settings: Texts) -> Value {
     let mut take = |key| settings.remove(key).unwrap_or_else(|| panic!("no {key}"));
     let (system, workload) = (take("system"), take("workload").parse().unwrap());

@@ -4,7 +4,7 @@ use offramp_model::config::Workload;
 use offramp_model::profile::Profile;
 use offramp_model::simulation::run;
 
-/// Most memory that this process has had so far, KiB.
+/// Returns the peak memory of this process so far, KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();

@@ -1,5 +1,5 @@
-//! PCI Express against what `pcie-bench` measured ([`offramp_model::bus::pcie::measured`]): six hosts, reads, writes and
-//! both, 40 sizes each, aligned or not.
+//! PCI Express against the measurements of `pcie-bench` ([`offramp_model::bus::pcie::measured`]): six hosts, reads,
+//! writes and both, 40 sizes each, aligned or not.
 //!
 //! Targets: at least 80 % of all points within 10 %, 90 % of those of the servers, and three quarters of every curve of
 //! theirs. The desktop's curves have no target: its rates fall where transfers grow, and double between two sizes.
@@ -14,7 +14,7 @@ const WITHIN_PERCENT: f64 = 10.0;
 /// A Xeon E3: its median latency of 1226 ns has a tail of 4 us.
 const DESKTOP: &str = "E3-1226v3";
 
-/// Points of a curve that are within the target, and all.
+/// Returns the points of a curve within the target, and all its points.
 fn met(measured: &Measured) -> (usize, usize) {
     let link = measured.link();
     let error = |&(bytes, rate): &(u64, f64)| {
@@ -58,8 +58,8 @@ fn the_engine_s_numbers_are_those_of_the_rows_that_they_are_fitted_to() {
 
 #[test]
 fn an_iommu_whose_cache_is_too_small_bounds_small_reads_and_spares_large_ones() {
-    // 64 entries of 4 KiB are where the measured curve bends; walks of 330 ns are of the paper; how many run at once
-    // is taken from the last figure, and those between are predicted.
+    // The measured curve bends at 64 entries of 4 KiB; walks of 330 ns are from the paper. The last figure gives the
+    // number of concurrent walks, and those between are predicted.
     let with = |window_kib| {
         let window_len = window_kib << 10;
         let iommu = Iommu { entries: 64, page_len: 4096, window_len, walk_time: Span::ns(330), walkers: 6 };

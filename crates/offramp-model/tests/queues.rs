@@ -1,4 +1,4 @@
-//! The processor against the theory of queues: the mean wait of jobs that come at random.
+//! The processor against the theory of queues: the mean wait of jobs at random moments.
 
 use offramp_model::cpu::{Completion, Cpu, PRIORITIES, Priority};
 use offramp_model::events::EventQueue;
@@ -7,14 +7,14 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const JOBS: usize = 400_000;
-/// Share by which a mean over [`JOBS`] may differ from theory.
+/// Maximum deviation of a mean over [`JOBS`] from theory, as a share.
 const WITHIN: f64 = 0.04;
 const NS: f64 = 1000.0;
 
 /// Draws the nanoseconds of a job.
 type Service = fn(&mut ChaCha8Rng) -> f64;
 
-/// A class of jobs: how often they come, and how long each takes.
+/// A class of jobs: their frequency, and their service times.
 struct Class {
     priority: Priority,
     jobs_per_ns: f64,
@@ -32,7 +32,7 @@ struct Job {
     service: Span,
 }
 
-/// Mean time from arrival to completion of each class, less the service, nanoseconds.
+/// Returns the mean time from arrival to completion of each class, less the service, nanoseconds.
 fn mean_waits(classes: &[Class]) -> Vec<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let mut events = EventQueue::default();
@@ -72,7 +72,7 @@ fn span(ns: f64) -> Span {
     Span((ns * NS) as u64)
 }
 
-/// Exponential, such that arrivals are a Poisson process.
+/// Draws an exponential span, so arrivals are a Poisson process.
 fn until_next(class: &Class, rng: &mut ChaCha8Rng) -> Span {
     span(-(1.0 - rng.random::<f64>()).ln() / class.jobs_per_ns)
 }
@@ -81,7 +81,7 @@ fn exponential_1000(rng: &mut ChaCha8Rng) -> f64 {
     -(1.0 - rng.random::<f64>()).ln() * 1000.0
 }
 
-/// Nine short ones and a long one: mean 1000 ns, mean square 4.24 million.
+/// Draws nine short ones to one long one: mean 1000 ns, mean square 4.24 million.
 fn mixed_1000(rng: &mut ChaCha8Rng) -> f64 {
     if rng.random_range(0..10) == 0 { 6400.0 } else { 400.0 }
 }

@@ -1,4 +1,4 @@
-//! TCP that loses segments against its laws.
+//! TCP with losses against its laws.
 
 use offramp_model::tcp::{AckPolicy, Receiver, Segment, Sender, SenderConfig, Variant};
 use offramp_model::time::{Span, Time};
@@ -6,7 +6,7 @@ use offramp_model::time::{Span, Time};
 const MSS: u64 = 1460;
 const ROUND: Span = Span::us(10_000);
 
-/// Segments in a round trip, on average, of a sender that loses every `every`-th segment once.
+/// Returns the mean segments per round trip of a sender with every `every`-th segment lost once.
 fn segments_per_round(variant: Variant, round_trip: Span, every: u64) -> f64 {
     const ROUNDS: u64 = 20_000;
     let window = 4000 * MSS;
@@ -14,7 +14,7 @@ fn segments_per_round(variant: Variant, round_trip: Span, every: u64) -> f64 {
     let mut sender = Sender::new(config);
     let mut receiver = Receiver::new(AckPolicy { segments_per_ack: 1, mss: MSS, window });
     let mut new_segments = 0u64;
-    // What is sent now arrives a round trip later, as its acknowledgement.
+    // A segment sent now arrives a round trip later, as its acknowledgement.
     let mut send = |sender: &mut Sender, now: Time, arriving: &mut Vec<Segment>| {
         while let Some(segment) = sender.next(now, MSS) {
             new_segments += u64::from(!segment.is_retransmission);
@@ -43,8 +43,8 @@ fn segments_per_round(variant: Variant, round_trip: Span, every: u64) -> f64 {
 
 #[test]
 fn reno_with_loss_keeps_the_window_of_its_square_root_law() {
-    // Mathis et al. 1997: the square root of 3/2 over the share of segments lost, an acknowledgement for each.
-    // It counts no round trips for recovery, which matter less the longer the way back to the full window is.
+    // Mathis et al. 1997: the square root of 3/2 over the share of segments lost, an acknowledgement for each. It
+    // counts no round trips for recovery. They matter less on a longer way back to the full window.
     for (every, least) in [(200u64, 0.65), (800, 0.8), (3200, 0.88), (20_000, 0.94)] {
         let law = (1.5 * every as f64).sqrt();
         for variant in [Variant::Reno, Variant::NewReno] {

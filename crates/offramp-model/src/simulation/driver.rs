@@ -13,48 +13,49 @@ use offramp_impair::memory::{Fate, Memory};
 use rand::RngExt;
 use std::collections::VecDeque;
 
-/// A queue pair of the adapter as its driver sees it. The adapter's own code decides which frames it stores or loses.
+/// A queue pair of the adapter from its driver's view. The adapter's own code decides between storing and losing a
+/// frame.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) memory: Memory,
-    /// The frames that the memory holds.
+    /// The frames in the memory.
     frames: VecDeque<Frame>,
     moderator: Moderator,
-    /// Of completed sends, where received frames have one of their own.
+    /// Moderator of completed sends, if it is not the one of received frames.
     completion_moderator: Option<Moderator>,
-    /// When the moderator is asked again, if it is.
+    /// The time of the scheduled question to the moderator.
     moderation_at: Option<Time>,
-    /// The handler, or what it has deferred, runs: no further interrupt comes.
+    /// The handler or its deferred part runs: no further interrupt comes.
     pub(super) is_active: bool,
-    /// A batch that a timer has begun is under way.
+    /// A batch begun by the timer is under way.
     is_polling: bool,
-    /// The timer's next tick is scheduled: only those at which something waits are.
+    /// The timer's next tick is scheduled; ticks with nothing waiting are left out.
     poll_is_scheduled: bool,
-    /// When the last interrupt, or the last tick of the timer, came.
+    /// Time of the last interrupt, or of the last tick of the timer.
     pub(super) interrupted_at: Time,
-    /// What the interrupt under way has cost so far, if the moderator is to learn of it.
+    /// Cost of the interrupt under way so far, if the moderator measures it.
     handling: Option<Handling>,
-    /// What is handed over, the next one last.
+    /// The frames to hand over, the next one last.
     batch: Vec<Aggregate>,
-    /// Aggregates that software holds for further segments (`host.gro_flush_timeout`).
+    /// Aggregates held by software for further segments (`host.gro_flush_timeout`).
     pub(super) held: Vec<Aggregate>,
-    /// How the host polls instead of being interrupted.
+    /// State of polling in place of interrupts.
     pub(super) napi: Napi,
     transmit_buffers: usize,
     /// Transmit buffers or descriptors in use.
     in_use: usize,
-    /// Frames for which no transmit buffer was free.
+    /// Frames that wait for a free transmit buffer.
     waiting: VecDeque<Frame>,
     completed: Completed,
-    /// Frames that the driver has read out so far.
+    /// Frames read out by the driver so far.
     pub(super) received: u64,
     /// Interrupts so far.
     pub(super) interrupts: u64,
-    /// Which of all interrupts was its last.
+    /// Number of its last interrupt among all interrupts.
     pub(super) turn: usize,
 }
 
-/// A frame to hand over, with the segments that were coalesced into it.
+/// A frame to hand over, with its coalesced segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregate {
     frame: Frame,
@@ -62,7 +63,7 @@ pub(super) struct Aggregate {
     piece: u64,
     /// Frames on the wire.
     segments: u64,
-    /// When the first was read out.
+    /// The time at which the first was read out.
     since: Time,
 }
 
@@ -72,7 +73,7 @@ impl Aggregate {
         Self { frame, piece, segments: 1, since }
     }
 
-    /// Whether there is room for `more` bytes of another segment.
+    /// Returns whether there is room for `more` bytes of another segment.
     fn has_room(&self, more: u64, segments_max: u64) -> bool {
         let Content::Segment { len, .. } = self.frame.content else { return false };
         let is_open = self.segments < segments_max && len.is_multiple_of(self.piece);
@@ -94,16 +95,16 @@ impl Aggregate {
     }
 }
 
-/// An interrupt and the batch after it: what the ports measure of theirs, here as it is charged to the processor. What
-/// TCP and processes do with the frames afterwards is not part of it.
+/// An interrupt and the batch after it, with their cost as charged to the processor; the ports measure the same of
+/// theirs. The later work of TCP and processes is not part of it.
 #[derive(Clone, Copy, Debug)]
 struct Handling {
-    /// Received frames and completed sends: both are what the moderator counts.
+    /// Received frames and completed sends: the moderator counts both.
     frames: u64,
     took: Span,
 }
 
-/// Sends that the adapter has completed. Until the host has processed them, they keep their descriptors and their memory.
+/// Sends completed by the adapter. Until the host has processed them, they keep their descriptors and their memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Completed {
     sends: u64,
@@ -137,9 +138,9 @@ impl Driver {
         }
     }
 
-    /// Something waits that the host does not know of: a frame of `bytes`, or a completed send (0 bytes). Like the
-    /// product's own gate, this passes the moderator the room that is left in the receive memory, so that no frame waits
-    /// in a full ring. A completed send takes no room there, so the moderator gets the same room again.
+    /// Notifies the moderator of a frame of `bytes`, or of a completed send (0 bytes), not yet known to the host. Like the
+    /// product's own gate, this passes the room left in the receive memory, so no frame waits in a full ring. A
+    /// completed send takes no room there, so the moderator gets the same room again.
     fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0
             && let Some(moderator) = &mut self.completion_moderator
@@ -150,7 +151,7 @@ impl Driver {
         self.moderator.ring_has(u32::try_from(self.memory.room_frames()).unwrap_or(u32::MAX));
     }
 
-    /// Time of the driver for this number of frames of the batch.
+    /// Adds the driver's time for this number of frames of the batch.
     fn handles(&mut self, frames: u64, costs: &[(Activity, Span)]) {
         if let Some(handling) = &mut self.handling {
             handling.frames += frames;
@@ -158,8 +159,8 @@ impl Driver {
         }
     }
 
-    /// The handler, or what it has deferred, has ended. The moderator learns what it has cost, as from the ports: of
-    /// batches that held something.
+    /// Ends the handler and its deferred part. The moderator learns their cost if the batches held something, as in the
+    /// ports.
     fn ends(&mut self) {
         self.is_active = false;
         if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {
@@ -167,12 +168,12 @@ impl Driver {
         }
     }
 
-    /// The moderators of the queue's interrupt.
+    /// Returns the moderators of the queue's interrupt.
     fn moderators(&mut self) -> impl Iterator<Item = &mut Moderator> {
         std::iter::once(&mut self.moderator).chain(&mut self.completion_moderator)
     }
 
-    /// Whether an interrupt is due; it is for all that waits.
+    /// Returns whether an interrupt is due, and lets it cover all waiting frames and sends.
     fn fires(&mut self, now_ns: u64) -> bool {
         let is_due = self.moderators().any(|moderator| moderator.is_due(now_ns));
         if is_due {
@@ -181,24 +182,24 @@ impl Driver {
         is_due
     }
 
-    /// The host polls: what waits needs no interrupt.
+    /// Notifies the moderators of a poll: waiting frames and sends need no interrupt.
     fn seen(&mut self) {
         self.moderators().for_each(|moderator| _ = moderator.seen());
     }
 
-    /// Whether a poll would find something.
+    /// Returns whether a poll would find something.
     pub(super) fn has_work(&self) -> bool {
         self.memory.first().is_some() || self.completed.sends > 0
     }
 
-    /// Whether another frame can be handed down without waiting.
+    /// Returns whether another frame can be handed down without waiting.
     pub(super) fn has_room(&self) -> bool {
         self.in_use < self.transmit_buffers && self.waiting.is_empty()
     }
 }
 
 impl Simulation {
-    /// A frame has arrived.
+    /// Takes a frame from the line.
     pub(super) fn on_host_frame(&mut self, frame: Frame) {
         self.counts.frames_arrived += 1;
         self.mark(&frame, Stage::Link);
@@ -208,7 +209,7 @@ impl Simulation {
         }
     }
 
-    /// A frame is in the memory of the host, or of a card that the host reads.
+    /// Stores a frame in the memory of the host, or of a card read by the host.
     pub(super) fn frame_is_held(&mut self, frame: Frame) {
         self.mark(&frame, Stage::Adapter);
         let now_ns = self.now.ns();
@@ -230,13 +231,13 @@ impl Simulation {
         }
     }
 
-    /// A frame of the host has left.
+    /// Completes a frame sent by the host.
     pub(super) fn on_transmitted(&mut self, frame: Frame) {
         self.counts.frames_sent += 1;
         self.complete(frame);
     }
 
-    /// The adapter is done with a frame: it has sent it, or given it up.
+    /// Ends a frame on the adapter: it was sent, or given up.
     pub(super) fn complete(&mut self, frame: Frame) {
         if !matches!(self.config.adapter.bus, Bus::Isa(_)) {
             self.dma_sent(frame);
@@ -255,7 +256,7 @@ impl Simulation {
         }
     }
 
-    /// The driver processes what is completed. Whether that takes time: then it goes on in [`Self::on_completions`].
+    /// Processes completed sends. Returns whether that takes time; then it continues in [`Self::on_completions`].
     fn process_completions(&mut self, queue: usize, priority: Priority) -> bool {
         let completed = std::mem::take(&mut self.drivers[queue].completed);
         let took = self.config.host.costs.completion_time.times(completed.sends);
@@ -277,7 +278,7 @@ impl Simulation {
         }
     }
 
-    /// The host has processed completions: descriptors and memory are free for what waits for them.
+    /// Frees the descriptors and the memory of completed sends for waiting frames.
     fn release(&mut self, queue: usize, completed: Completed) {
         self.drivers[queue].in_use -= completed.sends as usize;
         while self.drivers[queue].in_use < self.drivers[queue].transmit_buffers
@@ -290,7 +291,7 @@ impl Simulation {
         self.wake_datagrams();
     }
 
-    /// The host hands a frame down; its bytes are paid for already.
+    /// Hands a frame down; its bytes are paid for already.
     pub(super) fn transmit(&mut self, frame: Frame) {
         let queue = self.steering.of_frame(&frame.content);
         let driver = &mut self.drivers[queue];
@@ -337,7 +338,7 @@ impl Simulation {
         }
     }
 
-    /// The handler begins. No other interrupt comes until what it has deferred has ended.
+    /// Begins the handler. No other interrupt comes until its deferred part has ended.
     pub(super) fn enter_interrupt(&mut self, queue: usize) {
         let costs = self.config.host.costs;
         let processor = self.place(Priority::Interrupt, &Job::InterruptEntry { queue });
@@ -349,7 +350,7 @@ impl Simulation {
         self.work(Priority::Interrupt, Job::InterruptEntry { queue }, &[(Activity::Interrupt, took)]);
     }
 
-    /// The handler, or what it has deferred, has ended: the adapter may interrupt again.
+    /// Ends the handler and its deferred part: the adapter may interrupt again.
     pub(super) fn interrupts_on(&mut self, queue: usize) {
         self.drivers[queue].ends();
         self.interrupt_if_due(queue);
@@ -359,7 +360,7 @@ impl Simulation {
         match self.config.host.receive_in {
             ReceiveIn::Interrupt => self.read_out_next(queue),
             ReceiveIn::Deferred { .. } if self.polls() => {
-                // It has cost time, and that was all.
+                // With a polling driver, this interrupt only cost time.
                 let driver = &mut self.drivers[queue];
                 driver.seen();
                 driver.is_active = false;
@@ -376,7 +377,7 @@ impl Simulation {
         is_deferred && self.config.host.poll_interval > Span::ZERO
     }
 
-    /// Something waits: the next tick of the timer finds it, unless a batch is under way then.
+    /// Schedules the next tick of the timer for a waiting frame or send, unless a batch is under way.
     fn poll_if_polled(&mut self, queue: usize) {
         if self.polls() && !self.drivers[queue].poll_is_scheduled && !self.drivers[queue].is_polling {
             self.drivers[queue].poll_is_scheduled = true;
@@ -392,10 +393,10 @@ impl Simulation {
         self.begin_poll(queue);
     }
 
-    /// The handler reads the next frame out, or ends.
+    /// Reads the next frame out, or ends the handler.
     fn read_out_next(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // The handler finds whatever came while it ran without another interrupt.
+        // The running handler finds new frames without another interrupt.
         driver.seen();
         if self.process_completions(queue, Priority::Interrupt) {
             return;
@@ -427,7 +428,7 @@ impl Simulation {
         frame
     }
 
-    /// A deferred driver processes what is completed, once, and then takes the frames that are there.
+    /// Processes completed sends once in a deferred driver, and then takes the frames in the memory.
     pub(super) fn begin_batch(&mut self, queue: usize) {
         if self.is_out_of_budget(queue) {
             return self.wait_for_turn(queue);
@@ -440,7 +441,7 @@ impl Simulation {
 
     fn take_batch(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // What was completed meanwhile still needs an interrupt.
+        // Sends completed meanwhile still need an interrupt.
         if driver.completed.sends == 0 {
             driver.seen();
         }
@@ -475,8 +476,8 @@ impl Simulation {
         self.next_of_batch(queue);
     }
 
-    /// Takes out of a batch what software holds for further segments: the last aggregate of each connection, if it is open
-    /// and was begun in this tick.
+    /// Takes the aggregates that software holds for further segments out of a batch: the last one of each connection,
+    /// if it is open and was begun in this tick.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);
@@ -518,7 +519,7 @@ impl Simulation {
     }
 
     pub(super) fn schedule_mask(&mut self) {
-        // Uniform around the mean: no more is known of it.
+        // Uniform around the mean, for lack of better data.
         let wait = self.rng.random_range(0..=self.config.host.mask_interval.0.saturating_mul(2));
         self.events.schedule(self.now + Span(wait), Event::Mask);
     }
@@ -533,9 +534,8 @@ impl Simulation {
 /// Bytes of the largest coalesced frame: an IP packet's, and an Ethernet header's.
 const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 
-/// Coalesces segments of a connection that follow each other, as the adapter's own code does
-/// ([`offramp_offload::coalesce`]): up to `segments_max` and to what one IP packet holds, all as long as the first, but for
-/// a shorter one that ends it.
+/// Coalesces consecutive segments of a connection, as the adapter's own code does ([`offramp_offload::coalesce`]): up
+/// to `segments_max` and the length of one IP packet, all as long as the first. A shorter segment is the last one.
 fn coalesce(batch: &mut Vec<Aggregate>, segments_max: u64) {
     let mut coalesced: Vec<Aggregate> = Vec::with_capacity(batch.len());
     for next in batch.drain(..) {
@@ -559,7 +559,7 @@ mod tests {
 
     const MSS: u64 = 1460;
 
-    /// Lengths of the frames that the adapter's coalescer hands out for a stream with these large sends.
+    /// Returns the lengths of the adapter's coalesced frames for a stream with these large sends.
     fn coalesced_by_the_adapter(sends: &[u64]) -> Vec<u64> {
         let mut coalescer = Coalescer::new(CoalesceConfig::default());
         let mut lens = Vec::new();

@@ -1,12 +1,11 @@
-//! Requests and their responses over UDP or TCP, and datagrams or raw frames that come at a rate: when each is due, where
-//! it waits, and where it is lost.
+//! Requests and their responses over UDP or TCP, and datagrams or raw frames at a rate: the time when each is due, and
+//! the places where it waits or is lost.
 //!
-//! A raw frame is a message that no protocol takes. One that is forwarded is a request whose response leaves by the second
-//! adapter.
+//! A raw frame is a message without a protocol. A forwarded one is a request with a response out of the second adapter.
 //!
-//! A message over UDP is one datagram. A message over TCP is one segment or several, and carries the acknowledgement of the
-//! message before it. A lost message over TCP is sent again after the sender's shortest timeout. Over UDP an exchange whose
-//! message is lost is lost; in a closed loop the next one begins after `workload.rpc_timer`.
+//! A message over UDP is one datagram. A message over TCP is one segment or several, and carries the acknowledgement of
+//! the message before it. A lost message over TCP is sent again after the sender's shortest timeout. Over UDP, a lost
+//! message ends its exchange as lost; in a closed loop the next one begins after `workload.rpc_timer`.
 
 use super::latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
 use super::line::SENDER_FRAMES;
@@ -21,20 +20,20 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use strum::EnumCount;
 
-/// Exchanges under way at most. Those due beyond them are lost.
+/// Maximum exchanges under way. Those due beyond them are lost.
 const UNDER_WAY_MAX: usize = 1 << 16;
-/// Longest latency that the histogram resolves, ns: an hour.
+/// Longest latency in the range of the histogram, ns: an hour.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 /// Digits of a latency: its error is below 0.1 %.
 const DIGITS: u8 = 3;
-/// What a frame in a socket's buffer counts beside its bytes: an `sk_buff` or an mbuf.
+/// Size of a frame in a socket's buffer beside its bytes: an `sk_buff` or an mbuf.
 const BUFFER_HEADER_LEN: u64 = 256;
-/// Part of those due by which those under way have to grow, so that it is said.
+/// A run is reported as growing if its exchanges under way grow by more than one part in this number of those due.
 const GROWTH_PARTS: u64 = 100;
 /// Buckets of the printed histogram: the first one's end in ns, and the ratio of an end to the one before it.
 const BUCKETS: (u64, f64) = (1000, std::f64::consts::SQRT_2);
 
-/// Where an exchange waits.
+/// The stages of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// On the link, before the peer's frames on it, and in the peer.
@@ -47,11 +46,11 @@ pub(super) enum Stage {
     Interrupt,
     /// Until the protocol has it.
     Softirq,
-    /// Until the process runs that it is for.
+    /// Until its process runs.
     WakeUp,
-    /// In the process, which also sends.
+    /// In the process, sending included.
     Application,
-    /// Until a raw frame has a descriptor of a transmit ring.
+    /// Until a raw frame gets a descriptor of a transmit ring.
     OutputQueue,
 }
 
@@ -67,10 +66,10 @@ const STAGES: [&str; 8] = [
     "output queue",
 ];
 
-/// Where a message is lost.
+/// The place of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount)]
 pub(super) enum Place {
-    /// Before it is on the link: its sender has more to send than it can, or gave it up after too many collisions.
+    /// Before the link: the sender's queue was full, or it gave up after too many collisions.
     Sender,
     /// In the adapter's FIFO or receive memory.
     Adapter,
@@ -82,7 +81,7 @@ pub(super) enum Place {
     OutputQueue,
 }
 
-/// Queues of the host in which raw frames wait.
+/// Queues of the host for raw frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     /// The receive memory, until the driver has read a frame out.
@@ -96,13 +95,13 @@ pub(super) enum Queue {
 /// Every queue, with a name for people.
 const QUEUES: [&str; 3] = ["ring", "backlog", "output queue"];
 
-/// Which message a frame or a job is of.
+/// The message of a frame or a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) slot: usize,
     /// A slot is used for one exchange after another.
     number: u64,
-    /// How often a message of it was sent again.
+    /// Number of retransmissions of its messages.
     attempt: u32,
     pub(super) flow: usize,
     /// The host sends the request.
@@ -111,30 +110,30 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The host sends it.
+    /// Returns whether the host sends it.
     fn is_of_host(&self) -> bool {
         self.from_host != self.is_response
     }
 }
 
-/// Exchanges that are alike.
+/// A class of equal exchanges.
 #[derive(Debug)]
 struct Kind {
-    /// How many there are of it, compared with the others.
+    /// Its frequency, relative to the others.
     weight: u64,
     /// Frames of a request, and of a response.
     frames: [Vec<u64>; 2],
-    /// Bytes that count when one is done.
+    /// Bytes counted for a finished one.
     bytes: u64,
 }
 
 impl Kind {
-    /// Raw frames of a length with FCS, which are not answered but may be forwarded.
+    /// Returns the kind of raw frames of a length with FCS. They are not answered, but may be forwarded.
     fn of_frame(weight: u64, len: u64) -> Self {
         Self { weight, frames: [vec![len - FCS_LEN], vec![len - FCS_LEN]], bytes: len }
     }
 
-    /// Requests and responses.
+    /// Returns the kind of requests and responses.
     fn of_messages(config: &Config, exchange: &ExchangeConfig) -> Result<Self, ModelError> {
         let frames = |len: u64| -> Result<Vec<u64>, ModelError> {
             let (lens, headers_len) = match exchange.carrier {
@@ -151,11 +150,11 @@ impl Kind {
     }
 }
 
-/// How many there are of something, over time.
+/// A count over time.
 #[derive(Debug, Default)]
 struct Occupancy {
     count: u64,
-    /// The count times how long, until `since`.
+    /// The integral of the count over time, until `since`.
     ps: u128,
     since: Time,
 }
@@ -166,13 +165,13 @@ impl Occupancy {
         (self.count, self.since) = (count, now);
     }
 
-    /// Counting begins.
+    /// Restarts the integral.
     fn count_from(&mut self, now: Time) {
         self.set(now, self.count);
         self.ps = 0;
     }
 
-    /// The mean over `counted`, which ends now.
+    /// Returns the mean over `counted`, up to now.
     fn mean(&mut self, now: Time, counted: Span) -> f64 {
         self.set(now, self.count);
         self.ps as f64 / counted.0 as f64
@@ -184,15 +183,15 @@ impl Occupancy {
 struct Exchange {
     message: Message,
     due: Time,
-    /// Its time until then is divided into stages.
+    /// End of the time already divided into stages.
     at: Time,
     stages: [Span; STAGES.len()],
-    /// Frames of the message that have come.
+    /// Received frames of the message.
     frames: usize,
     /// Work of the process under way.
     cost: Span,
     kind: usize,
-    /// Where it waits, of a raw frame.
+    /// The queue of a waiting raw frame.
     queue: Option<Queue>,
 }
 
@@ -204,22 +203,22 @@ pub(super) struct Exchanges {
     free: Vec<usize>,
     kinds: Vec<Kind>,
     begun: u64,
-    /// Those begun, and requests for which an arrival has come, of the peer and of the host.
+    /// Exchanges begun, and requests due, of the peer and of the host.
     turn: [u64; 2],
     arrived: [u64; 2],
-    /// Bytes of requests that wait for the process.
+    /// Bytes of requests in the socket's buffer.
     socket_len: u64,
-    /// Raw frames that the host's process has not sent yet.
+    /// Raw frames not sent yet by the host's process.
     unsent: u64,
     under_way: Occupancy,
-    /// How many were under way when counting began.
+    /// Exchanges under way at the start of counting.
     under_way_at_start: u64,
     queues: [Occupancy; QUEUES.len()],
     latencies: Histogram<u64>,
     counted: Counted,
 }
 
-/// What is counted of exchanges.
+/// Counters of exchanges.
 #[derive(Debug, Default)]
 struct Counted {
     stages: [u128; STAGES.len()],
@@ -229,7 +228,7 @@ struct Counted {
 }
 
 impl Exchanges {
-    /// `None` for a workload that has none.
+    /// Creates the exchanges of a workload; `None` for a workload without any.
     pub(super) fn new(config: &Config) -> Result<Option<Self>, ModelError> {
         let Some(exchange) = config.workload.exchange else { return Ok(None) };
         let kinds = match exchange.carrier {
@@ -260,17 +259,17 @@ impl Exchanges {
         matches!(self.config.carrier, Carrier::Frame(_))
     }
 
-    /// Frames of a message.
+    /// Returns the frames of a message.
     fn frames(&self, message: Message) -> &[u64] {
         &self.kinds[self.slots[message.slot].kind].frames[usize::from(message.is_response)]
     }
 
-    /// Longest frame of a request.
+    /// Returns the longest frame of a request.
     fn frame_len_max(&self) -> u64 {
         self.kinds.iter().flat_map(|kind| kind.frames[0].iter().copied()).max().unwrap_or(FRAME_LEN_MIN)
     }
 
-    /// The kind of the next exchange.
+    /// Draws the kind of the next exchange.
     fn draw(&self, rng: &mut ChaCha8Rng) -> usize {
         if self.kinds.len() == 1 {
             return 0;
@@ -284,7 +283,7 @@ impl Exchanges {
         self.kinds.iter().position(is_below).unwrap_or(0)
     }
 
-    /// Bytes that a request takes in the socket's buffer.
+    /// Returns the size of a request in the socket's buffer, bytes.
     fn request_buffer_len(&self) -> u64 {
         self.kinds[0].frames[0].iter().map(|len| len + BUFFER_HEADER_LEN).sum()
     }
@@ -293,7 +292,7 @@ impl Exchanges {
         self.slots.len() - self.free.len()
     }
 
-    /// Counting begins.
+    /// Starts counting.
     pub(super) fn count_from(&mut self, now: Time) {
         self.under_way.count_from(now);
         self.under_way_at_start = self.under_way.count;
@@ -302,7 +301,7 @@ impl Exchanges {
         self.latencies.reset();
     }
 
-    /// The exchange that a message is of, unless it is over or the message was sent again.
+    /// Returns the exchange of a message, unless it is over or the message was sent again.
     fn of(&mut self, message: Message) -> Option<&mut Exchange> {
         self.slots.get_mut(message.slot).filter(|of| of.message == message)
     }
@@ -332,13 +331,13 @@ impl Exchanges {
 
     fn end(&mut self, now: Time, message: Message) {
         self.move_to(now, message, None);
-        // No message has this number.
+        // No message has this number, so late frames find no exchange.
         self.slots[message.slot].message.number = 0;
         self.free.push(message.slot);
         self.under_way.set(now, self.under_way() as u64);
     }
 
-    /// A raw frame leaves the queue that it is in, and is in another one, or in none.
+    /// Moves a raw frame out of its queue and into another one, or into none.
     pub(super) fn move_to(&mut self, now: Time, message: Message, queue: Option<Queue>) {
         if !self.is_of_frames() {
             return;
@@ -364,7 +363,7 @@ impl Exchanges {
         }
     }
 
-    /// A frame of a message has come: whether it was the last.
+    /// Counts a frame of a message. Returns whether it was the last one.
     fn completes(&mut self, message: Message) -> bool {
         let frames = self.frames(message).len();
         self.of(message).is_some_and(|of| {
@@ -373,20 +372,20 @@ impl Exchanges {
         })
     }
 
-    /// The response to a message, if it is a request.
+    /// Turns an exchange to its response, and returns that.
     fn response_to(&mut self, request: Message) -> Option<Message> {
         let of = self.of(request)?;
         (of.message.is_response, of.frames) = (true, 0);
         Some(of.message)
     }
 
-    /// Whether more were due than were done or lost: by more than a part of those due, and than come at once.
+    /// Returns whether more were due than done or lost: by more than a part of those due, and by more than one burst.
     fn grows(&self) -> bool {
         let more = self.under_way.count.saturating_sub(self.under_way_at_start);
         more > self.config.at_once() && more * GROWTH_PARTS > self.counted.offered
     }
 
-    /// Their results by `now`, over the time that was counted.
+    /// Returns their results by `now`, over the counted time.
     pub(super) fn outcome(&mut self, now: Time, counted: Span) -> Latency {
         let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
         let per_second = |count: u64| count as f64 / counted.as_s();
@@ -401,7 +400,7 @@ impl Exchanges {
         let waited = begun.fold(Span::ZERO, |sum, due| sum + now.since(due).min(counted));
         let lost = |place| per_second(self.counted.lost[place as usize]);
         let queue = |(name, of): (&'static str, &mut Occupancy)| QueueMean { name, mean_frames: of.mean(now, counted) };
-        // Nothing else waits in an output queue.
+        // Only raw frames wait in an output queue.
         let stages = if is_of_frames { STAGES.len() } else { Stage::OutputQueue as usize };
         let stages = STAGES.into_iter().zip(self.counted.stages).take(stages);
         let queues = QUEUES.into_iter().zip(&mut self.queues).map(queue);
@@ -434,7 +433,7 @@ impl Exchanges {
 }
 
 impl Simulation {
-    /// The first requests of a closed loop, or the first arrival.
+    /// Starts the first requests of a closed loop, or schedules the first arrival.
     pub(super) fn start_exchanges(&mut self) {
         let Some(ExchangeConfig { arrivals, flows, outstanding, .. }) = self.config.workload.exchange else { return };
         for (from_host, flows) in [false, true].into_iter().zip(flows).filter(|&(_, flows)| flows > 0) {
@@ -454,14 +453,14 @@ impl Simulation {
         let arrived = exchanges.arrived[usize::from(from_host)];
         let at = match arrivals {
             Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / request_rate)),
-            // By the clock, so that no rounding adds up.
+            // By the clock, so rounding errors do not add up.
             Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, request_rate),
             Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, request_rate),
         };
         self.events.schedule(at, Event::RequestDue { from_host });
     }
 
-    /// A span that is exponentially distributed.
+    /// Returns an exponentially distributed span.
     fn exponential(&mut self, mean: Span) -> Span {
         let uniform: f64 = self.rng.random();
         Span((-(1.0 - uniform).ln() * mean.0 as f64) as u64)
@@ -488,7 +487,7 @@ impl Simulation {
         }
     }
 
-    /// A sender of raw frames has as many before the next one as its own queue holds.
+    /// Returns whether the queue of a sender of raw frames is full.
     fn sender_is_late(&self, from_host: bool) -> bool {
         let Some(exchanges) = self.exchanges.as_ref().filter(|of| of.is_of_frames()) else { return false };
         let frames_max = SENDER_FRAMES.max(exchanges.config.at_once());
@@ -498,7 +497,7 @@ impl Simulation {
         self.is_behind(PEER, frames_max, exchanges.frame_len_max())
     }
 
-    /// The peer sends a message, or a process of the host does when it runs.
+    /// Sends a message from the peer, or from a process of the host as soon as it runs.
     fn send_message(&mut self, message: Message) {
         if message.is_of_host() {
             let costs = self.message_costs(message);
@@ -507,7 +506,7 @@ impl Simulation {
         self.each_frame(message, Self::peer_sends);
     }
 
-    /// Does something with every frame of a message.
+    /// Calls `send` with every frame of a message.
     fn each_frame(&mut self, message: Message, send: fn(&mut Self, Frame)) {
         for at in 0.. {
             let Some(&len) = self.exchanges.as_ref().and_then(|of| of.frames(message).get(at)) else { return };
@@ -515,7 +514,7 @@ impl Simulation {
         }
     }
 
-    /// Work of the process of a message.
+    /// Submits work of the process of a message.
     fn process(&mut self, message: Message, costs: &[(Activity, Span)]) {
         let Some(of) = self.exchanges.as_mut().and_then(|exchanges| exchanges.of(message)) else { return };
         of.cost = costs.iter().fold(Span::ZERO, |sum, &(_, span)| sum + span);
@@ -523,7 +522,7 @@ impl Simulation {
         self.work(Priority::User, Job::Process(message), costs);
     }
 
-    /// What a message costs the process that sends it.
+    /// Returns the cost of a message for its sending process.
     fn message_costs(&self, message: Message) -> [(Activity, Span); 7] {
         let costs = &self.config.host.costs;
         let Some(exchanges) = &self.exchanges else { return [(Activity::Process, Span::ZERO); 7] };
@@ -537,21 +536,21 @@ impl Simulation {
         self.costs_of_frames(len, exchanges.frames(message), protocol)
     }
 
-    /// A frame has come as far as this.
+    /// Ends the stage of a frame.
     pub(super) fn mark(&mut self, frame: &Frame, stage: Stage) {
         if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
             exchanges.mark(self.now, message, stage);
         }
     }
 
-    /// A raw frame is in a queue, or in none any more.
+    /// Moves a raw frame to a queue, or out of all queues.
     pub(super) fn wait_in(&mut self, frame: &Frame, queue: Option<Queue>) {
         if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
             exchanges.move_to(self.now, message, queue);
         }
     }
 
-    /// The driver has read a frame out, after an interrupt that came at `interrupted`.
+    /// Ends the stages of a frame read out by the driver after an interrupt at `interrupted`.
     pub(super) fn mark_read_out(&mut self, frame: &Frame, interrupted: Time) {
         if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
             exchanges.mark(interrupted, message, Stage::Moderation);
@@ -559,14 +558,14 @@ impl Simulation {
         }
     }
 
-    /// What the protocol takes for a frame of a message.
+    /// Submits the protocol's work for a frame of a message.
     pub(super) fn receive_message(&mut self, message: Message, len: u64) {
         let costs = self.config.host.costs;
         let Some(of) = self.config.workload.exchange else { return };
         let protocol = match of.carrier {
             Carrier::Tcp => (Activity::Tcp, costs.tcp_time),
             Carrier::Udp => (Activity::Udp, costs.udp_time),
-            // It waits for the softirq that forwards it.
+            // A frame to forward waits for its softirq.
             Carrier::Frame(_) if of.forwards => {
                 let bus = (Activity::Bus, self.config.adapter.bus.processor_time(len));
                 let costs = [(Activity::Route, costs.route_time), (Activity::Registers, costs.register_time), bus];
@@ -584,14 +583,14 @@ impl Simulation {
         self.work_of_protocol(Job::Message(message), &costs);
     }
 
-    /// The protocol of the host has a frame: the last one of a message wakes the process.
+    /// Takes a frame from the protocol of the host: the last one of a message wakes the process.
     pub(super) fn on_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Softirq);
         exchanges.move_to(self.now, message, None);
         let of = exchanges.config;
         if of.forwards {
-            // Out of the second adapter.
+            // The frame leaves through the second adapter.
             let forwarded = exchanges.response_to(message);
             return forwarded.into_iter().for_each(|forwarded| self.transmit_message(forwarded));
         }
@@ -610,7 +609,7 @@ impl Simulation {
         }
     }
 
-    /// How long a process sleeps on that a message wakes; nothing of one that has work.
+    /// Returns the further sleep of a process after a message wakes it; zero if processes have work.
     fn wake_up(&mut self, message: Message) -> Span {
         let (least, tail) = (self.config.host.wake_up_time, self.config.host.wake_up_tail);
         let processor = self.place(Priority::User, &Job::Process(message));
@@ -620,7 +619,7 @@ impl Simulation {
         least + self.exponential(tail)
     }
 
-    /// The process of the host has work with a message.
+    /// Submits the work of the host's process for a message.
     pub(super) fn serve(&mut self, message: Message) {
         let Some(of) = self.config.workload.exchange else { return };
         let len = if message.is_response { of.response_len } else { of.request_len };
@@ -638,7 +637,7 @@ impl Simulation {
         self.process(message, &costs);
     }
 
-    /// The process of the host has done what a message needs: it has sent it, or received it and answered.
+    /// Ends the work of the host's process for a message: it is sent, or received and answered.
     pub(super) fn on_processed(&mut self, message: Message) {
         self.process_ends(message);
         self.process_waits(message.flow);
@@ -670,7 +669,7 @@ impl Simulation {
         self.each_frame(message, Self::transmit);
     }
 
-    /// The peer has a frame. It answers a request after its service time; a response ends the exchange.
+    /// Takes a frame at the peer. The peer answers a request after its service time; a response ends the exchange.
     pub(super) fn on_peer_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Link);
@@ -698,14 +697,14 @@ impl Simulation {
         self.next_of_loop(message.from_host, wait);
     }
 
-    /// In a closed loop the next exchange begins after `wait`.
+    /// Begins the next exchange of a closed loop after `wait`.
     fn next_of_loop(&mut self, from_host: bool, wait: Span) {
         if self.config.workload.exchange.is_some_and(|of| of.arrivals == Arrivals::Closed) {
             self.events.schedule(self.now + wait, Event::NextExchange { from_host });
         }
     }
 
-    /// A frame is lost; others than those of messages have their own timers.
+    /// Loses a frame. Only messages are handled here; other frames have their own timers.
     pub(super) fn lose_frame(&mut self, frame: &Frame, place: Place) {
         if let Content::Message(message) = frame.content {
             self.lose(message, place);
@@ -731,10 +730,10 @@ impl Simulation {
         self.next_of_loop(message.from_host, self.config.workload.rpc_timer);
     }
 
-    /// A response of the peer is there, or a lost message is sent again.
+    /// Sends a finished response of the peer, or a lost message again.
     pub(super) fn on_send_message(&mut self, message: Message) {
         if message.is_of_host() && message.is_response {
-            // It was processed before: only the protocol sends it again.
+            // The process is done with it: only the protocol sends it again.
             self.transmit_message(message);
         } else {
             self.send_message(message);

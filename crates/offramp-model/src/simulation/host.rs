@@ -9,11 +9,11 @@ use crate::rpc::{Call, REQUEST_FRAME_LEN};
 use crate::tcp::Received;
 use crate::time::{Span, Time};
 
-/// Most doublings of an RPC's timer: BSD's and Linux' NFS clients stop at 60 s.
+/// Maximum doublings of an RPC's timer: BSD's and Linux' NFS clients stop at 60 s.
 const RPC_DOUBLINGS_MAX: u32 = 6;
 
 impl Simulation {
-    /// A frame that the driver has read out.
+    /// Takes a frame that the driver has read out.
     pub(super) fn receive(&mut self, frame: Frame) {
         let costs = self.config.host.costs;
         match frame.content {
@@ -41,13 +41,13 @@ impl Simulation {
         }
     }
 
-    /// An interrupt handler leaves frames to softirqs.
+    /// Returns whether an interrupt handler leaves frames to softirqs.
     pub(super) fn has_backlogs(&self) -> bool {
         self.config.host.receive_in == ReceiveIn::Interrupt
     }
 
-    /// A frame waits for the softirq of its protocol. One that an interrupt handler has read out is lost where the backlog is
-    /// full.
+    /// Queues a frame for the softirq of its protocol. A frame read out by an interrupt handler is lost if the backlog
+    /// is full.
     pub(super) fn work_of_protocol(&mut self, job: Job, costs: &[(Activity, Span)]) {
         if self.has_backlogs() {
             let processor = self.place(Priority::Softirq, &job);
@@ -80,14 +80,15 @@ impl Simulation {
         self.wake_reader(flow);
     }
 
-    /// The adapter calls a good segment bad, and the stack believes it unless a capture makes it look itself.
+    /// Returns whether the stack refuses a good segment: the adapter marks it bad, and no capture makes the stack
+    /// verify it itself.
     fn is_refused(&self, start: u64) -> bool {
         let every = self.config.adapter.engine.verdict_fault;
         let believes = self.config.host.costs.checksum_fs_per_byte == 0 && !self.config.host.captures;
         every > 0 && believes && start / self.config.peer.sender.mss % every == every - 1
     }
 
-    /// Builds an acknowledgement of what is there now, before anything else of the protocol is done.
+    /// Builds an acknowledgement of the data in order, before anything else of the protocol is done.
     fn acknowledge(&mut self, flow: usize) {
         self.flows[flow].ack_due = None;
         let (next, window) = self.flows[flow].receiver.ack();
@@ -168,7 +169,7 @@ impl Simulation {
         self.process_waits(flow);
     }
 
-    /// The next call of a slot.
+    /// Starts the next call of a slot.
     pub(super) fn start_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
         *call = Call { number: call.number + 1, timer_at: call.timer_at, ..Call::default() };
@@ -191,7 +192,7 @@ impl Simulation {
         self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
-    /// Lets the timer of a slot run: one event at a time, which checks the deadline when it comes.
+    /// Lets the timer of a slot run: one event at a time; it checks the deadline when it comes.
     fn watch_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
         if call.deadline != Time::NEVER && call.timer_at.is_none_or(|at| call.deadline < at) {

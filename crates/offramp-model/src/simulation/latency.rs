@@ -1,31 +1,31 @@
-//! What requests, datagrams and raw frames say of a run: how long they took, and what became of them.
+//! Results of requests, datagrams and raw frames in a run: their latencies, and their fates.
 
 use crate::text::render;
 use minijinja::value::Serde;
 use minijinja::{Value, context};
 use serde::Serialize;
 
-/// The results of exchanges, over the time that was counted.
+/// The results of exchanges, over the counted time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// They are raw frames.
     #[serde(skip)]
     pub is_of_frames: bool,
-    /// Requests, datagrams or raw frames that were due, per second.
+    /// Requests, datagrams or raw frames due, per second.
     pub offered_per_second: f64,
-    /// Those that were done, per second.
+    /// Finished ones, per second.
     pub done_per_second: f64,
-    /// Those that were lost, per second.
+    /// Lost ones, per second.
     pub lost_per_second: f64,
-    /// Part of them that were never on the link: their sender had more to send than it could.
+    /// Part of them lost before the link because their sender could not send fast enough.
     pub sender_dropped_per_second: f64,
-    /// Part of them for which the adapter's FIFO or receive memory had no room.
+    /// Part of them lost for lack of room in the adapter's FIFO or receive memory.
     pub adapter_dropped_per_second: f64,
-    /// Part of them for which the queue between interrupt handler and protocol had no room.
+    /// Part of them lost for lack of room in the queue between interrupt handler and protocol.
     pub backlog_dropped_per_second: f64,
-    /// Part of them for which the socket of the process had no room.
+    /// Part of them lost for lack of room in the socket of the process.
     pub socket_dropped_per_second: f64,
-    /// Part of them for which the queue before the transmit ring had no room.
+    /// Part of them lost for lack of room in the queue before the transmit ring.
     pub output_queue_dropped_per_second: f64,
     /// Under way, on average over time.
     pub under_way: f64,
@@ -33,9 +33,9 @@ pub struct Latency {
     pub under_way_at_start: u64,
     /// Under way when counting ended.
     pub under_way_at_end: u64,
-    /// Mean time, of that which was counted, that these had been under way by then, microseconds.
+    /// Their mean time under way by then, within the counted time, microseconds.
     pub under_way_at_end_us: f64,
-    /// More were due than were done or lost: they wait ever longer, and each latency hangs on how long the run is.
+    /// More were due than done or lost: the wait grows, and each latency depends on the length of the run.
     pub grows: bool,
     /// Raw frames in each queue of the host, on average over time.
     pub queues: Vec<QueueMean>,
@@ -53,12 +53,12 @@ pub struct Latency {
     pub max_us: f64,
     /// Parts of the mean, microseconds, by where it is spent.
     pub parts: Vec<LatencyPart>,
-    /// How many took up to how long, and longer than the entry before.
+    /// Exchanges by latency: up to the bucket's end, and longer than the end of the one before.
     pub histogram: Vec<LatencyBucket>,
 }
 
 impl Latency {
-    /// For people.
+    /// Formats the results for people.
     pub fn text(&self) -> String {
         render("latency.txt", context! { is_of_frames => self.is_of_frames, ..Value::from(Serde(self)) })
     }
@@ -67,7 +67,7 @@ impl Latency {
 /// A queue of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueMean {
-    /// Which.
+    /// Its name.
     pub name: &'static str,
     /// Frames in it, on average over time.
     pub mean_frames: f64,
@@ -76,7 +76,7 @@ pub struct QueueMean {
 /// A part of the mean latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyPart {
-    /// Where it is spent.
+    /// Its stage.
     pub name: &'static str,
     /// Mean, microseconds.
     pub mean_us: f64,

@@ -1,4 +1,4 @@
-//! Who sends when: the two stations and the line between them.
+//! The two stations and the line between them.
 
 use super::exchange::{Place, Stage};
 use super::{Adapter, Event, Frame, HOST, Simulation};
@@ -6,10 +6,10 @@ use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
 
-/// Raw frames that wait at their sender at most, or a burst where that is more: Linux' `DEFAULT_TX_QUEUE_LEN`.
+/// Maximum raw frames in their sender's queue, unless a burst has more: Linux' `DEFAULT_TX_QUEUE_LEN`.
 pub(super) const SENDER_FRAMES: u64 = 1000;
 
-/// A station: the frames that it is to send.
+/// A station, with its frames to send.
 #[derive(Debug)]
 pub(super) struct StationState {
     queue: VecDeque<Frame>,
@@ -17,9 +17,9 @@ pub(super) struct StationState {
     is_idle: bool,
     /// From the end of one frame until it is ready for the next one.
     gap: Span,
-    /// When it may send the next frame.
+    /// The earliest time of its next frame.
     pub(super) ready_at: Time,
-    /// Which transmission is the one under way; a collision ends it.
+    /// Serial number of the transmission under way; a collision ends it.
     transmission: u64,
 }
 
@@ -30,7 +30,7 @@ impl StationState {
 }
 
 impl Simulation {
-    /// A frame for a station to send.
+    /// Queues a frame at a station.
     pub(super) fn send(&mut self, station: Station, frame: Frame) {
         if station == HOST {
             self.mark(&frame, Stage::Adapter);
@@ -46,7 +46,7 @@ impl Simulation {
         }
     }
 
-    /// Whether `frames` frames of `len` bytes, or the time that they take, wait at a station of the first adapter's line or
+    /// Returns whether `frames` frames of `len` bytes, or their time, wait at a station of the first adapter's line, or
     /// at the slower link before it.
     pub(super) fn is_behind(&self, station: Station, frames: u64, len: u64) -> bool {
         let state = &self.adapters[0].stations[station];
@@ -56,8 +56,8 @@ impl Simulation {
             || self.hop_free.since(self.now) >= hop.times(frames)
     }
 
-    /// With a way of its own, a station sends each frame as soon as the one before it and its gap are over: the moments
-    /// are known at once.
+    /// Sends a frame on a line of its own. There, each frame follows as soon as the one before it and its gap are over,
+    /// so all times are known at once.
     fn send_alone(&mut self, adapter: usize, station: Station, frame: Frame) {
         let taken = self.config.link.frame_time(frame.len);
         let gap = self.config.link.gap();
@@ -72,13 +72,13 @@ impl Simulation {
         }
     }
 
-    /// A frame of the host has left on a way of its own.
+    /// Completes a frame sent by the host on a line of its own.
     pub(super) fn on_left(&mut self, frame: Frame) {
         self.on_transmitted(frame);
         self.on_peer_frame(frame, self.now + self.config.link.delay);
     }
 
-    /// The station asks for the link as soon as it is ready.
+    /// Asks for the link as soon as the station is ready.
     fn pause(&mut self, adapter: usize, station: Station) {
         let state = &mut self.adapters[adapter].stations[station];
         state.is_idle = false;
@@ -115,7 +115,7 @@ impl Simulation {
         }
     }
 
-    /// The station goes on with the next frame, if it has given the first one up, or else with the same.
+    /// Continues with the next frame if the first one was given up, or else with the same.
     fn continue_at(&mut self, adapter: usize, station: Station, ready_at: Time, gave_up: bool) {
         let state = &mut self.adapters[adapter].stations[station];
         let given_up = if gave_up { state.queue.pop_front() } else { None };

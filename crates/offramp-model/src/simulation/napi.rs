@@ -1,4 +1,4 @@
-//! When a deferred driver polls on, waits with its interrupts off, or asks for one again, as Linux does
+//! Polling of a deferred driver: it polls on, waits with its interrupts off, or asks for one again, as Linux does
 //! (`Documentation/networking/napi.rst`; `napi_complete_done` and `napi_busy_loop` in `net/core/dev.c`).
 //!
 //! | how a queue is polled | who begins a poll |
@@ -12,37 +12,37 @@ use super::{Activity, Event, Job, Simulation};
 use crate::cpu::Priority;
 use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
 
-/// A tick of Linux' clock at `CONFIG_HZ=1000`, ps: what software has coalesced in an earlier one is handed over.
+/// A tick of Linux' clock at `CONFIG_HZ=1000`, ps: aggregates of an earlier tick are handed over.
 const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
 
-/// How a queue is polled.
+/// The state of a queue's polling.
 #[derive(Debug, Default)]
 pub(super) struct Napi {
-    /// Frames that the poll under way has found.
+    /// Frames found by the poll under way.
     found: usize,
     /// Polls without a frame until interrupts are on again.
     deferrals_left: u64,
-    /// When the timer begins a poll, with interrupts on or off.
+    /// The time at which the timer begins a poll, with interrupts on or off.
     timer_at: Option<Time>,
     /// Interrupts are off, and no poll is under way.
     is_waiting: bool,
-    /// The processor on which a process polls.
+    /// The processor of a polling process.
     pub(super) polled_on: Option<usize>,
 }
 
-/// What softirqs of a processor poll.
+/// Polls of the softirqs of a processor.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Polls {
-    /// Queues whose polls are not complete.
+    /// Queues with an incomplete poll.
     queues: usize,
-    /// Frames that were taken of all of them since processes had their turn.
+    /// Frames taken from all of them since the last turn of processes.
     taken: usize,
-    /// Those of them that are polled on after the next turn of processes.
+    /// The queues among them to poll on after the next turn of processes.
     waiting: Vec<usize>,
 }
 
 impl Simulation {
-    /// A softirq is to poll a queue.
+    /// Schedules the poll of a queue in a softirq.
     pub(super) fn begin_poll(&mut self, queue: usize) {
         let job = Job::BatchBegin { queue };
         let processor = self.place(Priority::Softirq, &job);
@@ -50,15 +50,15 @@ impl Simulation {
         self.work(Priority::Softirq, job, &[]);
     }
 
-    /// Whether the queues of the processor have taken the budget that they share (`net_rx_action`). Completed sends are not
-    /// part of it. A process that polls, and a timer at a fixed interval, have none.
+    /// Returns whether the queues of the processor have used up their common budget (`net_rx_action`). Completed sends
+    /// are not part of it. A polling process, and a timer at a fixed interval, have none.
     pub(super) fn is_out_of_budget(&self, queue: usize) -> bool {
         let driver = &self.drivers[queue];
         let is_taken = self.deciding.is_some_and(|of| self.polls[of].taken >= self.config.host.poll.budget);
         is_taken && driver.memory.first().is_some() && driver.napi.polled_on.is_none() && !self.polls()
     }
 
-    /// The processes of the processor have their turn before a queue is polled on.
+    /// Gives the processes of the processor a turn before the poll of a queue goes on.
     pub(super) fn wait_for_turn(&mut self, queue: usize) {
         let Some(processor) = self.deciding else { return };
         let waiting = &mut self.polls[processor].waiting;
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// Processes have had their turn.
+    /// Continues the polls after the turn of processes.
     pub(super) fn poll_on(&mut self, processor: usize) {
         let polls = &mut self.polls[processor];
         polls.taken = 0;
@@ -77,13 +77,13 @@ impl Simulation {
         }
     }
 
-    /// Frames that a batch may take.
+    /// Returns the maximum frames of a batch.
     pub(super) fn batch_len_max(&self) -> usize {
         self.config.host.poll.weight.min(self.config.host.poll.budget)
     }
 
-    /// A batch of `found` frames was taken. Returns whether to hold what may still grow, because a timer will begin another
-    /// poll.
+    /// Counts a batch of `found` frames. Returns whether to hold incomplete aggregates because a timer will begin
+    /// another poll.
     pub(super) fn batch_holds(&mut self, queue: usize, found: usize) -> bool {
         let poll = self.config.host.poll;
         if let Some(processor) = self.deciding {
@@ -94,13 +94,13 @@ impl Simulation {
         poll.gro_flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
     }
 
-    /// All frames of a batch are handed over: the driver polls on, or the poll is complete.
+    /// Ends a batch after its last frame: the driver polls on, or the poll is complete.
     pub(super) fn batch_ends(&mut self, queue: usize) {
         let (poll, len_max) = (self.config.host.poll, self.batch_len_max());
         let polls = &mut self.polls[self.deciding.unwrap_or_default()];
         let driver = &mut self.drivers[queue];
         let found = driver.napi.found;
-        // With a weight, a poll that found less is complete, whatever has come since.
+        // With a weight, a poll with fewer frames is complete, even if more have come since.
         let has_weight = poll.weight < usize::MAX;
         let goes_on = if has_weight { found == len_max } else { poll.budget < usize::MAX };
         if goes_on && driver.memory.first().is_some() {
@@ -120,7 +120,7 @@ impl Simulation {
         self.poll_ends(queue);
     }
 
-    /// A poll is complete: interrupts are on again, unless a timer is to begin the next poll.
+    /// Completes a poll: interrupts are on again, unless a timer is to begin the next poll.
     fn poll_ends(&mut self, queue: usize) {
         let poll = self.config.host.poll;
         let driver = &mut self.drivers[queue];
@@ -138,7 +138,7 @@ impl Simulation {
         self.interrupts_on(queue);
     }
 
-    /// Interrupts stay off until a timer begins the next poll.
+    /// Keeps interrupts off until a timer begins the next poll.
     fn wait_for_timer(&mut self, queue: usize, wait: Span) {
         self.drivers[queue].napi.is_waiting = true;
         self.start_timer(queue, wait);
@@ -150,7 +150,7 @@ impl Simulation {
         self.events.schedule(at, Event::NapiTimer { queue });
     }
 
-    /// The timer of a queue begins a poll, unless one is under way. It costs what an interrupt does.
+    /// Begins a poll by the timer of a queue, unless one is under way. It costs as much as an interrupt.
     pub(super) fn on_napi_timer(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
         if driver.napi.timer_at != Some(self.now) || driver.napi.polled_on.is_some() {
@@ -162,7 +162,7 @@ impl Simulation {
         }
     }
 
-    /// The process of a connection has done what there was to do: it polls before it sleeps.
+    /// Polls before the process of a connection sleeps, when it has no work left.
     pub(super) fn process_waits(&mut self, flow: usize) {
         let wait = self.config.host.poll.busy_poll;
         if wait > Span::ZERO && !self.has_process_work() {
@@ -170,7 +170,7 @@ impl Simulation {
         }
     }
 
-    /// Whether another process wants the processor that has just done a job.
+    /// Returns whether another process wants the processor of the finished job.
     fn has_process_work(&self) -> bool {
         self.deciding.is_some_and(|processor| self.cpus[processor].waiting(Priority::User) > 0)
     }
@@ -180,7 +180,7 @@ impl Simulation {
         self.work(Priority::User, Job::BusyPoll { flow, until }, &[(Activity::Process, took)]);
     }
 
-    /// A process has looked for frames once.
+    /// Handles one poll of a busily polling process.
     pub(super) fn on_busy_poll(&mut self, flow: usize, until: Time) {
         let Some(processor) = self.deciding else { return };
         let queue = self.steering.of_flow(flow);
@@ -203,7 +203,7 @@ impl Simulation {
         self.poll_busily(flow, until);
     }
 
-    /// A process no longer polls a queue, because there is work for processes (`has_found`) or its time is over.
+    /// Ends a process' polling of a queue, because there is work for processes (`has_found`) or its time is over.
     fn stop_polling(&mut self, queue: usize, processor: usize, has_found: bool) {
         let poll = self.config.host.poll;
         let napi = &mut self.drivers[queue].napi;
@@ -221,7 +221,7 @@ impl Simulation {
         }
     }
 
-    /// Whether what software began to coalesce at `since` is too old to hold.
+    /// Returns whether an aggregate begun at `since` is too old to hold.
     pub(super) fn is_old(&self, since: Time) -> bool {
         since.0 / JIFFY_PS != self.now.0 / JIFFY_PS
     }

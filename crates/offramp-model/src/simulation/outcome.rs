@@ -1,4 +1,4 @@
-//! What is counted, and what a run says.
+//! The counters and results of a run.
 
 use super::Simulation;
 use super::driver::Driver;
@@ -11,7 +11,7 @@ use crate::time::Span;
 use serde::Serialize;
 use strum::{EnumCount, EnumMessage};
 
-/// What the host's processor is busy with.
+/// The activities of the host's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount, strum::EnumMessage, strum::VariantArray)]
 pub enum Activity {
     /// interrupts
@@ -55,7 +55,7 @@ impl Activity {
     }
 }
 
-/// The difference of what grows.
+/// The difference of growing values.
 pub(super) trait Since {
     fn since(&self, earlier: &Self) -> Self;
 }
@@ -84,7 +84,7 @@ impl<T: Since> Since for Vec<T> {
     }
 }
 
-/// A struct whose fields all grow.
+/// Defines a struct of growing fields.
 macro_rules! growing {
     ($(#[$of:meta])* $vis:vis struct $name:ident { $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty,)* }) => {
         $(#[$of])*
@@ -102,69 +102,69 @@ growing! {
     /// Counters, all growing.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
     pub struct Counts {
-        /// Payload bytes that the process has read, and that the peer has received in order.
+        /// Payload bytes read by the process, and received in order by the peer.
         pub bytes: u64,
-        /// Part of `bytes` that the host has sent over TCP.
+        /// Part of `bytes` sent by the host over TCP.
         pub bytes_sent: u64,
-        /// Segments, large sends or datagrams that the host has handed down.
+        /// Segments, large sends or datagrams handed down by the host.
         pub sends: u64,
-        /// Sends and acknowledgements that the adapter has completed.
+        /// Sends and acknowledgements completed by the adapter.
         pub sends_completed: u64,
-        /// Segments that the host has refused because its adapter reported them as bad.
+        /// Segments refused by the host because its adapter reported them as bad.
         pub refused: u64,
         /// Time of the bus towards the host and from it, where the adapter is master.
         pub bus_busy: [Span; 2],
-        /// Frames that came to the adapter.
+        /// Frames received by the adapter.
         pub frames_arrived: u64,
-        /// Frames that the driver has read out.
+        /// Frames read out by the driver.
         pub frames_received: u64,
-        /// Frames that found no room.
+        /// Frames lost for lack of room.
         pub dropped: u64,
-        /// Frames that the memory had stored, overwritten by newer ones.
+        /// Frames stored in the memory, and overwritten by newer ones.
         pub overrun: u64,
-        /// Frames for which the queue between interrupt handler and protocol had no room.
+        /// Frames lost for lack of room in the queue between interrupt handler and protocol.
         pub backlog_dropped: u64,
-        /// Frames that the host has sent.
+        /// Frames sent by the host.
         pub frames_sent: u64,
         /// Interrupts.
         pub interrupts: u64,
-        /// Batches that a deferred driver has handed over.
+        /// Batches handed over by a deferred driver.
         pub batches: u64,
-        /// Segments that TCP has received.
+        /// Segments received by TCP.
         pub segments_received: u64,
-        /// Segments among them that arrived out of order.
+        /// Segments among them out of order.
         pub out_of_order: u64,
         /// Acknowledgements sent.
         pub acks: u64,
-        /// Segments, or requests, that were sent again.
+        /// Segments or requests sent again.
         pub retransmissions: u64,
         /// Timeouts of senders and calls.
         pub timeouts: u64,
-        /// Acknowledgements that brought a sender nothing new.
+        /// Acknowledgements without news for a sender.
         pub duplicate_acks: u64,
-        /// Acknowledgements that came to a sender.
+        /// Acknowledgements received by a sender.
         pub acks_received: u64,
-        /// Bytes that were under way when each of `acks_received` arrived, added.
+        /// Sum of the bytes under way at each of `acks_received`.
         pub in_flight: u64,
         /// Calls answered.
         pub calls: u64,
         /// Collisions on the wire.
         pub collisions: u64,
-        /// Frames that were given up after too many collisions.
+        /// Frames given up after too many collisions.
         pub excessive_collisions: u64,
-        /// Time that frames waited in the adapter's memory before they were read out, all frames together.
+        /// Time of frames in the adapter's memory until the driver read them out, over all frames.
         pub ring_wait: Span,
-        /// Time that each station's frames occupied the link.
+        /// Time of each station's frames on the link.
         pub line_busy: [Span; 2],
         /// Time of the processor by priority.
         pub busy: [Span; PRIORITIES.len()],
-        /// Work given to the processor by what it is for.
+        /// Work given to the processor, by activity.
         pub activities: [Span; Activity::COUNT],
     }
 }
 
 impl Simulation {
-    /// All counters, also those that others keep.
+    /// Returns all counters, also those of other parts.
     pub(super) fn counts_now(&self) -> Counts {
         let of_queues = |count: fn(&Driver) -> u64| self.drivers.iter().map(count).sum::<u64>();
         let of_flows = |count: fn(&super::Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
@@ -193,7 +193,7 @@ impl Simulation {
         }
     }
 
-    /// Time for which lines that a station has to itself are given away already, to frames that have not left.
+    /// Returns the time of frames not sent yet on lines of a station's own. It is booked in advance.
     fn promised(&self, station: usize) -> Span {
         if !self.config.link.full_duplex {
             return Span::ZERO;
@@ -202,7 +202,7 @@ impl Simulation {
         given.fold(Span::ZERO, |sum, span| sum + span)
     }
 
-    /// The counters of each processor and of each queue.
+    /// Returns the counters of each processor and of each queue.
     pub(super) fn parts_now(&self) -> Parts {
         let processors = self.cpus.iter().zip(&self.activities).map(|(cpu, &activities)| ProcessorCounts {
             busy: PRIORITIES.map(|priority| cpu.busy(self.now, priority)),
@@ -248,11 +248,11 @@ growing! {
 /// One processor of the host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorLoad {
-    /// Share of it that was busy, percent.
+    /// Busy share of it, percent.
     pub busy_percent: f64,
     /// The same in interrupt handlers, softirqs and processes.
     pub busy_percent_by_priority: [f64; PRIORITIES.len()],
-    /// Work given to it by what it is for.
+    /// Work given to it, by activity.
     #[serde(skip)]
     pub activities: [Span; Activity::COUNT],
 }
@@ -260,32 +260,32 @@ pub struct ProcessorLoad {
 /// One queue pair of the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueLoad {
-    /// Its adapter, the first is 0: the second one has what is forwarded.
+    /// Its adapter, the first is 0. The second one carries forwarded frames.
     pub adapter: u64,
-    /// The processor that it interrupts, the first is 0; `None` where interrupts go round.
+    /// The processor for its interrupts, the first is 0; `None` where interrupts go round.
     pub processor: Option<u64>,
-    /// Connections that the hash gave to it.
+    /// Connections assigned to it by the hash.
     pub flows: u64,
-    /// Frames that were read out of it, per second.
+    /// Frames read out of it, per second.
     pub frames_per_second: f64,
     /// Its interrupts, per second.
     pub interrupts_per_second: f64,
-    /// Frames for which its ring had no room.
+    /// Frames lost for lack of room in its ring.
     pub lost_frames: u64,
 }
 
-/// The result of a run, over the time that was counted.
+/// The result of a run, over the counted time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Payload that the process has read, or raw frames that came through, bytes per second.
+    /// Payload read by the process, or raw frames through the host, bytes per second.
     pub bytes_per_second: f64,
     /// Payload in KiB (1024 bytes) per second, the `KB` of `ttcp`.
     pub kib_per_second: f64,
-    /// Part of it that the host has sent over TCP, bytes per second.
+    /// Part of it sent by the host over TCP, bytes per second.
     pub sent_bytes_per_second: f64,
     /// Processors of the host.
     pub processors: u64,
-    /// Share of the busiest of them that was busy, percent.
+    /// Busy share of the busiest of them, percent.
     pub busiest_processor_percent: f64,
     /// Load of each processor, in their order.
     pub processor_loads: Vec<ProcessorLoad>,
@@ -295,23 +295,23 @@ pub struct Outcome {
     pub line_is_shared: bool,
     /// Both directions of the bus share its time, as on PCI.
     pub bus_is_shared: bool,
-    /// Share of all processors that was busy, percent.
+    /// Busy share of all processors, percent.
     pub cpu_percent: f64,
     /// The same in interrupt handlers, softirqs and processes.
     pub cpu_percent_by_priority: [f64; PRIORITIES.len()],
     /// Interrupts per second.
     pub interrupts_per_second: f64,
-    /// Frames that came to the adapter, per second.
+    /// Frames received by the adapter, per second.
     pub frames_per_second: f64,
-    /// Share of the link's time that the host's and the peer's frames took, percent.
+    /// Share of the link's time taken by the host's and the peer's frames, percent.
     pub line_percent: [f64; 2],
-    /// Share of the time that the bus moved frames to the host and from it, percent, where the adapter is master.
+    /// Share of the bus's time taken by frames to the host and from it, percent, where the adapter is master.
     pub bus_percent: [f64; 2],
     /// Mean time in the adapter's memory before a frame is read out, microseconds.
     pub ring_wait_us: f64,
-    /// Segments that a connection has under way when an acknowledgement comes, on average.
+    /// Mean segments of a connection under way at each acknowledgement.
     pub in_flight_segments: f64,
-    /// Time that was counted, seconds.
+    /// Counted time, seconds.
     pub seconds: f64,
     /// Events of the whole run.
     pub events: u64,
@@ -369,7 +369,7 @@ impl Outcome {
             busiest_processor_percent: processor_loads.iter().map(|of| of.busy_percent).fold(0.0, f64::max),
             processor_loads,
             queue_loads: parts.queues.iter().enumerate().map(queue_load).collect(),
-            // What is forwarded leaves on another line.
+            // Forwarded frames leave on another line.
             line_is_shared: !config.link.full_duplex && workload != Workload::Forward,
             bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_) | Bus::PciX(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
@@ -389,13 +389,13 @@ impl Outcome {
         }
     }
 
-    /// Share of the time that the bus, or the busier of its directions, moved frames, percent.
+    /// Returns the busy share of the bus, or of its busier direction, percent.
     pub fn bus_limit_percent(&self) -> f64 {
         let [to_host, from_host] = self.bus_percent;
         if self.bus_is_shared { to_host + from_host } else { to_host.max(from_host) }
     }
 
-    /// Frames that were lost, of those that came.
+    /// Returns the number of received frames lost.
     pub fn lost(&self) -> u64 {
         self.counts.dropped + self.counts.overrun
     }

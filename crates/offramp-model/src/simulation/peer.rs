@@ -18,7 +18,7 @@ impl Simulation {
         }
     }
 
-    /// The application writes a segment, and comes back when the next one is due.
+    /// Writes a segment of the application, and schedules the next one.
     pub(super) fn on_write(&mut self, flow: usize) {
         if !self.flows[flow].is_to_host {
             self.flows[flow].write_at = None;
@@ -32,7 +32,7 @@ impl Simulation {
         self.pump(flow);
     }
 
-    /// Sends what the windows allow.
+    /// Sends as much as the windows allow.
     pub(super) fn pump(&mut self, flow: usize) {
         if !self.flows[flow].is_to_host {
             self.host_pump(flow);
@@ -46,7 +46,7 @@ impl Simulation {
         self.watch(flow);
     }
 
-    /// A frame leaves the peer, over the slower link if there is one.
+    /// Sends a frame from the peer, over the slower link if there is one.
     pub(super) fn peer_sends(&mut self, frame: Frame) {
         let hop_bps = self.config.peer.hop_bps;
         if hop_bps == 0 {
@@ -57,8 +57,8 @@ impl Simulation {
         self.events.schedule(self.hop_free, Event::PeerSends(frame));
     }
 
-    /// Lets the sender's timer run. A deadline that moves to a later time is checked when the event comes. One that
-    /// moves to an earlier time, as it does after a timeout that was doubled, needs an event of its own.
+    /// Lets the sender's timer run. If its deadline moves to a later time, the coming event checks it. If it moves to
+    /// an earlier time, as after a doubled timeout, it needs an event of its own.
     fn watch(&mut self, flow: usize) {
         let state = &mut self.flows[flow];
         let deadline = state.sender.deadline;
@@ -82,8 +82,7 @@ impl Simulation {
         }
     }
 
-    /// A frame that reaches the peer at a moment, now or a little later: nothing that happens until then changes what
-    /// the peer makes of it.
+    /// Takes a frame at the peer, now or a little later: no event until then can change the peer's reaction.
     pub(super) fn on_peer_frame(&mut self, frame: Frame, arrives: Time) {
         let at = arrives + self.config.peer.turnaround_time;
         match frame.content {
@@ -104,7 +103,7 @@ impl Simulation {
         }
     }
 
-    /// The peer's process reads at once.
+    /// Takes a segment; the peer's process reads at once.
     fn on_peer_segment(&mut self, arrives: Time, flow: usize, start: u64, len: u64) {
         let receiver = &mut self.flows[flow].receiver;
         let before = receiver.received();
@@ -131,7 +130,7 @@ impl Simulation {
         }
     }
 
-    /// The sender of a stream has an acknowledgement.
+    /// Passes an acknowledgement to the sender of a stream.
     pub(super) fn on_acknowledged(&mut self, flow: usize, next: u64, window: u64) {
         let sender = &mut self.flows[flow].sender;
         self.counts.acks_received += 1;
@@ -140,7 +139,7 @@ impl Simulation {
         self.pump(flow);
     }
 
-    /// All fragments of a reply leave back to back.
+    /// Sends all fragments of a reply back to back.
     pub(super) fn on_peer_replies(&mut self, slot: usize, number: u64, attempt: u32) {
         for at in 0..self.reply_frames.len() {
             let content = Content::Fragment { slot, number, attempt };

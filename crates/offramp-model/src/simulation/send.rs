@@ -1,7 +1,7 @@
 //! TCP and UDP of the host under study, sending.
 //!
-//! What TCP sends is sent by the process, also when an acknowledgement has let it go on: the work stays in order, and
-//! on the processor of the process.
+//! The process sends all of TCP's data, even if an acknowledgement has made room for it. So the work stays in order,
+//! and on the processor of the process.
 
 use super::dma::PAGE_LEN;
 use super::steering::Steering;
@@ -11,8 +11,8 @@ use crate::cpu::Priority;
 use crate::time::{Span, Time};
 
 impl Simulation {
-    /// The process writes if its write is due and fits into the socket's buffer. A write that is late does not delay those
-    /// after it: they are due by the clock.
+    /// Writes if the process' write is due and fits into the socket's buffer. A late write does not delay those after
+    /// it: they are due by the clock.
     pub(super) fn write_more(&mut self, flow: usize) {
         let size = self.config.workload.write_size;
         let due = self.due(self.flows[flow].written);
@@ -36,7 +36,7 @@ impl Simulation {
         self.work(Priority::User, Job::Write { flow }, &costs);
     }
 
-    /// When an application that writes at a rate writes on, after this number of bytes.
+    /// Returns the time at which an application with a rate writes on, after this number of bytes.
     pub(super) fn due(&self, bytes: u64) -> Time {
         match self.config.workload.rate_bps {
             0 => Time::START,
@@ -54,7 +54,7 @@ impl Simulation {
         self.write_more(flow);
     }
 
-    /// Sends what the windows allow, in segments or in large sends.
+    /// Sends as much as the windows allow, in segments or in large sends.
     pub(super) fn host_pump(&mut self, flow: usize) {
         let chunk_len = self.config.host.send.chunk_len;
         while let Some(segment) = self.flows[flow].sender.next(self.now, chunk_len) {
@@ -84,7 +84,7 @@ impl Simulation {
         self.transmit(Frame::new(len_on_line, Content::Segment { flow, start, len }));
     }
 
-    /// An acknowledgement has reached the sender's TCP.
+    /// Passes an acknowledgement to the sender's TCP.
     pub(super) fn on_ack_in(&mut self, flow: usize, next: u64, window: u64) {
         self.on_acknowledged(flow, next, window);
         self.write_more(flow);
@@ -94,7 +94,7 @@ impl Simulation {
         self.config.workload.write_size.min(DATAGRAM_LEN_MAX)
     }
 
-    /// What `len` bytes cost the process that writes them, in frames that each take the protocol's time.
+    /// Returns the cost of `len` bytes for the writing process, in frames at the protocol's time each.
     pub(super) fn costs_of_frames(
         &self,
         len: u64,
@@ -102,7 +102,7 @@ impl Simulation {
         (protocol, each): (Activity, Span),
     ) -> [(Activity, Span); 7] {
         let costs = &self.config.host.costs;
-        // Nothing but the driver sends a raw frame.
+        // Only the driver sends a raw frame.
         let write = if protocol == Activity::Driver { Span::ZERO } else { costs.write_time };
         [
             (Activity::Process, write),
@@ -115,15 +115,15 @@ impl Simulation {
         ]
     }
 
-    /// The process sends the next datagram.
+    /// Sends the next datagram of the process.
     pub(super) fn send_datagram(&mut self) {
         let protocol = (Activity::Udp, self.config.host.costs.udp_time);
         let costs = self.costs_of_frames(self.datagram_len(), &self.datagram_frames, protocol);
         self.work(Priority::User, Job::Datagram, &costs);
     }
 
-    /// The host hands a datagram down in fragments, because no adapter here fragments (H6). The process continues when all
-    /// of them have found room.
+    /// Hands a datagram down in fragments, because no adapter here fragments (H6). The process continues when all of
+    /// them have found room.
     pub(super) fn on_datagram_built(&mut self) {
         self.counts.sends += 1;
         self.datagram_bytes += self.datagram_len();
@@ -142,7 +142,7 @@ impl Simulation {
         }
     }
 
-    /// The process wants to send another datagram.
+    /// Lets the process wait for room for another datagram.
     pub(super) fn on_next_datagram(&mut self) {
         self.datagram_waits = true;
         self.wake_datagrams();

@@ -1,8 +1,8 @@
-//! Which queue a frame of a connection goes through: receive side scaling, by the product's own hash and table.
+//! The queue of each connection: receive side scaling, by the product's own hash and table.
 //!
-//! The hash is taken of real frames, with the addresses of [`PEER_ADDRESS`] and [`HOST_ADDRESS`], the port of `ttcp` at
-//! the end that waits and a random one at the end that calls. The random ports follow from the seed of the run, in a
-//! stream of their own: another seed is another hand of connections, and draws nothing from what else is random.
+//! Real frames give the hash, with the addresses of [`PEER_ADDRESS`] and [`HOST_ADDRESS`], the port of `ttcp` at the
+//! listening end and a random one at the calling end. The random ports follow from the seed of the run, in a stream of
+//! their own: another seed gives another set of connections, and takes nothing from other random numbers.
 
 use super::Content;
 use crate::config::{Config, Workload};
@@ -16,35 +16,35 @@ use std::ops::RangeInclusive;
 /// Addresses for measurements of adapters (RFC 2544, C.2.2; RFC 6890).
 const PEER_ADDRESS: [u8; 4] = [198, 18, 0, 1];
 const HOST_ADDRESS: [u8; 4] = [198, 18, 0, 2];
-/// Where `ttcp` waits for its connection.
+/// The port of a listening `ttcp`.
 const TTCP_PORT: u16 = 5001;
-/// Where an NFS server waits for calls.
+/// The port of an NFS server.
 const NFS_PORT: u16 = 2049;
 /// A client of NFS calls from a privileged port; this is the highest.
 const NFS_CLIENT_PORT: u16 = 1023;
-/// Ports of those that call (RFC 6335 6), chosen at random (RFC 6056 3.3.1).
+/// Ports of calling ends (RFC 6335 6), chosen at random (RFC 6056 3.3.1).
 const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=65_535;
-/// The stream of random numbers that ports are drawn from. All else in a run is drawn from stream 0.
+/// The stream of random numbers for ports. All other numbers of a run are from stream 0.
 const PORT_STREAM: u64 = 1;
-/// The queue of frames that no hash is taken of, and of the only queue.
+/// The queue of frames without a hash, and the only queue.
 const FIRST: usize = 0;
 
-/// The queue of each connection. What the host sends of it goes out through the same queue.
+/// The queue of each connection. The host's frames of the connection leave through the same queue.
 #[derive(Debug)]
 pub(super) struct Steering {
     of_flows: Vec<usize>,
     of_replies: usize,
-    /// The first queue through which what is received is forwarded, if it is.
+    /// The first queue for forwarded frames; 0 if there are none.
     of_forwarded: usize,
-    /// The processor of the process of each connection, or of each call, where they are spread.
+    /// The processor of each connection's process, or of each call, if they are spread.
     processes: Vec<usize>,
 }
 
 impl Steering {
-    /// The queue of what a process sends over UDP: there is one such process, and it sends through the first.
+    /// The queue of UDP sends: there is one such process, and it sends through the first.
     pub(super) const OF_DATAGRAMS: usize = FIRST;
 
-    /// For connections to the host (`true`) and from it (`false`), and for this number of calls.
+    /// Assigns queues to connections to the host (`true`) and from it (`false`), and to this number of calls.
     pub(super) fn new(config: &Config, directions: &[bool], calls: usize) -> Self {
         let (of_flows, of_replies) = queues(config, directions);
         let each = if calls > 0 { vec![of_replies; calls] } else { of_flows.clone() };
@@ -54,22 +54,22 @@ impl Steering {
         Self { of_flows, of_replies, of_forwarded, processes }
     }
 
-    /// The processor of a connection's process, or of a call's, where they are spread.
+    /// Returns the processor of a connection's process, or of a call's, if they are spread.
     pub(super) fn process(&self, connection: usize) -> usize {
         self.processes[connection]
     }
 
-    /// The queue of a connection.
+    /// Returns the queue of a connection.
     pub(super) fn of_flow(&self, flow: usize) -> usize {
         self.of_flows[flow]
     }
 
-    /// The queue of all replies: fragments are hashed by their addresses, and all have the same.
+    /// Returns the queue of all replies: fragments are hashed by their addresses, and all have the same.
     pub(super) fn of_replies(&self) -> usize {
         self.of_replies
     }
 
-    /// The queue that a frame comes or goes through.
+    /// Returns the queue of a frame.
     pub(super) fn of_frame(&self, content: &Content) -> usize {
         match *content {
             Content::Segment { flow, .. } | Content::Ack { flow, .. } => self.of_flow(flow),
@@ -80,19 +80,19 @@ impl Steering {
         }
     }
 
-    /// Whether the host has forwarded a frame.
+    /// Returns whether the host has forwarded a frame.
     pub(super) fn is_forwarded(&self, content: &Content) -> bool {
         self.of_forwarded > 0 && matches!(content, Content::Message(message) if message.is_response)
     }
 
-    /// How many connections a queue has.
+    /// Returns the number of connections of a queue.
     pub(super) fn flows_of(&self, queue: usize) -> usize {
         let is_of = |&&of: &&usize| of == queue || self.of_forwarded > 0 && of + self.of_forwarded == queue;
         self.of_flows.iter().filter(is_of).count()
     }
 }
 
-/// The queue of each connection, and of replies.
+/// Returns the queue of each connection, and of replies.
 fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
     let queues = u16::try_from(config.adapter.queues).unwrap_or(u16::MAX);
     let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok().filter(|_| queues > 1);
@@ -118,8 +118,8 @@ fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
     (directions.iter().zip(ports).map(of_flow).collect(), of_replies)
 }
 
-/// The processor of each connection's process, as a scheduler ends up that balances: each is put where the fewest
-/// connections are received for and the fewest processes are, the last such processor.
+/// Returns the processor of each connection's process, as a balancing scheduler would place it. Each goes to the
+/// processor with the fewest connections to receive for and the fewest processes, the last such processor.
 fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
     let mut loads = vec![0u64; processors];
     for queue in queues {

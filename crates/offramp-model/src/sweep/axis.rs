@@ -5,7 +5,7 @@ use crate::profile::Profile;
 use crate::profile::quantity::Dimension;
 use crate::profile::schema::{self, Key};
 
-/// What a parameter takes.
+/// The values of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
     /// These, in base units.
@@ -18,12 +18,12 @@ pub enum Values {
         to: u64,
         /// Steps are equal ratios, not equal differences.
         is_log: bool,
-        /// How many values a grid has of it.
+        /// Number of its values on a grid.
         count: Option<usize>,
     },
 }
 
-/// A parameter that is varied.
+/// A varied parameter.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// The parameter.
@@ -55,7 +55,7 @@ impl Axis {
     /// Like [`Self::parse`]; a name alone, `host.wake_time` or `host.wake_time/5`, stands for its interval in the profile.
     ///
     /// # Errors
-    /// As [`Self::parse`], and when the profile has no interval of it.
+    /// As [`Self::parse`], and when the profile has no interval for it.
     pub fn parse_for(text: &str, profile: &Profile) -> Result<Self, SweepError> {
         if text.contains('=') {
             return Self::parse(text);
@@ -70,7 +70,7 @@ impl Axis {
         Ok(Self { key, values: Values::Range { from, to, is_log: false, count } })
     }
 
-    /// Its values on a grid, base units.
+    /// Returns its values on a grid, base units.
     pub(super) fn listed(&self) -> Result<Vec<u64>, SweepError> {
         match &self.values {
             Values::Listed(values) => Ok(values.clone()),
@@ -85,7 +85,7 @@ impl Axis {
         }
     }
 
-    /// The value at a place from 0 to 1 of its range, base units.
+    /// Returns the value at a place from 0 to 1 of its range, base units.
     pub(super) fn at(&self, place: f64) -> u64 {
         match &self.values {
             Values::Listed(values) => {
@@ -96,13 +96,14 @@ impl Axis {
         }
     }
 
-    /// As it is written, with values in base units.
+    /// Formats the axis, with values in base units.
     pub(super) fn text(&self) -> String {
         format!("{}={:?}", self.key.name, self.values)
     }
 }
 
-/// The value of a parameter at a place from 0 to 1 of a range, in equal ratios or equal differences, base units.
+/// Returns the value of a parameter at a place from 0 to 1 of a range, in equal ratios or equal differences, base
+/// units.
 pub(crate) fn between(key: &Key, [from, to]: [u64; 2], is_log: bool, place: f64) -> u64 {
     let (low, high) = (from as f64, to as f64);
     let value = if is_log { low * (high / low).powf(place) } else { low + (high - low) * place };

@@ -1,7 +1,7 @@
-//! What is done already: a file beside the result, one line for each point, so that a sweep that was interrupted goes on.
+//! Finished points, so that an interrupted sweep can go on: a file beside the result, one line for each point.
 //!
-//! The first line says which sweep it is, and of which columns; a file that begins otherwise is refused and left as it is,
-//! so that rows of two sweeps never meet. A line that was not written to its end is forgotten, and its point run again.
+//! The first line names the sweep and its columns. A file with another first line is refused and left unchanged, so
+//! rows of two sweeps never mix. An incomplete last line is dropped, and its point is run again.
 
 use super::{Row, Sweep, SweepError};
 use crate::metrics::METRICS;
@@ -9,9 +9,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Stands in the place of figures where a point has none.
+/// Replaces the figures of a point without an outcome.
 const FAILED: &str = "failed";
-/// What to do with a journal of another sweep.
+/// Advice about a journal of another sweep.
 const OTHER: &str =
     "; end that sweep with the command and the version that started it, or remove the file to begin anew";
 
@@ -23,7 +23,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a sweep, or begins it, and returns the rows that it holds.
+    /// Opens the journal of a sweep, or begins it, and returns its rows.
     ///
     /// # Errors
     /// When it cannot be read or written, or belongs to another sweep.
@@ -36,7 +36,7 @@ impl Journal {
         journal.file.read_to_string(&mut text).map_err(&failed)?;
         let head = format!("{}\n", sweep.fingerprint());
         let other = |what: String| SweepError::Wrong { of: path.display().to_string(), why: what + OTHER };
-        // Only what ends in a newline was written to its end.
+        // A complete line ends in a newline.
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         if whole == 0 && head.starts_with(&text) {
             journal.begin(&head).map_err(&failed)?;
@@ -60,7 +60,7 @@ impl Journal {
         self.file.seek(SeekFrom::Start(len)).map(|_| ())
     }
 
-    /// Notes a row, with one call of the system: a process that ends at any moment leaves whole lines but for the last.
+    /// Writes a row, with one system call: a process ending at any moment leaves whole lines but for the last.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -73,7 +73,7 @@ impl Journal {
         self.file.write_all(line.as_bytes()).map_err(failed(&self.path))
     }
 
-    /// Removes it: the result is written.
+    /// Removes the journal, once the result is written.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -86,7 +86,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> SweepError {
     move |error| SweepError::File { file: path.display().to_string(), error }
 }
 
-/// The rows of all lines after the first one.
+/// Parses the rows of all lines after the first one.
 fn read_all(lines: &str, points: usize) -> Result<Vec<Row>, String> {
     let mut is_done = vec![false; points];
     let rows = lines.lines().enumerate().map(|(at, line)| {
@@ -100,7 +100,7 @@ fn read_all(lines: &str, points: usize) -> Result<Vec<Row>, String> {
     rows.collect()
 }
 
-/// The row of a line; `None` if it is none of this sweep.
+/// Parses the row of a line; `None` if it is no row of this sweep.
 fn read(line: &str, points: usize) -> Option<Row> {
     let (point, what) = line.split_once('\t')?;
     let point = point.parse().ok().filter(|point| *point < points)?;

@@ -13,7 +13,7 @@ pub struct Column {
     pub cells: Cells,
 }
 
-/// What a column holds.
+/// The cells of a column.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cells {
     /// Numbers; `None` where there is none.
@@ -22,7 +22,7 @@ pub enum Cells {
     Words(Vec<String>),
 }
 
-/// The columns of a result: the point, the parameters that were varied, every metric, and what went wrong.
+/// Builds the columns of a result: the point, the varied parameters, every metric, and the errors.
 ///
 /// # Errors
 /// As [`Sweep::points`].
@@ -55,7 +55,7 @@ fn parameter(name: &str, dimension: Dimension, values: impl Iterator<Item = u64>
     Column { name: format!("{name}{suffix}"), cells: Cells::Numbers(numbers) }
 }
 
-/// How a column says its unit, and how many base units that is.
+/// Returns a column's suffix for the unit, and the base units per such unit.
 pub(crate) fn column_unit(dimension: Dimension) -> (&'static str, f64) {
     match dimension {
         Dimension::Time => ("_us", 1e6),
@@ -68,7 +68,7 @@ pub(crate) fn column_unit(dimension: Dimension) -> (&'static str, f64) {
     }
 }
 
-/// Columns as CSV, with a line of names. An empty cell: no number.
+/// Formats columns as CSV, with a line of names. An empty cell: no number.
 pub fn csv(columns: &[Column]) -> String {
     let names: Vec<_> = columns.iter().map(|column| quoted(&column.name)).collect();
     let mut out = names.join(",") + "\n";

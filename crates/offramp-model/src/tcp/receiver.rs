@@ -1,12 +1,12 @@
-//! The receiving half: what is in order, when it is acknowledged, and the window that is offered.
+//! The receiving half: data in order, acknowledgements, and the offered window.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// When a receiver acknowledges.
+/// The policy for acknowledgements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct AckPolicy {
-    /// Segments in order that are acknowledged by one acknowledgement (RFC 1122 4.2.3.2: at most two full ones).
+    /// Segments in order per acknowledgement (RFC 1122 4.2.3.2: at most two full ones).
     pub segments_per_ack: u32,
     /// Payload of a full segment: a coalesced frame counts as several.
     #[serde(skip)]
@@ -16,7 +16,7 @@ pub struct AckPolicy {
     pub window: u64,
 }
 
-/// What a receiver wants after a segment.
+/// The receiver's reaction to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Acknowledge at once.
@@ -25,43 +25,43 @@ pub enum Received {
     Delay,
 }
 
-/// What was received of a stream.
+/// The received part of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Receiver {
     policy: AckPolicy,
     /// Next byte in order.
     next: u64,
-    /// Bytes that came early: start and end of each piece.
+    /// Early bytes: start and end of each piece.
     early: BTreeMap<u64, u64>,
-    /// Bytes in order that the application has not read.
+    /// Bytes in order, but not read by the application.
     unread: u64,
-    /// Segments that are not acknowledged.
+    /// Unacknowledged segments.
     unacknowledged: u32,
-    /// End of the window that was offered last.
+    /// End of the window offered last.
     offered_until: u64,
-    /// Segments that came out of order.
+    /// Segments out of order.
     pub out_of_order: u64,
-    /// Segments that brought nothing new.
+    /// Segments without new bytes.
     pub duplicates: u64,
 }
 
 impl Receiver {
-    /// A receiver that has received nothing.
+    /// Creates a receiver of an empty stream.
     pub fn new(policy: AckPolicy) -> Self {
         Self { policy, offered_until: policy.window, ..Self::default() }
     }
 
-    /// Bytes that are in order.
+    /// Returns the number of bytes in order.
     pub fn received(&self) -> u64 {
         self.next
     }
 
-    /// Bytes that wait to be read.
+    /// Returns the number of unread bytes.
     pub fn unread(&self) -> u64 {
         self.unread
     }
 
-    /// A segment has arrived.
+    /// Takes a segment.
     pub fn receive(&mut self, start: u64, len: u64) -> Received {
         let end = start + len;
         if end <= self.next {
@@ -96,7 +96,7 @@ impl Receiver {
         }
     }
 
-    /// The acknowledgement as it is now: the next byte, and the window.
+    /// Returns the current acknowledgement: the next byte, and the window.
     pub fn ack(&mut self) -> (u64, u64) {
         self.unacknowledged = 0;
         let window = self.policy.window.saturating_sub(self.unread);
@@ -104,8 +104,8 @@ impl Receiver {
         (self.next, self.offered_until - self.next)
     }
 
-    /// The application has read this number of bytes. Whether the window has opened far enough to notify the sender:
-    /// half of the buffer (BSD's `tcp_output`; RFC 1122 4.2.3.3 asks for at most that).
+    /// Reads this number of bytes for the application. Returns whether the window has opened far enough to notify the
+    /// sender: half of the buffer (BSD's `tcp_output`; RFC 1122 4.2.3.3 asks for at most half).
     pub fn read(&mut self, bytes: u64) -> bool {
         self.unread -= bytes.min(self.unread);
         let window_end = self.next + self.policy.window.saturating_sub(self.unread);

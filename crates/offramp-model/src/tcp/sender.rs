@@ -3,7 +3,7 @@
 use crate::time::{Span, Time};
 use serde::Deserialize;
 
-/// Duplicate acknowledgements that are taken for a loss (RFC 5681 3.2).
+/// Duplicate acknowledgements taken for a loss (RFC 5681 3.2).
 const DUPLICATE_ACKS: u32 = 3;
 /// A large send waits until it is this part of the window (Linux' `tcp_tso_win_divisor`).
 const TSO_WINDOW_PARTS: u64 = 3;
@@ -15,45 +15,45 @@ const RTTVAR_SHIFT: u32 = 2;
 /// Times the variation in the timeout (RFC 6298 2.3).
 const RTTVAR_TIMES: u64 = 4;
 
-/// How a sender answers to loss.
+/// The sender's reaction to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// As before 1988: it sends what the window takes, knows no duplicate acknowledgements, and goes back to the
-    /// first byte that is not acknowledged when time is out.
+    /// As before 1988: it fills the window, ignores duplicate acknowledgements, and after a timeout goes back to the
+    /// first unacknowledged byte.
     #[default]
     GoBackN,
     /// BSD 4.3-Tahoe: slow start, congestion avoidance, fast retransmit.
     Tahoe,
     /// BSD 4.3-Reno: Tahoe with fast recovery (RFC 5681 3.2).
     Reno,
-    /// Reno that stays in recovery until all that was under way is acknowledged (RFC 6582).
+    /// Reno, in recovery until all bytes under way are acknowledged (RFC 6582).
     NewReno,
-    /// `NewReno` with a window that grows as a cubic function of time (RFC 9438).
+    /// `NewReno` with a window growing as a cubic function of time (RFC 9438).
     Cubic,
 }
 
 /// CUBIC's window after a loss, parts of a thousand (RFC 9438 4.6).
 const CUBIC_BETA_PERMILLE: u64 = 700;
-/// Growth beside that of Reno, parts of a thousand (RFC 9438 4.3: 3 (1 - beta) / (1 + beta)).
+/// Growth relative to Reno's, parts of a thousand (RFC 9438 4.3: 3 (1 - beta) / (1 + beta)).
 const CUBIC_ALPHA_PERMILLE: u64 = 529;
 /// The constant C of RFC 9438 5.1, segments per second cubed, in tenths.
 const CUBIC_C_TENTHS: i128 = 4;
 
-/// Where a cubic window stands.
+/// The state of a cubic window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cubic {
     /// Window at the last loss, bytes.
     window_max: u64,
-    /// When it began to grow after it.
+    /// Start of its growth after that.
     epoch: Option<Time>,
     /// Milliseconds from there until it is back at `window_max`.
     k_ms: i128,
-    /// What Reno would have, bytes.
+    /// Reno's window at this time, bytes.
     reno: u64,
 }
 
-/// The cube root, rounded down.
+/// Returns the cube root, rounded down.
 fn cube_root(value: u128) -> u128 {
     const BITS_MAX: u32 = 42;
     (0..BITS_MAX).rev().fold(0, |root, bit| {
@@ -62,7 +62,7 @@ fn cube_root(value: u128) -> u128 {
     })
 }
 
-/// What a sender is made with.
+/// The settings of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct SenderConfig {
     /// Payload of a full segment, bytes.
@@ -73,15 +73,15 @@ pub struct SenderConfig {
     pub variant: Variant,
     /// Shortest time until it retransmits.
     pub rto_min: Span,
-    /// Segments that it may send before the first acknowledgement.
+    /// Segments before the first acknowledgement.
     #[serde(rename = "initial_window")]
     pub initial_window_segments: u64,
-    /// Window that the receiver offers at first, bytes.
+    /// First window of the receiver, bytes.
     #[serde(skip)]
     pub window: u64,
 }
 
-/// A piece of the stream that is to be sent.
+/// A piece of the stream to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// First byte.
@@ -92,46 +92,46 @@ pub struct Segment {
     pub is_retransmission: bool,
 }
 
-/// What was sent of a stream, and what may be.
+/// The sent and the unsent part of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
     config: SenderConfig,
-    /// First byte that is not acknowledged.
+    /// First unacknowledged byte.
     una: u64,
     /// Next byte to send.
     nxt: u64,
-    /// One more than the last byte that was ever sent.
+    /// One more than the last byte ever sent.
     sent_max: u64,
-    /// Bytes that the application has written so far.
+    /// Bytes written by the application so far.
     available: u64,
     cwnd: u64,
     ssthresh: u64,
     duplicates: u32,
     /// In fast recovery until this byte is acknowledged.
     recover: Option<u64>,
-    /// One segment that is to be sent again at once.
+    /// One segment is to be sent again at once.
     resend: bool,
     window: u64,
     srtt: Option<Span>,
     rttvar: Span,
-    /// Byte whose acknowledgement is timed, and when it was sent; not one that was sent twice (Karn).
+    /// Byte with a timed acknowledgement, and its send time; never a byte sent twice (Karn).
     timed: Option<(u64, Time)>,
     doublings: u32,
     cubic: Cubic,
-    /// Timeouts since something was acknowledged last.
+    /// Timeouts since the last acknowledgement.
     pub timeouts_in_row: u32,
-    /// When time is out; [`Time::NEVER`] while nothing is under way.
+    /// Time of the next timeout; [`Time::NEVER`] while nothing is under way.
     pub deadline: Time,
-    /// Segments that were sent again.
+    /// Segments sent again.
     pub retransmissions: u64,
-    /// Times that time was out.
+    /// Number of timeouts.
     pub timeouts: u64,
-    /// Acknowledgements that acknowledged nothing new while something was under way.
+    /// Acknowledgements without news while something was under way.
     pub duplicate_acks: u64,
 }
 
 impl Sender {
-    /// A sender of an unlimited stream.
+    /// Creates a sender of an unlimited stream.
     pub fn new(config: SenderConfig) -> Self {
         Self {
             available: u64::MAX,
@@ -144,27 +144,27 @@ impl Sender {
         }
     }
 
-    /// The application has written this number of bytes in all.
+    /// Sets the number of bytes written by the application in all.
     pub fn write_until(&mut self, available: u64) {
         self.available = available;
     }
 
-    /// First byte that is not acknowledged.
+    /// Returns the first unacknowledged byte.
     pub fn unacknowledged(&self) -> u64 {
         self.una
     }
 
-    /// Bytes that are under way.
+    /// Returns the number of bytes under way.
     pub fn in_flight(&self) -> u64 {
         self.nxt - self.una
     }
 
-    /// The congestion window in bytes; the receiver's where the variant has none.
+    /// Returns the congestion window in bytes; the receiver's where the variant has none.
     pub fn cwnd(&self) -> u64 {
         if self.config.variant == Variant::GoBackN { self.window } else { self.cwnd }
     }
 
-    /// The next piece to send, of at most `len_max` bytes, if the windows allow one.
+    /// Returns the next piece to send, of at most `len_max` bytes, if the windows allow one.
     pub fn next(&mut self, now: Time, len_max: u64) -> Option<Segment> {
         if std::mem::take(&mut self.resend) {
             let len = self.config.mss.min(self.sent_max - self.una);
@@ -183,13 +183,13 @@ impl Sender {
         Some(segment)
     }
 
-    /// A long send is a whole number of segments, but for the end of what was written when nothing is under way.
+    /// Cuts a long send to whole segments, except for the end of the written data when nothing is under way.
     fn whole_segments(&self, len: u64, written: u64) -> u64 {
         let is_end = len == written && self.in_flight() == 0;
         if len > self.config.mss && !is_end { len - len % self.config.mss } else { len }
     }
 
-    /// Avoids silly windows (RFC 1122 4.2.3.4): a full segment, the end of what was written while nothing is under way
+    /// Avoids silly windows (RFC 1122 4.2.3.4): a full segment, the end of the written data while nothing is under way
     /// (Nagle), or half of the window. The oldest variant sends whatever fits.
     fn is_worth_sending(&self, len: u64, written: u64) -> bool {
         let is_end = len == written && self.in_flight() == 0;
@@ -197,7 +197,7 @@ impl Sender {
         len > 0 && (is_enough || self.config.variant == Variant::GoBackN)
     }
 
-    /// A large send waits until it is a third of the window, if acknowledgements are to come (as Linux defers).
+    /// Defers a large send until it is a third of the window, if acknowledgements are to come (as in Linux).
     fn waits_for_more(&self, len: u64, len_max: u64) -> bool {
         let wanted = len_max.min(self.window.min(self.cwnd()) / TSO_WINDOW_PARTS);
         len_max > self.config.mss && self.in_flight() > 0 && len + self.config.mss <= wanted
@@ -217,7 +217,7 @@ impl Sender {
         Segment { start, len, is_retransmission }
     }
 
-    /// An acknowledgement of all bytes before `ack`, with the receiver's window.
+    /// Takes an acknowledgement of all bytes before `ack`, with the receiver's window.
     pub fn acknowledge(&mut self, now: Time, ack: u64, window: u64) {
         let is_update = window != self.window;
         self.window = window;
@@ -251,7 +251,8 @@ impl Sender {
         }
     }
 
-    /// Slow start by what was acknowledged, at most two segments (RFC 3465); then a segment per window (RFC 5681 3.1).
+    /// Grows the window: slow start by the acknowledged bytes, at most two segments (RFC 3465); then a segment per
+    /// window (RFC 5681 3.1).
     fn grow(&mut self, now: Time, acked: u64) {
         let mss = self.config.mss;
         let by = if self.cwnd < self.ssthresh {
@@ -264,7 +265,7 @@ impl Sender {
         self.cwnd = (self.cwnd + by).min(self.config.window.max(mss) * 2);
     }
 
-    /// Bytes that a cubic window grows by (RFC 9438 4.2 to 4.5).
+    /// Returns the growth of a cubic window, bytes (RFC 9438 4.2 to 4.5).
     fn grow_cubic(&mut self, now: Time, acked: u64) -> u64 {
         const MS: u64 = 1_000_000_000;
         const MS3_PER_S3: i128 = 1_000_000_000;
@@ -317,7 +318,7 @@ impl Sender {
         self.ssthresh = kept.max(2 * self.config.mss);
     }
 
-    /// Time is out: everything that is not acknowledged is sent again.
+    /// Handles a timeout: all unacknowledged bytes are sent again.
     pub fn time_out(&mut self, now: Time) {
         self.timeouts += 1;
         self.timeouts_in_row += 1;
@@ -343,7 +344,7 @@ impl Sender {
         }
     }
 
-    /// The time until it retransmits, with what it was doubled by.
+    /// Returns the time until it retransmits, doublings included.
     fn rto(&self) -> Span {
         let measured = self.srtt.map_or(Span::ZERO, |srtt| srtt + self.rttvar.times(RTTVAR_TIMES));
         measured.max(self.config.rto_min).times(1 << self.doublings)
