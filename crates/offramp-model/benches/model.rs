@@ -5,7 +5,7 @@
 //!
 //! On a shared machine, or one with a varying clock, a second thread gains less than a processor, and not the same from
 //! one second to the next. So the bench measures scaling in short rounds. Each round also measures the machine's limit
-//! for work that shares nothing: two sweeps of one thread each at the same time, against one of them alone. The
+//! for work without shared resources: two sweeps of one thread each at the same time, against one of them alone. The
 //! distance to that limit is the loss of the sweep itself.
 
 use offramp_model::config::Workload;
@@ -140,7 +140,7 @@ fn measure_round(sweep: &Sweep, round: usize) -> Round {
     Round { one, two, copies }
 }
 
-/// A sweep with its journal, as `offramp model sweep` runs it.
+/// Runs a sweep with its journal, as `offramp model sweep` does.
 fn run_sweep(sweep: &Sweep, threads: NonZeroUsize, name: &str) {
     let path = std::env::temp_dir().join(format!("offramp-bench-{}-{name}.partial", std::process::id()));
     let (mut journal, done) = Journal::open(&path, sweep).expect("a journal");

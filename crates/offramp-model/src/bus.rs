@@ -30,7 +30,7 @@ pub struct IsaTransfers {
 }
 
 impl IsaTransfers {
-    /// Time to move this number of bytes.
+    /// Returns the time to move this number of bytes.
     pub fn time(&self, bytes: u64) -> Span {
         let transfers = bytes.div_ceil(self.width.max(1));
         let moved = Span::of_cycles(transfers.saturating_mul(self.cycles), self.clock_hz);
@@ -70,7 +70,7 @@ pub enum Transfers {
 /// The end of a bus master's transfer, and its time on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// When the last byte is there.
+    /// Arrival of the last byte.
     pub done: Time,
     /// Start of its time on the bus.
     pub from: Time,
@@ -117,7 +117,7 @@ impl Bus {
 mod tests {
     use super::*;
 
-    /// Microseconds of a frame of 1518 bytes.
+    /// Returns the microseconds of a frame of 1518 bytes.
     fn frame_us(width: u64, cycles: u64, clock_hz: u64) -> u64 {
         let isa = IsaTransfers { clock_hz, width, cycles, recovery_cycles: 0, contention_ppm: PPM };
         isa.time(1518).0.div_ceil(1_000_000)

@@ -3,13 +3,13 @@
 //! A miss stays in the table. A number is fitted to the rows named in its profile, or chosen for them. A row decided by
 //! such a number is no prediction. The table counts the numbers, the rows, and the figures met by predictions.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
 //! | `claims/case.rs` | the file of a case |
-//! | `claims/engine.rs` | its runs, its expressions, and on which parameters a row hangs |
-//! | `claims/functions.rs` | what an expression may call |
-//! | `claims/mechanism.rs` | charts of what is behind the claims, each in a file |
-//! | `claims/live.rs` | what the lab measured of a claim |
+//! | `claims/engine.rs` | its runs, its expressions, and the parameters behind a row |
+//! | `claims/functions.rs` | functions for expressions |
+//! | `claims/mechanism.rs` | charts of the mechanisms behind the claims, each in a file |
+//! | `claims/live.rs` | the lab's measurements of a claim |
 
 mod case;
 mod engine;
@@ -254,7 +254,7 @@ static EMBEDDED: &[(&str, &str)] = embedded! { "cases", "toml":
     "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17", "I18", "I19", "I20",
 };
 
-/// Every claim shipped with offramp, in the order of their numbers.
+/// Returns every claim shipped with offramp, in the order of their numbers.
 ///
 /// # Panics
 /// Never: the files are part of the program, and tests read them.

@@ -81,7 +81,7 @@ fn compared(name: &str, values: [f64; 2]) -> Compared {
     Compared { name: name.to_owned(), values, ratio: ratio.is_finite().then_some(ratio) }
 }
 
-/// Parts of both, by name, in the order of the first.
+/// Pairs the parts of both by name, in the order of the first.
 fn parts(
     outcomes: [&Outcome; 2],
     explanations: &[Explanation; 2],
@@ -116,12 +116,12 @@ fn differences(profiles: [&Profile; 2]) -> Vec<Difference> {
         .collect()
 }
 
-/// The comparison for people.
+/// Formats the comparison for people.
 pub fn text(comparison: &Comparison) -> String {
     render("compare.txt", Value::from(Serde(comparison)))
 }
 
-/// Four digits at least, and no more behind the point than they need.
+/// Formats a number with at least four digits, and no more of them after the point than necessary.
 pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

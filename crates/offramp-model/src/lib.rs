@@ -6,21 +6,21 @@
 //! ([`offramp_adapter::moderation`]), the queue of a connection ([`offramp_offload::rss`]), and the segments or
 //! fragments of a frame ([`offramp_offload::segment`]).
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`time`], [`events`] | picoseconds; what happens next |
+//! | [`time`], [`events`] | picoseconds; the queue of future events |
 //! | [`cpu`] | a processor with three priorities, each preempting those below |
-//! | [`bus`] | what it takes to move bytes between an adapter and its host |
+//! | [`bus`] | the cost of moving bytes between an adapter and its host |
 //! | [`link`] | the line: half duplex with collisions, or full duplex |
-//! | [`tcp`], [`rpc`] | who may send what and when |
+//! | [`tcp`], [`rpc`] | TCP's windows and timers; the frames and calls of NFS |
 //! | [`profile`], [`config`] | hosts, adapters, buses, links in files; every number with unit, source and tag |
 //! | [`simulation`] | one run |
-//! | [`explain`] | where each microsecond of a frame goes |
-//! | [`metrics`], [`compare`] | what is read off an outcome; two systems side by side |
-//! | [`sweep`], [`sensitivity`] | many runs: over ranges of parameters, and what hangs on which |
-//! | [`uncertainty`] | what an outcome may be, where numbers are intervals |
+//! | [`explain`] | the use of each microsecond of a frame |
+//! | [`metrics`], [`compare`] | the figures of an outcome; two systems side by side |
+//! | [`sweep`], [`sensitivity`] | many runs: over ranges of parameters, and the effect of each |
+//! | [`uncertainty`] | the possible outcomes over intervals of numbers |
 //! | [`pool`] | many runs at once |
-//! | [`claims`] | published results, each in a file, beside what the model says; the curves that show why |
+//! | [`claims`] | published results, each in a file, beside the model's; explanatory curves |
 
 #![forbid(unsafe_code)]
 

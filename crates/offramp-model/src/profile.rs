@@ -59,7 +59,7 @@ pub enum ProfileError {
     Read {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
     /// A file or a user gives a wrong value.

@@ -1,10 +1,10 @@
 //! Sensitivities of an outcome: its change with each parameter.
 //!
-//! | method | what it says | runs | source |
+//! | method | result | runs | source |
 //! |---|---|---|---|
-//! | elasticity | percent of the outcome for a percent of one parameter, all others as they are | 2 for each parameter | |
-//! | Morris | mean and spread of the changes along random paths through the ranges: which parameters matter at all, and which do so with others | (parameters + 1) for each path | Morris, Technometrics 33 (1991) 161; mean of absolute values: Campolongo, Cariboni and Saltelli, Environmental Modelling and Software 22 (2007) 1509 |
-//! | Sobol | share of the outcome's variance that a parameter explains alone, and together with others | (parameters + 2) for each sample | first order: Saltelli et al., Computer Physics Communications 181 (2010) 259, their (b); total: Jansen, Computer Physics Communications 117 (1999) 35 |
+//! | elasticity | percent of the outcome for a percent of one parameter, all others unchanged | 2 for each parameter | |
+//! | Morris | mean and spread of the changes along random paths through the ranges: the parameters with an effect alone, and those with an effect together with others | (parameters + 1) for each path | Morris, Technometrics 33 (1991) 161; mean of absolute values: Campolongo, Cariboni and Saltelli, Environmental Modelling and Software 22 (2007) 1509 |
+//! | Sobol | share of the outcome's variance explained by a parameter alone, and together with others | (parameters + 2) for each sample | first order: Saltelli et al., Computer Physics Communications 181 (2010) 259, their (b); total: Jansen, Computer Physics Communications 117 (1999) 35 |
 //!
 //! The methods know nothing of the model. They choose points of a unit cube, and evaluate the values of a function
 //! there.

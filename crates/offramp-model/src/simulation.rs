@@ -1,19 +1,19 @@
 //! One run: a host under study, its adapter, a line, and a peer.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `simulation.rs` | the events, and who handles each |
-//! | `simulation/line.rs` | who sends when |
-//! | `simulation/dma.rs` | the way through an adapter that is bus master |
+//! | `simulation.rs` | the events, and their handlers |
+//! | `simulation/line.rs` | the stations and the line |
+//! | `simulation/dma.rs` | the path through an adapter that is bus master |
 //! | `simulation/driver.rs` | interrupts, reading frames out |
-//! | `simulation/napi.rs` | when a driver polls instead of being interrupted |
-//! | `simulation/steering.rs` | which queue a connection has |
+//! | `simulation/napi.rs` | polling in place of interrupts |
+//! | `simulation/steering.rs` | the queue of each connection |
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
-//! | `simulation/exchange.rs` | requests, responses, datagrams and raw frames, and where they wait |
-//! | `simulation/latency.rs` | what they say of a run |
+//! | `simulation/exchange.rs` | requests, responses, datagrams and raw frames, and their queues |
+//! | `simulation/latency.rs` | their results |
 //! | `simulation/peer.rs` | the other machine |
-//! | `simulation/outcome.rs` | what is counted |
+//! | `simulation/outcome.rs` | counters and results |
 
 mod dma;
 mod driver;
@@ -275,14 +275,14 @@ struct Flow {
     process_works: bool,
     /// Segments refused by the host because the adapter reported them as bad.
     refused: u64,
-    /// When the earliest event of the sender's timer comes.
+    /// The earliest event of the sender's timer.
     timer_at: Option<Time>,
-    /// When a delayed acknowledgement is due.
+    /// The time of a delayed acknowledgement.
     ack_due: Option<Time>,
     ack_timer_runs: bool,
     /// Bytes written by the process.
     written: u64,
-    /// When the next write at a rate comes, if it is scheduled.
+    /// The scheduled time of the next write at a rate.
     write_at: Option<Time>,
 }
 

@@ -1,10 +1,10 @@
 //! One workload over ranges of parameters: on a grid, or on a Latin hypercube.
 //!
-//! | file | what happens there |
+//! | file | content |
 //! |---|---|
-//! | `sweep.rs` | the points, and running them |
+//! | `sweep.rs` | the points, and their runs |
 //! | `sweep/axis.rs` | one parameter and its values, as a user writes them |
-//! | `sweep/journal.rs` | what is done already, so that a sweep that was interrupted goes on |
+//! | `sweep/journal.rs` | finished points, so that an interrupted sweep can go on |
 //! | `sweep/table.rs` | the result in columns, and as CSV |
 //!
 //! A Latin hypercube of n points divides the range of every parameter into n equal parts and has one point in each of
@@ -58,7 +58,7 @@ pub enum SweepError {
     File {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The parts of TCP relevant to the model: the permission and the time to send, in bytes of a stream, without headers.
+//! TCP for a model: a sender and a receiver decide on times and lengths, in bytes of a stream, without headers.
 
 mod receiver;
 mod sender;

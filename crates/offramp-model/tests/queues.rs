@@ -81,7 +81,7 @@ fn exponential_1000(rng: &mut ChaCha8Rng) -> f64 {
     -(1.0 - rng.random::<f64>()).ln() * 1000.0
 }
 
-/// Draws nine short ones to one long one: mean 1000 ns, mean square 4.24 million.
+/// Draws one of nine short jobs and a long one: mean 1000 ns, mean square 4.24 million.
 fn mixed_1000(rng: &mut ChaCha8Rng) -> f64 {
     if rng.random_range(0..10) == 0 { 6400.0 } else { 400.0 }
 }

@@ -55,7 +55,7 @@ pub const PCI_33_32: Pci = Pci {
 };
 
 impl Pci {
-    /// Longest burst of a command, bytes.
+    /// Returns the longest burst of a command, bytes.
     pub fn burst_len(&self, command: Command) -> u64 {
         let len = match command {
             Command::Write | Command::ReadMultiple => self.burst_len_max,
@@ -65,34 +65,34 @@ impl Pci {
         len.max(self.width)
     }
 
-    /// Clocks to move this number of bytes in bursts of at most `burst_len`.
+    /// Returns the clocks to move this number of bytes in bursts of at most `burst_len`.
     pub fn clocks_in_bursts(&self, bytes: u64, burst_len: u64) -> u64 {
         let bursts = bytes.div_ceil(burst_len.max(self.width));
         bytes.div_ceil(self.width) * (1 + self.wait_states) + bursts * self.overhead_cycles
     }
 
-    /// Clocks to move this number of bytes with a command.
+    /// Returns the clocks to move this number of bytes with a command.
     pub fn clocks(&self, command: Command, bytes: u64) -> u64 {
         self.clocks_in_bursts(bytes, self.burst_len(command))
     }
 
-    /// Time to move this number of bytes with a command.
+    /// Returns the time to move this number of bytes with a command.
     pub fn time(&self, command: Command, bytes: u64) -> Span {
         Span::of_cycles(self.clocks(command, bytes), self.clock_hz)
     }
 
-    /// Bytes per second of a master with nothing but bursts of `burst_len`.
+    /// Returns the bytes per second of a master with nothing but bursts of `burst_len`.
     pub fn bytes_per_second(&self, burst_len: u64) -> u64 {
         burst_len * self.clock_hz / self.clocks_in_bursts(burst_len, burst_len)
     }
 
-    /// Bytes per second while data move: the limit for bursts of any length.
+    /// Returns the bytes per second while data move: the limit for bursts of any length.
     pub fn bytes_per_second_max(&self) -> u64 {
         self.width * self.clock_hz / (1 + self.wait_states)
     }
 
-    /// Clocks for the end of a packet past its last boundary of `boundary` bytes. Either a transaction of its own moves
-    /// it, or one transaction is padded up to the next boundary.
+    /// Returns the clocks for the end of a packet past its last boundary of `boundary` bytes. Either a transaction of
+    /// its own moves it, or one transaction is padded up to the next boundary.
     pub fn clocks_of_tail(&self, bytes: u64, boundary: u64, is_padded: bool) -> u64 {
         if is_padded {
             return self.clocks_in_bursts(bytes.next_multiple_of(boundary), u64::MAX);

@@ -1,12 +1,15 @@
 //! PCI Express: the rate left after packets, credits, outstanding reads and an IOMMU.
 //!
 //! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018): transaction layer
-//! packets with their headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overshoot:
+//! packets with their headers and framing, acknowledgements, credit updates and skip symbols. A model of bytes alone
+//! overestimates the rate:
 //!
-//! - The adapter's engine takes a time for each read request and each write, beside their bytes. Both directions share it.
+//! - The adapter's engine takes a time for each read request and each write, in addition to their bytes. Both
+//!   directions share it.
 //! - It moves whole lines, so 65 bytes take as long as 128.
-//! - It has a number of reads under way and a shortest interval between writes; the root takes a number of posted bytes
-//!   before credits come back, and its IOMMU walks its tables for a number of pages at a time. The slowest of these limits.
+//! - The adapter has a number of reads under way and a shortest interval between writes. The root takes a number of
+//!   posted bytes before credits come back. Its IOMMU walks its tables for a number of pages at a time. The slowest of
+//!   these limits the rate.
 
 pub mod measured;
 
@@ -79,21 +82,21 @@ pub struct Iommu {
 }
 
 impl Iommu {
-    /// Share of the accesses whose translation is not in the cache, parts of a million.
+    /// Returns the share of the accesses without a cached translation, parts of a million.
     pub fn miss_ppm(&self) -> u64 {
         let reach = self.entries.saturating_mul(self.page_len);
         PPM - PPM * reach.min(self.window_len) / self.window_len.max(1)
     }
 
-    /// Share of the accesses with a walk of their own, parts of a million, at `under_way` concurrent accesses. An
-    /// access to a page already being walked for waits for that walk.
+    /// Returns the share of the accesses with a walk of their own, parts of a million, at `under_way` concurrent
+    /// accesses. An access to a page already being walked for waits for that walk.
     pub fn walk_ppm(&self, under_way: u64) -> u64 {
         let (miss, pages) = (self.miss_ppm(), (self.window_len / self.page_len).max(1));
         let walked_for = under_way.saturating_mul(miss) / pages;
         miss - miss * walked_for.min(PPM) / PPM
     }
 
-    /// Walks of an access to `bytes` in one page each, as time of the walkers.
+    /// Returns the walkers' time for an access to `bytes`, in one page each.
     fn walk_time_of(&self, bytes: u64, under_way: u64) -> Span {
         let pages = bytes.div_ceil(self.page_len).max(1);
         Span(self.walk_time.times(pages).scaled_ppm(self.walk_ppm(under_way)).0 / self.walkers.max(1))
@@ -125,7 +128,7 @@ impl Use {
         if bytes >= self.interval { (bytes, link) } else { (self.interval, "what is under way") }
     }
 
-    /// Both, one after the other on the links and in the engine.
+    /// Combines two uses, one after the other on the links and in the engine.
     #[must_use]
     pub fn beside(&self, other: &Self) -> Self {
         Self {
@@ -138,7 +141,8 @@ impl Use {
 }
 
 impl Pcie {
-    /// Bits per second on the wires, without the line code (4.2: 8b/10b, 128b/130b; from generation 6 on 242 of 256).
+    /// Returns the bits per second on the wires, without the line code (4.2: 8b/10b, 128b/130b; from generation 6 on
+    /// 242 of 256).
     pub fn raw_bps(&self) -> u64 {
         const GENERATION_2: u64 = 5_000_000_000;
         const GENERATION_5: u64 = 32_000_000_000;
@@ -150,15 +154,15 @@ impl Pcie {
         self.transfers_per_second * self.lanes * used / of
     }
 
-    /// Bits per second left for packets, when acknowledgements and credits come as often as the specification asks.
+    /// Returns the bits per second left for packets, at the specification's rates of acknowledgements and credits.
     pub fn packet_bps(&self) -> u64 {
         let limit = self.ack_limit();
         let share = 1.0 - 2.0 * DLLP_LEN / limit - SKIP_LEN / SKIP_INTERVAL;
         (self.raw_bps() as f64 * share) as u64
     }
 
-    /// Symbols between two acknowledgements, and between two updates of credits (tables of 2.6.1.2 and 3.5.3.1, by
-    /// their formula: payload and overhead, times a factor, over the lanes, and an internal delay).
+    /// Returns the symbols between two acknowledgements, and between two updates of credits (tables of 2.6.1.2 and
+    /// 3.5.3.1, by their formula: payload and overhead, times a factor, over the lanes, and an internal delay).
     fn ack_limit(&self) -> f64 {
         let factor = match (self.payload_len_max, self.lanes) {
             (512.., _) => 1.0,
@@ -183,7 +187,7 @@ impl Pcie {
         Span::of_bytes_at(bytes, self.packet_bps())
     }
 
-    /// The adapter writes this number of bytes to the memory of the host.
+    /// Returns the use of a write of this number of bytes to the memory of the host.
     pub fn write(&self, bytes: u64) -> Use {
         let bytes = self.lines(bytes);
         let packets = bytes.div_ceil(self.payload_len_max).max(1);
@@ -192,7 +196,7 @@ impl Pcie {
         Use { up: self.link_time(on_link), down: Span::ZERO, engine: self.write_engine, interval }
     }
 
-    /// Bytes of the whole lines around this number of bytes.
+    /// Returns the bytes of the whole lines around this number of bytes.
     fn lines(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(self.line_len.max(1))
     }
@@ -209,7 +213,7 @@ impl Pcie {
         }
     }
 
-    /// The adapter reads this number of bytes of the memory of the host.
+    /// Returns the use of a read of this number of bytes from the memory of the host.
     pub fn read(&self, bytes: u64) -> Use {
         let bytes = self.lines(bytes);
         let requests = bytes.div_ceil(self.read_request_len_max).max(1);
@@ -229,13 +233,13 @@ impl Pcie {
         }
     }
 
-    /// The processor writes a register: posted, it does not wait.
+    /// Returns the use of a processor's write to a register: posted, so the processor does not wait.
     pub fn register_write(&self, bytes: u64) -> Use {
         Use { down: self.link_time(bytes + REQUEST_HEADER_LEN + self.ecrc_len()), ..Use::default() }
     }
 }
 
-/// Bits per second of payload at one transfer per `interval`.
+/// Returns the bits per second of payload at one transfer per `interval`.
 pub fn payload_bps(bytes: u64, interval: Span) -> f64 {
     bytes as f64 * 8.0 * PICOSECONDS_PER_SECOND as f64 / interval.0.max(1) as f64
 }
@@ -250,7 +254,7 @@ pub struct PcieState {
 }
 
 impl PcieState {
-    /// The adapter writes: over when the host sees it. It takes the engine and the link to the host.
+    /// Books a write of the adapter: over when the host sees it. It takes the engine and the link to the host.
     pub fn write(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Transfer {
         let from = now.max(self.up).max(self.write);
         self.write = from + used.interval;
@@ -260,7 +264,7 @@ impl PcieState {
         Transfer { done: self.up + pcie.write_latency, from, taken: used.engine + used.up }
     }
 
-    /// The adapter reads. It takes the engine and the link from the host.
+    /// Books a read of the adapter. It takes the engine and the link from the host.
     pub fn read(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.up).max(self.read);
         self.read = begins + used.interval;
@@ -276,7 +280,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Generation 3, 8 lanes: the adapter of `pcie-bench`.
+    /// Returns generation 3, 8 lanes: the adapter of `pcie-bench`.
     fn gen3x8() -> Pcie {
         Pcie {
             write_latency: Span::ns(300),

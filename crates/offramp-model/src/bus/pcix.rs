@@ -44,7 +44,7 @@ pub struct Use {
 }
 
 impl PciX {
-    /// Longest transaction with its end at a boundary, bytes.
+    /// Returns the longest transaction with its end at a boundary, bytes.
     pub fn burst_len(&self) -> u64 {
         (self.burst_len_max - self.burst_len_max % DISCONNECT_BOUNDARY_LEN).max(DISCONNECT_BOUNDARY_LEN)
     }
@@ -53,7 +53,7 @@ impl PciX {
         self.overhead_cycles + ATTRIBUTE_CYCLES
     }
 
-    /// Clocks of the transactions for this number of bytes: writes, or the completions of a read.
+    /// Returns the clocks of the transactions for this number of bytes: writes, or the completions of a read.
     pub fn data_clocks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.width) + bytes.div_ceil(self.burst_len()).max(1) * self.transaction_cycles()
     }
@@ -62,7 +62,8 @@ impl PciX {
         bytes.div_ceil(self.read_request_len_max).max(1)
     }
 
-    /// Clocks to read this number of bytes: requests and their completions. No completion holds bytes of two requests.
+    /// Returns the clocks to read this number of bytes: requests and their completions. No completion holds bytes of
+    /// two requests.
     pub fn read_clocks(&self, bytes: u64) -> u64 {
         let requests = self.requests(bytes);
         let whole = bytes / self.read_request_len_max;
@@ -72,12 +73,12 @@ impl PciX {
         requests * (self.transaction_cycles() + SPLIT_RESPONSE_CYCLES) + completions + last
     }
 
-    /// The adapter writes this number of bytes to the memory of the host.
+    /// Returns the use of a write of this number of bytes to the memory of the host.
     pub fn write(&self, bytes: u64) -> Use {
         Use { bus: Span::of_cycles(self.data_clocks(bytes), self.clock_hz), engine: Span::ZERO }
     }
 
-    /// The adapter reads this number of bytes of the memory of the host.
+    /// Returns the use of a read of this number of bytes from the memory of the host.
     pub fn read(&self, bytes: u64) -> Use {
         let bus = Span::of_cycles(self.read_clocks(bytes), self.clock_hz);
         // Each waits for its data, and for their way over the bus.
@@ -94,15 +95,15 @@ pub struct PciXState {
 }
 
 impl PciXState {
-    /// The adapter writes.
+    /// Books a write of the adapter.
     pub fn write(&mut self, used: &Use, now: Time) -> Transfer {
         let from = now.max(self.bus);
         self.bus = from + used.bus;
         Transfer { done: self.bus, from, taken: used.bus }
     }
 
-    /// The adapter reads. Between request and completion the bus is free for others, so it is charged with the time of
-    /// both, and not with the wait.
+    /// Books a read of the adapter. Between request and completion the bus is free for others. So the read takes the
+    /// bus for the time of both, and not for the wait.
     pub fn read(&mut self, pcix: &PciX, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.bus).max(self.read);
         self.read = begins + used.engine;

@@ -173,7 +173,7 @@ impl Case {
         }
     }
 
-    /// An error in a key of the case.
+    /// Builds an error about a key of the case.
     pub(super) fn error(&self, key: &str, why: String) -> ProfileError {
         key_error(&self.file.display().to_string(), key, why)
     }
@@ -294,7 +294,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, ProfileError> {
     texts(paths)?.iter().map(|(file, text)| Case::parse(text, file)).collect()
 }
 
-/// These files, and the `.toml` files of directories in the order of their names, each with its text.
+/// Returns these files, and the `.toml` files of directories in the order of their names, each with its text.
 pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>, ProfileError> {
     let failed = |file: &Path, error| ProfileError::Read { file: file.display().to_string(), error };
     let mut files = Vec::new();

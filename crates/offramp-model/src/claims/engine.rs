@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Minimum percent of a figure for one percent of a parameter, for the figure to count as dependent on it.
 const DEPENDS_FROM: f64 = 0.05;
-/// Why a run has no outcome; nothing where it has one.
+/// Key of the reason for a run without an outcome; absent in others.
 const STALLED: &str = "stalled";
 
 /// The figures of one run, once it has ended.
@@ -167,14 +167,14 @@ impl Engine {
         cell.get_or_init(make).clone()
     }
 
-    /// Why a run of a case has no outcome.
+    /// Returns the reason for a case's run without an outcome.
     pub(super) fn stalled(&self, case: &Case) -> Option<String> {
         let planned = case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten();
         planned.map(|of| self.outcome(&of)).find_map(|of| of.get_attr(STALLED).ok()?.as_str().map(str::to_owned))
     }
 }
 
-/// A figure of a row, with as many digits as were published.
+/// Formats a figure of a row, with as many digits as the published one.
 pub(super) fn shown(spec: &RowSpec, value: f64) -> String {
     let digits = spec.value.map_or(1, |value| value.to_string().split_once('.').map_or(0, |(_, of)| of.len()));
     format!("{value:.digits$} {}", unit(spec)).trim_end().to_owned()
@@ -186,7 +186,7 @@ fn unit(spec: &RowSpec) -> &str {
     spec.unit.as_deref().or_else(|| of_metric().map(|(_, unit)| unit)).unwrap_or_default()
 }
 
-/// A figure of a run.
+/// Reads a figure of a run.
 fn read(run: &Value, name: &str) -> Result<Value, String> {
     let value = run.get_attr(name).unwrap_or_default();
     if !value.is_undefined() {
@@ -200,7 +200,7 @@ fn read(run: &Value, name: &str) -> Result<Value, String> {
     Err(format!("a run has no {name:?}; use one of: {}{}", known.join(", "), nearest(name, &known)))
 }
 
-/// Every metric and counter of a run, its time and its events; or why it has no outcome.
+/// Returns every metric and counter of a run, its time and its events; or the reason for having none.
 fn fields(result: Result<Outcome, ModelError>) -> Value {
     let outcome = match result {
         Ok(outcome) => outcome,

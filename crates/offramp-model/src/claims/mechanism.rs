@@ -120,7 +120,8 @@ impl Mechanism {
     /// Reads a mechanism from the text of a file, and runs everything for its charts.
     ///
     /// # Errors
-    /// When it is no TOML, when a key is unknown, missing or wrong, when a run stands still, or when an expression is none.
+    /// When it is no valid TOML, when a key is unknown, missing or wrong, when a run stands still, or when an
+    /// expression is invalid.
     pub fn draw(text: &str, file: &Path) -> Result<Self, ProfileError> {
         let mut mechanism: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), &error))?;
         file.clone_into(&mut mechanism.file);
@@ -201,7 +202,7 @@ pub fn all() -> Result<Vec<Mechanism>, ProfileError> {
     EMBEDDED.iter().map(|(file, text)| Mechanism::draw(text, Path::new(file))).collect()
 }
 
-/// Mechanisms of files, and of the `.toml` files of directories.
+/// Draws the mechanisms of files, and of the `.toml` files of directories.
 ///
 /// # Errors
 /// When one cannot be read or drawn.

@@ -37,8 +37,7 @@ impl Profile {
         self.check_queues()
     }
 
-    /// Checks that a card read by the processor is on ISA, that a bus master is not, and that the bus has an existing
-    /// width.
+    /// Checks that a card read by the processor is on ISA and a bus master is not, and the width of the bus.
     fn check_bus(&self) -> Result<(), ProfileError> {
         let (access, kind) = (self.word("adapter.access"), self.word("bus.kind"));
         if (access == "master") == (kind == "isa") {

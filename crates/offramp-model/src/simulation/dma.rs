@@ -85,8 +85,8 @@ impl Master {
         }
     }
 
-    /// Moves `bytes` from the memory of the host. `is_part`: they are part of a large send. That is contiguous, so
-    /// bursts cross the ends of segments.
+    /// Moves `bytes` from the memory of the host. `is_part`: they are part of a large send. A large send is contiguous,
+    /// so bursts cross the ends of segments.
     fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> Transfer {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },

@@ -138,8 +138,8 @@ impl Driver {
         }
     }
 
-    /// Notifies the moderator of a frame of `bytes`, or of a completed send (0 bytes), not yet known to the host. Like the
-    /// product's own gate, this passes the room left in the receive memory, so no frame waits in a full ring. A
+    /// Notifies the moderator of a frame of `bytes`, or of a completed send (0 bytes), not yet known to the host. Like
+    /// the product's own gate, this passes the room left in the receive memory, so no frame waits in a full ring. A
     /// completed send takes no room there, so the moderator gets the same room again.
     fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0
@@ -476,8 +476,8 @@ impl Simulation {
         self.next_of_batch(queue);
     }
 
-    /// Takes the aggregates that software holds for further segments out of a batch: the last one of each connection,
-    /// if it is open and was begun in this tick.
+    /// Takes out of a batch the aggregates to hold for further segments: the last one of each connection, if it is open
+    /// and was begun in this tick.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);

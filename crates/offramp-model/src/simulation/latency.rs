@@ -8,7 +8,7 @@ use serde::Serialize;
 /// The results of exchanges, over the counted time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// They are raw frames.
+    /// `true` for raw frames.
     #[serde(skip)]
     pub is_of_frames: bool,
     /// Requests, datagrams or raw frames due, per second.

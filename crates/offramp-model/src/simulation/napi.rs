@@ -1,12 +1,12 @@
 //! Polling of a deferred driver: it polls on, waits with its interrupts off, or asks for one again, as Linux does
 //! (`Documentation/networking/napi.rst`; `napi_complete_done` and `napi_busy_loop` in `net/core/dev.c`).
 //!
-//! | how a queue is polled | who begins a poll |
+//! | polling | start of a poll |
 //! |---|---|
 //! | interrupts | the adapter; after the poll it may interrupt again |
-//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`, as often as the setting says after the last poll that found frames |
-//! | busy polling (`host.busy_poll`) | the process that has nothing to read, on its own processor |
-//! | suspension (`host.irq_suspend_timeout`) | the same; interrupts stay off while the process works on what it found |
+//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`, that many times after the last poll with frames |
+//! | busy polling (`host.busy_poll`) | the process without data to read, on its own processor |
+//! | suspension (`host.irq_suspend_timeout`) | the same; interrupts stay off while the process works on the found data |
 
 use super::{Activity, Event, Job, Simulation};
 use crate::cpu::Priority;

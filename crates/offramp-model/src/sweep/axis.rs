@@ -52,7 +52,8 @@ impl Axis {
         Ok(Self { key, values: values.map_err(wrong)? })
     }
 
-    /// Like [`Self::parse`]; a name alone, `host.wake_time` or `host.wake_time/5`, stands for its interval in the profile.
+    /// Reads an axis like [`Self::parse`]; a name alone, `host.wake_time` or `host.wake_time/5`, stands for its
+    /// interval in the profile.
     ///
     /// # Errors
     /// As [`Self::parse`], and when the profile has no interval for it.

@@ -22,7 +22,8 @@ pub struct Master {
     pub packet_cycles: u64,
     /// Wait clocks in each data phase.
     pub wait_states: u64,
-    /// It gives the bus up rather than wait in a data phase, and comes back when it has this many bytes to move at once.
+    /// The master gives the bus up rather than wait in a data phase. It comes back when it can move this number of
+    /// bytes at once.
     pub disconnect_len: Option<u64>,
     /// Clocks from a retry until it asks again.
     pub retry_cycles: u64,
@@ -111,7 +112,7 @@ impl State {
 }
 
 impl SharedBus {
-    /// Lets the masters run for this number of clocks.
+    /// Runs the masters for this number of clocks.
     pub fn run(&self, masters: &[Master], cycles: u64) -> Vec<Counts> {
         let mut states: Vec<_> = masters.iter().copied().map(State::new).collect();
         let (mut now, mut last) = (0, 0);

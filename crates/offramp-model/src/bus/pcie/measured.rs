@@ -49,7 +49,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The link of this host.
+    /// Returns the link of this host.
     pub fn link(&self) -> Pcie {
         link(self.read_latency_ns)
     }
