@@ -1,4 +1,4 @@
-//! Two adapters on a cable, driven by one thread: what stands between a harness' own host and the other end.
+//! Two adapters on a cable, driven by one thread: the path between a harness' own host and the other end.
 
 use crate::failure::{Doing, Result};
 use offramp_adapter::cable::{CableConfig, cable};
@@ -7,15 +7,15 @@ use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_ports::worker::{HostIo, Task, Worker};
 use std::sync::Arc;
 
-/// Two adapters, running. Dropped before the ports that they use.
+/// Two running adapters. Drop them before the ports in their use.
 pub struct Adapters {
     worker: Worker,
-    /// Of the adapter of the first port.
+    /// Control of the first port's adapter.
     pub control: Arc<PortControl>,
 }
 
 impl Adapters {
-    /// Starts one adapter behind each port, of the same description, and connects them.
+    /// Starts one adapter behind each port, with the same description, and connects them.
     ///
     /// # Errors
     /// When the thread cannot start.
@@ -34,7 +34,7 @@ impl Adapters {
         Ok(Self { worker, control })
     }
 
-    /// Whether both ports are still there.
+    /// Returns whether both ports are still there.
     pub fn is_running(&self) -> bool {
         self.worker.is_running()
     }

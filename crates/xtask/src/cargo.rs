@@ -9,7 +9,7 @@ use std::process::Command;
 /// The root of the repository.
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Builds the one program of these arguments, as far as it is not built, and says where it is.
+/// Builds the one program of these arguments, if it is not built yet, and returns its path.
 ///
 /// # Errors
 /// When it does not build.
@@ -26,7 +26,7 @@ pub fn build(args: &[&str], variables: &[(&str, &str)]) -> Result<PathBuf> {
     }
 }
 
-/// The program that a message of Cargo names, if it names one.
+/// Returns the program named in a message of Cargo, if any.
 fn executable(message: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
     message["executable"].as_str().map(PathBuf::from)

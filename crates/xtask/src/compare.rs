@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Kernel, file system, memory and the options of the card are the same everywhere. All guests run the whole time; one
-//! backend at a time has traffic, and what polls is stopped meanwhile (SIGSTOP). The table is Markdown: a row for each kind
-//! of traffic, a column for each backend.
+//! backend at a time has traffic, and the polling ones are stopped meanwhile (SIGSTOP). The table is Markdown: a row
+//! for each kind of traffic, a column for each backend.
 
 mod backend;
 
@@ -20,7 +20,7 @@ use backend::{Backend, Bed, Peers};
 use clap::ValueEnum;
 use std::path::PathBuf;
 
-/// What one guest card tells as the largest MTU; an MTU below it is set in the guest.
+/// The largest MTU announced by a guest's card; the guest sets a smaller one itself.
 const MTU_MAX: &str = "9000";
 const MTUS: [u16; 2] = [1500, 9000];
 
@@ -30,26 +30,26 @@ pub struct Args {
     /// Samples of each cell, in turn over all backends
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Time that is counted in a sample, in seconds
+    /// Counted time of a sample, in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// The backends [default: all that can be had]
+    /// The backends [default: all available ones]
     #[arg(long, value_enum, value_delimiter = ',')]
     backend: Vec<Backend>,
-    /// Only rows whose "path traffic MTU" has this in it
+    /// Only rows with this in their "path traffic MTU"
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
     /// Cloud Hypervisor's `vhost_user_net` [default: by PATH]
     #[arg(long, value_name = "PROGRAM")]
     vhost_user_net: Option<PathBuf>,
-    /// A passt that has `--vhost-user` [default: by PATH]
+    /// A passt with `--vhost-user` [default: by PATH]
     #[arg(long, value_name = "PROGRAM")]
     passt: Option<PathBuf>,
     #[command(flatten)]
     guest: GuestArgs,
 }
 
-/// Who talks to guest 0, and which way the data goes.
+/// The other end of guest 0's traffic, and the direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     GuestToHost,
@@ -88,7 +88,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Every row; datagrams of these sizes do not differ at a larger MTU, and a ping-pong has no direction.
+    /// Returns every row; datagrams of these sizes do not differ at a larger MTU, and a ping-pong has no direction.
     fn all() -> impl Iterator<Item = Self> {
         let cells = MTUS.into_iter().flat_map(|mtu| {
             TRAFFIC.into_iter().flat_map(move |traffic| Path::ALL.map(|path| Self { path, traffic, mtu }))
@@ -107,7 +107,7 @@ impl Cell {
         self.traffic.1 == PING_PONG
     }
 
-    /// The guest's command.
+    /// Returns the guest's command.
     fn command(&self, seconds: f64) -> String {
         let to = if self.path == Path::GuestToGuest { backend::GUESTS[1].0 } else { guest::HOST };
         let direction = if self.path == Path::HostToGuest { "receive" } else { "send" };
@@ -116,7 +116,7 @@ impl Cell {
     }
 }
 
-/// What one test found.
+/// The result of one test.
 #[derive(Clone, Copy, Debug)]
 enum Sample {
     /// Bits per second, counted by the receiver, and processor time of the whole machine per gigabyte.
@@ -128,7 +128,8 @@ enum Sample {
 /// Boots all guests, takes the samples, and prints the table.
 ///
 /// # Errors
-/// When offramp or its guests do not start, or a signal comes. What a backend cannot do is an empty cell, and a line below the table.
+/// When offramp or its guests do not start, or a signal comes. A failed test of a backend gives an empty cell, and a
+/// line below the table.
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;
@@ -178,7 +179,7 @@ fn print_row(args: &Args, cell: &Cell, beds: &mut [Bed], notes: &mut Vec<String>
     let mut is_over = vec![false; beds.len()];
     for round in 0..args.rounds as usize {
         for turn in 0..beds.len() {
-            // Who goes first has no advantage in the long run.
+            // The first turn rotates, so its advantage cancels out.
             let index = (round + turn) % beds.len();
             if is_over[index] {
                 continue;
@@ -199,7 +200,7 @@ fn print_row(args: &Args, cell: &Cell, beds: &mut [Bed], notes: &mut Vec<String>
     Ok(())
 }
 
-/// The medians of a cell.
+/// Formats the medians of a cell.
 fn shown(samples: &[Sample]) -> String {
     let medians = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
     let first = medians(|sample| match sample {

@@ -1,5 +1,5 @@
-//! One TCP stream over encrypted links between two namespaces, each link in turn: offramp's adapters with ESP, and
-//! the user-space tunnels that there are for Linux.
+//! One TCP stream over encrypted links between two namespaces, each link in turn: offramp's adapters with ESP, and the
+//! user-space tunnels for Linux.
 //!
 //! ```text
 //!  offramp         ttcp ── TAP ── adapter, ESP ══ cable ══ adapter, ESP ── TAP ── ttcp
@@ -7,7 +7,7 @@
 //!  strongSwan      ttcp ── TUN ── charon, kernel-libipsec ── UDP ── veth ── charon ── TUN ── ttcp
 //! ```
 //!
-//! Every namespace is made anew for each sample. The processors are shared by everything, as the scheduler likes. The
+//! Every namespace is made anew for each sample. All programs share the processors, as scheduled by the kernel. The
 //! lines are no limit: a cable without a rate, a veth pair.
 
 use crate::daemon;
@@ -41,7 +41,7 @@ const WIREGUARDS: [&str; 2] = ["ofrwg0", "ofrwg1"];
 const PREFIX_LEN: u8 = 24;
 const HOST_PREFIX_LEN: u8 = 32;
 const WIREGUARD_PORT: &str = "51820";
-/// What the protocol of wireguard-go adds to an IPv6 packet, bytes: what its tools allow for.
+/// Maximum overhead of wireguard-go's protocol on an IPv6 packet, bytes: the default of its tools.
 const WIREGUARD_OVERHEAD: u32 = 80;
 const MTU: u32 = 1500;
 /// For a program to be ready, and for a test beyond its measured time.
@@ -90,20 +90,20 @@ impl Peer {
     }
 }
 
-/// What one sample shows.
+/// The result of one sample.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     throughput_bps: f64,
     cpu_s_per_gb: f64,
 }
 
-/// What is printed of a link: medians.
+/// The printed row of a link: medians.
 #[derive(Debug, Serialize)]
 struct Row {
     link: &'static str,
     samples: usize,
     throughput_bps: f64,
-    /// Of all processors.
+    /// Time of all processors.
     cpu_s_per_gb: f64,
     /// offramp's throughput in this link's.
     offramp_ratio: f64,
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
     for round in 0..args.rounds as usize {
         for turn in 0..peers.len() {
-            // Who goes first has no advantage in the long run.
+            // The first turn rotates, so its advantage cancels out.
             let at = (round + turn) % peers.len();
             samples[at].push(bench.sample(peers[at])?);
         }
@@ -165,7 +165,7 @@ fn print(row: &Row, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Where the programs are.
+/// The paths of the programs.
 struct Bench {
     offramp: PathBuf,
     wireguard_go: PathBuf,
@@ -201,7 +201,7 @@ impl Bench {
         sample
     }
 
-    /// One stream from the first host to the second.
+    /// Measures one stream from the first host to the second.
     fn measure(&self, link: &Link) -> Result<Sample> {
         let mut serve = Command::new(&self.offramp);
         serve.args(["ttcp", "--serve"]);
@@ -356,7 +356,7 @@ impl Link {
         failed(format!("{}: {}\n{}", command.get_program().display(), output.status, said.trim()))
     }
 
-    /// Lets the programs take back what they made.
+    /// Ends the programs; they remove their own interfaces and files.
     fn end(self) {
         for program in self.programs {
             program.terminate(END_TIMEOUT);
@@ -376,7 +376,7 @@ fn wait_until(is_so: impl Fn() -> bool, what: &str) -> Result<()> {
 }
 
 struct WireguardKey {
-    /// Where the private one is.
+    /// The file with the private one.
     file: String,
     public: String,
 }
@@ -390,7 +390,7 @@ fn new_key(wg: &Path, scratch: &Scratch, name: &str) -> Result<WireguardKey> {
     Ok(WireguardKey { file, public: String::from_utf8_lossy(&public.stdout).trim().to_owned() })
 }
 
-/// Its command comes first, then where it is sent.
+/// Builds a command of swanctl: the subcommand comes first, then its socket.
 fn swanctl_command(swanctl: &Path, directory: &Path, args: &[&OsStr]) -> Command {
     let mut command = Command::new(swanctl);
     command.env("STRONGSWAN_CONF", directory.join("strongswan.conf")).args(args);
@@ -398,7 +398,7 @@ fn swanctl_command(swanctl: &Path, directory: &Path, args: &[&OsStr]) -> Command
     command
 }
 
-/// ESP in user space, and a control socket of its own.
+/// Configures ESP in user space, and a control socket of its own.
 fn strongswan_conf(directory: &Path) -> String {
     let directory = directory.display();
     format!(
@@ -408,7 +408,7 @@ fn strongswan_conf(directory: &Path) -> String {
     )
 }
 
-/// One tunnel, ESP in UDP, which is all that ESP in user space can do.
+/// Configures one tunnel with ESP in UDP, the only mode of ESP in user space.
 fn swanctl_conf(side: usize) -> String {
     let (own, other) = (OUTER[side], OUTER[1 - side]);
     let (local, remote) = (STRONGSWAN[side], STRONGSWAN[1 - side]);

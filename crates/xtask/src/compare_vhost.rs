@@ -1,8 +1,8 @@
 //! DPDK's virtio driver as the guest, and DPDK's and offramp's vhost-user backends in turn.
 //!
-//! A host may move virtual processors between cores that share a cache and cores that do not, and a
-//! result of two processors changes with it several times over. So each sample knows how far apart the
-//! processors were, and only samples of the same distance are compared.
+//! A host may move virtual processors between cores with a shared cache and cores without one. A move changes a result
+//! of two processors several times over. So each sample records the distance of the processors, and only samples of the
+//! same distance are compared.
 
 mod placement;
 mod sample;
@@ -20,7 +20,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 /// Huge pages for both ends, in MiB.
 const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
-/// Frame lengths without FCS: where every packet's fixed cost counts, and where its bytes do.
+/// Frame lengths without FCS: one for the fixed cost of a packet, one for the cost of its bytes.
 const FRAME_LENS: [usize; 2] = [64, 1500];
 
 /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend.
@@ -33,10 +33,10 @@ pub struct Args {
     /// Samples of each backend per cell, taken in turn
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Only cells whose "ring bytes direction" has this in it
+    /// Only cells with this in their "ring bytes direction"
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
-    /// Time that is counted in a sample, in seconds
+    /// Counted time of a sample, in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Use ordinary pages where huge ones cannot be had
@@ -45,12 +45,12 @@ pub struct Args {
     /// After each sample of offramp, print where its time goes (needs `perf`)
     #[arg(long)]
     profile: bool,
-    /// In place of DPDK's backend, compare offramp's with itself: with sandbox, bound address, VLAN and limits that are not
-    /// reached, and with none of them
+    /// In place of DPDK's backend, compare offramp's with itself: with sandbox, bound address, VLAN and unreached
+    /// limits, and with none of them
     #[arg(long)]
     protected: bool,
-    /// In place of DPDK's backend, compare offramp's with that of an earlier version, whose xtask this is. Both have a guest, and
-    /// take turns of a fraction of a second, 15 in a round: what else the machine does meets both
+    /// In place of DPDK's backend, compare offramp's with an earlier version's, given by its xtask. Both have a guest,
+    /// and take turns of a fraction of a second, 15 in a round: other load on the machine affects both
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["protected", "profile", "seconds"])]
     before: Option<PathBuf>,
     /// Print the command lines of each cell instead of running it
@@ -58,12 +58,12 @@ pub struct Args {
     print_commands: bool,
 }
 
-/// Whose backends are compared, in turn: the peer first.
+/// The compared backends, in turn: the peer first.
 const SIDES: [Side; 2] = [Side::Dpdk, Side::Offramp];
 const PROTECTED_SIDES: [Side; 2] = [Side::Offramp, Side::Protected];
 const VERSIONS: [Side; 2] = [Side::Before, Side::Offramp];
 
-/// How the guest handles its rings.
+/// The guest's handling of its rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     name: &'static str,
@@ -76,7 +76,7 @@ const RINGS: [Ring; 3] = [
     Ring { name: "packed mergeable", arguments: "mrg_rxbuf=1,packed_vq=1" },
 ];
 
-/// Which way frames go.
+/// The direction of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 pub enum Direction {
     /// The guest makes frames, the line swallows them.
@@ -96,7 +96,7 @@ impl Direction {
     }
 }
 
-/// What is compared.
+/// A combination of ring, frame length and direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     ring: Ring,
@@ -120,17 +120,17 @@ struct Row {
     /// Samples of each side behind the medians.
     samples: usize,
     offramp_mpps: f64,
-    /// Of DPDK's backend, or of offramp's without protection or of an earlier version.
+    /// Rate of DPDK's backend, or of offramp's without protection or of an earlier version.
     peer_mpps: f64,
     /// Busy time of the backend per packet.
     offramp_ns: f64,
     peer_ns: f64,
-    /// Median of the pairs' ratios of throughput, offramp by peer, and where it lies: [`stats::median_interval`].
+    /// Median of the pairs' ratios of throughput, offramp by peer, and its interval: [`stats::median_interval`].
     ratio: f64,
     ratio_range: [f64; 2],
 }
 
-/// Measures all cells and prints a row per cell and placement; whether all could be measured.
+/// Measures all cells and prints a row per cell and placement. Returns whether all could be measured.
 ///
 /// # Errors
 /// When the machine cannot be prepared, or a signal comes.
@@ -198,7 +198,7 @@ fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<
     Ok(rows(cell, sides, &samples))
 }
 
-/// A row for every placement in which each side has samples; of the side that has more, the first ones.
+/// Returns a row for every placement with samples of each side. If one side has more samples, its first ones count.
 fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
     let of = |side, placement| {
         let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;

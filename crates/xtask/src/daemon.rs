@@ -1,4 +1,4 @@
-//! The program `offramp`, built and run as its users run it.
+//! The program `offramp`, built and run like a user's.
 
 use crate::cargo;
 use crate::failure::{Doing, Result, failed};
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 /// From the start of the daemon to its first answer.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often it is asked until then.
+/// Interval of its polls until then.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time to end; it waits three seconds at most for hosts that take nothing.
+/// Time to end; the daemon waits at most three seconds for hosts without free buffers.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Builds `offramp` as this program was built, for release or not, as far as it is not built, and says where it is.
+/// Builds `offramp` with this program's profile, if it is not built yet, and returns its path.
 ///
 /// # Errors
 /// When it does not build.
@@ -34,10 +34,10 @@ pub fn build() -> Result<PathBuf> {
     cargo::build(&["build", "--profile", profile, "--package", "offramp", "--bin", "offramp"], &[])
 }
 
-/// Priority of a daemon that serves guests.
+/// Priority of a daemon for guests.
 const NICE: &str = "-15";
 
-/// `offramp up`, running. Dropping it kills it, as SIGKILL does.
+/// A running `offramp up`. Dropping it kills it, as SIGKILL does.
 #[derive(Debug)]
 pub struct Daemon {
     program: Program,
@@ -76,12 +76,13 @@ impl Daemon {
         }
     }
 
-    /// Its process.
+    /// Returns its process.
     pub fn id(&self) -> u32 {
         self.program.id()
     }
 
-    /// Gives its threads priority over guests, as `Nice=-15` of a service does; without the right to, it stays as it is.
+    /// Gives its threads priority over guests, as `Nice=-15` of a service does. Without the right to, their priority
+    /// stays.
     ///
     /// # Errors
     /// When they are not known.
@@ -92,7 +93,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What `offramp show --json` prints of all ports.
+    /// Returns the JSON of `offramp show --json` for all ports.
     ///
     /// # Errors
     /// When the daemon does not answer.
@@ -118,7 +119,7 @@ impl Daemon {
         serde_json::from_slice(&output.stdout).doing(shown(&command))
     }
 
-    /// Asks it to end; returns its last words.
+    /// Asks the daemon to end; returns the end of its output.
     pub fn terminate(self) -> String {
         self.program.terminate(END_TIMEOUT)
     }

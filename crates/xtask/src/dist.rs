@@ -1,4 +1,4 @@
-//! What a release consists of: the program with its parts list, a Debian package, a static program, the image of a
+//! The parts of a release: the program with its parts list, a Debian package, a static program, the image of a
 //! container, and the checksums of all of them.
 
 mod image;
@@ -13,21 +13,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where Cargo puts what it builds; the package's list of files names it, too.
+/// Cargo's directory for its results; the package's list of files names it, too.
 const TARGET: &str = "target";
 /// Man pages and completions, in [`TARGET`].
 const PAGES: &str = "dist/pages";
-/// Of the program that needs no library.
+/// Target of the program without libraries.
 const STATIC_TRIPLE: &str = "x86_64-unknown-linux-musl";
 const CARGO_DEB: Needed = Needed { program: "cargo-deb", packages: &[] };
-/// The compiler for C with the static library, and what finds the libraries that a package depends on.
+/// The C compiler with the static library, and the program that finds a package's required libraries.
 const MUSL: Needed = Needed { program: "musl-gcc", packages: &["musl-tools"] };
 const SHLIBDEPS: Needed = Needed { program: "dpkg-shlibdeps", packages: &["dpkg-dev"] };
 
-/// Make everything that a release consists of.
+/// Make all parts of a release.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where it goes; what is there already is removed
+    /// Output directory; its old content is removed
     #[arg(long, value_name = "DIR", default_value = "target/dist/release")]
     out: PathBuf,
 }
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn release(root: &Path) -> Command {
     let mut command = Command::new(root.join("tools/release"));
-    // Not those of the run that built this program.
+    // Cargo's variables of this program's own build do not apply.
     command.env_remove("CARGO_TARGET_DIR").current_dir(root);
     command
 }
@@ -87,7 +87,7 @@ fn sums(out: &Path) -> Result<()> {
     fs::write(out.join("SHA256SUMS"), text).doing("writing SHA256SUMS")
 }
 
-/// SHA-256 in hexadecimal digits.
+/// Returns the SHA-256 in hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -1,14 +1,14 @@
-//! How a step of a harness ends when it does not end well.
+//! The failures of a harness' steps.
 
 use std::fmt::Display;
 
-/// Why something was not done.
+/// The reason of an unfinished step.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It was tried, and what happened is wrong; or the machine lacks what is needed.
+    /// It was tried with a wrong result; or the machine lacks something.
     #[error("{0}")]
     Failed(String),
-    /// It cannot be tried: one of the programs, or this machine, does not have what it takes.
+    /// It cannot be tried: one of the programs, or this machine, lacks a capability.
     #[error("{0}")]
     NotPossible(String),
     /// A signal asked the harness to stop.
@@ -16,20 +16,20 @@ pub enum Failure {
     Stopped,
 }
 
-/// What a step of a harness returns.
+/// The result of a harness' step.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// A failure with that text.
+/// Fails with that text.
 pub fn failed<T>(why: impl Display) -> Result<T> {
     Err(Failure::Failed(why.to_string()))
 }
 
-/// A step that cannot be tried, with the reason.
+/// Skips a step with a reason: it cannot be tried.
 pub fn not_possible<T>(why: impl Display) -> Result<T> {
     Err(Failure::NotPossible(why.to_string()))
 }
 
-/// Says what was being done when a call of the system or of another crate failed.
+/// Adds the current action to a failed call of the system or of another crate.
 pub trait Doing<T> {
     /// Turns the error into a failure of `what` (a phrase such as `starting dpdk-testpmd`).
     ///

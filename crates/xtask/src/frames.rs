@@ -1,4 +1,4 @@
-//! Frames to send: real packets with right checksums, in bursts and sizes that ring code gets wrong.
+//! Frames to send: real packets with right checksums, in bursts and sizes that reveal errors of ring code.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -13,7 +13,7 @@ const UDP_HEADER_LEN: usize = 8;
 pub const UDP_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + UDP_HEADER_LEN;
 /// EtherType of IPv4.
 const ETHERTYPE_IPV4: u16 = 0x0800;
-/// An EtherType for local experiments (IEEE 802), which no offload may touch.
+/// An EtherType for local experiments (IEEE 802); no offload may touch it.
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 /// UDP's number in an IPv4 header.
 const PROTOCOL_UDP: u8 = 17;
@@ -27,13 +27,14 @@ const FRAME_LEN_ONE_BUFFER: usize = 2000;
 const FRAME_LEN_CHAINED: usize = 8000;
 /// Frames of every kind but the long ones.
 const SHORT_FRAMES: usize = 150;
-/// Frames that fill one buffer nearly.
+/// Frames slightly shorter than one buffer.
 const ONE_BUFFER_FRAMES: usize = 8;
-/// Frames that need a chain. With the others they fit the smallest ring (255 entries) while nobody
-/// takes anything out: 150 + 8 + 4 × 5.
+/// Frames with a chain of buffers. All frames together fit the smallest ring (255 entries) while nobody takes anything
+/// out: 150 + 8 + 4 × 5.
 const CHAINED_FRAMES: usize = 4;
 
-/// A UDP frame of that length with right checksums (`len` at least [`UDP_HEADERS_LEN`], IP at most 65,535 bytes).
+/// Builds a UDP frame of that length with right checksums (`len` at least [`UDP_HEADERS_LEN`], IP at most 65,535
+/// bytes).
 pub fn udp(len: usize, flow: u16, fill: &mut impl Rng) -> Vec<u8> {
     let mut frame = vec![0; len];
     fill.fill_bytes(&mut frame[UDP_HEADERS_LEN..]);
@@ -62,8 +63,8 @@ pub fn udp(len: usize, flow: u16, fill: &mut impl Rng) -> Vec<u8> {
     frame
 }
 
-/// The 16-bit one's complement sum of big-endian words, an odd last byte padded with 0 (RFC 1071). Slow
-/// and plain on purpose: it judges nothing of ours by our own code.
+/// Returns the 16-bit one's complement sum of big-endian words, an odd last byte padded with 0 (RFC 1071). It is
+/// independent of offramp's own code, and so slow and plain.
 pub fn ones_complement(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u64 = words.sum();
@@ -78,7 +79,7 @@ fn ethernet(ethertype: u16) -> [u8; ETHERNET_HEADER_LEN] {
     [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, high, low]
 }
 
-/// A frame that is no IP.
+/// Builds a frame without IP.
 fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
     let mut frame = vec![0; len];
     fill.fill_bytes(&mut frame);
@@ -86,8 +87,8 @@ fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
     frame
 }
 
-/// Frames for one queue: short ones of every length class, UDP and not, then ones that fill a buffer,
-/// then, where a chain of buffers can be received, ones that need it. The same seed gives the same.
+/// Builds the frames of one queue: short ones of every length class, UDP and not, then ones that fill a buffer. If a
+/// chain of buffers can be received, frames for such a chain follow. The same seed gives the same frames.
 pub fn mixed(seed: u64, chained: bool) -> Vec<Vec<u8>> {
     let mut random = SmallRng::seed_from_u64(seed);
     let flow = 1024 + (seed % 60_000) as u16;
@@ -108,7 +109,7 @@ fn short(index: usize, flow: u16, random: &mut SmallRng) -> Vec<u8> {
     if index % 8 == 7 { foreign(len, random) } else { udp(len, flow, random) }
 }
 
-/// Whether the checksums of an IPv4 TCP or UDP frame are right.
+/// Returns whether the checksums of an IPv4 TCP or UDP frame are right.
 #[cfg(test)]
 fn checksums_are_right(frame: &[u8]) -> bool {
     let ip = &frame[ETHERNET_HEADER_LEN..];

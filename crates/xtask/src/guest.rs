@@ -1,7 +1,7 @@
-//! A Linux guest in QEMU, or as a program (User Mode Linux): its own driver, in every way it can be set up, against a backend.
+//! A Linux guest in QEMU, or as a program (User Mode Linux): its own driver, with every option, against a backend.
 //!
-//! Each combination of driver options boots a Debian kernel, compares what the guest negotiated and what
-//! `ethtool` shows there with what was offered, and sends bytes over TCP both ways, judged by SHA-256.
+//! Each combination of driver options boots a Debian kernel. The harness compares the negotiated features and the
+//! guest's `ethtool` output with the offer, and sends bytes over TCP both ways, judged by SHA-256.
 
 mod backports;
 pub mod control_queue;
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for offramp to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// The TAP at which the host's TCP/IP stands.
+/// The TAP of the host's TCP/IP.
 pub const TAP: &str = "xtask0";
 /// Queue pairs of a guest with several.
 const QUEUE_PAIRS: u16 = 2;
@@ -45,7 +45,7 @@ pub use tcp::HOST;
 /// IP bytes of a frame, where nothing else is said.
 pub const MTU: u16 = 1500;
 
-/// Who is behind the guest's network card.
+/// The backend of the guest's network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BackendKind {
     /// QEMU's own virtio-net device over a TAP
@@ -54,7 +54,7 @@ pub enum BackendKind {
     Offramp,
 }
 
-/// What runs a guest.
+/// The program for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum GuestKind {
     /// QEMU
@@ -63,21 +63,21 @@ pub enum GuestKind {
     Uml,
 }
 
-/// A Linux guest's virtio driver in every way it can be set up, against a backend.
+/// A Linux guest's virtio driver with every option, against a backend.
 #[derive(clap::Args)]
 pub struct Args {
     /// Every pair of options, not the short selection
     #[arg(long)]
     full: bool,
-    /// Who is behind the guest's network card
+    /// The backend of the guest's network card
     #[arg(long, value_enum, default_value_t = BackendKind::QemuTap)]
     backend: BackendKind,
-    /// What runs the guest
+    /// The program for the guest
     #[arg(long = "guest", value_enum, default_value_t = GuestKind::Qemu)]
     kind: GuestKind,
     #[command(flatten)]
     guest: GuestArgs,
-    /// Only combinations and cases whose text has this in it
+    /// Only combinations and cases with this in their text
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
     /// Print the command lines of each combination instead of running it
@@ -88,10 +88,10 @@ pub struct Args {
     show_ethtool: bool,
 }
 
-/// How guests are run.
+/// Options for running guests.
 #[derive(clap::Args)]
 pub struct GuestArgs {
-    /// How QEMU runs a guest (`-accel`), in order of preference
+    /// QEMU's accelerators for a guest (`-accel`), in order of preference
     #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
     accel: Vec<String>,
     /// Directory of the guest's kernel (default: offramp-xtask in the user's cache directory)
@@ -100,7 +100,7 @@ pub struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// What guests boot, made in the scratch directory.
+    /// Makes the boot files of guests in the scratch directory.
     ///
     /// # Errors
     /// When QEMU or the kernel cannot be had.
@@ -111,7 +111,7 @@ impl GuestArgs {
     }
 }
 
-/// What guests have in common.
+/// The common part of all guests.
 #[derive(Debug)]
 pub struct Base {
     /// The program and its accelerators; none for User Mode Linux.
@@ -120,12 +120,12 @@ pub struct Base {
 }
 
 impl Base {
-    /// User Mode Linux and what it boots, made in the scratch directory.
+    /// Makes User Mode Linux and its boot files in the scratch directory.
     fn user_mode(scratch: &Scratch) -> Result<Self> {
         Ok(Self { qemu: None, image: Image::user_mode(Extras::default(), scratch)? })
     }
 
-    /// A guest with the address [`tcp::GUEST`], in QEMU.
+    /// Configures a guest with the address [`tcp::GUEST`], in QEMU.
     fn machine(&self, network: Vec<String>, device: String) -> Result<MachineConfig> {
         let Some((program, accel)) = self.qemu.clone() else { return failed("these guests are not QEMU's") };
         let device = ["virtio-net-pci,netdev=net0,romfile=".to_owned(), device].join(",");
@@ -144,13 +144,13 @@ impl Base {
         }
     }
 
-    /// What lies in the guest's `/payload`.
+    /// Returns the content of the guest's `/payload`.
     pub fn payload(&self) -> &[u8] {
         &self.image.payload
     }
 
-    /// Starts a guest with one processor, and a card with one queue pair of split rings; [`Machine::wait_until_ready`] must
-    /// follow.
+    /// Starts a guest with one processor, and a card with one queue pair of split rings; [`Machine::wait_until_ready`]
+    /// must follow.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -166,8 +166,8 @@ impl Base {
         Machine::start(&config, ns)
     }
 
-    /// Boots a guest whose card has one queue pair and everything on that both QEMU's own backend and offramp have,
-    /// and interrupts that both can do.
+    /// Boots a guest with one queue pair. Its card has everything on that QEMU's own backend and offramp both have, and
+    /// interrupts for both.
     ///
     /// # Errors
     /// When it does not come up.
@@ -177,7 +177,7 @@ impl Base {
     }
 }
 
-/// What a guest with one processor is given.
+/// The parameters of a guest with one processor.
 #[derive(Clone, Debug)]
 pub struct Small<'a> {
     /// The host's side of its card: [`vhost_user_network`] or [`qemu_tap_network`].
@@ -186,13 +186,13 @@ pub struct Small<'a> {
     pub mac: &'a str,
     /// Its address.
     pub address: Ipv4Addr,
-    /// Largest MTU that its card tells, where its backend does.
+    /// Largest MTU announced by its card, where its backend announces one.
     pub mtu: &'static str,
-    /// More of its kernel's command line.
+    /// Additions to its kernel's command line.
     pub arguments: &'static str,
 }
 
-/// What every case starts from.
+/// The start of every case.
 struct Bench<'a> {
     args: &'a Args,
     base: Base,
@@ -204,7 +204,7 @@ impl Bench<'_> {
         self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// A guest with those options, behind a port or behind QEMU's own backend.
+    /// Configures a guest with those options, behind a port or behind QEMU's own backend.
     fn machine(&self, options: &Options) -> Result<MachineConfig> {
         let backend = self.args.backend;
         match self.args.kind {
@@ -215,7 +215,7 @@ impl Bench<'_> {
         }
     }
 
-    /// A guest in User Mode Linux behind the port at that socket.
+    /// Configures a guest in User Mode Linux behind the port at that socket.
     fn user_mode(&self, socket: &str) -> MachineConfig {
         self.base.with(Monitor::Uml { socket: socket.into(), directory: self.scratch.path().to_owned() })
     }
@@ -224,14 +224,14 @@ impl Bench<'_> {
 /// A case with more than one guest, or more than one backend, one after another.
 struct Case {
     name: &'static str,
-    /// Whether it belongs to the short run, too.
+    /// The short run has it, too.
     is_short: bool,
-    /// What runs its guests.
+    /// The programs for its guests.
     guests: &'static [GuestKind],
     run: fn(&Bench) -> Result<()>,
 }
 
-/// What a guest does with offramp's daemon.
+/// Cases of a guest with offramp's daemon.
 const CASES: [Case; 3] = [
     Case {
         name: "two guests on one switch, the offloads of one off and on",
@@ -242,7 +242,7 @@ const CASES: [Case; 3] = [
     Case {
         name: "what a guest sets by its control queue",
         is_short: true,
-        // QEMU's card serves the queue itself; for its generic one there is control-queue-matrix.
+        // QEMU's card serves the queue itself; control-queue-matrix tests its generic card.
         guests: &[GuestKind::Uml],
         run: control_queue::run_in_user_mode,
     },
@@ -255,7 +255,7 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// Runs the combinations and the cases, and prints a line for each; whether none failed.
+/// Runs the combinations and the cases, and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
 /// When the guest's kernel cannot be had, or a signal comes.
@@ -329,7 +329,7 @@ fn socket(scratch: &Scratch) -> String {
     scratch.file("guest.sock")
 }
 
-/// QEMU's arguments for the host's side of the card.
+/// Returns QEMU's arguments for the host's side of the card.
 fn network(backend: BackendKind, options: &Options, scratch: &Scratch) -> Vec<String> {
     let queues = options.queue_pairs(QUEUE_PAIRS);
     match backend {
@@ -338,12 +338,12 @@ fn network(backend: BackendKind, options: &Options, scratch: &Scratch) -> Vec<St
     }
 }
 
-/// The same for QEMU's own backend, without the kernel's help (vhost).
+/// Returns the same for QEMU's own backend, without the kernel's help (vhost).
 pub fn qemu_tap_network(tap: &str, queues: u16) -> Vec<String> {
     vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={tap},script=no,downscript=no,vhost=off,queues={queues}")]
 }
 
-/// The same for a vhost-user port; `chardev` are more options of the socket (`,reconnect=1`).
+/// Returns the same for a vhost-user port; `chardev` are more options of the socket (`,reconnect=1`).
 pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<String> {
     vec![
         "-chardev".to_owned(),
@@ -357,14 +357,14 @@ fn offramp_command(kind: GuestKind, options: &Options, scratch: &Scratch) -> Res
     let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
     command.args(["vhost-relay", "--socket", &socket(scratch), "--tap", TAP]);
     command.args(["--queues", &options.queue_pairs(QUEUE_PAIRS).to_string(), "--mtu", &options.mtu().to_string()]);
-    // QEMU's card decides what of the offer its guest sees; User Mode Linux shows all of it.
+    // QEMU's card filters the offer for its guest; User Mode Linux shows all of it.
     if kind == GuestKind::Uml {
         command.args(["--user-mode-linux", &format!("--without={}", options.off().join(","))]);
     }
     Ok(command)
 }
 
-/// Boots a guest, judges it, and says how long it took to boot.
+/// Boots a guest, judges it, and returns the time of its boot.
 fn run_one(
     args: &Args,
     options: &Options,
@@ -392,7 +392,7 @@ fn run_one(
 }
 
 fn start_offramp(kind: GuestKind, options: &Options, scratch: &Scratch, ns: &NetNs) -> Result<Program> {
-    // One that is not there need not be removed.
+    // A missing file need not be removed.
     let _ = std::fs::remove_file(socket(scratch));
     let mut command = offramp_command(kind, options, scratch)?;
     confine(&mut command, Some(ns), None).doing("preparing offramp")?;
@@ -420,7 +420,7 @@ fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, imag
     Ok(())
 }
 
-/// What both ends have counted, for a message.
+/// Returns the counters of both ends, for a message.
 fn counters(machine: &mut Machine, ns: &NetNs) -> String {
     let guest =
         machine.run("grep -H . /sys/class/net/eth0/statistics/[rt]x_* | sed 's/.*statistics.//' | grep -v ':0'");

@@ -1,4 +1,5 @@
-//! Two Linux guests in QEMU under one daemon: one attacks it from inside, the TCP of the other is measured.
+//! Two Linux guests in QEMU under one daemon: one attacks it from inside, and the harness measures the TCP of the
+//! other.
 //!
 //! ```text
 //!  victim,  ttcp   ── vhost-user ──┐
@@ -6,9 +7,9 @@
 //!  hostile, root   ── vhost-user ──┘
 //! ```
 //!
-//! Guests and daemon are placed as `docs/deployment.md` advises: each guest has a processor of its own, the switch's thread has
-//! priority. The victim is also measured beside a guest that computes and sends nothing: what it loses there, no adapter can
-//! give back.
+//! Guests and daemon have the placement of `docs/deployment.md`: each guest has a processor of its own, and the
+//! switch's thread has priority. The victim is also measured beside a guest that computes and sends nothing. No adapter
+//! can give back the loss in this state.
 
 pub mod attack;
 mod device;
@@ -30,20 +31,21 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
-/// Least part of its throughput beside an idle guest that the victim keeps.
+/// Minimum share of the victim's throughput beside an idle guest, kept under attack.
 const SHARE_MIN: f64 = 0.45;
-/// Most that its 99th percentile beside an idle guest grows beside an attack.
+/// Maximum growth of its 99th percentile from an idle guest to an attack.
 const P99_RATIO_MAX: f64 = 2.0;
-/// Fewest samples of a state by which it is judged.
+/// Minimum samples of a state for a judgement.
 const ROUNDS_MIN: u32 = 5;
 /// From the beginning of an attack to the first measurement, and of an attack before the first of all.
 const SETTLE: Duration = Duration::from_millis(300);
-/// Growth of the daemon's own memory from the first attacks to the last that is no leak: allocators keep some, in KiB.
+/// Maximum growth of the daemon's own memory from the first attacks to the last, in KiB. Allocators keep some, so this
+/// much is no leak.
 const GROWTH_MAX_KIB: u64 = 1024;
-/// Fewest frames or chains for which an attack counts as one.
+/// Minimum frames or chains of a real attack.
 const ATTACK_MIN: u64 = 1000;
-/// Limit of the hostile guest's port while it sends to the host and to the other guest: they handle each frame, and an
-/// emulated guest that gets some 100,000 in a second does nothing else.
+/// Limit of the hostile guest's port while it sends to the host and to the other guest. They handle each frame, and an
+/// emulated guest with some 100,000 of them per second does nothing else.
 const LIMIT_FRAMES_PER_SECOND: u32 = 10_000;
 /// The switch's limit of flooded frames, less than the default by as much as an emulated guest is slower.
 const FLOOD_FRAMES_PER_SECOND: u32 = 1000;
@@ -56,20 +58,20 @@ pub struct Args {
     /// Samples of each state, taken in turn; with fewer than 5 the figures are not judged
     #[arg(long, default_value_t = ROUNDS_MIN, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Time that is counted in a sample, in seconds: once for throughput, once for round trips
+    /// Counted time of a sample, in seconds: once for throughput, once for round trips
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     #[command(flatten)]
     guest: GuestArgs,
 }
 
-/// What the victim's TCP reached.
+/// The results of the victim's TCP.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     bps: f64,
     p50_us: f64,
     p99_us: f64,
-    /// What the hostile guest's port took from it in a second: frames, bad chains among them.
+    /// Frames from the hostile guest to its port per second, bad chains among them.
     frames_per_second: f64,
 }
 
@@ -84,17 +86,17 @@ impl State {
         median(&self.samples.iter().map(of).collect::<Vec<_>>())
     }
 
-    /// Median of what each sample is to that of another state in the same round.
+    /// Returns the median of the ratios of each sample to another state's in the same round.
     fn ratio(&self, other: &Self, of: fn(&Sample) -> f64) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
         median(&pairs.map(|(mine, theirs)| of(mine) / of(theirs)).collect::<Vec<_>>())
     }
 }
 
-/// Boots both guests, takes the samples, and prints a line for each state; whether the victim kept what it must keep.
+/// Boots both guests, takes the samples, and prints a line for each state. Returns whether the victim kept enough.
 ///
 /// # Errors
-/// When something does not start, an attack reaches who it must not reach, the daemon grows or ends, or a signal comes.
+/// When something does not start, an attack reaches a forbidden target, the daemon grows or ends, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let mut bed = Bed::start(args)?;
     let mut judged = bed.measure(args);
@@ -158,7 +160,7 @@ impl Bed {
     fn measure(&mut self, args: &Args) -> Result<Vec<State>> {
         let mut states: Vec<_> =
             Attack::value_variants().iter().map(|&attack| State { attack, samples: Vec::new() }).collect();
-        // What is made once for an attack is there from now on.
+        // The daemon's one-time allocations for each attack exist from now on.
         for state in &states {
             self.beside(state.attack, |_| stop::sleep(SETTLE))?;
         }
@@ -167,7 +169,7 @@ impl Bed {
         for round in 0..args.rounds as usize {
             let count = states.len();
             for turn in 0..count {
-                // Who goes first has no advantage in the long run.
+                // The first turn rotates, so its advantage cancels out.
                 let state = &mut states[(round + turn) % count];
                 let sample = self.beside(state.attack, |bed| bed.sample(args.seconds))?;
                 state.samples.push(sample);
@@ -218,7 +220,7 @@ impl Bed {
         }
     }
 
-    /// The daemon's time in nanoseconds, and what the hostile guest's port has taken.
+    /// Returns the daemon's time in nanoseconds, and the hostile guest's frames at its port.
     fn frames(&self) -> Result<(u64, u64)> {
         let shown = self.daemon.show()?;
         let uptime_ns = shown["uptime_ns"].as_u64().unwrap_or_default();
@@ -230,13 +232,13 @@ impl Bed {
     }
 }
 
-/// The victim's processor, and that of the hostile guest and of the switch's thread.
+/// Returns the victim's processor, and the one of the hostile guest and of the switch's thread.
 fn processors() -> [usize; 2] {
     let online = cpu::online();
     [online.first(), online.last()].map(|cpu| cpu.copied().unwrap_or_default())
 }
 
-/// Leaves a program that processor alone.
+/// Pins a program to that processor.
 fn pin(id: u32, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu).doing("choosing a processor")?;
@@ -247,13 +249,13 @@ fn pin(id: u32, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// The daemon's file without `[daemon]`: each guest is bound to its addresses.
+/// Returns the daemon's file without `[daemon]`: each guest is bound to its addresses.
 fn file(scratch: &Scratch) -> String {
     let guest = |name: &str, station: Station| {
         let [socket, mac] = [scratch.file(&format!("{name}.sock")), mac(station, ":")];
         let [a, b, c, d] = station.ip;
         let [_, cpu] = processors();
-        // The address that Linux makes for itself from the card's.
+        // Linux derives this address from the card's.
         let local = format!("fe80::ff:fe00:{:x}", station.mac[5]);
         format!(
             "[[port]]\nname = \"{name}\"\nhost = {{ vhost_user = \"{socket}\", mac = \"{mac}\" }}\n\
@@ -274,13 +276,13 @@ fn mac(station: Station, between: &str) -> String {
     station.mac.map(|byte| format!("{byte:02x}")).join(between)
 }
 
-/// A port in what `offramp show --json` prints (`docs/control.md`).
+/// Returns a port of the output of `offramp show --json` (`docs/control.md`).
 fn port<'a>(shown: &'a Value, name: &str) -> Result<&'a Value> {
     let found = shown["ports"].as_array().and_then(|ports| ports.iter().find(|port| port["name"] == name));
     found.map_or_else(|| failed(format!("offramp show has no port {name}: {shown}")), Ok)
 }
 
-/// What a guest's port has taken from it.
+/// The frames and errors from a guest at its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     frames: u64,
@@ -315,12 +317,12 @@ impl Counts {
         self.frames + self.bad_chains
     }
 
-    /// Whether the attack was one, and reached nobody whom it must not reach.
+    /// Checks that the attack took place, and reached no forbidden target.
     fn judge(&self, attack: Attack) -> Result<()> {
         let (expected, is_right) = match attack {
             Attack::Idle | Attack::Busy => ("next to nothing", self.total() < ATTACK_MIN),
             Attack::Flood | Attack::LimitedFlood => ("frames alone", self.frames > ATTACK_MIN && self.spoofed == 0),
-            // Not one passed: each that came was refused.
+            // Not one passed: each arriving frame was refused.
             Attack::Spoof => {
                 ("spoofed frames alone, all refused", self.spoofed > ATTACK_MIN && self.frames == self.spoofed)
             }
@@ -331,12 +333,12 @@ impl Counts {
     }
 }
 
-/// What the daemon holds, and what the ports say of their hosts.
+/// The daemon's resources, and the ports' reports about their hosts.
 #[derive(Debug)]
 struct Account {
     memory_kib: u64,
     descriptors: usize,
-    /// What must not change at all: of the ports that nobody attacks with, everything that says they were reset.
+    /// Constant values: all signs of a reset, of the ports without an attacker.
     ports: Vec<Value>,
 }
 
@@ -374,7 +376,7 @@ impl Account {
     }
 }
 
-/// Prints the table; whether all is within the bounds.
+/// Prints the table. Returns whether everything is within the bounds.
 fn judge(states: &[State]) -> Result<bool> {
     let find = |attack| states.iter().find(|state| state.attack == attack);
     let (Some(idle), Some(busy)) = (find(Attack::Idle), find(Attack::Busy)) else { return failed("states lack") };

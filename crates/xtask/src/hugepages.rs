@@ -3,12 +3,12 @@
 use crate::failure::{Doing, Result, failed};
 use std::fs;
 
-/// How many pages of the default size the kernel holds.
+/// The kernel's number of pages of the default size.
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 /// The kernel's account of its memory.
 const MEMINFO: &str = "/proc/meminfo";
 
-/// Huge pages that were added to the kernel's pool; dropping this sets the pool to what it was.
+/// Huge pages added to the kernel's pool; dropping this restores the pool.
 #[derive(Debug)]
 pub struct HugePages {
     before: u64,
@@ -16,7 +16,7 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Makes sure that there are `mib` MiB of free huge pages.
+    /// Makes sure of `mib` MiB of free huge pages.
     ///
     /// No mount is needed: DPDK with `--in-memory` makes its own anonymous files (`memfd_create(2)`).
     ///
@@ -55,7 +55,7 @@ impl Drop for HugePages {
     }
 }
 
-/// The value of one line of `/proc/meminfo`, without its unit.
+/// Returns the value of one line of `/proc/meminfo`, without its unit.
 fn meminfo_value(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,7 +1,7 @@
-//! Instructions that the work for a frame takes, counted by callgrind and compared with a table in the repository.
+//! Instructions per frame of each kind of work, counted by callgrind and compared with a table in the repository.
 //!
-//! Counts depend on the code, the compiler and the C library, and not on the processor or on what else it does. So they
-//! show in any machine what a clock shows only on an idle one. They say nothing of caches: a time may fall as a count
+//! Counts depend on the code, the compiler and the C library, and not on the processor or its other load. So any
+//! machine shows changes which a clock shows only on an idle one. Counts ignore caches: a time may fall as a count
 //! grows.
 
 use crate::cargo;
@@ -15,22 +15,22 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The table, in the repository.
+/// The table's path in the repository.
 const TABLE: &str = "crates/offramp-ports/benches/instructions.txt";
-/// Writes the table.
+/// The command to write the table.
 const UPDATE: &str = "cargo run --release -p xtask -- instructions --update";
-/// The profile that `.ci/run` builds with: what the table holds for.
+/// The build profile of `.ci/run`. The table holds for this profile.
 const PROFILE: [(&str, &str); 2] =
     [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")];
-/// The C library copies with what every x86-64 processor has.
+/// Limits the C library to the copy instructions of every x86-64 processor.
 const PORTABLE_LIBC: (&str, &str) =
     ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3");
-/// The function in the benchmark whose calls are counted.
+/// The function in the benchmark around the counted work.
 const COUNTED: &str = "instructions::counted_by_callgrind";
-/// Percent by which a count may differ from the table's.
+/// Maximum difference of a count from the table's, percent.
 const TOLERANCE_PERCENT: u64 = 3;
 
-/// Instructions that the work for a frame takes.
+/// Instructions per frame of each kind of work.
 #[derive(clap::Args)]
 pub struct Args {
     /// Write the table anew, in place of comparing with it
@@ -38,10 +38,10 @@ pub struct Args {
     update: bool,
 }
 
-/// Instructions of each work, in the order in which they are done.
+/// Instructions of each work, in the order of execution.
 type Counts = Vec<(String, u64)>;
 
-/// Counts, and compares with the table or writes it. Whether the table allows the counts.
+/// Counts, and compares with the table or writes it. Returns whether the table allows the counts.
 ///
 /// # Errors
 /// When nothing could be counted, or the table could not be read or written.
@@ -76,7 +76,7 @@ fn count() -> Result<Counts> {
     }
     let names = String::from_utf8_lossy(&output.stdout);
     let parts = fs::read_to_string(&out).doing(&out)?;
-    // The last part is what follows the last work: nothing.
+    // The last part is after the last work, and has nothing.
     let totals = parts.lines().filter_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
     let counts: Counts = names.lines().map(str::to_owned).zip(totals).filter(|(_, total)| *total > 0).collect();
     if counts.is_empty() || counts.len() != names.lines().count() {
@@ -85,7 +85,7 @@ fn count() -> Result<Counts> {
     Ok(counts)
 }
 
-/// The table of these counts.
+/// Formats the table of these counts.
 fn table(counts: &Counts) -> Result<String> {
     let rustc = Command::new("rustc").arg("--version").current_dir(cargo::ROOT).output().doing("rustc --version")?;
     let rustc = String::from_utf8_lossy(&rustc.stdout);
@@ -102,7 +102,7 @@ fn table(counts: &Counts) -> Result<String> {
     Ok(text)
 }
 
-/// The counts in a table.
+/// Parses the counts of a table.
 fn parse(text: &str) -> Result<BTreeMap<String, u64>> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let entry = |line: &str| {
@@ -114,7 +114,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, u64>> {
         .collect()
 }
 
-/// How a count stands to the table's.
+/// The comparison of a count with the table's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Within,
@@ -132,7 +132,7 @@ impl Change {
     }
 }
 
-/// Prints each count beside the table's, and what to do. Whether the table allows the counts.
+/// Prints each count beside the table's, and the remedy. Returns whether the table allows the counts.
 fn compare(mut table: BTreeMap<String, u64>, counts: &Counts) -> bool {
     let (mut is_allowed, mut is_stale) = (true, false);
     println!("{:<48} {:>10} {:>10} {:>8}", "instructions", "before", "now", "%");

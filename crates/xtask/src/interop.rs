@@ -1,8 +1,8 @@
 //! DPDK as the guest: every ring path of its virtio driver against a backend, judged by captures.
 //!
 //! The patterns are those of DPDK's own test plans (`vm2vm_virtio_user`, `loopback_virtio_user_server_mode`,
-//! `loopback_multi_queues`, `loopback_multi_paths_port_restart`): a guest forwards a capture into a
-//! virtio-user port and what comes back out of it into another capture, and both must be the same.
+//! `loopback_multi_queues`, `loopback_multi_paths_port_restart`): a guest forwards a capture into a virtio-user port,
+//! and the frames from it into another capture. Both must be the same.
 
 mod backend;
 mod case;
@@ -22,9 +22,9 @@ pub use backend::{BackendKind, wait_for_sockets};
 
 /// From the start of forwarding to the last frame.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often counters are looked at.
+/// Interval between two polls of counters.
 const LOOK: Duration = Duration::from_millis(50);
-/// After the last expected frame: time in which one too many would show.
+/// Time after the last expected frame, for one frame too many to show.
 const QUIET: Duration = Duration::from_millis(150);
 /// Huge pages for a guest pair and their backend, in MiB.
 const HUGE_MIB: u64 = 3 * guest::MEMORY_MIB + 64;
@@ -35,10 +35,10 @@ pub struct Args {
     /// Every case, not the short selection
     #[arg(long)]
     full: bool,
-    /// Who stands at the other end of the socket
+    /// The program at the other end of the socket
     #[arg(long, value_enum, default_value_t = BackendKind::Dpdk)]
     backend: BackendKind,
-    /// Only cases whose name has this in it
+    /// Only cases with this in their name
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
     /// Use huge pages (taken from the kernel and given back); ordinary pages otherwise
@@ -49,7 +49,7 @@ pub struct Args {
     print_commands: bool,
 }
 
-/// Runs the cases and prints a line for each; whether none failed.
+/// Runs the cases and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
 /// When the machine cannot be prepared, or a signal comes.
@@ -87,7 +87,7 @@ impl Tally {
     /// Prints the result of a case.
     ///
     /// # Errors
-    /// [`Failure::Stopped`], which is no result.
+    /// [`Failure::Stopped`]: it is no result.
     pub fn count(&mut self, name: &str, began: Instant, result: Result<()>) -> Result<()> {
         let seconds = began.elapsed().as_secs_f64();
         match result {
@@ -108,14 +108,14 @@ impl Tally {
         Ok(())
     }
 
-    /// Prints the totals; whether at least one case passed and none failed.
+    /// Prints the totals. Returns whether at least one case passed and none failed.
     pub fn end(&self, what: &str) -> bool {
         println!("{what}: {} passed, {} failed, {} not possible", self.passed, self.failed, self.not_possible);
         self.passed > 0 && self.failed == 0
     }
 }
 
-/// A case in progress: the guests, and what stands between them. Dropped in this order.
+/// A case in progress: the guests, and the backend between them. Dropped in this order.
 struct Bench<'a> {
     case: &'a Case,
     guests: Vec<Guest>,
@@ -201,7 +201,7 @@ impl Bench<'_> {
         self.guests.iter_mut().try_for_each(Guest::wait_link_up)
     }
 
-    /// Every guest sends its captures; what each receives must be what it was sent.
+    /// Sends every guest's captures. Each receiver must get exactly the sent frames.
     fn exchange(&mut self) -> Result<()> {
         for guest in self.guests.iter_mut().rev() {
             guest.begin()?;
@@ -264,7 +264,7 @@ impl Bench<'_> {
     }
 }
 
-/// Whose frames a guest receives: its own from an echo, the other's from a relay.
+/// Returns the sender of a guest's received frames: itself with an echo, the other one with a relay.
 fn sender_of(receiver: usize, guests: usize) -> usize {
     guests - 1 - receiver
 }

@@ -1,9 +1,9 @@
-//! A Linux kernel as the other end of IPsec: a guest whose kernel seals and opens (xfrm), behind a vhost-user
-//! port, and the host's TCP/IP behind a TAP whose adapter does it.
+//! A Linux kernel as the other end of IPsec: a guest behind a vhost-user port seals and opens in its kernel (xfrm), and
+//! a TAP's adapter does so for the host's TCP/IP.
 //!
-//! The guest gets its associations by `ip xfrm`, and the very same text gives the adapter what they mean for
-//! it, as `offramp sa import --peer` reads it. Then bytes go over TCP both ways, judged by SHA-256, and the counters of
-//! both ends by what they must be.
+//! The guest gets its associations by `ip xfrm`. The very same text gives the adapter its own part, read as by
+//! `offramp sa import --peer`. Then bytes go over TCP both ways, judged by SHA-256, and the counters of both ends are
+//! checked.
 
 mod case;
 mod judge;
@@ -26,11 +26,11 @@ use std::time::Instant;
 const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const PREFIX_LEN_V6: u8 = 64;
-/// The guest's Ethernet address, by which the host knows it without asking: answers about neighbours would need
-/// protection themselves.
+/// The guest's Ethernet address. The host knows it without asking: answers about neighbours would need protection
+/// themselves.
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
-/// What the guest's kernel needs: ESP, its user interface, and the algorithms. It has nothing that would load
-/// them when they are needed. The IVs of the AEADs need a source of random numbers (`drbg`).
+/// The guest kernel's modules: ESP, its user interface, and the algorithms. The guest cannot load modules on demand.
+/// The IVs of the AEADs need a source of random numbers (`drbg`).
 const MODULES: [&str; 18] = [
     "xfrm_user",
     "esp4",
@@ -51,7 +51,7 @@ const MODULES: [&str; 18] = [
     "sha512_generic",
     "aesni_intel",
 ];
-/// Opens the UDP sockets without which Linux takes no ESP out of UDP, by the numbers of `linux/udp.h` and
+/// Opens the UDP sockets for ESP in UDP; Linux takes none without them. The numbers are from `linux/udp.h` and
 /// `sys/socket.h`: level 17 (UDP), option 100 (`UDP_ENCAP`), value 2 (`UDP_ENCAP_ESPINUDP`), families 2 and 10.
 ///
 /// The child keeps them; the parent ends when they are open.
@@ -61,7 +61,7 @@ const OPEN_PORT_4500: &str = "perl -e 'for ([2,pack(\"S n x12\",2,4500)],[10,pac
      setsockopt($s,17,100,pack(\"i\",2)) or die \"encap $!\"; push @s,$s } \
      exit if fork; close STDIN; close STDOUT; sleep' 2>&1";
 
-/// A Linux kernel does IPsec at the other end of a port that does it too.
+/// A Linux kernel does IPsec at the other end of a port with IPsec.
 #[derive(clap::Args)]
 pub struct Args {
     /// Every suite in every mode, not the short selection
@@ -69,7 +69,7 @@ pub struct Args {
     full: bool,
     #[command(flatten)]
     guest: GuestArgs,
-    /// Only cases whose name has this in it
+    /// Only cases with this in their name
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
     /// Print the guest's commands of each case instead of running it
@@ -77,7 +77,7 @@ pub struct Args {
     print_commands: bool,
 }
 
-/// Runs the cases in one guest, and prints a line for each; whether none failed.
+/// Runs the cases in one guest, and prints a line for each. Returns whether none failed.
 ///
 /// # Errors
 /// When something does not start, or a signal comes.
@@ -120,7 +120,7 @@ fn run_cases(cases: &[Case], base: &Base, link: &Link, ns: &NetNs, scratch: &Scr
     Ok(())
 }
 
-/// Addresses and neighbours of both ends.
+/// Sets addresses and neighbours of both ends.
 fn prepare(machine: &mut Machine, ns: &NetNs) -> Result<()> {
     guest::prepare_host(ns, guest::MTU)?;
     let mac = ns.run(|| {
@@ -146,7 +146,7 @@ fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &Ne
     for command in &commands {
         machine.run(&format!("/bin/{command}"))?;
     }
-    // Only the sender itself knows from where on its numbers may go.
+    // Only the sender itself knows its next sequence number.
     let (text, owner) = match case.extra {
         Extra::Wrap => (case.commands(End::Host), Owner::Host),
         Extra::None | Extra::Encapsulation => (commands, Owner::Peer),

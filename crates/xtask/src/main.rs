@@ -1,4 +1,4 @@
-//! Judges and peers that are not ours: DPDK, Linux guests in QEMU, tunnels in user space.
+//! Judges and peers of other projects: DPDK, Linux guests in QEMU, tunnels in user space.
 
 mod adapters;
 mod cargo;
@@ -34,7 +34,7 @@ use clap::{Parser, Subcommand};
 use failure::Result;
 use std::process::ExitCode;
 
-/// Judges and peers that are not ours: DPDK, Linux guests in QEMU, tunnels in user space.
+/// Judges and peers of other projects: DPDK, Linux guests in QEMU, tunnels in user space.
 #[derive(Parser)]
 #[command(max_term_width = 100)]
 struct Cli {
@@ -50,13 +50,13 @@ enum Command {
     CompareTunnels(compare_tunnels::Args),
     /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
     CompareVhost(compare_vhost::Args),
-    /// What a guest sets by its control queue, in QEMU's generic vhost-user device: each command has its effect
+    /// A guest's settings by its control queue, in QEMU's generic vhost-user device: each command has its effect
     ControlQueueMatrix(guest::control_queue::Args),
-    /// Everything that a release consists of: package, static program, image of a container, checksums
+    /// The parts of a release: package, static program, image of a container, checksums
     Dist(dist::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
     DpdkInterop(interop::Args),
-    /// The path of the kernel that guests boot, downloaded if it is not there
+    /// The path of the guests' kernel, downloaded if it is missing
     GuestKernel(guest::kernel::Args),
     /// A Linux guest's virtio driver in every way it can be set up, against a backend
     GuestMatrix(guest::Args),
@@ -65,17 +65,17 @@ enum Command {
     GuestAttack(hostile_guest::attack::Args),
     /// Two Linux guests under one daemon: one attacks, the other's TCP is measured
     HostileGuest(hostile_guest::Args),
-    /// Instructions that the work for a frame takes, by callgrind, against the table in the repository
+    /// Instructions per frame of each kind of work, by callgrind, against the table in the repository
     Instructions(instructions::Args),
-    /// A Linux kernel does IPsec at the other end of a port that does it too
+    /// A Linux kernel does IPsec at the other end of a port with IPsec
     IpsecPeer(ipsec_peer::Args),
     /// A Linux guest moves live from one daemon to another while TCP runs
     Migrate(guest::migrate::Args),
-    /// What ports cost that are added to a running daemon, and removed from it
+    /// The cost of ports added to a running daemon, and removed from it
     PortsAtRunTime(ports_at_run_time::Args),
-    /// strongSwan's ESP in user space at the other end of a port that does IPsec
+    /// strongSwan's ESP in user space at the other end of a port with IPsec
     StrongswanPeer(strongswan_peer::Args),
-    /// offramp's vhost-user port with a line that swallows, makes or returns frames
+    /// offramp's vhost-user port with a line for swallowing, making or returning frames
     VhostBackend(vhost_backend::Args),
     /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP
     VhostRelay(vhost_relay::Args),

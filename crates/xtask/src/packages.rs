@@ -1,16 +1,16 @@
-//! Debian packages that a harness needs.
+//! Debian packages for a harness.
 
 use crate::failure::{Doing, Result, failed};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program and the packages that bring it on Debian 12.
+/// A program and its packages on Debian 12.
 #[derive(Clone, Copy, Debug)]
 pub struct Needed {
     /// The program's name.
     pub program: &'static str,
-    /// What to install when it is missing.
+    /// The packages to install when it is missing.
     pub packages: &'static [&'static str],
 }
 
@@ -20,16 +20,16 @@ pub const TESTPMD: Needed = Needed { program: "dpdk-testpmd", packages: &["dpdk"
 pub const QEMU: Needed = Needed { program: "qemu-system-x86_64", packages: &["qemu-system-x86"] };
 /// Linux as a program.
 pub const UML: Needed = Needed { program: "linux.uml", packages: &["user-mode-linux"] };
-/// One program that is a whole user space.
+/// One program as a whole user space.
 pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-static"] };
-/// What Linux says of an interface's features.
+/// A tool for the features of a network interface.
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
 /// A switch in user space over DPDK.
 pub const OVS_DPDK: Needed = Needed { program: "ovs-vswitchd-dpdk", packages: &["openvswitch-switch-dpdk"] };
-/// A tunnel in user space, and what sets it up.
+/// A tunnel in user space, and its set-up tool.
 pub const WIREGUARD_GO: Needed = Needed { program: "wireguard-go", packages: &["wireguard-go"] };
 pub const WG: Needed = Needed { program: "wg", packages: &["wireguard-tools"] };
-/// The key daemon `strongSwan` with ESP in user space, and what sets it up.
+/// The key daemon `strongSwan` with ESP in user space, and its set-up tool.
 pub const CHARON: Needed = Needed {
     program: "charon-systemd",
     packages: &[
@@ -41,18 +41,18 @@ pub const CHARON: Needed = Needed {
 };
 pub const SWANCTL: Needed = Needed { program: "swanctl", packages: &["strongswan-swanctl"] };
 
-/// What sets up the network of Linux.
+/// The set-up tools of Linux' network.
 pub const IP: Needed = Needed { program: "ip", packages: &["iproute2"] };
-/// A language that every Debian has.
+/// A language on every Debian.
 pub const PERL: Needed = Needed { program: "perl", packages: &["perl-base"] };
-/// A C compiler, with what programs need that bring their libraries along.
+/// A C compiler, with the libraries for static programs.
 pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
-/// Counts instructions.
+/// A counter of instructions.
 pub const VALGRIND: Needed = Needed { program: "valgrind", packages: &["valgrind"] };
-/// What unpacks the kernel's source.
+/// The decompressor for the kernel's source.
 pub const XZ: Needed = Needed { program: "xz", packages: &["xz-utils"] };
 
-/// Where a program is, by `PATH` and the places of system programs.
+/// Returns the path of a program, by `PATH` and the directories of system programs.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let places = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/lib/openvswitch-switch-dpdk"]);
@@ -105,17 +105,17 @@ pub fn apt_get_in(directory: &Path, args: &[&str]) -> Result<()> {
 /// When it cannot be had.
 pub fn download(package: &str, directory: &Path) -> Result<PathBuf> {
     eprintln!("downloading {package}");
-    // apt downloads as a user of its own otherwise, which may not write here.
+    // By default apt downloads as a user of its own, without the right to write here.
     let download = ["download", "-q", "-o", "APT::Sandbox::User=root", package];
     if apt_get_in(directory, &download).is_err() {
-        // An index older than the last security update names a file that is gone.
+        // An index older than the last security update names a missing file.
         apt_get(&["update", "-q"])?;
         apt_get_in(directory, &download)?;
     }
     only_entry(directory, &format!("{package}_"))
 }
 
-/// The one entry of a directory whose name begins so.
+/// Returns the one entry of a directory with this prefix.
 ///
 /// # Errors
 /// When there is none, or there are several.

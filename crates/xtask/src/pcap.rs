@@ -1,4 +1,4 @@
-//! Packet captures in the classic format (libpcap, `pcap-savefile(5)`), and how two of them differ.
+//! Packet captures in the classic format (libpcap, `pcap-savefile(5)`), and the differences of two of them.
 
 use crate::failure::{Doing, Result, failed};
 use pcap_file::Endianness;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-/// Longest packet that a capture here may hold, in bytes.
+/// Longest packet in a capture, in bytes.
 const SNAP_LEN: u32 = 262_144;
 
 /// Writes frames as a capture, little-endian, all at time 0.
@@ -44,16 +44,16 @@ fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// How the order of frames counts.
+/// The role of the frames' order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// They must come in the order in which they were sent.
+    /// They must come in the order of sending.
     Kept,
     /// They may come in any order (several queues).
     Any,
 }
 
-/// Says how what was received differs from what was sent.
+/// Compares the received frames with the sent ones.
 ///
 /// # Errors
 /// With the first difference.

@@ -1,4 +1,4 @@
-//! What a port costs that is added to a running daemon: time, memory, and idle processor time.
+//! The cost of a port added to a running daemon: time, memory, and idle processor time.
 
 use crate::daemon::{self, Daemon};
 use crate::failure::{Doing, Result, failed};
@@ -11,21 +11,22 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long the daemon idles with all ports while its processor time is measured.
+/// Idle time of the daemon with all ports, for the measurement of its processor time.
 const IDLE: Duration = Duration::from_secs(10);
-/// What a port may cost: time to add it, and memory.
+/// Maximum cost of a port: time to add it, and memory.
 const ADD_MS_MAX: f64 = 5.0;
 const PORT_KIB_MAX: f64 = 150.0;
 
 /// Ports to add.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many
+    /// Number of ports
     #[arg(long, default_value_t = 500)]
     ports: usize,
 }
 
-/// Adds guests' ports to one switch, one at a time, and removes them again; whether each costs no more than it may.
+/// Adds guests' ports to one switch, one at a time, and removes them again. Returns whether each is within its maximum
+/// cost.
 ///
 /// # Errors
 /// When the daemon refuses something.
@@ -62,7 +63,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(median(&add_ms) <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX)
 }
 
-/// Milliseconds until the answer, which is no error.
+/// Returns the milliseconds until the answer; fails if that is an error.
 fn ask(control: &str, request: &Value) -> Result<f64> {
     let line = format!("{request}\n");
     let began = Instant::now();
@@ -75,7 +76,7 @@ fn ask(control: &str, request: &Value) -> Result<f64> {
     if answer["difference"].is_null() { failed(format!("the daemon refuses {request}: {answer}")) } else { Ok(ms) }
 }
 
-/// What the daemon has for itself, in KiB (`proc_pid_smaps(5)`).
+/// Returns the daemon's own memory, in KiB (`proc_pid_smaps(5)`).
 fn memory_kib(daemon: &Daemon) -> Result<f64> {
     let file = format!("/proc/{}/smaps_rollup", daemon.id());
     let text = std::fs::read_to_string(&file).doing(&file)?;
@@ -83,7 +84,7 @@ fn memory_kib(daemon: &Daemon) -> Result<f64> {
     kib.map_or_else(|| failed(format!("{file} has no Pss")), Ok)
 }
 
-/// Processor time of all its threads while nothing happens.
+/// Returns the processor time of all its threads while nothing happens.
 fn idle_percent(daemon: &Daemon) -> Result<f64> {
     let used_ns = || cpu::process_cpu_ns_of(daemon.id() as i32).doing("the daemon's processor time");
     let before_ns = used_ns()?;

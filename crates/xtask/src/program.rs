@@ -10,12 +10,13 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks whether the program still runs, and whether a signal came.
+/// Interval between two checks of a wait, for the program's end and for a signal.
 const LOOK: Duration = Duration::from_millis(50);
-/// What a failure shows of a program's output, in bytes from its end: enough for the last words of a Linux kernel.
+/// Maximum length of a program's output in a failure, in bytes from its end: enough for the last words of a Linux
+/// kernel.
 const TAIL_LEN: usize = 6000;
 
-/// What the program has written.
+/// The output of the program.
 #[derive(Debug, Default)]
 struct Output {
     stdout: String,
@@ -53,17 +54,17 @@ impl Program {
         Ok(Self { name: name.to_owned(), child, stdin, hopeless: None, output })
     }
 
-    /// From now on, these words on standard error end every wait: the program goes on, but to no end.
+    /// Lets these words on standard error end every later wait: the program goes on, but to no end.
     pub fn give_up_at(&mut self, words: &'static str) {
         self.hopeless = Some(words);
     }
 
-    /// Where standard output stands now, for [`Program::wait_for`].
+    /// Returns the present end of standard output, for [`Program::wait_for`].
     pub fn mark(&self) -> usize {
         self.lock().stdout.len()
     }
 
-    /// What it has printed since `mark`.
+    /// Returns the output since `mark`.
     pub fn said_since(&self, mark: usize) -> String {
         self.lock().stdout[mark..].to_owned()
     }
@@ -78,11 +79,11 @@ impl Program {
         told.or_else(|error| failed(format!("telling {} \"{line}\": {error}{}", self.name, self.tail())))
     }
 
-    /// Waits until `find` finds what it looks for in standard output since `mark`.
+    /// Waits until `find` has a result for standard output since `mark`.
     ///
     /// # Errors
-    /// When it is not found in `timeout`, the program ends, or a signal comes; the message says what was
-    /// waited for and ends with the program's last words.
+    /// When there is no result within `timeout`, the program ends, or a signal comes. The message names the awaited
+    /// result and ends with the program's last words.
     pub fn wait_for<T>(
         &mut self,
         what: &str,
@@ -115,7 +116,7 @@ impl Program {
         }
     }
 
-    /// The program's process.
+    /// Returns the program's process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -128,10 +129,10 @@ impl Program {
         kill(Pid::from_raw(self.child.id() as i32), signal).doing(format!("sending {signal} to {}", self.name))
     }
 
-    /// Whether the program has ended.
+    /// Returns whether the program has ended.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system call fails.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().doing(format!("looking after {}", self.name))?.is_some())
     }
@@ -158,12 +159,12 @@ impl Program {
     pub fn terminate(mut self, patience: Duration) -> String {
         let _ = self.signal(Signal::SIGTERM);
         let _ = self.wait_end(patience);
-        // What it wrote last may still be on its way.
+        // Its last output may still be on its way.
         std::thread::sleep(LOOK);
         self.tail()
     }
 
-    /// The end of what the program said, for a message.
+    /// Returns the end of the program's output, for a message.
     pub fn tail(&self) -> String {
         let output = self.lock();
         let mut text = String::new();
@@ -204,7 +205,7 @@ fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mu
     });
 }
 
-/// A process' own memory, in KiB: what it shares, a guest's memory for one, is not in it.
+/// Returns a process' own memory, in KiB, without shared memory such as a guest's.
 ///
 /// # Errors
 /// When there is no such process.
@@ -215,13 +216,13 @@ pub fn own_memory_kib(id: u32) -> Result<u64> {
     memory.and_then(|memory| memory.parse().ok()).map_or_else(|| failed(format!("{file}: no RssAnon")), Ok)
 }
 
-/// A command as one would type it.
+/// Formats a command for a shell.
 pub fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=,:@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! A directory that is gone when its owner is.
+//! A directory with the lifetime of its owner.
 
 use crate::failure::{Doing, Result};
 use std::fs;
@@ -22,12 +22,12 @@ impl Scratch {
         Ok(Self(path))
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The path of a file in it, as text (the system's place for temporary files is plain ASCII).
+    /// Returns the path of a file in it, as text (the system's place for temporary files is plain ASCII).
     pub fn file(&self, name: &str) -> String {
         self.0.join(name).to_string_lossy().into_owned()
     }

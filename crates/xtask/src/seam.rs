@@ -1,11 +1,11 @@
-//! The one place that opens offramp's vhost-user port.
+//! The only place with a call that opens offramp's vhost-user port.
 
 use crate::failure::{Doing, Result, failed};
 use offramp_offload::caps::Offloads;
 use offramp_ports::vhost_user::{ControlQueue, Mode, RingFeatures, VhostQueue, VhostUser, VhostUserConfig};
 use std::path::PathBuf;
 
-/// What a harness asks of a vhost-user port.
+/// A harness' settings of a vhost-user port.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PortArgs {
     /// The vhost-user socket
@@ -17,17 +17,17 @@ pub struct PortArgs {
     /// Queue pairs
     #[arg(long, default_value_t = 1)]
     pub queues: u16,
-    /// IP bytes that a frame may carry
+    /// Maximum IP bytes of a frame
     #[arg(long, default_value_t = 1500)]
     pub mtu: u16,
     #[command(flatten)]
     pub offer: OfferArgs,
 }
 
-/// What a port offers.
+/// The offer of a port.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct OfferArgs {
-    /// Options of a card that are not offered, by the names that QEMU has for them
+    /// Options of a card to leave out of the offer, by QEMU's names for them
     #[arg(long, value_delimiter = ',', value_name = "OPTION")]
     pub without: Vec<String>,
     /// For User Mode Linux: give the guest an address, and offer no control queue
@@ -35,9 +35,9 @@ pub struct OfferArgs {
     pub user_mode_linux: bool,
 }
 
-/// The address of a guest that is given one.
+/// The address of a guest without its own.
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
-/// Names of QEMU's options, and what each offers.
+/// Names of QEMU's options, and the features of each.
 const RINGS: [(&str, RingFeatures); 4] = [
     ("packed", RingFeatures::PACKED),
     ("mrg_rxbuf", RingFeatures::MRG_RXBUF),
@@ -71,8 +71,8 @@ impl OfferArgs {
     }
 }
 
-/// Opens the port; it listens or connects from now on. Returns the port, which
-/// must stay, and its queues in order.
+/// Opens the port; it listens or connects from now on. Returns the port, to be kept by the caller, and its queues in
+/// order.
 ///
 /// # Errors
 /// When the socket cannot be had.
@@ -95,7 +95,7 @@ pub fn open(args: &PortArgs) -> Result<(VhostUser, Vec<VhostQueue>)> {
     if queues.len() == usize::from(queue_pairs) { Ok((port, queues)) } else { failed("the port lacks queues") }
 }
 
-/// What a port says of its guest and of what went wrong, in a line.
+/// Describes a port's guest and its errors in a line.
 pub fn summary(port: &VhostUser) -> String {
     let (status, channel) = (port.status(), port.channel_counters());
     format!(

@@ -1,8 +1,8 @@
-//! What is said of several samples.
+//! Statistics of several samples.
 
 use std::f64::consts::LN_2;
 
-/// The middle value; of an even number, the mean of the middle two; not a number when there is none.
+/// Returns the middle value; for an even number, the mean of the middle two; not a number for no samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut values = samples.to_vec();
     values.sort_unstable_by(f64::total_cmp);
@@ -14,17 +14,19 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// Probability that the median lies to one side of its interval.
+/// Maximum probability of a median beyond one side of its interval.
 const TAIL_PROBABILITY: f64 = 0.025;
 
-/// Where the median lies, with a probability of 95 % or more if the samples do not depend on each other (sign test): of fewer than
-/// nine samples, from the lowest to the highest, which of fewer than six is less probable. Not a number when there is none.
+/// Returns an interval around the median, with a probability of 95 % or more for independent samples (sign test). For
+/// fewer than nine samples, it goes from the lowest to the highest; for fewer than six, that is less probable. Not a
+/// number for no samples.
 pub fn median_interval(samples: &[f64]) -> [f64; 2] {
     let mut values = samples.to_vec();
     values.sort_unstable_by(f64::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return [f64::NAN; 2] };
-    // Each sample is below the median in one of two cases: the logarithm of the probability that `left_out` are, which is too
-    // small for a number of its own if they are many, and the probability that no more are.
+    // Each sample is below the median in one of two cases. `ln_exactly` is the logarithm of the probability of exactly
+    // `left_out` such samples; the probability itself is too small for a number if they are many. `at_most` is the
+    // probability of no more than that.
     let (mut left_out, mut ln_exactly) = (0, -(values.len() as f64) * LN_2);
     let mut at_most = ln_exactly.exp();
     loop {
@@ -50,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_median_lies_beyond_either_end_of_its_interval_in_one_of_forty_cases_at_most() {
-        // Tables of the sign test: how many of `count` samples lie outside, at each end.
+        // Tables of the sign test: the number of samples outside, at each end, among `count`.
         for (count, outside) in [(1, 0), (8, 0), (9, 1), (15, 3), (20, 5), (50, 17), (100, 39), (2000, 955)] {
             let samples: Vec<_> = (0..count).map(f64::from).collect();
             assert_eq!(median_interval(&samples).map(|end| end as i32), [outside, count - 1 - outside], "{count}");

@@ -1,4 +1,4 @@
-//! Signals: a harness that is asked to stop ends its waits, and so gives back what it holds.
+//! Signals: a harness stopped by one ends its waits, and so releases its resources.
 
 use crate::failure::{Doing, Failure, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on SIGINT, SIGTERM and SIGHUP end waits instead of the process.
+/// Lets SIGINT, SIGTERM and SIGHUP end waits instead of the process from now on.
 ///
 /// # Errors
 /// When the system takes no signal handler.
@@ -19,7 +19,7 @@ pub fn listen() -> Result<()> {
     Ok(())
 }
 
-/// Whether one of the signals came.
+/// Returns whether one of the signals came.
 pub fn requested() -> bool {
     STOP.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }

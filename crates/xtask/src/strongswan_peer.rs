@@ -1,13 +1,13 @@
-//! strongSwan does IPsec at the other end of an adapter that does it too, with ESP of its own in user space
-//! (`kernel-libipsec`), so that no kernel needs to have any.
+//! strongSwan does IPsec at the other end of an adapter with IPsec. Its own ESP runs in user space (`kernel-libipsec`),
+//! so no kernel needs to have any.
 //!
 //! ```text
 //!  TCP ── TAP ── adapter, ESP ── cable ── packet socket ── veth ── charon, kernel-libipsec ── TUN ── TCP
 //! ```
 //!
-//! strongSwan takes no keys but by IKE. So a second charon, on the adapter's host, negotiates with the first, through
-//! the adapter; it writes the keys into its log, and killed, which its peer does not notice. The adapter
-//! takes the keys, and bytes go over TCP both ways, judged by SHA-256 and by the adapter's counters.
+//! strongSwan takes keys only by IKE. So a second charon, on the adapter's host, negotiates with the first, through the
+//! adapter, and writes the keys into its log. Then it is killed; its peer does not notice. The adapter takes the keys,
+//! and bytes go over TCP both ways, judged by SHA-256 and by the adapter's counters.
 
 use crate::adapters::Adapters;
 use crate::failure::{Doing, Result, failed};
@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Suites that both know, by the name that both give them.
+/// Common suites, with the same name at both ends.
 const SUITES: [&str; 5] = ["aes128gcm16", "aes256gcm16", "chacha20poly1305", "aes128-sha256", "aes256-sha512"];
 /// Addresses of the tunnel's ends and of the hosts inside: ours, strongSwan's.
 const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 1, 1), Ipv4Addr::new(10, 77, 1, 2)];
@@ -45,10 +45,10 @@ const VETHS: [&str; 2] = ["ofrswan1", "ofrswan2"];
 const MTU: u32 = 1500;
 const WORKER_NAME: &str = "xtask-strongswan";
 const TCP_PORT: u16 = 5001;
-/// Bytes that go each way.
+/// Bytes in each direction.
 const STREAM_LEN: u64 = 16 << 20;
 const BLOCK_LEN: usize = 1 << 16;
-/// Upper limit for an adapter that segments super-frames: frames of its host for each hundred of the wire.
+/// Upper limit for an adapter with super-frames: frames of its host for each hundred of the wire.
 const HOST_FRAMES_PER_HUNDRED: u64 = 50;
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const IO_TIMEOUT: Duration = Duration::from_secs(20);
@@ -58,7 +58,7 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// strongSwan's ESP in user space at the other end of an adapter.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only suites whose name has this in it
+    /// Only suites with this in their name
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -82,7 +82,7 @@ fn judge(name: &str, programs: &[PathBuf; 2]) -> Result<()> {
     let suite = Suite::by_name(name).doing("the suite")?;
     let scratch = Scratch::new()?;
     let bed = Bed::new()?;
-    // Dropped in front of the bed, whose namespace it uses.
+    // Dropped before the bed, as it uses the bed's namespace.
     let _far = Charon::start(1, &bed, suite, programs, &scratch)?;
     let keys = negotiated(&bed, suite, programs, &scratch)?;
     bed.install(&keys, suite)?;
@@ -91,12 +91,12 @@ fn judge(name: &str, programs: &[PathBuf; 2]) -> Result<()> {
     bed.check_counts()
 }
 
-/// The keys that a charon on our side has agreed on.
+/// Returns the keys negotiated by a charon on our side.
 fn negotiated(bed: &Bed, suite: Suite, programs: &[PathBuf; 2], scratch: &Scratch) -> Result<Keys> {
     let ours = Charon::start(0, bed, suite, programs, scratch)?;
     ours.swanctl(&["--initiate", "--child", "link", "--timeout", "15"])?;
     let log = fs::read_to_string(&ours.log).doing("reading charon's log")?;
-    // Killed: it must not tell the other that it goes.
+    // Killed: it must not notify its peer of its end.
     drop(ours);
     stop::sleep(SETTLE)?;
     Keys::of(&log, suite)
@@ -132,7 +132,7 @@ impl Bed {
         let (Some(host), Some(far)) = (tap.queue(0), line.queue(0)) else { return failed("a port has no queue") };
         let config = AdapterConfig { mtu: MTU as usize, ..AdapterConfig::default() };
         let adapters = Adapters::start(WORKER_NAME, &config, host, far)?;
-        // The inner network is on the TAP: what is for the other host inside goes to the other end as it is to be sealed.
+        // The inner network is on the TAP: packets for the other inner host go to the other end to be sealed.
         inside(&hosts[0], || {
             link::set_up(TAP)?;
             link::add_address(TAP, OUTER[0].into(), PREFIX_LEN)?;
@@ -158,7 +158,7 @@ impl Bed {
         self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("installing associations")
     }
 
-    /// Bytes go from one host to the other and arrive as they were sent.
+    /// Sends bytes from one host to the other, and checks that they arrive unchanged.
     fn transfer(&self, from: usize) -> Result<()> {
         let to = 1 - from;
         let listener = inside(&self.hosts[to], || TcpListener::bind((INNER[to], TCP_PORT)))?;
@@ -173,7 +173,7 @@ impl Bed {
         if sent == received { Ok(()) } else { failed(format!("what side {from} sent is not what arrived")) }
     }
 
-    /// All of it was protected, in both directions, and nothing was refused.
+    /// Checks that all of it was protected, in both directions, and that nothing was refused.
     fn check_counts(&self) -> Result<()> {
         if !self.adapters.is_running() {
             return failed("the adapter has lost its host");
@@ -289,8 +289,8 @@ impl Charon {
     }
 }
 
-/// ESP in user space and a control socket of its own; on our side no routes into its own tunnel, and the keys in the
-/// log.
+/// Configures ESP in user space and a control socket of its own; on our side no routes into its own tunnel, and the
+/// keys in the log.
 fn strongswan_conf(side: usize, directory: &Path) -> String {
     let directory = directory.display();
     let (routes, level) = if side == 0 { ("no", 4) } else { ("yes", 1) };
@@ -302,7 +302,7 @@ fn strongswan_conf(side: usize, directory: &Path) -> String {
     )
 }
 
-/// One tunnel, ESP in UDP, which is all that ESP in user space can do.
+/// Configures one tunnel with ESP in UDP, the only mode of ESP in user space.
 fn swanctl_conf(side: usize, suite: Suite) -> String {
     let (own, other) = (OUTER[side], OUTER[1 - side]);
     let (local, remote) = (INNER[side], INNER[1 - side]);
@@ -314,14 +314,14 @@ fn swanctl_conf(side: usize, suite: Suite) -> String {
     )
 }
 
-/// What charon negotiated, by the side that seals with it.
+/// The result of charon's negotiation, by the sealing side.
 struct Keys {
     spis: [u32; 2],
     secrets: [(SecretKey, SecretKey); 2],
 }
 
 impl Keys {
-    /// Reads the log of the side that began.
+    /// Reads the log of the initiating side.
     fn of(log: &str, suite: Suite) -> Result<Self> {
         let spi = |from: usize| {
             let ends = format!(", src {} dst {}", OUTER[from], OUTER[1 - from]);
@@ -341,7 +341,7 @@ impl Keys {
     }
 }
 
-/// The bytes that the log shows under a title: lines of 16, in hexadecimal behind their place.
+/// Parses the bytes under a title in the log: lines of 16, in hexadecimal after their offset.
 fn dump(log: &str, title: &str, len: usize) -> Option<SecretKey> {
     if len == 0 {
         return Some(SecretKey::none());

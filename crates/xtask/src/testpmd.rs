@@ -14,35 +14,34 @@ use std::time::Duration;
 
 /// From the start of the program to its prompt; it zeroes its memory and waits for its ports.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// From a command to its answer. The forwarding thread may have the whole processor but for what the
-/// scheduler gives to the thread that answers.
+/// From a command to its answer. The forwarding thread may take almost the whole processor from the answering thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// From `quit` to the end.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// What it prints when it takes commands.
+/// Its prompt for commands.
 const PROMPT: &str = "testpmd> ";
-/// Where DPDK keeps its sockets and locks when it runs as root.
+/// DPDK's directory for sockets and locks when it runs as root.
 const RUNTIME_DIRECTORY: &str = "/var/run/dpdk";
 
-/// Where its memory comes from. vhost-user needs memory that can be shared, so plain heap will not do.
+/// The kind of its memory. vhost-user needs sharable memory, so plain heap will not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Anonymous files of huge pages, as in production; one file, so that it is one vhost-user region.
+    /// Anonymous files of huge pages, as in production. One file gives one vhost-user region.
     Huge,
     /// An anonymous file of ordinary pages: slower, and needs no set-up of the machine.
     Ordinary,
 }
 
-/// How it is started.
+/// Its start-up configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// A name for messages.
     pub name: String,
     /// The processor of both its threads.
     pub cpu: usize,
-    /// Where its memory comes from.
+    /// The kind of its memory.
     pub memory: Memory,
-    /// How much, in MiB.
+    /// Size of its memory, in MiB.
     pub memory_mib: u64,
     /// Its ports, in order (`--vdev`).
     pub vdevs: Vec<String>,
@@ -94,8 +93,8 @@ impl Config {
 }
 
 impl Testpmd {
-    /// Starts it. A port in server mode waits for its peer, so this does not wait for the prompt:
-    /// [`Testpmd::wait_ready`] does.
+    /// Starts it without waiting for the prompt, as a port in server mode waits for its peer: [`Testpmd::wait_ready`]
+    /// does.
     ///
     /// # Errors
     /// When it cannot be installed or started.
@@ -108,12 +107,12 @@ impl Testpmd {
     /// Waits until it takes commands.
     ///
     /// # Errors
-    /// When it does not in time, or ends.
+    /// When it is not ready in time, or ends.
     pub fn wait_ready(&mut self) -> Result<()> {
         self.program.wait_for("its prompt", 0, READY_TIMEOUT, |text| text.contains(PROMPT).then_some(()))
     }
 
-    /// Gives it a command whose answer does not matter.
+    /// Runs a command without waiting for its answer.
     ///
     /// # Errors
     /// When it has ended.
@@ -121,7 +120,7 @@ impl Testpmd {
         self.program.say(command)
     }
 
-    /// Gives it a command and waits for what the answer must have.
+    /// Runs a command and waits for the wanted part of its answer.
     ///
     /// # Errors
     /// When the answer does not come in time.
@@ -131,7 +130,7 @@ impl Testpmd {
         self.program.wait_for(&format!("the answer to \"{command}\""), mark, ANSWER_TIMEOUT, find)
     }
 
-    /// A port's counters.
+    /// Returns a port's counters.
     ///
     /// # Errors
     /// When the answer does not come in time.
@@ -139,7 +138,7 @@ impl Testpmd {
         self.ask(&format!("show port stats {port}"), |text| PortStats::parse(text, port))
     }
 
-    /// A port's link.
+    /// Returns a port's link.
     ///
     /// # Errors
     /// When the answer does not come in time.
@@ -147,7 +146,7 @@ impl Testpmd {
         self.ask(&format!("show port info {port}"), Link::parse)
     }
 
-    /// Time of the forwarding thread per packet in nanoseconds, while it had packets.
+    /// Returns the time of the forwarding thread per packet in nanoseconds, while it had packets.
     ///
     /// # Errors
     /// When the answer does not come in time.
@@ -166,14 +165,14 @@ impl Testpmd {
     /// Stops forwarding.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// When it does not stop in time.
     pub fn stop_forwarding(&mut self) -> Result<()> {
         self.ask("stop", |text| (text.contains("\nDone.") || text.contains("not started")).then_some(()))
     }
 
-    /// Ends it in good order; then by force.
+    /// Ends it in good order, or else by force.
     pub fn quit(mut self) {
-        // What it does not do when asked, it is made to do when dropped.
+        // Dropping kills a program still running.
         let _ = self.program.say("stop");
         let _ = self.program.say("quit");
         let _ = self.program.wait_end(QUIT_TIMEOUT);
@@ -184,7 +183,7 @@ impl Testpmd {
         drop(self);
     }
 
-    /// The end of what it said, for a message.
+    /// Returns the end of its output, for a message.
     pub fn tail(&self) -> String {
         self.program.tail()
     }

@@ -1,14 +1,14 @@
-//! What `offramp ttcp --json` prints.
+//! The output of `offramp ttcp --json`.
 
 use serde_json::Value;
 
-/// Its report; `None` before there is one.
+/// Returns its report; `None` before there is one.
 pub fn report(printed: &str) -> Option<Value> {
     let mut events = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     events.find(|event| event["event"] == "report")
 }
 
-/// The throughput of its report, in bits per second; `None` before there is one.
+/// Returns the throughput in its report, in bits per second; `None` before there is one.
 pub fn throughput_bps(printed: &str) -> Option<f64> {
     report(printed)?["throughput_bps"].as_f64()
 }

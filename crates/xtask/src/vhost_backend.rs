@@ -1,4 +1,4 @@
-//! offramp's vhost-user port between a guest and a line that is no limit, counted and timed.
+//! offramp's vhost-user port between a guest and an unlimited line, counted and timed.
 
 use crate::failure::{Doing, Result, failed};
 use crate::seam::{self, PortArgs};
@@ -21,15 +21,15 @@ use std::time::{Duration, Instant};
 
 /// Frames of one hand-over to the guest, as testpmd's bursts.
 const RECEIVE_BATCH_FRAMES: usize = 32;
-/// Rounds between two looks at the time of the next report and at signals.
+/// Rounds between two checks of the time of the next report and of signals.
 const ROUNDS_PER_LOOK: u32 = 1024;
 
-/// Address of DPDK's driver as the guest, and the network of what testpmd sends (RFC 2544, C.2.2).
+/// Address of DPDK's driver as the guest, and the network of testpmd's frames (RFC 2544, C.2.2).
 pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x20];
 const GUEST_NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 /// VLAN of a protected guest.
 const VLAN: u16 = 7;
-/// Limits that no machine reaches with one queue.
+/// Limits out of reach of every machine with one queue.
 const LIMIT: RateLimit = RateLimit {
     bits_per_second: Some(*BITS_PER_SECOND.end()),
     frames_per_second: Some(*FRAMES_PER_SECOND.end()),
@@ -37,12 +37,12 @@ const LIMIT: RateLimit = RateLimit {
     burst_frames: None,
 };
 
-/// What the line does.
+/// The kind of line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// Swallows frames of the guest
     Discard,
-    /// As discard, for a guest that sends super-frames: they are segmented to the MTU on their way
+    /// As discard, for a guest with super-frames: they are segmented to the MTU on their way
     DiscardTso,
     /// Makes frames for the guest
     Generate,
@@ -50,22 +50,21 @@ pub enum Mode {
     Echo,
 }
 
-/// offramp's vhost-user port with a line that is no limit; prints counters as JSON, one object a line.
+/// offramp's vhost-user port with an unlimited line; prints counters as JSON, one object a line.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     port: PortArgs,
-    /// What the line does
+    /// The kind of line
     #[arg(long, value_enum)]
     mode: Mode,
     /// Length of generated frames, without FCS
     #[arg(long, default_value_t = 64)]
     bytes: usize,
-    /// The processor that drives the port
+    /// The processor for the port's thread
     #[arg(long)]
     cpu: Option<usize>,
-    /// Protect the port as that of a stranger's guest: sandbox, bound addresses, an access VLAN, and limits that are not
-    /// reached
+    /// Protect the port as that of a stranger's guest: sandbox, bound addresses, an access VLAN, and unreached limits
     #[arg(long)]
     protected: bool,
     /// Time between two reports, in milliseconds
@@ -73,14 +72,14 @@ pub struct Args {
     report_ms: u64,
 }
 
-/// Counters since the start, as they are printed.
+/// Counters since the start, as printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Time since the start.
     pub t_ns: u64,
     /// Frames or super-frames taken from the guest.
     pub taken: u64,
-    /// Frames that went out on the wire (each segment counts).
+    /// Frames sent on the wire (each segment counts).
     pub sent: u64,
     /// Bytes of those.
     pub sent_bytes: u64,
@@ -88,7 +87,7 @@ pub struct Report {
     pub given: u64,
     /// Frames lost, in both directions, for any reason.
     pub lost: u64,
-    /// Time of rounds in which at least one frame moved.
+    /// Time of rounds with at least one moved frame.
     pub busy_ns: u64,
 }
 
@@ -123,7 +122,7 @@ pub fn run(args: &Args) -> Result<()> {
     ended
 }
 
-/// A port whose guest is a stranger's. From here on this thread, which drives it, is in the sandbox.
+/// Protects a port like a stranger's guest's. From here on this thread, the port's driver, is in the sandbox.
 fn protected(config: &AdapterConfig) -> Result<Arc<PortControl>> {
     let security = PortSecurity {
         mac_addresses: vec![GUEST_MAC],
@@ -168,7 +167,7 @@ fn print(report: &Report) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}").doing("writing a report")
 }
 
-/// Polls pairs, and keeps the time of rounds that moved something.
+/// Polls pairs, and counts the time of rounds with moved frames.
 struct Meter<'a> {
     control: &'a Arc<PortControl>,
     began: Instant,
@@ -182,7 +181,7 @@ impl<'a> Meter<'a> {
         Self { control, began: Instant::now(), now_ns: 0, moved: 0, busy_ns: 0 }
     }
 
-    /// Polls every pair once. One look at the clock: the end of a round is the start of the next.
+    /// Polls every pair once. One read of the clock: the end of a round is the start of the next.
     fn round<H: HostPort, W: WirePort>(&mut self, pairs: &mut [QueuePair<H, W>]) -> Result<()> {
         for pair in pairs {
             if let Err(error @ PortError::Closed(_)) = pair.poll(self.now_ns) {
@@ -198,7 +197,7 @@ impl<'a> Meter<'a> {
         Ok(())
     }
 
-    /// Frames that have left the adapter on either side. A frame that found no room did not.
+    /// Returns the frames out of the adapter on either side. A frame without room does not count.
     fn moved(&self) -> u64 {
         let queues = self.control.queues().iter();
         queues.map(|queue| queue.transmit.host_frames.get() + queue.receive.frames_out.get()).sum()
@@ -226,7 +225,7 @@ mod tests {
     use offramp_offload::meta::{RxMeta, TxMeta};
     use std::collections::VecDeque;
 
-    /// A guest in this process: what it sends, what it got, and how much it takes.
+    /// A guest in this process: its frames to send, its received frames, and its room.
     #[derive(Default)]
     struct Guest {
         sends: VecDeque<(TxMeta, Vec<u8>)>,

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often signals are looked for.
+/// Interval between two checks for signals.
 const LOOK: Duration = Duration::from_millis(50);
 /// The name of the worker thread.
 const WORKER_NAME: &str = "xtask-relay";
@@ -35,18 +35,18 @@ pub struct Args {
     /// Queue pairs of each adapter
     #[arg(long, default_value_t = 1)]
     queues: u16,
-    /// IP bytes that the cable carries in one frame
+    /// Maximum IP bytes of a frame on the cable
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
-    /// How long an adapter holds a frame for others to join, in microseconds; 0: until the end of its batch
+    /// Maximum time an adapter holds a frame for others to join, in microseconds; 0: until the end of its batch
     #[arg(long, default_value_t = 0)]
     hold_usecs: u32,
-    /// Give the TAP every frame as it came, with a checksum that nobody has verified
+    /// Give the TAP every frame as it came, with an unverified checksum
     #[arg(long, requires = "tap")]
     tap_without_rx_checksum: bool,
     #[command(flatten)]
     offer: OfferArgs,
-    /// The processor that drives both adapters
+    /// The processor for the thread of both adapters
     #[arg(long)]
     cpu: Option<usize>,
 }
@@ -102,13 +102,13 @@ fn open_tap(args: &Args, name: &str) -> Result<Tap> {
     Ok(tap)
 }
 
-/// The TAP's adapter.
+/// Configures the TAP's adapter.
 fn tap_config(args: &Args, config: &AdapterConfig) -> AdapterConfig {
     let without = if args.tap_without_rx_checksum { Offloads::RX_CHECKSUM } else { Offloads::empty() };
     AdapterConfig { offloads: (config.offloads - without).with_prerequisites(), ..*config }
 }
 
-/// An adapter on each of two hosts, and a cable per queue.
+/// Joins an adapter on each of two hosts by a cable per queue.
 fn join<A, B>(configs: [&AdapterConfig; 2], a: Vec<A>, b: Vec<B>) -> Vec<Box<dyn Task>>
 where
     A: HostIo + Send + 'static,

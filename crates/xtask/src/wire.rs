@@ -1,4 +1,4 @@
-//! Lines that are no limit: one swallows frames, one makes them, one sends them back.
+//! Unlimited lines: one swallows frames, one makes them, one sends them back.
 
 use crate::frames;
 use offramp_adapter::config::frame_len_max;
@@ -9,14 +9,14 @@ use rand::rngs::SmallRng;
 
 /// Frames start at multiples of a cache line.
 const FRAME_ALIGN: usize = 64;
-/// Frames that a line takes at a time: those of a 64 KiB super-frame at MSS 1448, and some.
+/// Frames on a line at a time: those of a 64 KiB super-frame at MSS 1448, and some.
 const ROOM: usize = 64;
-/// Different buffers that the generator sends in turn, as many as a burst of testpmd.
+/// Different buffers of the generator, sent in turn: as many as a burst of testpmd.
 const GENERATED_BUFFERS: usize = 32;
-/// Bytes of a generated frame that are written anew each time, as testpmd writes its headers.
+/// Bytes of a generated frame written anew each time, as testpmd writes its headers.
 const GENERATED_HEAD_LEN: usize = frames::UDP_HEADERS_LEN;
-/// Frames on their way back through the echo: so few that they stay in the near caches, as the buffers of DPDK's
-/// own echo do. The guest has to wait while they are all in use.
+/// Frames on their way back through the echo: so few that they stay in the near caches, as the buffers of DPDK's own
+/// echo do. The guest has to wait while they are all in use.
 const ECHO_SLOTS: usize = 128;
 
 /// Swallows every frame, into the same buffers again and again.
@@ -28,7 +28,7 @@ pub struct Discard {
 }
 
 impl Discard {
-    /// A line for frames that carry up to `mtu` bytes of IP.
+    /// Creates a line for frames with up to `mtu` bytes of IP.
     pub fn new(mtu: usize) -> Self {
         let frame_len_max = frame_len_max(mtu);
         let bytes = vec![0; ROOM * frame_len_max.next_multiple_of(FRAME_ALIGN)].into_boxed_slice();
@@ -67,7 +67,7 @@ impl WirePort for Discard {
     }
 }
 
-/// Makes UDP frames without end, and swallows what comes the other way.
+/// Makes UDP frames without end, and swallows the frames of the other direction.
 #[derive(Debug)]
 pub struct Generate {
     swallow: Discard,
@@ -77,7 +77,7 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// A line on which frames of `len` bytes (without FCS) arrive whenever one is asked for, with a VLAN's tag or none.
+    /// Creates a line with frames of `len` bytes (without FCS) always ready, with a VLAN's tag or none.
     pub fn new(mtu: usize, len: usize, vid: Option<u16>) -> Self {
         let mut template = frames::udp(len.max(frames::UDP_HEADERS_LEN), 1024, &mut SmallRng::seed_from_u64(0));
         if let Some(vid) = vid {
@@ -116,7 +116,7 @@ impl WirePort for Generate {
     }
 
     fn arrivals(&self, skip: usize, _until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
-        // Without end; one batch of them at a time is enough to know.
+        // Frames without end; one batch at a time is enough.
         let new = GENERATED_BUFFERS.saturating_sub(skip);
         (0..new).for_each(|_| note(Arrival { at_ns: 0, len: self.template.len() }));
         u32::MAX
@@ -134,12 +134,12 @@ pub struct Echo {
     head: usize,
     /// Frames on their way back so far: later ones were not flushed yet.
     flushed: usize,
-    /// Frames taken so far; the last of them is still lent.
+    /// Frames taken so far; the last one is still lent.
     tail: usize,
 }
 
 impl Echo {
-    /// A line for frames that carry up to `mtu` bytes of IP.
+    /// Creates a line for frames with up to `mtu` bytes of IP.
     pub fn new(mtu: usize) -> Self {
         let frame_len_max = frame_len_max(mtu);
         let slot_len = frame_len_max.next_multiple_of(FRAME_ALIGN);
@@ -154,7 +154,7 @@ impl Echo {
         }
     }
 
-    /// Free slots; the one that is lent by `take` is not among them.
+    /// Returns the number of free slots, without the slot lent by `take`.
     fn free(&self) -> usize {
         ECHO_SLOTS - 1 - (self.head - self.tail)
     }
@@ -210,7 +210,7 @@ impl WirePort for Echo {
 mod tests {
     use super::*;
 
-    /// Puts frames as the transmit pipeline does; returns how many the line took.
+    /// Puts frames like the transmit pipeline; returns the number taken by the line.
     fn put(wire: &mut impl WirePort, frames: &[Vec<u8>]) -> usize {
         let mut sent = 0;
         for frame in frames {

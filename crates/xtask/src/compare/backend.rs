@@ -1,4 +1,4 @@
-//! A backend with two guests and a traffic server in a namespace, and how each is set up.
+//! A backend with two guests and a traffic server in a namespace, and the set-up of each kind of backend.
 
 use super::{Cell, Path, Sample};
 use crate::daemon::Daemon;
@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 /// Address and Ethernet address of each guest.
 pub const GUESTS: [(Ipv4Addr, &str); 2] =
     [(Ipv4Addr::new(198, 18, 0, 2), "02:00:00:00:00:01"), (Ipv4Addr::new(198, 18, 0, 3), "02:00:00:00:00:02")];
-/// The network that passt wants to be at: an interface that leads nowhere, its address, and a gateway that is not there.
+/// The network for passt: an interface to nowhere, its address, and the address of a missing gateway.
 const UPSTREAM: (&str, Ipv4Addr, Ipv4Addr) = ("upstream0", Ipv4Addr::new(198, 19, 0, 2), Ipv4Addr::new(198, 19, 0, 1));
 /// From the start of a peer to its socket or its interface.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 /// From the start of the traffic servers, or from a new MTU, to the first test.
 const SETTLE: Duration = Duration::from_millis(300);
-/// Memory of a peer that uses DPDK, in MiB.
+/// Memory of a DPDK peer, in MiB.
 const DPDK_MIB: u32 = 1024;
 
-/// Who is behind the guests' cards.
+/// The backend of the guests' cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Backend {
     /// `offramp up`: two vhost-user ports and a TAP on one switch
@@ -41,11 +41,11 @@ pub enum Backend {
     QemuTap,
     /// Cloud Hypervisor's `vhost_user_net` over TAPs, and a bridge of Linux
     VhostUserNet,
-    /// passt, which has the host's sockets in place of a network
+    /// passt, with the host's sockets in place of a network
     Passt,
     /// Open vSwitch with DPDK
     OvsDpdk,
-    /// The same with its TSO, which it calls experimental
+    /// The same with its experimental TSO
     OvsDpdkTso,
 }
 
@@ -62,13 +62,13 @@ impl Backend {
         }
     }
 
-    /// Whether it takes a whole processor, even for nothing.
+    /// Returns whether it takes a whole processor, even without traffic.
     fn polls(self) -> bool {
         matches!(self, Self::OvsDpdk | Self::OvsDpdkTso)
     }
 }
 
-/// Where programs are that Debian 12 does not have.
+/// The paths of programs missing from Debian 12.
 #[derive(Debug)]
 pub struct Peers {
     pub offramp: PathBuf,
@@ -133,7 +133,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The backend's own memory; `None` where it is a part of QEMU.
+    /// Returns the backend's own memory; `None` where it is a part of QEMU.
     pub fn memory_kib(&self) -> Option<u64> {
         let ids = self.daemon.iter().map(Daemon::id).chain(self.programs.iter().map(Program::id));
         let all: Vec<u64> = ids.filter_map(|id| program::own_memory_kib(id).ok()).collect();
@@ -161,7 +161,7 @@ impl Bed {
         self.signal(Signal::SIGSTOP)
     }
 
-    /// One test of a cell.
+    /// Runs one test of a cell.
     ///
     /// # Errors
     /// When it cannot be done here, or measures nothing.
@@ -192,7 +192,7 @@ impl Bed {
         }
     }
 
-    /// Stops what polls, or lets it go on.
+    /// Stops a polling backend, or lets it go on.
     fn signal(&self, signal: Signal) -> Result<()> {
         let polling = self.programs.iter().filter(|_| self.backend.polls());
         polling.map(|program| Pid::from_raw(program.id() as i32)).try_for_each(|id| kill(id, signal).doing(signal))
@@ -214,10 +214,10 @@ fn tap(guest: usize) -> String {
     format!("guest{guest}")
 }
 
-/// How QEMU takes a guest's card: arguments for the host's side.
+/// QEMU's arguments for the host's side of each guest's card.
 type Cards = Vec<Vec<String>>;
 
-/// A namespace in which a backend is set up, and the programs that run in it.
+/// A namespace with a backend, and its running programs.
 struct Network {
     scratch: Scratch,
     ns: NetNs,
@@ -246,7 +246,7 @@ impl Network {
                 self.in_ns("making a bridge", || link::create_bridge(guest::TAP))?;
                 for (guest, socket) in sockets.iter().enumerate() {
                     let mut command = Command::new(&program);
-                    // Its TAP wants an address; nobody uses it.
+                    // Its TAP needs an address, although nothing uses it.
                     let (tap, address) = (tap(guest), format!("ip=198.19.{guest}.1,mask=255.255.255.0"));
                     let options = format!("{address},socket={socket},num_queues=2,queue_size=1024,tap={tap}");
                     command.args(["--net-backend", &options]);
@@ -269,7 +269,7 @@ impl Network {
                     let mut command = Command::new(&program);
                     command.args(["--foreground", "--quiet", "--runas", "0", "--vhost-user", "--socket", socket]);
                     command.args(["--address", &guest.to_string(), "--netmask", &PREFIX_LEN.to_string()]);
-                    // The guest's address for what the host has on its loopback.
+                    // The guest's address for the services on the host's loopback.
                     command.args(["--gateway", &guest::HOST.to_string()]);
                     command.args(["--map-host-loopback", &guest::HOST.to_string()]);
                     self.start("passt", command)?;
@@ -284,7 +284,7 @@ impl Network {
         }
     }
 
-    /// A bridge in user space with a port for each guest; its own port is the host's end.
+    /// Sets up a bridge in user space with a port for each guest; its own port is the host's end.
     fn open_vswitch(&mut self, has_tso: bool, sockets: &[String; 2]) -> Result<()> {
         let needed = packages::OVS_DPDK;
         let vswitchd = packages::need(needed)?;
@@ -347,7 +347,7 @@ impl Network {
         failed(format!("{}: {}", shown(&command), String::from_utf8_lossy(&output.stderr).trim()))
     }
 
-    /// Starts a program in the namespace that belongs to the backend.
+    /// Starts a program of the backend in the namespace.
     fn start(&mut self, name: &str, command: Command) -> Result<()> {
         let program = self.begin(name, command)?;
         self.programs.push(program);
@@ -359,7 +359,7 @@ impl Network {
         Program::start(name, command)
     }
 
-    /// Waits for a socket of the program that was started last.
+    /// Waits for a socket of the last started program.
     fn wait_for(&mut self, socket: &str) -> Result<()> {
         let end = Instant::now() + READY_TIMEOUT;
         while !FilePath::new(socket).exists() {
@@ -378,7 +378,7 @@ fn found(given: Option<&FilePath>, name: &str) -> Result<PathBuf> {
     found.map_or_else(|| not_possible(format!("no {name} on this machine")), Ok)
 }
 
-/// The daemon's file without `[daemon]`.
+/// Returns the daemon's file without `[daemon]`.
 fn file(sockets: &[String; 2]) -> String {
     let mtu = super::MTU_MAX;
     let port = |name: &str, host: &str| {

@@ -1,13 +1,13 @@
-//! How far apart the two processors are.
+//! The distance of the two processors.
 
 use crate::failure::{Doing, Result};
 use offramp_testbed::cpu::line_distance_ns;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
-/// A line that takes less crosses inside one cache.
+/// Maximum one-way time of a line inside one cache.
 const NEAR_NS_MAX: f64 = 120.0;
-/// A line that takes less crosses between caches of one chip.
+/// Maximum one-way time of a line between caches of one chip.
 const MID_NS_MAX: f64 = 450.0;
 /// Time of one probe.
 const PROBE: Duration = Duration::from_millis(50);
@@ -27,7 +27,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The class of a one-way time in nanoseconds.
+    /// Returns the class of a one-way time in nanoseconds.
     pub fn of(one_way_ns: f64) -> Self {
         match one_way_ns {
             ns if ns < NEAR_NS_MAX => Self::Near,
@@ -36,7 +36,7 @@ impl Placement {
         }
     }
 
-    /// Probes two processors, which must have nothing else to do.
+    /// Probes two processors. Both must be idle otherwise.
     ///
     /// # Errors
     /// When one of them may not be used.
@@ -44,13 +44,13 @@ impl Placement {
         line_distance_ns(cpu_a, cpu_b, PROBE).map(Self::of).doing("probing how far apart the processors are")
     }
 
-    /// The class of a sample with a probe on either side.
+    /// Returns the class of a sample with a probe on either side.
     #[must_use]
     pub fn and(self, after: Self) -> Self {
         if self == after { self } else { Self::Mixed }
     }
 
-    /// As it is printed.
+    /// Returns its name in the output.
     pub fn name(self) -> &'static str {
         self.into()
     }

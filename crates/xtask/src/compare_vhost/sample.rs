@@ -1,4 +1,4 @@
-//! One sample: a guest and a backend for a while, and what their counters say.
+//! One sample: a guest and a backend for a while, and their counters.
 
 use super::placement::Placement;
 use super::{Cell, Direction};
@@ -29,19 +29,19 @@ const WARM_UP: Duration = Duration::from_millis(700);
 const TURNS: usize = 15;
 const TURN_WARM_UP: Duration = Duration::from_millis(50);
 const TURN: Duration = Duration::from_millis(100);
-/// Bursts that begin the loop: 256 packets, a whole ring.
+/// First bursts of the loop: 256 packets, a whole ring.
 const LOOP_BURSTS: u32 = 8;
 /// Time between two reports of offramp, in milliseconds.
 const REPORT_MS: u64 = 50;
 /// From the start of offramp to its port, and to its reports.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Samples of a profile per second, and the least share of a function that is shown.
+/// Samples of a profile per second, and the minimum share of a printed function.
 const PROFILE_HZ: u32 = 4000;
 const PROFILE_PERCENT_MIN: &str = "2";
 /// The only port of a testpmd here.
 const PORT: usize = 0;
 
-/// Whose backend it is.
+/// The side of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// DPDK's.
@@ -50,32 +50,32 @@ pub enum Side {
     Offramp,
     /// Ours with sandbox, bound address, VLAN and limits.
     Protected,
-    /// That of an earlier version.
+    /// An earlier version's.
     Before,
 }
 
-/// What was measured.
+/// The result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Packets that arrived at the end of their way, in millions per second.
+    /// Packets at the end of their path, in millions per second.
     pub mpps: f64,
     /// Busy time of the backend per packet in nanoseconds.
     ///
-    /// DPDK counts the cycles of bursts in which it received something; of a generator, of all bursts,
-    /// those without room included. offramp counts rounds in which at least one frame moved.
+    /// DPDK counts the cycles of bursts with received packets; for a generator, of all bursts, those without room
+    /// included. offramp counts rounds with at least one moved frame.
     pub busy_ns: f64,
-    /// How far apart the processors were.
+    /// The distance of the processors.
     pub placement: Placement,
 }
 
-/// What all samples share.
+/// The common part of all samples.
 #[derive(Debug)]
 pub struct Bench {
     memory: Memory,
     window: Duration,
-    /// Whether to print where offramp's time goes, after each of its samples.
+    /// Print the profile of offramp after each of its samples.
     profile: bool,
-    /// The program that has the earlier version's backend.
+    /// The program with the earlier version's backend.
     before: Option<PathBuf>,
     scratch: Scratch,
 }
@@ -86,7 +86,7 @@ enum Backend {
 }
 
 impl Bench {
-    /// A bench whose samples count for `window`.
+    /// Creates a bench with a counted time of `window` per sample.
     ///
     /// # Errors
     /// When there is no place for its sockets.
@@ -197,7 +197,7 @@ impl Bench {
         Ok(Sample { mpps, busy_ns, placement })
     }
 
-    /// Samples of two versions in turn, from one start of each: while one of them runs, the other one is stopped.
+    /// Takes samples of two versions in turn, from one start of each: while one of them runs, the other one is stopped.
     ///
     /// # Errors
     /// When a program does not start or go on, or no packet moves.
@@ -250,7 +250,7 @@ impl Bench {
     }
 
     fn remove_socket(&self) {
-        // One that is not there need not be removed.
+        // A missing file need not be removed.
         let _ = std::fs::remove_file(self.socket());
     }
 
@@ -260,7 +260,7 @@ impl Bench {
         Ok(guest)
     }
 
-    /// Rate and busy time over the window.
+    /// Returns rate and busy time over the window.
     fn count(&self, cell: &Cell, guest: &mut Testpmd, backend: &mut Backend) -> Result<(f64, f64)> {
         let counts = |guest: &mut Testpmd, backend: &mut Backend| match cell.direction {
             Direction::GuestToLine => backend.sent(),
@@ -280,7 +280,7 @@ impl Bench {
     }
 }
 
-/// Has packets move for a while.
+/// Lets packets move for a while.
 fn begin(cell: &Cell, guest: &mut Testpmd) -> Result<()> {
     match cell.direction {
         Direction::Loop => guest.tell(&format!("start tx_first {LOOP_BURSTS}"))?,
@@ -302,7 +302,7 @@ impl Version {
         self.backend.signal(signal)
     }
 
-    /// Lets it run for a turn; rate and busy time.
+    /// Runs a turn; returns rate and busy time.
     fn turn(&mut self, direction: Direction) -> Result<(f64, f64)> {
         self.signal(Signal::SIGCONT)?;
         stop::sleep(TURN_WARM_UP)?;
@@ -322,14 +322,14 @@ impl Version {
     }
 }
 
-/// A counter at a moment, in nanoseconds since any.
+/// A counter at a moment, in nanoseconds since an arbitrary start.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     at_ns: u64,
     packets: u64,
 }
 
-/// Where a process spends its time, by function, for `time` from now on: the report of `perf`.
+/// Returns the report of `perf`: the time of a process by function, for `time` from now on.
 fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     let data = scratch.file("perf.data");
     let mut record = Command::new("perf");
@@ -345,7 +345,7 @@ fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     Ok(text.lines().filter(|line| line.contains('%') && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 
-/// What a testpmd has received; the moment is half-way between question and answer.
+/// Returns the packets received by a testpmd; the moment is half-way between question and answer.
 fn received(testpmd: &mut Testpmd) -> Result<Count> {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     let epoch = EPOCH.get_or_init(Instant::now);
@@ -354,7 +354,7 @@ fn received(testpmd: &mut Testpmd) -> Result<Count> {
     Ok(Count { at_ns: asked_ns.midpoint(epoch.elapsed().as_nanos() as u64), packets })
 }
 
-/// Busy time per packet between two reports: NaN when nothing moved.
+/// Returns the busy time per packet between two reports: NaN when nothing moved.
 fn busy_ns(direction: Direction, first: &Report, last: &Report) -> f64 {
     let packets = match direction {
         Direction::GuestToLine | Direction::Loop => last.taken - first.taken,
@@ -371,7 +371,7 @@ impl Backend {
         }
     }
 
-    /// What has left on the wire.
+    /// Returns the frames sent on the wire.
     fn sent(&mut self) -> Result<Count> {
         match self {
             Self::Dpdk(testpmd) => received(testpmd),
@@ -382,7 +382,7 @@ impl Backend {
         }
     }
 
-    /// offramp's own counters; `None` of another.
+    /// Returns offramp's own counters; `None` for another backend.
     fn report(&mut self) -> Result<Option<Report>> {
         match self {
             Self::Dpdk(_) => Ok(None),
@@ -400,13 +400,13 @@ impl Backend {
     }
 }
 
-/// The next whole report that offramp prints.
+/// Returns the next whole report of offramp.
 fn next_report(program: &mut Program) -> Result<Report> {
     let mark = program.mark();
     program.wait_for("a report", mark, REPORT_TIMEOUT, last_report)
 }
 
-/// The last whole report in a text.
+/// Returns the last whole report in a text.
 fn last_report(text: &str) -> Option<Report> {
     let (whole, _) = text.rsplit_once('\n')?;
     whole.lines().rev().find_map(|line| serde_json::from_str(line).ok())

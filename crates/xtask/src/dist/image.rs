@@ -1,5 +1,5 @@
-//! The image of a container with the static program alone, as OCI's image layout in one tar file (image-spec 1.1): what
-//! `podman load`, `skopeo copy oci-archive:…` and `docker load` (25 and later) take. No daemon makes it.
+//! The image of a container with the static program alone, as OCI's image layout in one tar file (image-spec 1.1).
+//! `podman load`, `skopeo copy oci-archive:…` and `docker load` (25 and later) read it. No daemon makes it.
 
 use super::{hex, succeed};
 use crate::failure::{Doing, Result};
@@ -13,9 +13,9 @@ use std::process::Command;
 /// Nobody's user and group, as everywhere.
 const NOBODY: u32 = 65_534;
 const PROGRAM: &str = "usr/bin/offramp";
-/// What the user may write: sockets, and how far keys have come.
+/// The user's writable directories: sockets, and the progress of keys.
 const WRITABLE: [&str; 2] = ["run/offramp", "var/lib/offramp"];
-/// Files and directories of the image have this time, so that the same program gives the same image.
+/// Time of all files and directories of the image, so the same program gives the same image.
 const TIME: &str = "@0";
 
 /// Writes the image to `to`.
@@ -73,14 +73,14 @@ fn fill(root: &Path, program: &Path) -> Result<()> {
     fs::write(root.join("etc/group"), format!("nogroup:x:{NOBODY}:\n")).doing("writing /etc/group")
 }
 
-/// Packs a directory, the same each time.
+/// Packs a directory; the result is the same each time.
 fn tar(directory: &Path, to: &Path) -> Result<()> {
     let mut command = Command::new("tar");
     command.args(["--create", "--sort=name", "--numeric-owner", "--mtime", TIME, "--format=gnu", "--file"]);
     succeed(command.arg(to).arg("--directory").arg(directory).arg("."))
 }
 
-/// Puts a blob where its digest says, and describes it.
+/// Stores a blob under its digest, and returns its description.
 fn blob(blobs: &Path, kind: &str, bytes: &[u8]) -> Result<Value> {
     let digest = hex(bytes);
     fs::write(blobs.join(&digest), bytes).doing("writing a part of the image")?;

@@ -1,4 +1,4 @@
-//! QEMU and Linux of Debian 13's backports, unpacked beside the system's: nothing is installed.
+//! QEMU and Linux of Debian 13's backports, unpacked beside the system's. They are not installed.
 
 use super::kernel::default_cache;
 use crate::failure::{Doing, Result, failed};
@@ -12,11 +12,11 @@ use std::process::Command;
 const SUITE: &str = "trixie-backports";
 /// They are trusted if these keys sign them.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// `base-files` has the links from `/lib` to `/usr/lib`, which the loader's path leads through.
+/// `base-files` has the links from `/lib` to `/usr/lib` on the loader's path.
 const QEMU_PACKAGES: [&str; 2] = ["qemu-system-x86", "base-files"];
 /// Depends on the package of the newest kernel.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
-/// The kernel, its modules, and the list of those that are built in.
+/// The kernel, its modules, and the list of the built-in ones.
 const KERNEL_PARTS: [&str; 3] = ["linux-binary", "linux-modules", "linux-base"];
 /// Starts QEMU with its own loader and libraries.
 const QEMU_SCRIPT: &str = r#"#!/bin/sh
@@ -25,7 +25,7 @@ exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64
     -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" "$@"
 "#;
 
-/// A QEMU with the generic vhost-user device (10.2 and later), and a Linux that is newer than the system's.
+/// A QEMU with the generic vhost-user device (10.2 and later), and a Linux newer than the system's.
 #[derive(Debug)]
 pub struct Backports {
     /// The program.
@@ -35,7 +35,7 @@ pub struct Backports {
 }
 
 impl Backports {
-    /// Both, from the cache or downloaded.
+    /// Returns both, from the cache or downloaded.
     ///
     /// # Errors
     /// When they cannot be had.
@@ -49,7 +49,7 @@ impl Backports {
         Ok(Self { qemu: root.join("qemu"), kernel })
     }
 
-    /// The first line of what QEMU says of itself.
+    /// Returns the first line of QEMU's version output.
     ///
     /// # Errors
     /// When it does not run.
@@ -64,7 +64,7 @@ fn download_into(root: &Path) -> Result<()> {
     let part = root.with_extension(std::process::id().to_string());
     fs::create_dir_all(&part).doing(part.display())?;
     let unpacked = AptRoot::new(&part).and_then(|apt| unpack_into(&part.join("root"), &apt));
-    // Another run may have done the same meanwhile, and either result is good.
+    // Another run may have done the same meanwhile; either result is good.
     let moved = unpacked.and_then(|()| match fs::rename(part.join("root"), root) {
         Err(_) if root.is_dir() => Ok(()),
         other => other.doing(root.display()),
@@ -94,7 +94,7 @@ fn unpack_into(root: &Path, apt: &AptRoot) -> Result<()> {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).doing(script.display())
 }
 
-/// A directory in which apt works as if nothing were installed, with the sources of [`SUITE`].
+/// A directory for apt as in an empty system, with the sources of [`SUITE`].
 struct AptRoot {
     debs: PathBuf,
     options: Vec<String>,
@@ -122,7 +122,7 @@ impl AptRoot {
             format!("Dir::Cache::Archives={}", at("debs")),
             format!("APT::Default-Release={SUITE}"),
             "APT::Install-Recommends=false".to_owned(),
-            // It downloads as a user of its own otherwise, which may not write here.
+            // By default apt downloads as a user of its own, without the right to write here.
             "APT::Sandbox::User=root".to_owned(),
         ];
         let options = settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect();
@@ -143,7 +143,7 @@ impl AptRoot {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The packages' files.
+    /// Returns the packages' files.
     fn packages(&self) -> Result<Vec<PathBuf>> {
         let entries = fs::read_dir(&self.debs).doing(self.debs.display())?;
         let files = entries.flatten().map(|entry| entry.path());
@@ -151,7 +151,7 @@ impl AptRoot {
     }
 }
 
-/// Where the system has its own packages from.
+/// Returns the mirror of the system's own packages.
 fn mirror() -> Result<String> {
     let targets = ["indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian"];
     let output = Command::new("apt-get").args(targets).output().doing("running apt-get")?;

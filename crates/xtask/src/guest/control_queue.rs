@@ -1,11 +1,11 @@
-//! What a guest sets by its control queue, command by command, with QEMU's generic vhost-user device.
+//! A guest's settings by its control queue, command by command, with QEMU's generic vhost-user device.
 //!
 //! ```text
 //!  guest (QEMU) ── vhost-user ── offramp up ── packet socket ── veth ── the host's TCP/IP
 //! ```
 //!
-//! Each [`Step`] is a command in the guest (or at the host) with what must follow: in `offramp show --json`, and of traffic. A guest
-//! in User Mode Linux, which forwards its control queue too, goes through a shorter list.
+//! Each [`Step`] is a command in the guest (or at the host) with its expected effects: on `offramp show --json`, and on
+//! traffic. A guest in User Mode Linux also forwards its control queue, and goes through a shorter list.
 
 mod steps;
 mod xdp;
@@ -39,48 +39,49 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use steps::{BROADCAST, By, Destination, Expected, GUEST, GUEST_MAC, STEPS, Step, USER_MODE_STEPS};
 
-/// The queue pairs of a guest in QEMU, and those that User Mode Linux has.
+/// The queue pairs of a guest in QEMU, and of one in User Mode Linux.
 const QUEUE_PAIRS: u16 = 2;
 const USER_MODE_QUEUE_PAIRS: u16 = 1;
 /// The guest's address, as text.
 const MAC: &str = "02:00:00:00:00:10";
-/// Another one that it may take.
+/// Another valid address for the guest.
 const OTHER_MAC: &str = "02:00:00:00:00:55";
-/// The host's end of the veth pair, and the one that is the port's wire.
+/// The host's end of the veth pair, and the end for the port's wire.
 const VETHS: [&str; 2] = ["xtask0", "xtask1"];
-/// Where datagrams come from: the guest has no route back, so it does not answer them.
+/// Source of datagrams: the guest has no route back, so it does not answer them.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Their ports are drawn from these. The guest draws the key of its hash, and a bit of the hash is the parity of some bits of the
-/// port: at even steps 0.5 % of all keys put at least three of four flows on one pair, of ports without a pattern 0.01 %.
+/// Source ports of flows. The guest draws the key of its hash, and a bit of the hash is the parity of some bits of the
+/// port. At even steps, 0.5 % of all keys put at least three of four flows on one pair; of ports without a pattern,
+/// 0.01 %.
 const FLOW_PORTS: Range<u16> = 20_000..60_000;
-/// Where they go; nobody listens there.
+/// Destination port; nobody listens there.
 const DISCARD: u16 = 9;
-/// Datagrams that show whether frames arrive, and more than what else arrives meanwhile.
+/// Datagrams for a test of arrival, and the maximum of other frames meanwhile.
 const DATAGRAMS: u16 = 64;
 const OTHERS_MAX: u64 = 16;
-/// Bytes of a frame that is sent to a certain address.
+/// Bytes of a frame to a certain address.
 const FRAME_LEN: usize = 128;
-/// Datagrams that show how often the guest is interrupted, and the time between two of them.
+/// Datagrams for counting the guest's interrupts, and the time between two of them.
 const PACED_DATAGRAMS: u16 = 256;
 const PACE: Duration = Duration::from_millis(2);
-/// Time for what was sent or set to arrive.
+/// Time for frames or settings to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the driver may take to ask for another coalescing under load. It compares samples of 64 interrupts, and keeps what it
-/// has while these are alike. Under bursts alone it polls, and is hardly interrupted.
+/// Maximum time until the driver asks for another coalescing under load. The driver compares samples of 64 interrupts,
+/// and keeps its setting while these are alike. Under bursts alone it polls, and is hardly interrupted.
 const ADAPTS_WITHIN: Duration = Duration::from_mins(1);
-/// How often it is looked for.
+/// Interval between two polls.
 const LOOK: Duration = Duration::from_millis(50);
-/// Datagrams that are sent at once, between two looks.
+/// Datagrams sent at once, between two polls.
 const BURST: u16 = 2000;
-/// Modules of the guest for what its commands make.
+/// Modules for the guest's commands.
 const MODULES: [&str; 2] = ["8021q", "macvlan"];
-/// How long the daemon is stopped: longer than its threads wait for each other.
+/// Stop time of the daemon: longer than its threads wait for each other.
 const STOPPED: Duration = Duration::from_secs(6);
 
-/// What a guest sets by its control queue, in QEMU's generic vhost-user device: each command has its effect.
+/// A guest's settings by its control queue, in QEMU's generic vhost-user device: each command has its effect.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How QEMU runs a guest (`-accel`), in order of preference
+    /// QEMU's accelerators for a guest (`-accel`), in order of preference
     #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
     accel: Vec<String>,
     /// Directory of QEMU and the guest's kernel (default: offramp-xtask in the user's cache directory)
@@ -91,8 +92,8 @@ pub struct Args {
     rings: Option<String>,
 }
 
-/// Runs the steps in a guest with each kind of rings and prints a transcript; whether none failed. Without the newer QEMU there
-/// is nothing to run.
+/// Runs the steps in a guest with each kind of rings and prints a transcript. Returns whether none failed. Without the
+/// newer QEMU there is nothing to run.
 ///
 /// # Errors
 /// When something does not start, or a signal comes.
@@ -151,7 +152,7 @@ pub(super) fn run_in_user_mode(bench: &super::Bench) -> Result<()> {
     Ok(())
 }
 
-/// A guest in QEMU, whose card is the port at that socket.
+/// Configures a guest in QEMU, with the port at that socket as its card.
 fn in_qemu(args: &Args, backports: &Backports, image: &Image, socket: &str) -> MachineConfig {
     let device = "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,vq_size=256,config_size=28";
     MachineConfig {
@@ -175,12 +176,12 @@ struct Bench {
     daemon: Daemon,
     ns: NetNs,
     queue_pairs: u16,
-    /// Interrupts of the last paced datagrams that were to interrupt often.
+    /// Interrupts of the last paced datagrams in a step with frequent interrupts.
     interrupts_before: u64,
 }
 
 impl Bench {
-    /// Boots a guest whose card is the port at that socket.
+    /// Boots a guest with the port at that socket as its card.
     fn start(
         config: &MachineConfig,
         socket: &str,
@@ -199,7 +200,7 @@ impl Bench {
         println!("{port}");
         let daemon = Daemon::start(&daemon::build()?, &port, scratch, &ns)?;
         let mut machine = Machine::boot(config, &ns)?;
-        // The shell would take busybox's own, which has neither macvlan nor maddress.
+        // Without the alias, the shell takes busybox's own `ip`, without macvlan and maddress.
         machine.run("alias ip=/bin/ip")?;
         Ok(Self { machine, daemon, ns, queue_pairs, interrupts_before: 0 })
     }
@@ -209,7 +210,7 @@ impl Bench {
         self.daemon.terminate();
     }
 
-    /// Runs a command, and judges what follows.
+    /// Runs a command, and judges its effects.
     fn judge(&mut self, step: &Step) -> Result<()> {
         let prompt = match step.by {
             By::Guest => "guest#",
@@ -233,7 +234,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs a command in the guest that begins while the daemon is stopped, and must end after that.
+    /// Runs a command in the guest. It begins while the daemon is stopped, and must end after that.
     fn run_at_stopped_daemon(&mut self, line: &str) -> Result<String> {
         let daemon = Pid::from_raw(self.daemon.id() as i32);
         kill(daemon, Signal::SIGSTOP).doing("stopping the daemon")?;
@@ -271,7 +272,7 @@ impl Bench {
         }
     }
 
-    /// What the daemon shows of the port.
+    /// Returns the daemon's report of the port.
     fn port(&self) -> Result<Value> {
         let mut shown = self.daemon.show()?;
         Ok(shown["ports"][0].take())
@@ -286,7 +287,7 @@ impl Bench {
         if missing.is_empty() { Ok(()) } else { failed(format!("not negotiated: {missing:?}")) }
     }
 
-    /// Waits until the daemon shows that of the control queue.
+    /// Waits until the daemon's report of the control queue has this value.
     fn shown(&self, pointer: &str, json: &str) -> Result<()> {
         let expected: Value = serde_json::from_str(json).doing(json)?;
         let end = Instant::now() + PATIENCE;
@@ -322,13 +323,13 @@ impl Bench {
         }
     }
 
-    /// Frames that the guest's driver has received.
+    /// Returns the frames received by the guest's driver.
     fn received(&mut self) -> Result<u64> {
         const FILE: &str = "/sys/class/net/eth0/statistics/rx_packets";
         self.machine.run(&format!("cat {FILE}"))?.trim().parse().doing(FILE)
     }
 
-    /// What the guest receives more than `before`, once that is `count` frames, or after [`PATIENCE`].
+    /// Returns the guest's received frames beyond `before`, once there are `count`, or after [`PATIENCE`].
     fn receives(&mut self, before: u64, count: u64) -> Result<u64> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -340,15 +341,15 @@ impl Bench {
         }
     }
 
-    /// What the port counts for each of the guest's receive queues.
+    /// Returns the port's counter for each of the guest's receive queues.
     fn by_queue(&mut self, counter: &str) -> Result<Vec<u64>> {
         let printed = self.machine.run("ethtool -S eth0")?;
-        // The driver leaves out queues that it does not use.
+        // The driver leaves out unused queues.
         let of_queue = |queue| statistic(&printed, &format!("rx{queue}_hw_{counter}")).unwrap_or_default();
         Ok((0..self.queue_pairs).map(of_queue).collect())
     }
 
-    /// Sends datagrams to the guest, those of each flow from a port of its own: of several flows none can be coalesced.
+    /// Sends datagrams to the guest, each flow from a port of its own: datagrams of several flows cannot be coalesced.
     fn send(&self, flows: u16, count: u16, pace: Duration) -> Result<()> {
         let sent = self.ns.run(|| {
             let sockets = flow_ports(flows).map(|port| UdpSocket::bind((STRANGER, port)));
@@ -362,7 +363,7 @@ impl Bench {
         sent.doing("entering the namespace")?.doing("sending to the guest")
     }
 
-    /// Where datagrams of many flows arrive: frames on each pair.
+    /// Sends datagrams of many flows. Returns the received frames of each pair.
     fn arrive_on(&mut self) -> Result<Vec<u64>> {
         let (before, by_queue) = (self.received()?, self.by_queue("packets")?);
         self.send(DATAGRAMS, DATAGRAMS, Duration::ZERO)?;
@@ -376,7 +377,7 @@ impl Bench {
         Ok(more)
     }
 
-    /// Flows arrive on all of these pairs, and on no other.
+    /// Expects flows on all of these pairs, and on no other.
     fn arrives_on(&mut self, pairs: &[u16]) -> Result<()> {
         let more = self.arrive_on()?;
         let is_right =
@@ -387,7 +388,7 @@ impl Bench {
         failed(format!("flows were to arrive on the pairs {pairs:?}; on each pair: {more:?}"))
     }
 
-    /// All flows arrive on one pair, whichever it is.
+    /// Expects all flows on one pair, any of them.
     fn arrives_on_one(&mut self) -> Result<()> {
         let more = self.arrive_on()?;
         if more.iter().filter(|count| **count > 0).count() == 1 {
@@ -396,7 +397,7 @@ impl Bench {
         failed(format!("all flows were to arrive on one pair; on each pair: {more:?}"))
     }
 
-    /// The second pair gets more flows than the first.
+    /// Expects more flows on the second pair than on the first.
     fn arrives_on_second(&mut self) -> Result<()> {
         let more = self.arrive_on()?;
         if more.first() < more.get(1) {
@@ -405,7 +406,7 @@ impl Bench {
         failed(format!("more flows were to arrive on the second pair; on each pair: {more:?}"))
     }
 
-    /// Frames with that destination arrive at the guest, or not. Broadcasts that follow them arrive in any case.
+    /// Expects frames with that destination at the guest, or none. The broadcasts after them arrive in any case.
     fn arrives(&mut self, destination: Destination, is_expected: bool) -> Result<()> {
         let before = self.received()?;
         let lost_before = self.lost("guest_filter")?;
@@ -445,14 +446,14 @@ impl Bench {
         Ok(())
     }
 
-    /// Frames to the guest that were lost for that reason.
+    /// Returns the frames to the guest lost for that reason.
     fn lost(&self, reason: &str) -> Result<u64> {
         let port = self.port()?;
         let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
         Ok(queues.iter().filter_map(|queue| queue["receive"]["lost"][reason].as_u64()).sum())
     }
 
-    /// Two counters of what the port gives its guest, of one moment: what was sent before may still arrive.
+    /// Returns two counters of the port's frames to its guest, of one moment: earlier frames may still arrive.
     fn counts(&self, fields: [&str; 2]) -> Result<(u64, u64)> {
         let port = self.port()?;
         let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -463,7 +464,7 @@ impl Bench {
         Ok((first?, second?))
     }
 
-    /// The host's TCP reaches the guest in super-frames, or in none.
+    /// Expects the host's TCP in super-frames at the guest, or none.
     fn super_frames(&mut self, are_expected: bool) -> Result<()> {
         let before = self.counts(["frames_out", "host_frames"])?;
         tcp::host_to_guest(&mut self.machine, &self.ns, tcp::HOST.into())?;
@@ -477,7 +478,7 @@ impl Bench {
         failed(format!("super-frames expected: {are_expected}; {segments} segments came in {frames} frames"))
     }
 
-    /// Sends datagrams with pauses; how many frames the guest got meanwhile, and how many interrupts for them.
+    /// Sends datagrams with pauses. Returns the guest's frames and interrupts meanwhile.
     fn interrupts(&mut self) -> Result<(u64, u64)> {
         let before = self.counts(["host_frames", "interrupts"])?;
         let received = self.received()?;
@@ -498,7 +499,7 @@ impl Bench {
         if 4 * interrupts >= frames { Ok(()) } else { failed(format!("{interrupts} interrupts for {frames} frames")) }
     }
 
-    /// Each interrupt stands for that many frames; the last may stand for fewer, and so may those of another queue.
+    /// Expects one interrupt for `count` frames. The last one may stand for fewer, and so may those of another queue.
     fn frames_per_interrupt(&mut self, count: u64) -> Result<()> {
         let (frames, interrupts) = self.interrupts()?;
         let max = frames / count + u64::from(self.queue_pairs);
@@ -509,7 +510,7 @@ impl Bench {
         failed(format!("{interrupts} interrupts for {frames} frames, not 1 to {max}, or a quarter of {before}"))
     }
 
-    /// The guest's driver sees the link go up or down.
+    /// Expects the guest's driver to see the link go up or down.
     fn carrier(&mut self, is_up: bool) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         let expected = if is_up { "1" } else { "0" };
@@ -526,7 +527,7 @@ impl Bench {
         }
     }
 
-    /// The port has put into the guest's queues what the driver counts itself.
+    /// Expects the port's statistics in the guest's queues to equal the driver's own counts.
     fn statistics_agree(&mut self) -> Result<()> {
         let of_driver = self.received()?;
         let of_port = self.by_queue("packets")?;
@@ -537,8 +538,8 @@ impl Bench {
         failed(format!("the driver has received {of_driver} frames, the port says {of_port:?}"))
     }
 
-    /// The guest reads how many bytes the limit loses of frames to it. The driver shows the frames apart from `ethtool -S`: as
-    /// `rx-hw-drop-ratelimits` of netlink's queue statistics.
+    /// Expects the guest to read the bytes of its frames lost by the limit. The driver shows the frames apart from
+    /// `ethtool -S`: as `rx-hw-drop-ratelimits` of netlink's queue statistics.
     fn limit_loses(&mut self) -> Result<()> {
         let before = (self.lost("rate_limit")?, self.by_queue("ratelimit_bytes")?);
         self.send_to(&[GUEST])?;
@@ -548,11 +549,11 @@ impl Bench {
         }
         let of_queues = self.by_queue("ratelimit_bytes")?;
         let bytes = of_queues.iter().sum::<u64>() - before.1.iter().sum::<u64>();
-        // After that: what is lost in between is among those, and not among the bytes.
+        // Read after the bytes: losses in between are in this count, and not among the bytes.
         let lost = self.lost("rate_limit")? - before.0;
         println!("  traffic: {DATAGRAMS} frames of {FRAME_LEN} bytes; show: {lost} lost by the limit");
         println!("  guest: rx0_hw_ratelimit_bytes and rx1_hw_ratelimit_bytes: {of_queues:?}");
-        // Some may be others' (ARP), which are shorter, or were lost since.
+        // Some may be shorter frames of others (ARP), or were lost since.
         let range = lost.saturating_sub(OTHERS_MAX) * FRAME_LEN as u64..=lost * FRAME_LEN as u64;
         if lost >= u64::from(DATAGRAMS) / 2 && range.contains(&bytes) {
             return Ok(());
@@ -561,7 +562,7 @@ impl Bench {
     }
 }
 
-/// Both ends of the wire, and addresses at the host.
+/// Makes both ends of the wire, and addresses at the host.
 fn prepare_host(ns: &NetNs) -> Result<()> {
     let made = ns.run(|| {
         link::create_veth(VETHS[0], VETHS[1])?;
@@ -589,7 +590,7 @@ fn host(ns: &NetNs, line: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A line of what a command printed has these words, whatever space is between them.
+/// Expects a line with these words in the output of a command, with any space between them.
 fn prints(printed: &str, words: &str) -> Result<()> {
     let found = printed.lines().find(|line| line.split_whitespace().eq(words.split_whitespace()));
     let Some(found) = found else { return failed(format!("no line \"{words}\" in\n{}", printed.trim())) };
@@ -597,13 +598,13 @@ fn prints(printed: &str, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// The ports of that many flows, none twice, the same in each run.
+/// Draws the ports of that many flows, all different, and the same in each run.
 fn flow_ports(flows: u16) -> impl Iterator<Item = u16> {
     let drawn = sample(&mut SmallRng::seed_from_u64(0), FLOW_PORTS.len(), flows.into());
     drawn.into_iter().filter_map(|at| FLOW_PORTS.clone().nth(at))
 }
 
-/// A number that `ethtool -S` prints.
+/// Returns a number in the output of `ethtool -S`.
 fn statistic(printed: &str, name: &str) -> Result<u64> {
     let value = printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
     value.map_or_else(|| failed(format!("ethtool -S has no {name}:\n{}", printed.trim())), Ok)

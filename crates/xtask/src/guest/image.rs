@@ -1,4 +1,5 @@
-//! What a guest boots: Debian's kernel or User Mode Linux, and a file system with busybox, ethtool and the virtio modules.
+//! The boot files of a guest: Debian's kernel or User Mode Linux, and a file system with busybox, ethtool and the
+//! virtio modules.
 
 use super::{kernel, tcp};
 use crate::failure::{Doing, Result};
@@ -9,20 +10,20 @@ use offramp_testbed::guest::kernel::Kernel;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that the guest sends.
+/// Bytes sent by the guest.
 const PAYLOAD_LEN: usize = 8 << 20;
 /// Chooses those bytes.
 const PAYLOAD_SEED: u64 = 1;
 
-/// The guest's first and only program of its own: it sets up the card, then does what the console says.
+/// The guest's first and only program of its own: it sets up the card, then runs the console's commands.
 const INIT: &str = include_str!("init.sh");
 
-/// What a guest has in its file system besides what every guest has.
+/// Additions to the file system of every guest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extras<'a> {
-    /// Programs, which come to lie in `/bin` with their libraries.
+    /// Programs for `/bin`, with their libraries.
     pub programs: &'a [PathBuf],
-    /// Modules of its kernel, which it loads.
+    /// Modules of its kernel, loaded at boot.
     pub modules: &'a [&'a str],
     /// Other files, by their paths without the leading slash.
     pub files: &'a [(&'a str, &'a [u8])],
@@ -35,7 +36,7 @@ pub struct Image {
     pub kernel: Kernel,
     /// The archive of the file system.
     pub initramfs: PathBuf,
-    /// What lies in the guest's `/payload`.
+    /// The content of the guest's `/payload`.
     pub payload: Vec<u8>,
 }
 
@@ -79,7 +80,7 @@ fn file_system(kernel: &Kernel, extras: Extras, payload: &[u8]) -> Result<Vec<u8
         archive.file(path, 0o644, bytes);
     }
     let busybox = packages::need(BUSYBOX)?;
-    // It has no loader to ask for libraries.
+    // Busybox has no loader to ask for libraries.
     archive.file("bin/busybox", 0o755, &fs::read(&busybox).doing(busybox.display())?);
     for program in extras.programs.iter().chain([&packages::need(ETHTOOL)?]) {
         let name = program.file_name().unwrap_or_default().to_string_lossy();

@@ -10,13 +10,13 @@ use std::process::Command;
 /// Debian's newest kernel for virtual machines; it depends on the package with the kernel itself.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// The path of a kernel for guests; its modules lie where `lib/modules/VERSION` stands beside the kernel's directory.
+/// The path of a kernel for guests; its modules lie in `lib/modules/VERSION` beside the kernel's directory.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory of the kernel (default: offramp-xtask in the user's cache directory)
     #[arg(long, value_name = "DIRECTORY")]
     cache: Option<PathBuf>,
-    /// The kernel of `control-queue-matrix`, from Debian 13's backports, with which QEMU is downloaded, too
+    /// The kernel of `control-queue-matrix`, from Debian 13's backports; this downloads QEMU, too
     #[arg(long)]
     backports: bool,
 }
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The kernel, in `cache` or in the user's cache directory; it is downloaded if it is not there.
+/// Returns the kernel in `cache` or in the user's cache directory; downloads it if it is missing.
 ///
 /// # Errors
 /// When the package cannot be had, or has other contents than it should.
@@ -41,14 +41,14 @@ pub fn path(cache: Option<&Path>) -> Result<PathBuf> {
     packages::only_entry(&root.join("boot"), "vmlinuz-")
 }
 
-/// Where the packages are that guests are made of.
+/// Returns the directory of the guests' packages.
 pub fn default_cache() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     user.unwrap_or_else(std::env::temp_dir).join("offramp-xtask")
 }
 
-/// The directory with the unpacked kernel package.
+/// Returns the directory with the unpacked kernel package.
 fn kernel_root(cache: &Path) -> Result<PathBuf> {
     if kernel_package()?.is_none() {
         packages::apt_get(&["update", "-q"])?;
@@ -72,7 +72,7 @@ fn kernel_root(cache: &Path) -> Result<PathBuf> {
     moved.map(|()| root)
 }
 
-/// The package with the kernel itself, as far as apt knows.
+/// Returns the package with the kernel itself, by apt's knowledge.
 fn kernel_package() -> Result<Option<String>> {
     let output = Command::new("apt-cache").args(["depends", KERNEL_PACKAGE]).output().doing("running apt-cache")?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Memory of a guest in MiB: its file system lies there too.
 const MEMORY_MIB: u64 = 384;
-/// Processors of a guest, where nothing else is said: one for each queue pair.
+/// Default number of processors of a guest: one for each queue pair.
 pub const CPUS: usize = 2;
-/// From its start to a guest that takes commands; emulated, on a busy machine.
+/// From its start to its first command; emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 /// From a command to its end.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
@@ -22,17 +22,17 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bits of the network part of all addresses.
 pub const PREFIX_LEN: u8 = 24;
-/// What the guest says when it takes commands.
+/// The guest's text when it takes commands.
 const READY: &str = "@@ready";
-/// What it says when something is wrong with itself.
+/// Its text when it has failed itself.
 const FAILED: &str = "@@failed";
-/// What it says at the end of an answer, before the exit status.
+/// Its text at the end of an answer, before the exit status.
 const END: &str = "@@end ";
 
-/// What makes a machine.
+/// The configuration of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
-    /// What runs it, and its network card.
+    /// The program for it, and its network card.
     pub monitor: Monitor,
     /// The kernel.
     pub kernel: Kernel,
@@ -42,11 +42,11 @@ pub struct MachineConfig {
     pub address: Ipv4Addr,
     /// Its processors.
     pub cpus: usize,
-    /// More of the kernel's command line.
+    /// Additions to the kernel's command line.
     pub arguments: &'static str,
 }
 
-/// A program that runs machines.
+/// A program for machines.
 #[derive(Clone, Debug)]
 pub enum Monitor {
     /// QEMU.
@@ -55,24 +55,24 @@ pub enum Monitor {
         program: PathBuf,
         /// Accelerators, the preferred one first.
         accel: Vec<String>,
-        /// Arguments that make `net0`, the host's side of the card, and any others.
+        /// Arguments for `net0`, the host's side of the card, and any others.
         network: Vec<String>,
         /// The card (`-device`).
         device: String,
     },
-    /// User Mode Linux, which is the kernel itself.
+    /// User Mode Linux: the kernel itself is the program.
     Uml {
         /// The port's socket.
         socket: PathBuf,
-        /// For what it keeps while it runs.
+        /// Directory of its files while it runs.
         directory: PathBuf,
     },
 }
 
 impl MachineConfig {
-    /// The command that boots it.
+    /// Returns its boot command.
     pub fn command(&self) -> Command {
-        // What the kernel does not know becomes a variable of the first program.
+        // The kernel turns unknown arguments into variables of the first program.
         let arguments = format!("{} address={}/{PREFIX_LEN}", self.arguments, self.address);
         let (kernel, initramfs) = (&self.kernel, self.initramfs.as_path());
         let hardware = Hardware { kernel, initramfs, memory_mib: MEMORY_MIB, cpus: self.cpus, arguments: &arguments };
@@ -97,7 +97,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots a machine whose host side lies in a namespace, and waits until it takes commands.
+    /// Boots a machine with its host side in a namespace, and waits until it takes commands.
     ///
     /// # Errors
     /// When the options are refused, or the guest does not come up.
@@ -107,7 +107,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Starts a machine; [`Machine::wait_until_ready`] must follow. So several boot at once.
+    /// Starts a machine; [`Machine::wait_until_ready`] must follow. So several can boot at once.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -134,17 +134,17 @@ impl Machine {
         }
     }
 
-    /// QEMU's process.
+    /// Returns QEMU's process.
     pub fn id(&self) -> u32 {
         self.program.id()
     }
 
-    /// The end of what it said, for a message.
+    /// Returns the end of its output, for a message.
     pub fn tail(&self) -> String {
         self.program.tail()
     }
 
-    /// How long it took to boot.
+    /// Returns the time of its boot.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
@@ -159,12 +159,12 @@ impl Machine {
         Ok(Begun { command: command.to_owned(), mark })
     }
 
-    /// Whether a command has not ended.
+    /// Returns whether a command has not ended.
     pub fn is_under_way(&self, begun: &Begun) -> bool {
         answer(&self.program.said_since(begun.mark)).is_none()
     }
 
-    /// Waits for the end of a command and returns what it printed.
+    /// Waits for the end of a command and returns its output.
     ///
     /// # Errors
     /// When it fails, or does not end in time.
@@ -177,7 +177,7 @@ impl Machine {
         }
     }
 
-    /// Runs a command in the guest and returns what it printed.
+    /// Runs a command in the guest and returns its output.
     ///
     /// # Errors
     /// When it fails, or does not end in time.
@@ -186,9 +186,9 @@ impl Machine {
         self.finish(&begun)
     }
 
-    /// Switches it off, in good order if it does.
+    /// Switches the machine off, in good order if possible.
     pub fn power_off(mut self) {
-        // What does not switch itself off is killed when it is dropped.
+        // Dropping kills a machine still running.
         let _ = self.program.say("poweroff -f");
         let _ = self.program.wait_end(POWER_OFF_TIMEOUT);
     }
@@ -202,14 +202,14 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// The same command in a machine to which the guest has moved.
+    /// Returns the same command in the machine after a move.
     #[must_use]
     pub fn elsewhere(self) -> Self {
         Self { mark: 0, ..self }
     }
 }
 
-/// What a command printed, and its exit status, once both are there.
+/// Returns the output of a command and its exit status, once both are there.
 fn answer(text: &str) -> Option<(String, String)> {
     let (printed, rest) = text.split_once(END)?;
     let (status, _) = rest.split_once('\n')?;

@@ -6,8 +6,8 @@
 //!  guest in QEMU ────── vhost-user ── offramp up ── TAP ──┘
 //! ```
 //!
-//! One TCP connection lives through all moves of a guest: the host sends as fast as the guest sends it back, and compares each
-//! byte. The same guest behind QEMU's own TAP backend says what QEMU's part of the down time is.
+//! One TCP connection lives through all moves of a guest: the host sends as fast as the guest sends it back, and
+//! compares each byte. The same guest behind QEMU's own TAP backend shows QEMU's part of the down time.
 
 use super::machine::{Machine, MachineConfig};
 use super::{BackendKind, Base, Extras, GuestArgs, MTU, PREFIX_LEN, options, tcp, vhost_user_network};
@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The TAPs of both places, and what connects them.
+/// The TAPs of both places, and the interfaces between them.
 const TAPS: [&str; 2] = ["xtask0", "xtask1"];
 const BRIDGE: &str = "xtask-br";
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
@@ -43,10 +43,10 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time of a move.
 const MOVE_TIMEOUT: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(5);
-/// Bytes that the host sends again and again: a prime, so that a lost or doubled segment shifts the rest.
+/// Bytes sent by the host again and again: a prime, so that a lost or doubled segment shifts the rest.
 const PATTERN_LEN: usize = 1_048_573;
 const PATTERN_SEED: u64 = 5;
-/// Largest down time in that of QEMU's own backend, and the least number of moves by which it is judged.
+/// Largest down time as a multiple of QEMU's own backend's, and the minimum number of moves for a judgement.
 const RATIO_MAX: f64 = 2.0;
 const MOVES_MIN: u32 = 5;
 
@@ -56,14 +56,14 @@ pub struct Args {
     /// Moves of each guest, there and back in turn; with fewer than 5 the down time is not judged
     #[arg(long, default_value_t = MOVES_MIN, value_parser = clap::value_parser!(u32).range(1..))]
     moves: u32,
-    /// Only guests whose description has this in it
+    /// Only guests with this in their description
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
     #[command(flatten)]
     guest: GuestArgs,
 }
 
-/// A guest, and how it is announced where it has moved.
+/// A guest, and its announcement after a move.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     backend: BackendKind,
@@ -86,7 +86,7 @@ impl Case {
     }
 }
 
-/// How switches learn that a guest has moved.
+/// The announcement of a moved guest to switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announcement {
     /// By the guest's driver (`GUEST_ANNOUNCE`).
@@ -103,13 +103,13 @@ impl Announcement {
         }
     }
 
-    /// What a frame announces.
+    /// Returns the announcement in a frame.
     fn of(frame: &[u8]) -> Option<Self> {
         let word = |at: usize| frame.get(at..at + 4);
         match (frame.get(..6)?, frame.get(6..12)?, frame.get(12..14)?) {
             ([0xff, 0xff, 0xff, 0xff, 0xff, 0xff], source, kind) if source == GUEST_MAC => match kind {
                 [0x80, 0x35] => Some(Self::Rarp),
-                // The address that is asked for is the sender's own.
+                // The requested address is the sender's own.
                 [0x08, 0x06] if word(28)? == word(38)? => Some(Self::GratuitousArp),
                 _ => None,
             },
@@ -129,17 +129,17 @@ const CASES: [Case; 8] = [
     Case::new(BackendKind::QemuTap, true, Announcement::GratuitousArp),
 ];
 
-/// What was measured of a move.
+/// The measurements of a move.
 #[derive(Clone, Copy, Debug)]
 struct Move {
-    /// By QEMU's word.
+    /// As reported by QEMU.
     down: Duration,
     total: Duration,
-    /// Longest time in which the host received nothing.
+    /// Longest time without received bytes at the host.
     gap: Duration,
 }
 
-/// Moves every guest, and prints what it cost; whether all was as it should be.
+/// Moves every guest, and prints the cost of the moves. Returns whether everything was right.
 ///
 /// # Errors
 /// When QEMU or the guest's kernel cannot be had, or a signal comes.
@@ -196,18 +196,18 @@ fn run_case(case: &Case, moves: u32, base: &Base, executable: &Path) -> Result<V
     judged
 }
 
-/// Where a guest can be.
+/// A place for a guest.
 struct Place {
     daemon: Option<Daemon>,
     scratch: Scratch,
 }
 
-/// A guest that runs, and both places. Dropped in this order.
+/// A running guest, and both places. Dropped in this order.
 struct Bed<'a> {
     case: &'a Case,
     base: &'a Base,
     machine: Machine,
-    /// At which place the guest is.
+    /// Index of the guest's place.
     at: usize,
     places: [Place; 2],
     ns: NetNs,
@@ -256,7 +256,7 @@ impl<'a> Bed<'a> {
         let place = &self.places[to];
         let incoming = place.scratch.file("incoming.sock");
         let destination = start_machine(self.case, self.base, place, TAPS[to], &self.ns, Some(&incoming))?;
-        // It takes a guest as soon as it takes commands.
+        // QEMU is ready for the guest once its monitor answers.
         Monitor::connect(&place.scratch)?;
         stop::sleep(BESIDE)?;
         let is_over = Arc::new(AtomicBool::new(false));
@@ -279,7 +279,7 @@ impl<'a> Bed<'a> {
     }
 }
 
-/// The daemon's file without `[daemon]`.
+/// Returns the daemon's file without `[daemon]`.
 fn file(scratch: &Scratch, tap: &str) -> String {
     let socket = scratch.file("vm0.sock");
     format!(
@@ -329,7 +329,7 @@ fn start_machine(
     }
 }
 
-/// Announcements of the guest that come out of an interface, until `is_over`.
+/// Watches an interface for announcements of the guest until `is_over`.
 fn watch(ns: &NetNs, interface: &str, is_over: &Arc<AtomicBool>) -> Result<JoinHandle<Vec<Announcement>>> {
     let port = Packet::open_in(ns, &PacketConfig::new(interface)).doing("watching the wire")?;
     let Some(mut queue) = port.queue(0) else { return failed("a packet socket has no queue") };
@@ -353,7 +353,7 @@ struct Monitor(BufReader<UnixStream>);
 impl Monitor {
     const SOCKET: &str = "qmp.sock";
 
-    /// Connects as soon as it answers.
+    /// Connects as soon as QEMU answers.
     fn connect(scratch: &Scratch) -> Result<Self> {
         let (path, end) = (scratch.file(Self::SOCKET), Instant::now() + TIMEOUT);
         let stream = loop {
@@ -369,7 +369,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// What a command returns; greeting and events before that are skipped.
+    /// Returns the result of a command; skips the greeting and events before it.
     fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let line = format!("{}\n", json!({"execute": command, "arguments": arguments}));
         self.0.get_mut().write_all(line.as_bytes()).doing(command)?;
@@ -386,7 +386,7 @@ impl Monitor {
         }
     }
 
-    /// Moves the guest to a QEMU that waits at `socket`; QEMU's report.
+    /// Moves the guest to a QEMU listening at `socket`. Returns QEMU's report.
     fn migrate(mut self, socket: &str) -> Result<Value> {
         self.ask("migrate", &json!({"uri": format!("unix:{socket}")}))?;
         let end = Instant::now() + MOVE_TIMEOUT;
@@ -402,15 +402,15 @@ impl Monitor {
     }
 }
 
-/// Bytes that the host sends, and gets back.
+/// The host's bytes, sent and received back.
 #[derive(Default)]
 struct Stream {
-    /// No more is sent.
+    /// The sender is to stop.
     is_over: AtomicBool,
     received: Mutex<Received>,
 }
 
-/// When bytes came back, and how many in all until then.
+/// Times of received bytes, with the total until then.
 #[derive(Debug, Default)]
 struct Received(Vec<(Instant, u64)>);
 
@@ -419,7 +419,7 @@ impl Received {
         self.0.last().map_or(0, |(_, total)| *total)
     }
 
-    /// Longest time without a byte, within two moments.
+    /// Returns the longest time without a byte, between two moments.
     fn longest_gap(&self, from: Instant, to: Instant) -> Duration {
         let times = self.0.iter().map(|(time, _)| *time).filter(|time| (from..to).contains(time));
         let mut last = from;
@@ -428,13 +428,13 @@ impl Received {
 }
 
 impl Stream {
-    /// Sends until it is over, and compares the bytes that the guest returns.
+    /// Sends until it is over, and compares the bytes returned by the guest.
     fn exchange(&self, socket: &TcpStream) -> io::Result<Vec<u8>> {
         let pattern = tcp::random_bytes(PATTERN_SEED, PATTERN_LEN);
         thread::scope(|scope| {
             let sending = scope.spawn(|| self.send(socket, &pattern));
             let received = self.receive(socket, &pattern);
-            // A sender whose receiver has failed would wait for it.
+            // A sender would wait for a failed receiver.
             self.is_over.store(true, Ordering::Relaxed);
             if received.is_err() {
                 let _ = socket.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! The options of a virtio network card, combined, and what each must change in the guest.
+//! The options of a virtio network card, combined, and their effects in the guest.
 
 use super::{BackendKind, GuestKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +9,9 @@ struct Factor {
     name: &'static str,
     /// The first is the default of a short run.
     values: &'static [&'static str],
-    /// The feature bit that it offers when on (virtio 1.3, 5.1.3 and 6).
+    /// Its feature bit when on (virtio 1.3, 5.1.3 and 6).
     bit: Option<usize>,
-    /// The line of `ethtool -k` that shows it.
+    /// Its line in `ethtool -k`.
     ethtool: Option<&'static str>,
     /// Without this one it may not be offered (virtio 1.3, 5.1.3.1).
     needs: Option<&'static str>,
@@ -31,7 +31,7 @@ const fn choice(name: &'static str, values: &'static [&'static str]) -> Factor {
     Factor { name, values, bit: None, ethtool: None, needs: None }
 }
 
-/// Every option. One that needs another stands after it.
+/// Every option. An option stands after the one it needs.
 const FACTORS: [Factor; 16] = [
     switch("packed", 34),
     switch("mrg_rxbuf", 15),
@@ -45,7 +45,7 @@ const FACTORS: [Factor; 16] = [
     offload("host_tso4", 11, "tx-tcp-segmentation", Some("csum")),
     offload("host_tso6", 12, "tx-tcp6-segmentation", Some("csum")),
     offload("host_ecn", 13, "tx-tcp-ecn-segmentation", Some("host_tso4")),
-    // Linux 6.1 shows rx-checksumming on whatever was negotiated (seen): the bit itself is judged.
+    // Linux 6.1 shows rx-checksumming on whatever was negotiated (observed), so the bit itself is judged.
     switch("guest_csum", 1),
     Factor { name: "guest_tso4", values: ON_OFF, bit: Some(7), ethtool: None, needs: Some("guest_csum") },
     Factor { name: "guest_tso6", values: ON_OFF, bit: Some(8), ethtool: None, needs: Some("guest_csum") },
@@ -54,7 +54,7 @@ const FACTORS: [Factor; 16] = [
 /// Largest transmit ring of QEMU's own device; a backend of its own may have larger ones.
 const QEMU_TX_QUEUE_SIZE_MAX: &str = "256";
 
-/// What User Mode Linux cannot choose: it has one queue pair, and rings of one size.
+/// Fixed options of User Mode Linux: it has one queue pair, and rings of one size.
 const UML_FIXED: [(&str, &str); 3] = [("mq", "off"), ("rx_queue_size", "256"), ("tx_queue_size", "256")];
 
 /// The short run: everything on, everything off, and the two ring formats with the other's rings.
@@ -77,7 +77,7 @@ const SHORT: [&[(&str, &str)]; 4] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options(BTreeMap<&'static str, &'static str>);
 
-/// The combinations of a full or a short run.
+/// Returns the combinations of a full or a short run.
 pub fn combinations(full: bool, backend: BackendKind, guest: GuestKind) -> Vec<Options> {
     let chosen = if full { pairwise() } else { SHORT.iter().map(|changes| short(changes)).collect() };
     let mut combinations: Vec<Options> = Vec::new();
@@ -89,15 +89,15 @@ pub fn combinations(full: bool, backend: BackendKind, guest: GuestKind) -> Vec<O
     combinations
 }
 
-/// Everything on but what `changes` says.
+/// Returns everything on, except for `changes`.
 pub fn short(changes: &[(&'static str, &'static str)]) -> Options {
     let mut values: BTreeMap<_, _> = FACTORS.iter().map(|factor| (factor.name, factor.values[0])).collect();
     values.extend(changes.iter().copied());
     Options(values)
 }
 
-/// Few combinations in which every two values of different options meet: each takes a pair that has not
-/// met yet, and for every other option the value that brings the most such pairs.
+/// Returns few combinations with every pair of values of two options in at least one. Each takes a missing pair, and
+/// then for every other option the value with the most missing pairs.
 fn pairwise() -> Vec<Options> {
     let mut open: BTreeSet<Pair> = BTreeSet::new();
     for (a, factor_a) in FACTORS.iter().enumerate() {
@@ -112,7 +112,7 @@ fn pairwise() -> Vec<Options> {
         for (index, factor) in FACTORS.iter().enumerate() {
             if !chosen.contains_key(&index) {
                 let gain = |value: &usize| met(&chosen, index, *value).filter(|pair| open.contains(pair)).count();
-                // The first of the best, so that the result does not depend on the iterator's taste.
+                // The first of the best, so the result does not depend on the order of the iterator.
                 let best = (0..factor.values.len()).rev().max_by_key(gain).unwrap_or(0);
                 chosen.insert(index, best);
             }
@@ -132,7 +132,7 @@ fn pairwise() -> Vec<Options> {
 /// Two options by their places, each with the place of a value; the smaller option first.
 type Pair = ((usize, usize), (usize, usize));
 
-/// The pairs that a value makes with those that are chosen.
+/// Returns the pairs of a value with the chosen ones.
 fn met(chosen: &BTreeMap<usize, usize>, index: usize, value: usize) -> impl Iterator<Item = Pair> {
     let others = chosen.iter().filter(move |(other, _)| **other != index);
     others.map(move |(&other, &theirs)| {
@@ -142,7 +142,7 @@ fn met(chosen: &BTreeMap<usize, usize>, index: usize, value: usize) -> impl Iter
 }
 
 impl Options {
-    /// Takes back what may not be offered without another option, and what the backend cannot have.
+    /// Switches off options without a needed other one, and those unknown to the backend.
     fn legal(mut self, backend: BackendKind, guest: GuestKind) -> Self {
         for factor in FACTORS {
             if factor.needs.is_some_and(|needed| !self.is_on(needed)) {
@@ -166,12 +166,12 @@ impl Options {
         self.value(name) == "on"
     }
 
-    /// What is off.
+    /// Returns the options that are off.
     pub fn off(&self) -> Vec<&'static str> {
         FACTORS.iter().filter(|factor| self.value(factor.name) == "off").map(|factor| factor.name).collect()
     }
 
-    /// What differs from everything on, for a line of output.
+    /// Returns the differences from everything on, for a line of output.
     pub fn name(&self) -> String {
         let off = self.off();
         let sizes = ["rx_queue_size", "tx_queue_size", "host_mtu"].map(|name| format!("{name}={}", self.value(name)));
@@ -179,24 +179,24 @@ impl Options {
         format!("{} {without}", sizes.join(" "))
     }
 
-    /// Queue pairs of the card, when one with several has `pairs`.
+    /// Returns the queue pairs of the card, when one with several has `pairs`.
     pub fn queue_pairs(&self, pairs: u16) -> u16 {
         if self.is_on("mq") { pairs } else { 1 }
     }
 
-    /// IP bytes of a frame.
+    /// Returns the IP bytes of a frame.
     pub fn mtu(&self) -> u16 {
         self.value("host_mtu").parse().unwrap_or(1500)
     }
 
-    /// The options as QEMU's `-device` takes them.
+    /// Formats the options for QEMU's `-device`.
     pub fn device_arguments(&self, pairs: u16, backend: BackendKind) -> String {
         let mut arguments: Vec<_> =
             FACTORS.iter().map(|factor| format!("{}={}", factor.name, self.value(factor.name))).collect();
         let vectors = match backend {
             // One for each queue, one for the configuration, one for the control queue.
             BackendKind::QemuTap => 2 * self.queue_pairs(pairs) + 2,
-            // QEMU 7.2 crashes when a vhost-user device has message interrupts and no KVM (seen: in
+            // QEMU 7.2 crashes when a vhost-user device has message interrupts and no KVM (observed in
             // msix_set_vector_notifiers, called by vhost_net_start).
             BackendKind::Offramp => 0,
         };
@@ -205,7 +205,7 @@ impl Options {
         arguments.join(",")
     }
 
-    /// What the guest negotiated, as sysfs has it (a digit per bit, bit 0 first), against what was offered.
+    /// Checks the negotiated features, in the form of sysfs (a digit per bit, bit 0 first), against the offer.
     pub fn check_negotiated(&self, features: &str) -> Vec<String> {
         let bits = features.trim().as_bytes();
         let mut wrong = Vec::new();
@@ -219,7 +219,7 @@ impl Options {
         wrong
     }
 
-    /// What `ethtool -k` shows, against what was offered.
+    /// Checks the output of `ethtool -k` against the offer.
     pub fn check_features(&self, ethtool: &str) -> Vec<String> {
         let shown = ethtool_features(ethtool);
         let mut wrong = Vec::new();
@@ -237,7 +237,7 @@ impl Options {
         wrong
     }
 
-    /// What `ethtool -g` shows, against the sizes of the rings.
+    /// Checks the output of `ethtool -g` against the sizes of the rings.
     pub fn check_rings(&self, ethtool: &str) -> Vec<String> {
         let Some((_, now)) = ethtool.split_once("Current hardware settings:") else {
             return vec![format!("ethtool -g shows no ring sizes: {}", ethtool.trim())];
@@ -250,7 +250,7 @@ impl Options {
             .collect()
     }
 
-    /// What sysfs lists, against the number of queue pairs.
+    /// Checks the queues in sysfs against the number of queue pairs.
     pub fn check_queues(&self, names: &str, pairs: u16) -> Vec<String> {
         let count = |kind: &str| names.split_whitespace().filter(|name| name.starts_with(kind)).count();
         // A kernel for one processor lists no receive queues (RPS is a matter of several); it has as many of each.
@@ -259,7 +259,7 @@ impl Options {
         if found == expected { Vec::new() } else { vec![format!("{found} queue pairs, expected {expected}")] }
     }
 
-    /// The interface's MTU against the one that was offered.
+    /// Checks the interface's MTU against the offered one.
     pub fn check_mtu(&self, mtu: &str) -> Vec<String> {
         if mtu.trim() == self.value("host_mtu") {
             return Vec::new();
@@ -268,7 +268,7 @@ impl Options {
     }
 }
 
-/// The lines of `ethtool -k`: a name, and whether it is on.
+/// Parses the lines of `ethtool -k`: a name, and its state.
 fn ethtool_features(text: &str) -> BTreeMap<&str, bool> {
     let state = |state: &str| match state.split_whitespace().next()? {
         "on" => Some(true),

@@ -1,7 +1,7 @@
 //! A TCP connection between a guest and the host while the backend between them is killed and started again.
 //!
-//! The guest's end of the socket connects again by itself (QEMU's `reconnect`). The TAP goes with the backend;
-//! whoever runs one gives the new interface its address, as is done here.
+//! The guest's end of the socket connects again by itself (QEMU's `reconnect`). The TAP goes with the backend. Its
+//! operator gives the new interface its address, as this case does.
 
 use super::options;
 use super::{BackendKind, Bench, Machine, TAP, counters, prepare_host, tcp, vhost_user_network};
@@ -18,12 +18,12 @@ use std::time::Duration;
 const QUEUE_PAIRS: u16 = 1;
 /// From the start of a connection to its first bytes both ways.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The part of each direction's bytes that has passed when the backend is killed. The rest is far more than both
-/// ends' buffers hold at that moment.
+/// Divisor for the first part of each direction's bytes, sent before the backend is killed. The rest is far more than
+/// both ends' buffers hold at that moment.
 const FIRST_PART: usize = 8;
-/// Chooses what the host sends.
+/// Seed of the host's bytes.
 const SENT_SEED: u64 = 3;
-/// How often the backend is killed, each time in a connection of its own.
+/// Number of kills, each in a connection of its own.
 const KILLS: usize = 2;
 /// The TAP's address on the wire: the guest asks for it only once.
 const TAP_MAC: &str = "02:00:00:00:00:01";
@@ -36,7 +36,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     let executable = daemon::build()?;
     let ns = NetNs::new().doing("making a network namespace (run as root)")?;
     let mut backend = Some(start_backend(bench, &executable, &ns)?);
-    // A split ring: where a packed one was, its frontend alone knows, and QEMU does not keep it for network cards.
+    // A split ring: only the frontend knows the position in a packed one, and QEMU does not keep it for network cards.
     let options = options::short(&[("mq", "off"), ("packed", "off")]);
     let network = vhost_user_network(&socket(bench), QUEUE_PAIRS, ",reconnect=1");
     let device = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
@@ -93,10 +93,10 @@ fn connection_through_kill(
     if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
         return failed(format!("connection {kill} did not come under way within {START_TIMEOUT:?}"));
     }
-    // SIGKILL: it cannot give anything back, or say that it goes.
+    // SIGKILL: the daemon cannot give anything back, or close its connection in order.
     *backend = None;
     *backend = Some(start_backend(bench, executable, ns)?);
-    // An end that is gone has said so already, and `join` says why.
+    // If the other end is gone, `join` returns its reason.
     let _ = restarted.send(());
     let (received, printed) = tcp::join(host, machine.finish(&begun))?;
     let found = printed.split_whitespace().next().unwrap_or_default();
@@ -104,7 +104,7 @@ fn connection_through_kill(
     tcp::same(found, &expected, &format!("connection {kill}, host to guest"))
 }
 
-/// The host's end: a first part both ways, a pause in which the backend is killed, and the rest.
+/// The host's end: a first part both ways, a pause while the backend is killed, and the rest.
 struct Halves {
     sent: Vec<u8>,
     received_len: usize,
@@ -118,7 +118,7 @@ impl Halves {
         let (first_in, rest_in) = received.split_at_mut(self.received_len / FIRST_PART);
         let (first_out, rest_out) = self.sent.split_at(self.sent.len() / FIRST_PART);
         both_ways(stream, first_out, first_in)?;
-        // A case that has ended needs neither.
+        // If the case has ended, both channels are closed.
         let gone = || io::Error::other("the backend was not started again");
         self.under_way.send(()).map_err(|_| gone())?;
         self.restarted.recv().map_err(|_| gone())?;
@@ -129,7 +129,7 @@ impl Halves {
     }
 }
 
-/// Sends and receives at once: the guest's end does not take what it is sent while nobody takes what it sends.
+/// Sends and receives at once: the guest's end stops receiving while nobody takes its bytes.
 fn both_ways(stream: &TcpStream, out: &[u8], into: &mut [u8]) -> io::Result<()> {
     let (mut writer, mut reader) = (stream, stream);
     thread::scope(|scope| {

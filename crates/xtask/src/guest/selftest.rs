@@ -24,34 +24,34 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const QUEUE_PAIRS: u16 = 1;
-/// What the large cases of `gro` need: segments of an IP packet of 4096 bytes.
+/// MTU for the large cases of `gro`: segments of an IP packet of 4096 bytes.
 const MTU: &str = "4096";
-/// How long an adapter waits for a frame to join: longer than an emulated sender waits between two frames of a case,
-/// shorter than the 100 ms that the program waits between two cases.
+/// Time for which an adapter holds a frame for others. It is longer than an emulated sender waits between two frames of
+/// a case, and shorter than the program's 100 ms between two cases.
 const HOLD_USECS: u32 = 40_000;
-/// From the start of offramp to its ports, and from that of a receiver to its sockets.
+/// From the start of offramp to its ports, and from the start of a receiver to its sockets.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// From the start of a program to its end; `csum` receives for [`RECEIVE_SECONDS`], `gro` ends after three seconds.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
-/// How often a receiver's sockets are looked for.
+/// Interval between two checks of a receiver's sockets.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long `csum` receives: a sender that is emulated starts in a second or so.
+/// Receive time of `csum`: an emulated sender starts in a second or so.
 const RECEIVE_SECONDS: u32 = 3;
-/// Packets that `csum` sends, as the kernel's own script has it.
+/// Packets sent by `csum`, as in the kernel's own script.
 const PACKETS: u32 = 100;
-/// The UDP port to which `csum` listens in every test.
+/// The UDP port of `csum` in every test.
 const CSUM_PORT: u16 = 34_000;
-/// A case of `gro` may be run again, as in the kernel's own script: a sender that is interrupted for longer than the
-/// adapter holds tests nothing.
+/// Attempts of a case of `gro`, as in the kernel's own script: if a sender is interrupted for longer than the adapter's
+/// hold time, its case tests nothing.
 const GRO_ATTEMPTS_MAX: u32 = 3;
-/// The groups of cases that `gro` has.
+/// The groups of cases of `gro`.
 const GRO_TESTS: [&str; 6] = ["data", "ack", "flags", "tcp", "ip", "large"];
 /// The addresses of host and guest (unique local, RFC 4193).
 const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 1);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 2);
 const PREFIX_V6_LEN: u8 = 64;
 
-/// What `csum` sends, and how.
+/// The packets of `csum`, and its arguments for them.
 const CSUM_TESTS: [(&str, &str); 9] = [
     ("tcp", "-t"),
     ("tcp with a wrong sum", "-t -E"),
@@ -64,7 +64,7 @@ const CSUM_TESTS: [(&str, &str); 9] = [
     ("tcp in udp summed by the adapter", "-P -t -e"),
 ];
 
-/// Who sends.
+/// The sending end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     Guest,
@@ -106,9 +106,9 @@ struct Test {
     program: &'static str,
     family: Family,
     sender: Sender,
-    /// The group of cases of `gro`; what `csum` sends.
+    /// The group of cases of `gro`, or the packets of `csum`.
     what: &'static str,
-    /// Arguments that choose it.
+    /// Its arguments.
     arguments: &'static str,
 }
 
@@ -119,7 +119,7 @@ impl Test {
             for family in Family::BOTH {
                 let csum = |(what, arguments)| Self { program: "csum", family, sender, what, arguments };
                 all.extend(CSUM_TESTS.map(csum));
-                // What the guest sends is coalesced for the TAP, which .ci/kernel-gro judges.
+                // The guest's frames are coalesced for the TAP; .ci/kernel-gro judges that.
                 if sender == Sender::Host {
                     all.extend(GRO_TESTS.map(|what| Self { program: "gro", family, sender, what, arguments: what }));
                 }
@@ -136,7 +136,7 @@ impl Test {
         if self.program == "gro" { GRO_ATTEMPTS_MAX } else { 1 }
     }
 
-    /// The program's arguments at one end.
+    /// Returns the program's arguments at one end.
     fn arguments(&self, macs: &Macs, receives: bool, interface: &str) -> String {
         let (source, destination) = match self.sender {
             Sender::Guest => (&macs.guest, &macs.host),
@@ -156,7 +156,8 @@ impl Test {
         };
         let (from, to) = if self.sender == Sender::Guest { (guest, host) } else { (host, guest) };
         let role = if receives { format!("-R -L {RECEIVE_SECONDS}") } else { "-T".to_owned() };
-        // Chosen anew in each run, and printed; what must sum to zero is not to be chosen.
+        // A new random seed in each run, printed by the program. Packets with a checksum of zero (`-Z`) must not be
+        // random.
         let seed = if arguments.contains("-Z") { "" } else { " -r 1" };
         format!(
             "-i {interface} -n {PACKETS} -{number} -S {from} -D {to} -s {source} -d {destination} {role}{seed} {arguments}"
@@ -253,13 +254,13 @@ impl Ends {
         wait_for_sockets(test, &mut receiver)?;
         let sent = self.machine.run(&format!("{} {}", test.program, test.arguments(&self.macs, false, "eth0")));
         let judged = end_well(receiver);
-        // A receiver that is content has seen all that should have been sent.
+        // A satisfied receiver has received every expected packet.
         judged.and(sent.map(drop))
     }
 
     fn host_sends(&mut self, test: &Test) -> Result<()> {
         let arguments = test.arguments(&self.macs, true, "eth0");
-        // $! in the words that come later is still this one: they run in the same shell.
+        // $! in the later commands is still this one: they run in the same shell.
         self.machine.run(&format!("{} {arguments} >/tmp/log 2>&1 &", test.program))?;
         self.machine.run(&format!("while kill -0 $! && ! {}; do usleep 10000; done", sockets_there(test)))?;
         let sent = self.start_on_host(test, false).and_then(end_well);
@@ -281,12 +282,12 @@ fn end_well(mut program: Program) -> Result<()> {
     if status.success() {
         return Ok(());
     }
-    // What it wrote last may still be on its way.
+    // Its last output may still be on its way.
     stop::sleep(LOOK)?;
     failed(format!("on the host: {status}{}", program.tail()))
 }
 
-/// Waits until a receiver on the host misses nothing any more.
+/// Waits until a receiver on the host is ready.
 fn wait_for_sockets(test: &Test, receiver: &mut Program) -> Result<()> {
     let net = format!("/proc/{}/net", receiver.id());
     let end = Instant::now() + READY_TIMEOUT;
@@ -299,8 +300,8 @@ fn wait_for_sockets(test: &Test, receiver: &mut Program) -> Result<()> {
     Ok(())
 }
 
-/// Whether a receiver is ready, by the tables of its namespace. `csum` opens its UDP socket last, `gro` binds its
-/// only socket last.
+/// Returns whether a receiver is ready, by the tables of its namespace. `csum` opens its UDP socket last, `gro` binds
+/// its only socket last.
 fn has_sockets(test: &Test, net: &Path) -> bool {
     let read = |file: &str| fs::read_to_string(net.join(file)).unwrap_or_default();
     if test.program == "csum" {
@@ -312,7 +313,7 @@ fn has_sockets(test: &Test, net: &Path) -> bool {
     read("packet").lines().skip(1).any(is_bound)
 }
 
-/// The same as a command for the guest's shell.
+/// Returns the same check as a command for the guest's shell.
 fn sockets_there(test: &Test) -> String {
     if test.program == "csum" {
         format!("grep -q ':{CSUM_PORT:04X} ' /proc/net/udp /proc/net/udp6")
@@ -324,7 +325,8 @@ fn sockets_there(test: &Test) -> String {
 fn start_relay(socket: &str, ns: &NetNs) -> Result<Program> {
     let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
     command.args(["vhost-relay", "--socket", socket, "--tap", TAP, "--mtu", MTU]);
-    // A TAP takes a frame whose checksum was verified as one whose checksum is still to be written; `csum` skips such frames.
+    // A TAP treats a frame with a verified checksum as one with a checksum still to be written; `csum` skips such
+    // frames.
     command.args(["--hold-usecs", &HOLD_USECS.to_string(), "--tap-without-rx-checksum"]);
     confine(&mut command, Some(ns), None).doing("preparing offramp")?;
     let mut program = Program::start("offramp", command)?;
@@ -332,8 +334,8 @@ fn start_relay(socket: &str, ns: &NetNs) -> Result<Program> {
     Ok(program)
 }
 
-/// Only the adapter coalesces, not the guest's kernel; and addresses are there at once, not only
-/// when nobody else has claimed them.
+/// Lets only the adapter coalesce, not the guest's kernel, and makes addresses valid at once, without detection of
+/// duplicates.
 fn set_up_guest(machine: &mut Machine) -> Result<()> {
     machine.run("ethtool -K eth0 gro off")?;
     machine.run("echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad")?;

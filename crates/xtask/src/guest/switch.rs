@@ -12,14 +12,14 @@ use std::net::Ipv4Addr;
 
 /// One queue pair each: a switch uses no more of a guest.
 const QUEUE_PAIRS: u16 = 1;
-/// Where each guest answers what it is sent with its SHA-256.
+/// Port of each guest's service: it answers with the SHA-256 of the received bytes.
 const SERVICE: u16 = 5001;
-/// The least number of segments in a mean super-frame of a guest that is emulated: it seldom fills one, and half of the
-/// frames are acknowledgements. A guest at native speed sends what each write of `nc` brings, a kilobyte, so that of its
-/// frames only some are super-frames.
+/// Minimum segments in a mean super-frame of an emulated guest: it seldom fills one, and half of the frames are
+/// acknowledgements. A guest at native speed sends each write of `nc`, a kilobyte, on its own, so only some of its
+/// frames are super-frames.
 const SEGMENTS_MIN: u64 = 2;
 
-/// The guest in User Mode Linux that has a control queue, which its port serves: it has the older kind of rings.
+/// The guest in User Mode Linux with a control queue served by its port; it has the older kind of rings.
 const COMMANDING: &str = "vm1";
 
 /// A guest and its port.
@@ -32,7 +32,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Both guests, not started: one with packed rings, one with split ones.
+    /// Returns both guests, not started: one with packed rings, one with split ones.
     fn both() -> [Self; 2] {
         let second = Ipv4Addr::new(198, 18, 0, 3);
         [
@@ -45,7 +45,7 @@ impl Guest {
         scratch.file(&format!("{}.sock", self.port))
     }
 
-    /// Its port in the daemon's file.
+    /// Returns its port in the daemon's file.
     fn section(&self, bench: &Bench) -> String {
         let (port, socket) = (self.port, self.socket(&bench.scratch));
         let more = match bench.args.kind {
@@ -82,12 +82,12 @@ impl Guest {
         self.machine.as_mut().ok_or_else(|| Failure::Failed(format!("{} was not started", self.port)))
     }
 
-    /// Waits for the boot, and has the guest answer at [`SERVICE`].
+    /// Waits for the boot, and starts the guest's service at [`SERVICE`].
     fn wait_until_ready(&mut self) -> Result<()> {
         let machine = self.machine()?;
         machine.wait_until_ready()?;
         machine.run(&format!("nc -ll -p {SERVICE} -e sha256sum >/dev/null 2>&1 &"))?;
-        // A connection that comes before would be refused.
+        // An earlier connection would be refused.
         machine.run(&format!("until grep -q ':{SERVICE:04X} ' /proc/net/tcp /proc/net/tcp6; do usleep 10000; done"))?;
         Ok(())
     }
@@ -126,7 +126,7 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon, ns: &NetNs) ->
 
     daemon.set("vm1", &["all", "off"])?;
     let [first, second] = exchange(guests, daemon, &expected).map_err(|why| during("those of vm1 off", why))?;
-    // What vm1 may send was agreed when it set up its device, and stays: so vm0 still gets super-frames.
+    // The offloads of vm1's sends were agreed at its set-up, and stay: so vm0 still gets super-frames.
     first.expect_super_frames(bench.args.kind)?;
     second.expect_single_frames()?;
 
@@ -142,7 +142,7 @@ fn during(offloads: &str, why: Failure) -> Failure {
     }
 }
 
-/// Each guest sends its `/payload` to the other, at the same time. Returns what each port gave its guest.
+/// Sends each guest's `/payload` to the other, at the same time. Returns the counters of each port.
 fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<[Counts; 2]> {
     let ports = guests.each_ref().map(|guest| guest.port);
     let addresses = guests.each_ref().map(|guest| guest.address);
@@ -161,13 +161,13 @@ fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<
     Ok([first.since(&before[0]), second.since(&before[1])])
 }
 
-/// What a port has given its guest.
+/// The frames from a port to its guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Counts {
     port: &'static str,
-    /// Frames of the wire: a super-frame is as many as it has segments.
+    /// Frames of the wire: a super-frame counts as the number of its segments.
     frames: u64,
-    /// Frames as the guest saw them.
+    /// Frames as seen by the guest.
     host_frames: u64,
 }
 
@@ -199,7 +199,7 @@ impl Counts {
     }
 }
 
-/// The counters of both ports in what `offramp show --json` prints (`docs/control.md`).
+/// Returns the counters of both ports from `offramp show --json` (`docs/control.md`).
 fn counts(shown: &Value, ports: [&'static str; 2]) -> Result<[Counts; 2]> {
     let of = |name: &'static str| {
         let port = shown["ports"].as_array()?.iter().find(|port| port["name"] == name)?;

@@ -20,23 +20,23 @@ pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest pause inside a transfer.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-/// Longest time that the guest's end may take: less than a command may, so that the guest answers then.
+/// Longest time of the guest's end: shorter than a command's, so the guest answers in time.
 const GUEST_TIMEOUT_SECONDS: u32 = 85;
-/// How often a connection is looked for.
+/// Interval between two checks for a connection.
 const LOOK: Duration = Duration::from_millis(10);
-/// Bytes that the host sends.
+/// Bytes sent by the host.
 const SENT_LEN: usize = 8 << 20;
-/// Chooses those bytes.
+/// Seed of those bytes.
 const SENT_SEED: u64 = 2;
 
-/// Bytes that no offload can guess.
+/// Returns random bytes; no offload can guess them.
 pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
 }
 
-/// The guest sends its `/payload` to an address of the host.
+/// Sends the guest's `/payload` to an address of the host.
 ///
 /// # Errors
 /// When other bytes arrive, or not all, or none in time.
@@ -51,7 +51,7 @@ pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload
     same(&digest(&received), &digest(payload), &format!("TCP from guest to host, {} bytes", received.len()))
 }
 
-/// The host sends from one of its addresses, the guest computes the digest.
+/// Sends from one of the host's addresses; the guest computes the digest.
 ///
 /// # Errors
 /// When other bytes arrive, or not all, or none in time.
@@ -78,15 +78,15 @@ fn in_direction(direction: &str, why: Failure) -> Failure {
     }
 }
 
-/// SHA-256 in hexadecimal digits, as `sha256sum` prints it.
+/// Returns the SHA-256 in hexadecimal digits, as `sha256sum` prints it.
 pub fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// Whether a digest is the one that was expected.
+/// Checks a digest against the expected one.
 ///
 /// # Errors
-/// When it is not; the message says of what.
+/// When they differ; the message names the subject.
 pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -94,10 +94,10 @@ pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
     failed(format!("{what}: SHA-256 is {found:?}, not {expected}"))
 }
 
-/// The host's end of a connection; it comes to the bytes that it received.
+/// The host's end of a connection; its result is the received bytes.
 pub type Served = JoinHandle<std::io::Result<Vec<u8>>>;
 
-/// Listens in the namespace at an address; one connection is served on a thread of its own. Returns the port.
+/// Listens in the namespace at an address, and serves one connection on a thread of its own. Returns the port.
 ///
 /// # Errors
 /// When it cannot listen.
@@ -132,13 +132,13 @@ fn accept(listener: &TcpListener) -> std::io::Result<TcpStream> {
     }
 }
 
-/// What both ends came to: bytes from the host, text from the guest.
+/// Returns the results of both ends: bytes from the host, text from the guest.
 ///
 /// # Errors
 /// When either failed.
 pub fn join(host: Served, guest: Result<String>) -> Result<(Vec<u8>, String)> {
     let host = host.join().map_err(|_| Failure::Failed("the host's end panicked".to_owned()))?;
-    // The guest's end says more when both failed.
+    // If both ends failed, the guest's error tells more.
     let printed = guest?;
     Ok((host.doing("the host's end")?, printed))
 }

@@ -1,4 +1,4 @@
-//! What runs in the hostile guest: it takes the card from its driver, and fills its rings with frames and chains.
+//! The program in the hostile guest: it takes the card from its driver, and fills its rings with frames and chains.
 
 use super::device::{BUFFERS, Descriptor, Device, TABLES};
 use crate::failure::{Doing, Result};
@@ -13,11 +13,11 @@ const INDIRECT: u16 = 4;
 /// Bytes of a virtio header, and from one buffer to the next.
 const HEADER_LEN: usize = 12;
 const BUFFER: u64 = 0x800;
-/// An address where the guest has no memory.
+/// An address outside of the guest's memory.
 const NOWHERE: u64 = 0xdead_0000_0000;
-/// How long one kind of bad chain is sent before the next.
+/// Time of one kind of bad chain.
 const KIND_TIME: Duration = Duration::from_millis(50);
-/// A ring of which nothing comes back for this long has stopped: the card is reset.
+/// A ring without returned chains for this long has stopped: the card is reset.
 const STOPPED_TIME: Duration = Duration::from_millis(200);
 /// Kinds of Ethernet payload, and the operations of ARP (RFC 826).
 const IPV4: [u8; 2] = [0x08, 0x00];
@@ -25,10 +25,10 @@ const ARP: [u8; 2] = [0x08, 0x06];
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// An address that nobody has.
+/// An address without an owner.
 const NOBODY: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 
-/// What a hostile guest does.
+/// An attack of a hostile guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Attack {
@@ -38,18 +38,18 @@ pub enum Attack {
     Busy,
     /// Frames to everybody, to nobody and to itself
     Flood,
-    /// Frames to the host and to the other guest, which must handle each; the port has a limit
+    /// Frames to the host and to the other guest, both of which must handle each; the port has a limit
     LimitedFlood,
     /// Frames and ARP in the names of the other guest and of the host
     Spoof,
-    /// Chains that no driver may make
+    /// Chains forbidden for drivers
     BadChains,
 }
 
 /// Attack the backend from inside of a guest; SIGTERM ends it.
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to do
+    /// The attack
     #[arg(value_enum)]
     attack: Attack,
     /// Ethernet address of the host's TAP, in hexadecimal digits
@@ -63,7 +63,7 @@ pub struct Station {
     pub ip: [u8; 4],
 }
 
-/// The guest that attacks, and the one that suffers.
+/// The attacking guest, and its victim.
 pub const HOSTILE: Station = Station { mac: [2, 0, 0, 0, 0, 0x11], ip: [198, 18, 0, 3] };
 pub const VICTIM: Station = Station { mac: [2, 0, 0, 0, 0, 0x10], ip: [198, 18, 0, 2] };
 const HOST_IP: [u8; 4] = [198, 18, 0, 1];
@@ -105,7 +105,7 @@ fn send_frames(device: &mut Device, frames: &[Vec<u8>]) -> Result<()> {
     Ok(())
 }
 
-/// Sends one kind after another. A ring that stops is what the kind was for: the card is reset.
+/// Sends one kind after another. If a kind stops the ring, it has done its work, and the card is reset.
 fn send_bad_chains(device: &mut Device) -> Result<()> {
     device.start()?;
     let rings = bad_rings(device.size());
@@ -131,11 +131,11 @@ fn send_bad_chains(device: &mut Device) -> Result<()> {
     Ok(())
 }
 
-/// What the indirect tables have: one that names itself as a table, and one that follows itself.
+/// Content of the indirect tables: a descriptor with itself as a table, and one with itself as the next.
 const NESTED: Descriptor = Descriptor { address: TABLES, len: 16, flags: INDIRECT, next: 0 };
 const LOOP: Descriptor = Descriptor { address: BUFFERS, len: 1, flags: NEXT, next: 0 };
 
-/// Each kind of bad chain fills the ring: its descriptors, and what the avail ring names.
+/// Returns the rings of all kinds of bad chains: the descriptors, and the heads in the avail ring.
 fn bad_rings(size: u16) -> Vec<(Vec<Descriptor>, Vec<u16>)> {
     let ring = |of: &dyn Fn(u16) -> Descriptor| ((0..size).map(of).collect::<Vec<_>>(), (0..size).collect::<Vec<_>>());
     let same = |address, len, flags, next| ring(&|_| Descriptor { address, len, flags, next });
@@ -163,7 +163,8 @@ fn bad_rings(size: u16) -> Vec<(Vec<Descriptor>, Vec<u16>)> {
         same(BUFFERS, 0, 0, 0),
         same(BUFFERS, 5, 0, 0),
         same(BUFFERS, 100, WRITE, 0),
-        // Tables: in a table, in a loop, no multiple of a descriptor long, too long, outside of memory, with a next one.
+        // Tables: in a table, in a loop, not a multiple of a descriptor's length, too long, outside of memory, with a
+        // next one.
         same(TABLES, 16, INDIRECT, 0),
         same(TABLES + 16, 16, INDIRECT, 0),
         same(TABLES, 17, INDIRECT, 0),
@@ -181,7 +182,7 @@ fn ethernet(destination: [u8; 6], source: [u8; 6], ethertype: [u8; 2], payload: 
     frame
 }
 
-/// A datagram to the port "discard" (RFC 863), without a checksum.
+/// Builds a datagram to the port "discard" (RFC 863), without a checksum.
 fn udp(from: Station, to: Station) -> Vec<u8> {
     let mut ip = [&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0], &from.ip[..], &to.ip].concat();
     let checksum = !frames::ones_complement(&ip);
@@ -195,7 +196,7 @@ fn arp(destination: [u8; 6], source: [u8; 6], operation: u8, sender: Station, ta
     ethernet(destination, source, ARP, &[&fixed[..], &sender.mac, &sender.ip, &target.mac, &target.ip].concat())
 }
 
-/// Frames under the guest's own addresses; the switch sends few of them on.
+/// Builds frames with the guest's own addresses; the switch forwards few of them.
 fn flood(host: Station) -> Vec<Vec<u8>> {
     vec![
         udp(HOSTILE, Station { mac: NOBODY, ..host }),
@@ -204,7 +205,7 @@ fn flood(host: Station) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Frames under addresses of others: not one may pass.
+/// Builds frames with addresses of others: not one may pass.
 fn spoofed(host: Station) -> Vec<Vec<u8>> {
     let as_host = Station { mac: HOSTILE.mac, ..host };
     let as_victim = Station { mac: HOSTILE.mac, ..VICTIM };

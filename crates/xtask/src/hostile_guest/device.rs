@@ -1,4 +1,4 @@
-//! A virtio network card, driven from user space: the guest's root needs no driver to write what it likes into its rings.
+//! A virtio network card, driven from user space: the guest's root needs no driver for arbitrary content of its rings.
 //!
 //! Registers are reached through the card's window in PCI configuration space (virtio 1.3, 4.1.4.9), memory through
 //! `/dev/mem`. Both are files, so this needs no mapping.
@@ -8,15 +8,16 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Memory that the guest's kernel leaves alone, where `/dev/mem` may write: kernels protect their own. In bytes.
+/// Address of memory unused by the guest's kernel, in bytes. `/dev/mem` may write there; kernels protect their own
+/// memory.
 const MEMORY: u64 = 0x1000_0000;
 /// Keeps the kernel out of it: `memmap=` in its documentation (`admin-guide/kernel-parameters.txt`).
 pub const KERNEL_ARGUMENT: &str = "memmap=4M$0x10000000";
-/// Where the parts of a ring lie from its beginning, and the next ring from it: room for 1024 descriptors.
+/// Offsets of the parts of a ring, and of the next ring: room for 1024 descriptors.
 const AVAIL: u64 = 0x8000;
 const USED: u64 = 0x1_0000;
 const RING: u64 = 0x2_0000;
-/// Where indirect tables and frames lie.
+/// Addresses of indirect tables and frames.
 pub const TABLES: u64 = MEMORY + 0x10_0000;
 pub const BUFFERS: u64 = MEMORY + 0x20_0000;
 
@@ -81,10 +82,10 @@ pub struct Device {
     common: u32,
     notify: u32,
     notify_multiplier: u32,
-    /// Where the transmit queue is notified.
+    /// Address for notifications of the transmit queue.
     doorbell: u32,
     size: u16,
-    /// Chains that the transmit queue was given, and those that came back: both wrap around.
+    /// Chains made available to the transmit queue, and chains returned by it: both wrap around.
     avail: u16,
     used: u16,
 }
@@ -153,19 +154,19 @@ impl Device {
         self.select(self.doorbell, 2)
     }
 
-    /// Descriptors of the transmit ring.
+    /// Returns the number of descriptors of the transmit ring.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Writes descriptors into the transmit ring from its first one, and what its avail ring has in each place.
+    /// Writes descriptors into the transmit ring from its first one, and the heads into its avail ring.
     pub fn lay_out(&self, descriptors: &[Descriptor], heads: &[u16]) -> Result<()> {
         let ring = MEMORY + u64::from(TRANSMIT) * RING;
         self.write(ring, &descriptors.iter().flat_map(Descriptor::bytes).collect::<Vec<_>>())?;
         self.write(ring + AVAIL + 4, &heads.iter().flat_map(|head| head.to_le_bytes()).collect::<Vec<_>>())
     }
 
-    /// Makes every place of the avail ring that is free available, and kicks. Returns whether chains came back.
+    /// Makes every free place of the avail ring available, and kicks. Returns whether chains came back.
     pub fn send(&mut self) -> Result<bool> {
         let ring = MEMORY + u64::from(TRANSMIT) * RING;
         let mut used = [0; 2];
@@ -209,7 +210,7 @@ impl Device {
     }
 }
 
-/// The one virtio device of the guest.
+/// Finds the one virtio device of the guest.
 fn find() -> Result<PathBuf> {
     const DEVICES: &str = "/sys/bus/pci/devices";
     let paths = fs::read_dir(DEVICES).doing(DEVICES)?.filter_map(|entry| Some(entry.ok()?.path()));
@@ -218,7 +219,7 @@ fn find() -> Result<PathBuf> {
     paths.into_iter().find(is_virtio).map_or_else(|| failed("no virtio device"), Ok)
 }
 
-/// Where a capability of that kind lies in configuration space.
+/// Returns the offset of a capability of that kind in configuration space.
 fn capability(config: &File, kind: u8) -> Option<u64> {
     let byte = |at: u64| Some(read(config, at, 1).ok()? as u8);
     let mut at = byte(CAPABILITIES)?;
@@ -232,7 +233,7 @@ fn capability(config: &File, kind: u8) -> Option<u64> {
     None
 }
 
-/// Up to four bytes of configuration space.
+/// Reads up to four bytes of configuration space.
 fn read(config: &File, at: u64, len: usize) -> std::io::Result<u32> {
     let mut value = [0; 4];
     config.read_exact_at(&mut value[..len], at)?;

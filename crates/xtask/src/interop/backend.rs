@@ -1,4 +1,4 @@
-//! What stands at the other end of the guests' sockets.
+//! The backend at the other end of the guests' sockets.
 
 use super::case::{Case, Shape};
 use crate::failure::{Doing, Result, failed};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// From the start of a program to its socket.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often it is looked for.
+/// Interval between two polls.
 const LOOK: Duration = Duration::from_millis(20);
-/// IP bytes of a frame that offramp must carry here: the longest of the captures.
+/// Longest IP packet for offramp here, bytes: the longest of the captures.
 const MTU: u32 = 9000;
 /// From the start of offramp to its ports being there.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ const MEMORY_MIB: u64 = super::guest::MEMORY_MIB;
 /// The backend's processor; the guests have the other one.
 const CPU: usize = 0;
 
-/// Whose backend it is.
+/// The backend's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BackendKind {
     /// DPDK's own (`net_vhost`).
@@ -80,7 +80,7 @@ fn offramp_command(case: &Case, sockets: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// The command that starts a backend.
+/// Returns the command that starts a backend.
 ///
 /// # Errors
 /// When its program is not there.
@@ -99,7 +99,7 @@ impl Running {
     pub fn start(kind: BackendKind, case: &Case, sockets: &[String], memory: Memory) -> Result<Self> {
         if !case.guest_listens {
             for socket in sockets {
-                // One that is not there need not be removed.
+                // A missing file need not be removed.
                 let _ = std::fs::remove_file(socket);
             }
         }
@@ -116,7 +116,7 @@ impl Running {
     /// Waits until it carries frames.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// When it is not ready in time.
     pub fn wait_ready(&mut self) -> Result<()> {
         match self {
             Self::Dpdk(testpmd) => {
@@ -131,7 +131,7 @@ impl Running {
         }
     }
 
-    /// The end of what it said, for a message.
+    /// Returns the end of its output, for a message.
     pub fn tail(&self) -> String {
         match self {
             Self::Dpdk(testpmd) => testpmd.tail(),

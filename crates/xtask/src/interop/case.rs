@@ -1,16 +1,16 @@
-//! What is tried: ring paths of DPDK's virtio driver, shapes of the bench, and what happens in between.
+//! The cases: ring paths of DPDK's virtio driver, shapes of the bench, and the events in between.
 
-/// Entries of a ring that is a power of two.
+/// Entries of a ring with a power of two.
 const RING_ENTRIES: u16 = 256;
-/// Entries of a packed ring that is none.
+/// Entries of a packed ring without a power of two.
 const RING_ENTRIES_ODD: u16 = 255;
 
-/// One of the ways in which DPDK's virtio driver handles a ring.
+/// A ring path of DPDK's virtio driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingPath {
     /// Its name in DPDK's test plans.
     pub name: &'static str,
-    /// The arguments of the port that choose it.
+    /// The port's arguments for it.
     pub arguments: &'static str,
     /// A frame may be received into several buffers.
     pub mergeable: bool,
@@ -42,10 +42,10 @@ pub const PATHS: [RingPath; 12] = [
         entries: RING_ENTRIES_ODD,
     },
 ];
-/// How many of [`PATHS`] the short run takes.
+/// Number of [`PATHS`] in the short run.
 const SHORT_PATHS: usize = 4;
 
-/// What happens between two exchanges.
+/// An event between two exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Nothing; there is one exchange.
@@ -59,7 +59,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Its name in a message.
+    /// Returns its name in a message.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "nothing",
@@ -94,18 +94,18 @@ impl Shape {
 pub struct Case {
     /// The guests' ring path.
     pub path: RingPath,
-    /// How guests and backend are connected.
+    /// The connection of guests and backend.
     pub shape: Shape,
     /// The guest has the listening socket (virtio-user's server mode), not the backend.
     pub guest_listens: bool,
     /// Queue pairs.
     pub queues: u16,
-    /// What happens between two exchanges.
+    /// The event between two exchanges.
     pub event: Event,
 }
 
 impl Case {
-    /// Shape, event and path in words.
+    /// Returns shape, event and path in words.
     pub fn name(&self) -> String {
         let mut parts = vec![self.shape.name().to_owned()];
         if self.guest_listens {
@@ -121,7 +121,7 @@ impl Case {
     }
 }
 
-/// The cases of a full or a short run.
+/// Returns the cases of a full or a short run.
 pub fn cases(full: bool) -> Vec<Case> {
     let paths = if full { &PATHS[..] } else { &PATHS[..SHORT_PATHS] };
     let relay = |path| Case { path, shape: Shape::Relay, guest_listens: false, queues: 1, event: Event::None };

@@ -1,4 +1,5 @@
-//! A guest: a testpmd that forwards a capture into its virtio-user port and back out into another.
+//! A guest: a testpmd between captures and its virtio-user port. It forwards one capture into the port, and the port's
+//! frames into another.
 
 use super::case::Case;
 use crate::failure::{Result, failed};
@@ -20,12 +21,12 @@ const VIRTIO_PORT: usize = 0;
 const PCAP_PORT: usize = 1;
 /// From a change at the other end to the change of the link.
 const LINK_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often the link is looked at.
+/// Interval between two polls of the link.
 const LOOK: Duration = Duration::from_millis(100);
 /// The processor of guests; the backend has the other one.
 const CPU: usize = 1;
 
-/// How a guest is made.
+/// The configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
     index: usize,
@@ -38,7 +39,7 @@ pub struct GuestConfig {
 }
 
 impl GuestConfig {
-    /// The guest of that index in a case.
+    /// Configures the guest with that index in a case.
     pub fn new(case: &Case, index: usize, memory: Memory, scratch: &Scratch) -> Self {
         let file = |kind: &str, queue| scratch.file(&format!("{kind}-{index}-{queue}.pcap"));
         Self {
@@ -51,7 +52,7 @@ impl GuestConfig {
         }
     }
 
-    /// The testpmd that it is.
+    /// Returns the configuration of its testpmd.
     pub fn testpmd(&self) -> Config {
         let Case { path, queues, guest_listens, .. } = self.case;
         let virtio = format!(
@@ -114,10 +115,10 @@ impl Guest {
     /// Waits until it takes commands.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// When it is not ready in time.
     pub fn wait_ready(&mut self) -> Result<()> {
         self.testpmd.wait_ready()?;
-        // A frame that finds no room is tried again: nothing may be lost here that the backend did not lose.
+        // A frame without room is tried again: only the backend may lose frames here.
         self.testpmd.tell("set fwd io retry")?;
         self.testpmd.tell("set burst tx delay 10 retry 100000")
     }
@@ -130,10 +131,10 @@ impl Guest {
         self.wait_link(Link::Up)
     }
 
-    /// Waits until the virtio-user port sees that its backend is gone.
+    /// Waits until the virtio-user port notices the backend's end.
     ///
     /// # Errors
-    /// When it does not in time.
+    /// When it does not notice in time.
     pub fn wait_link_down(&mut self) -> Result<()> {
         self.wait_link(Link::Down)
     }
@@ -170,12 +171,12 @@ impl Guest {
         self.testpmd.stop_forwarding()
     }
 
-    /// Frames that it sends in one exchange.
+    /// Returns the number of its frames in one exchange.
     pub fn sent_frames(&self) -> usize {
         self.frames.iter().map(Vec::len).sum()
     }
 
-    /// Frames that it has received and written down.
+    /// Returns the number of frames received and written down.
     ///
     /// # Errors
     /// When it does not answer.
@@ -206,7 +207,7 @@ impl Guest {
         self.wait_link_up()
     }
 
-    /// Whether what it received is what `sender` sent.
+    /// Checks that it received exactly the frames of `sender`.
     ///
     /// # Errors
     /// With the first difference.
@@ -218,12 +219,12 @@ impl Guest {
         compared.or_else(|why| failed(format!("guest {}: {why}", self.config.index)))
     }
 
-    /// Ends it without a word to the backend.
+    /// Ends it without notice to the backend.
     pub fn crash(self) {
         self.testpmd.crash();
     }
 
-    /// The end of what it said, for a message.
+    /// Returns the end of its output, for a message.
     pub fn tail(&self) -> String {
         self.testpmd.tail()
     }

@@ -1,4 +1,4 @@
-//! What is tried with the guest's kernel, in the words that it takes.
+//! The cases for the guest's kernel, as commands for it.
 
 use super::{GUEST_V6, HOST_V6};
 use crate::guest::{HOST, tcp};
@@ -10,7 +10,7 @@ const HOST_SPI: u32 = 0x1002;
 /// Packets before the lower half of a sequence number begins again.
 const BEFORE_WRAP: u32 = 64;
 
-/// The IP version of both ends, and of what a tunnel carries.
+/// The IP version of both ends, and of a tunnel's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// IPv4.
@@ -19,23 +19,23 @@ pub enum Version {
     V6,
 }
 
-/// What a case has besides.
+/// An additional feature of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Sequence numbers of 32 bits, ESP right behind IP.
+    /// Sequence numbers of 32 bits, ESP directly after IP.
     None,
-    /// Sequence numbers of 64 bits that begin just below 2³².
+    /// Sequence numbers of 64 bits, beginning just below 2³².
     Wrap,
     /// ESP in UDP.
     Encapsulation,
 }
 
-/// Whose words a text is in.
+/// The end of a text of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The guest, whose kernel does IPsec.
+    /// The guest with IPsec in its kernel.
     Guest,
-    /// The host, whose adapter does.
+    /// The host with IPsec in its adapter.
     Host,
 }
 
@@ -48,7 +48,7 @@ enum Algorithms {
     Separate(&'static str, usize, &'static str, usize, u32),
 }
 
-/// The three of the short run, then the others that Linux has too.
+/// The three of the short run, then the others of Linux and offramp.
 const SUITES: [(&str, Algorithms); 9] = [
     ("aes128gcm16", Algorithms::Aead("rfc4106(gcm(aes))", 20)),
     ("aes128-sha256", Algorithms::Separate("cbc(aes)", 16, "hmac(sha256)", 32, 128)),
@@ -60,7 +60,7 @@ const SUITES: [(&str, Algorithms); 9] = [
     ("aes128-sha1", Algorithms::Separate("cbc(aes)", 16, "hmac(sha1)", 20, 96)),
     ("null-sha256", Algorithms::Separate("ecb(cipher_null)", 0, "hmac(sha256)", 32, 128)),
 ];
-/// How many of them are in every mode.
+/// Number of suites in every mode.
 const MAIN_SUITES: usize = 3;
 
 /// One set of associations.
@@ -74,11 +74,11 @@ pub struct Case {
     pub is_tunnel: bool,
     /// IP version of both ends.
     pub version: Version,
-    /// What it has besides.
+    /// Its additional feature.
     pub extra: Extra,
 }
 
-/// The cases of a full or a short run.
+/// Returns the cases of a full or a short run.
 pub fn cases(full: bool) -> Vec<Case> {
     let make = |suite_at: usize, is_tunnel, version: Version, extra: Extra| {
         let (suite, algorithms) = SUITES[suite_at];
@@ -113,7 +113,7 @@ pub fn cases(full: bool) -> Vec<Case> {
 }
 
 impl Case {
-    /// A line of output.
+    /// Returns a line of output.
     pub fn name(&self) -> String {
         let mode = if self.is_tunnel { "tunnel" } else { "transport" };
         let version = if self.version == Version::V4 { "IPv4" } else { "IPv6" };
@@ -125,7 +125,7 @@ impl Case {
         format!("{} {mode} {version}{extra}", self.suite)
     }
 
-    /// Both associations and their policies, as one end has them.
+    /// Returns the commands for both associations and their policies at one end.
     pub fn commands(&self, end: End) -> Vec<String> {
         let [sent, received] = if end == End::Guest { ["out", "in"] } else { ["in", "out"] };
         let (host, guest): (IpAddr, IpAddr) = match self.version {
@@ -159,7 +159,7 @@ impl Case {
         ]
     }
 
-    /// The window, and where sequence numbers begin.
+    /// Returns the window, and the first sequence numbers.
     fn window(&self, direction: &str) -> String {
         let number = if direction == "out" { "replay-oseq" } else { "replay-seq" };
         match self.extra {
@@ -168,7 +168,7 @@ impl Case {
         }
     }
 
-    /// Algorithms with keys, which differ by direction.
+    /// Returns the algorithms with keys; each direction has its own.
     fn keys(&self, spi: u32) -> String {
         let key = |which: u64, len| {
             let bytes = tcp::random_bytes((self.number << u32::BITS | u64::from(spi)) << 8 | which, len);

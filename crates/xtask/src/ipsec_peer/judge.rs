@@ -1,4 +1,4 @@
-//! What both ends have counted, and what it must be.
+//! The counters of both ends, and their expected values.
 
 use super::case::{Case, Extra};
 use crate::failure::{Result, failed};
@@ -8,21 +8,20 @@ use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::Loss;
 use std::collections::BTreeMap;
 
-/// Frames of the wire for each hundred that the host sees, at least, where it deals in super-frames: sent, and
-/// received from a guest that is emulated and seldom sends them close together. A third of the frames are
-/// acknowledgements.
+/// Minimum frames of the wire for each hundred of the host's, where it has super-frames: sent, and received from an
+/// emulated guest. Such a guest seldom sends them close together. A third of the frames are acknowledgements.
 const FRAMES_PER_HUNDRED: [(&str, u64); 2] = [("sent", 150), ("received", 102)];
 
-/// Counters of the adapter that does IPsec.
+/// Counters of the adapter with IPsec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdapterCounts {
     /// Frames of the wire and frames as the host sees them, sent.
     pub sent: (u64, u64),
     /// The same, received.
     pub received: (u64, u64),
-    /// What was lost for a reason of IPsec, by reason.
+    /// Losses of IPsec, by reason.
     pub lost: BTreeMap<&'static str, u64>,
-    /// Packets and last sequence number of each association: those that seal, then those that open.
+    /// Packets and last sequence number of each association: the sealing one, then the opening one.
     pub associations: [Option<(u64, u64)>; 2],
 }
 
@@ -61,7 +60,7 @@ impl AdapterCounts {
 #[derive(Clone, Debug)]
 pub struct Counts {
     adapter: AdapterCounts,
-    /// The guest's `/proc/net/xfrm_stat`: every line is a reason for a packet that was lost.
+    /// The guest's `/proc/net/xfrm_stat`: every line is a reason for lost packets.
     guest: BTreeMap<String, u64>,
 }
 
@@ -74,16 +73,16 @@ impl Counts {
         Ok(Self { adapter, guest: xfrm_stat(&machine.run("cat /proc/net/xfrm_stat")?) })
     }
 
-    /// What was counted since.
+    /// Returns the counts since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let guest = self.guest.iter().map(|(name, now)| (name.clone(), now - before.guest.get(name).unwrap_or(&0)));
         Self { adapter: self.adapter.since(&before.adapter), guest: guest.filter(|(_, lost)| *lost > 0).collect() }
     }
 
-    /// Everything was protected, nothing was lost for it, and the host dealt in super-frames both ways.
+    /// Checks that everything was protected, nothing was lost for it, and the host had super-frames both ways.
     ///
     /// # Errors
-    /// With what is not so.
+    /// With the first failed check.
     pub fn judge(&self, case: &Case) -> Result<()> {
         if !self.guest.is_empty() {
             return failed(format!("the guest's kernel lost packets: {:?}", self.guest));
@@ -104,7 +103,7 @@ impl Counts {
         let frames = [self.adapter.sent.0, self.adapter.received.0];
         for (association, frames) in self.adapter.associations.iter().zip(frames) {
             let Some((packets, sequence)) = *association else { return failed("an association is missing") };
-            // Besides them there may be frames without IP, such as ARP, and those of before.
+            // Frames without IP, such as ARP, and earlier ones may be among the frames.
             if packets == 0 || packets > frames {
                 return failed(format!("{packets} packets were protected of {frames}"));
             }
@@ -117,7 +116,7 @@ impl Counts {
     }
 }
 
-/// A name and a number on each line.
+/// Parses a name and a number on each line.
 fn xfrm_stat(text: &str) -> BTreeMap<String, u64> {
     let line = |line: &str| {
         let (name, number) = line.split_once(char::is_whitespace)?;

@@ -1,4 +1,4 @@
-//! Our end: a TAP whose adapter does IPsec, and a cable to the guest's vhost-user port.
+//! Our end: a TAP with an IPsec adapter, and a cable to the guest's vhost-user port.
 
 use super::judge::AdapterCounts;
 use crate::adapters::Adapters;
@@ -17,7 +17,8 @@ use std::path::Path;
 /// The name of the worker thread.
 const WORKER_NAME: &str = "xtask-ipsec";
 
-/// How long the adapter waits for the next segment of a stream, nanoseconds: an emulated guest sends them far apart.
+/// Time for which the adapter waits for the next segment of a stream, nanoseconds: an emulated guest sends them far
+/// apart.
 const HOLD_NS: u64 = 2_000_000;
 
 /// Both adapters, running. Dropped in this order: they use the ports.
@@ -43,10 +44,10 @@ impl Link {
         Ok(Self { adapters: Adapters::start(WORKER_NAME, &config, host, guest)?, _tap: tap, _port: port })
     }
 
-    /// Installs what a text of `ip xfrm` means for this end.
+    /// Installs this end's part of a text of `ip xfrm`.
     ///
     /// # Errors
-    /// When the text is refused, or the adapter refuses what it says.
+    /// When the text is refused, or the adapter refuses its content.
     pub fn install(&self, text: &str, owner: Owner) -> Result<()> {
         let config = XfrmConfig::parse(text).doing("the import")?;
         let associations = config.associations(owner, false).doing("the import")?;
@@ -57,7 +58,7 @@ impl Link {
     /// Takes out every association.
     ///
     /// # Errors
-    /// When the adapter does not.
+    /// When the adapter refuses.
     pub fn remove_all(&self) -> Result<()> {
         let status = self.adapters.control.ipsec().status();
         let removed =
@@ -67,12 +68,12 @@ impl Link {
         self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("removing associations")
     }
 
-    /// What the adapter has counted.
+    /// Returns the adapter's counters.
     pub fn counts(&self) -> AdapterCounts {
         AdapterCounts::of(&self.adapters.control)
     }
 
-    /// Whether the worker still runs.
+    /// Returns whether the worker still runs.
     pub fn is_running(&self) -> bool {
         self.adapters.is_running()
     }

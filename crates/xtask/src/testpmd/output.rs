@@ -1,4 +1,4 @@
-//! What `dpdk-testpmd` prints, read.
+//! The parsed output of `dpdk-testpmd`.
 
 /// Counters of a port since its start, or since they were cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,12 +20,12 @@ impl PortStats {
     }
 }
 
-/// Whether a port has a link.
+/// The state of a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// It has.
+    /// The port has a link.
     Up,
-    /// It has not.
+    /// The port has none.
     Down,
 }
 
@@ -42,8 +42,8 @@ impl Link {
     }
 }
 
-/// Reads the answer to `show fwd stats all` of a testpmd that records its cycles: nanoseconds per packet.
-/// `None` when there was no packet.
+/// Reads the answer to `show fwd stats all` of a testpmd with recorded cycles: nanoseconds per packet. `None` without
+/// packets.
 pub fn busy_ns_per_packet(text: &str) -> Option<f64> {
     let (_, after) = text.rsplit_once("CPU cycles/packet=")?;
     let (line, _) = after.split_once('\n')?;
@@ -53,7 +53,7 @@ pub fn busy_ns_per_packet(text: &str) -> Option<f64> {
     (mhz > 0.0).then(|| cycles / mhz * 1e3)
 }
 
-/// The whole number behind a label.
+/// Parses the whole number after a label.
 fn number_after(text: &str, label: &str) -> Option<u64> {
     let (_, after) = text.split_once(label)?;
     after.split_whitespace().next()?.parse().ok()

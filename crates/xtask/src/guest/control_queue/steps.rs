@@ -1,4 +1,4 @@
-//! The commands, and what must follow each.
+//! The commands, and the expected effects of each.
 
 use self::Expected::{
     Adapts, Arrives, Carrier, FramesPerInterrupt, LimitLoses, MostOnSecond, Negotiated, OftenInterrupted, OnePair,
@@ -8,23 +8,23 @@ use self::Expected::{
 /// The guest's address.
 pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 
-/// Who runs a command.
+/// The issuer of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     Guest,
     /// The guest, while the daemon is stopped for some seconds.
     GuestOfStopped,
     Host,
-    /// The daemon's: what follows `offramp set vm0`.
+    /// The daemon's: the rest of `offramp set vm0`.
     Operator,
 }
 
-/// What must follow a command.
+/// An expected effect of a command.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     /// The driver has negotiated these features.
     Negotiated(&'static [&'static str]),
-    /// `offramp show --json` has that JSON at that place of the port's `control_queue`.
+    /// `offramp show --json` has this JSON at this place of the port's `control_queue`.
     Shown(&'static str, &'static str),
     /// The command prints a line with these words.
     Prints(&'static str),
@@ -34,7 +34,7 @@ pub enum Expected {
     OnePair,
     /// More of them arrive on the second pair than on the first.
     MostOnSecond,
-    /// Frames with that destination arrive, or they do not.
+    /// Frames with this destination arrive, or they do not.
     Arrives(Destination, bool),
     /// TCP segments arrive in super-frames, or one by one.
     SuperFrames(bool),
@@ -46,13 +46,13 @@ pub enum Expected {
     Adapts,
     /// The guest's link is up, or down.
     Carrier(bool),
-    /// The port's statistics are those that the driver counts itself.
+    /// The port's statistics equal the driver's own counts.
     StatisticsAgree,
-    /// The port's limit loses frames to the guest, and the guest reads how much that is.
+    /// The port's limit loses frames to the guest, and the guest reads their number of bytes.
     LimitLoses,
 }
 
-/// A command, and what must follow.
+/// A command, and its expected effects.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub by: By,
@@ -76,10 +76,10 @@ const fn operator(line: &'static str, expected: &'static [Expected]) -> Step {
     Step { by: By::Operator, line, expected }
 }
 
-/// Where a frame goes: an Ethernet address, and a VLAN if it has a tag.
+/// The destination of a frame: an Ethernet address, and a VLAN if it has a tag.
 pub type Destination = ([u8; 6], Option<u16>);
 
-/// What every guest receives, what this one does, and what it has to ask for.
+/// Destinations: of every guest, of this one, and of frames received only on request.
 pub const BROADCAST: Destination = ([0xff; 6], None);
 pub const GUEST: Destination = (GUEST_MAC, None);
 const OTHER: Destination = ([2, 0, 0, 0, 0, 0x55], None);
@@ -87,7 +87,7 @@ const GROUP: Destination = ([1, 0, 0x5e, 1, 2, 3], None);
 const OTHER_GROUP: Destination = ([1, 0, 0x5e, 1, 2, 4], None);
 const IN_VLAN: Destination = (GUEST_MAC, Some(5));
 
-/// What needs the control queue, and what the driver learns of its card. It takes no `CTRL_RX_EXTRA`.
+/// The features for the control queue, and for the driver's knowledge of its card. It takes no `CTRL_RX_EXTRA`.
 const FEATURES: &[&str] = &[
     "MAC",
     "STATUS",
@@ -104,14 +104,14 @@ const FEATURES: &[&str] = &[
     "HASH_REPORT",
 ];
 
-/// Offloads on receive of a guest that has switched none off.
+/// Offloads on receive of a guest without changes to them.
 const ALL_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN", "GUEST_USO4", "GUEST_USO6"]"#;
 
-/// Kinds of packets that are hashed.
+/// Kinds of hashed packets.
 const ALL_KINDS: &str = r#"["IPV4", "TCPV4", "UDPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 const ALL_BUT_UDPV4: &str = r#"["IPV4", "TCPV4", "IPV6", "TCPV6", "UDPV6"]"#;
 
-/// Keys of the Toeplitz hash: one that hashes everything to 0, and the one with published answers.
+/// Keys of the Toeplitz hash: one with the hash 0 for everything, and the one with published answers.
 const ZERO_KEY: &str = "ethtool -X eth0 hkey 00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:\
                         00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00";
 const KEY: &str = "ethtool -X eth0 hkey 6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:\
@@ -145,12 +145,12 @@ pub const STEPS: &[Step] = &[
     guest("ethtool -X eth0 start 1 equal 1", &[Pairs(&[1])]),
     guest("ethtool -X eth0 weight 1 7", &[MostOnSecond]),
     guest("ethtool -X eth0 default", &[Pairs(&[0, 1])]),
-    // The driver sends the kinds of packets that are hashed only while it takes hashes.
+    // The driver sends the kinds of hashed packets only while it takes hashes.
     guest("ethtool -K eth0 rxhash on", &[Shown("/hash/types", ALL_KINDS), Pairs(&[0, 1])]),
     // A flow's addresses alone: those of all flows here are the same.
     guest("ethtool -N eth0 rx-flow-hash udp4 sd", &[Shown("/hash/types", ALL_BUT_UDPV4), OnePair]),
     guest("ethtool -N eth0 rx-flow-hash udp4 sdfn", &[Pairs(&[0, 1])]),
-    // No kind of packet is hashed: all go to the pair for what is not classified.
+    // No kind of packet is hashed: all go to the pair for unclassified packets.
     guest("ethtool -K eth0 rxhash off", &[Shown("/hash/types", "[]"), Pairs(&[0])]),
     guest("ethtool -K eth0 rxhash on", &[Pairs(&[0, 1])]),
     // Its hashes are all 0.
@@ -266,14 +266,14 @@ pub const STEPS: &[Step] = &[
     operator("link on", &[Carrier(true), Arrives(GUEST, true)]),
 ];
 
-/// What Linux 6.1 negotiates in User Mode Linux.
+/// The features negotiated by Linux 6.1 in User Mode Linux.
 const USER_MODE_FEATURES: &[&str] =
     &["MAC", "STATUS", "CTRL_VQ", "CTRL_RX", "CTRL_VLAN", "CTRL_MAC_ADDR", "CTRL_GUEST_OFFLOADS", "NOTF_COAL"];
 
 /// Its offloads on receive.
 const USER_MODE_OFFLOADS: &str = r#"["GUEST_CSUM", "GUEST_TSO4", "GUEST_TSO6", "GUEST_ECN"]"#;
 
-/// All steps of a guest in User Mode Linux, in their order. Where it can, the guest prints what it has set.
+/// All steps of a guest in User Mode Linux, in their order. If possible, the guest prints its settings.
 pub const USER_MODE_STEPS: &[Step] = &[
     guest(
         "cat /sys/class/net/eth0/flags",

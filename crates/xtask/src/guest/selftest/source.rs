@@ -1,5 +1,5 @@
-//! Where the kernel's test programs come from: Debian's packages of the kernel's source, about 150 MB each, of which
-//! four files are unpacked. All of it goes with the scratch directory.
+//! Source of the kernel's test programs: Debian's packages of the kernel's source, about 150 MB each, with four files
+//! to unpack. All of it goes with the scratch directory.
 
 use crate::failure::{Doing, Failure, Result, failed, not_possible};
 use crate::packages::{self, CC, XZ};
@@ -8,9 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Where the programs lie in a package.
+/// Directory of the programs in a package.
 const SELFTESTS: &str = "tools/testing/selftests";
-/// What both include.
+/// Header of both programs.
 const HEADER: &str = "kselftest.h";
 
 /// A program and its source.
@@ -21,14 +21,14 @@ struct Source {
 }
 
 const SOURCES: [Source; 2] = [
-    // The first kernel of Debian 12 that has it.
+    // The first kernel of Debian 12 with this program.
     Source { program: "csum", package: "linux-source-6.12", file: "net/lib/csum.c" },
-    // That of 6.12 wants frames kept apart that have the same IPv4 identification and may be fragmented; earlier
-    // programs do not ask, and Linux coalesces them again from 6.18 on, as offramp does.
+    // The program of 6.12 expects frames to stay apart if they have the same IPv4 identification and may be fragmented.
+    // Earlier programs do not, and Linux coalesces such frames again from 6.18 on, as offramp does.
     Source { program: "gro", package: "linux-source-6.1", file: "net/gro.c" },
 ];
-/// Prints the archive in the package, and unpacks the files that are named from the fourth argument on. `tar` stops
-/// after the last one, which ends the pipe early: what counts is that the files are there.
+/// Prints the archive in the package, and unpacks the files named from the fourth argument on. `tar` stops after the
+/// last one and so ends the pipe early; only the presence of the files counts.
 const UNPACK: &str = "package=$1 archive=$2 to=$3; shift 3
     dpkg-deb --fsys-tarfile \"$package\" | tar -xO \"$archive\" | tar -xJ -C \"$to\" --occurrence=1 \"$@\"";
 
@@ -37,22 +37,22 @@ const UNPACK: &str = "package=$1 archive=$2 to=$3; shift 3
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// Where a program is.
+    /// Returns the path of a program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Where all are.
+    /// Returns the paths of all.
     pub fn paths(&self) -> Vec<PathBuf> {
         SOURCES.iter().map(|source| self.path(source.program)).collect()
     }
 }
 
-/// Fetches and builds the programs, without libraries of their own, so that they run in any guest.
+/// Fetches and builds the programs, statically linked, so that they run in any guest.
 ///
 /// # Errors
-/// [`Failure::NotPossible`] when a package cannot be had; a failure when it does not have what it should, or what it
-/// has does not build.
+/// [`Failure::NotPossible`] when a package cannot be had; a failure when its content is not as expected, or does not
+/// build.
 pub fn build(scratch: &Scratch) -> Result<Programs> {
     packages::need(XZ)?;
     let (cc, directory) = (packages::need(CC)?, scratch.path());
