@@ -44,7 +44,7 @@ const WIREGUARD_PORT: &str = "51820";
 /// Maximum overhead of wireguard-go's protocol on an IPv6 packet, bytes: the default of its tools.
 const WIREGUARD_OVERHEAD: u32 = 80;
 const MTU: u32 = 1500;
-/// For a program to be ready, and for a test beyond its measured time.
+/// Time for a program to be ready, and for a test beyond its measured time.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const TEST_GRACE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// From the start of the daemon to its first answer.
+/// Time from the start of the daemon to its first answer.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval of its polls until then.
 const LOOK: Duration = Duration::from_millis(50);

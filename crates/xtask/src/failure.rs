@@ -5,10 +5,10 @@ use std::fmt::Display;
 /// The reason of an unfinished step.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It was tried with a wrong result; or the machine lacks something.
+    /// The step was tried with a wrong result, or the machine lacks something.
     #[error("{0}")]
     Failed(String),
-    /// It cannot be tried: one of the programs, or this machine, lacks a capability.
+    /// The step cannot be tried: one of the programs, or this machine, lacks a capability.
     #[error("{0}")]
     NotPossible(String),
     /// A signal asked the harness to stop.

@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// From the start of offramp to its ports.
+/// Time from the start of offramp to its ports.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for offramp to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -166,8 +166,8 @@ impl Base {
         Machine::start(&config, ns)
     }
 
-    /// Boots a guest with one queue pair. Its card has everything on that QEMU's own backend and offramp both have, and
-    /// interrupts for both.
+    /// Boots a guest with one queue pair. Its card has every feature of both QEMU's own backend and offramp on, and
+    /// interrupts supported by both.
     ///
     /// # Errors
     /// When it does not come up.

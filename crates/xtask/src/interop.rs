@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 pub use backend::{BackendKind, wait_for_sockets};
 
-/// From the start of forwarding to the last frame.
+/// Time from the start of forwarding to the last frame.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval between two polls of counters.
 const LOOK: Duration = Duration::from_millis(50);

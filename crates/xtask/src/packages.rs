@@ -84,7 +84,7 @@ pub fn apt_get(args: &[&str]) -> Result<()> {
     apt_get_in(Path::new("/"), args)
 }
 
-/// As [`apt_get`], in a directory.
+/// Runs `apt-get` like [`apt_get`], in a directory.
 ///
 /// # Errors
 /// As [`apt_get`].

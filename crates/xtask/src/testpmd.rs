@@ -12,11 +12,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// From the start of the program to its prompt; it zeroes its memory and waits for its ports.
+/// Time from the start of the program to its prompt; it zeroes its memory and waits for its ports.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// From a command to its answer. The forwarding thread may take almost the whole processor from the answering thread.
+/// Time from a command to its answer. The forwarding thread may take almost the whole processor from the answering
+/// thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// From `quit` to the end.
+/// Time from `quit` to the end.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Its prompt for commands.
 const PROMPT: &str = "testpmd> ";
@@ -59,7 +60,7 @@ pub struct Testpmd {
 }
 
 impl Config {
-    /// The command, and the prefix of its files.
+    /// Returns the command, and the prefix of its files.
     ///
     /// # Errors
     /// When DPDK is not there and cannot be installed.

@@ -183,7 +183,7 @@ impl Sender {
         Some(segment)
     }
 
-    /// Cuts a long send to whole segments, except for the end of the written data when nothing is under way.
+    /// Shortens a long send to whole segments, except for the end of the written data when nothing is under way.
     fn whole_segments(&self, len: u64, written: u64) -> u64 {
         let is_end = len == written && self.in_flight() == 0;
         if len > self.config.mss && !is_end { len - len % self.config.mss } else { len }

@@ -22,10 +22,10 @@ pub const GUESTS: [(Ipv4Addr, &str); 2] =
     [(Ipv4Addr::new(198, 18, 0, 2), "02:00:00:00:00:01"), (Ipv4Addr::new(198, 18, 0, 3), "02:00:00:00:00:02")];
 /// The network for passt: an interface to nowhere, its address, and the address of a missing gateway.
 const UPSTREAM: (&str, Ipv4Addr, Ipv4Addr) = ("upstream0", Ipv4Addr::new(198, 19, 0, 2), Ipv4Addr::new(198, 19, 0, 1));
-/// From the start of a peer to its socket or its interface.
+/// Time from the start of a peer to its socket or its interface.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
-/// From the start of the traffic servers, or from a new MTU, to the first test.
+/// Time from the start of the traffic servers, or from a new MTU, to the first test.
 const SETTLE: Duration = Duration::from_millis(300);
 /// Memory of a DPDK peer, in MiB.
 const DPDK_MIB: u32 = 1024;

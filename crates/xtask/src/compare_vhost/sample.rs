@@ -23,7 +23,7 @@ const BUFFERS: u32 = 32_768;
 const BACKEND_CPU: usize = 0;
 /// The guest's processor.
 const GUEST_CPU: usize = 1;
-/// From the start to the first counted packet: caches and branch predictors warm up.
+/// Time from the start to the first counted packet: caches and branch predictors warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
 /// Turns of each side in a round, and the time of a turn before it is counted and while it is.
 const TURNS: usize = 15;
@@ -33,7 +33,7 @@ const TURN: Duration = Duration::from_millis(100);
 const LOOP_BURSTS: u32 = 8;
 /// Time between two reports of offramp, in milliseconds.
 const REPORT_MS: u64 = 50;
-/// From the start of offramp to its port, and to its reports.
+/// Time from the start of offramp to its port, and to its reports.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Samples of a profile per second, and the minimum share of a printed function.
 const PROFILE_HZ: u32 = 4000;

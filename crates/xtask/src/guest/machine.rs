@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 const MEMORY_MIB: u64 = 384;
 /// Default number of processors of a guest: one for each queue pair.
 pub const CPUS: usize = 2;
-/// From its start to its first command; emulated, on a busy machine.
+/// Time from its start to its first command; emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
-/// From a command to its end.
+/// Time from a command to its end.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time to switch off.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);

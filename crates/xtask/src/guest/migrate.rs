@@ -38,7 +38,7 @@ const BRIDGE: &str = "xtask-br";
 const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 /// Traffic before a move and after it.
 const BESIDE: Duration = Duration::from_secs(1);
-/// From the start of a program to its first answer, and from the end of a move to its announcement.
+/// Time from the start of a program to its first answer, and from the end of a move to its announcement.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time of a move.
 const MOVE_TIMEOUT: Duration = Duration::from_mins(1);

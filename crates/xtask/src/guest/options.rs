@@ -142,7 +142,7 @@ fn met(chosen: &BTreeMap<usize, usize>, index: usize, value: usize) -> impl Iter
 }
 
 impl Options {
-    /// Switches off options without a needed other one, and those unknown to the backend.
+    /// Switches off options without their needed one, and sets those that the backend or the guest does not offer.
     fn legal(mut self, backend: BackendKind, guest: GuestKind) -> Self {
         for factor in FACTORS {
             if factor.needs.is_some_and(|needed| !self.is_on(needed)) {

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 const QUEUE_PAIRS: u16 = 1;
-/// From the start of a connection to its first bytes both ways.
+/// Time from the start of a connection to its first bytes both ways.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Divisor for the first part of each direction's bytes, sent before the backend is killed. The rest is far more than
 /// both ends' buffers hold at that moment.

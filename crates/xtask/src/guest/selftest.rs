@@ -29,9 +29,10 @@ const MTU: &str = "4096";
 /// Time for which an adapter holds a frame for others. It is longer than an emulated sender waits between two frames of
 /// a case, and shorter than the program's 100 ms between two cases.
 const HOLD_USECS: u32 = 40_000;
-/// From the start of offramp to its ports, and from the start of a receiver to its sockets.
+/// Time from the start of offramp to its ports, and from the start of a receiver to its sockets.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// From the start of a program to its end; `csum` receives for [`RECEIVE_SECONDS`], `gro` ends after three seconds.
+/// Time from the start of a program to its end; `csum` receives for [`RECEIVE_SECONDS`], `gro` ends after three
+/// seconds.
 const END_TIMEOUT: Duration = Duration::from_mins(1);
 /// Interval between two checks of a receiver's sockets.
 const LOOK: Duration = Duration::from_millis(10);

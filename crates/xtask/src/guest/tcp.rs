@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The guest's, or the first one's.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// From the start of a transfer to the guest's connection.
+/// Time from the start of a transfer to the guest's connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest pause inside a transfer.
 const PAUSE_MAX: Duration = Duration::from_secs(20);

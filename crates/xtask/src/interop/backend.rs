@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// From the start of a program to its socket.
+/// Time from the start of a program to its socket.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval between two polls.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest IP packet for offramp here, bytes: the longest of the captures.
 const MTU: u32 = 9000;
-/// From the start of offramp to its ports being there.
+/// Time from the start of offramp to its ports being there.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Buffers of DPDK's backend: 8 queues of 256 entries on two ports.
 const BUFFERS: u32 = 16_384;

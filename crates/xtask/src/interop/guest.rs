@@ -19,7 +19,7 @@ const BUFFERS: u32 = 16_384;
 const VIRTIO_PORT: usize = 0;
 /// The port of captures (the second).
 const PCAP_PORT: usize = 1;
-/// From a change at the other end to the change of the link.
+/// Time from a change at the other end to the change of the link.
 const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval between two polls of the link.
 const LOOK: Duration = Duration::from_millis(100);
@@ -163,7 +163,7 @@ impl Guest {
         self.testpmd.tell("start")
     }
 
-    /// Stops.
+    /// Stops sending and receiving.
     ///
     /// # Errors
     /// When it does not in time.

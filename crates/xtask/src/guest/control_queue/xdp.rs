@@ -11,7 +11,7 @@ const SYMTAB: u64 = 5;
 const STRTAB: u64 = 13;
 const PASS: u64 = 21;
 
-/// The file, in 64-bit words (System V ABI, "Object Files"): header, program, symbols, names, section headers.
+/// Returns the file, in 64-bit words (System V ABI, "Object Files"): header, program, symbols, names, section headers.
 pub fn object() -> Vec<u8> {
     const PROGRAM_AT: u64 = 64;
     const SYMBOLS_AT: u64 = 80;
