@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// A published figure is met by a prediction within this, percent, or within these points.
+/// Maximum error of a prediction that meets a published figure: percent, or points.
 const MET_PERCENT: f64 = 10.0;
 const MET_POINTS: f64 = 5.0;
 /// Unit of an error of percentages.
@@ -51,7 +51,7 @@ pub enum Kind {
     /// Its numbers were neither fitted nor chosen for it.
     #[default]
     Predicted,
-    /// It follows from the structure alone: an exact number, or a sign.
+    /// The row follows from the structure alone: an exact number, or a sign.
     Structural,
     /// It has no figure to compare with; the table shows the model's result.
     Shown,
@@ -92,7 +92,7 @@ pub struct Row {
     pub error_unit: &'static str,
     /// Kind of evidence of the row.
     pub kind: Kind,
-    /// The target that the row must meet.
+    /// The row's target.
     pub target: String,
     /// `true` if the row meets its target; `None` without a target.
     pub ok: Option<bool>,

@@ -32,10 +32,10 @@ pub struct Completion {
     pub generation: u64,
 }
 
-/// A processor. Jobs of one priority run in the order in which they came.
+/// A processor. Jobs of one priority run in the order of submission.
 ///
-/// When a job is done ([`Cpu::complete`]), its owner submits the jobs that follow from it, and then lets the processor
-/// continue ([`Cpu::resume`]).
+/// When a job is done ([`Cpu::complete`]), its owner submits the follow-up jobs, and then lets the processor continue
+/// ([`Cpu::resume`]).
 #[derive(Debug)]
 pub struct Cpu<J> {
     queues: [VecDeque<Job<J>>; PRIORITIES.len()],

@@ -1,4 +1,4 @@
-//! Where each microsecond of a frame goes: the line, the adapter's memory, the processor, and idleness.
+//! The use of each microsecond of a frame: the line, the adapter's memory, the processor, and idleness.
 
 use crate::link::{FCS_LEN, INTERFRAME_GAP_LEN, PREAMBLE_LEN};
 use crate::metrics;

@@ -29,7 +29,7 @@ const SLOT_LEN: u64 = 64;
 const SLOT_LEN_GIGABIT: u64 = 512;
 /// The highest rate of a shared line (IEEE 802.3 4.4.2). At this rate, short frames are extended to a slot (4.2.3.4).
 const GIGABIT: u64 = 1_000_000_000;
-/// Most doublings of the back-off (IEEE 802.3 4.2.3.2.5).
+/// Maximum doublings of the back-off (IEEE 802.3 4.2.3.2.5).
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
 /// A station gives up a frame after this number of collisions (IEEE 802.3 4.2.3.2.5).
 pub const ATTEMPTS_MAX: u32 = 16;

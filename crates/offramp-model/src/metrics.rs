@@ -14,7 +14,7 @@ pub struct Metric {
     pub value: fn(&Outcome) -> f64,
 }
 
-/// The name, how to read it and the heading of each.
+/// The name, the reading function and the heading of each.
 macro_rules! metrics {
     ($($name:ident: $value:expr, $heading:literal;)+) => {
         /// Every figure, in the order of columns.

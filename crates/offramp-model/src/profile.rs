@@ -72,7 +72,7 @@ pub enum ProfileError {
     },
 }
 
-/// A number as a file has it.
+/// A number in the form of a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "expected { value = 8, unit = \"MHz\", tag = \"assumed\", source = \"why\" }")]
 struct RawQuantity {

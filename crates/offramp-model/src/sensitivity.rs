@@ -63,7 +63,7 @@ impl Factor {
     }
 
     fn around(key: &'static Key, value: u64, share: f64) -> Self {
-        // Inwards: a number with few values near it is not to vary by more than the others do.
+        // Rounded inwards: a number with few values near it must not vary by more than the others.
         let (low, high) = (value as f64 / (1.0 + share), value as f64 * (1.0 + share));
         let (low, high) = (low.ceil() as u64, high.floor() as u64);
         let step = key.step();

@@ -69,7 +69,7 @@ pub enum ModelError {
     /// The profile is wrong.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The adapter's memory is none.
+    /// The configuration of the adapter's memory is invalid.
     #[error("adapter.memory: {0}")]
     Memory(#[from] OutOfRange),
     /// The RPC's reply cannot be fragmented.
@@ -94,7 +94,7 @@ pub enum ModelError {
         /// Events in that span.
         events: u64,
     },
-    /// Nothing came through while it was counted, and nobody has given up waiting yet.
+    /// Nothing came through in the counted time, and no timeout has ended the wait yet.
     #[error(
         "nothing came through until {until_us} us, when the run ends: {waiting}; a longer workload.time shows whether it \
          is slow or stands still"

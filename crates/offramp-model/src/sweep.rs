@@ -31,9 +31,9 @@ use std::collections::HashSet;
 use std::io;
 use std::num::NonZeroUsize;
 
-/// Stands between the parts of a fingerprint.
+/// Separator between the parts of a fingerprint.
 const PART_END: &str = "; ";
-/// Most points of a sweep.
+/// Maximum points of a sweep.
 pub const POINTS_MAX: usize = 1_000_000;
 
 /// Reasons to refuse a sweep.

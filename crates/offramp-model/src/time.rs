@@ -1,7 +1,7 @@
 //! Virtual time: whole picoseconds since the start of a run.
 //!
-//! 64 bits of them last 213 days. Nothing here is floating point, so a run is the same on every machine. Additions
-//! saturate: a time after the end of time never comes.
+//! 64 bits last 213 days. Nothing here is floating point, so a run is the same on every machine. Additions saturate: a
+//! time after the end of time never comes.
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, AddAssign, Sub};
@@ -26,7 +26,7 @@ pub struct Span(pub u64);
 impl Time {
     /// The start of the run.
     pub const START: Self = Self(0);
-    /// Behind every moment of a run.
+    /// A time after every moment of a run.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// Returns whole nanoseconds since the start, rounded down: the time of the adapter's own code.

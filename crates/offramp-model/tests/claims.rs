@@ -131,7 +131,7 @@ fn a_row_whose_runs_have_intervals_says_from_where_to_where_its_figure_goes() {
     let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
     let [low, high] = varied.interval.clone().unwrap().map(|text| number(&text));
     let at = |set: &'static str| number(row(set).modelled.as_deref().unwrap());
-    // Each eighth of the interval has a sample. A faster bus is faster, but for a thousandth.
+    // Each eighth of the interval has a sample. A faster bus is faster, within a thousandth.
     let is_within =
         |value: f64, from: &'static str, to: &'static str| value > 0.999 * at(from) && value < 1.001 * at(to);
     assert!(is_within(low, "6.7MHz", "8.4MHz") && is_within(high, "18.3MHz", "20MHz"), "{varied:?}");

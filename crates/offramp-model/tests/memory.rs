@@ -1,4 +1,5 @@
-//! The memory of a run does not grow with simulated time. Alone in its file: the peak is of the process.
+//! The memory of a run does not grow with simulated time. This test is alone in its file, because the peak is that of
+//! the process.
 
 use offramp_model::config::Workload;
 use offramp_model::profile::Profile;
@@ -19,7 +20,7 @@ fn a_run_of_fifty_times_the_time_takes_no_more_memory() {
         ("486-wd8003e", Workload::NfsRead, "20s", "1000s"),
         ("ndis-2011", Workload::TtcpReceive, "1s", "50s"),
         ("p4-e1000-pci", Workload::TtcpBoth, "40ms", "2s"),
-        // Ten thousand frames a second are more than a 486 forwards, and its queues are full.
+        // A 486 cannot forward ten thousand frames a second, so its queues are full.
         ("486-wd8003ep", Workload::Forward, "20s", "200s"),
         ("486-wd8003ep", Workload::Source, "20s", "200s"),
     ];

@@ -39,10 +39,10 @@ pub struct Args {
     /// Counted time of a sample, in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Use ordinary pages where huge ones cannot be had
+    /// Use ordinary pages where no huge ones are available
     #[arg(long)]
     no_huge: bool,
-    /// After each sample of offramp, print where its time goes (needs `perf`)
+    /// After each sample of offramp, print its profile (needs `perf`)
     #[arg(long)]
     profile: bool,
     /// In place of DPDK's backend, compare offramp's with itself: with sandbox, bound address, VLAN and unreached
@@ -85,7 +85,7 @@ pub enum Direction {
     /// The line makes frames, the guest swallows them.
     #[strum(serialize = "line>guest")]
     LineToGuest,
-    /// Both send back what they get.
+    /// Both send back their received frames.
     #[strum(serialize = "loop")]
     Loop,
 }

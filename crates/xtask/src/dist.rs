@@ -32,7 +32,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Makes it and prints the checksums.
+/// Makes the release and prints the checksums.
 ///
 /// # Errors
 /// When something cannot be built.

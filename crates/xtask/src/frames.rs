@@ -21,11 +21,11 @@ const PROTOCOL_UDP: u8 = 17;
 pub const FRAME_LEN_MIN: usize = 60;
 /// Longest frame at Ethernet's MTU.
 const FRAME_LEN_MTU_1500: usize = 1514;
-/// Fits one buffer of testpmd (2048 bytes behind the headroom) together with the virtio header.
+/// Fits one buffer of testpmd (2048 bytes after the headroom) together with the virtio header.
 const FRAME_LEN_ONE_BUFFER: usize = 2000;
 /// Takes several buffers: as DPDK's own interoperability plans send it, four times 2000 bytes.
 const FRAME_LEN_CHAINED: usize = 8000;
-/// Frames of every kind but the long ones.
+/// Frames of every kind except the long ones.
 const SHORT_FRAMES: usize = 150;
 /// Frames slightly shorter than one buffer.
 const ONE_BUFFER_FRAMES: usize = 8;

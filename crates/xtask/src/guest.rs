@@ -42,7 +42,7 @@ pub use image::Extras;
 pub use machine::{Machine, PREFIX_LEN};
 pub use tcp::HOST;
 
-/// IP bytes of a frame, where nothing else is said.
+/// Default IP bytes of a frame.
 pub const MTU: u16 = 1500;
 
 /// The backend of the guest's network card.
@@ -83,7 +83,7 @@ pub struct Args {
     /// Print the command lines of each combination instead of running it
     #[arg(long)]
     print_commands: bool,
-    /// Print what ethtool shows in each guest
+    /// Print ethtool's output in each guest
     #[arg(long)]
     show_ethtool: bool,
 }
@@ -103,7 +103,7 @@ impl GuestArgs {
     /// Makes the boot files of guests in the scratch directory.
     ///
     /// # Errors
-    /// When QEMU or the kernel cannot be had.
+    /// When QEMU or the kernel is not available.
     pub fn base(&self, extras: Extras, scratch: &Scratch) -> Result<Base> {
         let qemu = packages::need(packages::QEMU)?;
         let image = Image::build(self.cache.as_deref(), extras, scratch)?;

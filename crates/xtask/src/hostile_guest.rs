@@ -47,12 +47,12 @@ const ATTACK_MIN: u64 = 1000;
 /// Limit of the hostile guest's port while it sends to the host and to the other guest. They handle each frame, and an
 /// emulated guest with some 100,000 of them per second does nothing else.
 const LIMIT_FRAMES_PER_SECOND: u32 = 10_000;
-/// The switch's limit of flooded frames, less than the default by as much as an emulated guest is slower.
+/// The switch's limit of flooded frames: lower than the default, in proportion to an emulated guest's speed.
 const FLOOD_FRAMES_PER_SECOND: u32 = 1000;
 /// Ports of the daemon.
 const PORTS: [&str; 3] = ["victim", "hostile", "host"];
 
-/// Two Linux guests under one daemon: one attacks, the other's TCP is measured.
+/// Two Linux guests under one daemon: one attacks, and the other's TCP is measured.
 #[derive(clap::Args)]
 pub struct Args {
     /// Samples of each state, taken in turn; with fewer than 5 the figures are not judged

@@ -33,7 +33,7 @@ const TOLERANCE_PERCENT: u64 = 3;
 /// Instructions per frame of each kind of work.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write the table anew, in place of comparing with it
+    /// Write the table anew instead of comparing with it
     #[arg(long)]
     update: bool,
 }

@@ -58,7 +58,7 @@ enum Command {
     DpdkInterop(interop::Args),
     /// The path of the guests' kernel, downloaded if it is missing
     GuestKernel(guest::kernel::Args),
-    /// A Linux guest's virtio driver in every way it can be set up, against a backend
+    /// A Linux guest's virtio driver with every option, against a backend
     GuestMatrix(guest::Args),
     /// Attack the backend from inside of a guest; SIGTERM ends it
     #[command(hide = true)]

@@ -1,4 +1,4 @@
-//! Another program under control: its output is recorded, it gets lines as input, and it never outlives us.
+//! Another program under control: its output is recorded, it gets lines as input, and it never outlives this process.
 
 use crate::failure::{Doing, Result, failed};
 use crate::stop;

@@ -48,7 +48,7 @@ pub struct Config {
     pub vdevs: Vec<String>,
     /// Further arguments of DPDK's, before `--`.
     pub eal_args: Vec<String>,
-    /// Arguments of its own, behind `--`.
+    /// Arguments of its own, after `--`.
     pub args: Vec<String>,
 }
 

@@ -26,7 +26,7 @@ const COMPLETION_HEADER_LEN: u64 = 20;
 const ECRC_LEN: u64 = 4;
 /// An acknowledgement or an update of credits on the link: 6 bytes and their framing (3.5).
 const DLLP_LEN: f64 = 8.0;
-/// A skip ordered set, and how often one is sent, in symbols (4.2.7).
+/// A skip ordered set, and the interval between two, in symbols (4.2.7).
 const SKIP_LEN: f64 = 4.0;
 const SKIP_INTERVAL: f64 = 1538.0;
 /// Header and framing of a transaction layer packet in the formula of the acknowledgement limit (3.5.3.1).
@@ -34,7 +34,7 @@ const ACK_FORMULA_OVERHEAD: f64 = 28.0;
 /// Bytes of a register.
 pub const REGISTER_LEN: u64 = 4;
 
-/// A link and what is at both of its ends.
+/// A link and both of its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Pcie {

@@ -81,7 +81,7 @@ impl PciX {
     /// Returns the use of a read of this number of bytes from the memory of the host.
     pub fn read(&self, bytes: u64) -> Use {
         let bus = Span::of_cycles(self.read_clocks(bytes), self.clock_hz);
-        // Each waits for its data, and for their way over the bus.
+        // Each waits for its data, and for their transfer over the bus.
         let whole = self.read_latency.times(self.requests(bytes)) + bus;
         Use { bus, engine: Span(whole.0 / self.outstanding_reads.max(1)) }
     }
@@ -174,7 +174,7 @@ mod tests {
             let last = (0..1000).map(|_| state.read(&pcix, &used, Time::START).done).last().unwrap();
             512_000.0 / (last.0 as f64 / 1e12)
         };
-        // One at a time waits for each; and never more than the bus has clocks for.
+        // With one read at a time, each waits for its data; the rate never exceeds the bus.
         let of_bus = 512.0 * 133_333_333.0 / 81.0;
         assert!((512.0 / rate(1) / (500e-9 + 512.0 / of_bus) - 1.0).abs() < 0.01, "{}", rate(1));
         assert!((rate(64) / of_bus - 1.0).abs() < 0.01, "{}", rate(64));

@@ -151,7 +151,7 @@ impl Case {
     /// Reads a case from the text of a file.
     ///
     /// # Errors
-    /// When it is no TOML, or a key is unknown, missing or wrong: the file, the key, and the nearest name.
+    /// When it is no valid TOML, or a key is unknown, missing or wrong: the file, the key, and the nearest name.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ProfileError> {
         let mut case: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), &error))?;
         file.clone_into(&mut case.file);
@@ -289,7 +289,7 @@ fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
 /// Reads cases from files, and from the `.toml` files of directories in the order of their names.
 ///
 /// # Errors
-/// When one cannot be read or is no case.
+/// When one cannot be read or is no valid case.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, ProfileError> {
     texts(paths)?.iter().map(|(file, text)| Case::parse(text, file)).collect()
 }

@@ -45,7 +45,7 @@ pub enum Dimension {
     Choice(&'static [&'static str]),
 }
 
-/// A unit, and how many base units it has.
+/// A unit, and its number of base units.
 type Unit = (&'static str, u64);
 
 const TIME: &[Unit] = &[("ps", 1), ("ns", 1_000), ("us", 1_000_000), ("ms", 1_000_000_000), ("s", 1_000_000_000_000)];

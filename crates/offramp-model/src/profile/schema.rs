@@ -25,13 +25,13 @@ pub struct Key {
     pub max: u64,
     /// Value without any from a profile, as a user writes it.
     pub default: &'static str,
-    /// It is a time of the host's processor: a run uses it times `host.cost_scale`.
+    /// A time of the host's processor: a run uses it times `host.cost_scale`.
     pub is_scaled: bool,
     /// Meaning, in a sentence.
     pub meaning: &'static str,
-    /// It matters only where another parameter is one of these words.
+    /// The parameter has an effect only where another one has one of these words.
     pub only_with: ByWord<Vec<&'static str>>,
-    /// Only these workloads have it; all do where none is named.
+    /// The only workloads with this parameter; all have it if none is named.
     workloads: Vec<Workload>,
     /// Required values of other parameters, by words of this one.
     pub(super) needs: ByWord<ByWord<&'static str>>,

@@ -39,7 +39,7 @@ pub struct Latency {
     pub grows: bool,
     /// Raw frames in each queue of the host, on average over time.
     pub queues: Vec<QueueMean>,
-    /// Mean time from when one is due until it is done, microseconds.
+    /// Mean time from the due time to the end, microseconds.
     pub mean_us: f64,
     /// Half of them take no longer.
     pub p50_us: f64,
@@ -51,7 +51,7 @@ pub struct Latency {
     pub p999_us: f64,
     /// The longest.
     pub max_us: f64,
-    /// Parts of the mean, microseconds, by where it is spent.
+    /// Parts of the mean by stage, microseconds.
     pub parts: Vec<LatencyPart>,
     /// Exchanges by latency: up to the bucket's end, and longer than the end of the one before.
     pub histogram: Vec<LatencyBucket>,

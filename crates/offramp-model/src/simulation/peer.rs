@@ -1,5 +1,5 @@
-//! The other machine: it sends streams, and answers requests. Its processor is not modelled, but for the time between
-//! two of its frames.
+//! The other machine: it sends streams, and answers requests. Its processor is not modelled, except for the time
+//! between two of its frames.
 
 use super::{Content, Event, Frame, PEER, Simulation};
 use crate::tcp::Received;

@@ -128,7 +128,7 @@ impl Simulation {
         self.counts.sends += 1;
         self.datagram_bytes += self.datagram_len();
         for at in 0..self.datagram_frames.len() {
-            // The peer has a datagram when it has the last of its fragments; on this line none is lost.
+            // The peer has a datagram with the last of its fragments; this line loses none.
             let is_last = at + 1 == self.datagram_frames.len();
             let payload = if is_last { self.datagram_len() } else { 0 };
             self.transmit(Frame::new(self.datagram_frames[at], Content::Datagram { payload }));

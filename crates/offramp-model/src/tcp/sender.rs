@@ -7,7 +7,7 @@ use serde::Deserialize;
 const DUPLICATE_ACKS: u32 = 3;
 /// A large send waits until it is this part of the window (Linux' `tcp_tso_win_divisor`).
 const TSO_WINDOW_PARTS: u64 = 3;
-/// Most doublings of a timeout (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
+/// Maximum doublings of a timeout (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Weights of the smoothed round-trip time and its variation (RFC 6298 2.3): one part in 8, one in 4.
 const SRTT_SHIFT: u32 = 3;

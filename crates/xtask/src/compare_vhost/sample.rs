@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Memory of one testpmd in MiB: its buffers of 2 KiB, and DPDK's own.
 pub const MEMORY_MIB: u64 = 256;
-/// Buffers of one testpmd: many more than a ring holds, as a switch would have.
+/// Buffers of one testpmd: many more than in a ring, as in a switch.
 const BUFFERS: u32 = 32_768;
 /// The backend's processor.
 const BACKEND_CPU: usize = 0;
@@ -25,7 +25,7 @@ const BACKEND_CPU: usize = 0;
 const GUEST_CPU: usize = 1;
 /// Time from the start to the first counted packet: caches and branch predictors warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// Turns of each side in a round, and the time of a turn before it is counted and while it is.
+/// Turns of each side in a round, the time of a turn before counting, and the counted time.
 const TURNS: usize = 15;
 const TURN_WARM_UP: Duration = Duration::from_millis(50);
 const TURN: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SUITE: &str = "trixie-backports";
-/// They are trusted if these keys sign them.
+/// Keys of the trusted packages.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// `base-files` has the links from `/lib` to `/usr/lib` on the loader's path.
 const QEMU_PACKAGES: [&str; 2] = ["qemu-system-x86", "base-files"];
@@ -38,7 +38,7 @@ impl Backports {
     /// Returns both, from the cache or downloaded.
     ///
     /// # Errors
-    /// When they cannot be had.
+    /// When they are not available.
     pub fn get(cache: Option<&Path>) -> Result<Self> {
         let root = cache.map_or_else(default_cache, Path::to_owned).join(SUITE);
         if !root.is_dir() {

@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> Result<bool> {
 /// Runs the steps for a guest in User Mode Linux.
 ///
 /// # Errors
-/// When something does not start, or a command has not its effect.
+/// When something does not start, or a command does not have its effect.
 pub(super) fn run_in_user_mode(bench: &super::Bench) -> Result<()> {
     let scratch = Scratch::new()?;
     let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES, files: &[] };

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Memory of a guest in MiB: its file system lies there too.
+/// Memory of a guest in MiB, its file system included.
 const MEMORY_MIB: u64 = 384;
 /// Default number of processors of a guest: one for each queue pair.
 pub const CPUS: usize = 2;

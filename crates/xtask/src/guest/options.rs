@@ -253,7 +253,7 @@ impl Options {
     /// Checks the queues in sysfs against the number of queue pairs.
     pub fn check_queues(&self, names: &str, pairs: u16) -> Vec<String> {
         let count = |kind: &str| names.split_whitespace().filter(|name| name.starts_with(kind)).count();
-        // A kernel for one processor lists no receive queues (RPS is a matter of several); it has as many of each.
+        // A kernel for one processor lists no receive queues (RPS needs several processors); it has as many of each.
         let found = Some(count("rx-")).filter(|found| *found > 0).unwrap_or_else(|| count("tx-"));
         let expected = usize::from(self.queue_pairs(pairs));
         if found == expected { Vec::new() } else { vec![format!("{found} queue pairs, expected {expected}")] }

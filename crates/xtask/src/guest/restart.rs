@@ -123,7 +123,7 @@ impl Halves {
         self.under_way.send(()).map_err(|_| gone())?;
         self.restarted.recv().map_err(|_| gone())?;
         both_ways(stream, rest_out, rest_in)?;
-        // Only now: the guest's end goes when this one is done.
+        // Only now: the guest's end closes after this one.
         stream.shutdown(Shutdown::Write)?;
         Ok(received)
     }

@@ -5,7 +5,7 @@
 //!  csum, gro                                                    csum, gro
 //! ```
 //!
-//! The programs are GPL-2.0 and no part of this repository: [`source`] fetches and builds them.
+//! The programs are GPL-2.0 and not in this repository: [`source`] fetches and builds them.
 
 mod source;
 

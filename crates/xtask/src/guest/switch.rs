@@ -10,7 +10,7 @@ use offramp_ports::sys::NetNs;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 
-/// One queue pair each: a switch uses no more of a guest.
+/// One queue pair each: a switch uses only one of a guest.
 const QUEUE_PAIRS: u16 = 1;
 /// Port of each guest's service: it answers with the SHA-256 of the received bytes.
 const SERVICE: u16 = 5001;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Memory of one guest in MiB: buffers for 8 queues of 256 entries, and DPDK's own.
 pub const MEMORY_MIB: u64 = 256;
-/// Buffers of one guest: rings of 8 queues on two ports, and what is under way.
+/// Buffers of one guest: rings of 8 queues on two ports, and the frames under way.
 const BUFFERS: u32 = 16_384;
 /// The virtio-user port (the first `--vdev`).
 const VIRTIO_PORT: usize = 0;

@@ -142,7 +142,7 @@ impl Case {
                 if self.extra == Extra::Encapsulation { " encap espinudp 4500 4500 0.0.0.0" } else { "" }
             )
         };
-        // Linux holds the UDP packet itself against the policy, too, before it takes the ESP out: a policy for all
+        // Linux checks the UDP packet itself against the policy, too, before it takes the ESP out. A policy for all
         // packets between the ends would refuse it. A key daemon exempts its socket instead.
         let protocol = if self.extra == Extra::Encapsulation { "proto 6 " } else { "" };
         let policy = |source, destination, spi, direction| {

@@ -40,7 +40,7 @@ pub struct SharedBus {
     pub fetch_cycles: u64,
     /// Clocks of a transaction ended by a retry.
     pub retry_overhead_cycles: u64,
-    /// Reads are split: the bridge brings the data by itself, and nobody asks again.
+    /// Reads are split: the bridge brings the data by itself, and no master asks again.
     pub is_split: bool,
 }
 

@@ -42,7 +42,7 @@ pub enum Expected {
     OftenInterrupted,
     /// The guest is interrupted once for this number of frames.
     FramesPerInterrupt(u64),
-    /// Under load the driver asks for another coalescing than before.
+    /// Under load the driver asks for a different coalescing.
     Adapts,
     /// The guest's link is up, or down.
     Carrier(bool),
@@ -147,7 +147,7 @@ pub const STEPS: &[Step] = &[
     guest("ethtool -X eth0 default", &[Pairs(&[0, 1])]),
     // The driver sends the kinds of hashed packets only while it takes hashes.
     guest("ethtool -K eth0 rxhash on", &[Shown("/hash/types", ALL_KINDS), Pairs(&[0, 1])]),
-    // A flow's addresses alone: those of all flows here are the same.
+    // Hashed by a flow's addresses alone: all flows here have the same.
     guest("ethtool -N eth0 rx-flow-hash udp4 sd", &[Shown("/hash/types", ALL_BUT_UDPV4), OnePair]),
     guest("ethtool -N eth0 rx-flow-hash udp4 sdfn", &[Pairs(&[0, 1])]),
     // No kind of packet is hashed: all go to the pair for unclassified packets.
