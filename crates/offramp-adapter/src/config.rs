@@ -4,7 +4,6 @@ use crate::moderation::{ModerationConfig, ModerationConfigError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN, VLAN_TAGS_MAX};
-use offramp_offload::segment::IdRange;
 
 /// Smallest MTU: what every IPv4 link must carry (RFC 791 3.2).
 pub const MTU_MIN: usize = 68;
@@ -20,8 +19,6 @@ pub struct AdapterConfig {
     pub mtu: usize,
     /// What the user allows; may be changed while the adapter runs.
     pub offloads: Offloads,
-    /// How IPv4 IDs run in segments.
-    pub id_range: IdRange,
     /// Bytes taken from the host before the wire is served again. One super-frame at a time keeps
     /// its bytes in the second-level cache until they are on the other side.
     pub transmit_batch_bytes: usize,
@@ -42,7 +39,6 @@ impl Default for AdapterConfig {
         Self {
             mtu: MTU_DEFAULT,
             offloads: Offloads::all(),
-            id_range: IdRange::default(),
             transmit_batch_bytes: 64 * 1024,
             receive_batch_frames: 256,
             moderation: ModerationConfig::adaptive(),

@@ -45,7 +45,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::TxMeta;
-use offramp_offload::segment::{IdRange, Segmenter};
+use offramp_offload::segment::Segmenter;
 use offramp_offload::vlan::TagChange;
 use stations::{Station, Stations};
 use std::ops::Range;
@@ -96,8 +96,6 @@ pub struct SwitchConfig {
     pub turn_bytes: usize,
     /// How long a turn may take, nanoseconds: a port whose frames take longer than their bytes say ends its turn earlier.
     pub turn_ns: u64,
-    /// How IPv4 IDs run in segments.
-    pub id_range: IdRange,
 }
 
 impl Default for SwitchConfig {
@@ -112,7 +110,6 @@ impl Default for SwitchConfig {
             turn_frames: 256,
             turn_bytes: 256 * 1024,
             turn_ns: 200_000,
-            id_range: IdRange::default(),
         }
     }
 }
@@ -544,7 +541,7 @@ impl<P: HostPort> Switch<P> {
             shared.register(waker);
         }
         let index = shared.index;
-        let plan = Plan::new(self.config.id_range, &shared);
+        let plan = Plan::new(&shared);
         let vlans = shared.security().vlans.clone();
         self.stations.bind(index, &shared.security().mac_addresses);
         let mut port = Port {

@@ -86,7 +86,7 @@ impl Transmit {
     /// An empty pipeline for the host of this port.
     pub fn new(config: &AdapterConfig, control: &PortControl) -> Self {
         Self {
-            plan: Plan::new(config.id_range, control),
+            plan: Plan::new(control),
             mtu: config.mtu,
             batch_bytes: config.transmit_batch_bytes,
             pending: None,

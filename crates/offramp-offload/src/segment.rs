@@ -26,21 +26,9 @@ use super_frame::SuperFrame;
 /// Maximum of datagrams in one USO super-frame, as in Linux (`UDP_MAX_SEGMENTS`).
 pub const UDP_SEGMENTS_MAX: usize = 128;
 
-/// The range of the IPv4 ID across segments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IdRange {
-    /// 0…0xFFFF, as Linux, virtio and NDIS USO count.
-    #[default]
-    Bits16,
-    /// 0…0x7FFF, as in NDIS `LSOv2`: the upper half belongs to packets without segmentation.
-    Bits15,
-}
-
 /// A port's settings for segmentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SegmentPolicy {
-    /// The range of IPv4 IDs.
-    pub id_range: IdRange,
     /// The identification for the fragments of the next IPv6 datagram (RFC 8200 4.5).
     pub fragment_id: u32,
 }

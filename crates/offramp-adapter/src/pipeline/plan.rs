@@ -9,7 +9,7 @@ use crate::stats::{Direction, Loss};
 use offramp_offload::esp::SealedSegments;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
-use offramp_offload::segment::{IdRange, Refused, SegmentPolicy, Segmenter};
+use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
 use offramp_offload::vlan::pop_tag;
 use std::sync::Arc;
 
@@ -51,12 +51,19 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(id_range: IdRange, control: &PortControl) -> Self {
-        let policy = SegmentPolicy { id_range, fragment_id: 0 };
+    pub(crate) fn new(control: &PortControl) -> Self {
         let security = (!control.security().is_off()).then(|| Arc::clone(control.security()));
         let meter = Meter::new(&control.tx_limiter);
         let is_link_on = control.is_link_on();
-        Self { policy, is_link_on, security, meter, sealing: None, keepalives: None, ipsec_changes: 0 }
+        Self {
+            policy: SegmentPolicy::default(),
+            is_link_on,
+            security,
+            meter,
+            sealing: None,
+            keepalives: None,
+            ipsec_changes: 0,
+        }
     }
 
     /// Takes over link and limit, and associations unless `pending` is sealed in part, that have changed, and lets their

@@ -1,6 +1,6 @@
 //! A super-frame of several segments: the words common to its frames, and those that change from one to the next.
 
-use super::{IdRange, Refused, SegmentPolicy, UDP_SEGMENTS_MAX};
+use super::{Refused, SegmentPolicy, UDP_SEGMENTS_MAX};
 use crate::checksum::{self, Head, HeadWords, Run, Sum, copy_and_sum};
 use crate::frame::Frame;
 use crate::layout::{
@@ -51,8 +51,6 @@ pub(super) struct SuperFrame {
     /// Written bytes of the segmented part.
     written: usize,
     id: u16,
-    /// The bits of an ID that count up.
-    id_mask: u16,
     /// IPv4 header without length, ID, fragment bits (fragments only) and checksum.
     fixed_network_sum: Sum,
     /// Pseudo-header and transport header without the words that change.
@@ -110,10 +108,6 @@ impl SuperFrame {
             segment_len,
             written: 0,
             id: be16(frame, layout.network_start + IPV4_ID_OFFSET),
-            id_mask: match policy.id_range {
-                IdRange::Bits16 => 0xffff,
-                IdRange::Bits15 => 0x7fff,
-            },
             fixed_network_sum: network_sum(frame, &layout, is_fragments),
             fixed_transport_sum: transport_sum(frame, &layout, partial),
             reshape_at: usize::MAX,
@@ -162,7 +156,7 @@ impl SuperFrame {
     #[inline]
     pub(super) fn advance(&mut self, count: usize) {
         self.written += count * self.segment_len;
-        self.id = self.id.wrapping_add(count as u16) & self.id_mask;
+        self.id = self.id.wrapping_add(count as u16);
     }
 
     /// Writes the next frame and returns its length. `frames_left` counts it too.
@@ -264,7 +258,6 @@ impl SuperFrame {
         };
         Changes {
             id: self.id,
-            id_mask: self.id_mask,
             network_sum: self.network_sum.fold(),
             sequence,
             sequence_step,
@@ -388,7 +381,6 @@ impl SuperFrame {
 #[derive(Clone, Copy, Debug)]
 struct Changes {
     id: u16,
-    id_mask: u16,
     /// `SuperFrame::network_sum`, folded.
     network_sum: u16,
     sequence: u32,
@@ -449,7 +441,7 @@ impl Heads {
 impl Changes {
     #[inline]
     fn id(&self, n: usize) -> u16 {
-        self.id.wrapping_add(n as u16) & if n == 0 { u16::MAX } else { self.id_mask }
+        self.id.wrapping_add(n as u16)
     }
 
     #[inline]

@@ -134,11 +134,10 @@ fn frames_written_in_runs_are_the_same_as_frames_written_one_by_one() {
 }
 
 #[test]
-fn an_ndis_port_keeps_ip_ids_in_fifteen_bits() {
-    let (frame, meta) = tcp_super_frame(false, &pattern(1448 * 3), 0x10, 0x7ffe, 1);
-    let policy = SegmentPolicy { id_range: IdRange::Bits15, fragment_id: 0 };
-    let ids: Vec<_> = cut(&frame, &meta, &policy).iter().map(|f| be16(f, 18)).collect();
-    assert_eq!(ids, [0x7ffe, 0x7fff, 0x0000]);
+fn ip_ids_wrap_around() {
+    let (frame, meta) = tcp_super_frame(false, &pattern(1448 * 3), 0x10, 0xfffe, 1);
+    let ids: Vec<_> = cut(&frame, &meta, &SegmentPolicy::default()).iter().map(|f| be16(f, 18)).collect();
+    assert_eq!(ids, [0xfffe, 0xffff, 0x0000]);
 }
 
 #[test]

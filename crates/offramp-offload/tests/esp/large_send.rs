@@ -7,13 +7,12 @@ use offramp_offload::esp::{
 };
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
-use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const ROOM: usize = 4096;
-/// IPv4 IDs above 0x7fff are for the first frame only.
-const POLICY: SegmentPolicy = SegmentPolicy { id_range: IdRange::Bits15, fragment_id: 0 };
+const POLICY: SegmentPolicy = SegmentPolicy { fragment_id: 0 };
 
 fn super_frame(payload_len: usize, is_ipv6: bool, is_udp: bool) -> Packet {
     let flags = FIN | PSH | CWR | 0x10;

@@ -7,7 +7,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
-use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 
 /// Bytes that segmenting may add to a frame: IPv6's fragment header.
 const ADDED_MAX: usize = 8;
@@ -40,8 +40,7 @@ pub fn segment(bytes: &[u8]) {
             ecn: ask[0] & 4 != 0,
         }),
     };
-    let id_range = if ask[0] & 8 != 0 { IdRange::Bits15 } else { IdRange::Bits16 };
-    let policy = SegmentPolicy { id_range, fragment_id: u32::from(word(8)) };
+    let policy = SegmentPolicy { fragment_id: u32::from(word(8)) };
     let mut copy = frame.to_vec();
     let request = Frame::new(&mut copy, meta);
     let Ok(mut plan) = Segmenter::new(&request, &policy) else { return };
