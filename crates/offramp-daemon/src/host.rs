@@ -22,7 +22,8 @@ use offramp_ports::capture::{CapturePoint, Watched};
 use offramp_ports::sys::{NetNs, SysError, link};
 use offramp_ports::tap::{Tap, TapConfig, TapError};
 use offramp_ports::vhost_user::{
-    Observer, PortEvent, QueueCounters, VhostPort, VhostUser, VhostUserConfig, VhostUserError, feature_name,
+    Observer, PortEvent, QueueCounters, VhostPort, VhostUser, VhostUserBuilder, VhostUserConfig, VhostUserError,
+    feature_name,
 };
 use offramp_ports::worker::{HostIo, Task};
 use std::io;
@@ -78,7 +79,8 @@ pub fn open_guest(config: &PortConfig, threads: &Threads) -> Result<Option<Host>
     let guest = guest_config(config, host, &threads.groups);
     let listener = threads.given.listener(&config.name);
     let observer = observer(&config.name, &threads.events);
-    let opened = VhostUser::open_on(listener, &guest, threads.sandbox.clone(), observer);
+    let builder = VhostUserBuilder::new(&guest).listener(listener).sandbox(threads.sandbox.clone());
+    let opened = builder.observer(observer).open();
     let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
     Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
 }

@@ -334,7 +334,7 @@ impl Control {
         vring <= 2 * pairs && (self.statistics_types() & of_queue).contains(types)
     }
 
-    /// What a command comes to; nothing has changed yet. `None`: it makes no sense, or was not negotiated.
+    /// Validates a command and returns the new settings, not yet applied. `None` if malformed or not negotiated.
     pub fn plan(&self, command: &Command) -> Option<Planned> {
         let mut next = self.settings.clone();
         Some(Planned::Change(match command {
@@ -394,25 +394,35 @@ impl Control {
                 *next.coalescing.get_mut(self.coalesced_queue(*vring)?)? = Some(coalescing(*wish));
                 next
             }
-            Command::CoalescingOfQueue(vring) => {
-                let wish = next.coalescing.get(self.coalesced_queue(*vring)?)?.unwrap_or_default();
-                let in_force = NotificationCoalescing { max_usecs: wish.max_usecs, max_packets: wish.max_packets };
-                return Some(Planned::Answer(in_force.to_bytes().to_vec()));
-            }
             // V55: the status says so no more once the command is answered.
             Command::Announced => {
                 self.has(GUEST_ANNOUNCE).filter(|()| next.is_asked_to_announce)?;
                 Settings { is_asked_to_announce: false, ..next }
             }
+            Command::CoalescingOfQueue(_) | Command::StatisticsTypes | Command::Statistics(_) => {
+                return self.answer(command);
+            }
+        }))
+    }
+
+    /// Validates a query and returns its answer.
+    fn answer(&self, query: &Command) -> Option<Planned> {
+        match query {
+            Command::CoalescingOfQueue(vring) => {
+                let wish = self.settings.coalescing.get(self.coalesced_queue(*vring)?)?.unwrap_or_default();
+                let in_force = NotificationCoalescing { max_usecs: wish.max_usecs, max_packets: wish.max_packets };
+                Some(Planned::Answer(in_force.to_bytes().to_vec()))
+            }
             Command::StatisticsTypes => {
                 self.has(DEVICE_STATS)?;
-                return Some(Planned::Answer(self.statistics_types().bits().to_le_bytes().to_vec()));
+                Some(Planned::Answer(self.statistics_types().bits().to_le_bytes().to_vec()))
             }
             Command::Statistics(of) => {
                 self.has(DEVICE_STATS).filter(|()| of.iter().all(|of| self.has_statistics(of)))?;
-                return Some(Planned::Statistics(of.clone()));
+                Some(Planned::Statistics(of.clone()))
             }
-        }))
+            _ => None,
+        }
     }
 
     /// Whether the port's rules let the guest have that address.

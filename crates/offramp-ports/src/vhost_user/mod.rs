@@ -59,7 +59,7 @@ use crate::sys::sandbox::{Sandbox, ThreadKind};
 use crate::sys::socket_file::{GIVING, SocketFile, SocketRights, hint};
 use device::Device;
 use link::Presence;
-use mailbox::mailbox;
+use mailbox::{Sender, mailbox};
 use queue::QueueState;
 use session::Session;
 
@@ -323,6 +323,144 @@ pub enum PortEvent {
 /// The port's control thread calls it, and waits for its return.
 pub type Observer = Box<dyn Fn(PortEvent) + Send>;
 
+/// A vhost-user port that is not open yet.
+pub struct VhostUserBuilder<'a> {
+    config: &'a VhostUserConfig,
+    listener: Option<UnixListener>,
+    sandbox: Sandbox,
+    observer: Observer,
+}
+
+impl<'a> VhostUserBuilder<'a> {
+    /// A port with a socket of its own, no sandbox and no observer.
+    pub fn new(config: &'a VhostUserConfig) -> Self {
+        Self { config, listener: None, sandbox: Sandbox::default(), observer: Box::new(drop) }
+    }
+
+    /// Sets a listening, non-blocking socket for a server. The port never removes its file. `None`: the port makes one.
+    pub fn listener(self, listener: Option<UnixListener>) -> Self {
+        Self { listener, ..self }
+    }
+
+    /// Sets the sandbox of the control thread.
+    pub fn sandbox(self, sandbox: Sandbox) -> Self {
+        Self { sandbox, ..self }
+    }
+
+    /// Sets the receiver of the port's events.
+    pub fn observer(self, observer: Observer) -> Self {
+        Self { observer, ..self }
+    }
+
+    /// Opens the socket and starts the control thread. Frontends are answered once the queues are driven.
+    ///
+    /// # Errors
+    /// When a number is out of range, or the socket cannot be made; nothing is left behind then.
+    pub fn open(self) -> Result<VhostUser, VhostUserError> {
+        let Self { config, listener, sandbox, observer } = self;
+        config.check()?;
+        let system = |doing| system_error(config, doing);
+        let Queues { queues, senders, counters: queue_counters, of_control } = Queues::new(config)?;
+        let event = || {
+            EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+                .map_err(|e| system("making an eventfd")(e.into()))
+        };
+        let events =
+            Events::new().map_err(system("making a context of asynchronous I/O (CONFIG_AIO, fs.aio-max-nr)"))?;
+        let (stop, alarm) = (Arc::new(event()?), Arc::new(event()?));
+        let link = Link::new().map_err(system("making an eventfd"))?;
+        let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
+        let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
+        let (listener, socket_file) = listening(config, listener)?;
+        let mut port = VhostUser {
+            config: config.clone(),
+            allowed: Arc::new(AtomicU32::new(config.offloads.bits())),
+            queues,
+            queue_counters,
+            channel_counters: Arc::default(),
+            status: Arc::default(),
+            link: Arc::clone(&link),
+            presence: Arc::default(),
+            alarm: Arc::clone(&alarm),
+            ended: Arc::default(),
+            stop,
+            control: None,
+            socket_file,
+        };
+        let allowed = Arc::clone(&port.allowed);
+        let device =
+            Device::new(config.clone(), allowed, Arc::clone(&alarm), events, Arc::clone(&link), senders, of_control);
+        let session = Session {
+            config: config.clone(),
+            device: Arc::new(Mutex::new(device)),
+            counters: Arc::clone(&port.channel_counters),
+            status: Arc::clone(&port.status),
+            stop: Arc::clone(&port.stop),
+            last_refusal: None,
+            alarm,
+            ended: Arc::clone(&port.ended),
+            link,
+            carrier,
+            presence: Arc::clone(&port.presence),
+            channel: None,
+            observer,
+        };
+        let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
+        let serve = move || {
+            sandbox.enter_thread(ThreadKind::Port);
+            session.run(listener.as_ref());
+        };
+        port.control = Some(builder.spawn(serve).map_err(system("starting a thread"))?);
+        Ok(port)
+    }
+}
+
+fn system_error(config: &VhostUserConfig, doing: &'static str) -> impl FnOnce(io::Error) -> VhostUserError {
+    let socket = config.socket.clone();
+    move |cause| VhostUserError::System { socket, doing, cause }
+}
+
+/// The queue pairs of a port that opens.
+struct Queues {
+    queues: Vec<Option<VhostQueue>>,
+    senders: Vec<Sender<QueueState>>,
+    counters: Vec<Arc<QueueCounters>>,
+    /// The counters of the control queue, if the port serves it.
+    of_control: Option<Arc<QueueCounters>>,
+}
+
+impl Queues {
+    fn new(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
+        let of_control = (config.control_queue == ControlQueue::Backend).then(Arc::<QueueCounters>::default);
+        let mut made = Self { queues: Vec::new(), senders: Vec::new(), counters: Vec::new(), of_control };
+        for index in 0..usize::from(config.queue_pairs) {
+            let (sender, receiver) = mailbox().map_err(system_error(config, "making an eventfd"))?;
+            let counters = Arc::new(QueueCounters::default());
+            let state = QueueState::new(Arc::clone(&counters));
+            made.queues.push(Some(VhostQueue::new(index, receiver, state, config.frame_len_max)));
+            made.senders.push(sender);
+            made.counters.push(counters);
+        }
+        made.counters.extend(made.of_control.clone());
+        Ok(made)
+    }
+}
+
+/// The listening socket of a server, and its file if the port is to remove it.
+fn listening(
+    config: &VhostUserConfig,
+    given: Option<UnixListener>,
+) -> Result<(Option<UnixListener>, Option<SocketFile>), VhostUserError> {
+    match config.mode {
+        Mode::Server if given.is_some() => Ok((given, None)),
+        Mode::Server => {
+            let (listener, file) = socket_file::listen(&config.socket, config.socket_rights)?;
+            Ok((Some(listener), Some(file)))
+        }
+        Mode::Client => Ok((None, None)),
+    }
+}
+
 /// A vhost-user port. When it and its queues are dropped, the frontend sees the socket close and a server's
 /// socket is removed.
 #[derive(Debug)]
@@ -349,114 +487,7 @@ impl VhostUser {
     /// # Errors
     /// When a number is out of range, or the socket cannot be made; nothing is left behind then.
     pub fn open(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
-        Self::open_in(config, Sandbox::default())
-    }
-
-    /// As [`VhostUser::open`], with the control thread in a sandbox.
-    ///
-    /// # Errors
-    /// As [`VhostUser::open`].
-    pub fn open_in(config: &VhostUserConfig, sandbox: Sandbox) -> Result<Self, VhostUserError> {
-        Self::open_observed(config, sandbox, Box::new(drop))
-    }
-
-    /// As [`VhostUser::open_in`], with somebody who hears what happens.
-    ///
-    /// # Errors
-    /// As [`VhostUser::open`].
-    pub fn open_observed(
-        config: &VhostUserConfig,
-        sandbox: Sandbox,
-        observer: Observer,
-    ) -> Result<Self, VhostUserError> {
-        Self::open_on(None, config, sandbox, observer)
-    }
-
-    /// As [`VhostUser::open_observed`], on a listening socket that does not block and was made elsewhere, if there is one.
-    /// Its file is not removed.
-    ///
-    /// # Errors
-    /// As [`VhostUser::open`].
-    pub fn open_on(
-        listener: Option<UnixListener>,
-        config: &VhostUserConfig,
-        sandbox: Sandbox,
-        observer: Observer,
-    ) -> Result<Self, VhostUserError> {
-        config.check()?;
-        let system = |doing| move |cause| VhostUserError::System { socket: config.socket.clone(), doing, cause };
-        let mut senders = Vec::new();
-        let mut queues = Vec::new();
-        let mut queue_counters = Vec::new();
-        for index in 0..usize::from(config.queue_pairs) {
-            let (sender, receiver) = mailbox().map_err(system("making an eventfd"))?;
-            let counters = Arc::new(QueueCounters::default());
-            let state = QueueState::new(Arc::clone(&counters));
-            queues.push(Some(VhostQueue::new(index, receiver, state, config.frame_len_max)));
-            senders.push(sender);
-            queue_counters.push(counters);
-        }
-        let of_control = (config.control_queue == ControlQueue::Backend).then(Arc::<QueueCounters>::default);
-        queue_counters.extend(of_control.clone());
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let event = || EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()));
-        let events =
-            Events::new().map_err(system("making a context of asynchronous I/O (CONFIG_AIO, fs.aio-max-nr)"))?;
-        let (stop, alarm) = (event()?, Arc::new(event()?));
-        let link = Link::new().map_err(system("making an eventfd"))?;
-        let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
-        let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
-        let (listener, socket_file) = match config.mode {
-            Mode::Server if listener.is_some() => (listener, None),
-            Mode::Server => socket_file::listen(&config.socket, config.socket_rights)
-                .map(|(listener, file)| (Some(listener), Some(file)))?,
-            Mode::Client => (None, None),
-        };
-        let mut port = Self {
-            config: config.clone(),
-            allowed: Arc::new(AtomicU32::new(config.offloads.bits())),
-            queues,
-            queue_counters,
-            channel_counters: Arc::default(),
-            status: Arc::default(),
-            link: Arc::clone(&link),
-            presence: Arc::default(),
-            alarm: Arc::clone(&alarm),
-            ended: Arc::default(),
-            stop: Arc::new(stop),
-            control: None,
-            socket_file,
-        };
-        let session = Session {
-            config: config.clone(),
-            device: Arc::new(Mutex::new(Device::new(
-                config.clone(),
-                Arc::clone(&port.allowed),
-                Arc::clone(&alarm),
-                events,
-                Arc::clone(&link),
-                senders,
-                of_control,
-            ))),
-            counters: Arc::clone(&port.channel_counters),
-            status: Arc::clone(&port.status),
-            stop: Arc::clone(&port.stop),
-            last_refusal: None,
-            alarm,
-            ended: Arc::clone(&port.ended),
-            link,
-            carrier,
-            presence: Arc::clone(&port.presence),
-            channel: None,
-            observer,
-        };
-        let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
-        let serve = move || {
-            sandbox.enter_thread(ThreadKind::Port);
-            session.run(listener.as_ref());
-        };
-        port.control = Some(builder.spawn(serve).map_err(system("starting a thread"))?);
-        Ok(port)
+        VhostUserBuilder::new(config).open()
     }
 
     /// Queue pair `index`, for one thread; it can be had once.
