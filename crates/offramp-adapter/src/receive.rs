@@ -106,7 +106,8 @@ impl Receive {
         let is_moderated = !self.gate.moderator.is_off();
         let begun_ns = (is_moderated && self.gate.moderator.measures_next()).then(clock);
         let batch_frames = self.batch_frames.min(due);
-        let mut outlet = Outlet::new(host, stats, allowed, self.mtu);
+        let enabled = Offloads::offer(Offloads::RX, host.accepts(), allowed);
+        let mut outlet = Outlet::new(host, stats, enabled, self.mtu);
         let passes = self.deliver.passes_received(&outlet);
         let mut frames = 0;
         while frames < batch_frames && self.is_open(now_ns) {

@@ -4,8 +4,8 @@
 //! `frames_in = frames_out + the lost` holds whenever nothing is in flight inside the adapter.
 //! One thread writes a counter, any thread may read it.
 
-use crate::port::PortError;
 use offramp_offload::meta::{ChecksumState, RxMeta};
+use offramp_offload::segment::Refused;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use strum::{IntoStaticStr, VariantArray};
 
@@ -79,6 +79,15 @@ pub enum Loss {
     SequenceExhausted,
     /// IPsec: the cipher library failed, which it never should.
     Cipher,
+}
+
+impl From<Refused> for Loss {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Malformed(_) => Self::Malformed,
+            _ => Self::BadRequest,
+        }
+    }
 }
 
 /// The columns of Linux's `/proc/net/dev` for received frames that did not arrive (`net/core/net-procfs.c`).
@@ -267,7 +276,7 @@ impl Direction {
     }
 
     /// Counts a frame of `len` bytes by the outcome of giving it to a host.
-    pub fn given(&self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
+    pub fn given(&self, meta: &RxMeta, len: usize, outcome: Result<(), Loss>) {
         let frames = usize::from(meta.segments);
         if meta.checksum == ChecksumState::Bad {
             self.bad_checksum.add(frames as u64);
@@ -278,7 +287,7 @@ impl Direction {
                 self.bytes_out.add(len as u64);
                 self.host_frames.add(1);
             }
-            Err(error) => self.lose(error.loss(), frames),
+            Err(reason) => self.lose(reason, frames),
         }
     }
 
@@ -373,7 +382,7 @@ mod tests {
         let d = Direction::default();
         d.lose_on_line(Loss::Drop, 3);
         d.lose_on_line(Loss::Overrun, 2);
-        d.given(&RxMeta::default(), 60, Err(PortError::Full));
+        d.given(&RxMeta::default(), 60, Err(Loss::Drop));
         assert_eq!((d.lost(Loss::Drop), d.memory_dropped.get()), (4, 3));
     }
 }

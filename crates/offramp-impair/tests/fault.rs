@@ -7,6 +7,7 @@ use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
+use offramp_adapter::port::PortError;
 use offramp_adapter::port::{Arrival, HostPort, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_impair::ReadOut;
@@ -262,7 +263,7 @@ fn what_a_host_refuses_late_is_counted_as_the_frames_that_it_was() {
     let stats = &control.queues()[0].receive;
     for (segments, len) in [(10, 600), (3, 180)] {
         let meta = RxMeta { segments, checksum: ChecksumState::Bad, ..RxMeta::default() };
-        stats.given(&meta, len, host.rx_deliver(&meta, &numbered(usize::from(segments), len)));
+        stats.given(&meta, len, host.rx_deliver(&meta, &numbered(usize::from(segments), len)).map_err(PortError::loss));
     }
     host.rx_flush(0);
     assert_eq!((stats.frames_out.get(), stats.bytes_out.get(), stats.host_frames.get()), (10, 600, 1));

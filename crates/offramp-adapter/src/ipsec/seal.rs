@@ -163,7 +163,7 @@ fn plan(
     SealedSegments::new(&mut frame.requesting(request), policy, context).map_err(|refused| match refused {
         PlanRefused::Seal(refused) => loss_of_sealing(refused),
         PlanRefused::Malformed(_) => Loss::Malformed,
-        PlanRefused::Segment(refused) => crate::pipeline::plan::reason(refused),
+        PlanRefused::Segment(refused) => refused.into(),
     })
 }
 

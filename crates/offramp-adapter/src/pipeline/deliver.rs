@@ -76,8 +76,7 @@ pub(crate) struct Outlet<'a, H> {
 }
 
 impl<'a, H: HostPort> Outlet<'a, H> {
-    pub(crate) fn new(host: &'a mut H, stats: &'a Direction, allowed: Offloads, mtu: usize) -> Self {
-        let enabled = Offloads::offer(Offloads::RX, host.accepts(), allowed);
+    pub(crate) fn new(host: &'a mut H, stats: &'a Direction, enabled: Offloads, mtu: usize) -> Self {
         Self { host, stats, enabled, mtu, closed: None, has_taken: false }
     }
 
@@ -108,7 +107,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
     /// Counts what became of a frame.
     #[inline]
     fn count(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
-        self.stats.given(meta, len, outcome);
+        self.stats.given(meta, len, outcome.map_err(PortError::loss));
         self.has_taken |= outcome.is_ok();
         if let Err(error @ PortError::Closed(_)) = outcome {
             self.closed = Some(error);

@@ -140,7 +140,7 @@ impl Plan {
         };
         let planned = match sealed {
             Some((plan, by)) => Planned::Sealed(plan, by),
-            None => Planned::Clear(Segmenter::new(frame, &self.policy).map_err(reason)?),
+            None => Planned::Clear(Segmenter::new(frame, &self.policy)?),
         };
         self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
         Ok(planned)
@@ -211,13 +211,5 @@ impl Plan {
         if let Some(keepalives) = &mut self.keepalives {
             keepalives.send(stats, now_ns, |frame| is_link_on && send(frame));
         }
-    }
-}
-
-/// The counter of a refusal.
-pub(crate) fn reason(refused: Refused) -> Loss {
-    match refused {
-        Refused::Malformed(_) => Loss::Malformed,
-        _ => Loss::BadRequest,
     }
 }

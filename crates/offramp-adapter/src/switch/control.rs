@@ -1,6 +1,6 @@
 //! Adding and removing ports of a switch that runs, and their settings and counters, for any thread.
 
-use super::{PortConfig, SwitchConfig};
+use super::config::{LINK_PORTS_MAX, PortConfig, SwitchConfig};
 use crate::config::{AdapterConfig, MTU_MAX, MTU_MIN};
 use crate::pipeline::control::PortControl;
 use crate::stats::QueueStats;
@@ -10,9 +10,6 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
-
-/// Ports of a switch that does not learn: a link has two ends.
-pub const LINK_PORTS_MAX: usize = 2;
 
 /// Why a port is not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

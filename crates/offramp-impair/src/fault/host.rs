@@ -58,7 +58,7 @@ fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
     stats.host_frames.sub(1);
     // A wrong checksum was counted with the frame.
     let meta = RxMeta { checksum: ChecksumState::Unknown, ..*meta };
-    stats.given(&meta, len, Err(error));
+    stats.given(&meta, len, Err(error.loss()));
 }
 
 impl<H: HostPort> HostPort for Reverse<H> {

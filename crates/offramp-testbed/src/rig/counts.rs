@@ -113,7 +113,6 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offramp_adapter::port::PortError;
     use offramp_offload::meta::RxMeta;
 
     #[test]
@@ -121,7 +120,7 @@ mod tests {
         let direction = Direction::default();
         direction.lose_on_line(Loss::Drop, 3);
         direction.frames_in.add(1);
-        direction.given(&RxMeta::default(), 60, Err(PortError::Full));
+        direction.given(&RxMeta::default(), 60, Err(Loss::Drop));
         let count = Count::of(&direction);
         assert_eq!((count.dropped, count.lost, count.frames_in), (3, 4, 4));
     }

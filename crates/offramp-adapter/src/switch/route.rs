@@ -1,0 +1,92 @@
+//! Route: the ports that a frame goes to.
+
+use super::Switch;
+use super::config::UnknownUnicast;
+use super::port::Port;
+use super::stations::Station;
+use crate::port::HostPort;
+use crate::stats::Loss;
+use crate::vlan::{FrameVlan, PortVlans};
+use std::ops::Range;
+
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+/// The addresses that no bridge forwards, but for their last four bits (IEEE 802.1D 7.12.6).
+const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
+const RESERVED_LAST_MASK: u8 = 0xf0;
+
+impl<P: HostPort> Switch<P> {
+    /// The ports that a frame from `from` is for.
+    pub(super) fn route(
+        &mut self,
+        from: usize,
+        frame: &FrameStations,
+        frames: usize,
+        now_ns: u64,
+    ) -> Result<Range<usize>, Loss> {
+        let Self { config, ports, stations, .. } = self;
+        let Some(port) = &ports[from] else { return Err(Loss::NoDestination) };
+        if config.learning {
+            let now_s = now_ns / NANOSECONDS_PER_SECOND;
+            if frame.is_reserved {
+                return Err(Loss::Reserved);
+            }
+            if frame.source.is_some_and(|source| !stations.learn(source, from, now_s)) {
+                return Err(Loss::Spoofed);
+            }
+            if let Some(to) = frame.destination.and_then(|station| stations.find(station, now_s)) {
+                return match &ports[to] {
+                    _ if to == from => Err(Loss::Hairpin),
+                    Some(other) if port.reaches(other, frame.vlan) => Ok(to..to + 1),
+                    Some(other) if other.is_in(frame.vlan) => Err(Loss::Isolated),
+                    Some(other) if other.is_open() => Err(Loss::Vlan),
+                    _ => Err(Loss::NoDestination),
+                };
+            }
+            if frame.destination.is_some() && config.unknown_unicast == UnknownUnicast::Drop {
+                return Err(Loss::NoDestination);
+            }
+        }
+        let others = || ports.iter().enumerate().filter(|&(index, _)| index != from).filter_map(|(_, p)| p.as_ref());
+        if !others().any(|other| port.reaches(other, frame.vlan)) {
+            let loss = if others().any(|other| other.is_in(frame.vlan)) {
+                Loss::Isolated
+            } else if !config.learning && others().any(Port::is_open) {
+                Loss::Vlan
+            } else {
+                Loss::NoDestination
+            };
+            return Err(loss);
+        }
+        let end = ports.len();
+        let bucket = ports[from].as_mut().and_then(|port| port.floods.as_mut());
+        if bucket.is_some_and(|bucket| !bucket.take(frames as u64, now_ns)) {
+            return Err(Loss::FloodLimit);
+        }
+        Ok(0..end)
+    }
+}
+
+/// The addresses that a switch reads of a frame, and its VLAN.
+pub(super) struct FrameStations {
+    pub(super) source: Option<Station>,
+    pub(super) destination: Option<Station>,
+    pub(super) is_reserved: bool,
+    pub(super) vlan: FrameVlan,
+}
+
+impl FrameStations {
+    /// Of a frame that the host of a port with these VLANs sends.
+    pub(super) fn of(frame: &[u8], vlans: &PortVlans) -> Result<Self, Loss> {
+        let vlan = vlans.of_sent(frame)?;
+        let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
+        Ok(Self { source, destination, is_reserved: is_reserved(frame), vlan })
+    }
+}
+
+/// Whether the frame is for one of 01-80-C2-00-00-00 to -0F.
+fn is_reserved(frame: &[u8]) -> bool {
+    match frame.first_chunk::<6>() {
+        Some([rest @ .., last]) => *rest == RESERVED_ADDRESS[..5] && last & RESERVED_LAST_MASK == 0,
+        None => false,
+    }
+}
