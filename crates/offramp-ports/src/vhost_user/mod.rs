@@ -324,6 +324,7 @@ pub enum PortEvent {
 pub type Observer = Box<dyn Fn(PortEvent) + Send>;
 
 /// A vhost-user port that is not open yet.
+#[must_use = "the port is opened by `open`"]
 pub struct VhostUserBuilder<'a> {
     config: &'a VhostUserConfig,
     listener: Option<UnixListener>,
@@ -360,7 +361,7 @@ impl<'a> VhostUserBuilder<'a> {
         let Self { config, listener, sandbox, observer } = self;
         config.check()?;
         let system = |doing| system_error(config, doing);
-        let Queues { queues, senders, counters: queue_counters, of_control } = Queues::new(config)?;
+        let Queues { pairs: queues, senders, counters: queue_counters, of_control } = Queues::new(config)?;
         let event = || {
             EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
                 .map_err(|e| system("making an eventfd")(e.into()))
@@ -422,7 +423,7 @@ fn system_error(config: &VhostUserConfig, doing: &'static str) -> impl FnOnce(io
 
 /// The queue pairs of a port that opens.
 struct Queues {
-    queues: Vec<Option<VhostQueue>>,
+    pairs: Vec<Option<VhostQueue>>,
     senders: Vec<Sender<QueueState>>,
     counters: Vec<Arc<QueueCounters>>,
     /// The counters of the control queue, if the port serves it.
@@ -432,12 +433,12 @@ struct Queues {
 impl Queues {
     fn new(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
         let of_control = (config.control_queue == ControlQueue::Backend).then(Arc::<QueueCounters>::default);
-        let mut made = Self { queues: Vec::new(), senders: Vec::new(), counters: Vec::new(), of_control };
+        let mut made = Self { pairs: Vec::new(), senders: Vec::new(), counters: Vec::new(), of_control };
         for index in 0..usize::from(config.queue_pairs) {
             let (sender, receiver) = mailbox().map_err(system_error(config, "making an eventfd"))?;
             let counters = Arc::new(QueueCounters::default());
             let state = QueueState::new(Arc::clone(&counters));
-            made.queues.push(Some(VhostQueue::new(index, receiver, state, config.frame_len_max)));
+            made.pairs.push(Some(VhostQueue::new(index, receiver, state, config.frame_len_max)));
             made.senders.push(sender);
             made.counters.push(counters);
         }
