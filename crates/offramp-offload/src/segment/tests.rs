@@ -175,7 +175,7 @@ fn a_large_datagram_becomes_fragments_that_reassemble_to_it() {
     for version6 in [false, true] {
         let payload = pattern(5000);
         let (frame, meta) = udp_super_frame(version6, &payload, SegmentationKind::UdpFragments, 1480);
-        let policy = SegmentPolicy { fragment_id: 0xdead_beef, ..SegmentPolicy::default() };
+        let policy = SegmentPolicy { fragment_id: 0xdead_beef };
         let frames = cut(&frame, &meta, &policy);
         let mut datagram = Vec::new();
         for (n, fragment) in frames.iter().enumerate() {
