@@ -43,7 +43,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// How a frame is handed to the interface.
+/// The way a frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// As it is, by a packet socket with a vnet header.

@@ -20,7 +20,7 @@ pub(crate) const PAYLOAD_LEN: u16 = 1100;
 /// Most queues for which such a frame is long enough.
 const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
 
-/// How an end spreads received frames over its queues.
+/// The spreading of received frames over the queues of an end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {

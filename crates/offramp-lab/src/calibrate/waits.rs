@@ -1,4 +1,4 @@
-//! What a request waits for beside the work that it costs, learned from round trips.
+//! Waits of a request beside its work, learned from round trips.
 
 use super::cost::Cost;
 use super::experiments::{CAPPED, PLAIN};
@@ -7,7 +7,7 @@ use super::units::NANOSECONDS_PER_MICROSECOND;
 use crate::model::Sample;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// What a request waits for beside the work that it costs, in nanoseconds.
+/// Waits of a request beside its work, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waits {
     /// Until the processes of both ends run, at least.

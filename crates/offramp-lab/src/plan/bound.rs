@@ -1,6 +1,6 @@
 //! Bounds that the variants of an experiment must keep.
 
-/// What a ratio is taken to.
+/// The reference of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
     /// The first variant.
@@ -9,7 +9,7 @@ pub enum Against {
     Best(&'static [&'static str]),
 }
 
-/// What a ratio must keep to.
+/// The limit of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// The ratio may be at most this; the best variant is the lowest.
@@ -18,13 +18,13 @@ pub enum Limit {
     AtLeast(f64),
 }
 
-/// What a policy must keep to be fit for every use.
+/// A bound that a policy must keep to be fit for every use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
     /// Name of the metric.
     pub metric: &'static str,
-    /// What the ratio is taken to.
+    /// The reference.
     pub against: Against,
-    /// What it must keep to.
+    /// The limit.
     pub limit: Limit,
 }

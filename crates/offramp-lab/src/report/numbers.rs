@@ -1,6 +1,6 @@
 //! Figures as text, the same in the terminal and on the page.
 
-/// What stands in the place of a figure that was not measured.
+/// Stands in place of a figure not measured.
 pub const NOT_MEASURED: &str = "–";
 
 /// Bits per second as Gbit/s: two decimals, four where two would show next to nothing.

@@ -14,7 +14,7 @@ const RING_ENTRIES: u16 = 1024;
 /// configuration, which the port serves.
 const GENERIC_CARD: &str = "virtio-id=1,num_vqs=3,config_size=28";
 
-/// What the guest's virtio-net card is connected to.
+/// The host side of the guest's virtio-net card.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Card<'a> {
     /// A vhost-user port that listens there.
@@ -40,7 +40,7 @@ impl<'a> Card<'a> {
     }
 }
 
-/// What differs between guests.
+/// The configuration of one guest.
 #[derive(Debug)]
 pub(super) struct MachineConfig<'a> {
     pub runner: &'a Runner,

@@ -23,7 +23,7 @@ const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
 /// /dev/kvm opens and runs nothing.
 const KVM_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What runs a guest.
+/// The program and accelerator of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     /// QEMU, and the processor runs it.
@@ -51,7 +51,7 @@ impl Accelerator {
     }
 }
 
-/// Which programs may run the guest.
+/// The programs allowed to run the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// KVM if a guest starts with it, else User Mode Linux if that is installed, else emulation.
@@ -64,10 +64,10 @@ pub enum Choice {
     Uml,
 }
 
-/// What a guest's own driver can set of its interrupts (`ethtool -C`).
+/// Interrupt settings available to a guest's own driver (`ethtool -C`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverCoalescing {
-    /// Nothing that the port hears.
+    /// Nothing: the port receives none of its settings.
     None,
     /// Time and frames.
     Fixed,
@@ -78,22 +78,22 @@ pub enum DriverCoalescing {
 /// One way to run a guest.
 #[derive(Clone, Debug)]
 pub struct Runner {
-    /// What runs it.
+    /// The accelerator.
     pub accelerator: Accelerator,
     /// QEMU; of User Mode Linux, the kernel.
     pub program: PathBuf,
-    /// What `--version` says.
+    /// The output of `--version`.
     pub version: String,
     /// Kernel and modules.
     pub kernel: Kernel,
-    /// Whether the card hands the guest's control queue on to the port.
+    /// The card forwards the guest's control queue to the port.
     pub forwards_control_queue: bool,
     /// From its start to a guest that answers.
     pub timeout: Duration,
 }
 
 impl Runner {
-    /// What the guest's driver can set of its interrupts.
+    /// The interrupt settings available to the guest's driver.
     pub fn driver_coalescing(&self) -> DriverCoalescing {
         match by_version(&self.kernel.version, DIM_SINCE) {
             _ if !self.forwards_control_queue => DriverCoalescing::None,
@@ -103,7 +103,7 @@ impl Runner {
     }
 }
 
-/// What guests are made of.
+/// The runners and the program of guests.
 #[derive(Clone, Debug)]
 pub struct GuestSpec {
     /// Ways to run one, the preferred first.
@@ -113,7 +113,7 @@ pub struct GuestSpec {
 }
 
 impl GuestSpec {
-    /// Finds what runs guests, and their kernels. `kernel` is one for QEMU.
+    /// Finds runners and their kernels. `kernel` is one for QEMU.
     ///
     /// # Errors
     /// When nothing is found; the message says what to install.

@@ -1,4 +1,4 @@
-//! What a rig is made with.
+//! The configuration of a rig.
 
 use crate::error::TestbedError;
 use crate::esp::{EspBy, EspLink, PROGRAM_INTERFACE};
@@ -24,7 +24,7 @@ pub const INTERFACE: &str = "ofr0";
 /// Segments of a super-frame when nothing limits them (Linux `GSO_LEGACY_MAX_SEGS`).
 pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
 
-/// Who drives the adapters.
+/// The threads of the adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// One thread for each queue pair, which drives both ends of its cable: a frame stays in one processor's cache.
@@ -36,7 +36,7 @@ pub enum Threads {
     PerDirection,
 }
 
-/// What lies between the hosts.
+/// The connection between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// Two adapters and a cable.
@@ -45,15 +45,15 @@ pub enum Between {
     Relay,
 }
 
-/// Which processors do what.
+/// The processors of hosts and adapters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// Processors of the hosts' programs and of their receive work.
     pub host_cpus: Vec<usize>,
     /// Processors of the adapters.
     pub adapter_cpus: Vec<usize>,
-    /// Processors of the host that serves, where only that host is measured: `host_cpus` are then those of the client's
-    /// host, which may share them with the adapters.
+    /// Processors of the serving host, where only that host is measured. `host_cpus` are then those of the client's host;
+    /// the adapters may share them.
     pub server_cpus: Option<Vec<usize>>,
 }
 
@@ -73,7 +73,7 @@ impl Placement {
         Self { host_cpus: last.clone(), adapter_cpus: last, server_cpus: Some(first) }
     }
 
-    /// Whether the host that serves has processors that nobody else has.
+    /// Returns whether the serving host has processors of its own.
     pub fn has_server_alone(&self) -> bool {
         let is_others = |cpu: &usize| self.host_cpus.contains(cpu) || self.adapter_cpus.contains(cpu);
         self.server_cpus.as_ref().is_some_and(|cpus| !cpus.iter().any(is_others))
@@ -89,13 +89,13 @@ impl Placement {
         self.server_cpus.as_deref().filter(|_| !is_client).unwrap_or(&self.host_cpus)
     }
 
-    /// Whether hosts and adapters share no processor.
+    /// Returns whether hosts and adapters share no processor.
     pub fn is_apart(&self) -> bool {
         self.host_cpus.iter().all(|cpu| !self.adapter_cpus.contains(cpu))
     }
 }
 
-/// What host B's adapter is besides: a card with little memory on a slow bus, or one with faults. By default it is
+/// Extra properties of host B's adapter: a card with little memory on a slow bus, or one with faults. By default it is
 /// neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Card {
@@ -106,47 +106,47 @@ pub struct Card {
 }
 
 impl Card {
-    /// Whether it is nothing special.
+    /// Returns whether there are none.
     pub fn is_none(&self) -> bool {
         self.memory.is_none() && self.faults.is_none()
     }
 }
 
-/// What a rig is made with.
+/// The configuration of a rig.
 #[derive(Clone, Debug)]
 pub struct RigConfig {
     /// IP bytes of a frame, of both hosts and the wire.
     pub mtu: usize,
     /// Link rate in bits per second; `None`: never the limit.
     pub rate_bps: Option<u64>,
-    /// What both adapters offer.
+    /// The offloads of both adapters.
     pub offloads: Offloads,
-    /// When what has arrived is handed over to a host, of both adapters.
+    /// The interrupt moderation of both adapters.
     pub moderation: ModerationConfig,
-    /// Whether the hosts segment in software what they may not hand over (Linux' own GSO).
+    /// The hosts segment in software (Linux' own GSO) where the adapter does not.
     pub host_gso: bool,
-    /// Whether a guest coalesces in software (Linux' own GRO). Linux never coalesces what comes from a TAP.
+    /// A guest coalesces in software (Linux' own GRO). Linux never coalesces what comes from a TAP.
     pub host_gro: bool,
-    /// What the hosts themselves are set to.
+    /// The settings of the hosts.
     pub host: HostSettings,
-    /// Which host runs the client, 0 or 1; the server is the other.
+    /// The host of the client, 0 or 1; the other one is the server's.
     pub client: usize,
     /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
     pub queues: u16,
-    /// What lies between.
+    /// The connection between the hosts.
     pub between: Between,
-    /// Which processors do what.
+    /// The processors of hosts and adapters.
     pub placement: Placement,
-    /// How long the adapters' threads poll before they sleep.
+    /// The time that the adapters' threads poll before they sleep.
     pub polling: Polling,
-    /// What host B's adapter is besides.
+    /// Extra properties of host B's adapter.
     pub card: Card,
-    /// Whether the hosts' packets are encrypted on the wire, and who does that.
+    /// The encryption of the hosts' packets on the wire; `None`: they are clear.
     pub esp: Option<EspLink>,
 }
 
 impl RigConfig {
-    /// Whether a program of each host seals and opens.
+    /// Returns whether a program of each host seals and opens.
     pub(super) fn has_esp_programs(&self) -> bool {
         self.esp.is_some_and(|link| link.by == EspBy::Host)
     }

@@ -42,7 +42,7 @@ impl Count {
         }
     }
 
-    /// What was counted since `earlier`. What is a maximum stays that since the beginning.
+    /// The counts since `earlier`. A maximum remains the one since the beginning.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Counts {
         counts
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self { transmit: self.transmit.since(earlier.transmit), receive: self.receive.since(earlier.receive) }
@@ -103,7 +103,7 @@ impl Counts {
         self.transmit.lost + self.receive.lost
     }
 
-    /// Whether every frame that went in came out or was counted.
+    /// Returns whether each frame left again or was counted as lost.
     pub fn is_balanced(&self) -> bool {
         [self.transmit, self.receive].iter().all(|c| c.frames_in == c.frames_out + c.lost)
             && self.transmit.frames_out == self.receive.frames_in

@@ -7,7 +7,7 @@ use super::report::{Interval, rate_bps};
 /// Interim results kept for each direction; later ones are shown but not kept.
 pub(super) const INTERVALS_MAX: usize = 10_000;
 
-/// Which way a thread's data goes, seen from its own end.
+/// The direction of a thread's data, seen from its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Sends bulk data, or makes requests.
