@@ -1,11 +1,11 @@
 //! A link between two adapters: a rate, a delay and a bounded queue in each direction.
 //!
-//! Frames travel in batches. A transmitter fills a batch of its own, and `flush` hands it over whole:
-//! one lock per batch, none per frame. The receiver hands the empty batch back, and the last one
-//! handed back is the next one filled, so that its bytes are still in the cache.
+//! Frames travel in batches. A transmitter fills a batch of its own, and `flush` hands it over whole: one lock per
+//! batch, none per frame. The receiver returns the empty batch, and the last one returned is the next one filled, so
+//! its bytes are still in the cache.
 //!
-//! A link with a rate gives each frame the moment at which its last bit arrives: preamble, FCS and
-//! gap count (IEEE 802.3 4.2), so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
+//! A link with a rate gives each frame the arrival time of its last bit. Preamble, FCS and gap count (IEEE 802.3 4.2),
+//! so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
 
 use crate::config::frame_len_max;
 use crate::port::{Arrival, Line, Loan, WirePort};
@@ -26,8 +26,7 @@ const BATCH_FRAMES_MAX: usize = 64;
 /// Bytes of one batch, unless a single frame needs more: two super-frames stay in the second-level
 /// cache on both sides.
 const BATCH_BYTES: usize = 128 * 1024;
-/// Batches of a line without delay, each way: the one that is filled, the one that is emptied, and
-/// what waits between.
+/// Batches of a line without delay, each way: the one being filled, the one being emptied, and those waiting between.
 const BATCHES: usize = 8;
 /// Frames start at multiples of a cache line.
 const FRAME_ALIGN: usize = 64;
@@ -38,32 +37,32 @@ const NANOSECONDS: u128 = 1_000_000_000;
 /// The parameters of a link; both directions are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CableConfig {
-    /// IP bytes that a frame may carry.
+    /// Maximum IP bytes of a frame.
     pub mtu: usize,
-    /// Bits per second; `None` for a line that is never the limit.
+    /// Bits per second; `None` for a line without a limit.
     pub rate_bps: Option<u64>,
-    /// Time that a bit is under way.
+    /// Propagation delay of a bit.
     pub delay_ns: u64,
-    /// Bytes that may wait for a link with a rate before it has no more room.
+    /// Most bytes waiting for a link with a rate before it has no more room.
     pub queue_bytes: usize,
 }
 
-/// Rates of a cable that may be given, bits per second: from a modem's to what no line has yet.
+/// Valid rates of a cable, bits per second: from a modem's to beyond today's fastest lines.
 pub const RATE_BPS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
-/// Why a cable is refused.
+/// The reason for refusing a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CableConfigError {
-    /// A line that stands still, or is faster than any.
+    /// The line would stand still, or be faster than any.
     #[error("link rate of {0} bit/s is out of range; use {min} to {max}", min = RATE_BPS.start(), max = RATE_BPS.end())]
     Rate(u64),
 }
 
 impl CableConfig {
-    /// Checks what a user may get wrong. A cable that is refused does no harm, and may carry nothing.
+    /// Checks the user's settings. A refused cable does no harm, and may carry nothing.
     ///
     /// # Errors
-    /// One line that names the setting, its value and its range.
+    /// One line with the setting's name, value and range.
     pub fn check(&self) -> Result<(), CableConfigError> {
         let wrong = self.rate_bps.filter(|rate_bps| !RATE_BPS.contains(rate_bps));
         wrong.map_or(Ok(()), |rate_bps| Err(CableConfigError::Rate(rate_bps)))
@@ -83,12 +82,12 @@ struct Slot {
     arrival_ns: u64,
 }
 
-/// Distance of frames of that length.
+/// Returns the distance between frames of length `len`.
 fn stride(len: usize) -> usize {
     len.next_multiple_of(FRAME_ALIGN)
 }
 
-/// Frames that change hands together.
+/// Frames handed over together.
 #[derive(Debug)]
 struct Batch {
     bytes: Box<[u8]>,
@@ -108,7 +107,7 @@ impl Batch {
         }
     }
 
-    /// How many frames of `len` bytes still fit.
+    /// Returns how many more frames of `len` bytes fit.
     fn room_for(&self, len: usize) -> usize {
         let free = self.bytes.len().saturating_sub(self.used);
         let fit = if free < len { 0 } else { (free - len) / stride(len) + 1 };
@@ -155,7 +154,7 @@ struct LaneState {
 /// The thread at one end of a lane.
 #[derive(Debug)]
 struct Sleeper {
-    /// Set while the thread sleeps, so that nothing is locked while it does not.
+    /// Set while the thread sleeps; otherwise nothing is locked.
     is_waiting: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -167,7 +166,7 @@ impl Sleeper {
 
     fn register(&self, waker: &Waker) {
         *self.waker.lock() = Some(waker.clone());
-        // An exchange, which costs what the store costs: one after the other in any order of the threads.
+        // An exchange costs the same as the store, and works in any order of the threads.
         self.is_waiting.swap(true, Ordering::SeqCst);
     }
 
@@ -199,12 +198,12 @@ impl Lane {
     }
 }
 
-/// Nanoseconds; what is longer than 584 years is for ever.
+/// Converts nanoseconds; more than 584 years count as for ever.
 fn saturating(ns: u128) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Batches that a link with a rate and a delay holds besides those of its ends.
+/// Returns the batches held by a link with a rate and a delay, besides those of its ends.
 fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
     let Some(rate_bps) = config.rate_bps else { return 0 };
     let line_bytes = u128::from(rate_bps) / 8 * u128::from(config.delay_ns) / NANOSECONDS;
@@ -220,7 +219,7 @@ pub struct CableEnd {
     receives: bool,
     out: Arc<Lane>,
     filling: Option<Batch>,
-    /// When the last bit put so far will have left.
+    /// Time at which the last bit put so far will have left.
     line_free_ns: u64,
     into: Arc<Lane>,
     emptying: Option<Batch>,
@@ -247,14 +246,14 @@ impl CableEnd {
         }
     }
 
-    /// Parts an end that was not used yet into one that only transmits and one that only receives, for
-    /// two threads: a queue pair on either does the one direction and finds nothing to do in the other.
+    /// Splits an unused end into a transmit-only and a receive-only one, for two threads: a queue pair on either end
+    /// works in one direction and finds nothing to do in the other.
     pub fn split(self) -> (Self, Self) {
         let half = |transmits| Self::new(&self.config, (transmits, !transmits), &self.out, &self.into);
         (half(true), half(false))
     }
 
-    /// Time that a frame occupies the link.
+    /// Returns the time on the link of a frame.
     fn line_time_ns(&self, len: usize) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return 0 };
         let bits = (len.max(LINE_FRAME_LEN_MIN) + LINE_OVERHEAD_LEN) as u128 * 8;
@@ -374,11 +373,11 @@ impl WirePort for CableEnd {
                 continue;
             };
             skip = 0;
-            // A link brings its frames one after the other: after the first that is late, all are.
+            // A link brings its frames in order: after the first late one, all are late.
             let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
             arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
         }
-        // What is still under way is no reason to hurry: the line brings it at its own pace, whatever the host does.
+        // Frames under way are no reason to hurry: the line brings them at its own pace, regardless of the host.
         let is_under_way = |batch: &&Batch| batch.frames.last().is_some_and(|slot| slot.arrival_ns > until_ns);
         let under_way = lane.full.iter().filter(is_under_way).count();
         // As full as batches get. They may be less full, so the guard is asked again as they go.

@@ -12,25 +12,25 @@ pub const MTU_MAX: usize = 65_535 - ETHERNET_HEADER_LEN;
 /// Ethernet's own MTU.
 pub const MTU_DEFAULT: usize = 1500;
 
-/// What an adapter is made with.
+/// The settings of an adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterConfig {
-    /// IP bytes that the wire carries in one frame.
+    /// Maximum IP bytes of a frame on the wire.
     pub mtu: usize,
-    /// What the user allows; may be changed while the adapter runs.
+    /// Offloads allowed by the user; may be changed while the adapter runs.
     pub offloads: Offloads,
     /// Bytes taken from the host before the wire is served again. One super-frame at a time keeps
     /// its bytes in the second-level cache until they are on the other side.
     pub transmit_batch_bytes: usize,
     /// Frames taken from the wire before the host is served again.
     pub receive_batch_frames: usize,
-    /// When the host is interrupted for what has arrived, each queue for itself. Where handing over is the
-    /// interrupt, frames wait on the wire until then, and are handed over together; elsewhere only the interrupt
-    /// waits ([`Interrupts`](crate::port::Interrupts)). May be changed while the adapter runs.
+    /// Interrupt moderation for received frames, each queue for itself. If handing over is the interrupt, frames wait
+    /// on the wire until then, and are handed over together; elsewhere only the interrupt waits
+    /// ([`Interrupts`](crate::port::Interrupts)). May be changed while the adapter runs.
     pub moderation: ModerationConfig,
-    /// How frames are coalesced.
+    /// Settings of coalescing.
     pub coalesce: CoalesceConfig,
-    /// Queues that received frames are spread over.
+    /// Number of queues for received frames.
     pub queues: u16,
 }
 
@@ -48,13 +48,13 @@ impl Default for AdapterConfig {
     }
 }
 
-/// Why a configuration is refused.
+/// The reason for refusing a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The MTU is outside [`MTU_MIN`]…[`MTU_MAX`].
     #[error("mtu {0} is out of range; use {MTU_MIN} to {MTU_MAX} IP bytes")]
     Mtu(usize),
-    /// Moderation that would do harm.
+    /// Harmful moderation settings.
     #[error(transparent)]
     Moderation(#[from] ModerationConfigError),
     /// No queue at all.
@@ -66,7 +66,7 @@ impl AdapterConfig {
     /// Checks what a user may get wrong.
     ///
     /// # Errors
-    /// One line that names the setting, its value and its range.
+    /// One line with the setting's name, value and range.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
@@ -78,7 +78,7 @@ impl AdapterConfig {
     }
 }
 
-/// Longest frame of a wire of that MTU, with VLAN tags, without FCS.
+/// Returns the length of the longest frame on a wire of this MTU, with VLAN tags, without FCS.
 pub const fn frame_len_max(mtu: usize) -> usize {
     mtu + ETHERNET_HEADER_LEN + VLAN_TAG_LEN * VLAN_TAGS_MAX
 }

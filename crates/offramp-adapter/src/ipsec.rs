@@ -1,15 +1,14 @@
-//! IPsec in the adapter: which packets are protected, by which security association, and what happens to the
-//! others.
+//! IPsec in the adapter: chooses the packets to protect and their security association, and judges all others.
 //!
-//! The host sends and takes clear frames; the wire carries ESP. Transmit seals what matches the selector of an
-//! outbound association, in the order of the associations; receive finds the inbound association by the SPI of
-//! the packet. Before the associations the policy is asked, whose entries protect, bypass or discard; what matches
-//! nothing goes on as it is or is discarded ([`Policy`]). What an inbound association should have protected and came in
-//! the clear is discarded always (RFC 4301 5.2), and what an association has protected is discarded when that is gone.
+//! The host sends and takes clear frames; the wire carries ESP. Transmit seals a packet with the first outbound
+//! association with a matching selector; receive finds the inbound association by the SPI of the packet. Before the
+//! associations the entries of the policy protect, bypass or discard; a packet without any match passes unprotected or
+//! is discarded ([`Policy`]). A clear packet that an inbound association should have protected is always discarded (RFC
+//! 4301 5.2). After an association is removed, packets it protected are discarded.
 //!
 //! Associations change while frames flow ([`PortControl::change_ipsec`](crate::pair::PortControl::change_ipsec)): all
-//! that is asked is checked first, then it comes into force for each queue pair between two super-frames. Several
-//! queue pairs share an association; each seals with numbers that were granted to it alone.
+//! requested changes are checked first, then they come into force for each queue pair between two super-frames. Several
+//! queue pairs share an association; each seals with numbers granted to it alone.
 
 mod association;
 mod change;
@@ -36,11 +35,11 @@ use policy::Removed;
 use std::fmt;
 use std::sync::Arc;
 
-/// Default time that a replaced inbound association goes on beside the new one, nanoseconds: longer
-/// than any frame is under way, and time enough for a peer that switches by hand.
+/// Default overlap of a replaced inbound association with the new one, nanoseconds: longer than any frame is under way,
+/// and time enough for a peer that switches by hand.
 pub const REKEY_GRACE_NS_DEFAULT: u64 = 30_000_000_000;
 
-/// Which way an association protects: `out` or `in`.
+/// The direction of an association: `out` or `in`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum SaDirection {
@@ -50,18 +49,18 @@ pub enum SaDirection {
     In,
 }
 
-/// Something that the owner of the associations should know. Each is reported once.
+/// An event for the owner of the associations. Each is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaEvent {
-    /// Which way the association protects.
+    /// The direction of the association.
     pub direction: SaDirection,
     /// Its security parameters index.
     pub spi: u32,
-    /// What happened.
+    /// The kind of event.
     pub kind: SaEventKind,
 }
 
-/// What happened to an association.
+/// An event of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 pub enum SaEventKind {
     /// A soft limit is reached: it is time for a new one.
@@ -84,18 +83,18 @@ impl fmt::Display for SaEvent {
     }
 }
 
-/// What is in force: replaced as a whole, never changed.
+/// The associations and policy in force: replaced as a whole, never changed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InForce {
     policy: Policy,
     removed: Removed,
-    /// The first whose selector matches seals.
+    /// The first one with a matching selector seals.
     outbound: Vec<Arc<Outbound>>,
     inbound: Vec<Arc<Inbound>>,
 }
 
 impl InForce {
-    /// Whether frames that no association names go on as if there were no IPsec.
+    /// Returns whether frames without an association pass as if there were no IPsec.
     fn is_open(&self, direction: SaDirection) -> bool {
         self.policy.is_open(direction) && self.removed.of(direction).next().is_none()
     }
@@ -118,7 +117,7 @@ fn loss_of(refused: Refused) -> Loss {
 
 fn loss_of_sealing(refused: SealRefused) -> Loss {
     match refused {
-        // What is no IP is never to be sealed; the buffers of a wire that has room are large enough.
+        // Frames other than IP are never sealed, and the buffers of a wire with room are large enough.
         SealRefused::NotIp => Loss::Malformed,
         SealRefused::TooLong | SealRefused::NoRoom => Loss::TooLong,
         SealRefused::Fragment => Loss::EspFragment,

@@ -11,15 +11,15 @@
 //! | [`receive`] | wire to host |
 //! | [`switch`] | a learning switch among host ports, and the link between two |
 //! | [`cable`] | a link between two adapters, with a rate, a delay and a bounded queue |
-//! | [`moderation`] | when the host is interrupted for frames that arrived |
-//! | [`ipsec`] | security associations and policy: what is sealed for the wire and opened for the host |
-//! | [`steering`] | on which of a guest's queue pairs a frame is received |
+//! | [`moderation`] | the interrupts to the host for arrived frames |
+//! | [`ipsec`] | security associations and policy: sealing for the wire and opening for the host |
+//! | [`steering`] | the choice of the guest's queue pair for a received frame |
 //! | [`stats`] | counters per queue, with a reason for every frame that is lost |
 //! | [`config`] | every size, limit and default |
 //!
-//! Over a [`cable`], a queue pair at either end segments everything into frames of the wire and coalesces it again: that
-//! is an adapter, and what it does can be measured. In a [`switch`] a super-frame stays whole where the receiver takes
-//! it, and nothing is done to a frame that its receiver does not need.
+//! Over a [`cable`], a queue pair at either end segments everything into frames of the wire and coalesces it again:
+//! that is an adapter, and its work can be measured. In a [`switch`] a super-frame stays whole if the receiver takes
+//! it; a frame is changed only as its receiver needs.
 //!
 //! `crates/offramp-ports/examples/two_taps.rs` builds an adapter from these parts, `switch.rs` beside it a switch.
 //!

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | transmit | stays in the host |
 //! | receive, cable | stays on the wire |
-//! | receive, switch | waits in a queue of the port, and is lost when that is full ([`Loss::RateLimit`](crate::stats::Loss::RateLimit)) |
+//! | receive, switch | waits in a queue of the port, and is lost when the queue is full ([`Loss::RateLimit`](crate::stats::Loss::RateLimit)) |
 //!
 //! A frame passes while any token is left, and later frames pay for what it lacked. So a super-frame of 64 KiB passes
 //! a bucket of any depth, and the rate is exact.
@@ -20,30 +20,30 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Rates that a limit may have, bits per second.
+/// Valid rates of a limit, bits per second.
 pub const BITS_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-/// Rates that a limit may have, frames per second.
+/// Valid rates of a limit, frames per second.
 pub const FRAMES_PER_SECOND: RangeInclusive<u64> = 1..=1_000_000_000;
-/// Depths that a bucket may have, bytes.
+/// Valid depths of a bucket, bytes.
 pub const BURST_BYTES: RangeInclusive<u64> = 1..=1_000_000_000;
-/// Depths that a bucket may have, frames.
+/// Valid depths of a bucket, frames.
 pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
 
 /// A token is counted in parts: a rate of 1 per second brings one in each nanosecond.
 const PARTS_PER_TOKEN: i128 = 1_000_000_000;
 const BITS_PER_BYTE: u64 = 8;
-/// Default depth of a bucket, as a part of a second: 5 ms. A second exceeds the rate by 0.5 % at most, and a thread that
-/// wakes late catches up.
+/// Default depth of a bucket, as a part of a second: 5 ms. A second exceeds the rate by 0.5 % at most, and a late
+/// thread catches up.
 const BURST_PART_OF_SECOND: u64 = 200;
-/// Tokens that the queues of a port get at once, as a part of a second: each locks the bucket this often at most.
+/// Tokens granted to the queues of a port at once, as a part of a second: each locks the bucket this often at most.
 const GRANT_PART_OF_SECOND: u64 = 1000;
-/// Longest time that a full queue of a switch's port takes to drain, as a part of a second: 50 ms.
+/// Longest drain time of a full queue of a switch's port, as a part of a second: 50 ms.
 const QUEUE_PART_OF_SECOND: u64 = 20;
-/// Tokens of a queue that has no limit.
+/// Tokens of a queue without a limit.
 const UNLIMITED: i64 = i64::MAX / 2;
 /// Bytes of a full frame of Ethernet.
 const FULL_FRAME_BYTES: usize = 1514;
-/// Bytes that a frame costs of which no bytes are known: the shortest of Ethernet.
+/// Bytes charged for a frame of unknown length: the shortest of Ethernet.
 const REFUSED_FRAME_BYTES: usize = 60;
 
 /// A token bucket. It starts full.
@@ -62,7 +62,7 @@ impl TokenBucket {
         Self { per_second, parts_max, parts: parts_max, filled_ns: 0 }
     }
 
-    /// Adds the tokens of the time that has passed. A clock that goes back adds none.
+    /// Adds the tokens of the elapsed time. A clock that goes back adds none.
     fn fill(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
@@ -70,7 +70,7 @@ impl TokenBucket {
         self.parts = self.parts.saturating_add(parts).min(self.parts_max);
     }
 
-    /// Takes that many tokens if there are enough.
+    /// Takes `tokens` if there are enough.
     pub(crate) fn take(&mut self, tokens: u64, now_ns: u64) -> bool {
         self.fill(now_ns);
         let wanted = i128::from(tokens) * PARTS_PER_TOKEN;
@@ -81,8 +81,9 @@ impl TokenBucket {
         has_enough
     }
 
-    /// Pays for `spent` tokens, and takes those that are left then, up to `wanted`. When there are none, it takes all that
-    /// are wanted of the next ones. Returns how many, and when they are there: what is taken later comes later.
+    /// Pays for `spent` tokens, and takes the remaining ones, up to `wanted`. If there are none, takes all `wanted` of
+    /// the next ones. Returns the number of tokens, and the time from which they may be used: later takers get a later
+    /// time.
     fn reserve(&mut self, spent: u64, wanted: u64, now_ns: u64) -> (u64, u64) {
         self.fill(now_ns);
         self.parts -= i128::from(spent) * PARTS_PER_TOKEN;
@@ -96,7 +97,7 @@ impl TokenBucket {
         (tokens, self.filled_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX)))
     }
 
-    /// Tokens that one of `queues` gets at once.
+    /// Returns the tokens granted to one of `queues` at once.
     fn grant(&self, queues: u64) -> u64 {
         let burst = (self.parts_max / PARTS_PER_TOKEN) as u64;
         (self.per_second / GRANT_PART_OF_SECOND).min(burst).div_euclid(queues).max(1)
@@ -110,9 +111,9 @@ pub struct RateLimit {
     pub bits_per_second: Option<u64>,
     /// Frames per second. A super-frame counts as many as it makes. `None`: no limit. See [`FRAMES_PER_SECOND`].
     pub frames_per_second: Option<u64>,
-    /// Bytes that pass at once after an idle time; `None`: those of 5 ms. See [`BURST_BYTES`].
+    /// Bytes allowed at once after an idle time; `None`: 5 ms of the rate. See [`BURST_BYTES`].
     pub burst_bytes: Option<u64>,
-    /// Frames that pass at once after an idle time; `None`: those of 5 ms. See [`BURST_FRAMES`].
+    /// Frames allowed at once after an idle time; `None`: 5 ms of the rate. See [`BURST_FRAMES`].
     pub burst_frames: Option<u64>,
 }
 
@@ -131,19 +132,19 @@ impl RateLimit {
 /// The limits of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortLimits {
-    /// What the host sends.
+    /// Limit on frames from the host.
     pub tx: RateLimit,
-    /// What the host receives.
+    /// Limit on frames to the host.
     pub rx: RateLimit,
 }
 
-/// The buckets of one direction of a port, which its queues share.
+/// The buckets of one direction of a port, shared by its queues.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     /// Grows with each change, so that a batch without one takes no lock.
     changes: AtomicU32,
     queues: u64,
-    /// How often a queue had to wait for tokens.
+    /// Number of waits of queues for tokens.
     reached: AtomicU64,
     buckets: Mutex<Buckets>,
 }
@@ -156,23 +157,23 @@ struct Buckets {
 }
 
 impl Limiter {
-    /// No limit, for a port of that many queues.
+    /// Creates a limiter without a limit, for a port of `queues` queues.
     pub(crate) fn new(queues: u16) -> Arc<Self> {
         let queues = u64::from(queues.max(1));
         Arc::new(Self { changes: AtomicU32::new(0), queues, reached: AtomicU64::new(0), buckets: Mutex::default() })
     }
 
-    /// The limit now.
+    /// Returns the limit now.
     pub(crate) fn limit(&self) -> RateLimit {
         lock(&self.buckets).limit
     }
 
-    /// How often a queue had to wait for tokens.
+    /// Returns the number of waits of queues for tokens.
     pub(crate) fn reached(&self) -> u64 {
         self.reached.load(Relaxed)
     }
 
-    /// Changes the limit, from the next batch on. One that stays as it is keeps its tokens.
+    /// Changes the limit, from the next batch on. An unchanged limit keeps its tokens.
     pub(crate) fn set(&self, limit: RateLimit) {
         let mut buckets = lock(&self.buckets);
         if limit != buckets.limit {
@@ -191,7 +192,7 @@ impl Limiter {
 #[derive(Debug)]
 pub(crate) struct Meter {
     limiter: Arc<Limiter>,
-    /// The last change of the limit that was taken over.
+    /// The change counter of the limit taken over last.
     changes: u32,
     limit: RateLimit,
     is_limited: bool,
@@ -225,7 +226,7 @@ impl Meter {
         }
     }
 
-    /// Takes over a limit that has changed. After it, [`Meter::opens_ns`] lies in the future.
+    /// Takes over a changed limit. After it, [`Meter::opens_ns`] lies in the future.
     #[inline]
     pub(crate) fn take_over(&mut self, now_ns: u64) {
         let changes = self.limiter.changes.load(Acquire);
@@ -240,19 +241,19 @@ impl Meter {
         }
     }
 
-    /// Whether there is a limit.
+    /// Returns whether there is a limit.
     #[inline]
     pub(crate) fn is_limited(&self) -> bool {
         self.is_limited
     }
 
-    /// Whether a frame may pass now.
+    /// Returns whether a frame may pass now.
     #[inline]
     pub(crate) fn is_open(&mut self, now_ns: u64) -> bool {
         !self.is_limited || (self.tokens.bits > 0 && self.tokens.frames > 0) || self.refill(now_ns)
     }
 
-    /// Takes the tokens of frames that pass, which may be more than there are.
+    /// Takes the tokens of passing frames, more than there are if need be.
     #[inline]
     pub(crate) fn spend(&mut self, frames: usize, bytes: usize) {
         if self.is_limited {
@@ -274,13 +275,13 @@ impl Meter {
         self.spend(1, REFUSED_FRAME_BYTES);
     }
 
-    /// Set while no frame may pass: when to ask again.
+    /// Returns the time to ask again while no frame may pass; otherwise `None`.
     #[inline]
     pub(crate) fn opens_ns(&self) -> Option<u64> {
         self.opens_ns
     }
 
-    /// Whether that many frames or super-frames and bytes take longer than a queue should delay the next frame.
+    /// Returns whether this many frames or super-frames and bytes take longer than a queue should delay the next frame.
     pub(crate) fn delays_too_long(&self, frames: usize, bytes: usize) -> bool {
         let frames = frames.max(bytes / FULL_FRAME_BYTES);
         let exceeds = |waiting: u64, per_second: Option<u64>| {
@@ -290,7 +291,7 @@ impl Meter {
             || exceeds(bytes as u64 * BITS_PER_BYTE, self.limit.bits_per_second)
     }
 
-    /// Takes the tokens that were reserved if it is time, or gets some from the port's buckets; whether a frame may pass.
+    /// Takes the reserved tokens if it is time, or gets some from the port's buckets. Returns whether a frame may pass.
     #[cold]
     fn refill(&mut self, now_ns: u64) -> bool {
         let opens_ns = match self.opens_ns {
@@ -324,8 +325,8 @@ impl Meter {
     }
 }
 
-/// Bytes on the wire of a frame that becomes `frames`: each repeats its headers. Fragments repeat those of IP alone, and have one
-/// more in IPv6.
+/// Returns the bytes on the wire of a frame that becomes `frames`: each repeats its headers. Fragments repeat those of
+/// IP alone, and have one more in IPv6.
 pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
     let len = frame.bytes().len();
     let (Ok(layout), 2..) = (frame.layout(), frames) else { return len };

@@ -1,4 +1,4 @@
-//! When the host is interrupted for frames that wait.
+//! Interrupt moderation: decides when to interrupt the host for waiting frames.
 //!
 //! A plain adapter interrupts for every received frame and every completed one (M11). Fewer interrupts
 //! cost less of the processor (M9) and hold frames back, so a setting for throughput alone makes
@@ -7,9 +7,9 @@
 //! completions, by one of the [`Policy`] rules.
 //!
 //! # Use
-//! Record each frame with [`Moderator::arrived`]; ask [`Moderator::is_due`] after a batch of them;
-//! interrupt, and record that with [`Moderator::fired`]. Before sleeping, ask [`Moderator::next_due_ns`]: at
-//! that moment it is due even if no other frame comes.
+//! Record each frame with [`Moderator::arrived`]. After a batch, ask [`Moderator::is_due`]; interrupt, and record the
+//! interrupt with [`Moderator::fired`]. Before sleeping, ask [`Moderator::next_due_ns`]: the interrupt is due then even
+//! if no other frame comes.
 //!
 //! ```
 //! use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
@@ -26,26 +26,24 @@
 //! ```
 //!
 //! # How
-//! Every policy is a few limits on what waits: a time since the first frame, since the last one or since the last
-//! interrupt, a number of frames, and an area, which is the time that the frames have waited together. A policy that
-//! learns does so at the interrupt. So a frame costs a few additions, whatever the policy, and nothing is
-//! allocated.
+//! Every policy sets a few limits on the waiting frames: the time since the first frame, the last one or the last
+//! interrupt, the number of frames, and the area, the sum of their waiting times. A policy with feedback learns at the
+//! interrupt. So under every policy a frame costs a few additions and no allocation.
 //!
 //! # The bound
-//! Let an interrupt cost K and each frame the time that it waits. The interrupts of the area trigger divide time
-//! into intervals. Per interval it pays at most K of waiting and K for the interrupt. A schedule that does not
-//! interrupt within the interval lets the same frames wait at least as long, which is K, or breaks the
-//! deadline or the ring's limit; so any schedule that keeps those pays K per interval, and the trigger at
-//! most twice as much (and one K for an interval without an end). With [`Policy::QuietOrArea`], a frame
-//! after an idle gap of K raises an interrupt at once, for K. That is charged to the interval that begins with it, in
-//! which the best schedule pays K too: at most three times as much, and one K. Both hold for a host that takes
-//! frames in no time and a K that stays. `tests/moderation_bounds.rs` holds the rules against a dynamic
-//! program that knows the future; `cargo bench -p offramp-adapter --bench moderation -- --table` prints
-//! how far each policy is from it.
+//! Let an interrupt cost K and each frame its waiting time. The interrupts of the area trigger divide time into
+//! intervals. Per interval the trigger pays at most K of waiting and K for the interrupt. A schedule without an
+//! interrupt in the interval lets the same frames wait at least as long (K), or breaks the deadline or the ring's
+//! limit. So any valid schedule pays K per interval, and the trigger at most twice as much (and one K for an interval
+//! without an end). With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K.
+//! This K is charged to the interval after the interrupt, and there the best schedule pays K too: at most three times
+//! as much, and one K. Both bounds assume a constant K and a host that takes frames in no time.
+//! `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace; `cargo bench -p
+//! offramp-adapter --bench moderation -- --table` prints the distance of each policy from it.
 //!
 //! # Time
-//! Nanoseconds since any fixed moment, the same for all calls. A clock that goes back makes waiting
-//! frames due at once: how long they have waited is not known any more.
+//! Nanoseconds since any fixed moment, the same for all calls. If the clock goes back, waiting frames are due at once:
+//! their waiting time is no longer known.
 
 mod config;
 mod cost;
@@ -73,19 +71,19 @@ const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 /// Never, or as many as anything can be.
 const NEVER: u64 = u64::MAX;
 
-/// Frames that came since the host was interrupted.
+/// Frames received since the last interrupt.
 ///
-/// The arithmetic wraps: it is exact as long as the frames have waited less than 584 years together. With a clock that
-/// goes back to before the first frame, the time since then is longer than any wait.
+/// The arithmetic wraps: it is exact while the waiting times add up to less than 584 years. If the clock goes back to
+/// before the first frame, the time since then exceeds any wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     frames: u64,
-    /// When the first of them came.
+    /// Arrival of the first frame.
     first_ns: u64,
-    /// When the last of them came.
+    /// Arrival of the last frame.
     last_ns: u64,
-    /// By how much they came later than the first, all together. Below zero, in two's complement, when a clock that went
-    /// back has let some come earlier.
+    /// Sum of the frames' delays after the first one. Negative, in two's complement, if the clock went back between
+    /// frames.
     later_ns: u64,
     /// Longest wait of the first frame.
     wait_ns: u64,
@@ -97,7 +95,7 @@ impl Waiting {
         now_ns.wrapping_sub(self.first_ns)
     }
 
-    /// Frames that came first. None of them waits longer than `wait_ns`.
+    /// Starts with the first `frames`; none of them waits longer than `wait_ns`.
     #[inline]
     fn begin(now_ns: u64, frames: u64, wait_ns: u64) -> Self {
         Self { frames, first_ns: now_ns, last_ns: now_ns, later_ns: 0, wait_ns }
@@ -110,43 +108,43 @@ impl Waiting {
         self.last_ns = now_ns;
     }
 
-    /// The time that all of them have waited together.
+    /// Returns the sum of the frames' waiting times.
     #[inline]
     fn area_ns(&self, now_ns: u64) -> u64 {
         self.frames.wrapping_mul(self.since_first_ns(now_ns)).wrapping_sub(self.later_ns)
     }
 
-    /// How long after the first frame the area will be `limit_ns` if no other frame comes. There is at least
-    /// one frame.
+    /// Returns the time from the first frame until the area reaches `limit_ns` if no other frame comes. There is at
+    /// least one frame.
     fn wait_for_area_ns(&self, limit_ns: u64) -> u64 {
         limit_ns.saturating_add_signed(self.later_ns.cast_signed()).div_ceil(self.frames)
     }
 }
 
-/// Most interrupts that are saved up, while fewer are raised than are meant to be, for idle gaps to raise later.
+/// Most unused interrupts saved below the target rate, for idle gaps to raise later.
 const SAVED_INTERRUPTS_MAX: u32 = 6;
 
-/// A wait that ends because no further frame comes.
+/// The end of a wait when no further frame comes.
 #[derive(Clone, Copy, Debug)]
 struct IdleGap {
-    /// Time without a frame that ends a wait; [`NEVER`] while it ends none.
+    /// Time without a frame until the wait ends; [`NEVER`] while idle gaps end none.
     wait_ns: u64,
-    /// Mean time between two interrupts that idle gaps may raise; [`NEVER`] where it is not limited.
+    /// Mean time between two interrupts raised by idle gaps; [`NEVER`] without a limit.
     interrupt_gap_ns: u64,
 }
 
 impl IdleGap {
     const NEVER: Self = Self { wait_ns: NEVER, interrupt_gap_ns: NEVER };
 
-    /// The time from which on an idle gap may end a wait again, after any interrupt. Each interrupt uses up one gap, and
-    /// some of those that were not used are saved.
+    /// Returns the earliest time at which an idle gap may end a wait again, after any interrupt. Each interrupt uses up
+    /// one gap; a few unused ones are saved.
     fn next_from_ns(self, from_ns: u64, now_ns: u64) -> u64 {
         let saved_ns = u64::from(SAVED_INTERRUPTS_MAX).saturating_mul(self.interrupt_gap_ns);
         from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.interrupt_gap_ns)
     }
 }
 
-/// What ends the wait, whatever the policy; the first that is met does.
+/// Limits of a wait under any policy; the first one reached ends the wait.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Time after an interrupt until the host has rested.
@@ -157,7 +155,7 @@ struct Limits {
     early_wait_ns: Option<u64>,
     /// Waiting time of all frames together.
     area_ns: u64,
-    /// Frames that wait.
+    /// Number of waiting frames.
     frames: u64,
     idle_gap: IdleGap,
 }
@@ -171,7 +169,7 @@ impl Limits {
         Self { rested_ns: gap_ns, ..Self::NONE }
     }
 
-    /// Virtio's notification condition (V80).
+    /// Returns the limits of virtio's notification condition (V80).
     fn coalescing(coalescing: &Coalescing) -> Self {
         Self { wait_ns: coalescing.wait_max_ns(), frames: u64::from(coalescing.max_packets), ..Self::NONE }
     }
@@ -194,7 +192,7 @@ impl Limits {
         Self { rested_ns: area.area_ns, wait_ns: 0, early_wait_ns: Some(area.wait_ns), ..area }
     }
 
-    /// Longest wait of a first frame that came when the host had rested for `rest_ns`.
+    /// Returns the longest wait of a first frame after the host had rested for `rest_ns`.
     #[inline]
     fn wait_ns(&self, rest_ns: u64) -> u64 {
         match self.rested_ns.checked_sub(rest_ns) {
@@ -203,7 +201,7 @@ impl Limits {
         }
     }
 
-    /// What has ended the wait.
+    /// Returns the cause of the wait's end.
     fn end(&self, waiting: &Waiting, now_ns: u64) -> End {
         if waiting.frames >= self.frames {
             End::Room
@@ -217,10 +215,10 @@ impl Limits {
     }
 }
 
-/// What ends a wait.
+/// The cause of a wait's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Time: that of the first frame; or nothing waited.
+    /// The limit on the first frame's wait, or nothing waited.
     Time,
     /// No more frames could wait.
     Room,
@@ -234,26 +232,26 @@ enum End {
 #[derive(Clone, Copy, Debug)]
 struct Interrupt {
     now_ns: u64,
-    /// When the one before was; of the first, when the clock began.
+    /// Time of the previous interrupt; for the first, the start of the clock.
     before_ns: u64,
-    /// Frames that came since the one before, and their bytes.
+    /// Frames received since the previous interrupt, and their bytes.
     frames: u64,
     bytes: u64,
-    /// Those of them that waited for this one; the host has seen the others without it.
+    /// Frames that waited for this interrupt; the host has seen the others without it.
     waiting_frames: u64,
-    /// The first of those that waited was made to.
+    /// The first waiting frame was deferred.
     has_waited: bool,
 }
 
 impl Interrupt {
-    /// Time since the one before.
+    /// Returns the time since the previous interrupt.
     #[inline]
     fn since_ns(&self) -> u64 {
         self.now_ns.saturating_sub(self.before_ns)
     }
 }
 
-/// What a policy knows besides its setting.
+/// The settings and learned state of a policy.
 #[derive(Clone, Debug)]
 #[repr(u8)] // The tag is read for each interrupt: by itself, not out of a value that a variant cannot have.
 enum Rule {
@@ -284,7 +282,7 @@ impl Rule {
         }
     }
 
-    /// The limits as they are after what was learned.
+    /// Returns the limits by everything learned so far.
     fn limits(&self, cost: &CostEstimator) -> Limits {
         match self {
             Self::Off => Limits::NONE,
@@ -298,8 +296,8 @@ impl Rule {
         }
     }
 
-    /// Learns from an interrupt, and returns whether the limits have changed. `end` says what ended the wait and what an
-    /// interrupt costs, as measured: only some interrupts need that.
+    /// Learns from an interrupt, and returns whether the limits have changed. `end` returns the end of the wait and the
+    /// measured interrupt cost; only some interrupts need them.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
     fn fired(&mut self, interrupt: Interrupt, end: impl FnOnce() -> (End, u64)) -> bool {
@@ -318,31 +316,31 @@ impl Rule {
 pub struct Moderator {
     waiting: Waiting,
     limits: Limits,
-    /// When the last interrupt was; 0 before the first.
+    /// Time of the last interrupt; 0 before the first.
     fired_ns: u64,
     has_fired: bool,
-    /// From then on an idle gap may end a wait without raising more interrupts than are meant to be.
+    /// The time from which an idle gap may end a wait within the target rate.
     idle_from_ns: u64,
-    /// Frames that the host has seen since the last interrupt without another one.
+    /// Frames seen by the host since the last interrupt without another one.
     seen_frames: u64,
-    /// Bytes that came since the last interrupt.
+    /// Bytes received since the last interrupt.
     bytes: u64,
     rule: Rule,
-    /// Frames that the ring takes after an interrupt; [`NEVER`] until [`Moderator::ring_has`] sets it.
+    /// Room in the ring after an interrupt, frames; [`NEVER`] until [`Moderator::ring_has`] sets it.
     ring_frames: u64,
     cost: CostEstimator,
     config: ModerationConfig,
 }
 
 impl Default for Moderator {
-    /// One that interrupts for every frame.
+    /// Returns a moderator that interrupts for every frame.
     fn default() -> Self {
         Self::new(ModerationConfig::default())
     }
 }
 
 impl Moderator {
-    /// A moderator of an empty queue that was never interrupted.
+    /// Creates the moderator of an empty queue without any interrupt so far.
     pub fn new(config: ModerationConfig) -> Self {
         let mut moderator = Self {
             waiting: Waiting::default(),
@@ -361,13 +359,13 @@ impl Moderator {
         moderator
     }
 
-    /// Records a frame of `bytes` that is where the host will find it, and for which no interrupt was raised.
+    /// Records a frame of `bytes` in the host's ring, for which no interrupt was raised.
     #[inline]
     pub fn arrived(&mut self, now_ns: u64, bytes: u64) {
         self.arrived_together(now_ns, 1, bytes);
     }
 
-    /// Records `frames` frames (`bytes` in total) that arrived together; 0 is ignored.
+    /// Records the joint arrival of `frames` frames (`bytes` in total); 0 is ignored.
     #[inline]
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
         let frames = u64::from(frames);
@@ -382,9 +380,9 @@ impl Moderator {
         self.bytes = self.bytes.wrapping_add(bytes);
     }
 
-    /// Whether the host should be interrupted now. Stays so until [`Moderator::fired`] or
-    /// [`Moderator::seen`]; where only an idle gap ended the wait, until another frame comes. A guest that
-    /// suppresses notifications gets none all the same (V78).
+    /// Returns whether the host should be interrupted now. Remains true until [`Moderator::fired`] or
+    /// [`Moderator::seen`]; if only an idle gap ended the wait, until another frame comes. A guest with suppressed
+    /// notifications gets none all the same (V78).
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         let (waiting, limits) = (&self.waiting, &self.limits);
@@ -395,7 +393,7 @@ impl Moderator {
         is_over && waiting.frames > 0
     }
 
-    /// When the interrupt is due if nothing else happens; not after now when it is due already. `None` while
+    /// Returns when the interrupt is due if nothing else happens; not after now if it is due already. `None` while
     /// nothing waits.
     pub fn next_due_ns(&self) -> Option<u64> {
         let waiting = &self.waiting;
@@ -411,13 +409,13 @@ impl Moderator {
         Some(due_ns.min(self.idle_due_ns()))
     }
 
-    /// When the wait ends if no other frame comes until then.
+    /// Returns the end of the wait if no other frame comes until then.
     #[inline]
     fn idle_due_ns(&self) -> u64 {
         self.waiting.last_ns.saturating_add(self.limits.idle_gap.wait_ns).max(self.idle_from_ns)
     }
 
-    /// Records that the host was interrupted and will find all that waits. Returns how many frames that are.
+    /// Records that the host was interrupted and will find all waiting frames. Returns their number.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
@@ -443,8 +441,8 @@ impl Moderator {
         frames
     }
 
-    /// Records that the host needs no interrupt for what waits: it polls, or it suppresses notifications (V78). Returns
-    /// how many frames that are.
+    /// Records that the host needs no interrupt for the waiting frames: it polls, or it suppresses notifications (V78).
+    /// Returns their number.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
         self.seen_frames = self.seen_frames.wrapping_add(frames);
@@ -452,8 +450,8 @@ impl Moderator {
         frames
     }
 
-    /// Whether the cost of the next interrupt should be measured, for [`Moderator::handled`] or
-    /// [`Moderator::costed`]: each of the first is, later one in some.
+    /// Returns whether to measure the cost of the next interrupt, for [`Moderator::handled`] or [`Moderator::costed`]:
+    /// true for the first ones, later for one in several.
     pub fn measures_next(&mut self) -> bool {
         self.cost.measures_next()
     }
@@ -465,22 +463,22 @@ impl Moderator {
         self.take_limits();
     }
 
-    /// Learns that an interrupt costs `cost_ns` by itself, without the work on frames, where the handling of a batch cannot
-    /// be measured; not beside [`Moderator::handled`].
+    /// Learns that an interrupt costs `cost_ns` by itself, without the work on frames. For hosts without a measure of
+    /// batch handling; not to be mixed with [`Moderator::handled`].
     pub fn costed(&mut self, cost_ns: u64) {
         self.cost.observe_interrupt(cost_ns);
         self.take_limits();
     }
 
-    /// Records that the host's ring takes `free_frames` more than what waits. From now on nothing waits when only
-    /// [`ModerationConfig::ring_guard_frames`] of them are left. The moderator assumes that the host makes the same room
-    /// again after each interrupt; call this again where it does not.
+    /// Records that the host's ring has room for `free_frames` besides the waiting ones. From now on nothing waits if
+    /// only [`ModerationConfig::ring_guard_frames`] of them are left. The moderator assumes the same room after each
+    /// interrupt; call this again if it differs.
     pub fn ring_has(&mut self, free_frames: u32) {
         self.ring_frames = self.waiting.frames.saturating_add(u64::from(free_frames));
         self.take_limits();
     }
 
-    /// Records `bytes` that went the other way. Only [`E1000Mode::Simplified`] uses it.
+    /// Records `bytes` carried in the other direction. Only [`E1000Mode::Simplified`] uses it.
     pub fn other_direction(&mut self, bytes: u64) {
         if let Rule::Balance(balance) = &mut self.rule {
             balance.other_direction(bytes);
@@ -498,7 +496,7 @@ impl Moderator {
         self.waiting.wait_ns = self.first_wait_ns(self.waiting.first_ns);
     }
 
-    /// Whether the host is interrupted for every frame.
+    /// Returns whether the host is interrupted for every frame.
     #[inline]
     pub(crate) fn is_off(&self) -> bool {
         matches!(self.config.policy, Policy::Off)
@@ -509,35 +507,36 @@ impl Moderator {
         stats.show_moderation(if self.is_off() { 0 } else { self.cost_ns() }, self.wait_max_ns());
     }
 
-    /// The setting in force.
+    /// Returns the setting in force.
     pub fn config(&self) -> &ModerationConfig {
         &self.config
     }
 
-    /// How long the oldest frame that waits has waited, nanoseconds.
+    /// Returns the wait of the oldest waiting frame, nanoseconds.
     #[inline]
     pub fn waited_ns(&self, now_ns: u64) -> u64 {
         if self.waiting.frames == 0 { 0 } else { now_ns.saturating_sub(self.waiting.first_ns) }
     }
 
-    /// Frames that wait.
+    /// Returns the number of waiting frames.
     pub fn waiting(&self) -> u64 {
         self.waiting.frames
     }
 
-    /// The longest that a frame waits, nanoseconds.
+    /// Returns the longest wait of a frame, nanoseconds.
     pub fn wait_max_ns(&self) -> u64 {
         let Limits { wait_ns, early_wait_ns, rested_ns, area_ns, .. } = self.limits;
         wait_ns.max(early_wait_ns.unwrap_or(rested_ns)).min(area_ns)
     }
 
-    /// What an interrupt costs as far as it was measured, nanoseconds.
+    /// Returns the interrupt cost measured so far, nanoseconds.
     pub fn cost_ns(&self) -> u64 {
         self.cost.cost_ns()
     }
 
-    /// Longest wait allowed for a batch whose first frame arrived at `first_ns`. A host that was never interrupted has
-    /// rested. With a clock that went back to before the last interrupt, its rest begins at the first frame.
+    /// Returns the longest wait allowed for a batch whose first frame arrived at `first_ns`. Before its first
+    /// interrupt, a host has rested. If the clock went back to before the last interrupt, the rest begins at the first
+    /// frame.
     #[inline]
     fn first_wait_ns(&self, first_ns: u64) -> u64 {
         let rest_ns = if self.has_fired { first_ns.saturating_sub(self.fired_ns) } else { NEVER };

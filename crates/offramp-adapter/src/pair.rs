@@ -18,7 +18,7 @@ pub struct QueuePair<H, W> {
     control: Arc<PortControl>,
     queue: usize,
     moderation_changes: u32,
-    /// Set for a host whose interrupts are apart from handing over.
+    /// Set for a host with interrupts apart from handing over.
     next_interrupt_ns: Option<u64>,
 }
 
@@ -46,9 +46,9 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.poll_timed(now_ns, &|| now_ns)
     }
 
-    /// Moves a batch in each direction. Receive goes first: what has arrived leaves room for more.
-    /// `clock` is the processor's time that the caller has had, nanoseconds from any moment; it is read only under
-    /// moderation, before and after some batches.
+    /// Moves a batch in each direction. Receive goes first: delivered frames leave room for more. `clock` returns the
+    /// caller's processor time, nanoseconds from any moment; it is read only under moderation, before and after some
+    /// batches.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -76,7 +76,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         receive.take_over(control, now_ns);
         transmit.take_over(control, now_ns);
         let received = receive.poll(host, wire, control.offloads(), &stats.receive, now_ns, clock)?;
-        // Sends the interrupts that are due to a host that sees frames before it is interrupted; whether this host is one.
+        // Sends due interrupts to a host that sees frames before it is interrupted. Returns whether this host is one.
         let mut interrupt = |host: &mut P| {
             let Some(interrupts) = host.interrupts() else { return false };
             *next_interrupt_ns = control.send_interrupts(*queue, interrupts, moderation_changes, now_ns);
@@ -100,52 +100,52 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         Ok(received.and(sent))
     }
 
-    /// Sets whether frames are still fetched from the host: a pair that is drained sends out what it has, delivers
-    /// what comes, whatever the limit, and then holds nothing ([`QueuePair::held`]).
+    /// Sets whether frames are still fetched from the host. A drained pair sends the frames it has, delivers arriving
+    /// ones regardless of the limit, and then holds nothing ([`QueuePair::held`]).
     pub fn set_draining(&mut self, is_draining: bool) {
         self.transmit.is_draining = is_draining;
         self.receive.is_draining = is_draining;
     }
 
-    /// Whether the host has sent as much as its limit allows. Its frames wait until [`QueuePair::next_deadline_ns`] at the
-    /// latest, and need not wake the caller.
+    /// Returns whether the host has reached its send limit. Its frames wait until [`QueuePair::next_deadline_ns`] at
+    /// the latest, and need not wake the caller.
     pub fn is_host_held(&self) -> bool {
         self.transmit.plan.meter.opens_ns().is_some()
     }
 
-    /// Sets the waker that a change of settings wakes.
+    /// Sets the waker for changes of settings.
     pub fn register(&self, waker: &Waker) {
         self.control.register(waker);
     }
 
-    /// Frames inside the pipelines: taken, and neither handed over nor counted as lost.
+    /// Returns the number of frames inside the pipelines: taken, and neither handed over nor counted as lost.
     pub fn held(&self) -> usize {
         self.transmit.held() + self.receive.held()
     }
 
-    /// When something is due without any new frame: an arrival, frames that wait, held ones, an interrupt, or the end of a
-    /// wait for the limit.
+    /// Returns the next time of work without any new frame: an arrival, waiting frames, held ones, an interrupt, or the
+    /// end of a wait for the limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let receive_ns = self.receive.next_deadline_ns(&self.wire);
         receive_ns.into_iter().chain(self.transmit.plan.next_deadline_ns()).chain(self.next_interrupt_ns).min()
     }
 
-    /// The host's side.
+    /// Returns the host's side.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// The host's side, to change it between polls.
+    /// Returns the host's side, to change it between polls.
     pub fn host_mut(&mut self) -> &mut H {
         &mut self.host
     }
 
-    /// The wire's side.
+    /// Returns the wire's side.
     pub fn wire(&self) -> &W {
         &self.wire
     }
 
-    /// The wire's side, to change it between polls.
+    /// Returns the wire's side, to change it between polls.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.wire
     }

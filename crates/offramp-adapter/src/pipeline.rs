@@ -7,11 +7,11 @@
 //!
 //! | stage | what it does |
 //! |---|---|
-//! | plan | what the host asks for, whether it may, which frames it becomes; refused with a reason |
+//! | plan | the request of the host, its permissions, the resulting frames; refused with a reason |
 //! | route | the wire, or a station of the switch |
 //! | deliver | open, verify, coalesce, segment for a host that takes less, mark, hand over |
 //!
-//! A pair is a switch with one place to go: whatever works on a cable works on a switch.
+//! A pair is a switch with one place to go: everything on a cable works on a switch.
 
 pub(crate) mod backlog;
 pub mod control;

@@ -1,4 +1,4 @@
-//! Port security: the source addresses that a port's host may use, and its VLANs.
+//! Port security: the allowed source addresses of a port's host, and its VLANs.
 //!
 //! | of a frame | is checked | against |
 //! |---|---|---|
@@ -8,8 +8,9 @@
 //! | IPv6 | source; `::` passes in what a host sends before it has an address (RFC 4861, RFC 3810) | `ip_addresses` |
 //! | neighbour discovery | link-layer address of the sender; the target of an advertisement and of DAD (RFC 4862) | both |
 //!
-//! What cannot be checked does not pass where it could carry an address: an IP packet without layout, and a frame with
-//! more tags than are looked through. A host may ask for a checksum in the transport header and after it alone. Receivers ignore neighbour discovery in fragments (RFC 6980), so those pass.
+//! A frame does not pass if it could carry an address out of reach of the checks: an IP packet without layout, and a
+//! frame with too many tags. A host may ask for a checksum in the transport header and after it alone. Receivers ignore
+//! neighbour discovery in fragments (RFC 6980), so those pass.
 
 use crate::stats::Loss;
 use crate::vlan::PortVlans;
@@ -26,14 +27,14 @@ const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_RARP: [u8; 2] = [0x80, 0x35];
 /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses (RFC 826).
 const ARP_OF_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
-/// Where the sender's hardware address lies in an ARP packet, and the bytes of the packet.
+/// Offset of the sender's hardware address in an ARP packet, and the bytes of the packet.
 const ARP_SENDER: usize = 8;
 const ARP_LEN: usize = 28;
 const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Where the type of the next header lies in IPv6 (RFC 8200 3).
+/// Offset of the next header's type in IPv6 (RFC 8200 3).
 const NEXT_HEADER: usize = 6;
 
 /// Types of `ICMPv6` (RFC 4861 4, RFC 2710 3, RFC 3810 5.2).
@@ -45,16 +46,16 @@ mod icmpv6 {
     pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
     pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     pub(super) const MLD2_REPORT: u8 = 143;
-    /// Where the checksum and the target lie.
+    /// Offsets of the checksum and the target.
     pub(super) const CHECKSUM: usize = 2;
     pub(super) const TARGET: usize = 8;
     pub(super) const OPTION_SOURCE_LINK_LAYER: u8 = 1;
     pub(super) const OPTION_TARGET_LINK_LAYER: u8 = 2;
-    /// What the length of an option counts, in bytes.
+    /// Unit of an option's length, in bytes.
     pub(super) const OPTION_UNIT: usize = 8;
 }
 
-/// The source addresses that a port's host may use, and its VLANs.
+/// The allowed source addresses of a port's host, and its VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSecurity {
     /// Ethernet addresses; any when empty. On a switch they are this port's alone.
@@ -66,15 +67,15 @@ pub struct PortSecurity {
 }
 
 impl PortSecurity {
-    /// Whether every source passes.
+    /// Returns whether every source passes.
     pub(crate) fn is_off(&self) -> bool {
         self.mac_addresses.is_empty() && self.ip_addresses.is_empty()
     }
 
-    /// Checks the source of a frame that the host sends.
+    /// Checks the source of a frame from the host.
     ///
     /// # Errors
-    /// [`Loss::Spoofed`] when it may not send that, [`Loss::Malformed`] when there is no Ethernet header.
+    /// [`Loss::Spoofed`] for a forbidden source, [`Loss::Malformed`] without an Ethernet header.
     #[inline]
     pub(crate) fn check(&self, frame: &Frame<'_>) -> Result<(), Loss> {
         let bytes = frame.bytes();
@@ -90,8 +91,8 @@ impl PortSecurity {
         if passes { Ok(()) } else { Err(Loss::Spoofed) }
     }
 
-    /// Whether a frame of which nothing is asked passes by addresses at fixed places, and need not be parsed. `false`:
-    /// [`PortSecurity::check`] decides.
+    /// Returns whether a frame without offload requests passes by addresses at fixed places, and need not be parsed.
+    /// `false`: [`PortSecurity::check`] decides.
     #[inline]
     pub(crate) fn passes_unparsed(&self, frame: &[u8]) -> bool {
         let Some(([_, _, _, _, _, _, source @ .., high, low], packet)) =
@@ -111,7 +112,7 @@ impl PortSecurity {
         is_own && self.may_be(source)
     }
 
-    /// Whether the host may have that Ethernet address.
+    /// Returns whether the host may have this Ethernet address.
     #[inline]
     fn may_be(&self, mac: &[u8]) -> bool {
         // Most often it is one: a loop costs more than the comparison.
@@ -122,7 +123,7 @@ impl PortSecurity {
         }
     }
 
-    /// Whether the host may have that IP address.
+    /// Returns whether the host may have this IP address.
     #[inline]
     fn may_have(&self, address: IpAddr) -> bool {
         self.ip_addresses.is_empty() || self.ip_addresses.iter().any(|known| known.contains(address))
@@ -146,7 +147,7 @@ impl PortSecurity {
         let Some(packet) = packet.first_chunk::<ARP_LEN>() else { return false };
         let ipv4 = |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
         let (sender, target) = (ipv4(ARP_SENDER + MAC_LEN), ipv4(ARP_LEN - 4));
-        // A probe names the address that it is for as the target; RARP names none.
+        // A probe names the probed address as the target; RARP names none.
         let claimed = if sender.is_unspecified() { target } else { sender };
         packet.starts_with(&ARP_OF_IPV4)
             && self.may_be(&packet[ARP_SENDER..ARP_SENDER + MAC_LEN])
@@ -169,7 +170,7 @@ impl PortSecurity {
         has_source && icmp.is_none_or(|message| self.passes_discovery(message, source))
     }
 
-    /// Whether a message of `ICMPv6` says nothing of neighbours that its host may not say.
+    /// Returns whether a message of `ICMPv6` names no forbidden neighbour addresses.
     fn passes_discovery(&self, message: &[u8], source: Ipv6Addr) -> bool {
         use icmpv6::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, OPTION_SOURCE_LINK_LAYER};
         use icmpv6::{OPTION_TARGET_LINK_LAYER, ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION, TARGET};
@@ -201,8 +202,8 @@ impl PortSecurity {
     }
 }
 
-/// Whether the checksum that is asked for, if any, is written past what was checked: it has any value that its sender
-/// likes.
+/// Returns whether the requested checksum, if any, is written past the checked headers: its sender can give it any
+/// value.
 fn leaves_headers(frame: &Frame<'_>) -> bool {
     let Some(partial) = frame.request().checksum else { return true };
     frame.layout().is_ok_and(|layout| match (layout.network, layout.protocol) {
@@ -212,7 +213,7 @@ fn leaves_headers(frame: &Frame<'_>) -> bool {
     })
 }
 
-/// Whether a host sends messages of that type before it has an address.
+/// Returns whether a host sends messages of this type before it has an address.
 fn is_without_address(kind: u8) -> bool {
     use icmpv6::{MLD_DONE, MLD_REPORT, MLD2_REPORT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION};
     matches!(kind, MLD_REPORT | MLD_DONE | MLD2_REPORT | NEIGHBOUR_SOLICITATION | ROUTER_SOLICITATION)
@@ -233,13 +234,13 @@ mod tests {
         PortSecurity { mac_addresses: vec![[2, 0, 0, 0, 0, 9], mac], ..PortSecurity::default() }
     }
 
-    /// Bound to 10.0.0.0/8, too.
+    /// Returns the rules of a host also bound to 10.0.0.0/8.
     fn bound_to_network() -> PortSecurity {
         let ip_addresses = vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0).into(), 8).unwrap()];
         PortSecurity { ip_addresses, ..bound_to(MAC) }
     }
 
-    /// IPv4 with 20 bytes of a transport, and six bytes of padding.
+    /// Returns an IPv4 packet with 20 bytes of a transport, and six bytes of padding.
     fn ipv4(protocol: u8) -> Vec<u8> {
         let header = [0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let transport = if protocol == PROTOCOL_TCP { [0, 1, 0, 2, 0, 0, 0, 0] } else { [0, 1, 0, 2, 0, 20, 0, 0] };
@@ -249,7 +250,7 @@ mod tests {
         bytes
     }
 
-    /// Ethernet of that type from [`MAC`], and a packet with these bytes in its first ones.
+    /// Returns an Ethernet frame of this type from [`MAC`], with a packet that starts with the bytes `first`.
     fn frame(ethertype: [u8; 2], first: &[u8]) -> Vec<u8> {
         let mut packet = [0; 60];
         packet[..first.len()].copy_from_slice(first);

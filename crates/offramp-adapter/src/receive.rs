@@ -1,4 +1,4 @@
-//! Wire to host: wait as moderation says, then deliver.
+//! Wire to host: waits for moderation, then delivers.
 
 mod gate;
 
@@ -24,13 +24,13 @@ pub struct Receive {
     batch_frames: usize,
     /// As the port's control had it when the batch began.
     is_link_on: bool,
-    /// The wire is emptied whatever the limit.
+    /// The wire is emptied regardless of the limit.
     pub(crate) is_draining: bool,
 }
 
 impl Receive {
-    /// An empty pipeline for this host, which is in these VLANs. One that sees frames before it is interrupted ([`HostPort::interrupts`]) is
-    /// delivered what has arrived at once, whatever the moderation.
+    /// Creates an empty pipeline for this host, with the port's VLANs. A host that sees frames before it is interrupted
+    /// ([`HostPort::interrupts`]) gets all arrived frames at once, under any moderation.
     pub fn new(config: &AdapterConfig, control: &PortControl, host: &mut impl HostPort) -> Self {
         let deliver = Deliver::new(&config.coalesce, config.queues, control, host);
         let moderation =
@@ -46,26 +46,26 @@ impl Receive {
         }
     }
 
-    /// Frames that wait to be coalesced.
+    /// Returns the number of frames held for coalescing.
     pub fn held(&self) -> usize {
         self.deliver.held()
     }
 
-    /// When something is to be delivered without any new frame: what waits to be coalesced, or what
-    /// `wire` has, arrived or still on its way.
+    /// Returns the next time to deliver without any new frame: for frames held for coalescing, and for frames of
+    /// `wire`, arrived or still on their way.
     pub fn next_deadline_ns(&self, wire: &impl WirePort) -> Option<u64> {
         let frames_ns = self.gate.next_open_ns(wire).map(|at| at.max(self.deliver.meter.opens_ns().unwrap_or(0)));
         self.deliver.next_deadline_ns().into_iter().chain(frames_ns).min()
     }
 
-    /// Takes over link, limit and associations that have changed, and lets their time go on.
+    /// Takes over changed link, limit and associations, and advances their time.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
         self.is_link_on = control.is_link_on();
         self.deliver.take_over(control, now_ns);
     }
 
-    /// Changes when frames are delivered, also for those that wait.
+    /// Changes the moderation of received frames, also of waiting ones.
     pub fn set_moderation(&mut self, config: ModerationConfig, stats: &Direction) {
         self.gate.set(config);
         self.gate.moderator.show(stats);
@@ -76,16 +76,16 @@ impl Receive {
         self.gate.moderator.other_direction(bytes);
     }
 
-    /// Whether the limit lets the host receive.
+    /// Returns whether the limit lets the host receive.
     #[inline]
     fn is_open(&mut self, now_ns: u64) -> bool {
         self.is_draining || self.deliver.meter.is_open(now_ns)
     }
 
-    /// Moves frames that are due until the wire has none, the host is at its limit or a batch is full, then ends the batch.
+    /// Moves due frames until the wire has none, the host is at its limit or a batch is full, then ends the batch.
     ///
-    /// `allowed` is what the user allows at this moment. `clock` is the processor's time that the caller has had,
-    /// nanoseconds from any moment; under moderation it is read before and after some batches, to learn what they cost.
+    /// `allowed` are the offloads the user allows now. `clock` returns the caller's processor time, nanoseconds from
+    /// any moment; under moderation it is read before and after some batches, to learn their cost.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.

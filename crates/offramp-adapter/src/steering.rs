@@ -1,35 +1,33 @@
-//! On which of a host's queue pairs a frame from the wire is received, where one thread serves them all.
+//! Steering of frames from the wire among a host's queue pairs, if one thread serves them all.
 //!
-//! The rule is that of the kernel's TAP (`tun_select_queue`): a flow is received on the pair on which the
-//! host last sent it, since there is the processor that works on it; a flow that the host has not sent
-//! lately is spread by its hash over the pairs that are in use. So a flow stays on one pair, and flows
-//! spread.
+//! The rule is that of the kernel's TAP (`tun_select_queue`). A flow is received on the pair of the host's last
+//! transmission, since the processor at work on it is there. If the host has not sent a flow lately, its hash spreads
+//! it over the pairs in use. So a flow stays on one pair, and flows spread.
 //!
 //! # What order a host sees
-//! Frames of a flow are given in the order in which they came, always. While the flow stays on its pair,
-//! the host also sees them so. A flow moves when the host sends it on another pair, when it was not sent
-//! for [`AGE_MAX_NS`] and its hash says another pair, and when pairs come into use or go out of it. At a
-//! move, frames that the host has not looked at yet lie in one ring and later ones in another: which it
-//! looks at first is the host's choice, as with every adapter that steers. What can be promised is that the
-//! host was shown the former before the latter: [`Choice::left`] names the pair that must be flushed first.
+//! Frames of a flow are always given in the order of arrival. While the flow stays on its pair, the host also sees them
+//! so. A flow moves when the host sends it on another pair, when it was not sent for [`AGE_MAX_NS`] and its hash names
+//! another pair, and when pairs come into use or go out of it. At a move, unseen frames lie in one ring and later ones
+//! in another. The host chooses the ring it reads first, as with every adapter with steering. Steering can promise that
+//! the host was shown the former before the latter: [`Choice::left`] names the pair to flush first.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};
 use std::hash::{BuildHasher, RandomState};
 
-/// How long a flow stays where the host last sent it, in nanoseconds: 3 s, as the kernel's
+/// Time for which a flow stays on the pair of the host's last transmission, in nanoseconds: 3 s, as the kernel's
 /// `TUN_FLOW_EXPIRATION`.
 pub const AGE_MAX_NS: u64 = 3_000_000_000;
-/// Flows that are remembered: as the kernel's `MAX_TAP_FLOWS`.
+/// Maximum of remembered flows: as the kernel's `MAX_TAP_FLOWS`.
 pub const FLOWS_MAX: usize = BUCKETS * WAYS;
 const BUCKETS: usize = 1024;
 /// Flows of one bucket: together they fit into one cache line.
 const WAYS: usize = 4;
-/// Age is kept in milliseconds, so that an entry has 12 bytes.
+/// Age is kept in milliseconds: an entry then has 12 bytes.
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What tells one flow from another, in either direction: both IP addresses, and the ports of TCP and UDP.
-/// Fragments have no ports, so that all of a datagram are of one flow.
+/// A hash of a flow's identity, the same in either direction: both IP addresses, and the ports of TCP and UDP.
+/// Fragments have no ports: so all fragments of a datagram are of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowHash(u32);
 
@@ -45,17 +43,17 @@ impl From<FlowHash> for u32 {
     }
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The pair on which the flow is received from now on.
+    /// The receiving pair of the flow from now on.
     pub pair: usize,
-    /// The pair that this flow, or one that was forgotten, may have left: what was given there must be shown to the host
-    /// before the next frame.
+    /// The pair possibly left by this flow, or by a forgotten one: the host must be shown the frames given there before
+    /// the next frame.
     pub left: Option<usize>,
 }
 
-/// A flow that the host has sent. A hash of 0 means that there is none.
+/// A flow sent by the host. A hash of 0 means an empty entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     hash: u32,
@@ -67,9 +65,9 @@ struct Flow {
 #[repr(align(64))]
 struct Bucket([Flow; WAYS]);
 
-/// Where the flows of one host are received. All memory is allocated once: 64 KiB.
+/// The receiving pairs of one host's flows. All memory is allocated once: 64 KiB.
 ///
-/// The hash has a secret, so that nobody outside can choose flows that meet in one bucket or on one pair.
+/// The hash has a secret, so that nobody outside can choose flows with the same bucket or pair.
 #[derive(Debug)]
 pub struct Steering {
     buckets: Box<[Bucket]>,
@@ -86,7 +84,7 @@ impl Default for Steering {
 }
 
 impl Steering {
-    /// No flow is known, and the first pair alone is in use.
+    /// Creates a steering without known flows and with the first pair alone in use.
     pub fn new() -> Self {
         let random = RandomState::new();
         Self {
@@ -97,15 +95,15 @@ impl Steering {
         }
     }
 
-    /// Says what time it is: once per batch is enough.
+    /// Sets the time: once per batch is enough.
     pub fn set_now(&mut self, now_ns: u64) {
-        // Wraps around after 49 days, and a flow that was idle for all of them seems to be a young one.
+        // Wraps around after 49 days. A flow idle for the whole period then seems to be a young one.
         self.now_ms = (now_ns / NS_PER_MS) as u32;
     }
 
-    /// Says which pairs are in use, in rising order; whether that changed anything. Flows may move then: what
-    /// was given must be shown to the host first. With none in use frames go to the first pair, which every
-    /// host uses (virtio 1.3, 5.1.6.5.6) and which has no room then.
+    /// Sets the pairs in use, in rising order. Returns whether this changed anything. Flows may move then: the host
+    /// must first be shown the frames already given. With none in use, frames go to the first pair: every host uses it
+    /// (virtio 1.3, 5.1.6.5.6), and it has no room then.
     pub fn set_pairs(&mut self, pairs: impl Iterator<Item = usize> + Clone) -> bool {
         let first = pairs.clone().next().is_none().then_some(0);
         let pairs = pairs.chain(first).map(|pair| pair as u16);
@@ -117,7 +115,7 @@ impl Steering {
         has_changed
     }
 
-    /// The flow of a frame; none for what is not IP, or is malformed.
+    /// Returns the flow of a frame; `None` for frames other than IP and for malformed ones.
     #[inline]
     pub fn flow(&self, frame: &Frame<'_>) -> Option<FlowHash> {
         let layout = frame.layout().ok()?;
@@ -146,15 +144,15 @@ impl Steering {
         })
     }
 
-    /// Both halves of a product of 128 bits: each bit of the result depends on all of the factor.
+    /// Combines both halves of a product of 128 bits: each bit of the result depends on all of the factor.
     fn mix(&self, value: u64) -> u64 {
         let product = u128::from(value ^ self.secrets[1]) * u128::from(self.secrets[0]);
         product as u64 ^ (product >> u64::BITS) as u64
     }
 
-    /// Notes that the host has sent a frame of this flow on `pair`. A bucket that is full remembers no further flow, so
-    /// that no young flow moves because others come. It forgets a flow that is too old, which may move then, and
-    /// remembers the new one when it is sent next.
+    /// Notes that the host has sent a frame of this flow on `pair`. A full bucket remembers no further flow, so no
+    /// young flow moves because others come. It forgets a too old flow, free to move then, and remembers the new one at
+    /// its next transmission.
     #[inline]
     pub fn sent(&mut self, flow: FlowHash, pair: usize) -> Choice {
         let before = self.receiver(flow);
@@ -172,7 +170,7 @@ impl Steering {
         Choice { pair: before, left: aged.map(|aged| usize::from(std::mem::take(aged).pair)) }
     }
 
-    /// The pair on which a frame from the wire is received. A flow that is too old is forgotten, and may move.
+    /// Returns the receiving pair for a frame from the wire. A too old flow is forgotten, and may move.
     #[inline]
     pub fn receive(&mut self, flow: Option<FlowHash>) -> Choice {
         let Some(flow) = flow else { return Choice { pair: usize::from(self.pairs[0]), left: None } };
@@ -193,7 +191,7 @@ impl Steering {
         if self.buckets[bucket_of(flow)].0.iter().any(is_aged) { self.spread(flow) } else { self.receiver(flow) }
     }
 
-    /// Where the flow is received now.
+    /// Returns the receiving pair of the flow now.
     fn receiver(&self, flow: FlowHash) -> usize {
         let known = self.buckets[bucket_of(flow)].0.iter().find(|known| known.hash == flow.0);
         match known {
@@ -202,7 +200,7 @@ impl Steering {
         }
     }
 
-    /// Where a flow is received that the host has not sent lately.
+    /// Returns the receiving pair of a flow that the host has not sent lately.
     #[inline]
     fn spread(&self, flow: FlowHash) -> usize {
         // A multiplication in place of a division, as the kernel does it.

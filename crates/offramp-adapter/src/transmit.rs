@@ -11,21 +11,21 @@ use offramp_offload::frame::Frame;
 use offramp_offload::layout::{VLAN_TAG_LEN, link_header_len};
 use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT, TagChange};
 
-/// What a poll did.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// At least one frame moved.
     pub moved: bool,
     /// There is, or may be, more to do at once.
     pub more: bool,
-    /// Frames and super-frames that were fetched from the host.
+    /// Frames and super-frames fetched from the host.
     pub host_frames: usize,
-    /// Bytes that were put on the wire.
+    /// Bytes put on the wire.
     pub bytes_out: usize,
 }
 
 impl Progress {
-    /// What two polls did together.
+    /// Returns the sum of two polls.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -37,18 +37,18 @@ impl Progress {
     }
 }
 
-/// Bytes charged to the batch budget for a frame that is lost (the shortest of Ethernet), so that a flood of bad frames
-/// cannot monopolise the thread.
+/// Bytes charged to the batch budget for a lost frame (the shortest of Ethernet), so that a flood of bad frames cannot
+/// monopolise the thread.
 const LOST_FRAME_BYTES: usize = 60;
 
-/// What a batch has moved so far.
+/// The progress of a batch.
 #[derive(Default)]
 struct Batch {
     progress: Progress,
-    /// Frames that went as they are, and their bytes: counted once per batch.
+    /// Frames sent unchanged, and their bytes: counted once per batch.
     whole_frames: usize,
     whole_bytes: usize,
-    /// What fetching cost beside the frames' bytes.
+    /// Cost of fetching beside the frames' bytes.
     cost_bytes: usize,
 }
 
@@ -67,7 +67,7 @@ impl Batch {
 
 /// The transmit pipeline of one queue pair.
 ///
-/// A super-frame that the wire has no room for stays with its owner, segmented in part if need be: the wire's
+/// If the wire has no room for a super-frame, it stays with its owner, segmented in part if need be: the wire's
 /// shortage holds the host back and nothing is lost for it.
 #[derive(Debug)]
 pub struct Transmit {
@@ -76,14 +76,14 @@ pub struct Transmit {
     batch_bytes: usize,
     pending: Option<Planned>,
     vlans: PortVlans,
-    /// What is done to the tag of the frame that is pending.
+    /// The tag change of the pending frame.
     change: TagChange,
-    /// Nothing more is fetched from the host. What was fetched goes out in either case.
+    /// Nothing more is fetched from the host. Fetched frames go out in either case.
     pub(crate) is_draining: bool,
 }
 
 impl Transmit {
-    /// An empty pipeline for the host of this port.
+    /// Creates an empty pipeline for the host of this port.
     pub fn new(config: &AdapterConfig, control: &PortControl) -> Self {
         Self {
             plan: Plan::new(control),
@@ -96,12 +96,12 @@ impl Transmit {
         }
     }
 
-    /// Frames that wait for room on the wire.
+    /// Returns the number of frames waiting for room on the wire.
     pub fn held(&self) -> usize {
         self.pending.as_ref().map_or(0, Planned::frames_left)
     }
 
-    /// Takes over settings that have changed, associations between two super-frames, and lets their time go on.
+    /// Takes over changed settings, associations between two super-frames, and advances their time.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
         let is_shared = control.queues().len() > 1;
@@ -159,8 +159,8 @@ impl Transmit {
         Ok(())
     }
 
-    /// Fetches the next frame, and sends it at once if it goes as it is. Returns the bytes that were sent: 0 when the
-    /// frame is planned, or was lost and counted; `None` when the host has none, or is at its limit.
+    /// Fetches the next frame, and sends it at once if it needs no change. Returns the bytes sent: 0 when the frame is
+    /// planned, or was lost and counted; `None` when the host has none, or is at its limit.
     #[inline]
     fn fetch(
         &mut self,
@@ -213,7 +213,7 @@ impl Transmit {
         Ok(Some(0))
     }
 
-    /// Plans the frame that was fetched as it goes to the wire.
+    /// Plans the fetched frame for the wire.
     #[inline]
     fn plan_next(&mut self, host: &mut impl HostPort, stats: &Direction, now_ns: u64) -> Result<Planned, Loss> {
         let mut frame = host.tx_frame();
@@ -225,7 +225,7 @@ impl Transmit {
         self.plan.plan(&mut frame, stats, now_ns)
     }
 
-    /// Sends a frame of which nothing is asked, without planning it; its length, `None` when that is not how it goes.
+    /// Sends a frame without offload requests, unplanned. Returns its length; `None` if it cannot go this way.
     #[inline]
     fn put_whole(&self, frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
         let is_whole = self.plan.leaves(frame) && frame.len() - link_header_len(frame).ok()? <= self.mtu;
@@ -236,8 +236,8 @@ impl Transmit {
         }
     }
 
-    /// Writes frames of the pending plan while the wire has room; returns the bytes written. When the association of sealed
-    /// frames ends, the rest of them is lost.
+    /// Writes frames of the pending plan while the wire has room; returns the bytes written. When the association of
+    /// sealed frames ends, the rest of them is lost.
     fn put(&mut self, host: &mut impl HostPort, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let Self { plan, pending, mtu, change, .. } = self;
         let (Some(planned), Some(mut frame)) = (&mut *pending, lent(host, *change)) else { return 0 };
@@ -274,7 +274,7 @@ impl Transmit {
     }
 }
 
-/// The frame that was fetched last, with its tag changed.
+/// Returns the last fetched frame, with its tag changed.
 #[inline]
 pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<'_>> {
     match change {
@@ -296,7 +296,7 @@ fn put_run(
 ) -> Result<(usize, usize), Loss> {
     let (len, count) = plan.next_run(frame, planned, mtu)?;
     let Some(loan) = wire.lend(len, room.min(count)) else {
-        // A wire with room that lends nothing is too narrow for this frame.
+        // If the wire has room and lends nothing, it is too narrow for this frame.
         return if wire.room(now_ns) > 0 { Err(Loss::TooLong) } else { Ok((len, 0)) };
     };
     let count = plan.write_run(frame, planned, loan.bytes, loan.stride, now_ns)?;

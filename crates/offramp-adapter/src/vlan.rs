@@ -1,39 +1,39 @@
-//! VLANs of a port (IEEE 802.1Q): which frames its host may send and gets, and with which tag. The port puts tags in and takes
-//! them out, so that inside a switch and on a wire a frame carries the tag of its VLAN.
+//! VLANs of a port (IEEE 802.1Q): the frames its host may send and gets, and their tags. The port puts tags in and
+//! takes them out: inside a switch and on a wire, a frame carries the tag of its VLAN.
 //!
 //! | a port with | takes from its host | its host gets |
 //! |---|---|---|
-//! | neither | everything, as it is | everything that is for it, tagged |
+//! | neither | everything, unchanged | everything addressed to it, tagged |
 //! | `untagged` (access) | frames without tag or with a priority tag (VID 0): they are in that VLAN | frames of that VLAN, without tag |
 //! | `tagged` (trunk) | frames with one of these tags | the same |
 //! | both | both: `untagged` is the native VLAN | both |
 //!
-//! Every other frame is refused ([`Loss::Vlan`]): with a tag of another protocol than 0x8100 (802.1ad, 0x9100), as its number means
-//! another thing; and one whose only tag would be taken out, but another one follows it, as its receiver would find itself in
-//! that VLAN. On a trunk, tags inside of a permitted one are payload.
+//! Every other frame is refused ([`Loss::Vlan`]). One with a tag of another protocol than 0x8100 (802.1ad, 0x9100) is
+//! refused, as its number means another thing. One with a second tag after the tag to take out is refused, as its
+//! receiver would find itself in the second VLAN. On a trunk, tags inside a permitted one are payload.
 
 use crate::stats::Loss;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN};
 use offramp_offload::vlan::{CUSTOMER_TAG, SERVICE_TAG, TagChange, VID_MASK, begins_tag, pop_tag};
 use std::ops::RangeInclusive;
 
-/// The numbers of VLANs; 0 says priority alone, and 4095 is reserved (IEEE 802.1Q 9.6).
+/// The numbers of VLANs; 0 means priority alone, and 4095 is reserved (IEEE 802.1Q 9.6).
 pub const VIDS: RangeInclusive<u16> = 1..=4094;
 /// Bytes up to the type after the outer tag.
 const TAGGED_HEADER_LEN: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
 
-/// Why VLANs are refused.
+/// The reason for refusing VLANs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VlanError {
-    /// A number that no VLAN has.
+    /// The number is outside the range of VLANs.
     #[error("{0} is out of range; use {first} to {last}", first = VIDS.start(), last = VIDS.end())]
     Vid(u16),
-    /// A range that ends before it begins.
+    /// The range ends before it begins.
     #[error("the range {0}-{1} is empty; write the smaller number first")]
     Empty(u16, u16),
 }
 
-/// The VLANs of a port; the default is a port that no VLAN concerns.
+/// The VLANs of a port; the default is a port without VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortVlans {
     untagged: Option<u16>,
@@ -42,10 +42,10 @@ pub struct PortVlans {
 }
 
 impl PortVlans {
-    /// The VLAN that the host's frames without tag are in, and those whose tags pass.
+    /// Creates a port's VLANs: the one for untagged frames of the host, and those for tagged frames.
     ///
     /// # Errors
-    /// For a number that no VLAN has, and an empty range.
+    /// For a number outside the range of VLANs, and an empty range.
     pub fn new(untagged: Option<u16>, tagged: &[RangeInclusive<u16>]) -> Result<Self, VlanError> {
         let ends = tagged.iter().flat_map(|range| [*range.start(), *range.end()]);
         if let Some(vid) = untagged.into_iter().chain(ends).find(|vid| !VIDS.contains(vid)) {
@@ -66,17 +66,17 @@ impl PortVlans {
         Ok(Self { untagged, tagged: sorted })
     }
 
-    /// The VLAN of frames without tag.
+    /// Returns the VLAN of frames without tag.
     pub fn untagged(&self) -> Option<u16> {
         self.untagged
     }
 
-    /// The VLANs whose tags pass, sorted; adjacent ones are one range.
+    /// Returns the VLANs of tagged frames, sorted; adjacent ones are one range.
     pub fn tagged(&self) -> &[RangeInclusive<u16>] {
         &self.tagged
     }
 
-    /// Whether no VLAN concerns the port.
+    /// Returns whether the port is without VLANs.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.untagged.is_none() && self.tagged.is_empty()
@@ -87,16 +87,16 @@ impl PortVlans {
         self.tagged.get(nth).is_some_and(|range| range.contains(&vid))
     }
 
-    /// Whether the port's host gets frames of that VLAN.
+    /// Returns whether the port's host gets frames of this VLAN.
     #[inline]
     pub(crate) fn takes(&self, vlan: FrameVlan) -> bool {
         self.is_off() || (vlan.is_customer() && (self.untagged == Some(vlan.vid) || self.has_tag(vlan.vid)))
     }
 
-    /// The VLAN of a frame that the host sends.
+    /// Returns the VLAN of a frame from the host.
     ///
     /// # Errors
-    /// [`Loss::Vlan`] when it may not send that, [`Loss::Malformed`] when there is no Ethernet header.
+    /// [`Loss::Vlan`] for a forbidden frame, [`Loss::Malformed`] without an Ethernet header.
     pub(crate) fn of_sent(&self, frame: &[u8]) -> Result<FrameVlan, Loss> {
         let vlan = FrameVlan::of(frame);
         if self.is_off() { Ok(vlan) } else { self.admit(vlan, frame.len()) }
@@ -115,10 +115,10 @@ impl PortVlans {
         }
     }
 
-    /// How the tag of a frame changes for the port's host.
+    /// Returns the tag change of a frame for the port's host.
     ///
     /// # Errors
-    /// [`Loss::Vlan`] when the host would find another tag in place of the one that is taken out.
+    /// [`Loss::Vlan`] when the host would find another tag in place of the removed one.
     #[inline]
     pub(crate) fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
         if self.is_off() || self.untagged != Some(vlan.vid) {
@@ -131,7 +131,7 @@ impl PortVlans {
         }
     }
 
-    /// How the tag of a frame that the host sends changes for the wire.
+    /// Returns the tag change of a frame from the host for the wire.
     ///
     /// # Errors
     /// As [`PortVlans::of_sent`].
@@ -145,7 +145,7 @@ impl PortVlans {
         }
     }
 
-    /// A frame of the wire as the host gets it.
+    /// Returns a frame of the wire in the form for the host.
     ///
     /// # Errors
     /// [`Loss::Vlan`] when it is in none of the port's VLANs.
@@ -165,7 +165,7 @@ impl PortVlans {
         }
     }
 
-    /// A frame of the wire, which is in `vlan`, as the host gets it.
+    /// Returns a frame of the wire, one in `vlan`, in the form for the host.
     fn take_of<'a>(&self, vlan: FrameVlan, frame: &'a mut [u8]) -> Result<&'a mut [u8], Loss> {
         if !self.takes(vlan) {
             return Err(Loss::Vlan);
@@ -177,7 +177,7 @@ impl PortVlans {
     }
 }
 
-/// What stands where a tag would.
+/// The tag of a frame, or its absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     None,
@@ -187,7 +187,7 @@ enum Tag {
     Other,
 }
 
-/// The VLAN that a frame is in, and what its bytes say of that.
+/// The VLAN of a frame, and its encoding in the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameVlan {
     /// The number of the VLAN; 0 for none.
@@ -198,7 +198,7 @@ pub(crate) struct FrameVlan {
 }
 
 impl FrameVlan {
-    /// As the frame says it itself.
+    /// Returns the VLAN encoded in the frame itself.
     #[inline]
     pub(crate) fn of(frame: &[u8]) -> Self {
         match frame.first_chunk::<ETHERNET_HEADER_LEN>() {
@@ -207,7 +207,7 @@ impl FrameVlan {
         }
     }
 
-    /// As a frame says that has a tag of that protocol, or the beginning of one.
+    /// Returns the VLAN of a frame with a tag of the given protocol, or the beginning of one.
     fn of_tagged(frame: &[u8], protocol: [u8; 2]) -> Self {
         let Some(&[.., high, low, a, b]) = frame.first_chunk::<TAGGED_HEADER_LEN>() else {
             return Self { vid: 0, tag: Tag::Other, is_stacked: false };
@@ -221,12 +221,12 @@ impl FrameVlan {
         Self { vid, tag, is_stacked: begins_tag([a, b]) }
     }
 
-    /// Whether it is in a VLAN of customer tags.
+    /// Returns whether it is in a VLAN of customer tags.
     fn is_customer(self) -> bool {
         self.vid != 0 && self.tag != Tag::Other
     }
 
-    /// The change after which its bytes say the VLAN that it is in.
+    /// Returns the change after which its bytes name its VLAN.
     #[inline]
     fn tagged(self) -> TagChange {
         match self.tag {

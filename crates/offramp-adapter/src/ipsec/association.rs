@@ -13,7 +13,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-/// How an association stands.
+/// The state of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaState {
     /// It protects.
@@ -31,21 +31,21 @@ pub enum SaState {
 /// The status of an association. It contains no key.
 #[derive(Clone, Debug)]
 pub struct SaStatus {
-    /// Which way it protects.
+    /// Its direction.
     pub direction: SaDirection,
-    /// What it was made from, without the keys.
+    /// The configuration, without the keys.
     pub config: SaConfig,
-    /// How it stands.
+    /// The state.
     pub state: SaState,
-    /// The last sequence number that was handed out, or the highest that was accepted.
+    /// The last sequence number used, or the highest accepted.
     pub sequence: u64,
     /// Packets sealed, or found genuine.
     pub packets: u64,
     /// Bytes of their clear IP packets.
     pub bytes: u64,
-    /// NAT-keepalives that were sent for it.
+    /// NAT-keepalives sent for it.
     pub keepalives: u64,
-    /// Packets that were refused, by reason; none where it seals.
+    /// Refused packets by reason; none for an outbound association.
     pub refused: Vec<(Refused, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl Reporter {
 
     fn report(&self, kind: SaEventKind) {
         if let Some(events) = &self.events {
-            // An owner that is gone needs no news.
+            // If the receiver is gone, nobody needs the event.
             let _ = events.send(SaEvent { direction: self.direction, spi: self.spi, kind });
         }
     }
@@ -85,7 +85,7 @@ impl Reporter {
     }
 }
 
-/// An association that seals.
+/// An outbound association.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(super) shared: SharedOutbound,
@@ -93,7 +93,7 @@ pub(crate) struct Outbound {
     is_exhaustion_reported: AtomicBool,
     /// Set where it keeps a NAT's entry alive.
     pub(super) keepalive: Option<Arc<Keepalive>>,
-    /// Of who reserves its numbers, if somebody does.
+    /// Waker of the keeper, the thread that reserves numbers, if there is one.
     keeper: Option<Waker>,
 }
 
@@ -110,7 +110,7 @@ impl Outbound {
         Ok(Self { shared, reporter, is_exhaustion_reported: AtomicBool::new(false), keepalive, keeper })
     }
 
-    /// Takes the place of `old`, with which it may share a NAT.
+    /// Takes the place of `old`, perhaps behind the same NAT.
     pub(super) fn succeed(&mut self, old: &Self) {
         let (new, before) = (self.shared.config(), old.shared.config());
         if (new.udp, new.mode, new.keepalive_seconds) == (before.udp, before.mode, before.keepalive_seconds) {
@@ -142,7 +142,7 @@ impl Outbound {
         grant
     }
 
-    /// Lets time go on to `now_ns`; when it has something to do next.
+    /// Advances the time to `now_ns`; when it has something to do next.
     pub(super) fn tick(&self, now_ns: u64) -> Option<u64> {
         self.reporter.report_lifetime(self.shared.tick(now_ns));
         self.shared.next_due_ns()
@@ -169,27 +169,27 @@ impl Outbound {
     }
 }
 
-/// An association that opens.
+/// An inbound association.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(super) shared: SharedInbound,
     reporter: Reporter,
     refused: [AtomicU64; Refused::ALL.len()],
     retirement: Mutex<Retirement>,
-    /// Of who notes how far it has come, if somebody does.
+    /// Waker of the keeper, the thread that records the highest number, if there is one.
     keeper: Option<Waker>,
-    /// The number that is noted. Above it the keeper is woken, once.
+    /// The recorded number. A higher one wakes the keeper, once.
     noted: AtomicU64,
     is_keeper_woken: AtomicBool,
 }
 
-/// Whether another association has taken the place of this one.
+/// The succession of an association by another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retirement {
     No,
     /// A number of nanoseconds after the next [`Inbound::tick`].
     After(u64),
-    /// At that time.
+    /// At this time.
     At(u64),
     Over,
 }
@@ -197,7 +197,7 @@ enum Retirement {
 /// The effect of time on an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// It goes on; time has something to do then, if ever.
+    /// It remains in force; this is the time of the next tick, if any.
     Until(Option<u64>),
     /// Its time of grace is over: it is to be taken out.
     Over,
@@ -221,13 +221,13 @@ impl Inbound {
         })
     }
 
-    /// The number up to which packets are refused after a crash.
+    /// Notes the number up to which packets are refused after a crash.
     pub(super) fn note_written(&self, number: u64) {
         self.noted.store(number, Relaxed);
         self.is_keeper_woken.store(false, Relaxed);
     }
 
-    /// The last number that it can ever accept.
+    /// Returns the last number it can ever accept.
     pub(super) fn last_number(&self) -> u64 {
         if self.shared.config().esn { u64::MAX } else { u64::from(u32::MAX) }
     }
@@ -259,7 +259,7 @@ impl Inbound {
         }
     }
 
-    /// Another one takes its place; it goes on opening for `grace_ns`.
+    /// Retires the association: another one takes its place; it still opens for `grace_ns`.
     pub(super) fn retire(&self, grace_ns: u64) {
         *lock(&self.retirement) = Retirement::After(grace_ns);
     }
@@ -268,7 +268,7 @@ impl Inbound {
         *lock(&self.retirement) != Retirement::No
     }
 
-    /// Lets time go on to `now_ns`.
+    /// Advances the time to `now_ns`.
     pub(super) fn tick(&self, now_ns: u64) -> Passed {
         self.reporter.report_lifetime(self.shared.tick(now_ns));
         let mut retirement = lock(&self.retirement);

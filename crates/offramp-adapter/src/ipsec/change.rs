@@ -12,23 +12,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// One thing that is to change.
+/// A single change.
 #[derive(Clone, Debug)]
 pub enum SaChange {
-    /// What becomes of packets that match no association.
+    /// The fate of packets that match no association.
     Policy(Policy),
-    /// What associations protected that were taken out may go as the policy says: it is not theirs any more.
+    /// Removed associations no longer protect their packets; the policy decides on those.
     ForgetRemoved,
-    /// A new association, after those that there are.
+    /// A new association, after the existing ones.
     Add {
-        /// Which way it protects.
+        /// Its direction.
         direction: SaDirection,
-        /// What it is made from.
+        /// Its configuration.
         config: Box<SaConfig>,
     },
-    /// An association goes at once; what comes for it after that is refused.
+    /// An association is removed at once; its packets are refused from then on.
     Remove {
-        /// Which way it protects.
+        /// Its direction.
         direction: SaDirection,
         /// Its security parameters index.
         spi: u32,
@@ -36,34 +36,34 @@ pub enum SaChange {
     /// An association takes the place of another, and no frame is lost: outbound, the new one seals from the
     /// next super-frame on; inbound, both open until the old one's time of grace is over (RFC 7296 2.8).
     Rekey {
-        /// Which way both protect.
+        /// The direction of both.
         direction: SaDirection,
         /// The old one.
         spi: u32,
-        /// What the new one is made from.
+        /// Configuration of the new one.
         config: Box<SaConfig>,
-        /// How long the old one goes on opening, nanoseconds.
+        /// Time for which the old one still opens, nanoseconds.
         grace_ns: u64,
     },
     /// An inbound association goes when its time of grace is over.
     Retire {
         /// Its security parameters index.
         spi: u32,
-        /// How long it goes on opening, nanoseconds.
+        /// Time for which it still opens, nanoseconds.
         grace_ns: u64,
     },
 }
 
-/// Why nothing of what was asked is in force. Each is one line.
+/// The reason for refusing all requested changes. Each is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaError {
-    /// What it was to be made from.
+    /// The configuration is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidSa),
     /// There is none to remove or to replace.
     #[error("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that there are")]
     Unknown {
-        /// Which way it would protect.
+        /// Its requested direction.
         direction: SaDirection,
         /// Its security parameters index.
         spi: u32,
@@ -76,9 +76,9 @@ pub enum SaError {
     UdpPort {
         /// Its security parameters index.
         spi: u32,
-        /// Where it is to arrive.
+        /// The requested port.
         given: u16,
-        /// Where that of another association arrives.
+        /// The port of another association.
         taken: u16,
     },
     /// Two directions, or two associations, would seal with one key and the same numbers.
@@ -86,16 +86,16 @@ pub enum SaError {
         "SA {direction} {spi:#010x}: SA {other_direction} {other:#010x} has the same key; make one for each of them"
     )]
     SharedKey {
-        /// Which way it would protect.
+        /// Its requested direction.
         direction: SaDirection,
         /// Its security parameters index.
         spi: u32,
-        /// Which way the other one protects.
+        /// The direction of the other one.
         other_direction: SaDirection,
         /// Security parameters index of the other one.
         other: u32,
     },
-    /// An association that is gone has sealed with the key.
+    /// An earlier association has sealed with the key.
     #[error(
         "SA out {spi:#010x}: its key has sealed packets before; make a new key, \
          or go on after the numbers that were used with sequence = {sequence}"
@@ -103,7 +103,7 @@ pub enum SaError {
     UsedKey {
         /// Its security parameters index.
         spi: u32,
-        /// The least that `sequence` may be.
+        /// The minimum of `sequence`.
         sequence: u64,
     },
     /// Two ports would seal with one key and the same numbers.
@@ -117,11 +117,11 @@ pub enum SaError {
     /// Its numbers could not be reserved: after a crash they would be used again.
     #[error("SA {direction} {spi:#010x}: reserving its sequence numbers: {cause}")]
     Unreserved {
-        /// Which way it would protect.
+        /// Its requested direction.
         direction: SaDirection,
         /// Its security parameters index.
         spi: u32,
-        /// What the [`KeyStore`](super::KeyStore) says.
+        /// The error of the [`KeyStore`](super::KeyStore).
         cause: String,
     },
 }
@@ -132,18 +132,19 @@ pub struct Ipsec {
     /// Grows with each change, so that a batch without one takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
-    /// Held for a whole change, which may wait for a [`KeyStore`](super::KeyStore). Threads of frames take `in_force` alone.
+    /// Held for a whole change, including the wait for a [`KeyStore`](super::KeyStore). Threads of frames take
+    /// `in_force` alone.
     changing: Mutex<()>,
     context: Mutex<Context>,
 }
 
-/// What associations are made with, besides their own description.
+/// The resources of new associations, besides their own configuration.
 #[derive(Clone)]
 struct Context {
     library: &'static dyn CipherLibrary,
     events: Events,
     keys: Arc<KeyRegistry>,
-    /// The name by which other ports know this one.
+    /// The port's name for other ports.
     port: Arc<str>,
 }
 
@@ -160,46 +161,47 @@ impl Default for Context {
 }
 
 impl Ipsec {
-    /// Takes the ciphers of the associations that are made from now on from this library.
+    /// Uses this library for the ciphers of associations created from now on.
     pub fn use_ciphers(&self, library: &'static dyn CipherLibrary) {
         lock(&self.context).library = library;
     }
 
-    /// The library that ciphers are taken from.
+    /// Returns the cipher library.
     pub fn library(&self) -> &'static dyn CipherLibrary {
         lock(&self.context).library
     }
 
-    /// Sends events of the associations that are made from now on to `events`.
+    /// Sends events of associations created from now on to `events`.
     pub fn tell(&self, events: Sender<SaEvent>) {
         lock(&self.context).events = Some(events);
     }
 
-    /// Shares the keys of the associations that are made from now on with other ports, which know this one as `port`.
-    /// Before that the port has a registry of its own.
+    /// Shares the keys of associations created from now on with other ports, under the name `port`. Before that the
+    /// port has a registry of its own.
     pub fn share_keys(&self, keys: &Arc<KeyRegistry>, port: &str) {
         let mut context = lock(&self.context);
         (context.keys, context.port) = (Arc::clone(keys), port.into());
     }
 
-    /// What becomes of packets that match no association now.
+    /// Returns the policy for packets that match no association.
     pub fn policy(&self) -> Policy {
         lock(&self.in_force).policy.clone()
     }
 
-    /// What associations protected that were taken out: it is lost, unless another one or an entry of the policy names it.
+    /// Returns the selectors of removed associations: their packets are lost, unless another association or an entry of
+    /// the policy names them.
     pub fn removed(&self) -> Vec<PolicyEntry> {
         lock(&self.in_force).removed.entries().collect()
     }
 
-    /// Every association, those that seal first.
+    /// Returns the state of every association, the outbound ones first.
     pub fn status(&self) -> Vec<SaStatus> {
         let in_force = Arc::clone(&lock(&self.in_force));
         let outbound = in_force.outbound.iter().map(|sa| sa.status());
         outbound.chain(in_force.inbound.iter().map(|sa| sa.status())).collect()
     }
 
-    /// What an association was made from, keys included, to make the next one alike; `None` without one.
+    /// Returns an association's configuration with keys, for making the next one alike; `None` without one.
     pub fn config(&self, direction: SaDirection, spi: u32) -> Option<SaConfig> {
         let in_force = lock(&self.in_force);
         let found = match direction {
@@ -209,11 +211,11 @@ impl Ipsec {
         found.cloned()
     }
 
-    /// Has all changes ready, so that nothing can fail any more; nothing else changes meanwhile. Waits until the numbers of
-    /// new associations are reserved.
+    /// Prepares all changes, so that nothing can fail afterwards; other changes are locked out until then. Waits until
+    /// the numbers of new associations are reserved.
     ///
     /// # Errors
-    /// The first that cannot be made: where it stands in `changes`, and why.
+    /// The first failing change: its index in `changes`, and the reason.
     pub(crate) fn prepare(&self, changes: &[SaChange]) -> Result<Prepared<'_>, (usize, SaError)> {
         let alone = lock(&self.changing);
         let context = lock(&self.context).clone();
@@ -226,7 +228,7 @@ impl Ipsec {
         Ok(prepared)
     }
 
-    /// Takes out an inbound association whose time of grace is over.
+    /// Removes an inbound association at the end of its grace time.
     pub(super) fn forget(&self, gone: &Arc<Inbound>) {
         let keys = Arc::clone(&lock(&self.context).keys);
         let mut current = lock(&self.in_force);
@@ -240,13 +242,13 @@ impl Ipsec {
         }
     }
 
-    /// Number of the last change.
+    /// Returns the number of the last change.
     #[inline]
     pub(crate) fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What is in force now.
+    /// Returns the associations and policy in force.
     pub(crate) fn in_force(&self) -> Arc<InForce> {
         Arc::clone(&lock(&self.in_force))
     }
@@ -261,7 +263,7 @@ impl Drop for Ipsec {
     }
 }
 
-/// Changes that can be made. Where it is dropped instead, none is.
+/// Valid changes. Dropping this makes none of them.
 pub(crate) struct Prepared<'a> {
     ipsec: &'a Ipsec,
     before: Arc<InForce>,
@@ -278,7 +280,7 @@ impl Prepared<'_> {
         let mut current = lock(&ipsec.in_force);
         draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
         draft.release();
-        // What was forgotten meanwhile does not come back, and what it protected stays so.
+        // Associations forgotten meanwhile do not come back, and their packets remain protected.
         let is_gone = |sa: &Arc<Inbound>| {
             let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
             is_in(before) && !is_in(&current)
@@ -307,26 +309,26 @@ fn find_inbound(in_force: &InForce, spi: u32) -> Option<usize> {
     in_force.inbound.iter().position(|sa| sa.spi() == spi)
 }
 
-/// What is to be in force. Nothing that is in force changes with it before it is finished.
+/// The next state. It leaves the state in force alone until it is finished.
 struct Draft {
     next: InForce,
     context: Context,
     retiring: Vec<(Arc<Inbound>, u64)>,
-    /// Those that seal until this is in force: their last number is not known before.
+    /// Outbound associations in use until this is in force: their last number is not known before.
     leaving: Vec<Leaving>,
-    /// Inbound ones that are taken out.
+    /// Inbound associations to remove.
     ending: Vec<Arc<Inbound>>,
-    /// New ones, which have taken their keys.
+    /// New associations, with their keys already taken.
     made: Vec<Made>,
 }
 
-/// An association that is new.
+/// A new association.
 enum Made {
     Out(Arc<Outbound>),
     In(Arc<Inbound>),
 }
 
-/// An outbound association that is taken out.
+/// An outbound association to remove.
 struct Leaving {
     sa: Arc<Outbound>,
     /// Another one takes its place: what was to be sealed by it is not lost.
@@ -362,7 +364,7 @@ impl Draft {
         }
     }
 
-    /// Gives the keys of those back that are taken out.
+    /// Returns the keys of the removed associations.
     fn release(&self) {
         self.leaving.iter().for_each(|leaving| self.context.keys.release_outbound(&leaving.sa, leaving.is_replaced));
         self.ending.iter().for_each(|sa| self.context.keys.release_inbound(sa));
@@ -401,7 +403,7 @@ impl Draft {
         }
     }
 
-    /// Makes one that seals, perhaps in the place of the one at `old`.
+    /// Creates an outbound association, perhaps in the place of the one at `old`.
     fn outbound(&mut self, config: &SaConfig, old: Option<usize>) -> Result<Arc<Outbound>, SaError> {
         let spi = config.spi;
         if find_outbound(&self.next, spi).is_some() {
@@ -419,7 +421,7 @@ impl Draft {
         Ok(made)
     }
 
-    /// Both ends of a key must not seal with it, nor two associations of one end: their numbers are the same.
+    /// Refuses a counter-mode key for both directions or two outbound associations: their numbers would be the same.
     fn check_key_is_alone(&self, direction: SaDirection, config: &SaConfig) -> Result<(), SaError> {
         if !config.suite.is_counter_mode() {
             return Ok(());
@@ -446,7 +448,7 @@ impl Draft {
         }
         self.check_key_is_alone(SaDirection::In, config)?;
         let Context { library, events, keys, .. } = &self.context;
-        // What one before it has accepted is accepted no more.
+        // Numbers accepted by an earlier association are not accepted again.
         let sequence = config.sequence.max(keys.last_number(SaDirection::In, config).unwrap_or(0));
         let config = &SaConfig { sequence, ..config.clone() };
         let made = Arc::new(Inbound::new(config, *library, events.clone(), keys.waker().cloned())?);
@@ -489,12 +491,12 @@ fn unknown(direction: SaDirection, spi: u32) -> SaError {
     SaError::Unknown { direction, spi }
 }
 
-/// Where encapsulated packets of an inbound association arrive.
+/// Returns the port at which encapsulated packets of an inbound association arrive.
 fn udp_port_of(config: &SaConfig) -> Option<u16> {
     config.udp.map(|ports| ports.destination)
 }
 
-/// Where encapsulated packets arrive.
+/// Returns the port at which encapsulated packets arrive.
 pub(super) fn udp_port(in_force: &InForce) -> Option<u16> {
     in_force.inbound.iter().find_map(|sa| udp_port_of(sa.shared.config()))
 }

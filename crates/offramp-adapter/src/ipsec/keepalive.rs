@@ -1,8 +1,7 @@
-//! Keepalives of an association that is idle behind a NAT (RFC 3948 4): when no packet of it went for its interval, a
-//! datagram of one byte goes, with its addresses and ports.
+//! Keepalives of an idle association behind a NAT (RFC 3948 4): if it has sent no packet for its interval, a datagram
+//! of one byte goes, with its addresses and ports.
 //!
-//! It is made from the last packet that was sealed, which has the Ethernet header too: before the first one the
-//! NAT has no entry.
+//! It is made from the last sealed packet, with its Ethernet header: before the first one the NAT has no entry.
 
 use super::InForce;
 use super::association::Outbound;
@@ -15,18 +14,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// When to try again if the wire had no room, nanoseconds: soon beside any keepalive's pause, seldom beside frames.
+/// Retry interval if the wire had no room, nanoseconds: soon beside any keepalive's pause, seldom beside frames.
 const RETRY_NS: u64 = 10_000_000;
-/// Bytes that are copied of a sealed frame: Ethernet with tags, IP with options and UDP, and some extension headers of
-/// IPv6 in transport mode. With more of them there is no keepalive.
+/// Most bytes copied of a sealed frame: Ethernet with tags, IP with options and UDP, and some extension headers of IPv6
+/// in transport mode. If the headers are longer, there is no keepalive.
 const HEADERS_LEN_MAX: usize = 192;
 
-/// The length fields of a frame that is cut off after its headers are ignored, as those of a super-frame.
+/// For a frame cut off after its headers: ignores its length fields, as for a super-frame.
 const HEADERS_ALONE: TxMeta =
     TxMeta { checksum: None, segmentation: Some(Segmentation { kind: SegmentationKind::Udp, size: 0, ecn: false }) };
 
-/// The keepalives of one association, shared by the queue pairs that seal with it and by what takes its place in a
-/// rekey: the NAT knows neither.
+/// The keepalives of one association, shared by its queue pairs and by its successor in a rekey: the NAT can tell none
+/// of them apart.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     gap_ns: u64,
@@ -35,7 +34,7 @@ pub(super) struct Keepalive {
     last: Mutex<Last>,
 }
 
-/// What went last.
+/// The last packet sent.
 #[derive(Debug, Default)]
 struct Last {
     /// `None` before the first packet.
@@ -50,7 +49,7 @@ impl Keepalive {
         Self { gap_ns, sent: AtomicU64::new(0), last: Mutex::default() }
     }
 
-    /// A frame went; when a keepalive is due if no other does.
+    /// Notes that a frame was sealed. Returns when a keepalive is due if no other frame goes.
     fn sealed(&self, frame: &[u8], now_ns: u64) -> u64 {
         let mut last = lock(&self.last);
         // Time of several threads is read before they come here.
@@ -65,7 +64,7 @@ impl Keepalive {
         lock(&self.last).at_ns.map(|at_ns| at_ns.saturating_add(self.gap_ns))
     }
 
-    /// Makes a keepalive if one is due; of several threads that ask one gets it.
+    /// Makes a keepalive if one is due, for one of several threads only.
     fn take(&self, now_ns: u64, out: &mut Vec<u8>) -> bool {
         let mut last = lock(&self.last);
         if last.at_ns.is_none_or(|at_ns| now_ns < at_ns.saturating_add(self.gap_ns)) {
@@ -75,24 +74,24 @@ impl Keepalive {
         write_keepalive(&Frame::new(&mut last.headers, HEADERS_ALONE), out).is_some()
     }
 
-    /// What was taken did not go: it is due again a little later.
+    /// Makes a keepalive due again a little later, after it found no room.
     fn put_back(&self, now_ns: u64) {
         lock(&self.last).at_ns = Some((now_ns + RETRY_NS).saturating_sub(self.gap_ns));
     }
 }
 
-/// What one queue pair sends.
+/// The keepalives of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Keepalives {
     /// As the outbound associations are numbered.
     associations: Vec<Arc<Outbound>>,
     frame: Vec<u8>,
-    /// When [`Keepalives::send`] checks again; other queue pairs may have sent meanwhile.
+    /// Time of the next check by [`Keepalives::send`]; other queue pairs may have sent meanwhile.
     pub(crate) next_due_ns: Option<u64>,
 }
 
 impl Keepalives {
-    /// `None` when no association reminds a NAT.
+    /// Creates the keepalives of a queue pair; `None` when no association sends any.
     pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
         let associations = in_force.outbound.clone();
         let next_due_ns = associations.iter().filter_map(|sa| sa.keepalive.as_ref()?.due_ns()).min();
@@ -100,7 +99,7 @@ impl Keepalives {
         is_any.then(|| Box::new(Self { associations, frame: Vec::new(), next_due_ns }))
     }
 
-    /// Frames of the association of that number go, all of them as `frame`, which is the first.
+    /// Notes that frames of association number `by` were sealed, all with the headers of `frame`, the first one.
     pub(crate) fn sealed(&mut self, by: usize, frame: &[u8], now_ns: u64) {
         let Some(keepalive) = self.associations.get(by).and_then(|sa| sa.keepalive.as_ref()) else { return };
         let due_ns = keepalive.sealed(frame, now_ns);
@@ -108,7 +107,7 @@ impl Keepalives {
         self.next_due_ns = Some(self.next_due_ns.map_or(due_ns, |next| next.min(due_ns)));
     }
 
-    /// Brings what is due to `send`, which says whether there was room.
+    /// Brings due keepalives to `send`, a function that returns whether there was room.
     #[inline]
     pub(crate) fn send(&mut self, stats: &Direction, now_ns: u64, send: impl FnMut(&mut [u8]) -> bool) {
         if self.next_due_ns.is_some_and(|at_ns| now_ns >= at_ns) {
@@ -131,7 +130,7 @@ impl Keepalives {
                 keepalive.put_back(now_ns);
             }
         }
-        // An association that has ended is due no more.
+        // An ended association needs no keepalives.
         let alive = self.associations.iter().filter(|sa| sa.shared.ended().is_none());
         self.next_due_ns = alive.filter_map(|sa| sa.keepalive.as_ref()?.due_ns()).min();
     }

@@ -1,14 +1,14 @@
-//! Keys that associations have used, and how far: all ports of a process share one registry.
+//! Used keys of associations, with their last numbers: all ports of a process share one registry.
 //!
 //! A number of a counter-mode key is used once. So the registry gives a key to one outbound association at a time, and
-//! remembers the last number of those that are gone. It remembers the highest number that an inbound key has accepted,
-//! too: a packet that was recorded is not accepted by an association that is made again.
+//! remembers its last number afterwards. It also remembers the highest number accepted with an inbound key: a recorded
+//! packet is not accepted when the association is made again.
 //!
-//! With a [`KeyStore`] it remembers over a crash. Outbound numbers are reserved in steps: a step is written before a
-//! number of it is granted, and the next step is asked for when half of the last one is gone. A process that starts again
-//! continues after the last step. Where the next step is not written in time, nothing is sealed: the thread of the frames
-//! never waits. An inbound mark is written ahead of the highest number by about what arrives in a second, and lowered to
-//! that number when packets stop: it costs no packet but after a crash.
+//! With a [`KeyStore`] it remembers over a crash. Outbound numbers are reserved in steps. A step is written before a
+//! number of it is granted, and the next step is requested when half of the last one is gone. After a restart the
+//! process continues after the last step. If the next step is not written in time, nothing is sealed: the thread of the
+//! frames never waits. An inbound mark is written ahead of the highest number by about the arrivals of a second, and
+//! lowered to that number when packets stop: it costs packets only after a crash.
 
 use super::SaDirection;
 use super::association::{Inbound, Outbound};
@@ -20,37 +20,37 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-/// Keys of associations that are gone which are remembered: a rekey of both directions each minute for three weeks. Then
-/// the oldest is forgotten.
+/// Remembered keys of removed associations: a rekey of both directions each minute for three weeks. Then the oldest is
+/// forgotten.
 pub const KEYS_MAX: usize = 65_536;
-/// Numbers that are reserved at a time, unless the registry is made with others: a second of a fast link, and 1/4096 of what
-/// an association without extended sequence numbers has.
+/// Default of numbers reserved at a time: a second of a fast link, and 1/4096 of all numbers without extended sequence
+/// numbers.
 pub const RESERVED_NUMBERS: u64 = 1 << 20;
-/// Most queue pairs that seal with an association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
+/// Most queue pairs per association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
 const QUEUES_MAX: u64 = 256;
-/// Numbers that queue pairs may use after their association was taken out: each finishes its batch and the super-frame that
-/// it is at, whose segments have at least a byte each.
+/// Most numbers used by queue pairs after the removal of their association: each finishes its batch and its current
+/// super-frame, with at least a byte in each segment.
 const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
-/// An inbound mark leads by this multiple of the packets since the last look, less [`LEAD_OFF`]: about a second of a steady
-/// stream, and little for single packets, of which a sender would have to repeat as many after a crash.
+/// An inbound mark leads by this multiple of the packets since the last look, less [`LEAD_OFF`]. This is about a second
+/// of a steady stream, and little for single packets: after a crash, a sender would have to repeat as many.
 const LEAD: u64 = 8;
 const LEAD_OFF: u64 = 4;
-/// Looks without a packet after which an inbound mark leads no more.
+/// Looks without a packet until an inbound mark leads no more.
 const IDLE_LOOKS: u32 = 50;
 
 /// A key in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId {
-    /// Which way it protects.
+    /// Its direction.
     pub direction: SaDirection,
     /// The SPI where the key may have other numbers with another one; 0 where it may not: outbound, in a counter mode.
     pub spi: u32,
-    /// SHA-256 of the key that protects the integrity.
+    /// SHA-256 of the integrity key.
     pub fingerprint: [u8; FINGERPRINT_LEN],
 }
 
 impl KeyId {
-    /// The key of an association.
+    /// Returns the identity of an association's key.
     pub fn of(direction: SaDirection, config: &SaConfig) -> Self {
         let is_shared = direction == SaDirection::Out && config.suite.is_counter_mode();
         let key = if config.integrity_key.is_empty() { &config.encryption_key } else { &config.integrity_key };
@@ -58,21 +58,21 @@ impl KeyId {
     }
 }
 
-/// How far a key has come: no number up to this one is used again, or accepted again.
+/// Progress of a key: no number up to this one is used again, or accepted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyMark {
     /// The key.
     pub key: KeyId,
-    /// The last number that it may have used, or the highest that it may have accepted.
+    /// The last number possibly used, or the highest possibly accepted.
     pub number: u64,
 }
 
-/// Where marks outlive the process.
+/// A store of marks that outlives the process.
 pub trait KeyStore: Send {
     /// Replaces all marks by these, the oldest key first. They last when it returns, also over a crash of the system.
     ///
     /// # Errors
-    /// When that is not certain; the marks of before or the new ones last then.
+    /// When that is not certain; either the earlier marks or the new ones last then.
     fn write(&mut self, marks: &[KeyMark]) -> io::Result<()>;
 }
 
@@ -93,7 +93,7 @@ struct Disk {
     /// Locked before the keys, and alone while it writes.
     store: Mutex<Box<dyn KeyStore>>,
     step: u64,
-    /// Of the thread that calls [`KeyRegistry::keep`].
+    /// Waker of the thread that calls [`KeyRegistry::keep`].
     waker: Waker,
 }
 
@@ -106,11 +106,11 @@ struct Keys {
 #[derive(Debug, Default)]
 struct Key {
     age: u64,
-    /// The mark of associations that are gone; `None` when none has used the key.
+    /// The mark of removed associations; `None` when none has used the key.
     number: Option<u64>,
-    /// The mark that lasts.
+    /// The mark in the store.
     written: Option<u64>,
-    /// Outbound associations that use the key now, with the names of their ports; in a counter mode one.
+    /// Outbound associations with the key now, with the names of their ports; in a counter mode one.
     outbound: Vec<(Arc<Outbound>, Arc<str>)>,
     inbound: Vec<Arc<Inbound>>,
     /// The highest number at the last look, and looks since it was another one.
@@ -119,7 +119,7 @@ struct Key {
 }
 
 impl KeyRegistry {
-    /// A registry that starts from `marks` and writes to `store`, reserving `step` numbers at a time. It wakes `waker` when
+    /// Creates a registry from `marks`. It writes to `store`, reserves `step` numbers at a time and wakes `waker` when
     /// [`KeyRegistry::keep`] has something to do.
     pub fn lasting(store: Box<dyn KeyStore>, marks: &[KeyMark], step: u64, waker: Waker) -> Self {
         let mut keys = Keys::default();
@@ -130,18 +130,18 @@ impl KeyRegistry {
         Self { keys: Mutex::new(keys), disk: Some(Disk { store: Mutex::new(store), step: step.max(2), waker }) }
     }
 
-    /// The last number that an association with this key may have used, or the highest that it may have accepted; `None`
-    /// when there was none.
+    /// Returns the last number possibly used with this key, or the highest possibly accepted; `None` when there was
+    /// none.
     pub fn last_number(&self, direction: SaDirection, config: &SaConfig) -> Option<u64> {
         lock(&self.keys).all.get(&KeyId::of(direction, config)).and_then(Key::used)
     }
 
-    /// What new associations wake.
+    /// Returns the waker for new associations.
     pub(super) fn waker(&self) -> Option<&Waker> {
         self.disk.as_ref().map(|disk| &disk.waker)
     }
 
-    /// Gives a key to an outbound association of that port. It seals nothing before [`KeyRegistry::keep`].
+    /// Gives a key to an outbound association of the given port. It seals nothing before [`KeyRegistry::keep`].
     pub(super) fn take_outbound(&self, sa: &Arc<Outbound>, port: &Arc<str>) -> Result<(), SaError> {
         let config = sa.shared.config();
         let mut keys = lock(&self.keys);
@@ -170,14 +170,14 @@ impl KeyRegistry {
         keys.forget_oldest();
     }
 
-    /// Takes the key back from an association that is taken out, which may seal what its threads are at. `is_replaced`:
-    /// they may be sealing now, though nothing is counted yet.
+    /// Takes the key back from a removed association. Its threads may still seal their current frames; with
+    /// `is_replaced` even if no number is counted yet.
     pub(super) fn release_outbound(&self, sa: &Arc<Outbound>, is_replaced: bool) {
         let id = KeyId::of(SaDirection::Out, sa.shared.config());
         let mut keys = lock(&self.keys);
         let key = keys.of(id);
         key.outbound.retain(|(user, _)| !Arc::ptr_eq(user, sa));
-        // Of one that has sealed nothing, and now never will, the key may come again.
+        // If the association has sealed nothing and never will, the key may be used again.
         if is_replaced || !sa.shared.end_unused() {
             key.number = key.number.max(Some(sa.shared.close(NUMBERS_UNDER_WAY)));
         }
@@ -196,10 +196,10 @@ impl KeyRegistry {
 
     /// Reserves the next numbers and notes how far inbound keys have come, where it is time to. It waits for the
     /// [`KeyStore`], so it is not for a thread of frames. Returns whether to call it again soon, some ten times a second:
-    /// packets arrive, or arrived lately. Otherwise the waker says when.
+    /// packets arrive, or arrived lately. Otherwise the waker signals the next call.
     ///
     /// # Errors
-    /// When the store fails; associations continue up to what they have.
+    /// When the store fails; associations continue up to their reserved numbers.
     pub fn keep(&self) -> io::Result<bool> {
         self.write(Keys::next_marks)
     }
@@ -207,7 +207,7 @@ impl KeyRegistry {
     /// As [`KeyRegistry::keep`] when nothing moves any more: each mark is what was used, and no association may use more.
     ///
     /// # Errors
-    /// When the store fails; the marks are higher than what was used then.
+    /// When the store fails; the marks then exceed the numbers used.
     pub fn close(&self) -> io::Result<()> {
         self.write(|keys, _| keys.final_marks()).map(|_| ())
     }
@@ -250,7 +250,7 @@ impl Keys {
         }
     }
 
-    /// The marks that should last, the oldest key first.
+    /// Returns the marks to store, the oldest key first.
     fn marks(&mut self, mut number_of: impl FnMut(&KeyId, &mut Key) -> Option<u64>) -> Vec<KeyMark> {
         let mut marks: Vec<_> = self
             .all
@@ -286,7 +286,7 @@ impl Keys {
     fn written(&mut self, marks: &[KeyMark]) {
         self.all.values_mut().for_each(|key| key.written = None);
         for mark in marks {
-            // One that was forgotten meanwhile is in the next ones no more.
+            // The key was forgotten meanwhile: it is not in the next marks.
             let Some(key) = self.all.get_mut(&mark.key) else { continue };
             key.written = Some(mark.number);
             if mark.key.spi == 0 {
@@ -296,19 +296,19 @@ impl Keys {
         }
     }
 
-    /// Whether a mark leads what has arrived.
+    /// Returns whether a mark leads the arrivals.
     fn is_ahead(&self) -> bool {
         self.all.values().any(|key| !key.inbound.is_empty() && key.written > key.used())
     }
 }
 
 impl Key {
-    /// Whether no association has it now.
+    /// Returns whether no association has it now.
     fn is_free(&self) -> bool {
         self.outbound.is_empty() && self.inbound.is_empty()
     }
 
-    /// The last number that was used so far, or the highest that was accepted.
+    /// Returns the last number used so far, or the highest accepted.
     fn used(&self) -> Option<u64> {
         let outbound = self.outbound.iter().map(|(sa, _)| sa.shared.sequence());
         let used = outbound.chain(self.inbound.iter().map(|sa| sa.shared.highest())).max();

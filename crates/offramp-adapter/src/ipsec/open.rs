@@ -1,4 +1,4 @@
-//! Receive: opens the packets of the wire, and judges those that are not protected.
+//! Receive: opens the packets of the wire, and judges the unprotected ones.
 
 use super::association::{Inbound, Passed};
 use super::change::{Ipsec, udp_port};
@@ -8,19 +8,19 @@ use offramp_offload::esp::{Arrival, EspPacket, Refused};
 use offramp_offload::frame::Frame;
 use std::sync::Arc;
 
-/// What one queue pair opens with.
+/// The receive state of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Opening {
     in_force: Arc<InForce>,
     udp_port: Option<u16>,
     /// The association of the last packet: they come in runs.
     last: usize,
-    /// When [`Opening::tick`] has something to do.
+    /// The time of the next work for [`Opening::tick`].
     pub(crate) next_due_ns: Option<u64>,
 }
 
 impl Opening {
-    /// `None` when frames from the wire go on as if there were no IPsec.
+    /// Creates the receive state; `None` when frames from the wire pass as if there were no IPsec.
     pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
         if in_force.inbound.is_empty() && in_force.is_open(SaDirection::In) {
             return None;
@@ -29,7 +29,7 @@ impl Opening {
         Some(Box::new(Self { in_force: Arc::clone(in_force), udp_port, last: 0, next_due_ns: Some(0) }))
     }
 
-    /// Lets time go on to `now_ns`. Associations whose time of grace is over are taken out of `ipsec`.
+    /// Advances the time to `now_ns`. Removes associations from `ipsec` at the end of their grace time.
     #[inline]
     pub(crate) fn tick(&mut self, ipsec: &Ipsec, now_ns: u64) {
         if self.next_due_ns.is_some_and(|at| now_ns >= at) {
@@ -44,8 +44,8 @@ impl Opening {
         }
     }
 
-    /// Opens what is ESP, which is the clear frame then, and lets pass or refuses what is not. A packet may pass that
-    /// cannot be parsed, if all that matches no association may, and if its addresses match none.
+    /// Opens an ESP frame and leaves it clear; passes or refuses others. A packet with unparsable headers may pass if
+    /// all packets without an association may, and if its addresses match none.
     #[inline]
     pub(crate) fn open(&mut self, frame: &mut Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         match Arrival::of(frame, self.udp_port).map_err(loss_of)? {
@@ -59,7 +59,7 @@ impl Opening {
         }
     }
 
-    /// Whether a frame is ESP, or has to do with it.
+    /// Returns whether a frame is ESP, or related to it.
     pub(crate) fn is_sealed(&self, frame: &Frame<'_>) -> bool {
         !matches!(Arrival::of(frame, self.udp_port), Ok(Arrival::Clear))
     }
@@ -83,9 +83,9 @@ impl Opening {
         inbound.get(self.last)
     }
 
-    /// A frame that is not protected: may it be so? RFC 4301 5.2: what an association should have protected is not taken
-    /// in the clear. A host may read more out of a frame without a layout than the adapter does, as a datagram with
-    /// bytes after its end.
+    /// Judges an unprotected frame. RFC 4301 5.2: a packet that an association should have protected is not taken in
+    /// the clear. A host may read more out of a frame without a layout than the adapter does, as a datagram with bytes
+    /// after its end.
     pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         let InForce { policy, removed, inbound, .. } = &*self.in_force;
         if let Some(passes) = policy.judge_other(SaDirection::In, frame) {

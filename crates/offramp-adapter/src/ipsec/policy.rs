@@ -1,8 +1,8 @@
 //! The policy (RFC 4301 4.4.1): what becomes of packets, apart from associations.
 //!
-//! The entries are asked in their order. A packet that matches none goes to the associations, whose selectors are entries
-//! that protect, and from there to what is said of those that match nothing. Selectors of associations that were taken out
-//! stay: what one has protected is lost without it, and does not go in the clear.
+//! The entries are checked in order. A packet without a matching entry goes to the associations, whose selectors act as
+//! protecting entries. Without a match there either, [`NoMatch`] decides. Selectors of removed associations stay:
+//! without its association, a protected packet is lost and does not go in the clear.
 
 use super::SaDirection;
 use crate::stats::Loss;
@@ -12,64 +12,64 @@ use offramp_offload::layout::Network;
 
 /// EtherType of ARP (RFC 826).
 pub const ETHERTYPE_ARP: u16 = 0x0806;
-/// Selectors of associations that were taken out, in each direction. With more of them all of IP needs protection.
+/// Maximum of removed selectors in each direction. With more of them all of IP needs protection.
 const REMOVED_MAX: usize = 256;
 
-/// What becomes of an IP packet that matches no entry and no association.
+/// The fate of an IP packet without a matching entry or association.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoMatch {
-    /// It goes on as it is.
+    /// It passes unprotected.
     #[default]
     Bypass,
     /// It is lost and counted ([`Loss::Discard`]).
     Discard,
 }
 
-/// What an entry says of the packets that it names.
+/// The action of an entry on its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyAction {
     /// An association protects them; without one they are lost.
     Protect,
-    /// They go on as they are, also where a selector of an association names them.
+    /// They pass unprotected, even if a selector of an association names them.
     Bypass,
-    /// They are lost, also those that come out of an association.
+    /// They are lost, even after opening by an association.
     Discard,
 }
 
 /// An entry of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyEntry {
-    /// Of packets to the wire, or from it.
+    /// The direction of the packets, to the wire or from it.
     pub direction: SaDirection,
-    /// What becomes of the packets.
+    /// The action on the packets.
     pub action: PolicyAction,
-    /// Which packets. An entry with ports that protects or discards also names fragments that may be of such packets.
+    /// The packets. An entry with ports that protects or discards also names fragments of possibly such packets.
     pub selector: Selector,
 }
 
-/// What becomes of packets. The default lets everything pass that associations do not name, but no IKE into a port with
-/// UDP encapsulation.
+/// The rules for packets. The default passes everything outside the associations, but no IKE into a port with UDP
+/// encapsulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// IP packets to the wire that match no entry and no association.
+    /// For IP packets to the wire without a matching entry or association.
     pub transmit: NoMatch,
     /// The same for packets from the wire.
     pub receive: NoMatch,
-    /// The entries; the first that matches counts.
+    /// The entries; the first match counts.
     pub entries: Vec<PolicyEntry>,
-    /// `EtherTypes` that pass besides IP, 0 for frames with a length in that place (IEEE 802.3), both ways. `None`: where
-    /// packets without a match are discarded ARP alone, elsewhere all.
+    /// `EtherTypes` that pass besides IP, 0 for frames with a length in that place (IEEE 802.3), both ways. `None`: ARP
+    /// alone if packets without a match are discarded, else all.
     pub other: Option<Vec<u16>>,
     /// IKE after a non-ESP marker passes to the host (RFC 3948 2.2). Otherwise it is a clear packet like others.
     pub ike: bool,
 }
 
-/// What the entries say of a packet.
+/// The verdict of the entries on a packet.
 pub(super) struct Said {
     /// `None` when none matches.
     pub(super) action: Option<PolicyAction>,
-    /// An entry before that, which is not to bypass, may name what the packet is a fragment of.
+    /// An earlier entry, one that does not bypass, may name the packet of this fragment.
     pub(super) may_need_more: bool,
 }
 
@@ -81,7 +81,7 @@ impl Policy {
         }
     }
 
-    /// Whether it lets everything pass that no association names.
+    /// Returns whether everything passes outside the associations.
     pub(super) fn is_open(&self, direction: SaDirection) -> bool {
         self.no_match(direction) == NoMatch::Bypass
             && self.other.is_none()
@@ -99,7 +99,7 @@ impl Policy {
         Said { action: None, may_need_more }
     }
 
-    /// Judges a frame that is no IP; `None` when it is.
+    /// Judges a frame other than IP; `None` for IP.
     pub(super) fn judge_other(&self, direction: SaDirection, frame: &Frame<'_>) -> Option<Result<(), Loss>> {
         let layout = frame.layout().ok().filter(|layout| layout.network == Network::Opaque)?;
         let listed = match (&self.other, self.no_match(direction)) {
@@ -117,7 +117,7 @@ impl Policy {
 /// Smaller values are lengths (IEEE 802.3 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
 
-/// Selectors of associations that were taken out.
+/// Selectors of removed associations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Removed(Vec<(SaDirection, Selector)>);
 
@@ -138,7 +138,7 @@ impl Removed {
         self.0.iter().filter(move |(way, _)| *way == direction).map(|(_, selector)| selector)
     }
 
-    /// The entries that they are.
+    /// Returns them as entries.
     pub(super) fn entries(&self) -> impl Iterator<Item = PolicyEntry> {
         let action = PolicyAction::Protect;
         self.0.iter().map(move |(direction, selector)| PolicyEntry {

@@ -12,13 +12,13 @@ use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMet
 use offramp_offload::segment::SegmentPolicy;
 use std::sync::Arc;
 
-/// Most sequence numbers that a queue pair takes at once where others seal with the same association: so far
-/// may packets of several lines arrive out of the order of their numbers, beside the lines' own delays.
+/// Most sequence numbers for a queue pair at once, if others seal with the same association. Packets of several lines
+/// may arrive out of order by as many numbers, beside the lines' own delays.
 const SHARED_RUN_MAX: usize = 16;
-/// Smallest segments that a host may ask for, bytes. Linux makes none below 48 (`TCP_MIN_MSS`); with a byte in each, a
+/// Smallest segment size of a host, bytes. Linux makes none below 48 (`TCP_MIN_MSS`); with a byte in each, a
 /// super-frame would use up 65,535 sequence numbers.
 const SEGMENT_SIZE_MIN: u16 = 8;
-/// What sizes of IP fragments are a multiple of (RFC 791 3.1).
+/// Unit of the sizes of IP fragments, bytes (RFC 791 3.1).
 const FRAGMENT_UNIT: usize = 8;
 /// Header of an IPv6 fragment (RFC 8200 4.5).
 const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
@@ -34,13 +34,13 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// Length of the next sealed frame in bytes.
+    /// Returns the length of the next sealed frame in bytes.
     pub(crate) fn next_len(&self, frame: &Frame<'_>, plan: &SealedSegments) -> Result<usize, Loss> {
         self.context.as_ref().map(|context| plan.next_len(frame, context)).ok_or(Loss::Cipher)
     }
 
-    /// Seals the next frames, all of one length, into the slots of `out`, and returns how many. What is sealed of `frame`
-    /// may be written over.
+    /// Seals the next frames, all of one length, into the slots of `out`, and returns their number. May overwrite the
+    /// sealed part of `frame`.
     pub(crate) fn write_run(
         &mut self,
         frame: &mut Frame<'_>,
@@ -59,20 +59,21 @@ impl Sealer {
     }
 }
 
-/// What one queue pair seals with.
+/// The transmit state of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Sealing {
     in_force: Arc<InForce>,
     pub(crate) sealers: Vec<Sealer>,
     mtu: usize,
-    /// When [`Sealing::tick`] has something to do.
+    /// The time of the next work for [`Sealing::tick`].
     pub(crate) next_due_ns: Option<u64>,
-    /// The ICMP messages to the host about frames that are too long.
+    /// The ICMP messages to the host about too long frames.
     pub(crate) too_big: too_big::Answers,
 }
 
 impl Sealing {
-    /// `None` when frames of the host go on as if there were no IPsec. `before` is what was in force until now.
+    /// Creates the transmit state; `None` when frames of the host pass as if there were no IPsec. `before` is the
+    /// previous state.
     pub(crate) fn new(
         in_force: &Arc<InForce>,
         before: Option<Box<Self>>,
@@ -92,7 +93,7 @@ impl Sealing {
         Some(Box::new(Self { in_force: Arc::clone(in_force), sealers, mtu, next_due_ns: Some(0), too_big }))
     }
 
-    /// Lets time go on to `now_ns`.
+    /// Advances the time to `now_ns`.
     #[inline]
     pub(crate) fn tick(&mut self, now_ns: u64) {
         if self.next_due_ns.is_some_and(|at| now_ns >= at) {
@@ -101,7 +102,7 @@ impl Sealing {
     }
 
     /// Finds the association of a frame and plans what it becomes: its segments, and the number of the
-    /// [`Sealer`]; `None` when it goes as it is.
+    /// [`Sealer`]; `None` when it goes unprotected.
     pub(crate) fn judge(
         &mut self,
         frame: &mut Frame<'_>,
@@ -136,7 +137,7 @@ impl Sealing {
         planned.map(|plan| Some((plan, at)))
     }
 
-    /// May a packet that matches no selector go in the clear?
+    /// Passes a packet in the clear if it may go without a matching selector.
     fn pass_unmatched(&self, frame: &Frame<'_>, said: &Said) -> Result<(), Loss> {
         let InForce { policy, removed, .. } = &*self.in_force;
         let mut removed_ones = removed.of(SaDirection::Out);
@@ -152,7 +153,7 @@ impl Sealing {
     }
 }
 
-/// Plans what a frame becomes so that no clear packet of it is longer than `room` bytes.
+/// Plans the packets of a frame so that no clear one is longer than `room` bytes.
 fn plan(
     context: &OutboundSa,
     room: usize,
@@ -167,7 +168,7 @@ fn plan(
     })
 }
 
-/// What is to be asked for a frame so that no packet of it is longer than `room` bytes.
+/// Returns the offload request for a frame so that no packet of it is longer than `room` bytes.
 fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
     let (request, layout) = (frame.request(), frame.layout().map_err(|_| Loss::Malformed)?);
     let headers_len = layout.payload_start - layout.network_start;
@@ -192,7 +193,7 @@ fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
     }
 }
 
-/// A TCP frame that would outgrow the wire when sealed is segmented as if it were a super-frame.
+/// Segments a TCP frame like a super-frame if it would outgrow the wire when sealed.
 fn segment_tcp(frame: &Frame<'_>, payload_max: usize) -> Result<TxMeta, Loss> {
     let request = frame.request();
     // Segmenting makes new checksums: a wrong one must not become right by it.
@@ -205,7 +206,7 @@ fn segment_tcp(frame: &Frame<'_>, payload_max: usize) -> Result<TxMeta, Loss> {
     Ok(TxMeta { segmentation, ..request })
 }
 
-/// Payload of IP fragments that are no longer than `room` bytes.
+/// Returns the payload size of IP fragments of at most `room` bytes.
 fn fragment_size(layout: &FrameLayout, room: usize) -> Option<usize> {
     let fragment_header_len = if layout.network == Network::Ipv6 { IPV6_FRAGMENT_HEADER_LEN } else { 0 };
     let size = room.checked_sub(layout.transport_start - layout.network_start + fragment_header_len)?;

@@ -1,7 +1,7 @@
-//! Reports to the host that a packet is too long once it is sealed: ICMP "fragmentation needed" (RFC 1191 4) and
-//! `ICMPv6` "packet too big" (RFC 4443 3.2), as the end of a tunnel does (RFC 4301 8.2.1).
+//! Reports to the host that a packet is too long after sealing: ICMP "fragmentation needed" (RFC 1191 4) and `ICMPv6`
+//! "packet too big" (RFC 4443 3.2), as the end of a tunnel does (RFC 4301 8.2.1).
 //!
-//! The answer seems to come from where the packet was to go: there is no router here that had an address.
+//! The answer's source is the destination of the packet: there is no router with an address here.
 
 use offramp_offload::checksum::{self, Sum};
 use offramp_offload::frame::Frame;
@@ -20,18 +20,18 @@ const IPV4_DONT_FRAGMENT: u8 = 0x40;
 const IPV4_FRAGMENT_PLACE: u16 = 0x1fff;
 const HOP_LIMIT: u8 = 64;
 const MAC_LEN: usize = 6;
-/// Bit of a MAC address that says that it is of a group.
+/// The group bit of a MAC address.
 const MAC_GROUP: u8 = 1;
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Type, code, checksum, and four bytes of which the MTU is a part.
+/// Type, code, checksum, and four bytes with the MTU.
 const ICMP_HEADER_LEN: usize = 8;
 const ICMP_CHECKSUM_OFFSET: usize = 2;
 /// Destination unreachable: fragmentation needed and DF set.
 const ICMP_FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 const ICMPV6_PACKET_TOO_BIG: [u8; 2] = [2, 0];
-/// ICMP messages that are asked for or answer such a one, not errors: only about those may an error be sent.
+/// ICMP queries and their answers: an error message may be sent about these, never about an error.
 const ICMP_QUERIES: [u8; 10] = [0, 8, 9, 10, 13, 14, 15, 16, 17, 18];
 /// `ICMPv6` messages from here on are no errors (RFC 4443 2.1).
 const ICMPV6_INFORMATIONAL: u8 = 128;
@@ -45,7 +45,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Makes an answer to the sender of `frame`, which may have `mtu` IP bytes, if one is allowed.
+    /// Makes an answer to the sender of `frame` with an MTU of `mtu` IP bytes, if one is allowed.
     pub(super) fn make(&mut self, frame: &Frame<'_>, mtu: usize, now_ns: u64) {
         let (Ok(layout), frame) = (frame.layout(), frame.bytes()) else { return };
         let is_allowed = now_ns >= self.next_ns && frame[0] & MAC_GROUP == 0;
@@ -66,14 +66,14 @@ impl Answers {
         self.is_ready = true;
     }
 
-    /// The answer that was made last, once.
+    /// Returns the last answer, once.
     pub(crate) fn take(&mut self) -> Option<&mut [u8]> {
         std::mem::take(&mut self.is_ready).then_some(self.frame.as_mut_slice())
     }
 }
 
-/// RFC 1122 3.2.2 and RFC 4443 2.4 (e): not about what may be fragmented on its way, not about later fragments,
-/// not about errors.
+/// Returns whether an ICMP error may be sent. RFC 1122 3.2.2 and RFC 4443 2.4 (e): not about packets that may be
+/// fragmented on their way, not about later fragments, not about errors.
 fn may_be_answered(frame: &[u8], layout: &FrameLayout) -> bool {
     let message = frame[..layout.packet_end].get(layout.transport_start).copied();
     match layout.network {
@@ -120,7 +120,7 @@ fn write_ipv6(out: &mut Vec<u8>, packet: &[u8], mtu: u16) {
     write_icmp(out, ICMPV6_PACKET_TOO_BIG, mtu, quoted, pseudo);
 }
 
-/// In both the MTU ends the four bytes after the checksum.
+/// Writes the ICMP message. In both versions the MTU ends the four bytes after the checksum.
 fn write_icmp(out: &mut Vec<u8>, kind: [u8; 2], mtu: u16, quoted: &[u8], pseudo: Sum) {
     let at = out.len();
     out.extend_from_slice(&kind);

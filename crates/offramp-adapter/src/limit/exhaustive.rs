@@ -6,7 +6,7 @@ use super::*;
 /// Requests of a history.
 const REQUESTS: usize = 3;
 
-/// The level of a bucket by all that it gave, with when.
+/// The level of a bucket, computed from all its grants and their times.
 #[derive(Clone, Debug)]
 struct Slow {
     per_second: i128,
@@ -15,8 +15,8 @@ struct Slow {
 }
 
 impl Slow {
-    /// What may be given at `now_ns`, in parts: the least that any moment leaves from which on one counts. Negative while
-    /// earlier gifts are paid for.
+    /// Returns the level at `now_ns`, in parts: the minimum over all starting moments. Negative while earlier grants
+    /// are paid for.
     fn level(&self, now_ns: u64) -> i128 {
         let starts = self.given.iter().map(|(at_ns, _)| *at_ns).chain([0, now_ns]);
         let left_since = |start_ns: u64| {
@@ -28,7 +28,7 @@ impl Slow {
     }
 }
 
-/// What is asked of a bucket.
+/// A request to a bucket.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     Take(u64),

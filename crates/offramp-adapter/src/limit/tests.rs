@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a frame costs, or what frames cost together.
+/// The cost of one frame, or of several together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     frames: usize,
@@ -37,8 +37,8 @@ fn limiter(limit: RateLimit, queues: u16) -> Arc<Limiter> {
     limiter
 }
 
-/// One queue for each cost sends frames of that cost whenever it may, until `end_ns`. `late_ns`: how much later than
-/// asked each wakes. Returns what all sent together.
+/// For each cost, one queue sends such frames whenever it may, until `end_ns`. Each wakes `late_ns` later than asked.
+/// Returns the total sent.
 fn saturate(limiter: &Arc<Limiter>, costs: &[Cost], end_ns: u64, late_ns: u64) -> Cost {
     let mut meters: Vec<_> = costs.iter().map(|_| Meter::new(limiter)).collect();
     let mut sent = Cost::default();
@@ -59,7 +59,7 @@ fn saturate(limiter: &Arc<Limiter>, costs: &[Cost], end_ns: u64, late_ns: u64) -
 }
 
 proptest! {
-    /// The least and the most that any bucket allows over a time that is long against a burst.
+    /// The least and the most of any bucket over a time much longer than a burst.
     #[test]
     fn any_rate_is_kept_within_a_burst_and_a_frame_of_each_queue(
         bits_per_second in 10_000_000u64..100_000_000_000,

@@ -5,44 +5,44 @@ use super::dim::DimProfiles;
 use super::e1000::E1000Mode;
 use strum::IntoStaticStr;
 
-/// Most interrupts per second that a fixed gap may be set to: a gap of one microsecond.
+/// Maximum of a fixed gap's interrupts per second: a gap of one microsecond.
 pub const INTERRUPTS_PER_SECOND_MAX: u32 = 1_000_000;
-/// Longest deadline that may be set, nanoseconds. A host's transport takes a frame that is a second
-/// late for lost (RFC 6298 2.4: a retransmission timeout of at least one second).
+/// Maximum deadline, nanoseconds. A host's transport takes a frame one second late for lost (RFC 6298 2.4: a
+/// retransmission timeout of at least one second).
 pub const DEADLINE_NS_MAX: u64 = 1_000_000_000;
 /// Default deadline, nanoseconds. A frame never waits longer than the interrupt's cost under the area
 /// trigger, so with a measured cost this changes nothing; it binds when a higher cost is given.
 pub const DEADLINE_NS_DEFAULT: u64 = COST_NS_MAX;
-/// Highest interrupt cost that may be given, nanoseconds.
+/// Maximum of a given interrupt cost, nanoseconds.
 pub const COST_GIVEN_NS_MAX: u64 = 10_000_000;
-/// Highest factor of the measured cost that may be set, percent.
+/// Maximum factor of the measured cost, percent.
 pub const COST_FACTOR_PERCENT_MAX: u32 = 10_000;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 
-/// Time and frames after which a queue is notified, as virtio has them (1.3, 5.1.6.5,
-/// "Notifications Coalescing"; V80). [`Default`] is what a device has after reset (V79).
+/// Time and frames after which a queue is notified, as virtio has them (1.3, 5.1.6.5, "Notifications Coalescing"; V80).
+/// [`Default`] equals the state of a device after reset (V79).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Microseconds since the first frame that waits. 0: every frame is notified.
+    /// Microseconds since the first waiting frame. 0: every frame is notified.
     pub max_usecs: u32,
-    /// Frames that wait. 0: every frame is notified.
+    /// Number of waiting frames. 0: every frame is notified.
     pub max_packets: u32,
 }
 
 impl Coalescing {
-    /// Nanoseconds that a frame may wait; 0 when every frame is notified.
+    /// Returns the longest wait of a frame, nanoseconds; 0 if every frame is notified.
     pub(super) fn wait_max_ns(&self) -> u64 {
         if self.max_packets == 0 { 0 } else { u64::from(self.max_usecs) * NANOSECONDS_PER_MICROSECOND }
     }
 }
 
-/// How the area trigger is set.
+/// The settings of the area trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaConfig {
     /// The cost of an interrupt, in waiting time of a frame.
     pub cost: InterruptCost,
-    /// Longest that a frame waits, nanoseconds.
+    /// Longest wait of a frame, nanoseconds.
     pub deadline_ns: u64,
 }
 
@@ -52,7 +52,7 @@ impl Default for AreaConfig {
     }
 }
 
-/// When the host is interrupted for frames that wait.
+/// The rule for interrupting the host when frames wait.
 ///
 /// No policy holds a frame for ever: [`Moderator::wait_max_ns`](super::Moderator::wait_max_ns) bounds
 /// the wait of each.
@@ -68,48 +68,47 @@ pub enum Policy {
         /// Interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
         max_interrupts_per_second: u32,
     },
-    /// At a time after the first frame that waits, or when a number of frames waits: `rx_usecs` and `rx_frames` of
+    /// After a time since the first waiting frame, or at a number of waiting frames: `rx_usecs` and `rx_frames` of
     /// `ethtool -C`, and virtio's coalescing parameters (V80).
     Coalescing(Coalescing),
     /// The two parameters above, tuned by Linux's dynamic interrupt moderation.
     NetDim(DimProfiles),
-    /// The rates that Linux's e1000 driver chooses between.
+    /// The adaptive rates of Linux's e1000 driver.
     E1000(E1000Mode),
-    /// When the frames together have waited as long as an interrupt costs. Costs at most twice what
-    /// the best schedule does that knows the future (Dooly, Goldman and Scott, "On-line analysis of
-    /// the TCP acknowledgment delay problem", J. ACM 48(2), 2001).
+    /// When the waiting times add up to the cost of an interrupt. Costs at most twice the best schedule with full
+    /// knowledge of the future (Dooly, Goldman and Scott, "On-line analysis of the TCP acknowledgment delay problem",
+    /// J. ACM 48(2), 2001).
     Area(AreaConfig),
-    /// As `Area`, and at once for a frame after an idle gap that is as long as an interrupt costs. Costs at
-    /// most three times what the best schedule does, and one interrupt. A lone request does not wait, as it would
-    /// under a moderation for throughput alone (M10).
+    /// As `Area`, and at once for a frame after an idle gap as long as an interrupt costs. Costs at most three times
+    /// the best schedule, and one interrupt. A lone request does not wait, as it would under a moderation for
+    /// throughput alone (M10).
     QuietOrArea(AreaConfig),
 }
 
 impl Policy {
-    /// The name that a user gives and sees.
+    /// Returns the name in configuration and output.
     pub fn name(&self) -> &'static str {
         self.into()
     }
 }
 
-/// What a moderator is made with, and what may be changed while it runs.
+/// The settings of a moderator, changeable while it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModerationConfig {
-    /// When the host is interrupted.
+    /// The rule for interrupting the host.
     pub policy: Policy,
-    /// Free places of the host's ring at which no policy waits any longer: what arrives until the host
-    /// has refilled the ring must still fit. They have no effect before
-    /// [`Moderator::ring_has`](super::Moderator::ring_has).
+    /// Free places of the host's ring at which every policy stops waiting: frames that arrive until the host has
+    /// refilled the ring must still fit. No effect before [`Moderator::ring_has`](super::Moderator::ring_has).
     pub ring_guard_frames: u32,
 }
 
-/// Why a setting is refused.
+/// The reason for refusing a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModerationConfigError {
-    /// A gap that is none, or for ever.
+    /// The gap would be zero or endless.
     #[error("max_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}, or the policy off")]
     InterruptsPerSecond(u32),
-    /// A gap under load that is none, or for ever.
+    /// The gap under load would be zero or endless.
     #[error("load_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}")]
     LoadInterruptsPerSecond(u32),
     /// Frames would be late beyond use.
@@ -124,7 +123,7 @@ pub enum ModerationConfigError {
 }
 
 impl ModerationConfig {
-    /// Quiet-or-area with a cost factor that follows the load: the default of an adapter.
+    /// Returns quiet-or-area with a cost factor that follows the load: the default of an adapter.
     pub fn adaptive() -> Self {
         Self { policy: Policy::QuietOrArea(AreaConfig::default()), ..Self::default() }
     }
@@ -133,7 +132,7 @@ impl ModerationConfig {
     /// harm.
     ///
     /// # Errors
-    /// One line that names the setting, its value and its range.
+    /// One line with the setting's name, value and range.
     pub fn check(&self) -> Result<(), ModerationConfigError> {
         use ModerationConfigError as Error;
         match self.policy {

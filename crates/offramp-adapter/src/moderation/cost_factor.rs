@@ -1,42 +1,42 @@
-//! The factor by which the area trigger multiplies the interrupt cost. It follows the load.
+//! The area trigger's factor of the interrupt cost. It follows the load.
 //!
-//! The area trigger trades waiting against interrupts at a rate that has to be set. A rate that spares a
-//! lone request every wait interrupts for each frame of bulk data, and one that is right for bulk data makes
-//! requests wait for company that never comes. So the rate is learned from what waiting has brought. The factor
-//! rises while frames come thick and interrupts come more often than they are meant to under load. It falls
-//! back when a frame has waited in vain. A rise is first an attempt, which holds frames back long enough to tell; the
-//! more often it was in vain, the longer until the next one, so that requests one by one hardly ever wait.
+//! The area trigger trades waiting against interrupts at a given rate. A rate that spares a lone request every wait
+//! interrupts for each frame of bulk data. A rate good for bulk data makes requests wait for company in vain. So the
+//! rate is learned from the results of waiting. The factor rises while frames come thick and interrupts exceed their
+//! target under load. It falls back when a frame has waited in vain. The first rise is an attempt: it holds frames back
+//! long enough to tell. The more attempts were in vain, the longer until the next one, so requests one by one hardly
+//! ever wait.
 //!
-//! A factor that has risen bets on frames to come. An idle gap shows that the bet is lost, and ends the wait, as long as
-//! interrupts stay as few as they are meant to be. So a request beside bulk data does not wait for the next burst.
+//! A raised factor bets on frames to come. An idle gap shows that the bet is lost. It ends the wait, as long as
+//! interrupts stay within their target. So a request beside bulk data does not wait for the next burst.
 
 use super::{End, IdleGap, Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX};
 
 /// A factor of one.
 const ONE: u64 = 256;
-/// Highest factor: with the lowest cost that is believed it still holds 100 Gbit/s of full frames, 8 million a
-/// second, back by a default gap.
+/// Highest factor: with the lowest accepted cost it still holds 100 Gbit/s of full frames, 8 million a second, back by
+/// a default gap.
 const FACTOR_MAX: u64 = ONE << 20;
-/// Divisor of the factor that gives one step up, and one step down where no frame waited in vain.
+/// Divisor of the factor: the quotient is one step up, and one step down if no frame waited in vain.
 const STEP: u64 = 4;
 /// Divisor of the factor after a wait in vain.
 const FALL: u64 = 4;
-/// Waits in vain that are forgiven after one that paid. Idle gaps can end as many waits in a row as interrupts are saved;
-/// those show little of a load whose frames are hardly closer than an idle gap. Two more are forgiven.
+/// Waits in vain forgiven after one that paid. Idle gaps can end as many waits in a row as interrupts are saved. If
+/// frames are hardly closer than an idle gap, those waits show little of the load. Two more are forgiven.
 const EXCUSES: u32 = SAVED_INTERRUPTS_MAX + 2;
-/// Frames come thick when this many come for each interrupt that is meant to be: fewer are not worth the wait.
+/// Frames come thick from this many on per targeted interrupt: fewer are not worth the wait.
 const FRAMES_PER_INTERRUPT_MIN: u64 = 4;
-/// Divisor of the time between two interrupts that are meant to be: the quotient is an idle gap, half the distance of
-/// frames that hardly come thick.
+/// Divisor of the target gap between two interrupts: the quotient is an idle gap, half the distance of frames at the
+/// limit of thick.
 const IDLE_GAP_DIVISOR: u64 = 2 * FRAMES_PER_INTERRUPT_MIN;
-/// Interrupts that make up a mean load: enough that it matters little whether they end with a burst or between two.
+/// Interrupts in a mean load: enough to make their place, at the end of a burst or between two, matter little.
 const LOAD_INTERRUPTS: u64 = 64;
-/// A pause between two interrupts counts as this many gaps at most: a long one would outweigh all that it separates.
+/// Most gaps counted for a pause between two interrupts: a long pause would outweigh the load on both sides.
 const PAUSE_GAPS_MAX: u64 = LOAD_INTERRUPTS / 4;
-/// Most interrupts between two attempts that were in vain: of requests one by one, one in this number waits.
+/// Most interrupts between two attempts in vain: of requests one by one, one in this number waits.
 const PATIENCE_MAX: u32 = 4096;
 
-/// Frames that came, and the time that they came in.
+/// A number of frames, and the time of their arrival.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     frames: u64,
@@ -48,7 +48,7 @@ impl Load {
         Self { frames: self.frames.saturating_add(other.frames), ns: self.ns.saturating_add(other.ns) }
     }
 
-    /// The load of many interrupts, each of which counts less than the next one, with one more.
+    /// Returns the mean load with `last` added; each interrupt counts less than the next one.
     fn with(self, last: Self) -> Self {
         // In parts of one: a few frames are forgotten as fast as many.
         let add = |mean: u64, last: u64| (mean - mean / LOAD_INTERRUPTS).saturating_add(last.saturating_mul(ONE));
@@ -59,7 +59,7 @@ impl Load {
 /// The factor of the interrupt cost, and how it changes.
 #[derive(Clone, Debug)]
 pub(super) struct CostFactor {
-    /// The time between two interrupts that are meant to be; no frame waits longer.
+    /// The target time between two interrupts; no frame waits longer.
     pub(super) gap_ns: u64,
     /// In parts of [`ONE`].
     factor: u64,
@@ -67,9 +67,9 @@ pub(super) struct CostFactor {
     until_attempt: u32,
     /// Interrupts from the next attempt in vain until waiting is tried again.
     patience: u32,
-    /// Waits in vain that will be forgiven.
+    /// Waits in vain still to be forgiven.
     excuses: u32,
-    /// The cause that ended the last wait.
+    /// The end of the last wait.
     last_end: End,
     /// The load of the last interrupt, and the mean load of many.
     last: Load,
@@ -77,40 +77,41 @@ pub(super) struct CostFactor {
 }
 
 impl CostFactor {
-    /// The factor of a queue that is to raise `interrupts_per_second` when frames come thick.
+    /// Creates the factor of a queue with a target of `interrupts_per_second` when frames come thick.
     pub(super) fn new(interrupts_per_second: u32) -> Self {
         let gap_ns = NANOSECONDS_PER_SECOND / u64::from(interrupts_per_second.max(1));
         let (last, mean) = Default::default();
         Self { gap_ns, factor: ONE, until_attempt: 0, patience: 1, excuses: 0, last_end: End::Time, last, mean }
     }
 
-    /// The idle gap that ends a wait: none while the factor has not risen, as the interrupt then costs no less than the wait.
+    /// Returns the idle gap for ending a wait: none at a factor of one, as the interrupt then costs no less than the
+    /// wait.
     pub(super) fn idle_gap(&self) -> IdleGap {
         let wait_ns = if self.factor == ONE { NEVER } else { self.gap_ns / IDLE_GAP_DIVISOR };
         IdleGap { wait_ns, interrupt_gap_ns: self.gap_ns }
     }
 
-    /// A cost with this factor.
+    /// Returns a cost multiplied by this factor.
     pub(super) fn of(&self, cost_ns: u64) -> u64 {
         cost_ns.saturating_mul(self.factor) / ONE
     }
 
     /// Learns from an interrupt, and returns whether the factor has changed. `end` is as in [`super::Rule::fired`].
     ///
-    /// Frames that the host has seen without an interrupt count as load, but not as gathered by waiting.
+    /// Frames seen by the host without an interrupt count as load, but not as gathered by waiting.
     #[inline]
     pub(super) fn fired(&mut self, interrupt: Interrupt, end: impl FnOnce() -> (End, u64)) -> bool {
         let is_usual = interrupt.since_ns() >= self.gap_ns && self.factor == ONE && !interrupt.has_waited;
         !is_usual && self.learn(&interrupt, end())
     }
 
-    /// Apart from the usual case, which is not slowed by it.
+    /// Handles the rare case out of line, so as not to slow the usual one.
     #[inline(never)]
     fn learn(&mut self, interrupt: &Interrupt, (end, cost_ns): (End, u64)) -> bool {
         let before = self.factor;
         let since_ns = interrupt.since_ns();
         let load = Load { frames: interrupt.frames, ns: since_ns };
-        // With a factor of one, a frame waits no longer than an interrupt costs: that is not to gather others.
+        // With a factor of one, a frame waits no longer than an interrupt costs, and not to gather others.
         let was_deferred = interrupt.has_waited && self.factor > ONE;
         if was_deferred && interrupt.waiting_frames < self.gathered_frames_min(end) {
             self.in_vain();
@@ -123,13 +124,13 @@ impl CostFactor {
         self.factor != before
     }
 
-    /// Whether frames come thick.
+    /// Returns whether frames come thick.
     fn is_thick(&self, load: Load) -> bool {
         load.frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > load.ns
     }
 
-    /// Fewest frames of one interrupt for which the wait has paid. Where frames come thick, in the mean or until an idle
-    /// gap, as many as make them thick, if there is room for them: fewer may be one request's own.
+    /// Returns the fewest frames per interrupt for a wait to have paid. If frames come thick, in the mean or until an
+    /// idle gap, and the ring has room, this is the limit of thick: fewer may be one request's own.
     fn gathered_frames_min(&self, end: End) -> u64 {
         match end {
             End::Idle => FRAMES_PER_INTERRUPT_MIN,
@@ -138,7 +139,7 @@ impl CostFactor {
         }
     }
 
-    /// The frames were not deferred, or the wait has paid.
+    /// Learns that the frames were not deferred, or the wait has paid.
     fn paid(&mut self, load: Load, was_deferred: bool, end: End, cost_ns: u64) {
         let is_thick = self.is_thick(load);
         if was_deferred && is_thick {
@@ -155,8 +156,8 @@ impl CostFactor {
         }
     }
 
-    /// A frame was deferred, and hardly another came. Between the bursts of a thick load that is forgiven some times; after
-    /// those it shows that waiting gathers none.
+    /// Learns that a frame was deferred and hardly another came. Between the bursts of a thick load a few such waits
+    /// are forgiven; more of them show that waiting gathers none.
     fn in_vain(&mut self) {
         if !self.is_thick(self.mean) {
             self.factor = (self.factor / FALL).max(ONE);
@@ -176,8 +177,8 @@ impl CostFactor {
             return;
         }
         let next = self.factor + self.factor / STEP;
-        // Where frames come thick, the first step holds as many frames as that takes for a whole gap: a shorter wait may end
-        // before others come, and would show nothing.
+        // If frames come thick, the first step holds the frames of a whole gap: a shorter wait may end before others
+        // come, and would show nothing.
         let is_first = self.factor == ONE && self.is_thick(self.mean);
         let first =
             if is_first { self.gap_ns.saturating_mul(FRAMES_PER_INTERRUPT_MIN * ONE) / cost_ns.max(1) } else { 0 };

@@ -5,8 +5,8 @@
 //! parks on a top, at an edge, or when it is tired. Source of the rules and figures: Linux
 //! `lib/dim/net_dim.c`, `lib/dim/dim.c`, `include/linux/dim.h`.
 //!
-//! The profile sets the time since the first frame that waits, and the frames that wait, as Linux's
-//! `virtio_net` driver sets them in its device.
+//! The profile sets the time since the first waiting frame and the number of waiting frames, as Linux's `virtio_net`
+//! driver sets them in its device.
 
 use super::config::Coalescing;
 use std::cmp::Ordering;
@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 const EVENTS_PER_DECISION: u32 = 64;
 /// A rate has changed when it differs by more than this, in whole percent.
 const SAME_PERCENT: u64 = 10;
-/// Steps after which the climb rests: two per profile.
+/// Steps until the climb rests: two per profile.
 const STEPS_TIRED: u32 = 2 * PROFILES as u32;
 /// The profile at the start.
 const PROFILE_START: usize = 1;
@@ -34,10 +34,10 @@ const RX_CQE: Profiles = [profile(2, 256), profile(8, 128), profile(16, 64), pro
 const TX_EQE: Profiles = [profile(1, 128), profile(8, 128), profile(32, 128), profile(64, 128), profile(128, 128)];
 const TX_CQE: Profiles = [profile(5, 128), profile(8, 64), profile(16, 32), profile(32, 32), profile(64, 32)];
 
-/// Which of Linux's profiles are climbed.
+/// The set of Linux's profiles to climb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DimProfiles {
-    /// Receive, period counted from the event: 1, 8, 64, 128, 256 µs, 256 frames. What `virtio_net` uses.
+    /// Receive, period counted from the event: 1, 8, 64, 128, 256 µs, 256 frames. The choice of `virtio_net`.
     #[default]
     ReceiveEvent,
     /// Receive, period counted from the completion: 2 to 64 µs, 256 to 64 frames.
@@ -48,7 +48,7 @@ pub enum DimProfiles {
     TransmitCompletion,
 }
 
-/// What is compared, per millisecond, rounded up.
+/// Compared rates per millisecond, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rates {
     bytes: u64,
@@ -57,7 +57,7 @@ struct Rates {
 }
 
 impl Rates {
-    /// Greater is better: more bytes, else more frames, else fewer events.
+    /// Compares rates; greater is better: more bytes, else more frames, else fewer events.
     fn compare(&self, before: &Self) -> Ordering {
         let bytes = compare_roughly(self.bytes, before.bytes);
         if bytes.is_ne() || before.bytes == 0 {
@@ -71,14 +71,14 @@ impl Rates {
     }
 }
 
-/// Equal when the difference is at most [`SAME_PERCENT`] whole percent of what was before.
+/// Compares two rates. They are equal if they differ by at most [`SAME_PERCENT`] whole percent of `before`.
 fn compare_roughly(now: u64, before: u64) -> Ordering {
     let difference = now.abs_diff(before);
     let is_same = difference.saturating_mul(PERCENT) < before.saturating_mul(SAME_PERCENT + 1);
     if is_same { Ordering::Equal } else { now.cmp(&before) }
 }
 
-/// What was counted since a moment.
+/// Counts since a moment.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
     since_ns: u64,
@@ -92,7 +92,7 @@ impl Measurement {
         Self { since_ns, events: 0, frames: 0, bytes: 0 }
     }
 
-    /// None when no time went by.
+    /// Returns the rates, or `None` if no time has passed.
     fn rates(&self, now_ns: u64) -> Option<Rates> {
         let elapsed_ns = now_ns.checked_sub(self.since_ns).filter(|&ns| ns > 0)?;
         let per_ms = |count: u64| count.saturating_mul(NANOSECONDS_PER_MILLISECOND).div_ceil(elapsed_ns);
@@ -100,7 +100,7 @@ impl Measurement {
     }
 }
 
-/// What the climb does.
+/// The state of the climb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tuning {
     /// Rests on a top or at an edge until the rates change.
@@ -146,13 +146,13 @@ impl Dim {
         }
     }
 
-    /// The profile in force.
+    /// Returns the profile in force.
     pub(super) fn profile(&self) -> &Coalescing {
         &self.profiles[self.index]
     }
 
-    /// Learns of an interrupt and of the frames and bytes since the one before. Whether the profile is
-    /// another one now.
+    /// Learns of an interrupt and of the frames and bytes since the one before. Returns whether the profile has
+    /// changed.
     pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
         let Some(measurement) = &mut self.measurement else {
             self.measurement = Some(Measurement::since(now_ns));
@@ -170,7 +170,7 @@ impl Dim {
         is_new
     }
 
-    /// Whether the profile is another one now.
+    /// Decides on the next profile. Returns whether it has changed.
     fn decide(&mut self, rates: Rates) -> bool {
         let (index_before, tuning_before) = (self.index, self.tuning);
         match self.tuning {
@@ -184,7 +184,7 @@ impl Dim {
             }
             Tuning::Right | Tuning::Left => self.climb(rates),
         }
-        // On a top, slow changes add up against the rates at which it was reached.
+        // On a top, slow changes add up against the rates at its start.
         if tuning_before != Tuning::OnTop || self.tuning != Tuning::OnTop {
             self.before = rates;
         }
@@ -214,7 +214,7 @@ impl Dim {
         }
     }
 
-    /// One step back after a longer way there: the top was passed.
+    /// Returns whether the last step was one back after a longer way there: the top was passed.
     fn is_on_top(&self) -> bool {
         match self.tuning {
             Tuning::Right => self.steps_left > 1 && self.steps_right == 1,

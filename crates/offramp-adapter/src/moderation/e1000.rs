@@ -1,29 +1,29 @@
-//! The rates that Linux's e1000 driver chooses between.
+//! The adaptive interrupt rates of Linux's e1000 driver.
 //!
 //! From the frames and bytes since the last interrupt a queue is taken for one of three classes; each
 //! has a rate, kept as a shortest gap between interrupts (the adapter's ITR register). The rate falls at
 //! once and rises by steps. Source of the rules and figures: Linux
 //! `drivers/net/ethernet/intel/e1000/e1000_main.c` and `Documentation/networking/device_drivers/ethernet/intel/e1000.rst`.
 //!
-//! The driver judges receive and transmit together and takes the slower class, since one interrupt
-//! serves both; here each queue is judged alone. On a line below 1 Gbit/s the driver keeps to the rate of
-//! bulk data; that is not done here.
+//! The driver judges receive and transmit together and takes the slower class, since one interrupt serves both; here
+//! each queue is judged alone. On a link below 1 Gbit/s the driver keeps to the rate of bulk data; this module does
+//! not.
 
 use super::NANOSECONDS_PER_SECOND;
 
-/// Divisor of the rate that is aimed at: the quotient is one step of a rise.
+/// Divisor of the target rate: the quotient is one step of a rise.
 const RISE_DIVISOR: u32 = 4;
 
-/// Mean bytes of a frame above which it is a jumbo frame.
+/// Mean bytes per frame; above this it is a jumbo frame.
 const JUMBO_BYTES: u64 = 8000;
-/// Mean bytes of a frame above which it is a super-frame.
+/// Mean bytes per frame; above this it is a super-frame.
 const LARGE_BYTES: u64 = 2000;
-/// Mean bytes of a frame above which many of them are bulk data.
+/// Mean bytes per frame; above this, many frames are bulk data.
 const FULL_BYTES: u64 = 1200;
 /// From lowest to low: fewer frames than these with more bytes than those.
 const LOWEST_FRAMES: u64 = 5;
 const LOWEST_BYTES: u64 = 512;
-/// Bytes above which low judges by the size of the frames.
+/// Bytes per interrupt; above this, low judges by the size of the frames.
 const LOW_BYTES: u64 = 10_000;
 /// Low becomes bulk when more bytes than those come in fewer frames than these.
 const LOW_FRAMES_FEW: u64 = 10;
@@ -32,21 +32,21 @@ const FRAMES_MANY: u64 = 35;
 /// From low to lowest: at most these frames with fewer bytes than those.
 const LONE_FRAMES: u64 = 2;
 const LONE_BYTES: u64 = 512;
-/// Bytes above which bulk becomes low if the frames are many.
+/// Bytes per interrupt; above this, bulk becomes low if the frames are many.
 const BULK_BYTES: u64 = 25_000;
-/// Bytes below which bulk becomes low.
+/// Bytes per interrupt; below this, bulk becomes low.
 const BULK_BYTES_FEW: u64 = 6000;
 
 /// Period of the balanced mode's decisions, nanoseconds: the driver's watchdog.
 const BALANCE_NS: u64 = 2 * NANOSECONDS_PER_SECOND;
 /// The balanced mode's rate when both directions carry the same.
 const BALANCED_PER_SECOND: u32 = 2000;
-/// What is added when only one direction carries anything.
+/// Added rate when only one direction carries anything.
 const ONE_SIDED_PER_SECOND: u64 = 6000;
 /// The balanced mode's rate when nothing is carried, and at the start.
 const IDLE_PER_SECOND: u32 = 8000;
 
-/// Values of the driver's parameter `InterruptThrottleRate` that adapt.
+/// Adaptive values of the driver's parameter `InterruptThrottleRate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum E1000Mode {
     /// 1, "dynamic": up to 70,000 interrupts per second for few, short frames.
@@ -59,8 +59,7 @@ pub enum E1000Mode {
     Simplified,
 }
 
-/// What a queue carries, as far as its last interrupt shows: by the latency that it asks for, with the interrupts
-/// per second that it gets.
+/// The load class of a queue as of its last interrupt, by the latency it needs, with its interrupts per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Class {
@@ -73,13 +72,13 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// The class after an interrupt for `frames` and `bytes`; none above `highest`.
+    /// Returns the class after an interrupt for `frames` and `bytes`; none above `highest`.
     #[inline]
     fn after(self, frames: u64, bytes: u64, highest: Self) -> Self {
         if frames == 0 {
             return self;
         }
-        // The mean, rounded down, is above the limit; exact below 2^50 frames, which no interrupt is for.
+        // The mean, rounded down, is above the limit. Exact below 2^50 frames, more than any interrupt is for.
         let is_mean_above = |limit: u64| bytes >= frames.wrapping_mul(limit + 1);
         match self {
             Self::Lowest if is_mean_above(JUMBO_BYTES) => Self::Bulk,
@@ -115,20 +114,19 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// A queue that no class above `highest` is given.
+    /// Creates a queue with classes up to `highest`.
     pub(super) fn new(highest: Class) -> Self {
         Self { class: Class::Low, per_second: Class::Low.per_second(), highest }
     }
 
-    /// Shortest time between two interrupts now, nanoseconds.
+    /// Returns the shortest time between two interrupts now, nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
 
     /// Learns from an interrupt, with the frames and bytes since the one before, and returns whether the gap has changed.
     ///
-    /// Writes only what changes: an interrupt that finds the queue as the one before left it waits for nothing
-    /// that was written there.
+    /// Writes changes only: in the usual case an interrupt finds the queue unchanged and waits for no earlier write.
     #[inline]
     pub(super) fn fired(&mut self, frames: u64, bytes: u64) -> bool {
         let class = self.class.after(frames, bytes, self.highest);
@@ -138,7 +136,7 @@ impl Classes {
         self.turn(class)
     }
 
-    /// Apart from the usual case, which is not slowed by it.
+    /// Handles the rare case out of line, so as not to slow the usual one.
     #[inline(never)]
     fn turn(&mut self, class: Class) -> bool {
         self.class = class;
@@ -152,7 +150,7 @@ impl Classes {
 #[derive(Clone, Debug)]
 pub(super) struct Balance {
     per_second: u32,
-    /// None until the first interrupt, which gives it the time.
+    /// Start of the balanced mode's period; none until the first interrupt.
     since_ns: Option<u64>,
     own_bytes: u64,
     other_bytes: u64,
@@ -165,12 +163,12 @@ impl Default for Balance {
 }
 
 impl Balance {
-    /// Shortest time between two interrupts now, nanoseconds.
+    /// Returns the shortest time between two interrupts now, nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
 
-    /// Learns of bytes that went the other way.
+    /// Learns of `bytes` carried in the other direction.
     pub(super) fn other_direction(&mut self, bytes: u64) {
         self.other_bytes = self.other_bytes.saturating_add(bytes);
     }

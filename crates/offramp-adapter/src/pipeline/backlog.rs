@@ -8,17 +8,17 @@ use crate::stats::Direction;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use std::collections::VecDeque;
 
-/// Frames and super-frames that wait at most, and their bytes: as many as a cable without delay holds. What waits is
-/// handed over when there are more, whatever the policy, as far as the limit allows.
+/// Most waiting frames and super-frames, and their bytes: as many as a cable without delay holds. Above this, waiting
+/// frames are handed over under any policy, as far as the limit allows.
 const FRAMES_MAX: usize = 512;
 const BYTES_MAX: usize = 1024 * 1024;
 
-/// The frames that wait for one host.
+/// The waiting frames of one host.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     moderator: Moderator,
     frames: VecDeque<FrameBuffer<Vec<u8>>>,
-    /// The oldest frames that wait for nothing but the limit.
+    /// The oldest frames, with only the limit to wait for.
     released: usize,
     free: Vec<FrameBuffer<Vec<u8>>>,
     bytes: usize,
@@ -31,23 +31,23 @@ impl Backlog {
         self.moderator.show(stats);
     }
 
-    /// Whether frames are handed over at once, and overtake none here.
+    /// Returns whether frames are handed over at once, and overtake none here.
     #[inline]
     pub(crate) fn is_passed_by(&self) -> bool {
         self.moderator.is_off() && self.frames.is_empty()
     }
 
-    /// Whether no more should wait.
+    /// Returns whether no more should wait.
     pub(crate) fn is_full(&self) -> bool {
         self.frames.len() >= FRAMES_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes waiting.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Frames and super-frames that wait.
+    /// Returns the number of waiting frames and super-frames.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
     }
@@ -62,13 +62,13 @@ impl Backlog {
         self.moderator.ring_has(FRAMES_MAX.saturating_sub(self.frames.len()) as u32);
     }
 
-    /// Whether what waits is to be handed over now; `is_forced`: whatever the policy says.
+    /// Returns whether to hand over the waiting frames now; `is_forced`: under any policy.
     pub(crate) fn is_due(&self, now_ns: u64, is_forced: bool) -> bool {
         let is_released = is_forced || self.released > 0 || self.moderator.is_off();
         !self.frames.is_empty() && (is_released || self.is_full() || self.moderator.is_due(now_ns))
     }
 
-    /// When what waits is due; 0 for what waits for the limit alone.
+    /// Returns when the waiting frames are due; 0 if they wait for the limit alone.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         match self.frames.len() {
             0 => None,
@@ -77,8 +77,8 @@ impl Backlog {
         }
     }
 
-    /// Hands over what waits to `deliver`, until that returns `false`: the frame stays then. `clock` is the processor's time
-    /// that the caller has had, nanoseconds.
+    /// Hands over waiting frames to `deliver`, until it returns `false`: the frame stays then. `clock` returns the
+    /// caller's processor time, nanoseconds.
     pub(crate) fn release(
         &mut self,
         stats: &Direction,

@@ -1,5 +1,4 @@
-//! Settings and counters of a port that any thread may use while it runs: the same for a queue pair and a port of a
-//! switch.
+//! Settings and counters of a port, for any thread while it runs: the same for a queue pair and a port of a switch.
 
 use crate::config::AdapterConfig;
 use crate::ipsec::{Ipsec, Prepared, SaChange, SaError};
@@ -17,7 +16,7 @@ use offramp_offload::sync::atomic::{
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Changes of associations and policy that can be made. Where it is dropped instead, none is.
+/// Valid changes of associations and policy. Dropping this makes none of them.
 pub struct PreparedIpsec<'a> {
     prepared: Prepared<'a>,
     control: &'a PortControl,
@@ -31,7 +30,7 @@ impl PreparedIpsec<'_> {
     }
 }
 
-/// Settings of a port that take effect with its next batch, its security associations, and its counters.
+/// Settings of a port, in effect from its next batch, its security associations, and its counters.
 #[derive(Debug)]
 pub struct PortControl {
     offloads: AtomicU32,
@@ -43,7 +42,7 @@ pub struct PortControl {
     security: Arc<PortSecurity>,
     pub(crate) tx_limiter: Arc<Limiter>,
     pub(crate) rx_limiter: Arc<Limiter>,
-    /// Of the threads that drive the port.
+    /// Wakers of the threads that drive the port.
     wakers: Mutex<Vec<Waker>>,
     queues: Box<[QueueStats]>,
 }
@@ -54,7 +53,7 @@ impl PortControl {
         Self::secured(config, PortSecurity::default())
     }
 
-    /// As [`PortControl::new`], for a host that may use some addresses alone.
+    /// As [`PortControl::new`], for a host restricted to some addresses.
     pub fn secured(config: &AdapterConfig, security: PortSecurity) -> Arc<Self> {
         let AdapterConfig { offloads, moderation, queues, .. } = *config;
         Arc::new(Self {
@@ -71,7 +70,7 @@ impl PortControl {
         })
     }
 
-    /// What the user allows now.
+    /// Returns the offloads allowed by the user now.
     pub fn offloads(&self) -> Offloads {
         Offloads::from_bits_truncate(self.offloads.load(Relaxed))
     }
@@ -81,25 +80,24 @@ impl PortControl {
         self.offloads.store(offloads.bits(), Relaxed);
     }
 
-    /// Whether frames of the host and for it pass; they do until [`PortControl::set_link_on`] says otherwise.
+    /// Returns whether frames of the host and for it pass; they do until [`PortControl::set_link_on`] changes it.
     pub fn is_link_on(&self) -> bool {
         self.is_link_on.load(Relaxed)
     }
 
-    /// Sets whether frames of the host and for it pass, from the next batch on. While they do not, each is lost and counted
-    /// as [`Loss::LinkOff`](crate::stats::Loss::LinkOff). Wakes the threads that drive the port.
+    /// Sets whether frames of the host and for it pass, from the next batch on. While they do not, each is lost and
+    /// counted as [`Loss::LinkOff`](crate::stats::Loss::LinkOff). Wakes the threads of the port.
     pub fn set_link_on(&self, is_on: bool) {
         self.is_link_on.store(is_on, Relaxed);
         self.wake();
     }
 
-    /// When the host is interrupted.
+    /// Returns the interrupt moderation.
     pub fn moderation(&self) -> ModerationConfig {
         *self.moderation.lock()
     }
 
-    /// Changes when the host is interrupted, from the next batch on, also for frames that wait. Wakes the thread that
-    /// drives the port.
+    /// Changes the interrupt moderation, from the next batch on, also for waiting frames. Wakes the thread of the port.
     pub fn set_moderation(&self, moderation: ModerationConfig) {
         let mut current = self.moderation.lock();
         *current = moderation;
@@ -108,46 +106,45 @@ impl PortControl {
         self.wake();
     }
 
-    /// The security associations and their policy.
+    /// Returns the security associations and their policy.
     pub fn ipsec(&self) -> &Ipsec {
         &self.ipsec
     }
 
-    /// The source addresses that the host may use.
+    /// Returns the source addresses allowed for the host.
     pub fn security(&self) -> &Arc<PortSecurity> {
         &self.security
     }
 
-    /// The rates at which the host may send and receive.
+    /// Returns the host's rate limits for sending and receiving.
     pub fn limits(&self) -> PortLimits {
         PortLimits { tx: self.tx_limiter.limit(), rx: self.rx_limiter.limit() }
     }
 
-    /// How often a queue had to wait, as the host was at its limit: of sending, and of receiving.
+    /// Returns the number of waits of queues at the host's limit: of sending, and of receiving.
     pub fn limits_reached(&self) -> [u64; 2] {
         [&self.tx_limiter, &self.rx_limiter].map(|limiter| limiter.reached())
     }
 
-    /// Changes the rates at which the host may send and receive, from the next batch on. A direction whose limit differs
-    /// starts with a full bucket. Wakes the threads that drive the port.
+    /// Changes the host's rate limits for sending and receiving, from the next batch on. A direction with a changed
+    /// limit starts with a full bucket. Wakes the threads of the port.
     pub fn set_limits(&self, limits: PortLimits) {
         self.tx_limiter.set(limits.tx);
         self.rx_limiter.set(limits.rx);
         self.wake();
     }
 
-    /// Makes all changes of associations and policy, or none, from the next batch on. Wakes the thread that drives the
-    /// port.
+    /// Makes all changes of associations and policy, or none, from the next batch on. Wakes the thread of the port.
     ///
     /// # Errors
-    /// The first that cannot be made: where it stands in `changes`, and why. Nothing has changed then.
+    /// The first failing change: its index in `changes`, and the reason. Nothing has changed then.
     pub fn change_ipsec(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
         self.prepare_ipsec(changes)?.make();
         Ok(())
     }
 
-    /// As [`PortControl::change_ipsec`] in two steps, for changes of several ports that are to be made together. Nobody
-    /// else changes the port's associations until what is returned is gone.
+    /// As [`PortControl::change_ipsec`] in two steps, for joint changes of several ports. Locks the port's associations
+    /// against other changes until the returned value is dropped.
     ///
     /// # Errors
     /// As [`PortControl::change_ipsec`].
@@ -155,12 +152,12 @@ impl PortControl {
         Ok(PreparedIpsec { prepared: self.ipsec.prepare(changes)?, control: self })
     }
 
-    /// Counters, one entry per queue.
+    /// Returns the counters, one entry per queue.
     pub fn queues(&self) -> &[QueueStats] {
         &self.queues
     }
 
-    /// The moderation, if it was changed since `seen`.
+    /// Returns the moderation, if it was changed since `seen`.
     #[inline]
     pub(crate) fn changed_moderation(&self, seen: &mut u32) -> Option<ModerationConfig> {
         let now = self.moderation_changes.load(Acquire);
@@ -188,8 +185,8 @@ impl PortControl {
         self.wakers.lock().iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Sends the interrupts that are due to a host that sees frames before it is interrupted, and counts them. When the
-    /// next one is due; `None` where handing over is the interrupt.
+    /// Sends due interrupts to a host that sees frames before it is interrupted, and counts them. Returns when the next
+    /// one is due; `None` where handing over is the interrupt.
     #[inline]
     pub(crate) fn send_interrupts(
         &self,

@@ -1,4 +1,4 @@
-//! Plan: what a host asks for a frame, whether it may, and the frames that it becomes.
+//! Plan: reads a host's request for a frame, checks the permissions, and plans the resulting frames.
 
 use super::control::PortControl;
 use crate::ipsec::{Keepalives, Sealing};
@@ -13,17 +13,17 @@ use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
 use offramp_offload::vlan::pop_tag;
 use std::sync::Arc;
 
-/// What a frame becomes.
+/// The result of planning a frame.
 #[derive(Debug)]
 pub(crate) enum Planned {
     /// It goes in the clear.
     Clear(Segmenter),
-    /// It is sealed, by the sealer of that number.
+    /// It is sealed, by the sealer of this number.
     Sealed(SealedSegments, usize),
 }
 
 impl Planned {
-    /// Frames that are still to be written.
+    /// Returns the number of frames still to be written.
     pub(crate) fn frames_left(&self) -> usize {
         match self {
             Self::Clear(plan) => plan.frames_left(),
@@ -40,13 +40,13 @@ pub(crate) struct Plan {
     pub(crate) is_link_on: bool,
     /// `None` while the host may use any address.
     security: Option<Arc<PortSecurity>>,
-    /// What the host may send.
+    /// The send limit of the host.
     pub(crate) meter: Meter,
     /// `None` while no frame has to do with IPsec.
     sealing: Option<Box<Sealing>>,
     /// `None` while no association reminds a NAT.
     keepalives: Option<Box<Keepalives>>,
-    /// The last change of associations that was taken over.
+    /// The change counter of the associations taken over last.
     ipsec_changes: u32,
 }
 
@@ -66,8 +66,9 @@ impl Plan {
         }
     }
 
-    /// Takes over link and limit, and associations unless `pending` is sealed in part, that have changed, and lets their
-    /// time go on. Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with the same associations.
+    /// Takes over changed settings of link and limit, and of associations unless `pending` is sealed in part, and
+    /// advances their time. Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with the same
+    /// associations.
     #[inline]
     pub(crate) fn take_over(
         &mut self,
@@ -92,17 +93,17 @@ impl Plan {
         }
     }
 
-    /// When the associations have something to do, or the limit lets the host send again.
+    /// Returns when the associations have something to do, or the limit lets the host send again.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns);
         let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns);
         sealing_ns.into_iter().chain(keepalive_ns).chain(self.meter.opens_ns()).min()
     }
 
-    /// Whether the host may send the frame at all. Comes before anything that is learnt or made of it.
+    /// Checks that the host may send the frame at all. Comes before anything is learnt or made of it.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for refusing it.
     #[inline]
     fn admit(&self, frame: &Frame<'_>) -> Result<(), Loss> {
         if !self.is_link_on {
@@ -111,7 +112,7 @@ impl Plan {
         self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
     }
 
-    /// Whether a frame for which nothing is asked goes as it is, unparsed.
+    /// Returns whether a frame without offload requests goes unchanged, unparsed.
     #[inline]
     pub(crate) fn leaves(&self, frame: &[u8]) -> bool {
         self.is_link_on
@@ -122,7 +123,7 @@ impl Plan {
     /// Plans what a frame becomes, and charges the host for it, also if it does not go.
     ///
     /// # Errors
-    /// Why it does not go.
+    /// The reason for losing it.
     pub(crate) fn plan(&mut self, frame: &mut Frame<'_>, stats: &Direction, now_ns: u64) -> Result<Planned, Loss> {
         let planned = self.admit(frame).and_then(|()| self.plan_admitted(frame, stats, now_ns));
         self.meter.spend_frame(frame, planned.as_ref().map_or(1, Planned::frames_left));
@@ -149,23 +150,23 @@ impl Plan {
     /// Plans a frame that was admitted before, and waited.
     ///
     /// # Errors
-    /// Why it does not go.
+    /// The reason for refusing it.
     pub(crate) fn in_the_clear(&self, frame: &Frame<'_>) -> Result<Segmenter, Refused> {
         Segmenter::new(frame, &self.policy)
     }
 
-    /// Delivers the ICMP message about the frame that was planned last, if there is one. It is no frame of the wire, and no
-    /// counter counts it. A host without room gets the next one. `has_pushed`: the frame got its tag here.
+    /// Delivers the ICMP message about the last planned frame, if there is one. It is no frame of the wire, and no
+    /// counter counts it. If the host has no room, it gets the next one. `has_pushed`: the frame got its tag here.
     pub(crate) fn answer(&mut self, host: &mut impl HostPort, has_pushed: bool) -> Option<Result<(), PortError>> {
         let answer = self.sealing.as_mut()?.too_big.take()?;
         let answer = if has_pushed { pop_tag(answer) } else { answer };
         Some(host.rx_deliver(&RxMeta::default(), answer))
     }
 
-    /// Length of the next frame, and how many frames can follow one another at that length.
+    /// Returns the length of the next frame, and the number of frames in a row of that length.
     ///
     /// # Errors
-    /// Why the next frame does not go: longer than `mtu`, in the clear, or its association is gone.
+    /// The reason for losing the next frame: longer than `mtu`, in the clear, or its association is gone.
     #[inline]
     pub(crate) fn next_run(&self, frame: &Frame<'_>, planned: &Planned, mtu: usize) -> Result<(usize, usize), Loss> {
         match planned {
@@ -181,7 +182,7 @@ impl Plan {
     /// Writes the next frames, all of one length, into the slots of `out`, and returns how many.
     ///
     /// # Errors
-    /// Why none of the rest can be sealed.
+    /// The reason for which none of the rest can be sealed.
     #[inline]
     pub(crate) fn write_run(
         &mut self,
@@ -204,7 +205,8 @@ impl Plan {
         Ok(count)
     }
 
-    /// Brings keepalives that are due to `send`, which says whether there was room. None goes while the link is off.
+    /// Brings due keepalives to `send`, a function that returns whether there was room. None goes while the link is
+    /// off.
     #[inline]
     pub(crate) fn send_keepalives(&mut self, stats: &Direction, now_ns: u64, mut send: impl FnMut(&mut [u8]) -> bool) {
         let is_link_on = self.is_link_on;

@@ -1,7 +1,7 @@
-//! Moderation of received frames that wait on the wire: which of them may be fetched.
+//! Moderation of received frames on the wire: decides how many may be fetched.
 //!
-//! One decision releases all that wait, however many batches it takes to deliver
-//! them; frames that come meanwhile wait for the next one.
+//! One decision releases all waiting frames, in as many batches as their delivery takes; frames arriving meanwhile wait
+//! for the next one.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};
@@ -11,9 +11,9 @@ use crate::stats::Direction;
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) moderator: Moderator,
-    /// Frames on the wire that the moderator knows of and has not released; they come after the released ones.
+    /// Frames on the wire noted by the moderator and not yet released; they come after the released ones.
     noted: usize,
-    /// Frames on the wire that were released.
+    /// Released frames on the wire.
     released: usize,
     /// The moderator knows how much room there is, and so when to wake for the first frames.
     knows_room: bool,
@@ -24,8 +24,8 @@ impl Gate {
         Self { moderator: Moderator::new(config), noted: 0, released: 0, knows_room: false }
     }
 
-    /// Changes the setting, for what waits too. Frames that were released stay so; without moderation all that is on the
-    /// wire is released.
+    /// Changes the setting, also for waiting frames. Released frames stay so; without moderation all frames on the wire
+    /// are released.
     pub(super) fn set(&mut self, config: ModerationConfig) {
         self.moderator.set(config);
         if self.moderator.is_off() {
@@ -34,7 +34,7 @@ impl Gate {
         }
     }
 
-    /// How many frames may be fetched from the wire now.
+    /// Returns the number of frames that may be fetched from the wire now.
     #[inline]
     pub(super) fn open(&mut self, wire: &impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         if self.moderator.is_off() { usize::MAX } else { self.open_moderated(wire, stats, now_ns) }
@@ -69,13 +69,12 @@ impl Gate {
         }
     }
 
-    /// When the frames that are on the wire now are released if no other one comes.
+    /// Returns when the frames now on the wire are released if no other one comes.
     pub(super) fn next_open_ns(&self, wire: &impl WirePort) -> Option<u64> {
         if self.moderator.is_off() || self.released > 0 {
             return wire.next_arrival_ns();
         }
-        // Frames that are still under way may make it sooner than those that wait. To know it now spares
-        // a wake-up for each of them.
+        // Frames under way may bring the release forward. Computing this now spares a wake-up for each of them.
         let mut ahead = self.moderator.clone();
         let mut due_ns = ahead.next_due_ns();
         wire.arrivals(self.noted, u64::MAX, |Arrival { at_ns, len }| {

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A frame with `tail` after its addresses.
+/// Returns a frame with `tail` after its addresses.
 fn frame(tail: &[u8]) -> Vec<u8> {
     [&[2; 12][..], tail, &[0; 46]].concat()
 }
@@ -91,7 +91,7 @@ fn a_host_gets_the_frames_of_its_vlans_with_the_tag_that_it_expects() {
 }
 
 proptest! {
-    /// What is decided at a glance, by the rules for every frame.
+    /// The quick check agrees with the rules for every frame.
     #[test]
     fn a_port_treats_common_frames_by_the_rules_for_all(
         types in prop::collection::vec(prop::sample::select(vec![IP, CUSTOMER_TAG, SERVICE_TAG, [0x91, 0], [0, 7], [0xe0, 8]]), 0..5),

@@ -4,7 +4,7 @@ use super::*;
 
 const GOOD: Rates = Rates { bytes: 100_000, frames: 100, events: 50 };
 
-/// `times` ten percent and more above the good rates; each is significantly better than the one before.
+/// Returns rates `times` ten percent and more above the good ones; each is significantly better than the one before.
 fn better(times: u32) -> Rates {
     Rates { bytes: GOOD.bytes * 2_u64.pow(times), ..GOOD }
 }
@@ -13,7 +13,7 @@ fn climb() -> Dim {
     Dim::new(DimProfiles::ReceiveEvent)
 }
 
-/// The profiles after each of the decisions.
+/// Returns the profiles after each of the decisions.
 fn indices(dim: &mut Dim, rates: impl IntoIterator<Item = Rates>) -> Vec<usize> {
     let decide = |rates| {
         dim.decide(rates);
@@ -123,7 +123,7 @@ fn it_decides_after_sixty_four_interrupts_and_measures_anew_from_the_one_after_a
     let mut changes = Vec::new();
     for event in 0..=131_u64 {
         let before = dim.index;
-        // Twice the bytes from the second measurement on, so that it climbs again.
+        // Twice the bytes from the second measurement on, to make it climb again.
         dim.fired(event * PERIOD_NS, 1, if event < 65 { 100 } else { 200 });
         if dim.index != before {
             changes.push(event);

@@ -37,13 +37,13 @@ fn each_class_follows_from_the_frames_and_bytes_of_the_last_interrupt() {
     }
 }
 
-/// One lone short frame, which asks for more interrupts.
+/// Fires for one lone short frame: this asks for more interrupts.
 fn lone_frame(e1000: &mut Classes) -> u32 {
     e1000.fired(1, 60);
     e1000.per_second
 }
 
-/// One large batch of full frames, which asks for fewer.
+/// Fires for one large batch of full frames: this asks for fewer.
 fn bulk(e1000: &mut Classes) -> u32 {
     e1000.fired(20, 20 * 1514);
     e1000.per_second
