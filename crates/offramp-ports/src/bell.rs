@@ -1,4 +1,4 @@
-//! A descriptor by which one thread wakes another that sleeps in `ppoll`.
+//! A descriptor to wake a thread from its sleep in `ppoll`.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Wake;
 use std::time::Duration;
 
-/// Readable from the moment at which it rings until it is cleared.
+/// A bell: readable from its ringing until it is cleared.
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: EventFd,
@@ -31,14 +31,14 @@ impl Bell {
     pub fn ring(&self) {
         #[cfg(feature = "loom")]
         self.counter.ring();
-        // A full counter means that it rings already.
+        // A full counter means a ringing bell.
         let _ = self.event.write(1);
     }
 
     pub fn clear(&self) {
         #[cfg(feature = "loom")]
         self.counter.clear();
-        // An error means that it is empty: nobody rang.
+        // An error means an empty counter: nobody rang.
         let _ = self.event.read();
     }
 
@@ -47,7 +47,7 @@ impl Bell {
         self.counter.is_ringing()
     }
 
-    /// Sleeps until it rings, one of `fds` has what it waits for, or `timeout` has passed.
+    /// Sleeps until it rings, an event of `fds` occurs, or `timeout` has passed.
     pub fn sleep<'a>(&'a self, mut fds: Vec<PollFd<'a>>, timeout: Duration) {
         // The descriptor may ring later than its counter: nothing waits for it.
         #[cfg(feature = "loom")]
@@ -55,7 +55,7 @@ impl Bell {
         fds.push(PollFd::new(self.event.as_fd(), PollFlags::POLLIN));
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
             Ok(_) | Err(Errno::EINTR) => {}
-            // Nothing else can happen to descriptors that are owned here; do not spin if it does.
+            // Nothing else can happen to descriptors owned here; do not spin if it does.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
@@ -83,7 +83,7 @@ mod every_order {
     use offramp_offload::sync::Mutex;
     use std::time::Duration;
 
-    /// What an eventfd counts, and who sleeps on it.
+    /// The count of an eventfd, and its sleeper.
     #[derive(Debug)]
     pub(super) struct Counter {
         is_ringing: Mutex<bool>,
@@ -109,7 +109,7 @@ mod every_order {
             *self.is_ringing.lock()
         }
 
-        /// Sleeps until it rings; how long to wait for the descriptor after that.
+        /// Sleeps until it rings. Returns the time to wait for the descriptor afterwards.
         pub fn sleep(&self) -> Duration {
             let mut is_ringing = self.is_ringing.lock();
             while !*is_ringing {

@@ -1,8 +1,9 @@
-//! A host whose frames can be watched while it runs.
+//! A host with frames to be watched while it runs.
 //!
-//! Each queue of a port has a [`Watched`] around its host. While nobody watches, it costs a batch of a queue pair one look at a
-//! flag, and each frame of a switch one. While somebody does, each frame is copied into a queue of bounded length. The thread
-//! of the frames never waits for the one who reads them: what has no room is lost to the capture, and counted.
+//! Each queue of a port has a [`Watched`] around its host. While nobody watches, it costs a batch of a queue pair one
+//! look at a flag, and each frame of a switch one. While somebody does, each frame is copied into a queue of bounded
+//! length. The thread of the frames never waits for the reader: a packet without room is lost to the capture, and
+//! counted.
 
 use crate::worker::{HostIo, thread_time_ns};
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -21,12 +22,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
-/// Packets that wait for the reader of a capture.
+/// Most packets waiting for the reader of a capture.
 const PACKETS_MAX: usize = 8192;
 /// Their bytes: some fifty milliseconds of 1 Gbit/s.
 const BYTES_MAX: usize = 8 << 20;
 
-/// Which way a packet goes, as its host sees it.
+/// The direction of a packet, in its host's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The host sends it.
@@ -35,10 +36,10 @@ pub enum Way {
     Receive,
 }
 
-/// What stands in the vnet header of a packet.
+/// The vnet header of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vnet {
-    /// The checksum that is still to be completed.
+    /// The checksum still to be completed.
     pub partial: Option<PartialChecksum>,
     /// The adapter's verdict on the checksums of a received packet.
     pub verdict: Option<bool>,
@@ -51,26 +52,26 @@ pub struct Vnet {
 pub struct Packet {
     /// When it was copied, since the epoch.
     pub at: Duration,
-    /// Which way it goes.
+    /// Its direction.
     pub way: Way,
     /// Its queue pair.
     pub queue: usize,
-    /// What goes with it.
+    /// Its vnet header.
     pub vnet: Vnet,
-    /// Frames of it that were lost, and why the first of them was.
+    /// Lost frames of it, and the reason of the first loss.
     pub lost: Option<(Loss, u64)>,
     /// Its length.
     pub len: usize,
     /// Its first bytes.
     pub data: Box<[u8]>,
-    /// Packets before it that the capture has lost, as its reader was slow.
+    /// Packets lost to the capture before it, because of a slow reader.
     pub missed: u64,
 }
 
-/// Where the frames of a port can be watched. It ends captures when it is dropped.
+/// The point for captures of a port's frames. It ends captures when it is dropped.
 #[derive(Debug, Default)]
 pub struct CapturePoint {
-    /// Grows with each change, so that a frame without one takes no lock.
+    /// Grows with each change, so a frame without one takes no lock.
     changes: AtomicU32,
     sink: Mutex<Option<Arc<Sink>>>,
 }
@@ -83,7 +84,7 @@ struct Sink {
     waiting: Arc<Waiting>,
 }
 
-/// What waits for the reader.
+/// The packets waiting for the reader.
 #[derive(Debug, Default)]
 struct Waiting {
     bytes: AtomicUsize,
@@ -114,7 +115,7 @@ impl CapturePoint {
 }
 
 impl Capture {
-    /// The next packet.
+    /// Returns the next packet.
     ///
     /// # Errors
     /// When none came within `time`, or the port is gone.
@@ -124,7 +125,7 @@ impl Capture {
         Ok(packet)
     }
 
-    /// Captures nothing more from the next batch on. What was captured can still be had.
+    /// Captures nothing more from the next batch on. Packets captured before can still be had.
     pub fn stop(&self) {
         if let Some(point) = self.point.upgrade() {
             let mut sink = lock(&point.sink);
@@ -136,7 +137,7 @@ impl Capture {
         }
     }
 
-    /// Packets that were lost since the last one, as the reader was slow.
+    /// Returns the packets lost since the last one, because of a slow reader.
     pub fn missed(&self) -> u64 {
         self.waiting.missed.load(Ordering::Relaxed)
     }
@@ -149,7 +150,7 @@ impl Drop for Capture {
 }
 
 impl Sink {
-    /// A copy of a packet, if there is room for one.
+    /// Returns a copy of a packet, if there is room for one.
     fn copy(&self, way: Way, queue: usize, vnet: Vnet, frame: &[u8], len: usize) -> Option<Packet> {
         let data = &frame[..frame.len().min(self.snaplen)];
         let bytes = self.waiting.bytes.fetch_add(data.len(), Ordering::Relaxed);
@@ -171,15 +172,16 @@ impl Sink {
     }
 }
 
-/// A host whose frames go through a [`CapturePoint`].
+/// A host with its frames passing a [`CapturePoint`].
 #[derive(Debug)]
 pub struct Watched<H> {
     host: H,
     point: Arc<CapturePoint>,
-    /// Of the port: it says what became of a frame that was sent.
+    /// The control of the port, for the outcome of a sent frame.
     control: Arc<PortControl>,
     queue: usize,
-    /// The last change of the point that was taken over; while somebody watches, the one before: each frame is looked at.
+    /// The last change taken over from the point. While somebody watches, the one before it, so each frame looks at the
+    /// point.
     changes: u32,
     watch: Option<Watch>,
 }
@@ -187,22 +189,22 @@ pub struct Watched<H> {
 #[derive(Debug)]
 struct Watch {
     sink: Arc<Sink>,
-    /// The last change of the point that was taken over.
+    /// The last change taken over from the point.
     changes: u32,
-    /// The frame that the host sent last: what becomes of it is known when the next one is fetched.
+    /// The host's last sent frame: its outcome is known when the next one is fetched.
     sent: Option<Packet>,
     /// Frames lost until it was fetched, by reason.
     lost: Vec<u64>,
 }
 
 impl<H: HostPort> Watched<H> {
-    /// Queue pair `queue` of the port of `control`.
+    /// Watches queue pair `queue` of the port of `control`.
     pub fn new(host: H, point: &Arc<CapturePoint>, control: &Arc<PortControl>, queue: usize) -> Self {
         let (point, control) = (Arc::clone(point), Arc::clone(control));
         Self { host, point, control, queue, changes: 0, watch: None }
     }
 
-    /// Whether nobody watches, and nothing has changed.
+    /// Returns true if nobody watches and nothing has changed.
     fn is_idle(&self) -> bool {
         self.point.changes.load(Ordering::Acquire) == self.changes
     }
@@ -231,7 +233,7 @@ impl<H: HostPort> Watched<H> {
         Loss::ALL.iter().map(|&reason| stats.lost(reason)).collect()
     }
 
-    /// Sends on the frame that was fetched last, with what has become of it.
+    /// Passes on the last fetched frame to the capture, with its outcome.
     #[cold]
     fn conclude(&mut self) {
         let now = self.lost();
@@ -329,7 +331,7 @@ impl<H: HostPort> HostPort for Watched<H> {
         outcome
     }
 
-    /// What is written in place is in the host's memory alone: while somebody watches, no new frame is.
+    /// Frames written in place are in the host's memory alone: while somebody watches, none begins.
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         self.watch.is_none() && self.host.rx_reserve(slot, head)
@@ -401,7 +403,7 @@ impl<H: HostIo> HostIo for Watched<H> {
         self.host.is_unannounced()
     }
 
-    /// Nothing of this stands in a frame's way while nobody watches.
+    /// Polls the pair. While nobody watches, nothing here stands in a frame's way.
     fn poll_pair<W: WirePort>(pair: &mut QueuePair<Self, W>, now_ns: u64) -> Result<bool, PortError> {
         let progress = if pair.host().is_idle() {
             pair.poll_within(|watched| &mut watched.host, now_ns, &thread_time_ns)

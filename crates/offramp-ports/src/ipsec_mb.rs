@@ -1,14 +1,14 @@
-//! ipsec-mb as the library of ciphers: Intel's Multi-Buffer Crypto for IPsec, which DPDK uses. It is
-//! loaded at run time where it is installed (Debian: `apt install libipsec-mb1`), never linked.
+//! ipsec-mb as the library of ciphers: Intel's Multi-Buffer Crypto for IPsec, also used by DPDK. It is loaded at run
+//! time if it is installed (Debian: `apt install libipsec-mb1`), never linked.
 //!
-//! [`library`] loads it; [`preferred`] says which library a program should take. AES-GCM, GMAC and
-//! ChaCha20-Poly1305 come from it. CBC and HMAC stay with aws-lc: ipsec-mb does those for many packets at
-//! once, through a manager that belongs to one thread, and a packet alone would fill one lane of sixteen.
+//! [`library`] loads it; [`preferred`] returns the library for a program to use. AES-GCM, GMAC and ChaCha20-Poly1305
+//! come from it. CBC and HMAC stay with aws-lc: ipsec-mb computes those for many packets at once, through a manager for
+//! one thread only, and a packet alone would fill one lane of sixteen.
 //!
-//! The library exports its functions once per kind of processor and hands out the right ones in its
-//! manager, a structure whose layout changes from version to version. So a version that is not known
-//! here is refused, the size of the manager is compared, every function that is taken must bear the
-//! name that is expected, and one packet of each cipher must come out as aws-lc makes it.
+//! The library exports its functions once per kind of processor and hands out the right ones in its manager. The layout
+//! of this structure changes from version to version. So four checks guard its use: the version must be known here, the
+//! size of the manager must match, every function must bear the expected name, and one packet of each cipher must equal
+//! the result of aws-lc.
 
 #[cfg(target_arch = "x86_64")]
 mod aead;
@@ -33,10 +33,10 @@ pub enum Unavailable {
     /// The loader does not find it.
     #[error("ipsec-mb: {0}; install it (Debian: apt install libipsec-mb1); aws-lc is used")]
     NotInstalled(String),
-    /// A version whose structures are not known here.
+    /// A version with structures not known here.
     #[error("ipsec-mb: version {0} is not known, 1.3 is; aws-lc is used")]
     Version(String),
-    /// Its manager is not what that version's is.
+    /// Its manager differs from the known one of its version.
     #[error("ipsec-mb: {0}; it was built otherwise than Debian's, so aws-lc is used")]
     Layout(String),
     /// It makes another packet than aws-lc.
@@ -44,17 +44,17 @@ pub enum Unavailable {
     WrongResult(&'static str),
 }
 
-/// ipsec-mb, loaded and checked at the first call; it stays loaded.
+/// Returns ipsec-mb, loaded and checked at the first call; it stays loaded.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The reason why it cannot be used.
 pub fn library() -> Result<&'static dyn CipherLibrary, &'static Unavailable> {
     static LOADED: OnceLock<Result<Box<dyn CipherLibrary>, Unavailable>> = OnceLock::new();
     LOADED.get_or_init(load).as_deref()
 }
 
-/// The library to take on this machine: ipsec-mb where it can be loaded and is the faster one, which is
-/// on processors with VAES and AVX-512; aws-lc elsewhere, and then why.
+/// Returns the library for this machine: ipsec-mb if it can be loaded and is faster, on processors with VAES and
+/// AVX-512; else aws-lc, with the reason.
 pub fn preferred() -> (&'static dyn CipherLibrary, Option<&'static Unavailable>) {
     match library() {
         Ok(library) if has_wide_aes() => (library, None),

@@ -1,18 +1,19 @@
 //! All input and output of the adapter: TAP ports, packet sockets, namespaces, netlink, ethtool, processors.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | [`tap`] | a TAP interface that the adapter makes, for the host's kernel |
 //! | [`packet`] | an interface that exists, over packet sockets |
 //! | [`vhost_user`] | a virtual machine's network device over vhost-user |
-//! | [`vnet_hdr`] | what the header in front of each frame asks for and reports |
+//! | [`vnet_hdr`] | requests and reports of the header in front of each frame |
 //! | [`worker`] | a thread that drives tasks: queue pairs on a cable, and the switch |
-//! | [`ipsec_mb`] | the second library of ciphers, loaded where it is installed |
-//! | [`socket`] | what a TCP socket says of its connection |
+//! | [`ipsec_mb`] | the second library of ciphers, loaded if installed |
+//! | [`socket`] | options and statistics of TCP sockets |
 //! | [`sys`] | namespaces, links, features, processors, privilege |
 //!
-//! Nothing here edits a packet header (a VLAN tag that the kernel took out is put back), and only `offramp-virtio` touches
-//! guest memory. Only descriptors hold namespaces and interfaces, so the kernel removes them however the process ends.
+//! Nothing here edits a packet header (only the VLAN tag removed by the kernel is put back), and only `offramp-virtio`
+//! touches guest memory. Only descriptors hold namespaces and interfaces, so the kernel removes them however the
+//! process ends.
 
 mod bell;
 pub mod capture;

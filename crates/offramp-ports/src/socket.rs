@@ -1,24 +1,25 @@
-//! What a TCP socket of the kernel says about its connection, `TCP_INFO`; a limit that it can be given,
-//! `TCP_WINDOW_CLAMP`; busy polling, `SO_BUSY_POLL`; and which packets a socket takes, `SO_ATTACH_FILTER`.
+//! Options of the kernel's sockets: a TCP connection's state, `TCP_INFO`, and the limit of its window,
+//! `TCP_WINDOW_CLAMP`; busy polling, `SO_BUSY_POLL`; and a packet filter, `SO_ATTACH_FILTER`.
 //!
-//! Source: tcp(7), and `struct tcp_info` of the kernel's `include/uapi/linux/tcp.h`, which only ever grows at its end.
+//! Source: tcp(7), and `struct tcp_info` of the kernel's `include/uapi/linux/tcp.h`. The structure only ever grows at
+//! its end.
 
 use nix::errno::Errno;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// What the kernel knows of a TCP connection. A field is 0 where the kernel is older than it.
+/// The kernel's state of a TCP connection. A field is 0 if the kernel is older than it.
 pub use libc::tcp_info as TcpInfo;
 
-/// Limits the window that a TCP socket offers its peer to `bytes` (`TCP_WINDOW_CLAMP`). Bytes that arrived and were not
-/// read yet come on top. The kernel offers whole segments of it.
+/// Limits the window offered by a TCP socket to its peer to `bytes` (`TCP_WINDOW_CLAMP`). Arrived bytes not read yet
+/// come on top. The kernel offers whole segments of it.
 ///
-/// The kernel forgets it when it learns what the memory of a segment holds (since 6.5, with the first full segment) and
-/// when it lets the receive buffer grow: set it before the connection is made and after each read.
+/// The kernel forgets it when it learns the payload held by a segment's memory (since 6.5, with the first full segment)
+/// and when it lets the receive buffer grow: set it before the connection is made and after each read.
 ///
 /// # Errors
-/// What setsockopt(2) reports.
+/// Returns the error of setsockopt(2).
 pub fn set_tcp_window_clamp(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes.try_into().unwrap_or(libc::c_int::MAX))
 }
@@ -35,7 +36,7 @@ fn set_option(socket: &impl AsFd, level: libc::c_int, option: libc::c_int, value
 /// Reads `TCP_INFO` of a TCP socket.
 ///
 /// # Errors
-/// What getsockopt(2) reports: `EOPNOTSUPP` or `ENOPROTOOPT` when the descriptor is not a TCP socket.
+/// Returns the error of getsockopt(2): `EOPNOTSUPP` or `ENOPROTOOPT` when the descriptor is not a TCP socket.
 pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     let mut info = MaybeUninit::<TcpInfo>::zeroed();
     let (descriptor, mut len) = (socket.as_fd().as_raw_fd(), size_of::<TcpInfo>() as libc::socklen_t);
@@ -52,7 +53,7 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
 /// (`SO_BUSY_POLL`, socket(7)). Only the queue of an adapter with NAPI can be polled so.
 ///
 /// # Errors
-/// What setsockopt(2) reports: `EPERM` without `CAP_NET_ADMIN` in the network namespace's user namespace.
+/// Returns the error of setsockopt(2): `EPERM` without `CAP_NET_ADMIN` in the network namespace's user namespace.
 pub fn set_busy_poll(socket: &impl AsFd, usecs: u32) -> io::Result<()> {
     let usecs = usecs.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
     set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, usecs)
@@ -61,18 +62,18 @@ pub fn set_busy_poll(socket: &impl AsFd, usecs: u32) -> io::Result<()> {
 /// An instruction of a filter: `code`, `jt`, `jf`, `k` (the kernel's `Documentation/networking/filter.rst`).
 pub type FilterInstruction = (u16, u8, u8, u32);
 
-/// Has a socket drop each packet that the filter does not accept (`SO_ATTACH_FILTER`).
+/// Has a socket drop each packet refused by the filter (`SO_ATTACH_FILTER`).
 ///
 /// # Errors
-/// What setsockopt(2) reports: `EINVAL` for a program that the kernel's checker refuses.
+/// Returns the error of setsockopt(2): `EINVAL` for a program refused by the kernel's checker.
 pub fn attach_filter(socket: &impl AsFd, program: &[FilterInstruction]) -> io::Result<()> {
     let mut filters: Vec<_> = program.iter().map(|&(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k }).collect();
     let len = filters.len().try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
     let program = libc::sock_fprog { len, filter: filters.as_mut_ptr() };
     let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
     let (descriptor, size) = (socket.as_fd().as_raw_fd(), size_of_val(&program) as libc::socklen_t);
-    // SAFETY: `program` is readable for `size` bytes and names the `len` instructions of `filters`, which live until the
-    // kernel has copied them. The descriptor is borrowed from `socket`, so it stays open.
+    // SAFETY: `program` is readable for `size` bytes and names the `len` instructions of `filters`, which live until
+    // the kernel has copied them. The descriptor is borrowed from `socket`, so it stays open.
     let result = unsafe { libc::setsockopt(descriptor, level, option, (&raw const program).cast(), size) };
     Errno::result(result)?;
     Ok(())
@@ -119,7 +120,7 @@ mod tests {
             set_tcp_window_clamp(&server, window).unwrap();
             offers.push(tcp_info(&watched).unwrap().tcpi_snd_wnd);
         }
-        // What was offered before is not taken back, and a lone short segment lets the kernel choose anew.
+        // An earlier offer is not taken back, and a lone short segment lets the kernel choose anew.
         offers.sort_unstable();
         assert!(offers[offers.len() / 2] <= window, "{offers:?}");
         sender.join().unwrap();
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn a_time_that_no_socket_can_busy_poll_is_refused() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // Less than what the kernel's setting is already may be asked for by everybody.
+        // Anybody may ask for less than the kernel's present setting.
         assert!(set_busy_poll(&socket, 0).is_ok());
         assert!(set_busy_poll(&socket, u32::MAX).is_err());
     }

@@ -1,12 +1,12 @@
-//! A switch as what a worker drives: its ports are what the worker sleeps on.
+//! A switch as a worker's task: the worker sleeps on its ports.
 
 use crate::worker::{HostIo, Task, Watch, clock_ns, thread_time_ns};
 use offramp_adapter::port::PortError;
 use offramp_adapter::switch::Switch;
 use std::task::Waker;
 
-/// The switch never ends by itself: a port that is gone leaves the others as they are, and new ones
-/// may come at any time ([`Switch::control`]), which wakes the worker.
+/// The switch never ends by itself: after a port is gone the others stay, and new ones may come at any time
+/// ([`Switch::control`]) and wake the worker.
 impl<P: HostIo + Send> Task for Switch<P> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         Ok(self.poll_timed(now_ns, &thread_time_ns, &clock_ns).moved)

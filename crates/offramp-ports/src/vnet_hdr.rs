@@ -1,5 +1,5 @@
-//! What the virtio network header in front of every frame asks for, and what it reports. [`offramp_virtio::net_header`]
-//! has the fields; nothing of the frame itself is read or changed.
+//! The requests and reports of the virtio network header in front of every frame. [`offramp_virtio::net_header`] has
+//! the fields; nothing of the frame itself is read or changed.
 
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 
@@ -8,13 +8,13 @@ pub use offramp_virtio::net_header::{
     DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, HEADER_LEN, NEEDS_CSUM,
 };
 
-/// Chains that a frame occupies where the ring says nothing else (virtio 1.3, 5.1.6.4.1).
+/// Chains of a frame if the ring says nothing else (virtio 1.3, 5.1.6.4.1).
 const ONE_BUFFER: u16 = 1;
 
-/// Why a header was refused: its request is unknown or contradictory.
+/// The reason for a refused header: its request is unknown or contradictory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VnetError {
-    /// A segmentation that is not in the specification we speak.
+    /// A segmentation outside the supported specification.
     #[error("unknown gso_type {0:#04x}")]
     GsoType(u8),
     /// A segmentation into segments without payload.
@@ -22,19 +22,19 @@ pub enum VnetError {
     GsoSize(u8),
 }
 
-/// Reads what a host asks for one frame.
+/// Reads a host's request for one frame.
 ///
-/// `DATA_VALID` (a frame that the host forwards after its own adapter verified it) asks for nothing.
+/// `DATA_VALID` (a forwarded frame, verified by the host's own adapter) asks for nothing.
 ///
 /// # Errors
-/// When the header asks for a segmentation that does not exist or that has no size.
+/// When the header asks for an unknown segmentation or one without size.
 #[inline]
 pub fn decode_tx(header: &[u8; HEADER_LEN]) -> Result<TxMeta, VnetError> {
     let header = NetHeader::from_bytes(header);
     Ok(TxMeta { checksum: decode_checksum(&header), segmentation: decode_segmentation(&header)? })
 }
 
-/// Writes what a host asks for one frame, as the host would.
+/// Writes a host's request for one frame, as the host would.
 pub fn encode_tx(meta: &TxMeta) -> [u8; HEADER_LEN] {
     let mut header = NetHeader::default();
     encode_segmentation(&mut header, meta.segmentation);
@@ -44,11 +44,11 @@ pub fn encode_tx(meta: &TxMeta) -> [u8; HEADER_LEN] {
     header.to_bytes()
 }
 
-/// Reads what an adapter reports of one frame, as the host would. The header does not say how many
+/// Reads an adapter's report of one frame, as the host would. The header does not say how many
 /// frames were coalesced, so `segments` is 1; it has no hash and no queue.
 ///
 /// # Errors
-/// When the header reports a segmentation that does not exist or that has no size.
+/// When the header reports an unknown segmentation or one without size.
 pub fn decode_rx(header: &[u8; HEADER_LEN]) -> Result<RxMeta, VnetError> {
     let header = NetHeader::from_bytes(header);
     let checksum = match decode_checksum(&header) {
@@ -60,10 +60,10 @@ pub fn decode_rx(header: &[u8; HEADER_LEN]) -> Result<RxMeta, VnetError> {
     Ok(RxMeta { checksum, segmentation, header_len: header.hdr_len, ..RxMeta::default() })
 }
 
-/// Writes what the adapter reports to a host of one frame.
+/// Writes the adapter's report to a host of one frame.
 ///
-/// The header cannot say that a checksum is wrong. `Bad` is written as `Unknown` is, and the host computes the
-/// checksum itself.
+/// The header cannot report a wrong checksum. `Bad` is written as `Unknown` is, and the host computes the checksum
+/// itself.
 #[inline]
 pub fn encode_rx(meta: &RxMeta) -> [u8; HEADER_LEN] {
     rx_header(meta).to_bytes()

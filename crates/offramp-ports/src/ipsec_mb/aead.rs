@@ -10,10 +10,10 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of a ChaCha20 key.
 const CHACHA_KEY_LEN: usize = 32;
-/// Longest packet that AES-GCM encrypts as a copy. Of longer ones the trailer is handed over apart, which takes three
-/// more calls: they cost more than a copy of a frame of 1,500 bytes, and less than one of a jumbo frame.
+/// Longest packet for AES-GCM to encrypt as a copy. For longer ones the trailer is handed over apart, by three more
+/// calls: they cost more than a copy of a frame of 1,500 bytes, and less than one of a jumbo frame.
 const GCM_COPIED_LEN_MAX: usize = 2048;
-/// Bytes of the packet that every cipher is checked with: some wide vectors and a part of one.
+/// Bytes of the check packet for every cipher: some wide vectors and a part of one.
 const CHECK_LEN: usize = 333;
 
 /// The library, loaded.
@@ -26,7 +26,7 @@ impl IpsecMb {
         Self { functions }
     }
 
-    /// Compares one packet of every cipher with that of `judge`.
+    /// Compares one packet of every cipher with the result of `judge`.
     pub fn check_against(&self, judge: &dyn CipherLibrary) -> Result<(), Unavailable> {
         let algorithms = [
             (AeadAlgorithm::AesGcm(AesKey::Bits128), 16, "AES-128-GCM"),
@@ -85,7 +85,7 @@ impl CipherLibrary for IpsecMb {
     }
 }
 
-/// The bytes in one vector register, from where they are written by one store: the library loads them as
+/// The bytes in one vector register, to be written from there by one store: the library loads them as
 /// one, and a load waits long for several stores.
 #[inline]
 fn in_one(bits: u128) -> __m128i {
@@ -96,7 +96,7 @@ fn in_one(bits: u128) -> __m128i {
     vector
 }
 
-/// AES-GCM under one key. It stays where it is, so that no copy of the key is left behind.
+/// AES-GCM under one key. It is never moved, so no copy of the key is left behind.
 struct GcmAead {
     key: GcmKey,
     functions: Gcm,
@@ -109,7 +109,7 @@ impl Drop for GcmAead {
 }
 
 impl GcmAead {
-    /// One call for a whole packet: from `from` to `to`, which may be the same.
+    /// Processes a whole packet in one call: from `from` to `to`, possibly the same.
     ///
     /// # Safety
     /// `len` bytes must be readable at `from` and writable at `to`; the two are the same or do not overlap. `aad_len`
@@ -128,7 +128,7 @@ impl GcmAead {
         tag: &mut [u8; TAG_LEN],
     ) {
         let nonce = in_one(nonce.to_bits());
-        // It has what the key makes of the nonce.
+        // The context holds a value derived from key and nonce.
         let mut context = Zeroizing::<GcmContext>::default();
         // SAFETY: the caller answers for `from`, `to` and `aad`; the key was expanded by the same library for this
         // length, the context is one of the library's, the nonce has its twelve bytes, and as many bytes of
@@ -150,10 +150,10 @@ impl GcmAead {
     }
 }
 
-/// Where what was clear, its trailer and the tag go.
+/// The places of the clear text, its trailer and the tag.
 type Places<'a> = (&'a mut [u8], &'a mut [u8], &'a mut [u8; TAG_LEN]);
 
-/// The places in `out`, which is as long as all three.
+/// Splits `out` into its places; its length is the sum of all three.
 #[inline]
 fn places(out: &mut [u8], clear_len: usize, trailer_len: usize) -> Result<Places<'_>, CipherFailed> {
     let (body, tag) = out.split_last_chunk_mut().ok_or(CipherFailed)?;
@@ -185,7 +185,8 @@ impl Aead for GcmAead {
         let bytes = in_one(aad.to_bits());
         if rest.is_empty() {
             let (aad_at, from, to) = ((&raw const bytes).cast(), clear.as_ptr(), body.as_mut_ptr());
-            // SAFETY: additional data are as long as is said; the body is as long as what comes to lie in it, elsewhere.
+            // SAFETY: `aad.len()` is the length of the additional data. The body is as long as `clear`, and does not
+            // overlap it.
             unsafe { self.whole(self.functions.encrypt, nonce, aad_at, aad.len(), from, to, clear.len(), tag) };
             return Ok(());
         }
@@ -199,8 +200,8 @@ impl Aead for GcmAead {
         let mut context = Zeroizing::<GcmContext>::default();
         let at = &raw mut *context;
         // SAFETY: the key was expanded by the same library for this length, the context has room, nonce and
-        // additional data are as long as is said, each part is as long as where it goes and lies elsewhere, and as many
-        // bytes of tag are asked for as there is room.
+        // additional data have the given lengths, each part is as long as its target and does not overlap it, and the
+        // requested bytes of tag have room.
         unsafe {
             (functions.init)(key, at, (&raw const nonce).cast(), (&raw const bytes).cast(), aad.len() as u64);
             (functions.encrypt_update)(key, at, body.as_mut_ptr(), clear.as_ptr(), clear.len() as u64);
@@ -225,7 +226,7 @@ impl Aead for GcmAead {
     fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed> {
         let (mut nothing, mut tag) = ([0; 1], [0; TAG_LEN]);
         let (at, encrypt) = (nothing.as_mut_ptr(), self.functions.encrypt);
-        // SAFETY: the additional data are as long as is said; nothing is encrypted.
+        // SAFETY: the additional data have the given length; nothing is encrypted.
         unsafe { self.whole(encrypt, nonce, covered.as_ptr(), covered.len(), at, at, 0, &mut tag) };
         Ok(tag)
     }
@@ -244,7 +245,7 @@ struct ChachaPacket<'a> {
 }
 
 impl ChachaPacket<'_> {
-    /// Encrypts or decrypts the next part, `len` bytes from `from` to `to`, which may be the same.
+    /// Encrypts or decrypts the next part, `len` bytes from `from` to `to`, possibly the same.
     ///
     /// # Safety
     /// The bytes must be readable and writable, the same or not overlapping.
@@ -306,7 +307,7 @@ impl Aead for ChachaAead {
     ) -> Result<(), CipherFailed> {
         let (body, rest, tag) = places(out, clear.len(), trailer.len())?;
         let (mut on_its_way, run) = (self.begin_with(nonce, aad), self.functions.encrypt_update);
-        // SAFETY: each part is as long as where it goes and lies elsewhere.
+        // SAFETY: each part is as long as its target, and does not overlap it.
         unsafe {
             on_its_way.update(run, body.as_mut_ptr(), clear.as_ptr(), clear.len());
             on_its_way.update(run, rest.as_mut_ptr(), trailer.as_ptr(), trailer.len());
@@ -327,17 +328,17 @@ impl Aead for ChachaAead {
 
     fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed> {
         let mut tag = [0; TAG_LEN];
-        // SAFETY: the bytes are as many as is said.
+        // SAFETY: `covered.len()` is the length of the bytes.
         let packet = unsafe { self.begin(nonce, covered.as_ptr(), covered.len()) };
         packet.finish(&mut tag);
         Ok(tag)
     }
 }
 
-/// In constant time.
+/// Compares two tags in constant time.
 #[inline]
 fn is_equal(made: &[u8; TAG_LEN], given: &[u8; TAG_LEN]) -> Result<(), CipherFailed> {
-    // Two words, which cost less than sixteen bytes.
+    // Comparing two words costs less than comparing sixteen bytes.
     let halves = |tag: &[u8; TAG_LEN]| {
         let whole = u128::from_ne_bytes(*tag);
         ((whole >> u64::BITS) as u64, whole as u64)

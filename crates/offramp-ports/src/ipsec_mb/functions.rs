@@ -6,9 +6,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute_copy;
 use std::ptr::{self, NonNull};
 
-/// Major and minor version whose structures are known.
+/// Major and minor version with known structures.
 const VERSION: u32 = 0x0103;
-/// What `imb_get_mb_mgr_size` returns in that version: the manager and its job queues.
+/// Result of `imb_get_mb_mgr_size` in this version: the manager and its job queues.
 const MANAGER_LEN: usize = 200_744;
 /// Where in the manager the functions stand, bytes from its start.
 mod at {
@@ -69,7 +69,7 @@ pub type ChachaUpdate = unsafe extern "C" fn(*const u8, *mut ChachaContext, *mut
 /// Context, tag and its length.
 pub type ChachaFinalize = unsafe extern "C" fn(*mut ChachaContext, *mut u8, u64);
 
-/// AES-GCM with keys of one length.
+/// Returns AES-GCM with keys of one length.
 #[derive(Clone, Copy)]
 pub struct Gcm {
     pub encrypt: GcmWhole,
@@ -89,16 +89,16 @@ pub struct Chacha {
     pub finalize: ChachaFinalize,
 }
 
-/// All functions that are used, as the library chose them for this processor.
+/// All functions in use, as the library chose them for this processor.
 pub struct Functions {
     /// For keys of 128, 192 and 256 bits.
     pub gcm: [Gcm; 3],
     pub chacha: Chacha,
-    /// As the library says it.
+    /// The version, in the library's words.
     pub version: String,
 }
 
-/// Bits of the keys that [`Functions::gcm`] is for.
+/// Key bits of each entry of [`Functions::gcm`].
 const GCM_KEY_BITS: [u32; 3] = [128, 192, 256];
 
 impl Functions {
@@ -124,7 +124,7 @@ impl Library {
         NonNull::new(handle).map(Self).ok_or_else(|| Unavailable::NotInstalled(loader_error()))
     }
 
-    /// An exported function.
+    /// Returns an exported function.
     ///
     /// # Safety
     /// `F` must be the function's prototype.
@@ -136,7 +136,7 @@ impl Library {
         Ok(unsafe { as_function(found) })
     }
 
-    /// Its version in words, if it is one that is known.
+    /// Returns its version in words, if the version is known.
     fn version(&self) -> Result<String, Unavailable> {
         // SAFETY: `imb_get_version` has this prototype in every version that has it.
         let get_version: extern "C" fn() -> u32 = unsafe { self.function(c"imb_get_version")? };
@@ -146,7 +146,7 @@ impl Library {
     }
 }
 
-/// What the loader says of the last thing that failed.
+/// Returns the loader's message of the last failure.
 fn loader_error() -> String {
     // SAFETY: dlerror has no precondition. It returns 0, or a string that stays until the next call of the loader in
     // this thread.
@@ -171,7 +171,7 @@ unsafe fn as_function<F>(address: NonNull<c_void>) -> F {
     unsafe { transmute_copy(&address) }
 }
 
-/// The library's manager, in which it names the functions for this processor.
+/// The library's manager, with its functions for this processor.
 struct Manager {
     start: NonNull<c_void>,
     free: unsafe extern "C" fn(*mut c_void),
@@ -196,7 +196,7 @@ impl Manager {
         // Flags 0 switch no instruction set off.
         let start = NonNull::new(allocate(0));
         let manager = Self { start: start.ok_or_else(|| Unavailable::Layout("no memory".to_owned()))?, free };
-        // SAFETY: the manager was just allocated by the library; where the kind of processor goes may be 0.
+        // SAFETY: the manager was just allocated by the library; the place for the kind of processor may be 0.
         unsafe { init(manager.start.as_ptr(), ptr::null_mut()) };
         // SAFETY: the manager was set up by the library.
         match unsafe { get_error(manager.start.as_ptr()) } {
@@ -205,8 +205,8 @@ impl Manager {
         }
     }
 
-    /// The function at this place, which must lie in the library, and its name, which is empty for one that is not
-    /// exported.
+    /// Returns the function at this offset and its name. The function must lie in the library; the name is empty if it
+    /// is not exported.
     fn function(&self, at: usize, expected: &str) -> Result<(NonNull<c_void>, String), Unavailable> {
         // SAFETY: the manager has `MANAGER_LEN` bytes, and `at` is the offset of a pointer in it, aligned as the
         // structure is.
@@ -226,18 +226,18 @@ impl Manager {
         Ok((found, name))
     }
 
-    /// A function whose name starts as expected.
+    /// Returns a function with the expected start of its name.
     fn exported<F>(&self, at: usize, expected: &str) -> Result<F, Unavailable> {
         let (found, name) = self.function(at, expected)?;
         if !name.starts_with(expected) {
             return Err(wrong(&name, expected));
         }
-        // SAFETY: `F` is the prototype of what stands at `at` in a manager of version 1.3 (see `Gcm` and
+        // SAFETY: `F` is the prototype of the function at `at` in a manager of version 1.3 (see `Gcm` and
         // `Chacha`), and the function bears the name of one with that prototype.
         Ok(unsafe { as_function(found) })
     }
 
-    /// AES-GCM with keys of `GCM_KEY_BITS[n]` bits.
+    /// Returns AES-GCM with keys of `GCM_KEY_BITS[n]` bits.
     fn gcm(&self, n: usize) -> Result<Gcm, Unavailable> {
         let (bits, at) = (GCM_KEY_BITS[n], |first: usize| first + n * size_of::<*const c_void>());
         Ok(Gcm {
@@ -253,8 +253,8 @@ impl Manager {
     fn chacha(&self) -> Result<Chacha, Unavailable> {
         let (init, _) = self.function(at::CHACHA_INIT, "init_chacha20_poly1305")?;
         Ok(Chacha {
-            // SAFETY: `ChachaInit` is the prototype of what stands there in a manager of version 1.3. The function is not
-            // exported: it lies in the library, and its three neighbours bear the names that they should.
+            // SAFETY: `ChachaInit` is the prototype of the function there in a manager of version 1.3. The function is
+            // not exported: it lies in the library, and its three neighbours bear the expected names.
             init: unsafe { as_function(init) },
             encrypt_update: self.exported(at::CHACHA_ENCRYPT_UPDATE, "update_enc_chacha20_poly1305_")?,
             decrypt_update: self.exported(at::CHACHA_DECRYPT_UPDATE, "update_dec_chacha20_poly1305_")?,
@@ -275,7 +275,7 @@ fn wrong(found: &str, expected: &str) -> Unavailable {
     Unavailable::Layout(format!("its manager has {found} in place of {expected}"))
 }
 
-/// What the loader points to; nothing for 0.
+/// Returns the loader's string at this pointer; an empty one for 0.
 fn text(name: *const c_char) -> String {
     if name.is_null() {
         return String::new();

@@ -1,9 +1,9 @@
-//! An interface that exists as a host port, through packet sockets (packet(7)): what comes in from the
-//! interface is taken, and what is given goes out of it. The kernel's vnet header travels with each
-//! frame, so super-frames and partial checksums pass in both directions.
+//! An existing interface as a host port, through packet sockets (packet(7)): it takes the interface's received frames,
+//! and sends out of it. The kernel's vnet header travels with each frame, so super-frames and partial checksums pass in
+//! both directions.
 //!
-//! Frames that the host itself sends out of the interface are not taken. Nothing is changed beyond the
-//! sockets: promiscuous mode ends with them, however the process ends.
+//! Frames sent out of the interface by the host itself are not taken. The sockets are the only change:
+//! promiscuous mode ends with them, however the process ends.
 //!
 //! The interface may go down and come up again; the port lives on. It closes when the interface is
 //! deleted or moved to another namespace.
@@ -28,19 +28,18 @@ pub use rx_queue::{Arrival, HEAD_LEN, RxQueues};
 
 /// Most queues of one port: members of a fanout group (Linux `PACKET_FANOUT_MAX` before 5.16).
 pub const QUEUES_MAX: u16 = 256;
-/// Longest super-frame that is taken by default, in bytes: an IP packet of 65536 bytes behind an
-/// Ethernet header with two VLAN tags.
+/// Longest super-frame by default, in bytes: an IP packet of 65536 bytes after an Ethernet header with two VLAN tags.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
-/// Bytes that the kernel may hold for a queue by default, in each direction: a hundred super-frames,
-/// each of which the kernel charges with a good deal more than its length.
+/// Default bytes of a queue in the kernel, in each direction: a hundred super-frames. The kernel charges each with a
+/// good deal more than its length.
 pub const BUFFER_LEN_DEFAULT: usize = 8 << 20;
 
-/// How an interface is opened.
+/// The parameters to open an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketConfig {
     /// The interface's name, 1 to 15 bytes.
     pub interface: String,
-    /// Queues, 1 to [`QUEUES_MAX`]; the kernel spreads what comes in over them by flow
+    /// Queues, 1 to [`QUEUES_MAX`]; the kernel spreads received frames over them by flow
     /// (`PACKET_FANOUT_HASH`).
     pub queues: u16,
     /// Take frames for every station, not for the interface's own address alone (`PACKET_MR_PROMISC`).
@@ -50,14 +49,14 @@ pub struct PacketConfig {
     /// kernel then segments nothing. Super-frames are accepted only as far as the interface itself segments
     /// them.
     pub qdisc_bypass: bool,
-    /// Longest frame that a queue takes, in bytes with the Ethernet header.
+    /// Longest frame of a queue, in bytes with the Ethernet header.
     pub frame_len_max: usize,
-    /// Bytes that the kernel may hold for a queue, in each direction.
+    /// Most bytes of a queue in the kernel, in each direction.
     pub buffer_len: usize,
 }
 
 impl PacketConfig {
-    /// One promiscuous queue, super-frames up to [`FRAME_LEN_MAX`].
+    /// Returns one promiscuous queue, super-frames up to [`FRAME_LEN_MAX`].
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -76,13 +75,13 @@ pub enum PacketError {
     /// The name is no interface name.
     #[error("interface \"{0}\": not an interface name; use 1 to {NAME_LEN_MAX} bytes without spaces, '/', ':' or '%'")]
     Name(String),
-    /// There is no interface of that name.
+    /// There is no interface with this name.
     #[error("interface \"{0}\": there is none of that name in this network namespace; see `ip link`")]
     NoInterface(String),
     /// Its frames are not Ethernet's.
     #[error("interface \"{0}\": not an Ethernet interface")]
     NotEthernet(String),
-    /// Several queues need an interface that is up.
+    /// Several queues need an interface in state up.
     #[error("interface \"{0}\": down; bring it up before it is opened with several queues, or use one")]
     Down(String),
     /// The number of queues is out of range.
@@ -90,7 +89,7 @@ pub enum PacketError {
     Queues {
         /// The interface.
         interface: String,
-        /// The queues that were asked for.
+        /// The requested queues.
         queues: u16,
     },
     /// Packet sockets need `CAP_NET_RAW`.
@@ -98,7 +97,7 @@ pub enum PacketError {
     Permission {
         /// The interface.
         interface: String,
-        /// What was denied.
+        /// The denied action.
         doing: &'static str,
     },
     /// Another system call failed.
@@ -106,7 +105,7 @@ pub enum PacketError {
     System {
         /// The interface.
         interface: String,
-        /// What was being done.
+        /// The failed action.
         doing: &'static str,
         /// The kernel's answer.
         cause: io::Error,
@@ -116,12 +115,12 @@ pub enum PacketError {
     Link {
         /// The interface.
         interface: String,
-        /// What was refused.
+        /// The refused request and the kernel's answer.
         cause: SysError,
     },
 }
 
-/// What an interface is like at one moment.
+/// The state of an interface at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
     /// MTU in bytes of IP.
@@ -132,7 +131,7 @@ pub struct LinkState {
     pub has_carrier: bool,
 }
 
-/// What all handles to one interface share.
+/// The shared state of all handles to one interface.
 #[derive(Debug)]
 struct Shared {
     name: String,
@@ -141,7 +140,7 @@ struct Shared {
     /// Bytes of the vnet header on these sockets.
     header_len: usize,
     accepts: Offloads,
-    /// What the kernel had no room for, read so far.
+    /// Frames without room in the kernel, read so far.
     dropped: AtomicU64,
 }
 
@@ -181,27 +180,27 @@ impl Packet {
         entered.unwrap_or_else(|e| Err(system(&config.interface, "entering its namespace")(e)))
     }
 
-    /// The interface's name when it was opened.
+    /// Returns the interface's name when it was opened.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// How many queues it has.
+    /// Returns the number of queues.
     pub fn queue_count(&self) -> usize {
         self.shared.fds.len()
     }
 
-    /// A port on queue `index`, for one thread. `None` when there is no such queue.
+    /// Returns a port on queue `index`, for one thread. `None` when there is no such queue.
     pub fn queue(&self, index: usize) -> Option<PacketQueue> {
         (index < self.queue_count()).then(|| PacketQueue::new(Arc::clone(&self.shared), index, self.frame_len_max))
     }
 
-    /// What may be given to the interface, and what may come from it.
+    /// Returns the offloads of frames to and from the interface.
     pub fn accepts(&self) -> Offloads {
         self.shared.accepts
     }
 
-    /// What the interface is like now, from any thread and namespace.
+    /// Returns the interface's state now, from any thread and namespace.
     ///
     /// # Errors
     /// [`PacketError::NoInterface`] when it is gone.
@@ -217,7 +216,7 @@ impl Packet {
         })
     }
 
-    /// Frames that came in and found no room in a queue (`PACKET_STATISTICS`), since it was opened.
+    /// Returns the received frames without room in a queue (`PACKET_STATISTICS`), since it was opened.
     pub fn dropped(&self) -> u64 {
         let now = self.shared.fds.iter().filter_map(|fd| socket::take_drops(fd.as_fd()).ok()).map(u64::from);
         let now = now.sum::<u64>();
@@ -236,8 +235,8 @@ fn check(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-/// Opens a socket per queue. While a group is being made nothing is let in, since every socket that
-/// is not in it yet would take a copy of each frame.
+/// Opens a socket per queue. While the group is incomplete nothing is let in: every socket outside of it would take a
+/// copy of each frame.
 fn open_queues(config: &PacketConfig, index: u32) -> Result<(Vec<OwnedFd>, usize), PacketError> {
     let name = &config.interface;
     let first = open_socket(config, index)?;
@@ -267,7 +266,7 @@ fn open_queues(config: &PacketConfig, index: u32) -> Result<(Vec<OwnedFd>, usize
     Ok((fds, header_len))
 }
 
-/// A socket on the interface that lets nothing in yet, and the length of its vnet header.
+/// Opens a socket on the interface, still closed to frames, and returns it with the length of its vnet header.
 fn open_socket(config: &PacketConfig, index: u32) -> Result<(OwnedFd, usize), PacketError> {
     let name = &config.interface;
     let fd = socket::open().map_err(system(name, "opening a packet socket"))?;
@@ -279,8 +278,8 @@ fn open_socket(config: &PacketConfig, index: u32) -> Result<(OwnedFd, usize), Pa
     Ok((fd, header_len))
 }
 
-/// What the interface accepts. With a queueing discipline in between, the kernel segments and checksums
-/// what the interface does not; past it, it only checksums.
+/// Returns the offloads accepted by the interface. With a queueing discipline in between, the kernel segments and
+/// checksums for an interface without those offloads; past it, it only checksums.
 fn accepts(config: &PacketConfig) -> Result<Offloads, PacketError> {
     let known = if socket::knows_uso() { Offloads::all() } else { Offloads::all() - Offloads::USO - Offloads::RSC_UDP };
     if !config.qdisc_bypass {
@@ -312,7 +311,7 @@ mod tests {
     use offramp_adapter::port::HostPort;
     use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, TxMeta};
 
-    /// A port with the header that kernels before Linux 6.6 have.
+    /// Opens a port with the header of kernels before Linux 6.6.
     fn with_short_header(name: &str) -> PacketQueue {
         let config = PacketConfig::new(name);
         let (fd, _) = open_socket(&config, link::index(name).unwrap()).unwrap();
@@ -337,7 +336,7 @@ mod tests {
             let partial = PartialChecksum { start: 34, offset: 6 };
             let frame = [&[2; 12][..], &[8, 0], &[0x45; 60]].concat();
             let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..RxMeta::default() };
-            // Until the kernel has looked at the carrier it drops what it is given.
+            // The kernel drops frames until it has looked at the carrier.
             let began = std::time::Instant::now();
             while !far.tx_next(0).unwrap() {
                 assert!(began.elapsed().as_secs() < 20, "the frame never came");

@@ -1,5 +1,5 @@
-//! On which receive queue of its adapter a frame arrived. No system call says it, so a filter truncates each frame to a
-//! length that does.
+//! The receive queue of an adapter for each arrived frame. No system call reports it, so a filter encodes it in the
+//! length of the truncated frame.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,12 +8,12 @@ use super::{PacketConfig, PacketError, open_socket, socket, system};
 use crate::sys::link;
 use crate::vnet_hdr::HEADER_LEN;
 
-/// Bytes of a frame that are there: headers up to the ports.
+/// Most bytes kept of a frame: headers up to the ports.
 pub const HEAD_LEN: usize = 64;
-/// Bytes that the kernel may hold.
+/// Most bytes held by the kernel.
 const BUFFER_LEN: usize = 4 << 20;
 
-/// The beginning of a frame, and where it arrived.
+/// The beginning of a frame, and its receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Its first [`HEAD_LEN`] bytes, or all.
@@ -22,8 +22,8 @@ pub struct Arrival {
     pub queue: Option<u16>,
 }
 
-/// Frames that an interface receives for one Ethernet address, with their receive queues. They must be longer than
-/// [`HEAD_LEN`] bytes and as many more as there are queues.
+/// Frames received by an interface for one Ethernet address, with their receive queues. They must be longer than
+/// [`HEAD_LEN`] bytes plus the number of queues.
 #[derive(Debug)]
 pub struct RxQueues {
     fd: OwnedFd,

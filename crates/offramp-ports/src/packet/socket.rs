@@ -7,19 +7,19 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::LinkState;
 use crate::vnet_hdr::HEADER_LEN;
 
-/// Bytes of `struct virtio_net_hdr`, which `PACKET_VNET_HDR` puts in front of each frame.
+/// Bytes of `struct virtio_net_hdr`, put by `PACKET_VNET_HDR` in front of each frame.
 const SHORT_HEADER_LEN: usize = 10;
 /// Linux 6.2 can say USO in a vnet header (`VIRTIO_NET_HDR_GSO_UDP_L4`).
 const USO_SINCE: (u32, u32) = (6, 2);
-/// `PACKET_FANOUT`: where the type and flags of a group begin.
+/// `PACKET_FANOUT`: first bit of the type and flags of a group.
 const FANOUT_TYPE_SHIFT: u32 = 16;
-/// Bytes that the kernel's answer about one frame may take: one `struct tpacket_auxdata`.
+/// Most bytes of the kernel's answer about one frame: one `struct tpacket_auxdata`.
 const CONTROL_LEN: usize = 64;
 
 /// All frames, in network byte order as bind(2) takes it.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 
-/// Opens a socket that is on no interface yet, and takes nothing.
+/// Opens a socket. It is on no interface yet, and takes nothing.
 pub(super) fn open() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: socket(2) takes its arguments by value.
@@ -44,7 +44,7 @@ pub(super) fn set_short_header(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(SHORT_HEADER_LEN)
 }
 
-/// Asks for what the kernel takes out of a frame (its VLAN tag), and leaves the host's own frames out.
+/// Requests the VLAN tag removed by the kernel from a frame, and leaves the host's own frames out.
 pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<()> {
     set_int(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
     if qdisc_bypass {
@@ -57,7 +57,7 @@ pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<
     }
 }
 
-/// Sets both buffers, beyond the system's limit where that is allowed.
+/// Sets both buffers, beyond the system's limit if allowed.
 pub(super) fn set_buffers(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     let len = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
     let pairs = [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
@@ -74,10 +74,10 @@ pub(super) fn keep_out(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_filter(fd, &mut [instruction(libc::BPF_RET | libc::BPF_K, 0, 0)])
 }
 
-/// Ends [`keep_out`] for frames to `destination`. Each is truncated to `len` bytes and as many more as the number of its receive
-/// queue, counted from 1; 0 where the driver records none.
+/// Ends [`keep_out`] for frames to `destination`. Each is truncated to `len` bytes and as many more as the number of
+/// its receive queue, counted from 1; 0 if the driver records none.
 pub(super) fn let_in_by_queue(fd: BorrowedFd<'_>, destination: [u8; 6], len: u32) -> io::Result<()> {
-    /// Where the comparisons go that fail: the last instruction.
+    /// Target of the failing comparisons: the last instruction.
     const REFUSE: u8 = 7;
     let first = u32::from_be_bytes(*destination.first_chunk().expect("6 bytes"));
     let last = u16::from_be_bytes(*destination.last_chunk().expect("6 bytes"));
@@ -105,7 +105,7 @@ fn instruction(code: u32, else_skip: u8, value: u32) -> libc::sock_filter {
 
 fn set_filter(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // The kernel copies the program, which lives through the call.
+    // The kernel copies the program before the call returns.
     set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
@@ -125,7 +125,7 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the socket still is on an interface: the kernel takes it off one that is deleted.
+/// Returns whether the socket still is on an interface: the kernel takes it off a deleted one.
 pub(super) fn is_bound(fd: BorrowedFd<'_>) -> bool {
     let mut address = empty_address();
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -145,7 +145,7 @@ pub(super) fn set_promiscuous(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> 
     set(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Makes a group of which the socket is the first member, and returns what others join it by.
+/// Makes a group with the socket as the first member, and returns the group's value for the others to join.
 pub(super) fn found_group(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
     let unique = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID;
     set_int(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, (unique << FANOUT_TYPE_SHIFT) as libc::c_int)?;
@@ -154,31 +154,31 @@ pub(super) fn found_group(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
     Ok(group & !((libc::PACKET_FANOUT_FLAG_UNIQUEID << FANOUT_TYPE_SHIFT) as libc::c_int))
 }
 
-/// Joins a group that another socket founded.
+/// Joins a group founded by another socket.
 pub(super) fn join_group(fd: BorrowedFd<'_>, group: libc::c_int) -> io::Result<()> {
     set_int(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, group)
 }
 
-/// Frames that found no room since this was asked last.
+/// Returns the frames without room since the last call.
 pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut counted = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     get(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut counted)?;
     Ok(counted.tp_drops)
 }
 
-/// Whether this kernel can say USO in a vnet header.
+/// Returns whether this kernel knows USO in a vnet header.
 pub(super) fn knows_uso() -> bool {
     let Ok(system) = nix::sys::utsname::uname() else { return false };
     version_of(&system.release().to_string_lossy()).is_some_and(|version| version >= USO_SINCE)
 }
 
-/// The first two numbers of a kernel's release.
+/// Parses the first two numbers of a kernel's release.
 fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
     numbers.next().zip(numbers.next())
 }
 
-/// Whether the interface's frames are Ethernet's (`ARPHRD_ETHER`).
+/// Returns whether the interface has Ethernet frames (`ARPHRD_ETHER`).
 pub(super) fn is_ethernet(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     let request = interface_ioctl(fd, libc::SIOCGIFHWADDR as libc::Ioctl, name)?;
     // SAFETY: SIOCGIFHWADDR filled this member of the union; it holds integers alone.
@@ -186,7 +186,7 @@ pub(super) fn is_ethernet(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
     Ok(family == libc::ARPHRD_ETHER)
 }
 
-/// MTU and state of the interface, in the socket's namespace.
+/// Returns MTU and state of the interface, in the socket's namespace.
 pub(super) fn link_state(fd: BorrowedFd<'_>, name: &str) -> io::Result<LinkState> {
     let request = interface_ioctl(fd, libc::SIOCGIFMTU as libc::Ioctl, name)?;
     // SAFETY: SIOCGIFMTU filled this member of the union; every bit pattern is an int.
@@ -201,17 +201,16 @@ pub(super) fn link_state(fd: BorrowedFd<'_>, name: &str) -> io::Result<LinkState
     })
 }
 
-/// What came with a frame.
+/// The metadata of a received frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
-    /// Bytes of the frame that are in the buffer.
+    /// Bytes of the frame in the buffer.
     pub(super) len: usize,
     /// The buffer was too short for it.
     pub(super) is_cut_off: bool,
     /// The host itself sent it.
     pub(super) is_outgoing: bool,
-    /// The VLAN tag that the kernel took out: protocol identifier and control information, as they lay
-    /// in the frame.
+    /// The VLAN tag removed by the kernel: protocol identifier and control information, as they lay in the frame.
     pub(super) tag: Option<[u8; 4]>,
 }
 
@@ -249,7 +248,7 @@ pub(super) fn receive(fd: BorrowedFd<'_>, header: &mut [u8], frame: &mut [u8]) -
     })
 }
 
-/// The VLAN tag in the control messages of a frame.
+/// Returns the VLAN tag in the control messages of a frame.
 fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
     // SAFETY: `message` and its control buffer were filled by recvmsg and are alive; the macros stay
     // within `msg_controllen`.
@@ -281,7 +280,7 @@ fn tag_in(data: &libc::tpacket_auxdata) -> Option<[u8; 4]> {
     Some([a, b, c, d])
 }
 
-/// Gives one frame behind its vnet header.
+/// Sends one frame after its vnet header.
 pub(super) fn send(fd: BorrowedFd<'_>, header: &[u8], frame: &[u8]) -> io::Result<()> {
     let mut parts =
         [header, frame].map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
@@ -326,7 +325,7 @@ fn set_int(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: l
     set(fd, level, option, &value)
 }
 
-/// Sets an option whose value is a C structure or integer.
+/// Sets an option to a C structure or integer.
 fn set<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: setsockopt(2) reads `len` bytes of `value`, which lives through the call.
@@ -334,7 +333,7 @@ fn set<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T
     Ok(())
 }
 
-/// Reads an option whose value is a C structure or integer for which every bit pattern is valid.
+/// Reads an option of a C structure or integer type. Every bit pattern of the type is valid.
 fn get<T: Copy>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
     let mut len = size_of::<T>() as libc::socklen_t;
     let place = std::ptr::from_mut(value).cast();

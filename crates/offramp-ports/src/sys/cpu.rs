@@ -1,4 +1,4 @@
-//! Processors: which exist, which a thread may use, and how much of their time it used.
+//! Processors: the existing ones, those allowed to a thread, and their time used.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use super::SysError;
 
-/// The calling thread, for the calls that take a thread.
+/// The calling thread, as an argument.
 const THIS_THREAD: Pid = Pid::from_raw(0);
 /// The lowest priority. `/proc/stat` counts such threads as `nice`, apart from other programs.
 const NICEST: libc::c_int = 19;
@@ -22,7 +22,7 @@ const CLOCK_OF_THREAD: libc::clockid_t = 4 | 2;
 /// number of a clock, and 0 would mean the caller.
 const PID_MAX: i32 = 1 << 22;
 
-/// The processors that the calling thread may use, ascending.
+/// Returns the processors allowed to the calling thread, ascending.
 pub fn online() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(THIS_THREAD) else {
         // A machine with more processors than the set can hold.
@@ -31,7 +31,7 @@ pub fn online() -> Vec<usize> {
     (0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
 }
 
-/// Keeps the calling thread, and threads that it starts, on these processors.
+/// Keeps the calling thread, and the threads started by it, on these processors.
 ///
 /// # Errors
 /// When none of them exists or may be used, or a number is out of range.
@@ -49,7 +49,7 @@ pub fn pin_thread(thread: i32, cpus: &[usize]) -> io::Result<()> {
         .map_err(|e| SysError::new(format!("pinning to processors {cpus:?}"), e).into())
 }
 
-/// A set of processor numbers as the kernel takes it.
+/// Returns a set of processor numbers as the kernel takes it.
 pub(super) fn cpu_set(cpus: &[usize]) -> io::Result<CpuSet> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
@@ -73,12 +73,12 @@ pub fn set_idle_priority() -> io::Result<()> {
     Ok(())
 }
 
-/// The calling thread's number, for [`thread_cpu_ns_of`] and `/proc`.
+/// Returns the calling thread's number, for [`thread_cpu_ns_of`] and `/proc`.
 pub fn current_thread() -> i32 {
     nix::unistd::gettid().as_raw()
 }
 
-/// Processor time of a thread of this process since it began, in nanoseconds.
+/// Returns the processor time of a thread of this process since it began, in nanoseconds.
 ///
 /// # Errors
 /// When there is no such thread in this process.
@@ -89,7 +89,7 @@ pub fn thread_cpu_ns_of(thread: i32) -> io::Result<u64> {
         .map_err(|e| SysError::new(format!("reading the processor time of thread {thread}"), e).into())
 }
 
-/// Processor time of all threads of another process since it began, in nanoseconds.
+/// Returns the processor time of all threads of another process since it began, in nanoseconds.
 ///
 /// # Errors
 /// When there is no such process.
@@ -100,7 +100,7 @@ pub fn process_cpu_ns_of(process: i32) -> io::Result<u64> {
         .map_err(|e| SysError::new(format!("reading the processor time of process {process}"), e).into())
 }
 
-/// The number, if a thread or process may have it.
+/// Returns the number, if a thread or process may have it.
 fn known(pid: i32) -> nix::Result<i32> {
     if (1..=PID_MAX).contains(&pid) { Ok(pid) } else { Err(Errno::ESRCH) }
 }

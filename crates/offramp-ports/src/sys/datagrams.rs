@@ -1,5 +1,5 @@
-//! Datagrams of a UDP socket out of an interface that needs neither address, route nor neighbour: Linux sends to a multicast
-//! group on the interface to which the socket is bound, from any address if the socket is transparent.
+//! UDP datagrams out of an interface; it needs neither address, route nor neighbour. Linux sends to a multicast group
+//! on the interface of a bound socket, from any address if the socket is transparent.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use nix::sys::socket::{
     sockopt,
 };
 
-/// Sends `payload` out of an interface of the calling thread's namespace, to the multicast group `to` and from `from`, which
-/// need not be an address of this machine. The kernel segments it into datagrams of `size` bytes (`UDP_SEGMENT`).
+/// Sends `payload` out of an interface of the calling thread's namespace, to the multicast group `to` and from `from`,
+/// not necessarily an address of this machine. The kernel segments it into datagrams of `size` bytes (`UDP_SEGMENT`).
 ///
 /// # Errors
-/// When there is no such interface, the process has neither `CAP_NET_RAW` nor `CAP_NET_ADMIN`, or the kernel refuses: IPv6
-/// is off on the interface (`ENETUNREACH`), or before Linux 6.11 it computes no checksums (`EIO`).
+/// When there is no such interface, the process has neither `CAP_NET_RAW` nor `CAP_NET_ADMIN`, or the kernel refuses:
+/// IPv6 is off on the interface (`ENETUNREACH`), or before Linux 6.11 it computes no checksums (`EIO`).
 pub fn send_to_group(
     interface: &str,
     from: SocketAddr,
@@ -29,7 +29,7 @@ pub fn send_to_group(
     setsockopt(&fd, sockopt::BindToDevice, &interface.into())?;
     if from.is_ipv4() {
         setsockopt(&fd, sockopt::IpTransparent, &true)?;
-        // Without it a super-frame that is longer than the MTU has no DF.
+        // Without it a super-frame longer than the MTU has no DF.
         set(fd.as_fd(), libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
     } else {
         set(fd.as_fd(), libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1)?;
@@ -40,7 +40,7 @@ pub fn send_to_group(
         setsockopt(&fd, sockopt::UdpGsoSegment, &size.into())?;
     }
     bind(fd.as_raw_fd(), &SockaddrStorage::from(from))?;
-    // Where the machine has no address at all, bind(2) leaves the source open.
+    // If the machine has no address at all, bind(2) leaves the source open.
     let packet_info = match from {
         SocketAddr::V4(v4) => Some(libc::in_pktinfo {
             ipi_ifindex: 0,

@@ -14,13 +14,13 @@ const GET_COALESCE: u32 = 0x0e;
 const SET_COALESCE: u32 = 0x0f;
 /// `ETHTOOL_GSTRINGS`: the names of a set.
 const GET_STRINGS: u32 = 0x1b;
-/// `ETHTOOL_GRXFH`: the header fields that are hashed for a kind of packet.
+/// `ETHTOOL_GRXFH`: the hashed header fields of a kind of packet.
 const GET_HASH_FIELDS: u32 = 0x29;
 /// `ETHTOOL_GRXRINGS`: the number of receive queues.
 const GET_RX_QUEUES: u32 = 0x2d;
 /// `ETHTOOL_GRSSH`: hash function, key and indirection table.
 const GET_RX_HASH: u32 = 0x46;
-/// `ETHTOOL_GSSET_INFO`: how many names a set has.
+/// `ETHTOOL_GSSET_INFO`: the number of names in a set.
 const GET_SET_SIZE: u32 = 0x37;
 /// `ETHTOOL_GFEATURES`: the state of all features.
 const GET_FEATURES: u32 = 0x3a;
@@ -32,18 +32,18 @@ const FEATURE_NAMES: u32 = 4;
 const STRING_LEN: usize = 32;
 /// 32-bit words of `struct ethtool_drvinfo`.
 const DRIVER_WORDS: usize = 196 / 4;
-/// 32-bit words of `struct ethtool_coalesce`, and which of them are time, frames, and whether the driver adapts both.
+/// 32-bit words of `struct ethtool_coalesce`, and the indexes of time, frames, and the driver's adaptation of both.
 const COALESCE_WORDS: usize = 23;
 const RX_USECS: usize = 1;
 const RX_FRAMES: usize = 2;
 const TX_FRAMES: usize = 6;
 const ADAPTIVE_RX: usize = 10;
-/// `ETHTOOL_F_UNSUPPORTED`: a feature that may not be changed was among them.
+/// `ETHTOOL_F_UNSUPPORTED`: an unchangeable feature was among them.
 const F_UNSUPPORTED: i32 = 1;
-/// `ETHTOOL_F_WISH`: a feature did not take the state that was asked for, because of another.
+/// `ETHTOOL_F_WISH`: a feature did not take the requested state, because of another.
 const F_WISH: i32 = 2;
 
-/// 32-bit words of `struct ethtool_rxfh` without the table and the key that follow.
+/// 32-bit words of `struct ethtool_rxfh` without its table and key.
 const RX_HASH_WORDS: usize = 6;
 /// 32-bit words of `struct ethtool_rxnfc`.
 const RXNFC_WORDS: usize = 192 / 4;
@@ -54,7 +54,7 @@ pub const HASHED_PORTS: u64 = 1 << 6 | 1 << 7;
 /// `ETH_RSS_HASH_TOP`: Toeplitz.
 pub const HASH_TOEPLITZ: u8 = 1;
 
-/// A kind of packet of which the same fields are hashed (`TCP_V4_FLOW`, …).
+/// A kind of packet with the same hashed fields (`TCP_V4_FLOW`, …).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FlowKind {
@@ -68,12 +68,12 @@ pub enum FlowKind {
     Udp6 = 6,
 }
 
-/// How an interface spreads received frames over its queues.
+/// The spread of an interface's received frames over its queues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RxHash {
     /// The hash function, [`HASH_TOEPLITZ`] or another; 0 when the driver does not say.
     pub function: u8,
-    /// What is done to the fields before they are hashed (since Linux 6.8); 0 for nothing.
+    /// The transformation of the fields before the hash (since Linux 6.8); 0 for none.
     pub transform: u8,
     /// The key of the hash.
     pub key: Vec<u8>,
@@ -97,7 +97,7 @@ struct Word {
     never_changed: u32,
 }
 
-/// What drives an interface.
+/// The driver of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverInfo {
     /// The driver's name (`tun`, `veth`, `virtio_net`, …).
@@ -106,7 +106,7 @@ pub struct DriverInfo {
     pub version: String,
     /// The adapter's firmware, often empty.
     pub firmware: String,
-    /// Where the adapter is (a PCI address), often empty.
+    /// The bus address of the adapter (PCI), often empty.
     pub bus: String,
 }
 
@@ -123,22 +123,22 @@ impl Features {
         state.map_err(|e| SysError::new(format!("reading the features of interface \"{name}\""), e))
     }
 
-    /// The names of all features this kernel knows (`tx-checksum-ip-generic`, `rx-gro`, …).
+    /// Returns the names of all features known to this kernel (`tx-checksum-ip-generic`, `rx-gro`, …).
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str).filter(|n| !n.is_empty())
     }
 
-    /// Whether the feature is on; `None` when the kernel does not know it.
+    /// Returns whether the feature is on; `None` when the kernel does not know it.
     pub fn active(&self, feature: &str) -> Option<bool> {
         self.bit(feature, |word| word.active)
     }
 
-    /// Whether the user asked for the feature; it is on only if nothing stands against it.
+    /// Returns whether the user asked for the feature; it is on only if nothing stands against it.
     pub fn requested(&self, feature: &str) -> Option<bool> {
         self.bit(feature, |word| word.requested)
     }
 
-    /// Whether the feature can be switched on this interface.
+    /// Returns whether the feature can be switched on this interface.
     pub fn changeable(&self, feature: &str) -> Option<bool> {
         self.bit(feature, |word| word.available & !word.never_changed)
     }
@@ -149,7 +149,7 @@ impl Features {
     }
 }
 
-/// Switches features of an interface; all at once, so that one may depend on another.
+/// Switches features of an interface; all at once, as one may depend on another.
 ///
 /// # Errors
 /// When there is no such interface or feature, or a feature did not take the state (it is fixed, or
@@ -176,7 +176,8 @@ pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError>
     }
 }
 
-/// Has the interface interrupt for received frames after `usecs` microseconds or `frames` frames, whichever comes first.
+/// Has the interface interrupt for received frames after `usecs` microseconds or `frames` frames, whichever comes
+/// first.
 ///
 /// # Errors
 /// When there is no such interface, or its driver does not take it (`EOPNOTSUPP`).
@@ -203,12 +204,12 @@ fn set_coalescing(name: &str, words: &[(usize, u32)]) -> io::Result<()> {
     for (at, value) in words {
         request[*at] = *value;
     }
-    // virtio_net of Linux 6.1 says 0, which it refuses to set while the interface is up (`EBUSY`).
+    // virtio_net of Linux 6.1 reports 0, but refuses it while the interface is up (`EBUSY`).
     request[TX_FRAMES] = request[TX_FRAMES].max(1);
     call(name, &mut request).map(drop)
 }
 
-/// What drives the interface.
+/// Returns the interface's driver.
 ///
 /// # Errors
 /// When there is no such interface.
@@ -221,7 +222,7 @@ pub fn driver_info(name: &str) -> Result<DriverInfo, SysError> {
     Ok(DriverInfo { driver: text(0), version: text(1), firmware: text(2), bus: text(3) })
 }
 
-/// How the interface spreads received frames over its queues.
+/// Returns the spread of received frames over the interface's queues.
 ///
 /// # Errors
 /// When there is no such interface, or its driver does not say (`EOPNOTSUPP`).
@@ -242,7 +243,7 @@ pub fn rx_hash(name: &str) -> Result<RxHash, SysError> {
     read().map_err(|e| SysError::new(format!("reading the hash of received frames of interface \"{name}\""), e))
 }
 
-/// The header fields that are hashed, [`HASHED_ADDRESSES`] and others (`RXH_…`).
+/// Returns the hashed header fields, [`HASHED_ADDRESSES`] and others (`RXH_…`).
 ///
 /// # Errors
 /// When there is no such interface, or its driver does not say.
@@ -258,7 +259,7 @@ pub fn rx_queues(name: &str) -> Result<u64, SysError> {
     rxnfc(name, GET_RX_QUEUES, 0, "the receive queues")
 }
 
-/// The member `data` of `struct ethtool_rxnfc` after a command.
+/// Returns the member `data` of `struct ethtool_rxnfc` after a command.
 fn rxnfc(name: &str, command: u32, flow_type: u32, what: &str) -> Result<u64, SysError> {
     let mut request = vec![0; RXNFC_WORDS];
     request[..2].copy_from_slice(&[command, flow_type]);
@@ -267,7 +268,7 @@ fn rxnfc(name: &str, command: u32, flow_type: u32, what: &str) -> Result<u64, Sy
     Ok(u64::from_ne_bytes([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]))
 }
 
-/// The names of all features in the order of their bits; unused bits have an empty name.
+/// Returns the names of all features in the order of their bits; unused bits have an empty name.
 fn feature_names(name: &str) -> io::Result<Vec<String>> {
     let count = feature_count(name)?;
     let mut request = vec![0; 3 + count * STRING_LEN / 4];
@@ -294,7 +295,7 @@ fn feature_words(name: &str, features: usize) -> io::Result<Vec<Word>> {
     Ok(request[2..].chunks_exact(4).map(word).collect())
 }
 
-/// Word and bit of a feature.
+/// Returns word and bit of a feature.
 fn position(names: &[String], feature: &str) -> Option<(usize, u32)> {
     let at = names.iter().position(|n| n == feature)?;
     Some((at / 32, 1 << (at % 32)))
@@ -313,7 +314,7 @@ const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 /// Spare words behind every request, should a kernel write more than its documented structure.
 const SPARE_WORDS: usize = 256;
 
-/// One call: the kernel reads and writes the command `data`; its first word is the command's number.
+/// Makes one call: the kernel reads and writes the command `data`; its first word is the command's number.
 fn call(name: &str, data: &mut Vec<u32>) -> io::Result<i32> {
     if !link::is_valid_name(name) {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -324,9 +325,9 @@ fn call(name: &str, data: &mut Vec<u32>) -> io::Result<i32> {
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: data.as_mut_ptr(), rest: [0; _] };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
     // SAFETY: SIOCETHTOOL reads one `struct ifreq` (size asserted above) and writes the structure of
-    // the command that its pointer names. Each caller sized `data` for its command: the counts that
-    // size names and features are constants of the running kernel, read from it just before; the link mode masks, and
-    // the table and key of the hash, are written only when the announced sizes are right.
+    // the command at its pointer. Each caller sized `data` for its command. The counts of names and features are
+    // constants of the running kernel, read from it just before. The kernel writes the link mode masks, and the table
+    // and key of the hash, only when the announced sizes are right.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     data.truncate(len);
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }
@@ -336,7 +337,7 @@ fn to_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_ne_bytes()).collect()
 }
 
-/// A text field up to its first zero byte.
+/// Returns a text field up to its first zero byte.
 fn string(field: &[u8]) -> String {
     let len = field.iter().position(|&b| b == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..len]).into_owned()

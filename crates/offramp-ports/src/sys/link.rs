@@ -1,6 +1,6 @@
 //! Interfaces, addresses and neighbours over netlink, in the calling thread's network namespace.
 //!
-//! Every function names the interface it could not change and says what the kernel answered.
+//! Every error names the interface and the kernel's answer.
 
 use std::fs;
 use std::io;
@@ -23,16 +23,16 @@ pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 
 type Result<T> = std::result::Result<T, SysError>;
 
-/// What the kernel counted at an interface since it was made. `rx` is what came *into* the host.
+/// The kernel's counters of an interface since it was made. `rx` counts frames *into* the host.
 pub use netlink_packet_route::link::Stats64;
 
-/// Whether Linux takes `name` for an interface: 1 to 15 bytes, no space, `/`, `:` or `%`.
+/// Returns whether Linux takes `name` for an interface: 1 to 15 bytes, no space, `/`, `:` or `%`.
 pub fn is_valid_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     (1..=NAME_LEN_MAX).contains(&name.len()) && name != "." && name != ".." && !name.contains(forbidden)
 }
 
-/// Watches whether an interface has its carrier, in the namespace of the thread that made it.
+/// A watch on an interface's carrier, in the namespace of its maker's thread.
 #[derive(Debug)]
 pub struct CarrierWatch {
     name: String,
@@ -42,7 +42,7 @@ pub struct CarrierWatch {
 }
 
 impl CarrierWatch {
-    /// Watches the interface of that name, which need not be there yet.
+    /// Watches the interface with this name. It need not exist yet.
     ///
     /// # Errors
     /// When netlink is refused.
@@ -57,8 +57,8 @@ impl CarrierWatch {
         Ok(Self { name: name.to_owned(), news, was_polled: false })
     }
 
-    /// Whether the interface is up and has its carrier (`IFF_RUNNING`), if that may have changed since the last call.
-    /// One that is gone has none. Call it in the namespace in which this was made.
+    /// Returns whether the interface is up and has its carrier (`IFF_RUNNING`), if this may have changed since the last
+    /// call. A deleted one has none. Call it in the namespace of the watch's maker.
     pub fn poll(&mut self) -> Option<bool> {
         let may_have_changed = self.take_news() || !self.was_polled;
         self.was_polled = true;
@@ -66,11 +66,11 @@ impl CarrierWatch {
         may_have_changed.then(|| get(&self.name).is_ok_and(is_running))
     }
 
-    /// Empties the socket; whether there was anything, also what it had no room for (`ENOBUFS`).
+    /// Empties the socket. Returns whether there was anything, including messages without room (`ENOBUFS`).
     fn take_news(&mut self) -> bool {
         let mut has_any = false;
         loop {
-            // The kernel truncates what does not fit; nobody reads it.
+            // The kernel truncates a longer message; nobody reads it.
             let mut datagram = [0; 64];
             match self.news.recv(&mut &mut datagram[..], 0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return has_any,
@@ -135,7 +135,7 @@ pub fn set_down(name: &str) -> Result<()> {
 /// Sets the MTU (bytes of IP).
 ///
 /// # Errors
-/// When there is no such interface, or its driver does not take that MTU (`EINVAL`).
+/// When there is no such interface, or its driver does not take this MTU (`EINVAL`).
 pub fn set_mtu(name: &str, mtu: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::Mtu(mtu), &format!("setting MTU {mtu} on"))
 }
@@ -148,7 +148,7 @@ pub fn set_mac(name: &str, mac: [u8; 6]) -> Result<()> {
     set_attribute(name, LinkAttribute::Address(mac.to_vec()), "setting the Ethernet address of")
 }
 
-/// Sets how many frames the interface's queue holds on the way out of the host.
+/// Sets the maximum frames in the interface's queue on the way out of the host.
 ///
 /// # Errors
 /// When there is no such interface.
@@ -156,11 +156,11 @@ pub fn set_tx_queue_len(name: &str, frames: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::TxQueueLen(frames), &format!("setting queue length {frames} on"))
 }
 
-/// A limit with which TCP sends one frame at a time, see [`set_gso_segs_max`].
+/// The limit for TCP to send one frame at a time, see [`set_gso_segs_max`].
 pub const GSO_ONE_FRAME: u32 = 1;
 
-/// Segments that the host's TCP may put into one super-frame for this interface; `None` when the
-/// kernel does not say.
+/// Returns the most segments of a super-frame from the host's TCP for this interface; `None` when the kernel does not
+/// say.
 ///
 /// # Errors
 /// When there is no such interface.
@@ -168,12 +168,12 @@ pub fn gso_segs_max(name: &str) -> Result<Option<u32>> {
     attribute(name, |attribute| if let LinkAttribute::GsoMaxSegs(segs) = attribute { Some(segs) } else { None })
 }
 
-/// Sets how many segments the host's TCP may put into one super-frame; connections made from now on
+/// Sets the most segments of one super-frame from the host's TCP; connections made from now on
 /// keep to it.
 ///
-/// Since Linux 4.17 TCP builds super-frames whatever `tx-generic-segmentation` says (`sk_setup_caps`
-/// in `net/core/sock.c`): with that feature off the kernel still segments them just above the driver. Only
-/// a limit of one segment makes a host that sends one frame at a time.
+/// Since Linux 4.17 TCP builds super-frames whatever `tx-generic-segmentation` says (`sk_setup_caps` in
+/// `net/core/sock.c`): with this feature off the kernel still segments them just above the driver. Only a limit of one
+/// segment makes the host send one frame at a time.
 ///
 /// # Errors
 /// When there is no such interface, no privilege, or the kernel does not take the limit (`EINVAL`).
@@ -193,12 +193,12 @@ pub fn set_master(name: &str, bridge: &str) -> Result<()> {
 /// Moves the interface into another namespace. It goes down and loses its addresses.
 ///
 /// # Errors
-/// When there is no such interface here, or one of that name there (`EEXIST`).
+/// When there is no such interface here, or one with its name there (`EEXIST`).
 pub fn move_to(name: &str, ns: &NetNs) -> Result<()> {
     set_attribute(name, LinkAttribute::NetNsFd(ns.as_fd().as_raw_fd()), "moving to another namespace the")
 }
 
-/// Makes a bridge that floods multicast as a plain switch does.
+/// Makes a bridge. It floods multicast as a plain switch does.
 ///
 /// # Errors
 /// When the name is taken (`EEXIST`), or the kernel has no bridge (`EOPNOTSUPP`).
@@ -244,7 +244,7 @@ pub fn add_address(name: &str, address: IpAddr, prefix_len: u8) -> Result<()> {
         .map_err(on(&format!("adding {address}/{prefix_len} to"), name))
 }
 
-/// Adds a permanent neighbour to the interface, so that nobody asks for its Ethernet address.
+/// Adds a permanent neighbour to the interface, so nobody asks for its Ethernet address.
 ///
 /// # Errors
 /// When there is no such interface.
@@ -259,7 +259,7 @@ pub fn add_neighbour(name: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         .map_err(on(&format!("adding neighbour {address} to"), name))
 }
 
-/// What the kernel counted at the interface.
+/// Returns the kernel's counters of the interface.
 ///
 /// # Errors
 /// When there is no such interface.
@@ -301,12 +301,12 @@ fn get(name: &str) -> Result<LinkMessage> {
     link.ok_or_else(|| on("looking for", name)(io::Error::from_raw_os_error(libc::ENODEV)))
 }
 
-/// What `pick` takes of the interface's attributes.
+/// Returns the result of `pick` for the interface's attributes.
 fn attribute<T>(name: &str, pick: impl FnMut(LinkAttribute) -> Option<T>) -> Result<Option<T>> {
     Ok(get(name)?.attributes.into_iter().find_map(pick))
 }
 
-/// A message about the interface of that name, with nothing to change in it yet.
+/// Returns a message about the interface with this name, with nothing to change in it yet.
 fn message_for(name: &str) -> Result<LinkMessage> {
     let mut message = LinkMessage::default();
     message.header.index = index(name)?;

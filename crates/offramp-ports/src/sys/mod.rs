@@ -18,7 +18,7 @@ pub mod xstate;
 
 pub use netns::{NetNs, confine};
 
-/// A system service that was refused: what was asked for, and the kernel's answer.
+/// A refused system service: the request, and the kernel's answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}: {cause}")]
 pub struct SysError {
@@ -27,17 +27,17 @@ pub struct SysError {
 }
 
 impl SysError {
-    /// An error of `cause` while `doing` (a phrase such as `setting the MTU of "ofr0"`).
+    /// Returns an error of `cause` while `doing` (a phrase such as `setting the MTU of "ofr0"`).
     pub fn new(doing: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         Self { doing: doing.into(), cause: cause.into() }
     }
 
-    /// The kernel's error number, if the error came from there.
+    /// Returns the kernel's error number, if the error came from there.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.cause.raw_os_error()
     }
 
-    /// The kind of the cause.
+    /// Returns the kind of the cause.
     pub fn kind(&self) -> io::ErrorKind {
         self.cause.kind()
     }

@@ -9,12 +9,12 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// The only request of a socket: every socket is used once.
 const SEQUENCE: u32 = 1;
 
-/// Sends a request that changes something and waits for the acknowledgement.
+/// Sends a request for a change and waits for the acknowledgement.
 pub(super) fn change(message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
     exchange(message, NLM_F_REQUEST | NLM_F_ACK | flags, |_| ())
 }
 
-/// Sends a request for one object and returns what the kernel sends before its acknowledgement.
+/// Sends a request for one object and returns the kernel's messages before its acknowledgement.
 pub(super) fn get(message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     let mut answers = Vec::new();
     exchange(message, NLM_F_REQUEST | NLM_F_ACK, |answer| answers.push(answer))?;

@@ -1,4 +1,4 @@
-//! Network namespaces that exist only as long as this process holds them.
+//! Network namespaces held by this process alone.
 
 use std::fs::File;
 use std::io;
@@ -26,8 +26,7 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Makes a new namespace with nothing in it but a loopback that is down. The calling thread stays
-    /// where it is.
+    /// Makes a new namespace with nothing in it but a loopback in state down. The calling thread stays in its own.
     ///
     /// # Errors
     /// When the kernel refuses a namespace (no privilege, or `user.max_net_namespaces` reached).
@@ -48,10 +47,10 @@ impl NetNs {
         Ok(Self { fd: file.into() })
     }
 
-    /// The namespace that a file stands for: one of `ip netns` in `/run/netns`, or `/proc/PID/ns/net`.
+    /// Opens the namespace of a file: one of `ip netns` in `/run/netns`, or `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// When the file cannot be opened. Whether it is a network namespace shows when it is entered.
+    /// When the file cannot be opened. Entering it shows whether it is a network namespace.
     pub fn open(file: &Path) -> io::Result<Self> {
         let opened = File::open(file).map_err(|e| SysError::new(format!("opening {}", file.display()), e))?;
         Ok(Self { fd: opened.into() })
@@ -68,7 +67,7 @@ impl NetNs {
     /// Runs `f` inside the namespace, on a thread of its own, and waits for it. A panic of `f` is
     /// passed on.
     ///
-    /// Sockets, TAPs and files under `/proc/sys/net` that `f` opens belong to the namespace.
+    /// Sockets, TAPs and files under `/proc/sys/net` opened by `f` belong to the namespace.
     ///
     /// # Errors
     /// When no thread can be started or the namespace may not be entered; `f` then did not run.
@@ -99,14 +98,14 @@ fn on_a_thread<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// Lets `cmd` run in a namespace and on certain processors, and die with the thread that starts it.
+/// Lets `cmd` run in a namespace and on certain processors, and die with its parent thread.
 ///
-/// The child gets `SIGKILL` when the *thread* that called `spawn` ends (`PR_SET_PDEATHSIG`), so start
-/// it from a thread that outlives it; not inside [`NetNs::run`].
+/// The child gets `SIGKILL` when the *thread* of the call to `spawn` ends (`PR_SET_PDEATHSIG`), so start it from a
+/// longer-lived thread; not inside [`NetNs::run`].
 ///
 /// # Errors
-/// When the namespace's descriptor cannot be duplicated, or a processor number is out of range. What
-/// the kernel refuses in the child comes as the error of `spawn`.
+/// When the namespace's descriptor cannot be duplicated, or a processor number is out of range. The kernel's refusals
+/// in the child come as the error of `spawn`.
 pub fn confine(cmd: &mut Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) -> io::Result<()> {
     let ns = ns.map(NetNs::try_clone).transpose()?;
     let cpus = cpus.map(cpu_set).transpose()?;
@@ -134,7 +133,7 @@ fn die_with(parent: nix::unistd::Pid) -> io::Result<()> {
     if nix::unistd::getppid() == parent { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
 }
 
-/// The descriptor's number, for a program that takes a namespace by number.
+/// The descriptor's number, for a program with a namespace by number.
 impl AsRawFd for NetNs {
     fn as_raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()

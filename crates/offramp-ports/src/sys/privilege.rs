@@ -44,14 +44,13 @@ pub enum SetupError {
     Threads,
 }
 
-/// Makes sure that this process may make network namespaces and TAP interfaces.
+/// Gives this process the right to make network namespaces and TAP interfaces.
 ///
-/// Root needs nothing. Anyone else is put into a user namespace of their own in which they are root,
-/// with a network and a mount namespace; it ends with the process. Call it first of all, while the
-/// process has one thread.
+/// Root needs nothing. Anyone else is put into a user namespace of their own as its root, with a network and a mount
+/// namespace; it ends with the process. Call it first of all, while the process has one thread.
 ///
 /// # Errors
-/// Which of the two is refused, namespaces or `/dev/net/tun`, and what to do about it.
+/// When namespaces or `/dev/net/tun` are refused. The error names the remedy.
 pub fn enter() -> Result<(), SetupError> {
     if has_privilege() {
         NetNs::new().map_err(SetupError::NetworkNamespace)?;
@@ -61,7 +60,7 @@ pub fn enter() -> Result<(), SetupError> {
     check_tun()
 }
 
-/// Whether the process holds `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
+/// Returns whether the process holds `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 fn has_privilege() -> bool {
     let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
     caps::read(None, CapSet::Effective).is_ok_and(|held| needed.iter().all(|capability| held.contains(capability)))
@@ -90,7 +89,7 @@ fn check_tun() -> Result<(), SetupError> {
     Ok(())
 }
 
-/// What it means that `/dev/net/tun` cannot be opened.
+/// Returns the error for a failure to open `/dev/net/tun`.
 pub(crate) fn tun_refusal(cause: io::Error) -> SetupError {
     match cause.kind() {
         io::ErrorKind::NotFound => SetupError::NoTun,

@@ -1,8 +1,8 @@
 //! Interface attributes under `/sys/class/net`, for an interface in any namespace; receive packet
 //! steering among them.
 //!
-//! A sysfs shows the interfaces of the namespace it was mounted in. So each call mounts a fresh one on
-//! a helper thread, in a mount namespace that ends with that thread; no other thread sees it.
+//! A sysfs shows the interfaces of the namespace in force at its mount. So each call mounts a fresh one on a helper
+//! thread, in a mount namespace of this thread alone; no other thread sees it.
 
 use std::fs;
 use std::io;
@@ -17,8 +17,8 @@ const MASK_GROUP_BITS: usize = 32;
 /// No file system type, no mount data.
 const NONE: Option<&str> = None;
 
-/// Lets the kernel's receive work of the interface's queues run on `cpus`; on the processor that
-/// delivers the frame when `cpus` is empty.
+/// Lets the kernel's receive work of the interface's queues run on `cpus`; on the processor of the frame's delivery
+/// when `cpus` is empty.
 ///
 /// # Errors
 /// When there is no such interface, or the kernel refuses (it does inside a user namespace).
@@ -71,7 +71,7 @@ fn with_sysfs<T: Send>(ns: &NetNs, name: &str, f: impl FnOnce(&str) -> io::Resul
 /// Mounts the current namespace's sysfs over `/sys`, for the calling thread alone.
 fn mount_sysfs() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|e| SysError::new("making a mount namespace", e))?;
-    // Without this the mount would appear in every namespace that shares the old one.
+    // Without this the mount would appear in every namespace sharing the old one.
     mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
         .map_err(|e| SysError::new("making mounts private", e))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -85,7 +85,7 @@ fn write(path: &str, value: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
-/// The attribute's path, which stays inside the interface's directory.
+/// Returns the attribute's path, always inside the interface's directory.
 fn attribute_path(directory: &str, attribute: &str) -> io::Result<String> {
     if attribute.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an attribute"));
@@ -93,7 +93,7 @@ fn attribute_path(directory: &str, attribute: &str) -> io::Result<String> {
     Ok(format!("{directory}/{attribute}"))
 }
 
-/// A processor mask: groups of 32 bits in hexadecimal, the highest first.
+/// Returns a processor mask: groups of 32 bits in hexadecimal, the highest first.
 fn mask(cpus: &[usize]) -> String {
     let groups = cpus.iter().max().map_or(1, |max| max / MASK_GROUP_BITS + 1);
     let group = |g: usize| {

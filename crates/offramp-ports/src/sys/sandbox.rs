@@ -1,12 +1,12 @@
-//! What a running process may still ask of the kernel: system calls by seccomp, files by Landlock.
+//! The limits of a running process in the kernel: system calls by seccomp, files by Landlock.
 //!
-//! A filter belongs to a thread, and a new thread has those of the one that starts it. So the first thread takes the
-//! filter of the process before it starts others, and no thread can be without one. Each thread then takes the filter
-//! of its kind, which allows less. Filters add up: the strictest answer counts.
+//! A filter belongs to a thread, and a new thread inherits the filters of its parent. So the first thread takes the
+//! filter of the process before it starts others, and no thread can be without one. Each thread then takes the stricter
+//! filter of its kind. Filters add up: the strictest answer counts.
 //!
-//! A call outside the lists ends the process (`SIGSYS`): no correct thread makes it, so whoever makes it is an attacker.
-//! Only what libraries try and can do without is refused with an error: `clone3`, whose flags no filter can read, so that
-//! the C library takes `clone`; and in threads without files of their own, calls that open or find files.
+//! A call outside the lists ends the process (`SIGSYS`): no correct thread makes it, so its caller is an attacker. Only
+//! optional calls of libraries are refused with an error: `clone3`, because no filter can read its flags, so the C
+//! library takes `clone`; and in threads without files of their own, calls to open or find files.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr,
@@ -20,22 +20,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The newest Landlock whose every right is known here. An older kernel enforces what it has.
+/// The newest Landlock with every right known here. An older kernel enforces those it has.
 const LANDLOCK: ABI = ABI::V7;
 
-/// What happens at a call that is not allowed.
+/// The reaction to a forbidden call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
-    /// The process ends, or the call fails where libraries can do without it.
+    /// The process ends, or the call fails if libraries can do without it.
     Refuse,
-    /// The kernel's audit log names the call, which is done.
+    /// The kernel's audit log names the call, and the call is done.
     Log,
 }
 
-/// What a thread does, which is why it may make its calls.
+/// The work of a thread. It determines the permitted calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadKind {
-    /// Anything that one of the others does, starting them, and opening and closing what they work with.
+    /// All work of the others, starting them, and opening and closing their descriptors.
     Process,
     /// Waits for signals, and ends the process.
     Main,
@@ -47,7 +47,7 @@ pub enum ThreadKind {
     Data,
     /// Talks to the frontend of one vhost-user port.
     Port,
-    /// Reserves sequence numbers of keys in files that are open.
+    /// Reserves sequence numbers of keys in open files.
     Keys,
 }
 
@@ -76,7 +76,7 @@ pub enum SandboxError {
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox(Option<Arc<[KindFilters]>>);
 
-/// The filters of a kind of thread.
+/// Returns the filters of a kind of thread.
 type KindFilters = (ThreadKind, Vec<BpfProgram>);
 
 impl Sandbox {
@@ -90,7 +90,7 @@ impl Sandbox {
         filters.map(|filters| Self(Some(filters))).map_err(|error| SandboxError::Seccomp(error.to_string()))
     }
 
-    /// Restricts the calling thread, and those that it starts, to the calls of its kind, for good.
+    /// Restricts the calling thread, and the threads started by it, to the calls of its kind, for good.
     ///
     /// # Errors
     /// When the kernel refuses a filter.
@@ -102,8 +102,8 @@ impl Sandbox {
         })
     }
 
-    /// As [`Sandbox::enter`], for a thread that has the filter of its process: where the kernel has no memory for another
-    /// one, that one stays.
+    /// As [`Sandbox::enter`], for a thread with the filter of its process: if the kernel has no memory for another
+    /// filter, the first one stays.
     pub fn enter_thread(&self, kind: ThreadKind) {
         if let Err(error) = self.enter(kind) {
             eprintln!("offramp: a thread keeps the filter of the process: {error}");
@@ -111,21 +111,21 @@ impl Sandbox {
     }
 }
 
-/// Files that a process may still open.
+/// The files still open to a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileAccess {
-    /// Files and directories to read. What does not exist stays out.
+    /// Files and directories to read. Missing ones stay out.
     pub read: Vec<PathBuf>,
     /// Directories to make and remove sockets in.
     pub sockets: Vec<PathBuf>,
-    /// Whether sockets with an abstract name, as some service managers have, can be connected to.
+    /// Connections to sockets with an abstract name are allowed. Some service managers have such sockets.
     pub abstract_sockets: bool,
 }
 
-/// Restricts the calling thread, and those that it starts, to these files, for good. They may bind no TCP port, connect to
-/// none, and signal nobody outside. Sockets with a name in a directory can be connected to as before.
+/// Restricts the calling thread, and the threads started by it, to these files, for good. They may bind no TCP port,
+/// connect to none, and signal nobody outside. Sockets with a name in a directory can be connected to as before.
 ///
-/// Returns the version of Landlock that the kernel enforces.
+/// Returns the version of Landlock enforced by the kernel.
 ///
 /// # Errors
 /// When the kernel has no Landlock, or a file cannot be looked at.
@@ -151,7 +151,7 @@ fn restrict(files: &FileAccess) -> Result<Option<u32>, RulesetError> {
     })
 }
 
-/// A rule for each path that exists. A file has no directory to read.
+/// Adds a rule for each existing path. A file has no directory to read.
 fn rules(
     paths: &[PathBuf],
     access: BitFlags<AccessFs>,
@@ -164,14 +164,14 @@ fn rules(
 }
 
 fn open_path(path: &Path) -> Result<PathFd, PathFdError> {
-    // The directory of a file that is named without one.
+    // The directory of a file named without one.
     PathFd::new(if path.as_os_str().is_empty() { Path::new(".") } else { path })
 }
 
-/// What a thread may do with a call.
+/// The permission of a thread for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Permit {
-    /// Whatever its arguments are.
+    /// With any arguments.
     Any,
     /// The bits `mask` of argument `argument` must be `value`.
     Bits { argument: u8, mask: u64, value: u64 },
@@ -187,17 +187,18 @@ const fn bits(number: libc::c_long, argument: u8, mask: u64, value: u64) -> Call
     (number, Permit::Bits { argument, mask, value })
 }
 
-/// The kernel looks at the lower half of such an argument alone.
+/// Compares a 32-bit argument: the kernel uses its lower half alone.
 const fn equal(number: libc::c_long, argument: u8, value: u64) -> Call {
     bits(number, argument, u32::MAX as u64, value)
 }
 
-/// Memory that is no program: an attacker brings no code.
+/// Permits a call for memory without execution: an attacker brings no code.
 const fn without_execution(number: libc::c_long) -> Call {
     bits(number, 2, libc::PROT_EXEC as u64, 0)
 }
 
-/// Of every thread: the allocator, locks, clocks, signals, the beginning and the end of a thread, a panic and its message.
+/// Calls of every thread: the allocator, locks, clocks, signals, the beginning and the end of a thread, a panic and its
+/// message.
 const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_brk),
     any(libc::SYS_clock_getres),
@@ -231,9 +232,9 @@ const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_writev),
     without_execution(libc::SYS_mmap),
     without_execution(libc::SYS_mprotect),
-    // A signal of the process may arrive in any thread, whose handler writes to the pipe of the first one.
+    // A signal of the process may arrive in any thread. Its handler writes to the pipe of the first one.
     bits(libc::SYS_sendto, 4, u64::MAX, 0),
-    // A filter of its kind, the name of a thread, of a mapping, and how exactly it is woken.
+    // A filter of its kind, the name of a thread or a mapping, and the precision of its timers.
     any(libc::SYS_seccomp),
     equal(libc::SYS_prctl, 0, libc::PR_SET_NO_NEW_PRIVS as u64),
     equal(libc::SYS_prctl, 0, libc::PR_SET_NAME as u64),
@@ -243,7 +244,7 @@ const EVERY_THREAD: &[Call] = &[
     any(libc::SYS_poll),
 ];
 
-/// TAPs and packet sockets; rings that are changed between two frames: kicks, calls, and what is closed with them.
+/// TAPs and packet sockets; changes of rings between two frames: kicks, calls, and their closing.
 const DATA: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_io_cancel),
@@ -255,7 +256,7 @@ const DATA: &[Call] = &[
     any(libc::SYS_sendmsg),
 ];
 
-/// Messages of a frontend; memory, descriptors and eventfds that it gives; threads that call through a pipe.
+/// Messages of a frontend; its memory, descriptors and eventfds; threads for calls through a pipe.
 const PORT: &[Call] = &[
     any(libc::SYS_accept4),
     any(libc::SYS_bind),
@@ -285,12 +286,12 @@ const PORT: &[Call] = &[
     equal(libc::SYS_socket, 0, libc::AF_NETLINK as u64),
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
     equal(libc::SYS_socketpair, 0, libc::AF_UNIX as u64),
-    // Of an open file, and of no path.
+    // For an open file, and no path.
     bits(libc::SYS_newfstatat, 3, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
     bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
 ];
 
-/// Lines of a client, and the features and the carrier of a TAP that it sets.
+/// Lines of a client, and its settings of a TAP's features and carrier.
 const CLIENT: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_getsockopt),
@@ -312,13 +313,13 @@ const TUNSETCARRIER: u64 = 0x4004_54e2;
 /// The same: `_IOW('T', 208, unsigned int)`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
-/// The state of keys, in files that are open: who installs an association reserves its first numbers.
+/// The state of keys, in open files: the installer of an association reserves its first numbers.
 const KEYS: &[Call] = &[
     any(libc::SYS_fstat),
     any(libc::SYS_fsync),
     any(libc::SYS_ftruncate),
     any(libc::SYS_pwrite64),
-    // Of an open file, and of no path.
+    // For an open file, and no path.
     bits(libc::SYS_newfstatat, 3, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
     bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
 ];
@@ -339,7 +340,7 @@ const MAIN: &[Call] = &[
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
     #[cfg(target_arch = "x86_64")]
     any(libc::SYS_unlink),
-    // What another library of C makes of the same functions.
+    // Another C library's calls for the same functions.
     #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
     any(libc::SYS_lstat),
     #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
@@ -389,8 +390,8 @@ const MAKING: &[Call] = &[
     any(libc::SYS_rename),
 ];
 
-/// What libraries try in any thread and can do without: the allocator asks for a number of processors and for the
-/// overcommit mode, a panic for the program's file and the working directory.
+/// Optional calls of libraries in any thread: the allocator asks for a number of processors and for the overcommit
+/// mode, a panic for the program's file and the working directory.
 const TRIED: &[libc::c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_getcwd,
@@ -411,7 +412,7 @@ const TRIED: &[libc::c_long] = &[
     libc::SYS_stat,
 ];
 
-/// What a kind of thread may do.
+/// Returns the permitted calls of a kind of thread.
 fn allowed(kind: ThreadKind) -> Vec<Call> {
     let lists: &[&[Call]] = match kind {
         ThreadKind::Process => {
@@ -423,7 +424,7 @@ fn allowed(kind: ThreadKind) -> Vec<Call> {
         ThreadKind::Client => &[EVERY_THREAD, CLIENT, KEYS],
         ThreadKind::Keys => &[EVERY_THREAD, KEYS],
         ThreadKind::Data => &[EVERY_THREAD, DATA],
-        // A thread that calls through a pipe has this filter, too.
+        // A thread for calls through a pipe has this filter, too.
         ThreadKind::Port => &[EVERY_THREAD, PORT, STARTING_THREADS],
     };
     let end_of_this = process_ends_itself();
@@ -435,14 +436,14 @@ fn process_ends_itself() -> Call {
     equal(libc::SYS_tgkill, 0, u64::from(std::process::id()))
 }
 
-/// What a kind of thread is refused with `EACCES`, as if the file were not its own.
+/// Returns the calls refused to a kind of thread with `EACCES`, as if the file were not its own.
 fn refused(kind: ThreadKind) -> Vec<Call> {
     let permitted = allowed(kind);
     let tried = TRIED.iter().filter(|number| !permitted.iter().any(|(allowed, _)| allowed == *number));
     tried.map(|&number| any(number)).collect()
 }
 
-/// The filters of a kind of thread. All of them are in force at once, and an error counts before a permit.
+/// Returns the filters of a kind of thread. All of them are in force at once, and an error counts before a permit.
 fn programs(kind: ThreadKind, reaction: Reaction) -> Result<Vec<BpfProgram>, BackendError> {
     let mut listed = allowed(kind);
     if reaction == Reaction::Log {
@@ -462,7 +463,7 @@ fn programs(kind: ThreadKind, reaction: Reaction) -> Result<Vec<BpfProgram>, Bac
     Ok(programs)
 }
 
-/// A filter that answers `is_listed` to the calls, and `otherwise` to the others.
+/// Returns a filter with `is_listed` as the answer to the calls, and `otherwise` to the others.
 fn program(calls: &[Call], otherwise: SeccompAction, is_listed: SeccompAction) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for &(number, permit) in calls {
@@ -472,7 +473,7 @@ fn program(calls: &[Call], otherwise: SeccompAction, is_listed: SeccompAction) -
             rules.entry(number).or_default().push(SeccompRule::new(vec![condition])?);
         }
     }
-    // A call without a rule is listed whatever its arguments are.
+    // A call without a rule is listed with any arguments.
     let any = calls.iter().filter(|(_, permit)| *permit == Permit::Any);
     rules.extend(any.map(|&(number, _)| (number, Vec::new())));
     SeccompFilter::new(rules, otherwise, is_listed, std::env::consts::ARCH.try_into()?)?.try_into()

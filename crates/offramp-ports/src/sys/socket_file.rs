@@ -1,4 +1,4 @@
-//! The file under whose name a listening Unix socket is found: what is at its place, and whose it is (unix(7)).
+//! The file of a listening Unix socket: its occupant and its owner (unix(7)).
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 
 /// No permission for anyone but the owner while a socket is made.
 const MAKING_MODE: Mode = Mode::from_bits_truncate(0o600);
-/// How often a place that others take and leave at the same time is tried.
+/// Most tries at a place taken and left by others at the same time.
 const TRIES_MAX: usize = 8;
 
-/// Who may connect to a socket, by the permissions of its file.
+/// The permissions of a socket's file, for connections to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketRights {
     /// Permission bits; to connect takes the right to write.
@@ -30,7 +30,7 @@ pub struct SocketRights {
 }
 
 impl Default for SocketRights {
-    /// The owner alone.
+    /// Permits the owner alone.
     fn default() -> Self {
         Self { mode: 0o600, group: None }
     }
@@ -41,18 +41,18 @@ impl Default for SocketRights {
 pub enum MakeError {
     /// Somebody listens there.
     InUse,
-    /// There is something else, which stays as it is.
+    /// There is another kind of file. It stays as it is.
     NoSocket,
     /// The system refuses it.
     System {
-        /// What was being done.
+        /// The failed action.
         doing: &'static str,
         /// The kernel's answer.
         cause: io::Error,
     },
 }
 
-/// What is being done when a socket's group is set.
+/// The action when a socket's group is set.
 pub const GIVING: &str = "giving it to its group";
 
 /// Turns a system's answer into an error.
@@ -60,14 +60,14 @@ fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> MakeError {
     move |cause| MakeError::System { doing, cause: cause.into() }
 }
 
-/// Listens at `path`. The file has its permissions and group before it has its name, so that nobody else gets in between. The
-/// socket of a dead process is replaced.
+/// Listens at `path`. The file has its permissions and group before it has its name, so nobody else gets in between.
+/// The socket of a dead process is replaced.
 ///
 /// # Errors
 /// When the place is taken, or the system refuses it.
 pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, SocketFile), MakeError> {
     let making = Made(made_name(path));
-    // Left by a process of the same number that was killed in the middle of this.
+    // Left by a process of the same number, killed in the middle of this.
     let _ = fs::remove_file(&making.0);
     let listener = listen_private(&making.0).map_err(system("making it"))?;
     give(&making.0, rights)?;
@@ -76,8 +76,8 @@ pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, Socket
     Ok((listener, file))
 }
 
-/// The listening Unix stream socket that this process was started with under the number `descriptor`. Ask once, and before
-/// the process opens anything itself: the descriptor is taken to be nobody else's.
+/// Returns the listening Unix stream socket inherited at the start of this process under the number `descriptor`. Ask
+/// once, and before the process opens anything itself: the descriptor is taken to be nobody else's.
 ///
 /// # Errors
 /// When it is not open, or something else.
@@ -87,7 +87,7 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     }
     // SAFETY: this reads the flags of a number, which need not be open.
     Errno::result(unsafe { libc::fcntl(descriptor, libc::F_GETFD) })?;
-    // SAFETY: it is open, and by what the caller says nobody else in this process has it.
+    // SAFETY: it is open, and the caller vouches for its only use in this process.
     let fd = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let is_stream = getsockopt(&fd, sockopt::SockType)? == SockType::Stream;
     let is_unix = getsockname::<UnixAddr>(descriptor).is_ok();
@@ -99,7 +99,7 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether the place is free: nothing there, or the file of a process that is dead.
+/// Checks for a free place: nothing is there, or the file of a dead process.
 ///
 /// # Errors
 /// When somebody listens there, or there is something else.
@@ -111,7 +111,7 @@ pub fn check_free(path: &Path) -> Result<(), MakeError> {
     }
 }
 
-/// Listens at a path that only the owner may use: the permissions of a socket become those of its file.
+/// Listens at a path for the owner only: the permissions of a socket become those of its file.
 fn listen_private(path: &Path) -> io::Result<UnixListener> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     fchmod(&fd, MAKING_MODE)?;
@@ -120,8 +120,8 @@ fn listen_private(path: &Path) -> io::Result<UnixListener> {
     Ok(fd.into())
 }
 
-/// Gives a made file its group and then its permissions, which must never hold for the wrong group. Both go through a
-/// descriptor: whoever may write to the directory cannot put another file in its place meanwhile.
+/// Gives a made file its group and then its permissions: they must never hold for the wrong group. Both go through a
+/// descriptor: a writer to the directory cannot put another file in its place meanwhile.
 fn give(made: &Path, rights: SocketRights) -> Result<(), MakeError> {
     let file = open_own_socket(made).map_err(system("looking at it"))?;
     if rights.group.is_some() {
@@ -142,7 +142,7 @@ fn open_own_socket(path: &Path) -> io::Result<OwnedFd> {
     Err(io::Error::other("another has taken its place; only this process's user may write to the directory"))
 }
 
-/// A file under its first name, which goes in any case.
+/// A file under its first name. The name goes in any case.
 struct Made(PathBuf);
 
 impl Drop for Made {
@@ -152,14 +152,14 @@ impl Drop for Made {
     }
 }
 
-/// The name under which a socket is made: beside its place, with the number of this process.
+/// Returns the first name of a socket: beside its place, with the number of this process.
 fn made_name(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     path.with_file_name(name)
 }
 
-/// Gives the made file its name. A link fails where a file is, so of two processes only one gets the place.
+/// Gives the made file its name. A link fails if a file is there, so of two processes only one gets the place.
 fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
     for _ in 0..TRIES_MAX {
         match fs::hard_link(made, path) {
@@ -172,8 +172,8 @@ fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
     Err(MakeError::InUse)
 }
 
-/// Removes the socket of a process that is dead. It is moved aside before it is looked at: another process may
-/// have taken the place a moment ago, and gets it back then.
+/// Removes the socket of a dead process. It is moved aside before the check: another process may have taken the place a
+/// moment ago, and gets it back then.
 fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     check_free(path)?;
     match fs::rename(path, &aside.0) {
@@ -184,25 +184,25 @@ fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     if check_free(&aside.0).is_ok() {
         return Ok(());
     }
-    // Where a third one has the place by now, that one keeps it.
+    // If a third process has the place by now, it keeps it.
     let _ = fs::hard_link(&aside.0, path);
     Err(MakeError::InUse)
 }
 
-/// What is found where a socket is to be made.
+/// The occupant of a place for a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
     /// Nothing.
     Nobody,
-    /// A socket on which nobody listens: who made it is dead.
+    /// A socket without a listener: its maker is dead.
     Dead,
-    /// A socket on which somebody listens.
+    /// A socket with a listener.
     Listener,
-    /// What is no socket. The kernel refuses a connection to it in the same words as to a dead socket.
+    /// Another kind of file. The kernel refuses a connection to it in the same words as to a dead socket.
     NoSocket,
 }
 
-/// Looks at a place, and asks a socket that is there whether anybody listens.
+/// Looks at a place, and tries a socket there for a listener.
 ///
 /// # Errors
 /// When the system tells neither.
@@ -219,14 +219,14 @@ pub fn occupant(path: &Path) -> io::Result<Occupant> {
             io::ErrorKind::ConnectionRefused => Ok(Occupant::Dead),
             // It has just gone.
             io::ErrorKind::NotFound => Ok(Occupant::Nobody),
-            // A queue that is full belongs to one that listens.
+            // A full queue belongs to a listener.
             io::ErrorKind::WouldBlock => Ok(Occupant::Listener),
             _ => Err(error),
         },
     }
 }
 
-/// The file of a socket that was made here. It goes when this is dropped, unless another has taken its place.
+/// The file of a socket made here. It is removed when this is dropped, unless another has taken its place.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -235,7 +235,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file that is at `made`, under the name `path`, which is the same unless it is about to be given another.
+    /// Keeps the file at `made`, under the name `path`: the same name, or its next one.
     ///
     /// # Errors
     /// When there is none.
@@ -243,10 +243,10 @@ impl SocketFile {
         Ok(Self { path: path.to_owned(), identity: identity(made)? })
     }
 
-    /// Removes the file if it is still the one that was made.
+    /// Removes the file if it is still the same.
     pub fn remove(&self) {
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // Gone meanwhile, or in a directory that is no longer ours to write to: nothing to do about it.
+            // Gone meanwhile, or in a directory no longer ours to write to: nothing to do about it.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -258,7 +258,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// What to do about a socket that cannot be made there, behind the system's answer.
+/// Returns the remedy for a socket's failure there, to follow the system's answer.
 #[must_use]
 pub fn hint(cause: &io::Error, path: &Path) -> String {
     let directory = path.parent().unwrap_or(path).display();

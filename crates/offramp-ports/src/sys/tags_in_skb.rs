@@ -1,5 +1,5 @@
-//! Hands an interface the VLAN tag of a frame beside it, as a VLAN interface does: a packet socket can only write the tag into
-//! the frame. A BPF program at the interface's egress moves it (`BPF_TCX_EGRESS`, since Linux 6.6).
+//! Hands an interface the VLAN tag of a frame beside it, as a VLAN interface does: a packet socket can only write the
+//! tag into the frame. A BPF program at the interface's egress moves it (`BPF_TCX_EGRESS`, since Linux 6.6).
 
 use std::io;
 use std::mem::size_of;
@@ -19,9 +19,9 @@ const AT_EGRESS: u32 = 47;
 const PUSH_TAG: i32 = 18;
 /// `bpf_skb_vlan_pop`.
 const POP_TAG: i32 = 19;
-/// `TCX_NEXT`: whatever else is attached goes on.
+/// `TCX_NEXT`: other attached programs go on.
 const NEXT: i32 = -1;
-/// Any licence: the program calls nothing that asks for the GPL.
+/// Any licence: the program calls no function with a need for the GPL.
 const LICENCE: &std::ffi::CStr = c"Apache-2.0";
 
 /// `struct bpf_insn`.
@@ -53,18 +53,19 @@ struct Link {
     flags: u32,
 }
 
-/// The program on one interface. It is gone when this is dropped, and with the process, however that ends.
+/// The program on one interface. It is gone when this is dropped, and with the process, however the process ends.
 #[derive(Debug)]
 pub struct TagsInSkb {
     _link: OwnedFd,
 }
 
 impl TagsInSkb {
-    /// Moves the tags of frames to this Ethernet address that leave the interface, one of the calling thread's namespace.
+    /// Moves the tags of frames to this Ethernet address on their way out of the interface, one of the calling thread's
+    /// namespace.
     ///
     /// # Errors
-    /// When there is no such interface, the process has neither `CAP_SYS_ADMIN` nor `CAP_BPF` and `CAP_NET_ADMIN`, or the
-    /// kernel is older than Linux 6.6 (`EINVAL`).
+    /// When there is no such interface, the process has neither `CAP_SYS_ADMIN` nor `CAP_BPF` and `CAP_NET_ADMIN`, or
+    /// the kernel is older than Linux 6.6 (`EINVAL`).
     pub fn attach(interface: &str, destination: [u8; 6]) -> io::Result<Self> {
         let instructions = program(destination);
         let load = Load {
@@ -73,8 +74,8 @@ impl TagsInSkb {
             first: instructions.as_ptr() as u64,
             licence: LICENCE.as_ptr() as u64,
         };
-        // SAFETY: the kernel reads as many instructions as `load` says, and the licence up to its zero; both live through the
-        // call.
+        // SAFETY: the kernel reads as many instructions as `load` says, and the licence up to its zero; both live
+        // through the call.
         let program = unsafe { bpf(LOAD_PROGRAM, &load) }?;
         let link = Link {
             program: program.as_raw_fd() as u32,
@@ -87,7 +88,7 @@ impl TagsInSkb {
     }
 }
 
-/// Takes the tag out of a frame to that address, and puts it beside it.
+/// Returns a program to take the tag out of a frame to this address, and put it beside the frame.
 fn program(destination: [u8; 6]) -> [Instruction; 18] {
     const LOAD_WORD: u8 = 0x20;
     const LOAD_HALF: u8 = 0x28;
@@ -123,13 +124,13 @@ fn program(destination: [u8; 6]) -> [Instruction; 18] {
     ]
 }
 
-/// bpf(2), for a command that makes a descriptor.
+/// Calls bpf(2) with a command to make a descriptor.
 ///
 /// # Safety
-/// The pointers in `attributes` must be good for what the command reads or writes.
+/// The pointers in `attributes` must be valid for the command's reads and writes.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads as many bytes of `attributes` as the size says, which lives through the call; the caller answers
-    // for its pointers.
+    // SAFETY: the kernel reads as many bytes of `attributes` as the size says, which lives through the call; the caller
+    // answers for its pointers.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -149,7 +150,7 @@ mod tests {
 
     const DESTINATION: [u8; 6] = [2, 0x81, 0, 0xfe, 0x80, 0xff];
 
-    /// Bytes of the next frame that leaves the interface, as its driver gets it.
+    /// Returns the bytes of the interface's next sent frame, as its driver gets it.
     fn sent(near: &mut impl HostPort, frame: &[u8]) -> usize {
         let (family, flags) = (AddressFamily::Packet, SockFlag::SOCK_CLOEXEC);
         let outgoing = socket(family, SockType::Raw, flags, SockProtocol::EthAll).unwrap();
@@ -157,7 +158,7 @@ mod tests {
         loop {
             let mut bytes = [0; 256];
             let len = recv(outgoing.as_raw_fd(), &mut bytes, MsgFlags::empty()).unwrap();
-            // Both ends are here: what arrives is the second copy.
+            // Both ends are here: the arriving frame is the second copy.
             if bytes.starts_with(&frame[..12]) {
                 return len;
             }

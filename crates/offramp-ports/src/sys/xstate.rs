@@ -1,23 +1,23 @@
-//! The processors' extended state, for a program that traces others and knows only a part of it.
+//! The processors' extended state, for a tracer with knowledge of only a part of it.
 
 use nix::errno::Errno;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Requests of ptrace(2) for a set of registers, and the set with the extended state (Linux `include/uapi/linux/ptrace.h`,
-/// `elf.h`).
+/// Requests of ptrace(2) for a set of registers, and the set with the extended state (Linux
+/// `include/uapi/linux/ptrace.h`, `elf.h`).
 const PTRACE_GETREGSET: u32 = 0x4204;
 const NT_X86_XSTATE: u32 = 0x202;
-/// Where a filter finds the system call's number and the low half of its arguments (`struct seccomp_data`).
+/// Offsets of the system call's number and the low half of its arguments (`struct seccomp_data`), for a filter.
 const NUMBER_AT: u32 = 0;
 const ARGUMENT_0_AT: u32 = 16;
 const ARGUMENT_2_AT: u32 = 32;
-/// The leaf of CPUID that describes the extended state.
+/// The leaf of CPUID for the extended state.
 #[cfg(target_arch = "x86_64")]
 const XSTATE_LEAF: u32 = 0xd;
 
-/// Bytes of the extended state that the system has switched on; 0 on other processors.
+/// Returns the bytes of the extended state enabled by the system; 0 on other processors.
 pub fn len() -> usize {
     #[cfg(target_arch = "x86_64")]
     return std::arch::x86_64::__cpuid_count(XSTATE_LEAF, 0).ebx as usize;
@@ -25,8 +25,8 @@ pub fn len() -> usize {
     return 0;
 }
 
-/// Has the kernel answer a command's question for a traced process' extended state with an error. A program that finds
-/// it missing saves and restores what every x86-64 processor has (FXSAVE), and no more.
+/// Has the kernel answer a command's request for a traced process' extended state with an error. Without it a program
+/// saves and restores only the state of every x86-64 processor (FXSAVE).
 pub fn hide(command: &mut Command) {
     let load = |at: u32| (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
     // Jumps over `skipped` instructions unless the value is equal.

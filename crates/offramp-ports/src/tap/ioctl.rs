@@ -55,7 +55,7 @@ pub(super) fn open_device() -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Attaches the descriptor to the interface `name`, which the first descriptor makes.
+/// Attaches the descriptor to the interface `name`. The first descriptor makes the interface.
 pub(super) fn attach(fd: BorrowedFd<'_>, name: &str, multi_queue: bool, napi: bool) -> io::Result<()> {
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
     if multi_queue {
@@ -84,7 +84,7 @@ pub(super) fn set_header(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the driver what the host may ask for.
+/// Tells the driver the offloads allowed to the host.
 pub(super) fn set_offload(fd: BorrowedFd<'_>, bits: u32) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
     unsafe { numbers::tun_set_offload(fd.as_raw_fd(), bits as libc::c_int) }?;
@@ -99,7 +99,7 @@ pub(super) fn set_carrier(fd: BorrowedFd<'_>, is_on: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The driver's bits for the transmit offloads of a set.
+/// Returns the driver's bits for the transmit offloads of a set.
 pub(super) fn offload_bits(offloads: Offloads) -> u32 {
     let pairs = [
         (Offloads::TX_CHECKSUM, TUN_F_CSUM),

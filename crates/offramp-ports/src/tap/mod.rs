@@ -1,7 +1,7 @@
 //! A Linux TAP interface as a host port: the host is the kernel's TCP/IP.
 //!
-//! The interface lives in the network namespace of the thread that opens it, and exists as long as
-//! one descriptor of it does: nothing is left behind, however the process ends.
+//! The interface lives in the network namespace of its opener's thread, and exists as long as one descriptor of it
+//! does: nothing is left behind, however the process ends.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +32,7 @@ pub const FRAME_LEN_MAX: usize = 65536 + 22;
 /// Bytes of the Ethernet header.
 const ETHERNET_HEADER_LEN: u32 = 14;
 
-/// How a TAP interface is made.
+/// The parameters to make a TAP interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapConfig {
     /// The interface's name, 1 to 15 bytes.
@@ -43,16 +43,16 @@ pub struct TapConfig {
     pub mtu: u32,
     /// The host's Ethernet address on this interface; the kernel draws one when `None`.
     pub mac: Option<[u8; 6]>,
-    /// Longest frame that a queue takes from the host, in bytes with the Ethernet header.
+    /// Longest frame from the host, in bytes with the Ethernet header.
     pub frame_len_max: usize,
-    /// Frames that the host holds per queue on their way out (`txqueuelen`); `None`: the kernel's 500.
+    /// Frames held by the host per queue on their way out (`txqueuelen`); `None`: the kernel's 500.
     pub tx_queue_len: Option<u32>,
-    /// Lets the host's own GRO join what it is given (`IFF_NAPI`), as behind a hardware adapter.
+    /// Lets the host's own GRO coalesce delivered frames (`IFF_NAPI`), as with a hardware adapter.
     pub napi: bool,
 }
 
 impl TapConfig {
-    /// One queue, MTU 1500, super-frames up to [`FRAME_LEN_MAX`].
+    /// Returns one queue, MTU 1500, super-frames up to [`FRAME_LEN_MAX`].
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -66,13 +66,13 @@ impl TapConfig {
     }
 }
 
-/// Why a TAP interface was not made or changed.
+/// The reason for a failure to make or change a TAP interface.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// The name is no interface name.
     #[error("tap \"{0}\": not an interface name; use 1 to {NAME_LEN_MAX} bytes without spaces, '/', ':' or '%'")]
     Name(String),
-    /// The namespace has an interface of that name.
+    /// The namespace has an interface with this name.
     #[error("tap \"{0}\": the name is taken; choose another, or delete the interface that has it")]
     NameTaken(String),
     /// The MTU is out of range.
@@ -80,7 +80,7 @@ pub enum TapError {
     Mtu {
         /// The interface.
         name: String,
-        /// The MTU that was asked for.
+        /// The requested MTU.
         mtu: u32,
     },
     /// The number of queues is out of range.
@@ -88,7 +88,7 @@ pub enum TapError {
     Queues {
         /// The interface.
         name: String,
-        /// The queues that were asked for.
+        /// The requested queues.
         queues: u16,
     },
     /// `/dev/net/tun` does not exist or may not be opened.
@@ -96,7 +96,7 @@ pub enum TapError {
     Device {
         /// The interface.
         name: String,
-        /// Which of the two, and what to do about it.
+        /// The cause, with its remedy.
         cause: SetupError,
     },
     /// Interfaces of this namespace need `CAP_NET_ADMIN`.
@@ -104,7 +104,7 @@ pub enum TapError {
     Permission {
         /// The interface.
         name: String,
-        /// What was denied.
+        /// The denied action.
         doing: &'static str,
     },
     /// Another system call failed.
@@ -112,7 +112,7 @@ pub enum TapError {
     System {
         /// The interface.
         name: String,
-        /// What was being done.
+        /// The failed action.
         doing: &'static str,
         /// The kernel's answer.
         cause: io::Error,
@@ -122,12 +122,12 @@ pub enum TapError {
     Link {
         /// The interface.
         name: String,
-        /// What was refused.
+        /// The refused request and the kernel's answer.
         cause: SysError,
     },
 }
 
-/// What all handles to one interface share.
+/// The shared state of all handles to one interface.
 #[derive(Debug)]
 struct Shared {
     name: String,
@@ -177,45 +177,44 @@ impl Tap {
         entered.unwrap_or_else(|e| Err(system(&config.name, "entering its namespace", e)))
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// The MTU it was made with, in bytes of IP.
+    /// Returns the MTU it was made with, in bytes of IP.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
 
-    /// How many queue pairs it has.
+    /// Returns the number of queue pairs.
     pub fn queue_count(&self) -> usize {
         self.shared.fds.len()
     }
 
-    /// A port on queue pair `index`, for one thread. `None` when there is no such queue.
+    /// Returns a port on queue pair `index`, for one thread. `None` when there is no such queue.
     pub fn queue(&self, index: usize) -> Option<TapQueue> {
         (index < self.queue_count()).then(|| TapQueue::new(Arc::clone(&self.shared), index, self.frame_len_max))
     }
 
-    /// A port on all queue pairs, for one thread.
+    /// Returns a port on all queue pairs, for one thread.
     pub fn port(&self) -> TapPort {
         let queue = |index| TapQueue::new(Arc::clone(&self.shared), index, self.frame_len_max);
         TapPort::new((0..self.queue_count()).map(queue).collect())
     }
 
-    /// What this kernel's TAP can be offered at all.
+    /// Returns the offloads known to this kernel's TAP.
     pub fn supported(&self) -> Offloads {
         self.supported
     }
 
-    /// What is offered now.
+    /// Returns the offloads on offer now.
     pub fn offered(&self) -> Offloads {
         self.shared.offered()
     }
 
-    /// Offers these offloads to the host from now on, and returns those that the kernel accepted. It may
-    /// happen at any time, from any thread and namespace; frames that the host has queued already
-    /// keep their form.
+    /// Offers these offloads to the host from now on, and returns those accepted by the kernel. It may happen at any
+    /// time, from any thread and namespace; frames already queued by the host keep their form.
     ///
     /// The receive offloads are not offered to the kernel (it accepts any coalesced frame with a partial
     /// checksum at any time); they are only remembered.
@@ -230,7 +229,7 @@ impl Tap {
         Ok(accepted)
     }
 
-    /// Sets the carrier, which is on in the beginning; from any thread and namespace.
+    /// Sets the carrier, initially on; from any thread and namespace.
     ///
     /// # Errors
     /// When the interface is gone.
@@ -269,7 +268,7 @@ fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
     Ok(fd)
 }
 
-/// What the kernel can be offered: it knows USO since Linux 6.2. Leaves the offer empty.
+/// Returns the offloads known to the kernel: it knows USO since Linux 6.2. Leaves the offer empty.
 fn probe(name: &str, fd: &OwnedFd) -> Result<Offloads, TapError> {
     let old = Offloads::all() - Offloads::USO - Offloads::RSC_UDP;
     let supported = match ioctl::set_offload(fd.as_fd(), ioctl::offload_bits(Offloads::all())) {

@@ -1,8 +1,8 @@
-//! The channel on which the backend asks and the frontend answers (vhost-user, "Back-end message types"). The only
+//! The channel for the backend's requests and the frontend's answers (vhost-user, "Back-end message types"). The only
 //! request reports a changed configuration.
 //!
-//! Nothing here waits: a frontend that is asked while it waits for an answer of this side would wait for ever.
-//! While a request is not answered no other is made; changes meanwhile are reported after the answer.
+//! Nothing here waits: a frontend may be waiting for this side's answer, and both would wait for ever. Until a request
+//! is answered no other is made; changes meanwhile are reported after the answer.
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
@@ -21,7 +21,7 @@ const NEED_REPLY: u32 = 0x8;
 const HEADER_LEN: usize = 12;
 const ANSWER_LEN: usize = HEADER_LEN + 8;
 
-/// Why the channel is of no more use. The connection itself goes on.
+/// The reason for the end of the channel. The connection itself goes on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("the backend's channel is no socket: {0}")]
@@ -38,12 +38,12 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: UnixStream,
-    /// Whether the frontend answers (`REPLY_ACK`).
+    /// The frontend answers (`REPLY_ACK`).
     wants_answers: bool,
     is_asked: bool,
     /// The configuration has changed, and no request has reported it yet.
     is_due: bool,
-    /// What has come of an answer.
+    /// The bytes of an answer read so far.
     answer: [u8; ANSWER_LEN],
     answer_len: usize,
 }
@@ -84,7 +84,7 @@ impl Channel {
         }
     }
 
-    /// Takes what the frontend says; `Some` once an answer is whole: whether the frontend did what it was asked.
+    /// Reads from the frontend. Returns `Some` after a complete answer: true if the frontend obeyed the request.
     pub fn serve(&mut self) -> Result<Option<bool>, Ended> {
         let room = &mut self.answer[self.answer_len..];
         match recv(self.stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {

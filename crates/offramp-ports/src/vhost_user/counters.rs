@@ -1,4 +1,4 @@
-//! What happens on a vhost-user port besides frames.
+//! Events of a vhost-user port besides frames.
 
 use offramp_adapter::stats::Counter;
 
@@ -7,12 +7,12 @@ use offramp_adapter::stats::Counter;
 pub struct QueueCounters {
     /// Interrupts of the guest, for either ring.
     pub calls: Counter,
-    /// Chains that could not be used: an address outside guest memory, a loop, a wrong direction, a bad
-    /// indirect table. Each went back to the driver unused.
+    /// Unusable chains: an address outside guest memory, a loop, a wrong direction, a bad indirect table. Each went
+    /// back to the driver unused.
     pub bad_chains: Counter,
-    /// Rings whose state made no sense (an index that ran past the ring): stopped until set up again.
+    /// Rings in an invalid state (an index past the ring): stopped until set up again.
     pub broken_rings: Counter,
-    /// Frames of a disabled transmit ring, which are discarded (vhost-user, "Ring states").
+    /// Frames discarded from a disabled transmit ring (vhost-user, "Ring states").
     pub discarded: Counter,
 }
 
@@ -21,17 +21,17 @@ pub struct QueueCounters {
 pub struct ChannelCounters {
     /// Frontends that connected.
     pub connections: Counter,
-    /// Frontends that connected while there was another, or of a user that may not, and were disconnected.
+    /// Frontends disconnected because another was connected, or because their user is not allowed.
     pub refused_connections: Counter,
-    /// Messages that were handled.
+    /// Handled messages.
     pub messages: Counter,
-    /// Messages that were refused; each ended its connection.
+    /// Refused messages; each ended its connection.
     pub bad_messages: Counter,
-    /// Frontends that took away memory which they had shared (a file that was made shorter); each was disconnected.
+    /// Frontends disconnected after they took away shared memory (truncated the file).
     pub lost_memories: Counter,
-    /// Changes of the configuration that were reported on the backend's channel. Changes that come while the frontend
-    /// has not answered are reported together.
+    /// Configuration changes reported on the backend's channel. Changes before the frontend's answer are reported
+    /// together.
     pub config_changes: Counter,
-    /// Times that a frontend answered that it could not take over a changed configuration.
+    /// Failures to take over a changed configuration, as answered by the frontend.
     pub refused_config_changes: Counter,
 }

@@ -1,25 +1,24 @@
-//! Which frames a guest wants to receive: the modes, addresses and VLANs that it sets by its control queue (virtio 1.3,
-//! 5.1.6.5.1 to .3).
+//! The receive filter of a guest: modes, addresses and VLANs, set by its control queue (virtio 1.3, 5.1.6.5.1 to .3).
 //!
-//! A filter takes frames away and never brings any: what the port's own rules keep from the guest does not come, however
-//! promiscuous it is.
+//! A filter removes frames and never adds any: frames kept from the guest by the port's own rules do not come, not even
+//! to a promiscuous guest.
 
 use offramp_virtio::control::{MacAddress, ReceiveModes};
 use std::hash::{BuildHasher, RandomState};
 
 /// Bytes of an Ethernet header.
 const HEADER_LEN: usize = 14;
-/// Where the type of an 802.1Q tag lies, and what it is.
+/// Offset of the type of an 802.1Q tag, and its value.
 const TYPE_AT: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
-/// The bits of a tag that are the VLAN's number (IEEE 802.1Q 9.6), and how many numbers there are.
+/// The bits of the VLAN's number in a tag (IEEE 802.1Q 9.6), and the count of numbers.
 const VID_MASK: u16 = 0x0fff;
 const VIDS: usize = 4096;
 const BROADCAST: MacAddress = [0xff; 6];
-/// The bit of the first octet that marks a group address (IEEE 802 8.2).
+/// The bit of a group address in the first octet (IEEE 802 8.2).
 const GROUP_BIT: u8 = 1;
 
-/// VLANs whose tagged frames pass.
+/// The VLANs of passing tagged frames.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct VlanTable(Box<[u64; VIDS / 64]>);
 
@@ -49,24 +48,24 @@ impl VlanTable {
         self.0[usize::from(vid / 64)] >> (vid % 64) & 1 != 0
     }
 
-    /// The VLANs that pass.
+    /// Returns the passing VLANs.
     pub fn vids(&self) -> impl Iterator<Item = u16> {
         (0..VIDS as u16).filter(|vid| self.has(*vid))
     }
 }
 
-/// A set of addresses, in which each is found at its hash or soon after. A guest chooses the addresses and not the hash: it
+/// A set of addresses. Each is found at its hash or soon after. A guest chooses the addresses and not the hash: it
 /// cannot make others wait for long searches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AddressTable {
-    /// Addresses as numbers, or [`EMPTY`]: a power of two of them, at most half of which are addresses.
+    /// Addresses as numbers, or [`EMPTY`]: a power of two of them, at most half of them addresses.
     slots: Box<[u64]>,
     len: usize,
-    /// What is hashed with; 0 until there was an address.
+    /// The secret of the hash; 0 until there was an address.
     secret: u64,
 }
 
-/// A slot without an address, and the bit that every address has there.
+/// A slot without an address, and the bit set in every address there.
 const EMPTY: u64 = 0;
 const IS_ADDRESS: u64 = 1 << 63;
 
@@ -77,7 +76,7 @@ impl Default for AddressTable {
 }
 
 impl AddressTable {
-    /// One with other addresses. The same addresses make the same table, whatever their order.
+    /// Returns a table with other addresses. The same addresses make the same table, in any order.
     fn with(&self, mut numbers: Vec<u64>) -> Self {
         numbers.sort_unstable();
         numbers.dedup();
@@ -92,7 +91,7 @@ impl AddressTable {
         table
     }
 
-    /// Where an address is; if it is not there, where it would be.
+    /// Returns the slot of an address; `Err` with its future slot if the table does not have it.
     #[inline]
     fn find(&self, number: u64) -> Result<usize, usize> {
         let last = self.slots.len() - 1;
@@ -110,22 +109,22 @@ impl AddressTable {
     }
 }
 
-/// What a guest wants to receive.
+/// The receive filter of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
-    /// The modes that are on; `None`: the guest has said nothing of modes and addresses, and receives from all of them. A
+    /// The modes in force; `None`: the guest has set neither modes nor addresses, and receives from all of them. A
     /// driver may negotiate `CTRL_RX` and never use it.
     pub modes: Option<ReceiveModes>,
     /// The guest's own address, if the port knows it. If not, unicast frames are not filtered.
     pub own: Option<MacAddress>,
     /// Further addresses: unicast ones, then group addresses. Those of the wrong kind are left out.
     addresses: [AddressTable; 2],
-    /// The VLANs whose tagged frames pass; `None`: all.
+    /// The VLANs of passing tagged frames; `None`: all.
     pub vlans: Option<VlanTable>,
 }
 
 impl Filter {
-    /// One that takes frames to every address.
+    /// Returns a filter open to every address.
     pub fn new(own: Option<MacAddress>, vlans: Option<VlanTable>) -> Self {
         Self { own, vlans, ..Self::default() }
     }
@@ -139,18 +138,18 @@ impl Filter {
         self.addresses = [of(0, unicast), of(1, multicast)];
     }
 
-    /// How many further addresses there are: unicast ones, and group addresses.
+    /// Returns the numbers of further addresses: unicast ones, and group addresses.
     pub fn address_counts(&self) -> [usize; 2] {
         self.addresses.each_ref().map(|table| table.len)
     }
 
-    /// Whether it takes every frame.
+    /// Returns whether the filter takes every frame.
     pub fn is_open(&self) -> bool {
         self.modes.is_some_and(|modes| modes.contains(ReceiveModes::PROMISC))
             || (self.modes.is_none() && self.vlans.is_none())
     }
 
-    /// Whether the guest wants a frame. A promiscuous one wants all.
+    /// Returns whether the guest wants a frame. A promiscuous one wants all.
     #[inline]
     pub fn accepts(&self, frame: &[u8]) -> bool {
         let Some(header) = frame.first_chunk::<HEADER_LEN>() else { return true };
@@ -170,14 +169,15 @@ impl Filter {
             }
     }
 
-    /// Whether frames with that tag pass; what follows the type is all there, or the frame is too short to have one.
+    /// Returns whether frames with this tag pass. The bytes after the type are complete, or the frame is too short for
+    /// a VLAN number.
     #[inline]
     fn accepts_tag(&self, tag: &[u8]) -> bool {
         let (Some(vlans), Some(&[high, low])) = (&self.vlans, tag.first_chunk()) else { return true };
         vlans.has(u16::from_be_bytes([high, low]) & VID_MASK)
     }
 
-    /// What keeps frames away wins over what lets more in.
+    /// A mode to refuse frames (`NOUNI`) wins over modes to admit more.
     #[inline]
     fn accepts_unicast(&self, modes: ReceiveModes, destination: &MacAddress) -> bool {
         let address = number(destination);
@@ -197,7 +197,7 @@ impl Filter {
     }
 }
 
-/// An address as a number, which compares fast.
+/// Returns an address as a number, for fast comparison.
 #[inline]
 fn number(mac: &MacAddress) -> u64 {
     let low = u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]);
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The specification's sentences, one by one.
+    /// Follows the specification's sentences, one by one.
     fn oracle(filter: &Filter, tables: &[Vec<MacAddress>; 2], frame: &[u8]) -> bool {
         let on = |mode| filter.modes.is_some_and(|modes| modes.contains(mode));
         let destination: MacAddress = frame[..6].try_into().unwrap();
@@ -239,7 +239,7 @@ mod tests {
         !on(ReceiveModes::NOUNI) && (on(ReceiveModes::ALLUNI) || is_own || tables[0].contains(&destination))
     }
 
-    /// Few addresses, so that they meet.
+    /// Draws from few addresses, to make them meet.
     fn mac() -> impl Strategy<Value = MacAddress> {
         prop_oneof![
             (0u8..4, 0u8..6).prop_map(|(first, last)| [first, 0, 0, 0, 0, last]),

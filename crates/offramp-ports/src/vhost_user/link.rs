@@ -1,4 +1,4 @@
-//! Whether the link of a port is up, as its guest reads it.
+//! The link state of a port, as its guest reads it.
 
 use crate::bell::Bell;
 use offramp_offload::sync::lock;
@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Why a link is down, a bit for each reason.
+/// The reasons of a link in state down, a bit for each.
 const WIRE_DOWN: u8 = 1;
 const SET_OFF: u8 = 1 << 1;
 
-/// The state of a port's link, which its guest reads as `status` of its configuration (virtio 1.3, 5.1.4). It is up
-/// while the wire is up and the operator has not set it off: both are so in the beginning.
+/// The state of a port's link, in the guest's view `status` of its configuration (virtio 1.3, 5.1.4). It is up while
+/// the wire is up and the operator has not set it off: both are so in the beginning.
 #[derive(Debug)]
 pub struct Link {
     /// 0 while the link is up.
@@ -26,17 +26,17 @@ impl Link {
         Ok(Arc::new(Self { down: AtomicU8::new(0), bell: Bell::new()? }))
     }
 
-    /// Whether the link is up.
+    /// Returns whether the link is up.
     pub fn is_up(&self) -> bool {
         self.down.load(Ordering::Acquire) == 0
     }
 
-    /// Sets whether the wire is up; a change of the link is reported to a guest whose frontend takes reports.
+    /// Sets the state of the wire. A change of the link is reported to the guest if its frontend takes reports.
     pub fn set_up(&self, is_up: bool) {
         self.set(WIRE_DOWN, is_up);
     }
 
-    /// Sets the link on or off, whatever the wire is; a change of it is reported as by [`Link::set_up`].
+    /// Sets the link on or off, independent of the wire; a change of it is reported as by [`Link::set_up`].
     pub fn set_on(&self, is_on: bool) {
         self.set(SET_OFF, is_on);
     }
@@ -65,7 +65,7 @@ impl AsFd for Link {
     }
 }
 
-/// Whether a port's frontend is connected, and the link of the port at the other end.
+/// The presence of a port's frontend, and the link of the port at the other end.
 #[derive(Debug, Default)]
 pub(super) struct Presence(Mutex<(bool, Option<Arc<Link>>)>);
 
@@ -77,7 +77,7 @@ impl Presence {
         far.set_up(inner.0);
     }
 
-    /// Sets whether the frontend is connected.
+    /// Sets the presence of the frontend.
     pub fn set(&self, is_connected: bool) {
         let mut inner = lock(&self.0);
         inner.0 = is_connected;

@@ -1,8 +1,7 @@
-//! How the thread that talks to a frontend changes what the thread of a queue works on.
+//! Changes to a queue thread's state, requested by the frontend's thread.
 //!
-//! A queue shares nothing on the way of a frame: it owns its rings. Whoever wants to change them sends
-//! a piece of work; the queue's thread does it between two batches and answers. All that a batch pays is
-//! one look at a flag.
+//! A queue shares nothing on the way of a frame: it owns its rings. Others change them by a piece of work; the queue's
+//! thread does it between two batches and answers. A batch pays only one look at a flag.
 
 use crate::bell::Bell;
 use offramp_offload::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +13,16 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
-/// a port that nothing drives, on a machine that is not overloaded, takes longer.
+/// The time limit for a queue thread's answer. It answers between two batches, or when it is woken. On a machine
+/// without overload, only a port without a driving thread takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 #[derive(Debug)]
 struct Shared<S> {
-    /// Set while there is work, and the bell rings. Both change only with the inbox locked: a queue's thread that sees one
-    /// of them finds the other, too. Else a bell that rang late would keep it awake, or wake it for nothing.
+    /// Set while there is work, and the bell rings. Both change only with the inbox locked: a queue's thread finds both
+    /// or neither. Else a late bell would keep it awake, or wake it for nothing.
     has_work: AtomicBool,
     bell: Bell,
     work: Mutex<Inbox<S>>,
@@ -41,7 +40,7 @@ impl<S> std::fmt::Debug for Inbox<S> {
 }
 
 impl<S> Shared<S> {
-    /// A panic elsewhere leaves work undone at worst.
+    /// Locks the inbox. A panic elsewhere leaves work undone at worst.
     fn inbox(&self) -> MutexGuard<'_, Inbox<S>> {
         self.work.lock()
     }
@@ -52,7 +51,7 @@ impl<S> Shared<S> {
 #[error("nothing drives this queue")]
 pub(super) struct NobodyThere;
 
-/// The side that asks for changes.
+/// The side of the requests for changes.
 #[derive(Debug)]
 pub(super) struct Sender<S>(Arc<Shared<S>>);
 
@@ -60,7 +59,7 @@ pub(super) struct Sender<S>(Arc<Shared<S>>);
 #[derive(Debug)]
 pub(super) struct Receiver<S>(Arc<Shared<S>>);
 
-/// A mailbox for work on `S`.
+/// Makes a mailbox for work on `S`.
 pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
     let shared = Arc::new(Shared {
         has_work: AtomicBool::new(false),
@@ -70,7 +69,7 @@ pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
     Ok((Sender(Arc::clone(&shared)), Receiver(shared)))
 }
 
-/// Work that a queue's thread was asked for.
+/// Work requested from a queue's thread.
 #[derive(Debug)]
 pub(super) struct Asked<R> {
     answered: mpsc::Receiver<Option<R>>,
@@ -78,7 +77,8 @@ pub(super) struct Asked<R> {
 }
 
 impl<R> Asked<R> {
-    /// What the work returned. Once the wait is over it is not done any more: what the asker knows of the state is old by then.
+    /// Returns the work's result. After the wait it is not done any more: the asker's knowledge of the state is old by
+    /// then.
     pub fn wait(self, until: Instant) -> Result<R, NobodyThere> {
         let answer = self.answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         answer.ok().flatten().ok_or_else(|| {
@@ -89,7 +89,7 @@ impl<R> Asked<R> {
 }
 
 impl<S: 'static> Sender<S> {
-    /// Has `work` done by the queue's thread, and returns what it returned.
+    /// Has `work` done by the queue's thread, and returns its result.
     pub fn run<R: Send + 'static>(&self, work: impl FnOnce(&mut S) -> R + Send + 'static) -> Result<R, NobodyThere> {
         self.begin(work)?.wait(Instant::now() + PATIENCE)
     }
@@ -105,14 +105,14 @@ impl<S: 'static> Sender<S> {
         Ok(Asked { answered, is_wanted })
     }
 
-    /// Has `work` done by the queue's thread, however late that is, and says where the answer will be.
+    /// Has `work` done by the queue's thread, however late, and returns the place of the answer.
     pub fn ask<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> R + Send + 'static,
     ) -> Result<mpsc::Receiver<R>, NobodyThere> {
         let (answer, answered) = mpsc::sync_channel(1);
         let work: Work<S> = Box::new(move |state| {
-            // Who asked may not wait for it.
+            // The asker may have stopped waiting.
             let _ = answer.send(work(state));
         });
         let mut inbox = self.0.inbox();
@@ -126,26 +126,26 @@ impl<S: 'static> Sender<S> {
     }
 }
 
-/// The answers of threads that were asked; `None` of one that was not, or has not answered in time. The wait for all of them
-/// together is as long as for one.
+/// Returns the answers of the asked threads; `None` for a thread not asked, or without an answer in time. The wait for
+/// all of them together is as long as for one.
 pub(super) fn wait_for_all<R>(asked: Vec<Option<Asked<R>>>) -> impl Iterator<Item = Option<R>> {
     let end = Instant::now() + PATIENCE;
     asked.into_iter().map(move |asked| asked?.wait(end).ok())
 }
 
-/// Has every queue's thread do `work`, also a thread that answers after this returns. The wait for all of them together
-/// is as long as for one.
+/// Has every queue's thread do `work`, also a thread with a later answer. The wait for all of them together is as long
+/// as for one.
 pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)) {
     let asked: Vec<_> = senders.iter().filter_map(|sender| sender.ask(work).ok()).collect();
     let end = Instant::now() + PATIENCE;
     for answered in asked {
-        // A queue that went meanwhile has nothing to do any more.
+        // A queue dropped meanwhile has nothing to do any more.
         let _ = answered.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
 
 impl<S> Receiver<S> {
-    /// Does what was asked for; whether anything was.
+    /// Does the requested work. Returns whether there was any.
     #[inline]
     pub fn serve(&self, state: &mut S) -> bool {
         let has_work = self.0.has_work.load(Ordering::Relaxed);
@@ -160,7 +160,7 @@ impl<S> Receiver<S> {
         let waiting = {
             let mut inbox = self.0.inbox();
             self.0.has_work.store(false, Ordering::Relaxed);
-            // It rang for work that is done.
+            // The bell rang for work already done.
             self.0.bell.clear();
             std::mem::take(&mut inbox.waiting)
         };

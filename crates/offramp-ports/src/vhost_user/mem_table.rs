@@ -1,5 +1,5 @@
-//! `SET_MEM_TABLE`, which is read here: crate `vhost` refuses bytes after the last region, and User Mode Linux sends room
-//! for two regions whether it has one or two.
+//! `SET_MEM_TABLE`, parsed here: crate `vhost` refuses bytes after the last region, and User Mode Linux sends room for
+//! two regions in any case.
 
 use offramp_virtio::memory::{Extent, REGIONS_MAX};
 use std::fs::File;
@@ -10,7 +10,7 @@ const HEAD_LEN: usize = 8;
 /// Bytes of one region: guest address, length, user address, offset in the file.
 const REGION_LEN: usize = 32;
 
-/// Why a table was refused.
+/// The reason for a refused table.
 #[derive(Debug, thiserror::Error)]
 #[error("a memory table of {len} bytes and {fds} descriptors that does not hold together")]
 pub(super) struct BadTable {
@@ -18,7 +18,7 @@ pub(super) struct BadTable {
     fds: usize,
 }
 
-/// The regions of a table with their files. Whether they are regions at all is for the memory to say.
+/// Returns the regions of a table with their files. Their validity is for the memory to check.
 pub(super) fn parse(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Vec<(Extent, File)>, BadTable> {
     let bad = BadTable { len: payload.len(), fds: fds.len() };
     let Some((head, rest)) = payload.split_first_chunk::<HEAD_LEN>() else { return Err(bad) };

@@ -1,8 +1,8 @@
 //! One message of a frontend, as it comes in.
 //!
-//! Nothing here waits: half a message leaves the thread free for the port's other business, and shows as late when the rest
-//! does not come. Crate `vhost` reads a message without looking whether all of it is there, so that it gets whole ones
-//! alone, on a socket of its own.
+//! Nothing here waits: half a message leaves the thread free for the port's other business, and shows as late if the
+//! rest does not come. Crate `vhost` reads a message without a check of its length, so it gets only whole ones, on a
+//! socket of its own.
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -15,21 +15,20 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a message's header: request, flags, size (vhost-user, "Message specification").
 pub(super) const HEADER_LEN: usize = 12;
-/// Longest payload that any message has: a table of 32 regions and some room.
+/// Longest payload of any message: a table of 32 regions and some room.
 const PAYLOAD_LEN_MAX: usize = 4096;
 /// Longest message.
 pub(super) const MESSAGE_LEN_MAX: usize = HEADER_LEN + PAYLOAD_LEN_MAX;
 /// Most descriptors of a message: one for each region of a table.
 const FDS_MAX: usize = REGIONS_MAX;
-/// Bytes of control data in which the kernel hands over as many descriptors as one message can have
-/// (`SCM_MAX_FD` of unix(7), 253), and their header.
+/// Bytes of control data for the most descriptors of one message (`SCM_MAX_FD` of unix(7), 253), and their header.
 const CONTROL_LEN: usize = 16 + 253 * FD_LEN;
 /// Bytes of a descriptor in control data.
 const FD_LEN: usize = size_of::<libc::c_int>();
-/// How long the rest of a message may take to come.
+/// Time limit for the rest of a message.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A message that cannot be read or was refused, and why: the connection is of no more use.
+/// An unreadable or refused message, with the reason: the connection is of no more use.
 #[derive(Debug)]
 pub(super) struct Unreadable(pub String);
 
@@ -68,7 +67,7 @@ impl Message {
         &self.bytes[HEADER_LEN..]
     }
 
-    /// All bytes, from the header on, and the descriptors.
+    /// Returns all bytes, from the header on, and the descriptors.
     pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         (self.bytes, self.fds)
     }
@@ -79,7 +78,7 @@ impl Message {
     }
 }
 
-/// Sends bytes that the socket has room for, and descriptors.
+/// Sends bytes and descriptors. Fails if the socket has no room for all bytes.
 pub(super) fn send_with_fds(stream: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), Unreadable> {
     let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let control: &[_] = if raw.is_empty() { &[] } else { &[ControlMessage::ScmRights(&raw)] };
@@ -98,7 +97,7 @@ pub(super) enum Next<M> {
     Gone,
 }
 
-/// The message that comes in.
+/// The incoming message.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     bytes: Vec<u8>,
@@ -107,7 +106,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Until when the rest of a message must have come, if a part of it has.
+    /// Returns the deadline for the rest of a message, if a part of it has come.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -116,7 +115,7 @@ impl Incoming {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Reads what a readable socket has.
+    /// Reads from a readable socket.
     pub fn receive(&mut self, stream: &UnixStream) -> Result<Next<Message>, Unreadable> {
         let mut has_taken = false;
         loop {
@@ -148,7 +147,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes that are missing of the header, or of the message.
+    /// Returns the missing bytes of the header, or of the message.
     fn missing(&self) -> Result<usize, Unreadable> {
         let header = Header::parse(&self.bytes);
         let (request, size) = header.map_or((0, 0), |header| (header.request, header.size));
@@ -159,8 +158,8 @@ impl Incoming {
     }
 }
 
-/// Takes bytes that wait in a socket, and the descriptors that came with them. `ENOBUFS`: there were more descriptors than
-/// this process can have.
+/// Takes waiting bytes from a socket, with their descriptors. `ENOBUFS`: the descriptors exceed the limit of this
+/// process.
 pub(super) fn receive_with_fds(stream: &UnixStream, bytes: &mut [u8]) -> nix::Result<(usize, Vec<OwnedFd>)> {
     let mut control = [0u64; CONTROL_LEN.div_ceil(8)];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -184,7 +183,7 @@ pub(super) fn receive_with_fds(stream: &UnixStream, bytes: &mut [u8]) -> nix::Re
 /// The descriptors of a received message.
 ///
 /// # Safety
-/// The message is one that `recvmsg` has filled in, and nobody else takes its descriptors.
+/// `recvmsg` has filled in the message, and nobody else takes its descriptors.
 unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
     // SAFETY: the message and its control buffer are whole, as the caller promises.

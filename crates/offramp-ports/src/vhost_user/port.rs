@@ -14,23 +14,24 @@ use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
-/// Bytes of frames after which the turn of a queue pair is over: those of a long super-frame.
+/// Bytes of frames in one turn of a queue pair: those of a long super-frame.
 const TURN_BYTES: usize = 1 << 16;
 
-/// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for a thread that serves them
-/// together, as a switch does.
+/// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for one thread to serve them together, as a
+/// switch does.
 ///
-/// Frames are taken from the pairs in turn. What the guest receives is steered over the pairs that it has in
-/// use, as [`steering`](offramp_adapter::steering) says; a port of one pair pays nothing for it.
+/// Frames are taken from the pairs in turn. Received frames are steered over the guest's pairs in use, as
+/// [`steering`](offramp_adapter::steering) says; a port of one pair pays nothing for it.
 #[derive(Debug)]
 pub struct VhostPort {
     queues: Vec<VhostQueue>,
-    /// Which pair has the frame that was fetched last, and bytes of frames that it had in its turn.
+    /// The pair of the last fetched frame, and the bytes of its frames in this turn.
     fetched_from: usize,
     turn_bytes: usize,
     /// None with one pair.
     steering: Option<Box<Steering>>,
-    /// It was looked in this batch which pairs the guest receives on: a guest whose ring is broken costs no look for each frame.
+    /// The receive pairs were refreshed in this batch. At most once: a guest with a broken ring would cost a scan per
+    /// frame.
     has_looked: bool,
 }
 
@@ -41,8 +42,8 @@ impl VhostPort {
         (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, turn_bytes: 0, steering, has_looked: false })
     }
 
-    /// Fetches from the pairs in turn, a batch of each or [`TURN_BYTES`] of one; whether a pair had a frame. The changes that a
-    /// pair is asked for are made before its batch: every pair must have its turn.
+    /// Fetches from the pairs in turn, a batch of each or [`TURN_BYTES`] of one. Returns whether a pair had a frame.
+    /// The changes requested of a pair are made before its batch: every pair must have its turn.
     #[inline]
     fn fetch_any(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if self.queues.len() == 1 {
@@ -85,14 +86,14 @@ impl VhostPort {
         }
     }
 
-    /// Has the guest see what it was given, before any flow may come on another pair.
+    /// Publishes the received frames, before any flow may come on another pair.
     #[cold]
     fn show_before_change(&mut self) {
         self.queues.iter_mut().for_each(VhostQueue::publish_received);
         self.look_which_receive();
     }
 
-    /// Ends the turn of a pair, whose guest sees now what was sent.
+    /// Ends the turn of a pair, and publishes the sent frames to its guest.
     #[inline]
     fn turn_to_next(&mut self) {
         self.queues[self.fetched_from].publish_sent();
@@ -101,7 +102,7 @@ impl VhostPort {
         self.turn_bytes = 0;
     }
 
-    /// Notes on which pair the guest sends the flow of the frame that was fetched last.
+    /// Records the guest's transmit pair for the flow of the last fetched frame.
     fn note_sent(&mut self) {
         let Some(steering) = &mut self.steering else { return };
         let Some(flow) = steering.flow(&self.queues[self.fetched_from].tx_frame()) else { return };
@@ -109,20 +110,20 @@ impl VhostPort {
         self.leave(choice);
     }
 
-    /// How the guest wants its flows to be hashed. All queues have the same wish, but for the moment in which it changes.
+    /// Returns the guest's hash settings. All queues have the same, except while they change.
     #[inline]
     fn rss(&self) -> Option<&Rss> {
         self.queues[0].rss()
     }
 
-    /// Whether there is such a pair and the guest receives on it.
+    /// Returns whether there is such a pair and the guest receives on it.
     #[inline]
     fn receives_on(&self, pair: usize) -> bool {
         self.queues.get(pair).is_some_and(VhostQueue::receives)
     }
 
-    /// The pair that a frame with that hash is delivered on: the one that the guest has chosen, if it receives there. It may not
-    /// yet, or no longer, in the moment in which its choice changes.
+    /// Returns the delivery pair for this hash: the guest's choice, if it receives there. While its choice changes, it
+    /// may not yet, or no longer.
     #[inline]
     fn pair_of(&mut self, meta: &RxMeta, hash: FrameHash) -> usize {
         match self.rss().and_then(|rss| rss.pair(hash)) {
@@ -135,19 +136,19 @@ impl VhostPort {
         self.choose(meta)
     }
 
-    /// The pair that a frame is delivered on, where the port chooses.
+    /// Returns the delivery pair of a frame by the port's choice.
     fn choose(&mut self, meta: &RxMeta) -> usize {
         let Some(steering) = &mut self.steering else { return 0 };
         let choice = steering.receive(meta.hash.map(FlowHash::from));
         if !self.queues[choice.pair].receives() && self.look_once() {
-            // The guest has stopped to use that pair in the middle of a batch.
+            // The guest has stopped using the pair in the middle of a batch.
             return self.choose(meta);
         }
         self.leave(choice)
     }
 
-    /// The pair on which the guest would receive a frame that makes `frames` of the wire. No flow moves for it. A sealed frame
-    /// is taken as it is: nobody opens what is lost.
+    /// Returns the guest's receive pair for a frame of `frames` wire frames. No flow moves for it. A sealed frame is
+    /// taken as it is: nobody opens a lost one.
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| self.receives_on(*pair));
         let by_port = || {
@@ -158,7 +159,7 @@ impl VhostPort {
         wanted.or_else(by_port).unwrap_or(0)
     }
 
-    /// Has the guest see first what the flow had on another pair; the flow's pair.
+    /// Publishes the flow's frames on the pair it leaves. Returns the flow's pair.
     fn leave(&mut self, choice: Choice) -> usize {
         if let Some(left) = choice.left {
             self.queues[left].publish_received();
@@ -174,7 +175,7 @@ impl VhostPort {
         has_changed
     }
 
-    /// Looks which pairs the guest receives on; whether that changed.
+    /// Refreshes the guest's receive pairs. Returns whether they changed.
     fn look_which_receive(&mut self) -> bool {
         self.has_looked = false;
         let Self { queues, steering: Some(steering), .. } = self else { return false };
@@ -229,7 +230,7 @@ impl HostPort for VhostPort {
     }
 
     fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
-        // Where the guest chooses the pair, the port need not.
+        // If the guest chooses the pair, the port need not.
         let steering = self.steering.as_ref().filter(|_| !self.rss().is_some_and(Rss::spreads))?;
         steering.flow(frame).map(u32::from)
     }
@@ -241,7 +242,7 @@ impl HostPort for VhostPort {
         self.queues[pair].deliver_hashed(meta, frame, hash)
     }
 
-    /// Only with one pair: steering may choose another one until a frame is complete.
+    /// Begins a frame only with one pair: steering may choose another one until a frame is complete.
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         self.steering.is_none() && self.queues[0].rx_reserve(slot, head)
@@ -258,7 +259,7 @@ impl HostPort for VhostPort {
     }
 
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
-        // All queues have negotiated the same, but for the moment in which that changes.
+        // All queues have negotiated the same, except while it changes.
         if self.queues[0].has_statistics() {
             let pair = self.would_receive(frame, frames);
             self.queues[pair].rx_lost_to_limit(frame, frames, bytes);
@@ -309,12 +310,12 @@ impl Interrupts for VhostPort {
         self.queues.iter().filter_map(Interrupts::next_due_ns).min()
     }
 
-    /// The highest of all pairs.
+    /// Returns the highest cost of all pairs.
     fn cost_ns(&self) -> u64 {
         self.queues.iter().map(Interrupts::cost_ns).max().unwrap_or_default()
     }
 
-    /// The longest of all pairs.
+    /// Returns the longest delay of all pairs.
     fn wait_max_ns(&self) -> u64 {
         self.queues.iter().map(Interrupts::wait_max_ns).max().unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! One queue pair of a guest, for one thread: frames out of its transmit ring, frames into its receive ring.
 //!
-//! A frame that the guest sends is copied into private memory before any of it is read. If the guest changes its own
-//! copy afterwards, the adapter still sends what it checked.
+//! A sent frame is copied into private memory before any of it is read. If the guest changes its own copy afterwards,
+//! the adapter still sends the checked one.
 
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
@@ -32,14 +32,14 @@ pub(super) use state::{QueueState, Side, Start};
 /// Alignment of the private frame, in bytes: one cache line, the widest vector load.
 const FRAME_ALIGN: usize = 64;
 
-/// One queue pair of a [`VhostUser`](super::VhostUser), for one thread. It works whether or not a guest
-/// is there: without one nothing comes, and what is given has no room.
+/// One queue pair of a [`VhostUser`](super::VhostUser), for one thread. It works with and without a guest
+/// is there: without one no frame comes, and delivered frames have no room.
 #[derive(Debug)]
 pub struct VhostQueue {
     index: usize,
     mailbox: Receiver<QueueState>,
     state: QueueState,
-    /// The rings are other ones, or their guest has other wishes, since the port of all pairs has looked.
+    /// The rings or their guest's settings have changed since the port of all pairs looked last.
     has_changed: bool,
     frame: FrameBuffer<Box<[u8]>>,
     frame_at: usize,
@@ -49,52 +49,53 @@ pub struct VhostQueue {
 impl VhostQueue {
     pub(super) fn new(index: usize, mailbox: Receiver<QueueState>, state: QueueState, frame_len_max: usize) -> Self {
         let buffer = vec![0; 2 * FRAME_ALIGN + frame_len_max].into_boxed_slice();
-        // The box is never replaced, so its address, and with it the alignment, stays. Before the frame is room for a tag.
+        // The box is never replaced, so its address, and with it the alignment, stays. Before the frame is room for a
+        // tag.
         let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
         let frame_at = aligned + if aligned < VLAN_TAG_LEN { FRAME_ALIGN } else { 0 };
         Self { index, mailbox, state, has_changed: false, frame: FrameBuffer::new(buffer), frame_at, frame_len_max }
     }
 
-    /// The pair's number.
+    /// Returns the pair's number.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Whether the guest has a receive ring here that it uses.
+    /// Returns whether the guest uses a receive ring here.
     pub fn receives(&self) -> bool {
         self.state.receive.state.is_enabled() && self.state.receive.is_in_use
     }
 
-    /// Whether frames of the last batch wait here.
+    /// Returns whether frames of the last batch wait here.
     #[inline]
     pub(super) fn has_fetched(&self) -> bool {
         !self.state.transmit.vring.waiting().is_empty()
     }
 
-    /// Bytes of the frame that was fetched last.
+    /// Returns the bytes of the last fetched frame.
     #[inline]
     pub(super) fn fetched_len(&self) -> usize {
         self.frame.frame_len()
     }
 
-    /// How the guest wants its flows to be hashed, if it has said so.
+    /// Returns the guest's hash settings, if it made any.
     #[inline]
     pub(super) fn rss(&self) -> Option<&Rss> {
         self.state.rss.as_deref()
     }
 
-    /// Whether the guest may ask for statistics.
+    /// Returns whether the guest may ask for statistics.
     pub(super) fn has_statistics(&self) -> bool {
         self.state.statistics.is_some()
     }
 
-    /// As [`HostPort::rx_deliver`], with the hash that the guest wants of the frame.
+    /// As [`HostPort::rx_deliver`], with the hash of the frame by the guest's settings.
     #[inline]
     pub(super) fn deliver_hashed(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
         self.state.deliver(meta, frame, hash)
     }
 
-    /// Delivers a frame to a guest that does not take all of them as they are. Out of line, so that the way of others is short.
+    /// Delivers a frame to a guest with a filter or hashes. Out of line, to keep the way of others short.
     #[inline(never)]
     fn deliver_inspected(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let wants_hash = self.rss().filter(|_| self.state.reports_hashes());
@@ -102,42 +103,42 @@ impl VhostQueue {
         self.state.deliver(meta, frame, hash)
     }
 
-    /// Makes the changes that it was asked for.
+    /// Makes the requested changes.
     #[inline]
     fn serve(&mut self) {
         self.has_changed |= self.mailbox.serve(&mut self.state);
     }
 
-    /// Whether anything has changed since the last time that this was asked.
+    /// Returns whether anything has changed since the last call.
     #[inline]
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Shows the guest what it was given so far.
+    /// Shows the guest the frames received so far.
     pub(super) fn publish_received(&mut self) {
         self.state.publish_receive();
     }
 
-    /// Shows the guest what was sent so far.
+    /// Shows the guest the chains sent so far.
     #[inline]
     pub(super) fn publish_sent(&mut self) {
         self.state.publish_transmit();
     }
 
-    /// What the last fetch cost, as bytes that are carried: it is charged elsewhere.
+    /// Returns the cost of the last fetch, as carried bytes: it is charged elsewhere.
     #[inline]
     pub(super) fn take_cost_bytes(&mut self) -> usize {
         std::mem::take(&mut self.state.tx_cost_bytes)
     }
 
-    /// Adds to what the last fetch cost.
+    /// Adds to the cost of the last fetch.
     #[cold]
     pub(super) fn charge(&mut self, cost_bytes: usize) {
         self.state.tx_cost_bytes += cost_bytes;
     }
 
-    /// Has the port's own frame sent in the guest's place; whether there is room for it.
+    /// Sends the port's own frame in the guest's place. Returns whether there was room for it.
     #[cold]
     fn copy_announcement(&mut self) -> bool {
         let frame = self.state.announcement.take().filter(|frame| frame.len() <= self.frame_len_max);
@@ -261,9 +262,9 @@ impl HostPort for VhostQueue {
 
 /// An interrupt is a notification: of the receive ring for frames, of the transmit ring for completions.
 ///
-/// Besides the policy, a ring that fills asks for one: when less than half of the receive ring's buffers are left, and
-/// when a quarter of the transmit ring was given back since the last one. A deferred notification is made at once when
-/// its ring is stopped. Its cost is what it takes here, measured, and what the guest is taken to spend on it.
+/// Besides the policy, a filling ring asks for one: with less than half of the receive ring's buffers left, and with a
+/// quarter of the transmit ring given back since the last one. A deferred notification is made at once when its ring is
+/// stopped. Its cost is the measured time here, and the assumed time of the guest.
 impl Interrupts for VhostQueue {
     fn moderate(&mut self, config: &ModerationConfig) {
         self.state.moderate(config);
@@ -313,7 +314,7 @@ impl HostIo for VhostQueue {
     }
 
     fn is_unannounced(&self) -> bool {
-        // The kick for what a disabled ring still has was made already.
+        // The kick for the remaining chains of a disabled ring was made already.
         self.state.transmit.vring.is_unannounced() || self.state.has_discards()
     }
 }

@@ -1,22 +1,22 @@
-//! The frame that announces a guest's place to switches when the guest cannot announce it itself.
+//! The frame to announce a guest's place to switches if the guest cannot announce it itself.
 
 /// Bytes of the frame: the shortest of Ethernet without FCS (IEEE 802.3 4.2.3.3). The packet has 28, then
 /// comes padding.
 pub(super) const FRAME_LEN: usize = 60;
-/// What lies between the addresses of the Ethernet header and the sender's address (RFC 903): type RARP, Ethernet
-/// (1) addresses of 6 bytes, IPv4 addresses of 4, operation 3 (who am I).
+/// The bytes between the addresses of the Ethernet header and the sender's address (RFC 903): type RARP, Ethernet (1)
+/// addresses of 6 bytes, IPv4 addresses of 4, operation 3 (who am I).
 const HEAD: [u8; 10] = [0x80, 0x35, 0, 1, 0x08, 0x00, 6, 4, 0, 3];
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// The bit of the first octet that marks a group address (IEEE 802 8.2).
+/// The bit of a group address in the first octet (IEEE 802 8.2).
 const GROUP_BIT: u8 = 1;
 
-/// Whether a station can have that address.
+/// Returns whether a station can have this address.
 pub(super) fn is_station(mac: [u8; 6]) -> bool {
     mac[0] & GROUP_BIT == 0 && mac != [0; 6]
 }
 
-/// A broadcast from `mac` that asks for that station's own IP address, which nobody answers: what matters is
-/// where it comes from (vhost-user, `SEND_RARP`).
+/// Returns a broadcast from `mac` to ask for the station's own IP address. Nobody answers it: only its origin matters
+/// (vhost-user, `SEND_RARP`).
 pub(super) fn frame(mac: [u8; 6]) -> [u8; FRAME_LEN] {
     let mut frame = [0; FRAME_LEN];
     // The sender's and the sought station's IP address stay 0.0.0.0.

@@ -1,5 +1,4 @@
-//! What a guest wants to be hashed of the frames that it receives, and the queue pair on which it wants each flow (virtio
-//! 1.3, 5.1.6.4.3 and 5.1.6.5.7).
+//! A guest's hash of received frames, and its queue pair for each flow (virtio 1.3, 5.1.6.4.3 and 5.1.6.5.7).
 
 use super::control::HashStatus;
 use offramp_offload::frame::Frame;
@@ -11,7 +10,7 @@ use offramp_virtio::net_header::NetHeader;
 /// Entries of the longest table.
 pub(super) const TABLE_LEN_MAX: usize = INDIRECTION_ENTRIES_DEFAULT;
 
-/// How a guest's received frames are hashed, and spread over its queue pairs.
+/// The hash of a guest's received frames, and their spread over its queue pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rss {
     hash: Toeplitz,
@@ -20,14 +19,14 @@ pub(super) struct Rss {
     table: Option<Table>,
 }
 
-/// The pair of each value of a hash's low bits, and of what is not hashed.
+/// The pair of each value of a hash's low bits, and of unhashed frames.
 #[derive(Clone, Debug, PartialEq)]
 struct Table {
     pairs: Vec<u16>,
     unclassified: u16,
 }
 
-/// The hash of a frame, and what was hashed: empty for a frame that is of none of the guest's types.
+/// The hash of a frame, and its kind of packet: empty for a frame outside the guest's types.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameHash {
     value: u32,
@@ -35,7 +34,7 @@ pub(super) struct FrameHash {
 }
 
 impl Rss {
-    /// Frames are hashed, and not spread. `None`: the key is too long, or a kind of packets is unknown.
+    /// Hashes frames, and does not spread them. `None`: the key is too long, or a kind of packets is unknown.
     pub fn hashing(config: &HashConfig) -> Option<Self> {
         // A shorter key is followed by zeros.
         let mut key = [0; KEY_LEN];
@@ -43,7 +42,8 @@ impl Rss {
         Some(Self { hash: Toeplitz::new(&key), types: HashTypes::from_bits(config.types)?, table: None })
     }
 
-    /// `None`: besides, the table is too long or has no power of two of entries, or names a pair that is not there.
+    /// Hashes frames and spreads them. `None` as for [`Self::hashing`]; also if the table is too long, has no power of
+    /// two of entries, or names a missing pair.
     pub fn spreading(config: &RssConfig, queue_pairs: u16) -> Option<Self> {
         let RssConfig { hash, unclassified, table, .. } = config;
         let mut pairs = table.iter().chain([unclassified]);
@@ -53,7 +53,7 @@ impl Rss {
         Some(Self::hashing(hash)?.with_table(Some(Table { pairs: table.clone(), unclassified: *unclassified })))
     }
 
-    /// The same hash, and the port spreads the flows.
+    /// Returns the same hash without a table: the port spreads the flows.
     pub fn without_table(self) -> Self {
         self.with_table(None)
     }
@@ -62,25 +62,25 @@ impl Rss {
         Self { table, ..self }
     }
 
-    /// What is shown of it; `is_reported`: the header of each frame has its hash.
+    /// Returns the settings for display; `is_reported`: the header of each frame has its hash.
     pub fn status(&self, is_reported: bool) -> HashStatus {
         let (table, unclassified) = self.table.as_ref().map(|table| (table.pairs.clone(), table.unclassified)).unzip();
         let table = table.unwrap_or_default();
         HashStatus { types: self.types, key: *self.hash.key(), is_reported, table, unclassified }
     }
 
-    /// Whether it spreads flows.
+    /// Returns whether flows are spread.
     pub fn spreads(&self) -> bool {
         self.table.is_some()
     }
 
-    /// How many pairs, from the first on, have all of its pairs among them.
+    /// Returns the smallest number of pairs, from the first on, to include all of its pairs.
     pub fn queue_pairs(&self) -> u16 {
         let Some(Table { pairs, unclassified }) = &self.table else { return 1 };
         pairs.iter().fold(*unclassified, |last, pair| last.max(*pair)) + 1
     }
 
-    /// The hash of a frame.
+    /// Returns the hash of a frame.
     #[inline]
     pub fn hash(&self, meta: &RxMeta, frame: &[u8]) -> FrameHash {
         self.hash_of(frame, meta.segmentation.is_some(), self.types)
@@ -92,7 +92,7 @@ impl Rss {
         FrameHash { value, hashed }
     }
 
-    /// The pair of a frame, if it spreads flows (V59, V60).
+    /// Returns the pair of a frame, if flows are spread (V59, V60).
     #[inline]
     pub fn pair(&self, hash: FrameHash) -> Option<usize> {
         let Table { pairs, unclassified } = self.table.as_ref()?;
@@ -100,7 +100,7 @@ impl Rss {
         Some(of_hash.copied().unwrap_or(*unclassified).into())
     }
 
-    /// The pair of a frame that another host sends and that makes `frames`, if it spreads flows.
+    /// Returns the pair of a frame from another host, for `frames` on the wire, if flows are spread.
     pub fn pair_of(&self, frame: &Frame<'_>, frames: usize) -> Option<usize> {
         if !self.spreads() {
             return None;
@@ -114,7 +114,7 @@ impl Rss {
 }
 
 impl FrameHash {
-    /// Writes the hash into the frame's header, and what was hashed (`hash_report`: 1 for the first kind).
+    /// Writes the hash and the hashed kind into the frame's header (`hash_report`: 1 for the first kind).
     #[inline]
     pub fn report(self, header: &mut NetHeader) {
         if !self.hashed.is_empty() {
@@ -178,7 +178,7 @@ mod tests {
             assert_eq!(spreading.pair_of(&frame, 1), pair(frame.bytes()), "{kind:?}: it stays one frame");
             assert_eq!(spreading.clone().without_table().pair_of(&frame, 2), None);
         }
-        // The length in the header of a super-frame is a template: of a frame that stays one it must be right.
+        // The length in the header of a super-frame is a template: in a frame not segmented later it must be right.
         whole[16..18].fill(0);
         let expected = pair(&whole);
         let segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size: 1000, ecn: false });

@@ -1,12 +1,12 @@
-//! The socket of a port that listens.
+//! The socket of a listening port.
 
 use super::VhostUserError;
 use crate::sys::socket_file::{self, MakeError, SocketFile, SocketRights};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Listens at `path`. The socket that a dead backend left there is replaced; one that is listened on is not, and what is
-/// no socket is never touched.
+/// Listens at `path`. The socket of a dead backend there is replaced; one with a listener is not, and other files are
+/// never touched.
 pub(super) fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, SocketFile), VhostUserError> {
     let refused = |error| match error {
         MakeError::InUse => VhostUserError::SocketInUse(path.to_owned()),

@@ -1,6 +1,6 @@
-//! A slow model of what a guest has set by its control queue: it keeps the bytes of all commands that were accepted, and reads
-//! its answers out of them. It is of a port with [`PAIRS_MAX`] queue pairs, the address [`OWN`] and the allowed addresses
-//! [`OWN`] and [`OTHER`].
+//! A slow model of the settings by control queue: it keeps the bytes of all accepted commands, and reads its answers
+//! out of them. Its port has [`PAIRS_MAX`] queue pairs, the address [`OWN`] and the allowed addresses [`OWN`] and
+//! [`OTHER`].
 
 pub const PAIRS_MAX: u16 = 3;
 pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -54,7 +54,7 @@ impl Model {
         self.negotiated >> bit & 1 == 1
     }
 
-    /// The index of the control queue (virtio 1.3, 5.1.2).
+    /// Returns the index of the control queue (virtio 1.3, 5.1.2).
     pub fn control_vring(&self) -> u16 {
         if self.has(MQ) || self.has(RSS) { 2 * PAIRS_MAX } else { 2 }
     }
@@ -65,7 +65,7 @@ impl Model {
         last.map_or(negotiated, |command| u64::from(u32_at(command, 2)) | u64::from(u32_at(command, 6)) << 32)
     }
 
-    /// Queue pairs after a command that says so.
+    /// Returns the queue pairs after a command to set them.
     fn pairs_of(command: &[u8]) -> Option<u16> {
         match command[..2] {
             [4, 0] => Some(u16_at(command, 2)),
@@ -78,19 +78,19 @@ impl Model {
         self.accepted.iter().rev().find_map(|command| Self::pairs_of(command)).unwrap_or(1)
     }
 
-    /// The pair of what is not hashed, while the guest spreads its flows.
+    /// Returns the pair of unhashed frames, while the guest spreads its flows.
     pub fn unclassified(&self) -> Option<u16> {
         let last = self.accepted.iter().rev().find(|command| command[0] == 4)?;
         (last[1] == 1).then(|| u16_at(last, 8))
     }
 
-    /// Bytes that follow `ack` in the answer to a command that is accepted, if they have a length of their own.
+    /// Returns the bytes after `ack` in the answer to an accepted command, if they have a length of their own.
     #[allow(dead_code, reason = "of the fuzz target and its test")]
     pub fn fields_len(command: &[u8]) -> usize {
         if matches!(command[..2], [6, 3] | [8, 0]) { 8 } else { 0 }
     }
 
-    /// Queue pairs of a configuration of RSS; `None` of one that makes no sense.
+    /// Returns the queue pairs of a configuration of RSS; `None` for an invalid one.
     fn rss_pairs(command: &[u8]) -> Option<u16> {
         if command.len() < 10 {
             return None;

@@ -1,4 +1,4 @@
-//! Commands of any kind, against the model of them. `OFFRAMP_COMMANDS` says how many.
+//! Commands of any kind, against the model of them. `OFFRAMP_COMMANDS` is their number.
 
 use super::model::{Model, OF_COMMANDS, OFFLOADS, OTHER, OWN, PAIRS_MAX, u16_at};
 use super::{Control, Planned};
@@ -8,7 +8,7 @@ use offramp_virtio::control::Command;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// Commands after which a driver is reset, so that the list of them stays short.
+/// Commands before a driver is reset, so the list of them stays short.
 const COMMANDS_OF_A_DRIVER: usize = 100;
 
 fn mac(rng: &mut StdRng) -> [u8; 6] {
@@ -16,7 +16,7 @@ fn mac(rng: &mut StdRng) -> [u8; 6] {
     macs[rng.random_range(0..macs.len())]
 }
 
-/// A command that mostly makes sense.
+/// Returns a command, mostly a valid one.
 fn any_command(rng: &mut StdRng) -> Vec<u8> {
     let numbers: [(u8, u8); 9] = [(0, 7), (1, 3), (2, 3), (3, 2), (4, 3), (5, 2), (6, 5), (7, 1), (8, 3)];
     let (class, count) = numbers[rng.random_range(0..numbers.len())];
@@ -121,7 +121,7 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
         assert_eq!(of_ring.features, others | model.offloads());
         let tag = if rng.random_bool(0.5) { vec![0x81, 0, 0x20, rng.random_range(0..4)] } else { vec![] };
         let frame = [&mac(&mut rng)[..], &OTHER, &tag, &[8, 0], &[0; 46]].concat();
-        // It is no packet that could be hashed.
+        // The frame is no packet to hash.
         let pair = of_ring.rss.and_then(|rss| rss.pair(rss.hash(&RxMeta::default(), &frame)));
         assert_eq!(pair, model.unclassified().map(usize::from));
         let passes = of_ring.filter.is_none_or(|filter| filter.accepts(&frame));

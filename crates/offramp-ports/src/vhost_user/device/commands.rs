@@ -1,4 +1,4 @@
-//! The guest's commands: what is done for each, and how its rings of data follow.
+//! The guest's commands: the handling of each, and the changes to its rings of data.
 
 use super::{Device, Refused};
 use crate::vhost_user::control::{Control, ControlStatus, Planned, RingSettings, Settings};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl Device {
-    /// The control queue runs. What was set before a reset of the driver is forgotten.
+    /// Starts the control queue. Forgets the settings made before a reset of the driver.
     pub(super) fn control_started(&mut self, base: u32) -> Result<(), Refused> {
         let Some(control) = &mut self.control else { return Ok(()) };
         if control.is_new(base) {
@@ -20,7 +20,7 @@ impl Device {
         self.follow_control()
     }
 
-    /// Obeys the next command. Returns whether a chain had come, if only one that is no command.
+    /// Obeys the next command. Returns whether a chain had come, even one without a valid command.
     pub fn serve_control(&mut self) -> bool {
         let Some(chain) = self.control.as_mut().and_then(|control| control.queue.next_command()) else { return false };
         if let Ok(request) = chain {
@@ -30,7 +30,7 @@ impl Device {
         true
     }
 
-    /// The answer to a command, once it is in force.
+    /// Brings a command into force and returns the answer.
     fn obey(&mut self, request: &Request) -> Vec<u8> {
         self.control.iter_mut().for_each(Control::begin);
         let room = request.answer_len_max - 1;
@@ -74,7 +74,7 @@ impl Device {
         Some(replies)
     }
 
-    /// Brings what the guest wants into force. Where a ring does not follow, the others go back, and nothing has changed.
+    /// Brings the guest's settings into force. If a ring does not follow, the others go back, and nothing has changed.
     fn change(&mut self, next: &Settings) -> Result<(), Refused> {
         let Some(control) = &self.control else { return Ok(()) };
         let now = control.settings.clone();
@@ -83,7 +83,7 @@ impl Device {
         let followed = self.follow(&changed, next);
         if followed.len() < changed.len() {
             let restored = self.follow(&followed, &now);
-            // One that has not answered may still have followed at the last moment. It goes back whenever it wakes.
+            // A ring without an answer may still have followed at the last moment. It goes back on its next wake-up.
             for vring in changed.iter().filter(|vring| !restored.contains(vring)) {
                 if let Some((queue, work)) = self.work_to_follow(*vring, &now) {
                     let _ = queue.ask(work);
@@ -95,7 +95,7 @@ impl Device {
         Ok(())
     }
 
-    /// Has all rings of data follow what the guest has set.
+    /// Has all rings of data follow the guest's settings.
     pub(super) fn follow_control(&self) -> Result<(), Refused> {
         let Some(control) = &self.control else { return Ok(()) };
         let vrings: Vec<usize> = self.data_vrings().collect();
@@ -107,8 +107,8 @@ impl Device {
         (0..2 * self.queues.len()).filter(|vring| !self.is_control(*vring))
     }
 
-    /// Has rings of data follow what the guest sets, and be enabled as their frontend says. They are all asked before the first
-    /// answer is waited for: the thread of several is woken once. Returns those that have answered in time.
+    /// Has rings of data follow the guest's settings, and be enabled as their frontend says. All are asked before the
+    /// first answer is waited for: a thread with several rings is woken once. Returns the rings with an answer in time.
     fn follow(&self, vrings: &[usize], settings: &Settings) -> Vec<usize> {
         let ask =
             |vring: &usize| self.work_to_follow(*vring, settings).and_then(|(queue, work)| queue.begin(work).ok());
@@ -117,7 +117,7 @@ impl Device {
         answers.filter_map(|(vring, answer)| answer.map(|()| *vring)).collect()
     }
 
-    /// What a ring of data does to follow, and who is to be asked for it.
+    /// Returns the work for a ring of data to follow, and the mailbox to send it to.
     fn work_to_follow(
         &self,
         vring: usize,
@@ -146,17 +146,17 @@ impl Device {
         self.run(vring, move |state, side| state.set_enabled(side, is_enabled && is_in_use))
     }
 
-    /// What the guest has set by a control queue that runs here.
+    /// Returns the guest's settings, if its control queue runs here.
     pub fn control_status(&self) -> Option<ControlStatus> {
         self.control.as_ref()?.status()
     }
 
-    /// Whether the control queue runs and has no kicks: it is to be looked at.
+    /// Returns whether the control queue runs without kicks and must be polled.
     pub fn is_control_unannounced(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control.queue.is_live() && control.kick.is_none())
     }
 
-    /// The kicks of the control queue, while it runs.
+    /// Returns the kicks of the control queue, while it runs.
     pub fn control_kick(&self) -> Option<Arc<OwnedFd>> {
         self.control.as_ref().filter(|control| control.queue.is_live())?.kick.clone()
     }

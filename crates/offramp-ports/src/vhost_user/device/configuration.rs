@@ -1,4 +1,4 @@
-//! The device's configuration as its driver reads it (`struct virtio_net_config`, virtio 1.3, 5.1.4), and when it changes.
+//! The device's configuration as its driver reads it (`struct virtio_net_config`, virtio 1.3, 5.1.4), and its changes.
 
 use super::{Device, Refused};
 use crate::vhost_user::control::Control;
@@ -18,8 +18,8 @@ const DUPLEX_UNKNOWN: u8 = u8::MAX;
 const DUPLEX_FULL: u8 = 1;
 
 impl Device {
-    /// Whether the frontend has read a configuration that has changed since. The change counts as reported from then
-    /// on. A guest that has announced itself knows that its status has changed.
+    /// Returns whether the frontend has read a configuration older than the current one. The change counts as reported
+    /// from then on. A guest knows the change of its status after it announced itself.
     pub fn is_config_news(&mut self) -> bool {
         let status = self.link_status();
         let Some(reported) = self.status_reported.replace(status) else {
@@ -54,8 +54,9 @@ impl Device {
         bytes
     }
 
-    /// `SEND_RARP`: the guest has moved to this port. A guest that negotiated `GUEST_ANNOUNCE` announces itself: its frontend asks
-    /// it to, or the port where it serves the control queue and has a channel to the frontend. Others the port announces.
+    /// Handles `SEND_RARP`: the guest has moved to this port. A guest with `GUEST_ANNOUNCE` announces itself: its
+    /// frontend asks it to, or the port if it serves the control queue and has a channel to the frontend. The port
+    /// announces other guests.
     pub fn send_rarp(&mut self, payload: u64, has_channel: bool) -> Result<(), Refused> {
         if !self.speaks(VhostUserProtocolFeatures::RARP) {
             return Err(Refused::NotNegotiated("RARP"));

@@ -9,16 +9,16 @@ use offramp_virtio::ring::Chain;
 pub(in crate::vhost_user) struct Request {
     chain: Chain,
     pub bytes: Vec<u8>,
-    /// Bytes that the answer may have.
+    /// Maximum bytes of the answer.
     pub answer_len_max: usize,
 }
 
-/// A chain that cannot be answered. It went back as it was.
+/// A chain without room for an answer or without a command. It went back as it was.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct NoCommand;
 
 impl QueueState {
-    /// Fetches commands, unless some wait; whether there may be any. If not, the guest kicks for the next.
+    /// Fetches commands, unless some wait. Returns whether there may be any. If not, the guest kicks for the next.
     fn fetch_commands(&mut self) -> bool {
         let Self { transmit, log, counters, .. } = self;
         let log = log.as_deref();
@@ -33,11 +33,11 @@ impl QueueState {
             return true;
         }
         transmit.vring.enable_notifications(log);
-        // One may have come before the guest saw that.
+        // A chain may have come before the guest saw the change.
         transmit.fetch(log, counters)
     }
 
-    /// The next command, if any chain has come.
+    /// Returns the next command, if any chain has come.
     pub fn next_command(&mut self) -> Option<Result<Request, NoCommand>> {
         if !self.fetch_commands() {
             return None;
@@ -60,7 +60,7 @@ impl QueueState {
         self.publish_transmit();
     }
 
-    /// Whether a ring runs that the frontend has enabled.
+    /// Returns whether a ring runs and the frontend has enabled it.
     pub fn is_live(&self) -> bool {
         self.transmit.state.is_enabled() && self.transmit.vring.is_started()
     }

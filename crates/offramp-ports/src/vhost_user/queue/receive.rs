@@ -1,4 +1,4 @@
-//! Frames that the guest receives.
+//! The guest's receive side.
 
 use super::state::QueueState;
 use super::vring::{RECEIVE_GUARD_PART, RingState};
@@ -12,17 +12,18 @@ use offramp_virtio::net_header::NetHeader;
 use offramp_virtio::ring::FETCH_MAX;
 use std::hint::cold_path;
 
-/// Receive chains that a batch gives back unused before it takes the guest to be out of buffers.
+/// Unused receive chains returned in a batch before the guest counts as out of buffers.
 const UNUSED_MAX: usize = FETCH_MAX;
 
 impl QueueState {
-    /// Whether the guest takes every frame as it is: then [`Self::write`] does all that [`Self::deliver`] does, and sooner.
+    /// Returns whether the guest takes every frame as it is: then [`Self::write`] equals [`Self::deliver`], and is
+    /// faster.
     #[inline]
     pub(super) fn takes_all(&self) -> bool {
         self.receive.state == RingState::Enabled
     }
 
-    /// Writes a frame into receive chains, if the guest takes it. The hash is for a guest that wants one of each frame.
+    /// Writes a frame into receive chains, if the guest takes it. The hash is for a guest with hash reports.
     #[inline]
     pub(super) fn deliver(&mut self, meta: &RxMeta, frame: &[u8], hash: FrameHash) -> Result<(), PortError> {
         let outcome = self.admit(frame).and_then(|()| {
@@ -52,7 +53,7 @@ impl QueueState {
         Ok(())
     }
 
-    /// Whether the guest takes a frame.
+    /// Checks a frame against the guest's filter.
     #[inline]
     fn admit(&self, frame: &[u8]) -> Result<(), PortError> {
         if !self.receive.state.is_enabled() {
@@ -75,17 +76,16 @@ impl QueueState {
         }
     }
 
-    /// Whether frames that are being written should be completed: they keep the guest from its buffers, of which it has
-    /// half a ring left.
+    /// Returns whether open frames should be completed: they occupy the guest's buffers, and half a ring is left.
     #[inline]
     pub(super) fn wants_commit(&self) -> bool {
         let vring = &self.receive.vring;
         vring.has_open_frames() && vring.unpublished() >= usize::from(vring.size() / RECEIVE_GUARD_PART)
     }
 
-    /// Begins a frame in the guest's buffers. Frames are completed in another order than they were begun in. One that the
-    /// guest does not want takes none of its buffers; it is refused when it is delivered. One whose hash it wants is hashed
-    /// when it is complete.
+    /// Begins a frame in the guest's buffers. Frames are completed in another order than they were begun in. An
+    /// unwanted frame takes none of its buffers; it is refused on delivery. A frame with a reported hash is hashed when
+    /// it is complete.
     pub(super) fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let is_lent = !self.out_of_buffers && !self.is_in_order && !self.reports_hashes() && self.admit(head).is_ok();
         if is_lent {
@@ -109,7 +109,8 @@ impl QueueState {
         };
         let (mut sum, mut is_odd) = (headers_sum, false);
         self.receive.vring.append(slot, chains, payload, self.log.as_deref(), |piece, to| {
-            // SAFETY: the ring gives a place of as many writable bytes in guest memory, and `piece` is in private memory.
+            // SAFETY: the ring gives a place of as many writable bytes in guest memory, and `piece` is in private
+            // memory.
             let of_piece = unsafe { copy_and_sum_to(piece, to) };
             sum = sum.plus(if is_odd { of_piece.at_odd_offset() } else { of_piece });
             is_odd ^= piece.len() % 2 == 1;
@@ -136,7 +137,7 @@ impl QueueState {
         outcome
     }
 
-    /// How many of the waiting receive chains a frame of `len` bytes with its header takes.
+    /// Returns the number of waiting receive chains for a frame of `len` bytes with its header.
     #[inline]
     fn gather(&mut self, len: usize) -> Result<usize, PortError> {
         let (mut chains, mut room) = (0, 0);
@@ -165,7 +166,7 @@ impl QueueState {
         Err(PortError::Full)
     }
 
-    /// As [`QueueState::gather`] for a driver that takes each frame in one chain (virtio 1.3, 5.1.6.4).
+    /// As [`QueueState::gather`] for a driver with one chain per frame (virtio 1.3, 5.1.6.4).
     fn single(&mut self, len: usize) -> Result<usize, PortError> {
         while !self.out_of_buffers {
             while let Some(chain) = self.receive.vring.waiting().first() {
@@ -183,8 +184,8 @@ impl QueueState {
         Err(PortError::Full)
     }
 
-    /// Gives receive chains back with nothing in them. A guest that has offered many such chains is taken to have no others
-    /// in this batch: looking for one takes time from others.
+    /// Gives receive chains back with nothing in them. After many such chains the guest counts as having no others in
+    /// this batch: the search for one takes time from others.
     #[cold]
     fn return_unused(&mut self, chains: usize) {
         self.returned_unused += chains;

@@ -1,4 +1,4 @@
-//! What a queue pair works on, and how its frontend changes it.
+//! The state of a queue pair, and its changes by the frontend.
 
 use super::statistics::Statistics;
 use super::vring::{PortVring, RingState};
@@ -19,7 +19,7 @@ use offramp_virtio::ring::{BadRing, Direction, RingOptions, RingPlace};
 use offramp_virtio::vring::VringSetup;
 use std::sync::Arc;
 
-/// Which ring of a pair (virtio 1.3, 5.1.2).
+/// The ring of a pair (virtio 1.3, 5.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vhost_user) enum Side {
     /// `receiveq`: the guest receives.
@@ -29,68 +29,68 @@ pub(in crate::vhost_user) enum Side {
 }
 
 impl Side {
-    /// The side of a vring's index, and its pair.
+    /// Returns the side of a vring's index, and its pair.
     pub fn of(vring: usize) -> (Self, usize) {
         (if vring.is_multiple_of(2) { Self::Receive } else { Self::Transmit }, vring / 2)
     }
 }
 
-/// What a ring is started with.
+/// The parameters to start a ring.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct Start {
-    /// What was negotiated.
+    /// The negotiated features.
     pub features: u64,
     pub place: RingPlace,
     pub base: u32,
     pub kick: Option<Event>,
     pub is_logged: bool,
-    /// Where a packed ring's position outlives this backend, if anywhere.
+    /// The record of a packed ring's position, if it outlives this backend.
     pub inflight: Option<Part>,
 }
 
-/// What is read of a frame that the guest sends.
+/// The parts read of a frame from the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reads {
     /// The frame alone: its guest can ask for nothing.
     #[default]
     Frames,
-    /// What is asked for it, too.
+    /// The frame and its requests.
     Requests,
-    /// That, and what it adds to the guest's statistics.
+    /// The same, with the guest's statistics.
     Counted,
 }
 
-/// What a queue works on. Its thread owns it; the frontend's changes come through the mailbox.
+/// The state of a queue. Its thread owns it; the frontend's changes come through the mailbox.
 #[derive(Debug)]
 pub(in crate::vhost_user) struct QueueState {
     memory: Arc<GuestMemory>,
     pub(super) log: Option<Arc<DirtyLog>>,
     pub(super) header_len: usize,
     pub(super) is_mergeable: bool,
-    /// The driver wants its buffers back in the order in which it made them available.
+    /// The driver wants its buffers back in the order of the available ring.
     pub(super) is_in_order: bool,
     pub(super) offloads: Offloads,
     pub(super) reads: Reads,
-    /// What the guest may ask for; `None`: nothing.
+    /// The statistics for the guest's requests; `None`: it may not ask.
     pub(super) statistics: Option<Box<Statistics>>,
     /// A transmit ring's, or a control queue's: then there is no receive ring.
     transmit_direction: Direction,
-    /// What the port's moderation is, for a ring of which its guest has said nothing.
+    /// The port's moderation, for a ring without settings by its guest.
     moderation: ModerationConfig,
     pub(super) receive: PortVring,
     pub(super) transmit: PortVring,
     /// The receive ring had no room in this batch. It is not polled again before the batch ends: each look takes the
-    /// index' cache line from the guest, which needs it to make room.
+    /// index' cache line from the guest, and slows its refill.
     pub(super) out_of_buffers: bool,
-    /// Receive chains that went back unused in this batch.
+    /// Receive chains returned unused in this batch.
     pub(super) returned_unused: usize,
-    /// What the last fetch cost beside the bytes of its frame, in bytes; also where there was no frame.
+    /// The cost of the last fetch beside the bytes of its frame, in bytes; also without a frame.
     pub(super) tx_cost_bytes: usize,
-    /// What the guest wants to receive; `None`: everything.
+    /// The guest's receive filter; `None`: everything passes.
     pub(super) filter: Option<Arc<Filter>>,
-    /// How the guest wants its flows to be spread; `None`: the port decides.
+    /// The guest's spreading of flows; `None`: the port decides.
     pub(super) rss: Option<Arc<Rss>>,
-    /// Goes out before what the guest sends next.
+    /// A frame to go out before the guest's next one.
     pub(super) announcement: Option<[u8; rarp::FRAME_LEN]>,
     pub(super) counters: Arc<QueueCounters>,
 }
@@ -120,14 +120,14 @@ impl QueueState {
         }
     }
 
-    /// A control queue: its ring is the transmit ring.
+    /// Returns the state of a control queue: its ring is the transmit ring.
     pub fn of_commands(counters: Arc<QueueCounters>) -> Self {
         let mut state = Self::new(counters);
         state.transmit_direction = Direction::Control;
         state
     }
 
-    /// Stops both rings and forgets what this frontend said.
+    /// Stops both rings and forgets this frontend's settings.
     pub fn reset(&mut self) {
         for side in [Side::Receive, Side::Transmit] {
             self.stop(side);
@@ -151,7 +151,7 @@ impl QueueState {
         }
     }
 
-    /// Takes over what was negotiated.
+    /// Takes over the negotiated features.
     pub fn set_features(&mut self, negotiated: u64) {
         self.header_len = features::header_len(negotiated);
         self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
@@ -170,14 +170,14 @@ impl QueueState {
         self.inspect();
     }
 
-    /// Has the receive ring be looked at frame by frame, if that is needed.
+    /// Has the receive ring inspected frame by frame, if needed.
     fn inspect(&mut self) {
         if self.receive.state.is_enabled() {
             self.set_enabled(Side::Receive, true);
         }
     }
 
-    /// The counters that the guest may ask for of both rings, by their kind; `None`: it may not.
+    /// Returns the counters of both rings for the guest, by their kind; `None`: it may not ask for any.
     pub fn all_statistics(&self) -> Option<Vec<(StatisticsTypes, Vec<u64>)>> {
         let statistics = self.statistics.as_ref()?;
         let of_rings = [(StatisticsTypes::RX, &self.receive), (StatisticsTypes::TX, &self.transmit)];
@@ -185,12 +185,12 @@ impl QueueState {
         Some(kinds.map(|(kind, notified)| (kind, statistics.counters(kind, notified))).collect())
     }
 
-    /// What happens beside frames.
+    /// Returns the counters of events beside frames.
     pub fn counters(&self) -> Arc<QueueCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Takes over memory, before any ring is started in it. Rings that run use the old until they are started again.
+    /// Takes over memory, before any ring is started in it. Running rings use the old until they are started again.
     pub fn set_memory(&mut self, memory: Arc<GuestMemory>) {
         self.memory = memory;
     }
@@ -199,7 +199,7 @@ impl QueueState {
         self.log = log;
     }
 
-    /// Sends a frame as if the guest had sent it; `None` takes back one that was not sent yet.
+    /// Sends a frame as if from the guest; `None` takes back an unsent one.
     pub fn announce(&mut self, frame: Option<[u8; rarp::FRAME_LEN]>) {
         self.announcement = frame;
     }
@@ -222,19 +222,19 @@ impl QueueState {
         self.side(side).start(setup, log.as_deref())
     }
 
-    /// Stops a ring; its base, `None` when it did not run.
+    /// Stops a ring. Returns its base, `None` when it did not run.
     pub fn stop(&mut self, side: Side) -> Option<u32> {
         self.side(side).is_in_use = false;
         self.pause(side)
     }
 
-    /// Stops a ring that will be started again at once: it stays in use.
+    /// Stops a ring before an immediate new start: it stays in use.
     pub fn pause(&mut self, side: Side) -> Option<u32> {
         let (log, counters) = (self.log.clone(), Arc::clone(&self.counters));
         self.side(side).pause(log.as_deref(), &counters)
     }
 
-    /// Enables or disables a ring. What was received is shown before: nothing comes on it after this is answered (V57).
+    /// Enables or disables a ring. Received frames are published before: after the answer nothing comes on it (V57).
     pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
         if side == Side::Receive && !is_enabled {
             self.publish_receive();
@@ -250,24 +250,24 @@ impl QueueState {
         };
     }
 
-    /// How the guest wants its flows to be spread; `None`: the port decides.
+    /// Sets the guest's spreading of flows; `None`: the port decides.
     pub fn set_rss(&mut self, rss: Option<Arc<Rss>>) {
         self.rss = rss;
         self.inspect();
     }
 
-    /// Whether the guest wants the hash of each frame.
+    /// Returns whether the guest wants the hash of each frame.
     pub(super) fn reports_hashes(&self) -> bool {
         self.rss.is_some() && self.header_len > HEADER_LEN
     }
 
-    /// What the guest wants to receive; `None`: everything.
+    /// Sets the guest's receive filter; `None`: everything passes.
     pub fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
         self.filter = filter;
         self.inspect();
     }
 
-    /// Forgets whether a ring was enabled: another frontend comes.
+    /// Forgets the enabled state of a ring: another frontend comes.
     pub fn forget_enabled(&mut self, side: Side) {
         self.side(side).state = RingState::Unset;
     }
@@ -293,7 +293,7 @@ impl QueueState {
         }
     }
 
-    /// The guest's wish when it is notified of a ring, which wins over the port's moderation; `None`: it has none.
+    /// Sets the guest's coalescing of a ring, in preference to the port's moderation; `None`: it has none.
     pub fn coalesce(&mut self, side: Side, wish: Option<Coalescing>) {
         let of_wish = |wish| ModerationConfig { policy: Policy::Coalescing(wish), ..self.moderation };
         let config = wish.map_or(self.moderation, of_wish);
@@ -303,7 +303,7 @@ impl QueueState {
         ring.moderate(&config, &counters);
     }
 
-    /// Notifies the guest where moderation says so now; how many notifications were made since the last time.
+    /// Notifies the guest if moderation says so now. Returns the number of notifications since the last call.
     #[inline]
     pub(super) fn notify_due(&mut self, now_ns: u64) -> InterruptCounts {
         if !(self.receive.moderation.is_off() && self.transmit.moderation.is_off()) {
@@ -347,7 +347,7 @@ impl QueueState {
 }
 
 impl Drop for QueueState {
-    /// Nobody else would make the deferred notifications.
+    /// Makes the deferred notifications: nobody else would.
     fn drop(&mut self) {
         self.moderation = ModerationConfig::default();
         self.coalesce(Side::Receive, None);

@@ -1,11 +1,11 @@
-//! What a guest's driver may ask of its queues (`VIRTIO_NET_F_DEVICE_STATS`). Only a guest that negotiated that pays for the
+//! Queue statistics for a guest's driver (`VIRTIO_NET_F_DEVICE_STATS`). Only a guest with this feature pays for the
 //! counting.
 
 use offramp_adapter::port::PortError;
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_virtio::control::statistics::StatisticsTypes;
 
-/// Where the length of a TCP header lies in it, and bytes of a UDP header.
+/// Offset of a TCP header's length in it, and bytes of a UDP header.
 const TCP_DATA_OFFSET: usize = 12;
 const UDP_HEADER_LEN: u64 = 8;
 
@@ -23,7 +23,7 @@ impl Amount {
     }
 }
 
-/// What a queue pair has received and sent since its guest negotiated `DEVICE_STATS`.
+/// The received and sent frames of a queue pair since its guest negotiated `DEVICE_STATS`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statistics {
     received: Amount,
@@ -69,14 +69,14 @@ impl Statistics {
         }
     }
 
-    /// Counts a frame that the limit of the port has lost. It counts as the frames of the wire that it makes, as in the
-    /// port's own counter. One that the guest has no room for is one packet.
+    /// Counts a frame lost to the limit of the port. It counts as its frames on the wire, as in the port's own counter.
+    /// A frame without room in the guest is one packet.
     pub(super) fn lost_to_limit(&mut self, frames: u64, bytes: u64) {
         self.rx_drops += frames;
         self.rx_over_limit.add(frames, bytes);
     }
 
-    /// Counts a frame that the guest sends.
+    /// Counts a frame sent by the guest.
     pub(super) fn sent(&mut self, meta: &TxMeta, frame: &[u8]) {
         let len = frame.len() as u64;
         self.sent.add(1, len);
@@ -91,13 +91,13 @@ impl Statistics {
         self.tx_segments.add(segments, len + (segments - 1) * headers);
     }
 
-    /// Counts a chain that carries no frame, or a request that is none.
+    /// Counts a chain without a frame, or an invalid request.
     pub(super) fn malformed(&mut self) {
         self.tx_malformed += 1;
     }
 
-    /// The counters of one kind, in the order of the specification. `notified` is how often the guest was notified of this
-    /// ring. How often it has kicked is not known: kicks that come together are one.
+    /// Returns the counters of one kind, in the order of the specification. `notified` is the number of the guest's
+    /// notifications of this ring. The number of its kicks is not known: simultaneous kicks are one.
     pub(super) fn counters(&self, kind: StatisticsTypes, notified: u64) -> Vec<u64> {
         let pairs = |amounts: &[Amount]| amounts.iter().flat_map(|amount| [amount.packets, amount.bytes]).collect();
         match kind {
@@ -119,8 +119,8 @@ impl Statistics {
     }
 }
 
-/// Bytes of the headers that each segment of a super-frame has, as the checksum that is asked for says where the transport's
-/// begins.
+/// Returns the bytes of the headers in each segment of a super-frame. The requested checksum gives the start of the
+/// transport header.
 fn headers_len(meta: &TxMeta, segmentation: Segmentation, frame: &[u8]) -> u64 {
     let Some(start) = meta.checksum.map(|partial| usize::from(partial.start)) else { return 0 };
     let of_transport = match segmentation.kind {

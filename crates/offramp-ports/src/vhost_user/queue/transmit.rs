@@ -1,4 +1,4 @@
-//! Frames that the guest sends.
+//! The guest's transmit side.
 
 use super::state::{QueueState, Reads};
 use super::vring::RingState;
@@ -7,12 +7,12 @@ use offramp_adapter::port::PortError;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{SegmentationKind, TxMeta};
 
-/// What a further buffer of a frame costs, as bytes that are carried: reading its descriptor and copying from another place
-/// take as long as copying a cache line or two.
+/// Cost of each further buffer of a frame, as carried bytes: reading its descriptor and copying from another place take
+/// as long as copying a cache line or two.
 const DESCRIPTOR_COST_BYTES: usize = 64;
 
 impl QueueState {
-    /// Fetches what the guest sends; whether there is any.
+    /// Fetches frames from the guest. Returns whether there are any.
     #[inline]
     pub(super) fn fetch_transmit(&mut self) -> bool {
         self.publish_transmit();
@@ -29,7 +29,7 @@ impl QueueState {
         }
     }
 
-    /// Completes what was fetched, and discards what a disabled ring has; fetches nothing else.
+    /// Completes the fetched chains, and discards those of a disabled ring; fetches nothing else.
     pub(super) fn hold_transmit(&mut self) {
         self.publish_transmit();
         self.tx_cost_bytes = 0;
@@ -39,12 +39,12 @@ impl QueueState {
         }
     }
 
-    /// Whether frames of a disabled ring wait to be discarded.
+    /// Returns whether frames of a disabled ring wait to be discarded.
     pub(super) fn has_discards(&self) -> bool {
         self.transmit.state == RingState::Disabled && self.transmit.vring.has_ahead(1)
     }
 
-    /// A disabled ring of a network device is emptied (vhost-user, "Ring states"), no more than a fetch at a time.
+    /// Empties a disabled ring, as network devices do (vhost-user, "Ring states"), at most a fetch at a time.
     #[cold]
     fn discard_transmit(&mut self) {
         while let Some(chain) = self.transmit.vring.pop() {
@@ -53,12 +53,12 @@ impl QueueState {
             self.tx_cost_bytes += chain.descriptors() * DESCRIPTOR_COST_BYTES;
             self.counters.discarded.add(1);
         }
-        // Nothing else may come that ends a batch.
+        // No other event may come to end a batch.
         self.publish_transmit();
     }
 
-    /// Copies the next frame of the batch into `frame`; its length and what the guest asks for. `None`: the batch is
-    /// at its end.
+    /// Copies the next frame of the batch into `frame`. Returns its length and the guest's request. `None`: the batch
+    /// is at its end.
     #[inline]
     pub(super) fn next_frame(&mut self, frame: &mut [u8]) -> Result<Option<(usize, TxMeta)>, PortError> {
         let Some(chain) = self.transmit.vring.pop() else { return Ok(None) };
@@ -77,14 +77,14 @@ impl QueueState {
         Ok(Some((len, meta)))
     }
 
-    /// A chain that carries no frame.
+    /// Counts a chain without a frame.
     #[cold]
     fn malformed(&mut self) -> PortError {
         self.statistics.iter_mut().for_each(|statistics| statistics.malformed());
         PortError::Refused(libc::EINVAL)
     }
 
-    /// What a header asks for, of a guest that may ask for statistics.
+    /// Decodes the request of a header, and counts the frame for a guest with statistics.
     fn counted_request(&mut self, header: &[u8; HEADER_LEN], frame: &[u8]) -> Result<TxMeta, PortError> {
         let is_asked = self.offloads.intersects(Offloads::TX);
         let asked = if is_asked { self.request(header) } else { Ok(TxMeta::default()) };
@@ -97,19 +97,19 @@ impl QueueState {
         asked
     }
 
-    /// What a header asks for.
+    /// Decodes the request of a header.
     #[inline]
     fn request(&self, header: &[u8; HEADER_LEN]) -> Result<TxMeta, PortError> {
         let meta = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
         if !self.offloads.contains(asked_of(&meta)) {
-            // The driver asks for what it did not negotiate (virtio 1.3, 5.1.6.2.1).
+            // The driver requests an offload not negotiated (virtio 1.3, 5.1.6.2.1).
             return Err(PortError::Refused(libc::EINVAL));
         }
         Ok(meta)
     }
 }
 
-/// The offloads that a request needs. CWR changes nothing of how a super-frame is segmented.
+/// Returns the offloads needed by a request. CWR does not change the segmentation of a super-frame.
 #[inline]
 fn asked_of(meta: &TxMeta) -> Offloads {
     let checksum = if meta.checksum.is_some() { Offloads::TX_CHECKSUM } else { Offloads::empty() };

@@ -1,4 +1,4 @@
-//! A ring of a port: a virtqueue, what its frontend says about it, and the moderation of its notifications.
+//! A ring of a port: a virtqueue, its state by the frontend, and the moderation of its notifications.
 
 use super::moderation::{CallModeration, Tally};
 use crate::vhost_user::counters::QueueCounters;
@@ -8,26 +8,26 @@ use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::ring::{BadRing, Chain};
 use offramp_virtio::vring::{Vring, VringSetup};
 
-/// The part of its receive ring that a guest has left when it is notified whatever the moderation says: while it
-/// wakes, frames take the other buffers. Drivers fill a ring again before half of it is used (Linux: when 32 of
-/// 256 are), so this binds only when the guest sleeps.
+/// The part of its receive ring left to a guest when it is notified regardless of the moderation: while it wakes,
+/// frames take the other buffers. Drivers fill a ring again before half of it is used (Linux: when 32 of 256 are), so
+/// this binds only when the guest sleeps.
 pub(super) const RECEIVE_GUARD_PART: u16 = 2;
-/// The part of its transmit ring that a guest gets back before it is notified, if it needs that, whatever the
-/// moderation says. A driver stops when its ring is full, and then wants one notification for most of it (Linux: three
-/// quarters); before it comes back the rest may be sent. A frame may take several descriptors.
+/// The part of its transmit ring returned to a guest before it is notified if needed, regardless of the moderation. A
+/// driver stops when its ring is full, and then wants one notification for most of it (Linux: three quarters); before
+/// it comes back the rest may be sent. A frame may take several descriptors.
 const TRANSMIT_GUARD_PART: u16 = 4;
 
-/// What the frontend last said about a ring (`SET_VRING_ENABLE`; vhost-user, "Ring states").
+/// The frontend's last state of a ring (`SET_VRING_ENABLE`; vhost-user, "Ring states").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RingState {
-    /// Nothing yet. What the guest sends waits: the driver may have begun while its frontend's message is still
-    /// under way, and frames that were emptied out of the ring in between would be lost for nothing.
+    /// Nothing yet. The guest's frames wait: the driver may have begun while its frontend's message is still under way.
+    /// Frames emptied out of the ring in between would be lost for nothing.
     #[default]
     Unset,
     Enabled,
-    /// Enabled, of a guest that filters or counts what it receives: each frame is looked at.
+    /// Enabled, with a guest's filter or counters for received frames: each frame is inspected.
     Inspecting,
-    /// What the guest sends is discarded.
+    /// The guest's frames are discarded.
     Disabled,
 }
 
@@ -37,21 +37,21 @@ impl RingState {
     }
 }
 
-/// One ring and what belongs to it.
+/// One ring with its state and moderation.
 #[derive(Debug, Default)]
 pub(super) struct PortVring {
     pub vring: Vring,
     pub state: RingState,
     /// The frontend has started the ring and not stopped it: also while its memory is replaced.
     pub is_in_use: bool,
-    /// Frames in chains that were added to the used ones and not published.
+    /// Frames in used chains not yet published.
     pub tally: Tally,
     pub moderation: CallModeration,
-    /// How its guest wants to be notified, if it has said so.
+    /// The guest's coalescing settings, if it made any.
     pub wish: Option<Coalescing>,
-    /// Notifications that were made and that nobody asked about yet.
+    /// Notifications made and not yet asked about.
     made: u64,
-    /// Those that were made since the guest has statistics.
+    /// Notifications made since the guest has statistics.
     pub notified: u64,
 }
 
@@ -60,27 +60,27 @@ impl PortVring {
     pub fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
         self.vring.start(setup, log)?;
         if !self.moderation.is_off() && self.vring.inherit_unsignalled() {
-            // Whoever drove it before may have deferred a notification.
+            // The previous backend may have deferred a notification.
             self.moderation.defer(Tally::default().take());
         }
         self.is_in_use = true;
         Ok(())
     }
 
-    /// Stops a ring that will be started again at once: it stays in use. Its base, `None` when it did not run.
+    /// Stops a ring before an immediate new start: it stays in use. Returns its base, `None` if it did not run.
     pub fn pause(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> Option<u32> {
         self.publish(log, counters);
         self.decide(None, counters);
         self.vring.stop()
     }
 
-    /// Adds a chain that goes back to the driver to the used ones.
+    /// Adds a chain to the used ones, on its way back to the driver.
     #[inline]
     pub fn add_used(&mut self, chain: &Chain, written: u32) {
         self.vring.add_used(chain, written);
     }
 
-    /// Shows the guest the used chains, and notifies it if it needs that, unless moderation defers it.
+    /// Shows the guest the used chains, and notifies it if needed, unless moderation defers it.
     #[inline]
     pub fn publish(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) {
         let Some(published) = self.vring.publish(log) else { return };
@@ -123,7 +123,7 @@ impl PortVring {
         self.moderation.notified(now_ns);
     }
 
-    /// Changes the moderation. A deferred notification that is deferred no more is made now.
+    /// Changes the moderation. Makes a pending notification now if the new one does not defer it.
     pub fn moderate(&mut self, config: &ModerationConfig, counters: &QueueCounters) {
         if config.policy == Policy::Off {
             self.decide(None, counters);
@@ -131,7 +131,7 @@ impl PortVring {
         self.moderation.moderate(config);
     }
 
-    /// Whether the guest has so few receive buffers left that it must not sleep any longer.
+    /// Returns whether the guest has too few receive buffers left to sleep any longer.
     pub fn is_running_out(&self) -> bool {
         let size = self.vring.size();
         let guard = u16::try_from(self.moderation.config().ring_guard_frames).unwrap_or(u16::MAX).min(size);
@@ -141,12 +141,12 @@ impl PortVring {
         wanted > 0 && self.vring.is_started() && !self.vring.has_ahead(wanted)
     }
 
-    /// Whether enough chains of the transmit ring are used that the guest must not wait any longer.
+    /// Returns whether the transmit ring has too many used chains for the guest to wait any longer.
     pub fn is_filling_up(&self) -> bool {
         self.moderation.since_call() >= u64::from(self.vring.size() / TRANSMIT_GUARD_PART)
     }
 
-    /// Fetches chains; whether any wait now. A ring that makes no sense is stopped, and reported to the frontend.
+    /// Fetches chains. Returns whether any wait now. An invalid ring is stopped, and reported to the frontend.
     #[inline]
     pub fn fetch(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> bool {
         let Ok(fetched) = self.vring.fetch(log) else {
@@ -161,7 +161,7 @@ impl PortVring {
 
     #[cold]
     fn fail(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) {
-        // What was delivered and counted is the guest's.
+        // Delivered and counted frames are the guest's.
         self.publish(log, counters);
         self.decide(None, counters);
         counters.broken_rings.add(1);
@@ -169,7 +169,7 @@ impl PortVring {
         self.is_in_use = false;
     }
 
-    /// How many notifications were made since the last time.
+    /// Returns the number of notifications since the last call.
     #[inline]
     pub fn take_made(&mut self) -> u64 {
         std::mem::take(&mut self.made)
