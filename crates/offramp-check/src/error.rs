@@ -1,11 +1,12 @@
-//! Why a check could not be made.
+//! Errors of a check.
 
 use std::io;
 
 use offramp_ports::packet::PacketError;
 use offramp_testbed::error::TestbedError;
 
-/// Why a check could not be made, or not be undone. Each is one line that says what was wrong, where, and what to do.
+/// The reason why a check could not be made, or not be undone. Each is one line with the fault, the place and the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// An interface could not be changed or put back.
@@ -14,7 +15,7 @@ pub enum CheckError {
     /// Frames cannot be sent or captured on an interface.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// The system refuses something else.
+    /// The system refuses another call.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// There is no such namespace.
@@ -53,10 +54,10 @@ pub enum CheckError {
         interface: String,
         /// Its MTU.
         mtu: u32,
-        /// The smallest with which anything is checked.
+        /// The minimum MTU of any check.
         least: u32,
     },
-    /// No frame arrives, so nothing can be judged.
+    /// No frame arrives, so there is no verdict.
     #[error(
         "no frame of \"{from}\" arrives at \"{to}\" with every offload off; are they the two ends of one path, and does \
          nothing in between filter frames (198.18.0.0/15, fd00::/8, Ethernet addresses)?"
@@ -67,26 +68,26 @@ pub enum CheckError {
         /// The receiver.
         to: String,
     },
-    /// The other machine does not do what it should.
+    /// The other machine misbehaves.
     #[error("peer {peer}: {reason}")]
     Peer {
         /// The other machine.
         peer: String,
-        /// What it did.
+        /// Its fault.
         reason: String,
     },
-    /// The daemon whose ports are to be checked does not do what it should.
+    /// The daemon with the checked ports misbehaves.
     #[error("daemon: {0}")]
     Daemon(String),
-    /// A client of a server does not do what it should.
+    /// A client of a server misbehaves.
     #[error("{0}")]
     Client(String),
-    /// No offload of that name.
+    /// No offload has this name.
     #[error("no offload \"{name}\"; there are: {known}")]
     UnknownOffload {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
     /// The check was stopped from outside.

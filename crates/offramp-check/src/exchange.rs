@@ -14,28 +14,28 @@ use crate::fault::Fault;
 use crate::oracle::{self, Allowed, Difference};
 use crate::packet::{Captured, Identity, Way};
 
-/// Frames of the wire in one batch, at most: the capture must hold them.
+/// Maximum frames of the wire in one batch: the capture must hold them.
 const BATCH_FRAMES_MAX: usize = 512;
-/// Bytes of one batch, at most, if it is more than one case.
+/// Maximum bytes of one batch of more than one case.
 const BATCH_BYTES_MAX: usize = 512 << 10;
-/// Smallest part of a batch to which it shrinks where frames are lost: the capture may be small (`net.core.rmem_max`).
+/// Maximum number of parts of a batch after losses: the capture may be small (`net.core.rmem_max`).
 const BATCH_PARTS_MAX: usize = 16;
-/// How long the next frame of a batch may take, where nothing is known of the path.
+/// Maximum wait for the next frame of a batch, on an unknown path.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
-/// The shortest patience, of a fast path: a processor may be busy that long.
+/// Minimum patience, for a fast path: a processor may be busy that long.
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
-/// A frame may take as many times as long as the first did.
+/// Maximum time of a frame, as a multiple of the first frame's.
 const PATIENCE_FACTOR: u32 = 50;
-/// The same where only frames are missing that may be lost: those with a wrong checksum.
+/// The patience if only frames with a wrong checksum are missing: the path may lose those.
 const BAD_PATIENCE: Duration = Duration::from_millis(30);
-/// How long frames are waited for that must not come.
+/// Wait for frames that must not come.
 const LINGER: Duration = Duration::from_millis(1);
-/// How often a case is sent of which frames are missing: other traffic may have cost them.
+/// Maximum number of attempts for a case with missing frames: other traffic may have displaced them.
 const ATTEMPTS_MAX: u32 = 6;
 /// Pause before a case is sent again; it grows with each attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(3);
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Right,
@@ -44,7 +44,7 @@ pub(crate) enum Outcome {
     Wrong(Box<Wrong>),
 }
 
-/// A case that was wrong.
+/// A wrong case.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub difference: Difference,
@@ -55,18 +55,18 @@ pub(crate) struct Wrong {
 /// All outcomes of a list of cases.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Cases that were sent.
+    /// Number of sent cases.
     pub sent: usize,
-    /// Cases of which a super-frame arrived.
+    /// Cases with a received super-frame.
     pub coalesced: usize,
     pub refused: Vec<i32>,
     pub wrong: Vec<(Case, Wrong)>,
-    /// Cases of which frames were missing, and that were right when they were sent again.
+    /// Cases with missing frames, but right on a further attempt.
     pub lost: usize,
 }
 
 impl Wrong {
-    /// Whether other traffic may have done it.
+    /// Returns true if other traffic may be the cause.
     pub(crate) fn may_be_loss(&self) -> bool {
         matches!(self.difference.fault, Fault::NothingArrives | Fault::FrameMissing)
     }
@@ -81,9 +81,9 @@ pub(crate) struct Exchange<'a> {
     /// Number of the next case.
     pub next_case: &'a mut u16,
     pub stop: &'a AtomicBool,
-    /// How long the next frame of a batch may take.
+    /// Maximum wait for the next frame of a batch.
     pub patience: Duration,
-    /// Into how many parts a batch is divided.
+    /// Number of parts of a batch.
     pub batch_parts: usize,
 }
 
@@ -103,7 +103,7 @@ impl Exchange<'_> {
         Ok(outcomes)
     }
 
-    /// An interface that is not as it was explains all that is missing.
+    /// Checks both interfaces: a changed interface explains all missing frames.
     pub(crate) fn check_links(&mut self) -> Result<(), CheckError> {
         self.sender.check_link()?;
         self.receiver.check_link()
@@ -135,7 +135,7 @@ impl Exchange<'_> {
         (identity, case.build(&self.addressing, identity))
     }
 
-    /// Sends a batch; the cases of which frames are missing are sent again.
+    /// Sends a batch; sends the cases with missing frames again.
     fn batch(
         &mut self,
         mut batch: Vec<(Identity, Built)>,
@@ -162,7 +162,7 @@ impl Exchange<'_> {
                         if wrong.may_be_loss() {
                             lost.push((case, wrong));
                         } else {
-                            // A fault may need these very bytes.
+                            // A fault may need exactly these bytes.
                             case.number = Some(identity.case);
                             outcomes.wrong.push((case, wrong));
                         }
@@ -180,12 +180,12 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Learns from the time that a case took how long to wait for the next.
+    /// Derives the patience for the next case from the time of this one.
     pub(crate) fn learn_patience(&mut self, took: Duration) {
         self.patience = (took * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX);
     }
 
-    /// Sends one case and says what became of it.
+    /// Sends one case and returns its outcome.
     pub(crate) fn one(&mut self, case: &Case, allowed: Allowed) -> Result<Outcome, CheckError> {
         let mut outcomes = Outcomes::default();
         let batch = vec![self.build(case)];
@@ -195,7 +195,7 @@ impl Exchange<'_> {
         Ok(wrong.or_else(|| outcomes.refused.pop().map(Outcome::Refused)).unwrap_or(Outcome::Right))
     }
 
-    /// Sends a batch and captures until all has arrived, or nothing more does. Returns refusals and frames by case.
+    /// Sends a batch and captures until all frames have arrived, or no more do. Returns refusals and frames by case.
     fn send(&mut self, batch: &[(Identity, Built)]) -> Result<(BTreeMap<u16, i32>, oracle::ByCase), CheckError> {
         let mut capture = Capture::new(batch, self.run, self.patience);
         let mut refused = BTreeMap::new();
@@ -207,7 +207,7 @@ impl Exchange<'_> {
                     break;
                 }
             }
-            // What has arrived must not fill the capture.
+            // Drains arrived frames, so that they do not fill the capture.
             while let Some(frame) = self.receiver.receive(Duration::ZERO)? {
                 capture.take(frame);
             }
@@ -234,7 +234,7 @@ impl Exchange<'_> {
 struct Capture {
     run: u16,
     frames: oracle::ByCase,
-    /// Frames of the wire that are missing by case: good ones, and those with a wrong checksum.
+    /// Missing frames of the wire by case: good ones, and ones with a wrong checksum.
     missing: BTreeMap<u16, [usize; 2]>,
     last: Instant,
     patience: Duration,
@@ -250,7 +250,7 @@ impl Capture {
         Self { run, frames: BTreeMap::new(), missing, last: Instant::now(), patience }
     }
 
-    /// Takes a frame; whether it is one of the batch.
+    /// Takes a frame; returns true if it is one of the batch.
     fn take(&mut self, frame: Captured) -> bool {
         let Some(identity) = Identity::of(&frame.bytes).filter(|identity| identity.run == self.run) else {
             return false;
@@ -267,12 +267,12 @@ impl Capture {
         true
     }
 
-    /// Nothing more of a case is waited for.
+    /// Stops the wait for the frames of a case.
     fn give_up(&mut self, case: u16) {
         self.missing.insert(case, [0, 0]);
     }
 
-    /// How much longer the next frame may take; `None` when nothing is missing.
+    /// Returns the remaining wait for the next frame; `None` if nothing is missing.
     fn wait(&self) -> Option<Duration> {
         let is_missing = |which: usize| self.missing.values().any(|left| left[which] > 0);
         let patience = match () {
@@ -283,7 +283,7 @@ impl Capture {
         Some(patience.saturating_sub(self.last.elapsed()))
     }
 
-    /// Whether other traffic has kept the capture busy for longer than it lingers.
+    /// Returns true if other traffic has kept the capture busy beyond the linger time.
     fn lingered(&self) -> bool {
         self.last.elapsed() > LINGER
     }

@@ -1,8 +1,8 @@
-//! What may be wrong with frames, by name.
+//! The faults of frames, by name.
 
 use serde::Serialize;
 
-/// A fault, named after what can be seen of it on the wire.
+/// A fault, named after its symptom on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -14,11 +14,11 @@ pub enum Fault {
     Duplicate,
     /// Frames of a flow arrive in another order.
     Reordered,
-    /// A frame arrives that was not sent.
+    /// A frame arrives without being sent.
     UnexpectedFrame,
-    /// The super-frame arrives in one piece, and nothing says that it is one.
+    /// The super-frame arrives in one piece, without a mark as a super-frame.
     NotSegmented,
-    /// The payload is segmented at other places than asked for.
+    /// The payload is segmented at the wrong places.
     SegmentSize,
     /// A segment has less payload, and its length fields say so.
     SegmentShort,
@@ -30,7 +30,7 @@ pub enum Fault {
     EthernetHeader,
     /// The VLAN tag is gone.
     VlanTagLost,
-    /// There is a VLAN tag that was not sent.
+    /// A VLAN tag was added.
     VlanTagAdded,
     /// VLAN, priority or protocol of the tag differ.
     VlanTagChanged,
@@ -90,7 +90,7 @@ pub enum Fault {
     UdpLengthOfSuperFrame,
     /// The UDP length is wrong.
     UdpLength,
-    /// The checksum field holds what the host left there: the sum of the pseudo-header.
+    /// The checksum field holds the host's initial value: the sum of the pseudo-header.
     ChecksumNotWritten,
     /// The pseudo-header was added twice.
     ChecksumPseudoHeaderTwice,
@@ -100,11 +100,11 @@ pub enum Fault {
     ChecksumByteOrder,
     /// The last byte of an odd length was not added.
     ChecksumOddByte,
-    /// A UDP checksum of 0 was not written as 0xffff: it says that there is none.
+    /// A UDP checksum of 0 was not written as 0xffff: 0 means no checksum.
     ChecksumZero,
     /// The checksum is wrong.
     Checksum,
-    /// A checksum that was complete and wrong was repaired.
+    /// A complete but wrong checksum was repaired.
     ChecksumRepaired,
     /// The payload differs.
     Payload,
@@ -112,35 +112,35 @@ pub enum Fault {
     BadMarkedGood,
     /// A frame with a wrong checksum was coalesced: segmenting the aggregate makes it right.
     BadCoalesced,
-    /// Frames were coalesced that differ in a field, so that the field is lost.
+    /// Frames with different values of a field were coalesced, so the field is lost.
     CoalescedUnequal,
     /// Frames were coalesced over a gap.
     CoalescedOverGap,
     /// More than a packet holds, or more than 128 datagrams, was coalesced.
     AggregateTooLong,
-    /// What the interface reports of a super-frame or a checksum contradicts the frame.
+    /// The interface's metadata of a super-frame or a checksum contradicts the frame.
     Metadata,
     /// A frame longer than the MTU was accepted.
     LongerThanMtu,
     /// Every frame arrives on one receive queue.
     RssOneQueue,
-    /// The hash is that of a key whose words have their bytes in the other order.
+    /// The hash uses a key with byte-swapped words.
     RssKeyByteOrder,
-    /// The hash is that of other header fields.
+    /// The hash covers other header fields.
     RssFields,
     /// Frames are spread by the right hash, but by another indirection table.
     RssTable,
-    /// Frames arrive on other receive queues than key and table say.
+    /// Frames arrive on other receive queues than key and table determine.
     RssHash,
 }
 
 impl Fault {
-    /// Whether it concerns the receive queue, and not the frame.
+    /// Returns true if the fault concerns the receive queue, not the frame.
     pub fn is_of_queue(self) -> bool {
         matches!(self, Self::RssOneQueue | Self::RssKeyByteOrder | Self::RssFields | Self::RssTable | Self::RssHash)
     }
 
-    /// In words, after "what arrived:".
+    /// Describes the fault, after "what arrived:".
     pub fn text(self) -> &'static str {
         match self {
             Self::NothingArrives => "nothing arrives",

@@ -1,4 +1,4 @@
-//! Says of each offload of an interface whether it is right, on this path, with this kernel and driver.
+//! Judges each offload of an interface on this path, with this kernel and driver.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | [`verdict`] | what was found |
 //! | [`report`] | the same as text, `JSON`, `XML` and a capture |
 //!
-//! Frames are known to the byte. They go out of a packet socket with the request that the kernel's own stack would make
-//! (a partial checksum, a segmentation), and are captured by another before the receiver's stack sees them. The IP addresses
-//! come from `198.18.0.0/15` and `fd00::/8`, the destination's Ethernet address is nobody's: no host answers.
+//! Every byte of a frame is known. Frames leave through a packet socket with the same request as from the kernel's own
+//! stack (a partial checksum, a segmentation). Another packet socket captures them before the receiver's stack. The IP
+//! addresses come from `198.18.0.0/15` and `fd00::/8`, the destination's Ethernet address is nobody's: no host answers.
 
 pub mod case;
 pub mod end;

@@ -1,7 +1,8 @@
-//! Whether what arrived is what had to arrive: to the byte, and if not, the first field that differs and a name for it.
+//! Compares the arrived frames with the expected ones to the byte. A difference is the first differing field, with a
+//! name for it.
 //!
-//! An interface may hand over super-frames and partial checksums, its metadata says how they are to be completed. They
-//! are completed here first, so that all that is compared is frames of a wire.
+//! An interface may hand over super-frames and partial checksums; its metadata says how to complete them. The oracle
+//! completes them first, so it compares only frames of a wire.
 
 use std::collections::BTreeMap;
 
@@ -14,32 +15,32 @@ use crate::case::{Built, Expected};
 use crate::fault::Fault;
 use crate::packet::{self, Captured, ones_complement_sum};
 
-/// Most bytes of a packet.
+/// Maximum length of a packet.
 const PACKET_LEN_MAX: usize = 65_535;
-/// Shortest frame of Ethernet without FCS (IEEE 802.3, 4A.4.2): shorter ones may be padded to it, and some adapters pad
+/// Minimum frame of Ethernet without FCS (IEEE 802.3, 4A.4.2): shorter ones may be padded to it, and some adapters pad
 /// tagged ones by four bytes more.
 const PADDED_LEN_MAX: usize = 64;
 /// TCP's timestamps option (RFC 7323).
 const TIMESTAMPS: u8 = 8;
 
-/// What need not be the same.
+/// Permitted differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Allowed {
     /// IPv4 IDs of segments (`tx-tcp-mangleid-segmentation`).
     pub any_id: bool,
 }
 
-/// A difference between what had to arrive and what did.
+/// A difference between expected and arrived frames.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
     pub fault: Fault,
-    /// Which frame, and in which field.
+    /// The frame and the field.
     pub place: String,
     pub expected: String,
     pub got: String,
 }
 
-/// A frame of the wire that was made of what was captured.
+/// A frame of the wire, made from a captured one.
 #[derive(Clone, Debug)]
 struct Wire {
     bytes: Vec<u8>,
@@ -49,7 +50,7 @@ struct Wire {
     of_aggregate: bool,
 }
 
-/// How many frames of the wire were captured; super-frames count as what they hold.
+/// Returns the number of captured frames of the wire; a super-frame counts as all its segments.
 pub(crate) fn wire_frames(captured: &Captured) -> usize {
     let mut bytes = captured.bytes.clone();
     let frame = Frame::new(&mut bytes, request(captured));
@@ -64,7 +65,7 @@ fn request(captured: &Captured) -> TxMeta {
     TxMeta { checksum, segmentation: captured.meta.segmentation }
 }
 
-/// Completes what was captured: segments super-frames, computes partial checksums.
+/// Completes captured frames: segments super-frames, computes partial checksums.
 fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
     check_aggregate(captured)?;
     let mut bytes = captured.bytes.clone();
@@ -86,7 +87,7 @@ fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
     Ok(frames)
 }
 
-/// Refuses a super-frame that is longer than a packet, or whose length field says another length.
+/// Refuses a super-frame longer than a packet, or with a different length in its length field.
 fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     let Some(Segmentation { kind, size, .. }) = captured.meta.segmentation else { return Ok(()) };
     let Ok(start) = link_header_len(&captured.bytes) else { return Ok(()) };
@@ -109,7 +110,7 @@ fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     Ok(())
 }
 
-/// Compares what was captured with what had to arrive; `None` when it is right.
+/// Compares captured frames with the expected ones; `None` if they agree.
 pub(crate) fn compare(built: &Built, captured: &[Captured], allowed: Allowed) -> Option<Difference> {
     let mut got = Vec::new();
     for one in captured {
@@ -121,12 +122,12 @@ pub(crate) fn compare(built: &Built, captured: &[Captured], allowed: Allowed) ->
     Comparison::new(built, &got, allowed).difference()
 }
 
-/// Which frame that arrived is which that had to.
+/// The assignment of arrived frames to expected ones.
 struct Comparison<'a> {
     built: &'a Built,
     got: &'a [Wire],
     allowed: Allowed,
-    /// For each that had to arrive: the index of the one that did.
+    /// For each expected frame: the index of the arrived one.
     matched: Vec<Option<usize>>,
     is_used: Vec<bool>,
 }
@@ -139,7 +140,7 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    /// Finds for each frame the one that equals it. Usually they stand side by side.
+    /// Finds the equal arrived frame for each expected one, usually at the same place.
     fn match_equal(&mut self) {
         let mut next = 0;
         for (n, expected) in self.built.expected.iter().enumerate() {
@@ -173,7 +174,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// A frame whose checksum is wrong may be lost; it must neither change nor be vouched for.
+    /// Judges a frame with a wrong checksum. It may be lost; it must neither change nor be marked as good.
     fn bad(&self, n: usize, frame: &Expected) -> Option<Difference> {
         if let Some(at) = self.matched[n] {
             return self.got[at]
@@ -232,7 +233,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Frames are missing, and there are others in their place.
+    /// Judges missing frames with others in their place.
     fn changed(&self, missing: &[usize], unknown: &[usize]) -> Difference {
         let whole = self.built.sent.iter().find(|sent| sent.request.segmentation.is_some());
         if let Some(&at) =
@@ -261,7 +262,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Whether the payload is complete and in order, but not in the frames in which it should be.
+    /// Returns true if the payload is complete and in order, but in the wrong frames.
     fn is_segmented_elsewhere(&self) -> bool {
         let payload = |bytes: &[u8]| {
             Parsed::of(bytes).map(|parsed| bytes[parsed.layout.payload_start..parsed.layout.packet_end].to_vec())
@@ -282,7 +283,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The name of what is wrong with one frame.
+    /// Names the fault of one frame.
     fn name_of(&self, found: &FieldDifference, n: usize, at: usize) -> Fault {
         let (expected, got) = (&self.built.expected[n].bytes, &self.got[at].bytes);
         if self.got[at].of_aggregate && self.differs_between_frames(found.name) {
@@ -328,7 +329,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Whether the frames of the case differ in that field otherwise than by counting: a train's odd one.
+    /// Returns true if the field differs between the frames of the case other than by counting: a train's odd one.
     fn differs_between_frames(&self, name: Name) -> bool {
         if self.built.sent.len() < 2 {
             return false;
@@ -363,7 +364,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// A frame that has another length than it should, and whose length fields agree with that.
+/// Names the fault of a frame with a wrong length, if its length fields agree with that length.
 fn resized(expected: &[u8], got: &[u8], found: &FieldDifference) -> Option<Fault> {
     if !matches!(found.name, Name::Ipv4Length | Name::Ipv6Length) || expected.len() == got.len() {
         return None;
@@ -399,7 +400,7 @@ fn options_fault(expected: &[u8], got: &[u8]) -> Fault {
     }
 }
 
-/// How a checksum came to be wrong. All else in the frame is right.
+/// Names the cause of a wrong checksum. All else in the frame is right.
 fn checksum_fault(expected: &[u8], got: &[u8], whole: Option<&[u8]>) -> Fault {
     let Some(parsed) = Parsed::of(expected) else { return Fault::Checksum };
     let layout = &parsed.layout;
@@ -473,7 +474,7 @@ impl Name {
         }
     }
 
-    /// The bytes of a field as a reader wants them.
+    /// Formats the bytes of a field for a reader.
     fn decode(self, bytes: &[u8]) -> String {
         const SHOWN: usize = 16;
         match self {
@@ -514,7 +515,7 @@ fn flags_text(flags: u8) -> String {
     if set.is_empty() { "none".to_owned() } else { set.join(" ") }
 }
 
-/// A field that differs.
+/// A differing field.
 #[derive(Clone, Debug)]
 struct FieldDifference {
     name: Name,
@@ -522,7 +523,7 @@ struct FieldDifference {
     got: Vec<u8>,
 }
 
-/// Where everything lies in a frame that was sent.
+/// The layout of a sent frame.
 struct Parsed {
     layout: FrameLayout,
 }
@@ -534,7 +535,7 @@ impl Parsed {
         Some(Self { layout })
     }
 
-    /// Of a super-frame, too, whose length fields count it whole.
+    /// Returns the offset of the checksum. Also valid for a super-frame, with its total length in the length fields.
     fn checksum_at(&self) -> usize {
         let offset = if self.layout.transport == Transport::Udp { 6 } else { 16 };
         self.layout.transport_start + offset
@@ -549,7 +550,7 @@ impl Parsed {
         [addresses, &(transport_len as u32).to_be_bytes(), &[0, self.layout.protocol]].concat()
     }
 
-    /// Every field but the checksums, in their order in the frame; then these.
+    /// Returns every field but the checksums, in their order in the frame; then the checksums.
     fn fields(&self) -> Vec<(Name, std::ops::Range<usize>)> {
         let FrameLayout { network_start: ip, transport_start: at, payload_start, packet_end, .. } = self.layout;
         let mut fields = vec![(Name::Ethernet, 0..12), (Name::Ethernet, ip - 2..ip)];
@@ -594,13 +595,13 @@ impl Parsed {
         if self.layout.transport != Transport::Opaque {
             fields.push((Name::Checksum, self.checksum_at()..self.checksum_at() + 2));
         }
-        // Checksums last: they differ wherever something else does. The sort keeps the order of the others.
+        // Checksums last: they differ with every other field. The sort keeps the order of the others.
         fields.sort_by_key(|(name, _)| matches!(name, Name::IpChecksum | Name::Checksum));
         fields
     }
 }
 
-/// The bytes of a field of a frame that was sent.
+/// Returns the bytes of a field of a sent frame.
 fn value_of(frame: &[u8], name: Name) -> Option<Vec<u8>> {
     let parsed = Parsed::of(frame)?;
     let range = parsed.fields().into_iter().find(|(found, _)| *found == name)?.1;
@@ -620,7 +621,7 @@ fn first_difference(expected: &[u8], got: &[u8], allowed: Allowed) -> Option<Fie
     differences(expected, got, allowed).into_iter().next()
 }
 
-/// The fields in which two frames differ, as far as that is not allowed.
+/// Returns the fields that differ between two frames, except permitted differences.
 fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<FieldDifference> {
     let (tags_expected, tags_got) = (tags(expected), tags(got));
     if tags_expected != tags_got {
@@ -632,7 +633,7 @@ fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<FieldDiffer
     let got = without_padding(expected, got);
     let mut found = Vec::new();
     for (name, range) in parsed.fields() {
-        // Whatever is longer than it should be is payload.
+        // Excess bytes are payload.
         let end = if name == Name::Payload { got.len().max(range.start) } else { range.end };
         let bytes = got.get(range.start.min(got.len())..end.min(got.len())).unwrap_or_default();
         let expected = &expected[range];
@@ -670,7 +671,7 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Captured frames by the case that they belong to.
+/// Captured frames by their case.
 pub(crate) type ByCase = BTreeMap<u16, Vec<Captured>>;
 
 #[cfg(test)]

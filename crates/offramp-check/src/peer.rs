@@ -1,9 +1,9 @@
-//! The other end on another machine: what `offramp check --serve` does there, and how it is asked.
+//! The other end on another machine: the server of `offramp check --serve`, and its client.
 //!
-//! The server switches the one interface that it was given, sends the frames that it is handed, and hands back those that it
-//! captured. It needs no trust: it opens the interface for one client at a time, puts every setting back when the client is
-//! gone, switches no feature but those that are checked, sends no frame but with its own Ethernet address as source and the
-//! check's own destinations, and hands back no other traffic.
+//! The server switches its one interface, sends the client's frames, and returns the captured ones. It needs no trust.
+//! It opens the interface for one client at a time, and restores every setting when the client is gone. It switches
+//! only checked features. It sends only frames with its own Ethernet address as source and the check's own
+//! destinations, and returns no other traffic.
 
 mod message;
 mod remote;

@@ -1,10 +1,10 @@
-//! Which offloads are checked, with which cases, and which features of the two interfaces are on meanwhile. Data alone.
+//! The checked offloads, their cases, and the features of the two interfaces meanwhile. Data alone.
 
 use crate::case::{Case, Checksum, Load, TcpOptions, Train};
 use crate::packet::{Ip, Protocol, Way};
 use strum::VariantArray;
 
-/// How many cases are sent.
+/// The number of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// A few of each kind.
@@ -13,16 +13,16 @@ pub enum Depth {
     Full,
 }
 
-/// Which way an offload works.
+/// The direction of an offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// On frames that the interface sends.
+    /// On transmitted frames.
     Transmit,
-    /// On frames that it receives.
+    /// On received frames.
     Receive,
 }
 
-/// Which cases an offload is checked with.
+/// The cases of an offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cases {
     Checksum,
@@ -35,7 +35,7 @@ pub(crate) enum Cases {
     Verdict,
     Coalescing(Protocol),
     Tags,
-    /// As `Tags`, and super-frames, whose tag lies beside them.
+    /// As `Tags`, and super-frames with the tag beside them.
     TagsInSkb,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct Offload {
     /// Short name, as `--only` takes it.
     pub name: &'static str,
     pub side: Side,
-    /// Features as ethtool knows them: each of them that is offered is switched. One is enough.
+    /// ethtool's names of the features: each offered one is switched. One is enough.
     pub features: &'static [&'static str],
-    /// Features that must be on for these to be.
+    /// Features required by these.
     pub needs: &'static [&'static str],
     pub cases: Cases,
 }
@@ -64,7 +64,7 @@ const FOR_VARIANTS: &[&str] = &[
     "tx-tcp6-segmentation",
 ];
 
-/// Every offload, in the order in which they are checked.
+/// Every offload, in the order of the check.
 pub(crate) const OFFLOADS: &[Offload] = &[
     Offload { name: "tx-checksum", side: Side::Transmit, features: TX_CHECKSUM, needs: &[], cases: Cases::Checksum },
     Offload {
@@ -178,17 +178,17 @@ pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
     features
 }
 
-/// Tag of the frames that have one: priority 5, VLAN 1005.
+/// Tag of the tagged frames: priority 5, VLAN 1005.
 const TAG: u16 = 5 << 13 | TAG_VLAN;
 const TAG_VLAN: u16 = 1005;
-/// Most bytes of an IP packet.
+/// Maximum length of an IP packet.
 const PACKET_LEN_MAX: usize = 65_535;
-/// Segments of a super-frame: around powers of two, around the 17 fragments of an skb, and the most that UDP GRO makes.
+/// Segments of a super-frame: around powers of two, around the 17 fragments of an skb, and the maximum of UDP GRO.
 const SEGMENTS: [u16; 13] = [2, 3, 4, 7, 8, 15, 16, 17, 18, 32, 45, 63, 64];
 const SEGMENTS_QUICK: [u16; 3] = [2, 17, 44];
-/// Small segment sizes besides those that fill the MTU: an even and an odd one.
+/// Small segment sizes besides the ones that fill the MTU: an even and an odd one.
 const SIZES_SMALL: [usize; 2] = [536, 61];
-/// Payloads of a frame that is not segmented, besides those that fill the MTU.
+/// Payloads of a frame without segmentation, besides the ones that fill the MTU.
 const LENGTHS: [usize; 9] = [0, 1, 2, 3, 17, 18, 63, 64, 535];
 /// Payload of the frames of a train; an odd number.
 const TRAIN_LEN: usize = 1201;
@@ -196,7 +196,7 @@ const TRAIN_LEN: usize = 1201;
 const BOTH: [Ip; 2] = [Ip::V4, Ip::V6];
 const TAGS: [Option<u16>; 2] = [None, Some(TAG)];
 
-/// The cases of an offload, where both interfaces have at least `mtu`.
+/// Returns the cases of an offload, for an MTU of at least `mtu` on both interfaces.
 pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
     match cases {
         Cases::Checksum => checksums(mtu, depth),
@@ -211,7 +211,7 @@ pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
     }
 }
 
-/// All that is sent where no offload is on: the path itself.
+/// Returns all cases without an offload: the path itself.
 pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
     let each = [
         Cases::Checksum,
@@ -228,13 +228,13 @@ pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
     each.into_iter().flat_map(|which| cases(which, mtu, depth)).collect()
 }
 
-/// A frame that fills the MTU, of each kind.
+/// Returns a full-MTU frame of each kind.
 pub(crate) fn longest(mtu: usize) -> Vec<Case> {
     let of = |ip| filling(Case::new(ip, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
     BOTH.into_iter().flat_map(|ip| TAGS.map(|vlan| Case { vlan, ..of(ip) })).collect()
 }
 
-/// A frame one byte longer than the MTU.
+/// Returns a frame one byte longer than the MTU.
 pub(crate) fn too_long(mtu: usize) -> Case {
     let case = filling(Case::new(Ip::V4, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
     match case.load {
@@ -243,17 +243,17 @@ pub(crate) fn too_long(mtu: usize) -> Case {
     }
 }
 
-/// A frame without anything special, to see whether any arrives.
+/// Returns an ordinary frame, to test for any arrival.
 pub(crate) fn probe() -> Case {
     Case::new(Ip::V4, Protocol::Udp, one(64, Checksum::Complete))
 }
 
-/// A datagram of a UDP socket, to see whether any arrives.
+/// Returns a datagram of a UDP socket, to test for any arrival.
 pub(crate) fn datagram(ip: Ip) -> Case {
     Case { way: Way::UdpSocket, ..Case::new(ip, Protocol::Udp, one(64, Checksum::Asked)) }
 }
 
-/// A frame whose tag lies beside it, to see whether the kernel takes it.
+/// Returns a frame with its tag beside it, to test the kernel's support.
 pub(crate) fn tag_in_skb() -> Case {
     Case { vlan: Some(TAG), way: Way::TagInSkb, ..probe() }
 }
@@ -262,7 +262,7 @@ fn one(len: usize, checksum: Checksum) -> Load {
     Load::One { len: len as u16, checksum }
 }
 
-/// The case with payload that leaves `less` bytes of the MTU.
+/// Returns the case with payload up to `less` bytes below the MTU.
 fn filling(case: Case, mtu: usize, less: usize) -> Case {
     let len = mtu.min(PACKET_LEN_MAX) - case.packet_header_len() - less;
     let load = match case.load {
@@ -272,12 +272,12 @@ fn filling(case: Case, mtu: usize, less: usize) -> Case {
     Case { load, ..case }
 }
 
-/// Payload that a packet of the MTU holds.
+/// Returns the maximum payload of a packet of the MTU.
 fn room(case: &Case, mtu: usize) -> usize {
     mtu.min(PACKET_LEN_MAX) - case.packet_header_len()
 }
 
-/// A super-frame if it fits into 64 KiB.
+/// Returns a super-frame if it fits into 64 KiB.
 fn super_frame(case: Case, size: usize, segments: u16, last: usize) -> Option<Case> {
     let payload = size * (usize::from(segments) - 1) + last;
     let fits = case.packet_header_len() + payload <= PACKET_LEN_MAX && (1..=size).contains(&last);
@@ -308,13 +308,13 @@ fn super_frames(ip: Ip, protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Cas
     }
     cases.extend(special_super_frames(&plain, mtu));
     if depth == Depth::Quick {
-        // With a tag in turn.
+        // Tagged and untagged in turn.
         return cases.into_iter().enumerate().map(|(n, case)| Case { vlan: TAGS[n % 2], ..case }).collect();
     }
     cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
 }
 
-/// What goes wrong besides lengths.
+/// Returns super-frames with known pitfalls other than lengths.
 fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
     let timestamps = if plain.protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };
     let usual = Case { tcp_options: timestamps, ..*plain };
@@ -331,7 +331,7 @@ fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
     variants.into_iter().filter_map(|case| super_frame(case, room(&case, mtu), 5, 101)).collect()
 }
 
-/// Super-frames whose headers the kernel makes: without tag, options and IDs that wrap.
+/// Returns super-frames with headers from the kernel: no tag, options, or wrapping IDs.
 fn by_socket(ip: Ip, mtu: usize, depth: Depth) -> Vec<Case> {
     let cases = super_frames(ip, Protocol::Udp, mtu, depth).into_iter();
     let plain = cases.filter(|case| case.ip_options == 0 && !case.scattered && case.ip_id == datagram(ip).ip_id);
@@ -357,7 +357,7 @@ fn checksums(mtu: usize, depth: Depth) -> Vec<Case> {
         cases.extend([0, 1].map(|less| filling(plain, mtu, less)));
         cases.push(Case { folds_to_zero: true, load: one(100, Checksum::Asked), ..plain });
         cases.push(Case { ip_options: 2, load: one(101, Checksum::Asked), ..plain });
-        // What is complete stays as it is, right or wrong.
+        // A complete checksum stays unchanged, right or wrong.
         cases.push(Case { load: one(99, Checksum::Complete), ..plain });
         cases.push(Case { load: one(99, Checksum::Wrong), ..plain });
         cases.push(Case { load: one(98, Checksum::WrongPayload), ..plain });
@@ -402,7 +402,7 @@ fn verdicts(mtu: usize, depth: Depth) -> Vec<Case> {
     cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
 }
 
-/// Super-frames, which the sender's kernel segments and hands over at once, and frames that differ in one field.
+/// Returns super-frames, segmented by the sender's kernel and handed over at once, and frames with one differing field.
 fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
     use Train::{Bad, Congestion, Even, Hops, IdGap, Long, Short, ShortLast};
     let kinds = match protocol {
@@ -414,8 +414,8 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
     for ip in BOTH {
         let plain = Case { tcp_options, ..Case::new(ip, protocol, one(0, Checksum::Asked)) };
         let counts = if depth == Depth::Full { &SEGMENTS[..] } else { &SEGMENTS_QUICK };
-        // All segments alike: between two namespaces of one machine the last one still belongs to the sender's socket, so that
-        // Linux' GRO takes it for another flow, and it would overtake the others if it ended its flow.
+        // All segments are alike. Between two namespaces of one machine the last one still belongs to the sender's
+        // socket, so Linux' GRO takes it for another flow. It would overtake the others if it ended its flow.
         let (size, burst) = (room(&plain, mtu), Case { push: false, ..plain });
         cases.extend(counts.iter().filter_map(|count| super_frame(burst, size, *count, size)));
         let len = TRAIN_LEN.min(room(&plain, mtu)) as u16;

@@ -1,4 +1,4 @@
-//! The report as text, JSON, `JUnit`'s XML, and the frames of what is wrong as a capture.
+//! The report as text, JSON, `JUnit`'s XML, and the frames of faults as a capture.
 
 mod pcapng;
 
@@ -100,7 +100,7 @@ pub fn effect_word(effect: Effect) -> &'static str {
     }
 }
 
-/// What stands beside a verdict.
+/// Returns the remark beside a verdict.
 pub fn remark(row: &Row) -> String {
     let mut cases = format!("{} cases", row.cases);
     if row.coalesced > 0 {
@@ -117,7 +117,7 @@ pub fn remark(row: &Row) -> String {
     }
 }
 
-/// What is known of something wrong, in lines.
+/// Returns the details of a fault, in lines.
 pub fn details(finding: &Finding) -> Vec<String> {
     vec![
         format!("{}: expected {}, got {}", finding.place, finding.expected, finding.got),
@@ -139,7 +139,7 @@ fn blame(blame: Blame) -> &'static str {
     }
 }
 
-/// The whole in a sentence.
+/// Summarizes the report in a sentence.
 pub fn summary(report: &Report) -> String {
     let wrong = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
     match (wrong, report.commands.is_empty()) {
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(xml.matches("<testcase ").count(), 4);
     }
 
-    /// The page that describes the object.
+    /// The page with the description of the object.
     const PAGE: &str = include_str!("../../../docs/check.md");
 
     #[test]

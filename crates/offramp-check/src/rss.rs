@@ -1,4 +1,4 @@
-//! Receive-side scaling: whether frames arrive on the queues that the driver's key and indirection table say.
+//! Receive-side scaling: compares the queues of frames with the driver's key and indirection table.
 
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,9 @@ pub use crate::steering::{Hashed, Steering};
 /// Flows of each kind.
 const FLOWS_QUICK: usize = 64;
 const FLOWS_FULL: usize = 512;
-/// Frames that are sent before what arrived is fetched.
+/// Number of sent frames before the arrivals are fetched.
 const BATCH: usize = 64;
-/// How often a frame is sent that does not arrive: other traffic may have cost it.
+/// Maximum attempts to send a lost frame: other traffic may have displaced it.
 const ATTEMPTS_MAX: usize = 6;
 /// Bytes of both ports.
 const PORTS_LEN: usize = 4;
@@ -35,12 +35,12 @@ struct Flow {
     kind: usize,
     case: Case,
     bytes: Vec<u8>,
-    /// Addresses and ports, as they are hashed.
+    /// Addresses and ports, in the order of the hash.
     input: Vec<u8>,
     place: Place,
 }
 
-/// Where a frame is.
+/// The place of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// It has not arrived.
@@ -68,7 +68,7 @@ impl Flow {
         Self { kind, case, bytes, input, place: Place::Missing }
     }
 
-    /// What is hashed.
+    /// Returns the hashed bytes.
     fn hashed(&self, hashed: Hashed) -> &[u8] {
         match hashed {
             Hashed::Addresses => &self.input[..self.input.len() - PORTS_LEN],
@@ -77,15 +77,15 @@ impl Flow {
     }
 }
 
-/// What was found.
+/// The result.
 pub(crate) struct Judged {
     pub verdict: Verdict,
     pub cases: usize,
-    /// Frames that arrived only when they were sent again.
+    /// Frames that arrived only on a further attempt.
     pub lost: usize,
 }
 
-/// The verdict on the receiver. Nothing but the receiver chooses a queue, so nothing is repeated to see whose fault it is.
+/// Judges the receiver. The receiver alone chooses a queue, so no run is repeated to assign blame.
 pub(crate) fn judge(exchange: &mut Exchange<'_>, depth: Depth) -> Result<Judged, CheckError> {
     let nothing = |verdict| Ok(Judged { verdict, cases: 0, lost: 0 });
     let (key, table, hashed) = match exchange.receiver.steering()? {
@@ -129,7 +129,7 @@ fn flows(exchange: &Exchange<'_>, hashed: &[Hashed; 4], depth: Depth) -> Vec<Flo
 }
 
 impl Exchange<'_> {
-    /// Sends a frame of each flow until all have arrived, and returns how many were lost at first; the inner error is the
+    /// Sends a frame of each flow until all have arrived, and returns the number lost at first; the inner error is the
     /// kernel's refusal.
     fn send_flows(&mut self, flows: &mut [Flow]) -> Result<Result<usize, i32>, CheckError> {
         // The first call begins to capture.
@@ -155,7 +155,7 @@ impl Exchange<'_> {
         Ok(Ok(lost))
     }
 
-    /// Takes what arrives of these flows until they are complete or nothing more comes.
+    /// Takes the arrivals of these flows until they are complete or no more come.
     fn fetch(&mut self, flows: &mut [&mut Flow]) -> Result<(), CheckError> {
         let mut last = Instant::now();
         while flows.iter().any(|flow| flow.place == Place::Missing) && last.elapsed() < self.patience {
@@ -170,7 +170,7 @@ impl Exchange<'_> {
     }
 }
 
-/// By which hash, table and fields a queue is chosen.
+/// The hash, the table and the fields that choose a queue.
 struct Rule<'a> {
     hash: Toeplitz,
     table: &'a [u32],
@@ -186,7 +186,7 @@ impl Rule<'_> {
         self.hash_of(flow) as usize & (self.table.len() - 1)
     }
 
-    /// Whether a flow arrived on its queue, or it is not known where.
+    /// Returns true if a flow arrived on its queue, or on an unknown one.
     fn is_right(&self, flow: &Flow) -> bool {
         match flow.place {
             Place::Missing => false,
@@ -220,12 +220,12 @@ impl Rule<'_> {
         }
     }
 
-    /// What is wrong, by what it would be right with.
+    /// Names the fault after the rule that explains all arrivals.
     fn name(&self, flows: &[Flow]) -> Fault {
         let all_right = |rule: &Self| rule.first_wrong(flows).is_none();
         let swapped: Vec<u8> = self.hash.key().chunks(4).flat_map(|word| word.iter().rev().copied()).collect();
         let key = swapped.first_chunk().expect("as long as the key");
-        // Each kind by itself: the fields of one may be right.
+        // Tests each kind by itself: the fields of one may be right.
         let fits_other_fields = |kind: usize| {
             let others = [Hashed::Addresses, Hashed::AddressesAndPorts].map(|fields| [fields; 4]);
             let rules = others.map(|hashed| Self { hash: self.hash.clone(), table: self.table, hashed });

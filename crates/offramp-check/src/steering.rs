@@ -1,4 +1,4 @@
-//! How an interface spreads received frames over its queues.
+//! The distribution of received frames over an interface's queues.
 
 use nix::errno::Errno;
 use offramp_offload::rss::KEY_LEN;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::packet::{Ip, Protocol};
 
-/// Kinds of packets, each of which may be hashed otherwise.
+/// Kinds of packets, each with a hash of its own.
 pub(crate) const KINDS: [(Ip, Protocol, FlowKind); 4] = [
     (Ip::V4, Protocol::Tcp, FlowKind::Tcp4),
     (Ip::V4, Protocol::Udp, FlowKind::Udp4),
@@ -17,16 +17,16 @@ pub(crate) const KINDS: [(Ip, Protocol, FlowKind); 4] = [
 ];
 /// Payload of a frame.
 pub(crate) const PAYLOAD_LEN: u16 = 1100;
-/// Most queues for which such a frame is long enough.
+/// Maximum number of queues: beyond it, such a frame is too short.
 const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
 
-/// The spreading of received frames over the queues of an end.
+/// The distribution of received frames over an end's queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
-    /// Its driver does not say, or does not do it.
+    /// The driver does not report it, or has none.
     NotOffered,
-    /// It cannot be checked; why.
+    /// It cannot be checked, for this reason.
     NotReachable(String),
     /// By a Toeplitz hash.
     ByHash {
@@ -34,12 +34,12 @@ pub enum Steering {
         key: Vec<u8>,
         /// A queue for each value of the hash's low bits. Their number is a power of two.
         table: Vec<u32>,
-        /// What is hashed of TCP and UDP over IPv4, TCP and UDP over IPv6; [`Hashed::Unknown`] is not checked.
+        /// The hashed fields of TCP and UDP over IPv4, TCP and UDP over IPv6; [`Hashed::Unknown`] is not checked.
         hashed: [Hashed; 4],
     },
 }
 
-/// Header fields that are hashed.
+/// Hashed header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hashed {
@@ -47,12 +47,12 @@ pub enum Hashed {
     Addresses,
     /// Addresses and ports.
     AddressesAndPorts,
-    /// Nothing, others, or the driver does not say.
+    /// Nothing, others, or not reported by the driver.
     Unknown,
 }
 
 impl Steering {
-    /// What the driver of an interface in the calling thread's namespace says.
+    /// Reads the driver's answer for an interface in the calling thread's namespace.
     pub(crate) fn of_interface(name: &str) -> Self {
         let not_reachable = |why: &str| Self::NotReachable(why.to_owned());
         let hash = match ethtool::rx_hash(name) {

@@ -1,4 +1,4 @@
-//! What was found: the report, as it is printed and as `--json` writes it.
+//! The results: the report, for print and for `--json`.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use crate::fault::Fault;
 
-/// Version of the JSON object; it grows when a field changes its meaning or goes.
+/// Version of the JSON object; it increases when a field changes its meaning or disappears.
 pub const VERSION: u32 = 1;
 
-/// All that was found.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// [`VERSION`].
@@ -20,17 +20,17 @@ pub struct Report {
     pub kernel: String,
     /// Seed of the payloads.
     pub seed: u64,
-    /// How many cases: `quick` or `full`.
+    /// Set of cases: `quick` or `full`.
     pub depth: &'static str,
-    /// Seconds that it took.
+    /// Duration in seconds.
     pub elapsed_s: f64,
     /// The two ends.
     pub ends: [Interface; 2],
     /// Every verdict.
     pub rows: Vec<Row>,
-    /// Commands that turn off what is wrong, one for each interface that has something wrong.
+    /// Commands to turn off the wrong offloads, one for each interface with faults.
     pub commands: Vec<String>,
-    /// What right offloads are worth, where it was measured.
+    /// The value of right offloads, if measured.
     pub worth: Vec<Worth>,
 }
 
@@ -50,19 +50,19 @@ pub struct Interface {
 pub struct Row {
     /// Short name of the offload, as `--only` takes it.
     pub offload: &'static str,
-    /// The interface that is judged.
+    /// The judged interface.
     pub interface: String,
-    /// The interface that sends.
+    /// The sending interface.
     pub from: String,
-    /// The interface that receives.
+    /// The receiving interface.
     pub to: String,
-    /// Features that were on for it.
+    /// Features enabled for it.
     pub features: Vec<&'static str>,
-    /// Cases that were sent.
+    /// Number of sent cases.
     pub cases: usize,
     /// Cases that arrived as super-frames.
     pub coalesced: usize,
-    /// Cases of which frames were lost, and that were right when they were sent again.
+    /// Cases with lost frames, but right on a further attempt.
     pub lost: usize,
     /// The verdict.
     #[serde(flatten)]
@@ -73,7 +73,7 @@ pub struct Row {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// All that arrived is what had to arrive.
+    /// All arrived frames are as expected.
     Right,
     /// Something else arrived, or nothing.
     Wrong(Box<Finding>),
@@ -86,7 +86,7 @@ pub enum Verdict {
     },
 }
 
-/// Whose fault it is.
+/// The side at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Blame {
@@ -94,78 +94,78 @@ pub enum Blame {
     Sender,
     /// The receiver's adapter or driver: with the receiver's offloads off it is right.
     Receiver,
-    /// Only both together: it is right as soon as either side's offloads are off, or only when both are.
+    /// Only both together: right with either side's offloads off, or only with both off.
     Both,
-    /// What lies between: it is wrong with every offload off that can be.
+    /// The path between: wrong with every switchable offload off.
     Path,
     /// It did not happen again.
     Unrepeatable,
 }
 
-/// What is wrong.
+/// A fault.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// Its name.
     pub fault: Fault,
     /// The same in words.
     pub what: &'static str,
-    /// Whose fault it is.
+    /// The side at fault.
     pub blame: Blame,
-    /// The first case that showed it.
+    /// The first case with the fault.
     pub case: String,
-    /// Cases that were wrong before the check of this offload was ended.
+    /// Wrong cases before the check of this offload ended.
     pub wrong_cases: usize,
-    /// The frame and its first field that differs.
+    /// The frame and its first differing field.
     pub place: String,
-    /// What had to stand there.
+    /// The expected value.
     pub expected: String,
-    /// What does.
+    /// The arrived value.
     pub got: String,
-    /// What was sent, what had to arrive, and what was captured.
+    /// The sent, the expected, and the captured frames.
     #[serde(skip)]
     pub evidence: Evidence,
 }
 
-/// Frames that show a fault.
+/// Frames with a fault.
 #[derive(Clone, Default)]
 pub struct Evidence {
-    /// As they were handed to the sender's interface.
+    /// As handed to the sender's interface.
     pub sent: Vec<Vec<u8>>,
-    /// As they had to arrive, on a wire.
+    /// As expected on a wire.
     pub expected: Vec<Vec<u8>>,
-    /// As they were captured.
+    /// As captured.
     pub captured: Vec<Vec<u8>>,
 }
 
-/// What an offload is worth on an interface.
+/// The value of an offload on an interface.
 #[derive(Clone, Debug, Serialize)]
 pub struct Worth {
-    /// Names of offloads that are switched together, as `--only` takes them.
+    /// Names of offloads switched together, as `--only` takes them.
     pub offloads: Vec<&'static str>,
     /// The interface.
     pub interface: String,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
     /// The measurement in a sentence.
     pub found: String,
 }
 
-/// What an offload does to the speed.
+/// The effect of an offload on the speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
-    /// More goes through, or it takes this machine less time.
+    /// More throughput, or less processor time of this machine.
     Pays,
-    /// Less goes through, or it takes this machine more time.
+    /// Less throughput, or more processor time of this machine.
     SlowsDown,
-    /// Neither, as far as can be seen.
+    /// No measurable difference.
     NoDifference,
     /// It could not be measured, or the noise is too large.
     Unknown,
 }
 
 impl fmt::Debug for Evidence {
-    /// How many there are: their bytes would hide all else.
+    /// Prints the numbers of frames: their bytes would hide all else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, expected, captured } = self;
         write!(f, "{} sent, {} expected, {} captured", sent.len(), expected.len(), captured.len())
@@ -173,7 +173,7 @@ impl fmt::Debug for Evidence {
 }
 
 impl Report {
-    /// Whether anything is wrong.
+    /// Returns true if any verdict is wrong.
     pub fn is_wrong(&self) -> bool {
         self.rows.iter().any(|row| matches!(row.verdict, Verdict::Wrong(_)))
     }

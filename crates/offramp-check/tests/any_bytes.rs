@@ -1,4 +1,4 @@
-//! Whatever a client sends, the server answers or refuses it, and sends nothing but frames of a check.
+//! For any bytes of a client, the server answers or refuses, and sends only frames of a check.
 
 mod hostile;
 
@@ -14,7 +14,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32 + 1).to_be_bytes()[..], &[kind], body].concat()
 }
 
-/// A vnet header and a frame that a check may send; `at` and `value` change one byte of them.
+/// A vnet header and a frame permitted for a check; `at` and `value` change one byte of them.
 #[derive(Clone, Debug)]
 struct Frame {
     is_v6: bool,
@@ -97,7 +97,7 @@ prop_compose! {
     }
 }
 
-/// A message that comes near to one of a client.
+/// Returns a message close to a valid one.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     let features = prop_oneof![Just(r#"[["rx-gro",true]]"#), Just(r#"[["loopback",true]]"#), Just("[[")];
     prop_oneof![
@@ -123,7 +123,7 @@ proptest! {
     }
 }
 
-/// Runs what fuzzing has found to reach new code.
+/// Runs the corpus of fuzzing.
 #[test]
 fn what_fuzzing_kept_is_answered_or_refused() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/check_messages");

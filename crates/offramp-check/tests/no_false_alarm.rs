@@ -1,4 +1,4 @@
-//! Nothing is wrong on a path of Linux' own, however often it is checked, beside other traffic.
+//! Repeated checks find no fault on Linux' own paths, beside other traffic.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! A path that loses frames of every kind says nothing about an offload; one that loses those of an offload alone does. The
-//! wire is a queue in memory, which loses frames by their number: nothing depends on time.
+//! A path that loses frames of every kind yields no verdict on an offload; loss of one offload's frames alone does. The
+//! wire is a queue in memory with losses by frame number: nothing depends on time.
 
 mod common;
 
@@ -24,20 +24,20 @@ use offramp_ports::packet::{Arrival, HEAD_LEN};
 const TSO: &str = "tx-tcp-segmentation";
 const FEATURES: [&str; 3] = ["tx-checksum-ip-generic", "tx-scatter-gather", TSO];
 
-/// Bytes of a frame of TCP over IPv4 in a VLAN that no other case of checksums has.
+/// Length of a TCP frame over IPv4 in a VLAN, unique among the cases of checksums.
 const LEN_OF_ONE_CASE: usize = 122;
 
-/// What the path loses.
+/// The losses of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loses {
     EverySecond,
-    /// The last segment of each super-frame that an interface segments itself.
+    /// The last segment of each super-frame segmented by an interface.
     LastOfTso,
-    /// One case of checksums, as often as this.
+    /// One case of checksums, this number of times.
     OneCase(usize),
 }
 
-/// Frames that are on their way to one end.
+/// Frames on the way to one end.
 type Wire = Rc<RefCell<VecDeque<Vec<u8>>>>;
 
 struct Host {
@@ -62,7 +62,7 @@ impl Host {
         Self { description, loses, on: Vec::new(), sent: 0, out: Rc::clone(out), into: Rc::clone(into) }
     }
 
-    /// The next frame; the time passes where there is none.
+    /// Returns the next frame; the time passes if there is none.
     fn next(&self, wait: Duration) -> Option<Vec<u8>> {
         let next = self.into.borrow_mut().pop_front();
         if next.is_none() {
@@ -161,8 +161,8 @@ fn where_other_frames_are_lost_too_no_offload_is_wrong() {
 
 #[test]
 fn where_a_case_is_lost_for_a_while_no_offload_is_wrong() {
-    // It is sent six times for each attempt: one, four to see whose fault it is, four after pauses, and one after each look at
-    // the path, which may have been well again only then. They wait most of the time, side by side.
+    // Each attempt sends it six times: once, four times to assign blame, four times after pauses, and once after each
+    // check of the path, in case it recovered only then. The threads wait most of the time, side by side.
     std::thread::scope(|scope| {
         for count in [50, 58, 64] {
             scope.spawn(move || {

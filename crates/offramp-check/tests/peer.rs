@@ -59,12 +59,12 @@ impl Server {
         stream
     }
 
-    /// Sends bytes, and reads all that comes back until the server closes the connection.
+    /// Sends bytes, and reads the whole answer until the server closes the connection.
     fn say(&self, bytes: &[u8]) -> String {
         let mut stream = self.raw();
         let mut answer = Vec::new();
         stream.write_all(bytes).unwrap();
-        // A connection that the server resets has said all that it will.
+        // After a reset by the server, the answer is complete.
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     }
@@ -128,7 +128,7 @@ fn what_is_no_request_is_refused_with_a_reason_and_the_next_client_is_served() {
     assert!(server.say(&message(1, &7u16.to_be_bytes())).contains("version 7"));
     assert!(server.say(&message(3, &[0; 100])).contains("it did not greet"));
     assert!(server.say(&message(99, b"?")).contains("a request of an unknown kind"));
-    // No answer: the connection is closed before that much is read.
+    // No answer: the server closes the connection before it reads that much.
     assert_eq!(server.say(&u32::MAX.to_be_bytes()), "");
     let hello = message(1, &2u16.to_be_bytes());
     let feature = message(2, br#"[["loopback", true]]"#);

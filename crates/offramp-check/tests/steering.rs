@@ -1,4 +1,4 @@
-//! Receive queues: an adapter that spreads frames over the queues of a TAP as it says is right, and each fault is named.
+//! Receive queues: an adapter with the reported distribution over a TAP's queues is right, and each fault is named.
 
 mod common;
 
@@ -24,19 +24,19 @@ use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 /// Queues of the receiver's TAP.
 const QUEUES: u16 = 4;
 const ENTRIES: u32 = 128;
-/// Where the addresses lie in a frame with IPv4 and with IPv6, and the ports.
+/// Offsets of the addresses and ports in a frame with IPv4 and with IPv6.
 const OF_IP: [(usize, usize, usize); 2] = [(26, 34, 34), (22, 54, 54)];
 
-/// What an adapter does with a frame: the queue, of its hashed fields.
+/// An adapter's choice of a queue, from the hashed fields.
 type Choose = fn(addresses: &[u8], ports: &[u8]) -> u32;
 
-/// Hash by that key, queue by that table.
+/// Chooses a queue with the hash of that key and that table.
 fn by(key: &[u8; KEY_LEN], input: &[u8], table: impl Fn(u32) -> u32) -> u32 {
     table(Toeplitz::new(key).hash(input) % ENTRIES)
 }
 
 fn entry(index: u32) -> u32 {
-    // No queue follows from the low bits of the index alone.
+    // The low bits of the index alone determine no queue.
     (index + index / 7) % u32::from(QUEUES)
 }
 
@@ -87,7 +87,7 @@ impl Adapter {
     }
 }
 
-/// The next frame that a host sends; what its stack sends by itself may be too short to have ports.
+/// Returns the host's next frame; one from its stack may be too short for ports.
 fn next(tap: &mut TapQueue) -> Option<Vec<u8>> {
     let is_there = tap.tx_next(0).unwrap();
     let frame = is_there.then(|| tap.tx_frame().bytes().to_vec());
@@ -104,7 +104,7 @@ impl Drop for Adapter {
     }
 }
 
-/// A TAP whose adapter says how it spreads frames.
+/// A TAP whose adapter reports its distribution of frames.
 struct Steered {
     tap: LocalEnd,
     steering: Steering,
@@ -152,7 +152,7 @@ impl End for Steered {
     }
 }
 
-/// The verdict on an adapter that chooses queues so, and says that it does something.
+/// Returns the verdict on an adapter with this choice and this report.
 fn verdict(choose: Choose, steering: Steering) -> Row {
     let bed = Bed::new("steering");
     let open = |side: usize, queues| {
@@ -226,7 +226,7 @@ fn each_fault_of_an_adapter_that_spreads_frames_is_named() {
     ];
     for (number, (choose, fault)) in faults.into_iter().enumerate() {
         let row = verdict(choose, steering());
-        // The bytes of a key that IPv6 alone reaches are right for IPv4.
+        // The key's bytes used only for IPv6 are right for IPv4.
         let Verdict::Wrong(finding) = &row.verdict else { panic!("fault {number}: {row:?}") };
         assert_eq!((finding.fault, finding.blame), (fault, Blame::Receiver), "fault {number}: {finding:?}");
     }
@@ -237,7 +237,7 @@ fn what_is_not_known_of_the_queues_is_not_judged() {
     let row = verdict(right, Steering::NotReachable("it has one receive queue".to_owned()));
     assert!(matches!(&row.verdict, Verdict::NotReachable { why } if why.contains("one receive queue")), "{row:?}");
     let Steering::ByHash { key, table, .. } = steering() else { unreachable!() };
-    // Of TCP over IPv4 the driver says what it hashes, of the others it does not.
+    // The driver reports the hashed fields of TCP over IPv4 only.
     let hashed = [Hashed::AddressesAndPorts, Hashed::Unknown, Hashed::Unknown, Hashed::Unknown];
     let tcp4_alone: Choose = |addresses, ports| if addresses.len() == 8 { right(addresses, ports) } else { 0 };
     let row = verdict(tcp4_alone, Steering::ByHash { key, table, hashed });

@@ -7,7 +7,7 @@ use common::{Bed, NAMES, wrong};
 use offramp_check::verdict::Verdict;
 use offramp_ports::sys::ethtool::set_features;
 
-/// Below the tunnel: super-frames whose outer UDP header has no checksum, and those that have one.
+/// Super-frames below the tunnel, without and with a checksum in the outer UDP header.
 const FEATURES: [&str; 2] = ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
 
 #[test]
@@ -29,7 +29,7 @@ fn what_a_veth_pair_segments_inside_of_vxlan_is_right_and_so_is_what_linux_does(
             assert_eq!(segmented.len(), 4);
             for row in segmented {
                 assert!(matches!(row.verdict, Verdict::Right) && row.cases > 0, "{row:?}");
-                // A veth pair that segments inside of tunnels hands the super-frame over whole.
+                // A veth pair with segmentation inside of tunnels hands the super-frame over whole.
                 assert!(!is_on || row.coalesced == row.cases, "{checksum}: {row:?}");
             }
         }

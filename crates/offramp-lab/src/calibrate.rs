@@ -1,4 +1,4 @@
-//! This machine as a host of the model: what its experiments cost, taken apart, and the rest of them predicted.
+//! This machine as a host of the model: the costs in its experiments, and predictions of the other experiments.
 //!
 //! In the lab both hosts run on the same processors, and the adapters on another one. Processor time for a byte of
 //! payload is split into these costs:
@@ -9,26 +9,26 @@
 //! ```
 //!
 //! The adapters count sends, receives and wire frames. The costs follow by least squares from a few experiments (`lso`,
-//! `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000); none of them is below 0. Where the link is the
-//! limit, the hosts sleep between two interrupts. The time that a hand-over then takes beyond these costs is waking. It
-//! is measured by `interrupt-cap` at 8000 interrupts a second, and so are the lengths of the pieces in which frames are
-//! then handed over. The resulting profile is a host that pays for both ends of a connection, because that was measured.
-//! Runs of the model on that profile predict all other experiments.
+//! `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000); none of them is below 0. If the link is the
+//! limit, the hosts sleep between two interrupts, and a hand-over takes additional time to wake them. `interrupt-cap`
+//! at 8000 interrupts a second measures this time, and the lengths of the pieces in such hand-overs. The resulting
+//! profile is a host with the costs of both ends of a connection, because both were measured together. Runs of the
+//! model on that profile predict all other experiments.
 //!
-//! The experiment `receiver` measures a host that only receives: that host has a processor alone, and the sending host
-//! shares the other one with the adapters. The processor time of the receiving host is
+//! The experiment `receiver` measures a receive-only host. It has a processor alone, and the sending host shares the
+//! other one with the adapters. The processor time of the receiving host is
 //!
 //! ```text
 //! receiver = byte + (receives + acknowledgements) × hand-over [+ checksum received]
 //! ```
 //!
-//! by least squares from three variants, and the checksum from `rx-checksum`; two more variants are predicted. The other
-//! processor limits the speed there, so its work for a byte is the time that the byte takes. That work is split like the
-//! adapters' work.
+//! by least squares from three variants, and the checksum from `rx-checksum`; two more variants are predicted. The
+//! other processor limits the speed there, so its work for a byte equals the time of the byte. This work is split like
+//! the adapters' work.
 //!
-//! A request waits for more than that work: until processes run, and until the adapters' thread notices that an interrupt is
-//! due. One small request at a time without moderation gives the first, as a least time and an exponentially distributed one;
-//! with a gap between interrupts, the second. Latencies and interrupts under other moderation are predicted.
+//! A request also waits until processes run, and until the adapters' thread notices a due interrupt. One small request
+//! at a time without moderation yields the first wait, as a minimum and an exponentially distributed part; with a gap
+//! between interrupts, the second. Latencies and interrupts under other moderation are predicted.
 
 mod cost;
 mod costs;
@@ -62,12 +62,12 @@ pub use self::responses::{Figure, figures_text, predict_responses};
 pub use self::target::{CPU_PERCENT, THROUGHPUT_PERCENT};
 pub use self::waits::Waits;
 
-/// Costs with the range that the rounds of the run give them.
+/// Costs with their range over the rounds of the run.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// From all rounds together.
     pub costs: Costs,
-    /// From each complete round by itself.
+    /// From each complete round alone.
     pub rounds: Vec<Costs>,
 }
 
@@ -80,7 +80,7 @@ impl Calibration {
         let costs = Costs::learn(Samples { experiments, round: None })?;
         let samples = experiments.iter().flat_map(|of| &of.variants).flat_map(|of| &of.samples);
         let rounds = samples.map(|sample| sample.round + 1).max().unwrap_or(0);
-        // A round with an empty sample, in which nothing arrived, has no costs of its own.
+        // A round with an empty sample has no costs of its own.
         let rounds = (0..rounds).filter_map(|round| Costs::learn(Samples { experiments, round: Some(round) }).ok());
         Ok(Self { costs, rounds: rounds.collect() })
     }
@@ -97,7 +97,7 @@ impl Calibration {
         out
     }
 
-    /// The smallest and the largest value that a round by itself, or all together, give.
+    /// Minimum and maximum over each round alone and all together.
     fn interval(&self, cost: Cost) -> [f64; 2] {
         let all = self.rounds.iter().chain([&self.costs]).flat_map(Costs::values);
         let values = all.filter(|(of, _)| *of == cost).map(|(_, value)| value);

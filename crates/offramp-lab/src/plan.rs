@@ -1,4 +1,4 @@
-//! The experiments: what is asked, what is fixed, and what differs between the variants.
+//! The experiments: the question, the fixed settings, and the variants.
 
 mod bound;
 pub(crate) mod impairments;
@@ -22,33 +22,33 @@ use offramp_testbed::traffic::{
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
 const MTU_JUMBO: usize = 9000;
-/// An MTU between the common one and that of jumbo frames.
+/// An MTU between the common one and the jumbo MTU.
 const MTU_MIDDLE: usize = 3000;
 pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
-/// What the e1000 of claims H1 and H2 kept between two interrupts: 8000 a second, its driver's static
-/// default. Without it a gigabit link wakes the host for every frame.
+/// Interrupt rate of the e1000 of claims H1 and H2: 8000 per second, its driver's static default. Without it, a gigabit
+/// link wakes the host for every frame.
 pub(crate) const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
-/// Rates of the UDP experiments: UDP has no congestion control, and an endless flood only shows how
-/// much the receiver loses.
+/// Rates of the UDP experiments. UDP has no congestion control: an unlimited flood would only show the receiver's
+/// losses.
 const DATAGRAMS_BPS: u64 = 1_000_000_000;
 const LARGE_DATAGRAMS_BPS: u64 = 300_000_000;
 /// Warm-up before each measured window.
 const WARMUP_USECS: u64 = 120_000;
 /// Warm-up with a guest.
 const GUEST_WARMUP_USECS: u64 = 300_000;
-/// Payload of a datagram that fills a frame: 1500 less the IPv4 and UDP headers.
+/// Payload of a full frame's datagram: 1500 less the IPv4 and UDP headers.
 const DATAGRAM_BYTES: u32 = 1472;
 /// Datagrams of one UDP super-frame: just below 64 KiB.
 const DATAGRAMS: u32 = 44;
-/// A datagram that IP must fragment: NFS' 8 KiB (claim I15).
+/// A fragmented datagram: NFS' 8 KiB (claim I15).
 const LARGE_DATAGRAM_BYTES: u32 = 8192;
-/// A business transaction (claim M7): a short request, a page of an answer, and work that leaves the
-/// network about a third of the processor.
+/// A business transaction (claim M7): a short request, a page of an answer, and work that leaves the network about a
+/// third of the processor.
 const TRANSACTION_REQUEST_BYTES: u32 = 512;
 const TRANSACTION_RESPONSE_BYTES: u32 = 32 * 1024;
 const TRANSACTION_WORK_USECS: u64 = 100;
 
-/// What a user may change about all experiments.
+/// The user's settings for all experiments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Measured time of each sample.
@@ -63,9 +63,9 @@ pub struct Settings {
     pub mtu: usize,
     /// Queue pairs of each adapter.
     pub queues: u16,
-    /// Who drives the adapters.
+    /// The threads of the adapters.
     pub threads: Threads,
-    /// What the hosts are set to; an experiment may set more.
+    /// Settings of the hosts; an experiment may add to them.
     pub host: HostSettings,
 }
 
@@ -87,7 +87,7 @@ impl Default for Settings {
 /// One setting of an experiment.
 #[derive(Clone, Debug)]
 pub struct VariantPlan {
-    /// What is different, in a word or two.
+    /// The difference, in a word or two.
     pub name: &'static str,
     /// The rig.
     pub rig: RigConfig,
@@ -102,7 +102,7 @@ pub struct Plan {
     pub name: &'static str,
     /// The question.
     pub question: &'static str,
-    /// What is the same in all variants.
+    /// Settings common to all variants.
     pub fixed: String,
     /// The metric of the main verdict: the second variant against the first.
     pub metric: &'static str,
@@ -110,10 +110,10 @@ pub struct Plan {
     pub variants: Vec<VariantPlan>,
 }
 
-/// The experiment with a host that only receives.
+/// The experiment with a receive-only host.
 pub const RECEIVER: &str = "receiver";
 
-/// Experiments that run only when they are named: without them a default run ends within 90 s.
+/// Experiments run only by name: without them, a default run ends within 90 s.
 pub const ON_REQUEST: [&str; 15] = [
     "moderation-rpc",
     "moderation-bulk",
@@ -132,33 +132,33 @@ pub const ON_REQUEST: [&str; 15] = [
     ipsec::ALL[2],
 ];
 
-/// Names that stand for several experiments.
+/// Names of groups of experiments.
 pub const GROUPS: [(&str, &[&str]); 3] = [
     ("moderation", &moderation::LOADS),
     ("packet-memory", &[impairments::MEMORY_TCP, impairments::MEMORY_UDP]),
     ("ipsec", &ipsec::ALL),
 ];
 
-/// Metrics that every experiment compares besides its main one.
+/// Metrics compared in every experiment besides the main one.
 const COMPARED: [&str; 5] = [THROUGHPUT, TRANSACTIONS, HOST_CPU, "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
-/// Metrics that experiments on request compare too: their question is when the host is interrupted.
+/// Metrics compared in experiments on request too: their question is the timing of interrupts.
 const COMPARED_ON_REQUEST: [&str; 4] = [LATENCY_P50, LATENCY_P99, "interrupts_per_frame", "interrupts_per_s"];
 
 impl Plan {
-    /// Numbers of the published claims that it has both variants for.
+    /// Returns the numbers of the published claims with both variants in this experiment.
     pub fn claims(&self) -> Vec<&'static str> {
         let has = |name: &str| self.variants.iter().any(|variant| variant.name == name);
         let bears_on = |of: &Comparison| of.experiment == self.name && has(&of.base) && has(&of.variant);
         claims::all().iter().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
     }
 
-    /// Whether round trips are measured after each sample. An experiment on request has latencies of its own where they
-    /// matter, and is to end soon.
+    /// Returns true if round trips are measured after each sample. An experiment on request measures its own latencies
+    /// where they matter, and must end soon.
     pub fn has_round_trips(&self) -> bool {
         !self.is_on_request()
     }
 
-    /// Metrics that are compared besides the main one.
+    /// Returns the metrics compared besides the main one.
     pub fn compared(&self) -> Vec<&'static str> {
         if impairments::ALL.contains(&self.name) {
             return impairments::COMPARED.to_vec();
@@ -170,7 +170,7 @@ impl Plan {
         COMPARED.iter().chain(further).copied().collect()
     }
 
-    /// Bounds that every variant but the base must keep.
+    /// Returns the bounds of every variant but the base.
     pub fn bounds(&self) -> &'static [Bound] {
         moderation::bounds(self.name)
     }
@@ -180,7 +180,7 @@ impl Plan {
     }
 }
 
-/// Every experiment, in the order in which they run.
+/// Returns every experiment, in the order of the run.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
     let mut plans = vec![
         lso(settings),
@@ -212,7 +212,7 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     plans.into_iter().map(|plan| with_host_settings(plan, settings)).collect()
 }
 
-/// What the user has set of the hosts stands among what is fixed.
+/// Adds the user's settings of the hosts to the fixed settings.
 fn with_host_settings(mut plan: Plan, settings: &Settings) -> Plan {
     let said = settings.host.said();
     if !said.is_empty() {
@@ -222,8 +222,8 @@ fn with_host_settings(mut plan: Plan, settings: &Settings) -> Plan {
     plan
 }
 
-/// The experiments that one guest as host A can make, run by that and with such a driver, in the order of a default run.
-/// The guest sends; where the question is about receiving, it receives; where it is about a server, the guest is the server.
+/// Returns the experiments possible with one guest as host A, for its accelerator and driver, in the order of a default
+/// run. The guest sends. In questions about receiving it receives; in questions about a server it serves.
 pub fn guest_plans(settings: &Settings, accelerator: Accelerator, driver: DriverCoalescing) -> Vec<Plan> {
     let in_a_guest = |plan| moderation::in_a_guest(plan, accelerator, driver);
     let plans = vec![
@@ -278,7 +278,7 @@ const TRANSACTIONS: &str = "transactions_per_s";
 const LATENCY_P50: &str = "latency_p50_us";
 const LATENCY_P99: &str = "latency_p99_us";
 
-/// Offloads of a host that sends one frame at a time, without coalescing at the other end, which would hide it.
+/// Offloads of a host that sends one frame at a time; the receiver does not coalesce, because that would hide it.
 const BARE: Offloads = Offloads::TX_CHECKSUM.union(Offloads::RX_CHECKSUM);
 
 fn gigabit_moderation() -> ModerationConfig {
@@ -339,7 +339,7 @@ fn link_text(settings: &Settings) -> String {
     format!("{rate}, {} TCP stream(s), {}", settings.streams, settings.congestion)
 }
 
-/// The link, its traffic, and the moderation that [`rig`] sets.
+/// The link, its traffic, and the moderation set by [`rig`].
 fn moderated_link(settings: &Settings) -> String {
     let moderation = if settings.rate_bps == Some(GIGABIT_BPS) {
         format!(", at most {GIGABIT_INTERRUPTS_PER_SECOND} hand-overs a second")
@@ -349,7 +349,7 @@ fn moderated_link(settings: &Settings) -> String {
     format!("{}{moderation}", link_text(settings))
 }
 
-/// A rate in the largest unit of which it is a whole number.
+/// Writes a rate in the largest unit with a whole number.
 fn text_of(rate_bps: u64) -> String {
     let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1000, "kbit/s")];
     let unit = units.into_iter().find(|(unit, _)| rate_bps.is_multiple_of(*unit));
@@ -427,7 +427,7 @@ fn rsc(settings: &Settings) -> Plan {
     }
 }
 
-/// The host that serves has a processor to itself; what it works there is what receiving takes.
+/// The serving host has a processor to itself, so all its work there is the cost of receiving.
 fn receiver(settings: &Settings) -> Plan {
     let variant = |name, mtu, offloads| {
         let rig = RigConfig { mtu, placement: Placement::server_alone(), ..rig(settings, offloads) };
@@ -474,7 +474,7 @@ fn at_a_gigabit(settings: &Settings) -> Settings {
     Settings { rate_bps: Some(GIGABIT_BPS), mtu: MTU_DEFAULT, ..settings.clone() }
 }
 
-/// A link that is never the limit, with the common MTU: what datagrams of a fixed size and rate need.
+/// Returns a link without a rate limit and with the common MTU, for datagrams of a fixed size and rate.
 fn without_a_limit(settings: &Settings) -> Settings {
     Settings { rate_bps: None, mtu: MTU_DEFAULT, ..settings.clone() }
 }
@@ -703,7 +703,7 @@ mod tests {
         assert_eq!(joining, ["off, guest GRO"]);
     }
 
-    /// Settings that a user may choose, none of them the default.
+    /// Settings open to the user, none of them the default.
     fn chosen() -> [Settings; 3] {
         let host = HostSettings { rps: false, busy_poll_usecs: 50, gro: true, ..HostSettings::default() };
         let plain = Settings::default();

@@ -21,7 +21,7 @@ pub use words::sentences;
 
 use crate::model::LabReport;
 
-/// The report as JSON, indented, without a newline at its end. `docs/lab-json.md` describes every field.
+/// Returns the report as JSON, indented, without a newline at its end. `docs/lab-json.md` describes every field.
 ///
 /// # Panics
 /// Never: each field has a form in JSON. A number that is not finite becomes `null`.

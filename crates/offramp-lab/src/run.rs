@@ -1,4 +1,4 @@
-//! Runs experiments: samples of all variants in turn, then what they say.
+//! Runs experiments: samples of all variants in turn, then their comparison.
 
 use crate::compare;
 use crate::model::{Experiment, Judgement, Sample, Variant, Verdict};
@@ -6,8 +6,8 @@ use crate::plan::{Against, Bound, Limit, Plan, VariantPlan};
 use crate::sample::{Bench, Stage};
 use offramp_testbed::error::TestbedError;
 
-/// Runs one experiment, `repeats` rounds of one sample per variant. Every second round goes through
-/// the variants backwards, so that what drifts does not favour one of them.
+/// Runs one experiment, `repeats` rounds of one sample per variant. Every second round visits the variants backwards,
+/// so that a drift favours none of them.
 ///
 /// `on_sample` runs before each sample, with its round, its turn in the round, and the variant.
 ///
@@ -25,8 +25,8 @@ pub fn run(
     Ok(done.remove(0))
 }
 
-/// Runs several experiments at once: each round has a sample of every variant of every one of them. What drifts over
-/// minutes, as the speed of a virtual machine does, is then the same for all.
+/// Runs several experiments at once: each round has a sample of every variant of every experiment. A drift over
+/// minutes, such as a virtual machine's speed, then affects all alike.
 ///
 /// `on_sample` runs before each sample, with the experiment's position, the round, the turn in it, and the variant.
 ///
@@ -77,7 +77,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, plan.metric));
     let mut notes = notes(plan, &variants);
     notes.extend(compare::notes(base, &variants[1..], plan.metric));
-    // The main metric first: it leads what is said of every variant.
+    // The main metric comes first: it leads the sentence on every variant.
     let compared: Vec<&str> = std::iter::once(plan.metric)
         .chain(plan.compared().into_iter().filter(|metric| *metric != plan.metric))
         .collect();
@@ -101,7 +101,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     }
 }
 
-/// How each variant but the base keeps to the bounds; of what could not be compared there is nothing.
+/// Judges each variant but the base by the bounds; omits metrics without a comparison.
 fn judgements(bounds: &[Bound], variants: &[Variant]) -> Vec<Judgement> {
     let each = variants.iter().skip(1).flat_map(|variant| bounds.iter().map(move |bound| (variant, bound)));
     each.filter_map(|(variant, bound)| judgement(bound, variants, variant)).collect()
@@ -116,14 +116,14 @@ fn judgement(bound: &Bound, variants: &[Variant], variant: &Variant) -> Option<J
         Against::Base => variants.first()?,
         Against::Best(names) => best(variants, names, bound)?,
     };
-    // The best of all keeps every bound that is set against the best.
+    // The best variant meets every bound against the best.
     let verdict = compare::verdict(base, variant, bound.metric).filter(|_| base.name != variant.name)?;
     let is_met =
         at_most.is_none_or(|most| verdict.ratio <= most) && at_least.is_none_or(|least| verdict.ratio >= least);
     Some(Judgement { verdict, at_most, at_least, is_met })
 }
 
-/// The best variant in a metric by its median, of those named or of all.
+/// Returns the best variant in a metric by its median, among `names` or all.
 fn best<'a>(variants: &'a [Variant], names: &[&str], bound: &Bound) -> Option<&'a Variant> {
     let median = |variant: &Variant| Some(compare::spread(variant, bound.metric)?.median);
     let named = variants.iter().filter(|variant| names.is_empty() || names.contains(&variant.name.as_str()));
@@ -136,10 +136,10 @@ fn best<'a>(variants: &'a [Variant], names: &[&str], bound: &Bound) -> Option<&'
     best.map(|(variant, _)| variant)
 }
 
-/// What a reader must know of a result.
+/// Returns the caveats of a result.
 fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     let mut notes = Vec::new();
-    // Where only the server is measured, the other host's time counts for neither hosts nor adapters.
+    // If only the server is measured, the other host's time counts for neither hosts nor adapters.
     let is_partial = plan.variants.iter().any(|v| v.rig.placement.server_cpus.is_some());
     let unaccounted = variants.iter().flat_map(|v| &v.samples).filter_map(unaccounted_share).fold(0.0, f64::max);
     if unaccounted > UNACCOUNTED_SHARE_NOTED && !is_partial {
@@ -154,13 +154,13 @@ fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     notes
 }
 
-/// Share of one processor that may belong to neither side before it is noted.
+/// Minimum unexplained share of one processor for a note.
 const UNACCOUNTED_SHARE_NOTED: f64 = 0.1;
 
-/// The part of the machine's own account that hosts and adapters together do not explain, of one processor.
+/// Returns the machine's processor time not explained by hosts and adapters, as a share of one processor.
 fn unaccounted_share(sample: &Sample) -> Option<f64> {
     let is_explained = sample.guest_cpu_s.is_none();
-    // Beside a guest, the other host's time is known to be in neither.
+    // With a guest, the other host's time is known to be in neither.
     let machine = sample.machine_cpu_s.filter(|_| is_explained && sample.seconds > 0.0)?;
     Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / sample.seconds)
 }
@@ -208,7 +208,7 @@ mod tests {
             let found = judgements(&[bound], &variants());
             found.into_iter().map(|j| (j.verdict.variant, j.verdict.base, j.is_met)).collect()
         };
-        // The best one is not held against itself.
+        // The best variant is not compared with itself.
         assert_eq!(said(throughput(&[])), [("rule".to_owned(), "fixed".to_owned(), false)]);
         let against_off = said(throughput(&["off"]));
         assert_eq!(against_off[0], ("rule".to_owned(), "off".to_owned(), true));

@@ -1,5 +1,5 @@
-//! `offramp lab --device` on a veth pair between two namespaces: what it measures, and that the
-//! interface is as it was afterwards, however the run ended.
+//! `offramp lab --device` on a veth pair between two namespaces: its measurements, and the restored interface after any
+//! end of the run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,13 +22,13 @@ use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, S
 
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 2);
-/// The interface that is named, one beside it that is not, and the one at the other end.
+/// The named interface, an unnamed one beside it, and the one at the other end.
 const NAMED: &str = "va";
 const BESIDE: &str = "vbeside";
 const FAR: &str = "vb";
-/// Tells the test binary, started again as a child, that it is the run that is to be killed.
+/// Tells the test binary, started again as a child, to be the run to kill.
 const CHILD_STATE_DIR: &str = "OFFRAMP_TEST_DEVICE_STATE_DIR";
-/// A test that waits longer has failed.
+/// Maximum wait of a test.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Two namespaces, a veth pair between them, and a traffic server in the second.
@@ -102,7 +102,7 @@ impl Lab {
         fs::read_dir(&self.dir).map_or_else(|_| Vec::new(), |dir| dir.map(|entry| entry.unwrap().path()).collect())
     }
 
-    /// A run in a process of its own, killed once it has switched something; its state file stays.
+    /// Kills a run in a process of its own once it has switched a feature; its state file stays.
     fn killed_run(&self) {
         let found = self.settings(NAMED);
         let child = self.host.run(|| spawn_run(&self.dir)).unwrap();
@@ -166,8 +166,8 @@ fn config(dir: &Path, only: &[&str]) -> DeviceConfig {
     }
 }
 
-/// Everything about an interface that a run could change: of each feature what is active and what was
-/// asked for, and the host's own segmentation limit.
+/// The settings of an interface under a run's control: the active and the requested state of each feature, and the
+/// host's own segmentation limit.
 #[derive(Clone, Debug, PartialEq)]
 struct Settings {
     features: BTreeMap<String, (Option<bool>, Option<bool>)>,
@@ -182,7 +182,7 @@ impl Settings {
     }
 }
 
-/// Starts this test binary again in the calling thread's namespace, as the run that will be killed.
+/// Starts this test binary again in the calling thread's namespace, as the run to kill.
 fn spawn_run(dir: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_run_that_is_to_be_killed", "--ignored"])
@@ -244,7 +244,7 @@ fn settings_that_the_user_made_are_found_again() {
     lab.host
         .run(|| {
             ethtool::set_features(NAMED, &[("tx-tcp-segmentation", false), ("rx-gro", true)]).unwrap();
-            // Asked for, and not to be had without checksums.
+            // Requested, but unavailable without checksums.
             ethtool::set_features(NAMED, &[("tx-checksum-ip-generic", false)]).unwrap();
             link::set_gso_segs_max(NAMED, 17).unwrap();
         })
@@ -263,7 +263,7 @@ fn a_run_that_is_stopped_puts_everything_back() {
     let mut switched = 0;
     let host = lab.host.try_clone().unwrap();
     let outcome = lab.run_and_hear(&lab.config(&["tso"]), &stop, &mut |line| {
-        // Told before each sample: by the second, the first has switched something.
+        // The line comes before each sample: by the second sample, the first has switched a feature.
         if line.starts_with("tso 2/") {
             switched += usize::from(host.run(|| Settings::read(NAMED)).unwrap() != named);
             stop.store(true, Ordering::Relaxed);

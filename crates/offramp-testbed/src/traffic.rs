@@ -2,24 +2,23 @@
 //! client with work on both sides (M4, M7), requests at given moments alone or beside bulk data, UDP with segmentation
 //! and coalescing, and calls over UDP as NFS makes them (I15–I19).
 //!
-//! Two ends play together. [`serve`] answers on one control port; [`run_client`] asks it for one test, described by
-//! [`Params`], and returns one [`Report`] with the figures of **both** ends. Both run in threads of the caller, so a
-//! caller whose threads entered a network namespace measures that namespace.
+//! The two ends work together. [`serve`] answers on one control port; [`run_client`] asks it for one test, described by
+//! [`Params`], and returns one [`Report`] with the figures of **both** ends. Both run in threads of the caller. A
+//! caller with threads in a network namespace measures that namespace.
 //!
-//! How a figure comes about:
+//! The sources of the figures:
 //!
-//! - A timed test warms up, then measures for the asked time, and keeps the load on until the server has closed its
-//!   own window. Each end counts bytes over its own window and reports the window's exact length; the throughput of a
+//! - A timed test warms up, then measures for the asked time, and keeps the load on until the server has closed its own
+//!   window. Each end counts bytes over its own window and reports the window's exact length; the throughput of a
 //!   report is the receiver's. A test over a number of bytes is measured at the receiver from its first byte to its
 //!   last.
-//! - Processor time is that of the threads which carry the data (`RUSAGE_THREAD`), user and system apart, over the
-//!   window. What the kernel does in interrupts on behalf of others is not in it: sample `/proc/stat` between
-//!   [`Event::Start`] and [`Event::End`] for that.
+//! - Processor time is the time of the data threads (`RUSAGE_THREAD`), user and system separate, over the window. It
+//!   excludes interrupts on behalf of others: sample `/proc/stat` between [`Event::Start`] and [`Event::End`] for them.
 //! - Congestion control is set on each socket and read back, because the host's default may pace (BBR) and a network
 //!   namespace inherits it.
 //!
-//! The control protocol and its limits are in `wire`; a client that breaks it is refused and counted in
-//! [`ServerStats`].
+//! The control protocol and its limits are in `wire`. The server refuses a client that breaks the protocol, and counts
+//! it in [`ServerStats`].
 
 mod client;
 mod error;

@@ -1,4 +1,4 @@
-//! `offramp check` as a user meets it: verdicts, files, exit status, and what goes wrong.
+//! `offramp check` as a user meets it: verdicts, files, exit status, and errors.
 
 #[allow(dead_code, reason = "shared with the tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -42,7 +42,7 @@ impl Pair {
         Self { namespaces, directory: Directory::new(&format!("check-{name}")) }
     }
 
-    /// What a user calls an end.
+    /// Returns the user's name of an end.
     fn end(&self, side: usize) -> String {
         name_in(&self.namespaces[side], NAMES[side])
     }
@@ -65,7 +65,7 @@ impl Pair {
     }
 }
 
-/// An interface in a namespace that has no name.
+/// Names an interface in a nameless namespace.
 fn name_in(namespace: &NetNs, interface: &str) -> String {
     format!("/proc/{}/fd/{}/{interface}", std::process::id(), namespace.as_raw_fd())
 }
@@ -110,7 +110,7 @@ fn what_a_right_offload_is_worth_is_measured_if_asked_for() {
     let before = pair.settings();
     let mut serve = Command::new(env!("CARGO_BIN_EXE_offramp"));
     serve.args(["ttcp", "--serve", "--json", "--bind", addresses[1]]).stdin(Stdio::null()).stdout(Stdio::piped());
-    // It ends with this test, however that ends.
+    // It ends with this test, in any case.
     confine(&mut serve, Some(&pair.namespaces[1]), None).unwrap();
     let mut server = serve.spawn().unwrap();
     let mut listening = String::new();
@@ -280,7 +280,7 @@ fn nothing_is_wrong_in_a_guest() {
         let right =
             |offload: &str| rows.iter().filter(|row| row["offload"] == offload && row["verdict"] == "right").count();
         assert_eq!(["path", "tx-checksum"].map(right), [2; 2], "{report}");
-        // QEMU turns the super-frames of its TAP off with what the guest receives of them.
+        // QEMU turns off the super-frames of its TAP together with the guest's receive features.
         let ways = if path == "veth" { 2 } else { 1 };
         assert!(["tso4", "tso6"].into_iter().all(|offload| right(offload) >= ways), "{report}");
         let ends = report["ends"].as_array().unwrap();

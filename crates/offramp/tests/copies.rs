@@ -1,5 +1,5 @@
-//! How often payload is copied and a frame is parsed on each way, with guests at vhost-user ports and a TAP. The table of
-//! `docs/design.md` says the same.
+//! Payload copies and frame parses on each way, with guests at vhost-user ports and a TAP. The table of
+//! `docs/design.md` has the same numbers.
 
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -23,28 +23,28 @@ const SEGMENTS: usize = 45;
 const MSS: usize = 1448;
 const HEADERS_LEN: usize = 54;
 const PAYLOAD_LEN: usize = SEGMENTS * MSS;
-/// Where the TCP header begins, and its checksum in it.
+/// Offset of the TCP header, and of the checksum in it.
 const TCP_START: u16 = 34;
 const TCP_CHECKSUM: u16 = 16;
-/// A test that waits longer has failed.
+/// Maximum wait of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Features of the sender and of the receiver.
 const SUPER_FRAMES: u64 = features::CSUM | features::HOST_TSO4 | features::GUEST_CSUM | features::GUEST_TSO4;
 
-/// What went by: payload copies, and parses.
+/// The cost of a transfer: payload copies, and parses.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     copies: u64,
     parses: usize,
 }
 
-/// What this thread has copied and parsed.
+/// Returns this thread's copied bytes and parses.
 fn counted() -> (u64, u64) {
     (count::copied_bytes() + offramp_virtio::vring::copied_bytes(), count::parses())
 }
 
-/// What `work` costs for `bytes` of payload. Headers that are copied with it count for nothing.
+/// Returns the cost of `work` for `bytes` of payload. Headers copied with it do not count.
 fn cost(bytes: usize, work: impl FnOnce()) -> Cost {
     let before = counted();
     work();
@@ -87,7 +87,7 @@ fn send_super_frame(guest: &mut Guest) {
     guest.tx(0).send(&header, &[&tcp(0, PAYLOAD_LEN)]);
 }
 
-/// Sends the segments of a super-frame, each finished: what a guest without offloads does.
+/// Sends the segments of a super-frame, each finished, like a guest without offloads.
 fn send_segments(guest: &mut Guest) {
     for n in 0..SEGMENTS {
         let mut frame = tcp((n * MSS) as u32, MSS);
@@ -97,7 +97,7 @@ fn send_segments(guest: &mut Guest) {
     guest.tx(0).publish();
 }
 
-/// A port, and the guest that comes while `poll` drives it.
+/// Returns a port, and the guest that connects while `poll` drives it.
 fn connect(builder: &GuestBuilder, port: &VhostUser, mut poll: impl FnMut()) -> Guest {
     let (builder, socket) = (builder.clone(), port.config().socket.clone());
     let connecting = std::thread::spawn(move || builder.connect(socket));
@@ -119,7 +119,7 @@ fn guest_with(features: u64) -> GuestBuilder {
     Guest::builder().split().mergeable(true).in_order(false).queue_size(256).features(features)
 }
 
-/// Polls until `done` says that all has arrived.
+/// Polls until `done` returns true: all has arrived.
 fn poll_until(mut poll: impl FnMut(), mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !done() {
@@ -128,7 +128,7 @@ fn poll_until(mut poll: impl FnMut(), mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Hosts on a switch that this thread drives.
+/// Hosts on a switch, driven by this thread.
 type HostSwitch = Switch<Box<dyn HostPort>>;
 
 fn add_guest(switch: &mut HostSwitch, builder: &GuestBuilder) -> (VhostUser, Guest) {
@@ -141,14 +141,14 @@ fn add_guest(switch: &mut HostSwitch, builder: &GuestBuilder) -> (VhostUser, Gue
     (port, guest)
 }
 
-/// Frames that came to a guest, segments of super-frames counted.
+/// Returns the number of frames received by a guest, segments of super-frames counted.
 fn take_all(guest: &mut Guest) -> usize {
     std::iter::from_fn(|| guest.rx(0).try_recv())
         .map(|received| (received.frame.len() - HEADERS_LEN).div_ceil(MSS))
         .sum()
 }
 
-/// What it costs that one guest of a switch sends to another that takes `features`.
+/// Returns the cost of a send between two guests of a switch; the receiver takes `features`.
 fn on_a_switch(features: u64, send: impl FnOnce(&mut Guest)) -> Cost {
     let mut switch = Switch::new(&SwitchConfig::link());
     let (_a_port, mut a) = add_guest(&mut switch, &guest_with(SUPER_FRAMES));
@@ -166,7 +166,7 @@ fn on_a_switch(features: u64, send: impl FnOnce(&mut Guest)) -> Cost {
             },
         );
     });
-    // Before its ports, which would wait for their queues.
+    // The switch is dropped before its ports, because they would wait for their queues.
     drop(switch);
     spent
 }
@@ -211,7 +211,7 @@ impl End {
     }
 }
 
-/// What sending a super-frame to a cable costs, and what receiving it costs a guest of this kind.
+/// Returns the cost of sending a super-frame to a cable, and of receiving it in a guest of this kind.
 fn over_a_cable(receiver: &GuestBuilder) -> (Cost, Cost) {
     let (near, far) = cable(&CableConfig::default());
     let mut sender = End::new(near, &guest_with(SUPER_FRAMES));
@@ -264,7 +264,7 @@ fn finished_frames_of_a_guest_reach_a_tap_without_a_scratch_copy() {
     let (_port, mut guest) = add_guest(&mut switch, &guest_with(0));
     let host = switch.control().add(Box::new(tap.queue(0).expect("the TAP's queue")), &PortConfig::default());
     let host = host.expect("room on the switch");
-    // What the kernel sends by itself when the TAP comes up.
+    // Takes the kernel's own frames, sent when the TAP comes up.
     for _ in 0..1000 {
         switch.poll(0);
     }
@@ -278,6 +278,6 @@ fn finished_frames_of_a_guest_reach_a_tap_without_a_scratch_copy() {
         );
     });
     drop(switch);
-    // Out of the guest, into an aggregate, and by the kernel out of that.
+    // Copies: out of the guest, into an aggregate, and by the kernel out of the aggregate.
     assert_eq!(spent, Cost { copies: 3, parses: SEGMENTS });
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// Circles of more than two files that still exist, a line each: the crate, then its files. This list only shrinks.
+/// Remaining circles of more than two files, a line each: the crate, then its files. This list only shrinks.
 const CIRCLES: &str = include_str!("house/circles.txt");
 
 fn root() -> &'static Path {
@@ -23,7 +23,8 @@ fn crates() -> Vec<std::path::PathBuf> {
     crates
 }
 
-/// Whether a circle needs a line in the list: two files may know each other, and so may a parent and its own children.
+/// Returns true if a circle needs a line in the list: two files may know each other, and so may a parent and its own
+/// children.
 fn needs_line(circle: &Circle) -> bool {
     let family = |parent: &String| {
         let child = |file: &String| file.strip_prefix(parent.as_str()).is_some_and(|rest| !rest[2..].contains("::"));

@@ -1,5 +1,5 @@
-//! IPsec as a user meets it: a daemon whose ports seal and open, what is on the wire between them, and what a wrong
-//! association is answered with.
+//! IPsec as a user meets it: a daemon with ports that seal and open, the packets on the wire between them, and the
+//! errors of a wrong association.
 
 #[allow(dead_code, reason = "shared with the tests of `up`")]
 #[path = "up/bed.rs"]
@@ -28,7 +28,7 @@ use std::time::Duration;
 const LINE: [&str; 2] = ["ofrline0", "ofrline1"];
 const PROTOCOL_ESP: u8 = 50;
 
-/// A key for AES-128-GCM that nobody else may read; other numbers, other keys.
+/// Writes a private key for AES-128-GCM; other numbers, other keys.
 fn key_file(directory: &Path, number: u8) -> PathBuf {
     let file = directory.join(format!("{number}.key"));
     fs::write(&file, hex_key(number)).unwrap();
@@ -47,12 +47,12 @@ fn sa(direction: &str, spi: u32, number: u8) -> String {
     )
 }
 
-/// Lines of either port: 0x1001 from a to b, 0x1002 from b to a.
+/// Returns the lines of either port: 0x1001 from a to b, 0x1002 from b to a.
 fn both_ways() -> [String; 2] {
     [sa("out", 0x1001, 1) + &sa("in", 0x1002, 2), sa("out", 0x1002, 2) + &sa("in", 0x1001, 1)]
 }
 
-/// A daemon whose ports protect everything, not started yet.
+/// Returns a daemon with ports that protect everything, not started yet.
 fn unstarted(name: &str) -> Bed {
     let bed = Bed::unstarted(name, "");
     let state = format!("[daemon]\nstate_directory = \"{}\"\n", bed.file().with_file_name("state").display());
@@ -75,7 +75,7 @@ fn associations(status: &Value, port: usize) -> Vec<(String, u64, String, u64)> 
     all.iter().map(row).collect()
 }
 
-/// What was lost on any queue pair of either port.
+/// Returns the losses on any queue pair of either port.
 fn lost(status: &Value) -> Vec<String> {
     let mut lost = Vec::new();
     for port in status["ports"].as_array().unwrap() {
@@ -138,7 +138,7 @@ fn tcp_crosses_a_switch_between_two_protected_ports() {
             (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
         assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
     }
-    // A third association of another key on one side alone: what it seals is not opened.
+    // A third association with another key on one side alone: the other side does not open its packets.
     assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
     bed.until(|| associations(&bed.show(), 1).len() == 1);
 }
@@ -172,7 +172,7 @@ fn send_flows(guest: &mut Guest, side: usize, to: ([u8; 6], [u8; 4])) {
     guest.tx(0).drain(Duration::from_secs(20));
 }
 
-/// A file in which two guests protect what they send each other, beside the two TAPs of the bed, one switch for all.
+/// Writes a file with two guests on one switch, beside the bed's two TAPs; the guests protect the traffic between them.
 fn on_one_switch(bed: &Bed) -> [PathBuf; 2] {
     let directory = bed.file().parent().unwrap().to_owned();
     let text = fs::read_to_string(bed.file()).unwrap();
@@ -221,14 +221,14 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
         guest
     });
-    // Until the second pair runs, the first has all flows. It does when it has taken something: what is too short for a frame
-    // makes no station known.
+    // Until the second pair runs, the first has all flows. A pair runs once it has taken a frame; this one is too short
+    // to make a station known.
     let last = guests[1].tx(GUEST_PAIRS - 1);
     last.stage(&VnetHeader::default(), &[&[0; 10]]).expect("room in the ring");
     last.publish();
     last.drain(Duration::from_secs(20));
 
-    // Between the guests: sealed on the switch, in the clear in the guest, each flow on a pair of its own choice.
+    // Between the guests: sealed on the switch, in the clear in the guest, each flow on a pair of its own.
     let mut places = BTreeMap::new();
     for _ in 0..3 {
         send_flows(&mut guests[0], 0, ([2, 9, 0, 0, 0, 1], GUEST_ADDRESSES[1]));
@@ -245,7 +245,7 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
             came == FLOWS
         });
     }
-    // Of a fair hash, one in 10^7 leaves a pair out.
+    // With a fair hash, one run in 10^7 leaves a pair out.
     assert_eq!(places.values().collect::<BTreeSet<_>>().len(), GUEST_PAIRS);
     let status = bed.show();
     for (port, way) in [("vm0", "out"), ("vm1", "in")] {
@@ -253,7 +253,7 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
         let shown = associations(&status, index);
         assert!(shown.iter().any(|sa| sa.0 == way && sa.3 == 3 * u64::from(FLOWS)), "{port}: {shown:?}");
     }
-    // Nobody knew the second guest's station, so that the TAP was brought what is sealed, and that alone.
+    // Nobody knew the second guest's station, so the TAP received the sealed frames, and only those.
     let of_guests = |frame: &Vec<u8>| frame[6..11] == [2, 9, 0, 0, 0];
     let mut flooded = Vec::new();
     bed.until(|| {
@@ -262,7 +262,7 @@ fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
     });
     assert!(flooded.iter().all(|frame| frame[23] == PROTOCOL_ESP));
 
-    // To the TAP: in the clear, and many frames for each time that its kernel works.
+    // To the TAP: in the clear, and many frames per wake-up of its kernel.
     let before = queue_sum(&bed.show(), "a", "receive", "interrupts");
     send_flows(&mut guests[0], 0, (tap, [10, 9, 0, 3]));
     let mut clear = Vec::new();
@@ -296,7 +296,7 @@ fn several_queue_pairs_with_threads_of_their_own_share_the_associations() {
         bed.carry_tcp_for("0.1");
     }
     let status = bed.show();
-    // A thread that could not run for long may come too late for the window; nothing else is lost.
+    // A thread may run too late for the window on a busy machine; nothing else is lost.
     assert!(lost(&status).iter().all(|line| line.contains("receive too_old")), "{:?}", lost(&status));
     for (port, spi) in [(0, 0x1001), (1, 0x1001)] {
         let protected = associations(&status, port).into_iter().find(|sa| sa.1 == spi).unwrap().3;
@@ -341,7 +341,7 @@ fn a_rekey_under_load_loses_no_frame() {
     );
 }
 
-/// What a packet socket captures on the wire, until it is read.
+/// Returns a packet socket's captured frames so far.
 fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
     let (mut frames, mut buffer) = (Vec::new(), vec![0; 65536]);
     while let Ok(len) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
@@ -350,7 +350,7 @@ fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A namespace with a veth pair for a wire, and a packet socket that captures what is on it.
+/// Returns a namespace with a veth pair for a wire, and a packet socket that captures its frames.
 fn captured_line() -> (NetNs, OwnedFd) {
     let line = NetNs::new().unwrap();
     let capture = line.run(|| {
@@ -373,7 +373,7 @@ fn on_line(bed: &Bed) {
     });
 }
 
-/// Sets the hosts' neighbours, so that there is no ARP.
+/// Sets the hosts' neighbours, to avoid ARP.
 fn set_neighbours(bed: &Bed) {
     let macs = [0, 1].map(|side| bed.host(side).run(|| link::mac(bed::INTERFACE).unwrap()).unwrap());
     for (side, other) in [(0, 1), (1, 0)] {
@@ -392,11 +392,11 @@ fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
     set_neighbours(&bed);
     bed.carry_tcp();
     let mut frames = captured(&capture);
-    // What the kernel itself says on its interfaces is not of the adapters.
+    // The kernel's own frames on its interfaces are not the adapters'.
     frames.retain(|frame| own.iter().all(|mac| frame[6..12] != mac[..]));
     assert!(frames.len() > 20, "{} frames were captured", frames.len());
     for frame in &frames {
-        // What the hosts' kernels say to all of IPv6 is sealed behind its hop-by-hop header.
+        // Multicasts of the hosts' kernels to all of IPv6 are sealed behind their hop-by-hop header.
         let layout = Frame::received(&mut frame.clone()).layout().copied().unwrap();
         assert_eq!(layout.protocol, PROTOCOL_ESP, "{:02x?}", &frame[..40]);
     }
@@ -430,7 +430,7 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
         &bed.run(&["sa", "rekey", "a", "out", "0x1001", "spi=0x1002", &key(&good)]),
         &["new keys are the old ones"],
     );
-    // The other port has an association with that key in the way that this one receives, and none that seals with it.
+    // The other port may receive with that key from this one, but not seal with it.
     let other = |way: &str, spi: &str| bed.run(&["sa", "add", "b", way, "suite=aes128gcm16", spi, &key(&good)]);
     refused(
         &other("direction=out", "spi=0x2001"),
@@ -448,7 +448,7 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("SA out 0x00001002: alive"));
     assert_eq!(associations(&bed.show(), 0), [("out".to_owned(), 0x1002, "alive".to_owned(), 0)]);
     assert!(bed.run(&["sa", "del", "a", "out", "0x1002"]).status.success());
-    // What they have protected is lost, until the file says otherwise.
+    // Traffic under this policy is lost, until the file is read again.
     assert!(
         bed.show()["ports"][0]["ipsec"]["policies"][0].as_str().unwrap().starts_with("out protect: all of IP, of an")
     );
@@ -463,7 +463,7 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     bed.until(|| bed.stderr().contains("reloaded\n"));
     bed.carry_tcp();
     assert!(!bed.stderr().contains(&hex_key(8)[..16]));
-    // Who has changed something is found afterwards.
+    // The log names the client of a change.
     let who = format!("offramp: uid {}, process ", nix::unistd::geteuid());
     let stderr = bed.stderr();
     let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with(&who)).collect();
@@ -520,7 +520,7 @@ fn nothing_goes_in_the_clear_when_an_association_is_deleted_or_its_daemon_has_st
     assert_eq!(clear, 0, "datagrams in the clear");
 }
 
-/// Frames of a port's first queue pair that were lost for a reason.
+/// Returns the lost frames of a port's first queue pair for `reason`.
 fn queue_lost(status: &Value, port: &str, way: &str, reason: &str) -> u64 {
     bed::direction(status, port, way)["lost"][reason].as_u64().unwrap()
 }
@@ -577,7 +577,7 @@ fn sighup_brings_back_nothing_that_a_rekey_has_replaced() {
     bed.until(|| spis(1) == [0x1002, 0x1006]);
     bed.signal(Signal::SIGHUP);
     bed.until(|| bed.stderr().contains("reloaded\n"));
-    // With the old key there would be a window that has seen nothing.
+    // The old key would start with an empty window.
     assert_eq!([spis(0), spis(1)], [[0x1006, 0x1002], [0x1002, 0x1006]]);
     bed.carry_tcp();
 }
@@ -651,7 +651,7 @@ fn a_daemon_that_is_killed_under_traffic_uses_no_number_of_a_key_twice() {
 /// Sends datagrams to the other host, as long as the daemon lives.
 fn send_datagrams(kill: usize, is_killed: &AtomicBool) {
     let socket = UdpSocket::bind((bed::ADDRESSES[0], 0)).unwrap();
-    // Against a test that fails and never kills it.
+    // The limit ends the loop if the test fails before the kill.
     for n in 0..10_000_000_u32 {
         if is_killed.load(Relaxed) {
             return;
@@ -748,7 +748,7 @@ fn a_key_file_of_somebody_else_is_refused() {
         ]),
         &["key file", "belongs to uid 12345"],
     );
-    // It may be the daemon's, which reads it again on SIGHUP.
+    // The daemon's user may own it, because the daemon reads it again on SIGHUP.
     bed.rewrite(|text| text.replace("user = \"root\"", "user = \"nobody\""));
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
     std::os::unix::fs::chown(&key, Some(nobody.uid.as_raw()), None).unwrap();

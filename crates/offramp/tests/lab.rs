@@ -1,13 +1,13 @@
-//! `offramp lab` as a user meets it: what it prints, and how it ends when something is wrong.
+//! `offramp lab` as a user meets it: its output, and its end after an error.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-/// How often a test looks for something.
+/// Interval of a test's polls.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often at most, before it takes it for a hang.
+/// Maximum number of polls before a hang is assumed.
 const HANG_LOOKS: usize = 500;
 
 fn offramp(args: &[&str]) -> Output {
@@ -18,7 +18,7 @@ fn page(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("offramp-{}-{name}.html", std::process::id()))
 }
 
-/// The run fails before anything begins: exit status 2 and one line that holds `text`.
+/// Requires a failure before anything begins: exit status 2 and one line with `text`.
 fn refused(args: &[&str], text: &str) {
     let output = offramp(args);
     let message = String::from_utf8_lossy(&output.stderr);
@@ -56,7 +56,7 @@ fn a_run_that_is_stopped_keeps_what_it_has_finished() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
     command.args(args).arg(&page).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = command.spawn().unwrap();
-    // The line of progress that says that the second experiment has begun.
+    // The progress line at the start of the second experiment.
     let mut progress = BufReader::new(run.stderr.take().unwrap()).lines();
     assert!(progress.any(|line| line.unwrap().contains("all")));
     send("TERM", &run.id().to_string());
@@ -143,7 +143,8 @@ fn what_a_guest_needs_is_said_when_it_is_not_there() {
     assert!(message.contains("install User Mode Linux") || message.contains("x86-64"), "{message}");
 }
 
-/// The arguments of a run with a guest whose kernel is the newest in `/boot`, or that in `OFFRAMP_GUEST_KERNEL`.
+/// Returns the arguments of a run with a guest. Its kernel is the newest in `/boot`, or the one in
+/// `OFFRAMP_GUEST_KERNEL`.
 fn with_guest(args: &[&str]) -> Vec<String> {
     let mut all: Vec<String> = ["lab", "--port", "vhost-user"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
     if let Ok(kernel) = std::env::var("OFFRAMP_GUEST_KERNEL") {
@@ -152,7 +153,7 @@ fn with_guest(args: &[&str]) -> Vec<String> {
     all
 }
 
-/// What a variant took from the hosts: payload bytes for each frame that they handed over.
+/// Returns the payload bytes per frame handed over by the hosts of a variant.
 fn bytes_per_sent_frame(variant: &serde_json::Value) -> f64 {
     let sample = &variant["samples"][0];
     sample["bytes"].as_f64().unwrap() / sample["sent_frames"].as_f64().unwrap()
@@ -189,7 +190,7 @@ fn fewer_and_larger_frames(guest: &str, accelerators: &[&str]) {
     }
     let [off, on] = [0, 1].map(|nth| &variants[nth]);
     assert_eq!((&off["name"], &on["name"]), (&"off".into(), &"on".into()));
-    // Without large send no frame is larger than the MTU; acknowledgements, which carry nothing, only lower the mean.
+    // Without large send no frame is larger than the MTU; acknowledgements without payload only lower the mean.
     assert!(bytes_per_sent_frame(off) < 1500.0, "{off}");
     assert!(bytes_per_sent_frame(on) > 2.0 * 1500.0, "{on}");
 }
@@ -201,7 +202,7 @@ fn a_guests_driver_sets_its_own_moderation_and_adapts_it() {
     let options = ["--guest", "qemu-generic", "--only", "moderation-bulk", "--repeats", "1", "--json", "--html"];
     let args = with_guest(&[&options[..], &[page.to_str().unwrap()]].concat());
     let output = Command::new(env!("CARGO_BIN_EXE_offramp")).args(&args).output().unwrap();
-    // It fails where DIM has set nothing.
+    // The run fails if DIM has set nothing.
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::remove_file(&page).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -212,7 +213,7 @@ fn a_guests_driver_sets_its_own_moderation_and_adapts_it() {
     assert!(variants.iter().all(|one| one["interrupts_per_frame"].as_f64().unwrap() > 0.0), "{report}");
 }
 
-/// What runs a guest among the children of `parent`.
+/// Returns the guest processes among the children of `parent`.
 fn guests_of(parent: u32) -> Vec<i32> {
     let children = format!("/proc/{parent}/task/{parent}/children");
     let pids = std::fs::read_to_string(children).unwrap_or_default();
@@ -223,7 +224,7 @@ fn guests_of(parent: u32) -> Vec<i32> {
     pids.split_whitespace().filter(is_guest).map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Whether a guest has booted: the file system that it boots from is removed then.
+/// Returns true once a guest has booted: its boot file system is then removed.
 fn has_booted(guest: i32) -> bool {
     let command = std::fs::read_to_string(format!("/proc/{guest}/cmdline")).unwrap_or_default();
     let of_qemu = command.split('\0').skip_while(|argument| *argument != "-initrd").nth(1);
@@ -231,7 +232,7 @@ fn has_booted(guest: i32) -> bool {
     file.is_some_and(|file| !PathBuf::from(file).exists())
 }
 
-/// Starts a run that would take minutes, and gives it and its guest once that has booted.
+/// Starts a run of minutes, and returns it with its guest after the boot.
 fn long_run_with_guest(how: [&str; 2]) -> (Child, i32) {
     let args = with_guest(&["--only", "lso", "--seconds", "60", how[0], how[1]]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
@@ -249,7 +250,7 @@ fn send(signal: &str, pid: &str) {
     assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
 }
 
-/// The processes that a guest has started, and those that these have.
+/// Returns the guest's child processes and their children.
 fn family_of(guest: i32) -> Vec<i32> {
     let children = std::fs::read_to_string(format!("/proc/{guest}/task/{guest}/children")).unwrap_or_default();
     let children: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
@@ -276,7 +277,7 @@ fn a_guest_that_is_a_program_and_is_killed_ends_the_run() {
     killed_guest_ends_the_run(AS_A_PROGRAM);
 }
 
-/// How a guest is run.
+/// Options for the two kinds of guests.
 const EMULATED: [&str; 2] = ["--guest-accel", "tcg"];
 const AS_A_PROGRAM: [&str; 2] = ["--guest", "uml"];
 
@@ -286,7 +287,7 @@ fn killed_guest_ends_the_run(how: [&str; 2]) {
     let ended = lab.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{message}");
-    // It may be killed while a message to it is under way.
+    // The kill may come while a message to it is under way.
     let told = message.contains("the guest takes no commands");
     assert!(told || message.contains("the guest ended (signal: 9"), "{message}");
 }

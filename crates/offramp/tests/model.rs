@@ -1,4 +1,4 @@
-//! `offramp model` as its users meet it: what it refuses, who reads what it prints, and sweeps that are interrupted.
+//! `offramp model` as its users meet it: refusals, readers of its output, and interrupted sweeps.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest that a few points of a sweep may take: a guard, not a bound.
+/// Maximum time of a few points of a sweep: a guard, not a bound.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn offramp(args: &[&str]) -> Command {
@@ -19,7 +19,7 @@ fn run(args: &[&str]) -> Output {
     offramp(args).output().unwrap()
 }
 
-/// A directory that goes when it is dropped.
+/// A directory, deleted when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,5 +1,5 @@
-//! `offramp model claims --live`: what the lab measured, beside what was published and what the model says. Needs root: the
-//! lab makes network namespaces.
+//! `offramp model claims --live`: the lab's results beside the published figures and the model's. Needs root: the lab
+//! makes network namespaces.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn what_the_lab_measured_stands_beside_its_claims_and_nothing_beside_the_others(
     let lab: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let output = offramp(&["model", "claims", "--json", "--live", path.to_str().unwrap()]);
     std::fs::remove_file(&path).ok();
-    // Rows leave their targets whatever was measured here.
+    // Some rows miss their targets whatever the measurement.
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let table: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(table["live_run"]["experiments"], serde_json::json!(["lso-1g", "tso-udp"]));

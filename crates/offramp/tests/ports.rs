@@ -1,4 +1,4 @@
-//! Ports and switches that come and go while a daemon runs, and what goes wrong with them.
+//! Ports and switches added and removed while a daemon runs, and their errors.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -17,11 +17,11 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Against a test that would never end.
+/// Guard against an endless test.
 const PATIENCE: Duration = Duration::from_secs(20);
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// Two TAPs on the switch "lan", whose host addresses are learnt alone: what it forgets is lost.
+/// Starts two TAPs on the switch "lan". It knows host addresses by learning alone: a forgotten one is lost.
 fn start(name: &str, daemon: &str) -> Bed {
     let mut bed = Bed::unstarted(name, daemon);
     bed.rewrite(|text| on_switch(text) + "unknown_unicast = \"drop\"\n");
@@ -64,7 +64,7 @@ fn names(bed: &Bed) -> Vec<String> {
     bed.show()["ports"].as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A frame of no protocol that anybody answers.
+/// Returns a frame of a protocol nobody answers.
 fn frame(source: u8, destination: [u8; 6]) -> Vec<u8> {
     [&destination[..], &[2, 0, 0, 0, 1, source], &[0x88, 0xb5], &[source; 46]].concat()
 }
@@ -76,8 +76,8 @@ fn filled(mut guest: Guest) -> Guest {
     guest
 }
 
-/// Numbered datagrams from host a to host b, one after the other, until `is_over`: every one has to arrive, in order. Host b
-/// never sends anything, so that only what the switch remembers of it leads there.
+/// Sends numbered datagrams from host a to host b, one after the other, until `is_over`: every one must arrive, in
+/// order. Host b never sends, so only the switch's memory of it leads there.
 fn carry_datagrams(bed: &Bed, is_over: &AtomicBool, carried: &AtomicU64) {
     let sender = bed.host(0).run(|| UdpSocket::bind((ADDRESSES[0], 0)).unwrap()).unwrap();
     let receiver = bed.host(1).run(|| UdpSocket::bind((ADDRESSES[1], 0)).unwrap()).unwrap();
@@ -167,7 +167,7 @@ fn guests_that_were_added_exchange_frames_on_a_switch_and_a_cable() {
             assert_ne!(from, to);
         }
     }
-    // Every thread is in the sandbox, also those that came later.
+    // Every thread is in the sandbox, including later ones.
     let tasks = fs::read_dir(format!("/proc/{}/task", bed.process())).unwrap();
     let statuses: Vec<_> =
         tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok()).collect();
@@ -175,7 +175,7 @@ fn guests_that_were_added_exchange_frames_on_a_switch_and_a_cable() {
         assert!(statuses.iter().any(|status| status.starts_with(&format!("Name:\t{name}\n"))), "{name}");
     }
     assert!(statuses.iter().all(|status| status.contains("\nSeccomp:\t2\n")));
-    // What is added is as it is in the file: shown, set, and gone with the daemon.
+    // An added port equals one in the file: shown, set, and gone with the daemon.
     assert!(bed.run(&["set", "s0", "lso", "off"]).status.success());
     // Settings of others stay as they are.
     assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
@@ -239,7 +239,7 @@ fn what_cannot_be_added_or_removed_is_one_clear_line_and_nothing_has_changed() {
     refused(&bed.run(&["switch", "remove", "lan"]), "port \"a\" is on it");
     assert_eq!((names(&bed), files()), (before, files_before));
     drop(taken);
-    // Now it is a dead socket, which is replaced.
+    // Now it is a dead socket, and the daemon replaces it.
     done(&after_good(&on_lan("taken")));
     assert!(
         bed.stderr().contains("add \"-\": refused") && bed.stderr().contains("add \"-\": done"),
@@ -290,7 +290,7 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
         fs::write(bed.file(), text).unwrap();
         bed.signal(Signal::SIGHUP);
         bed.until(|| bed.stderr()[before..].contains(told));
-        // A service manager that reads nothing would hold the daemon up.
+        // Drop the notices: without a reader they would block the daemon.
         bed.drop_notices();
     };
     done(&add(&bed, &guest(&bed, "client", "switch = \"lan\"")));
@@ -300,7 +300,7 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
     assert_eq!(names(&bed), ["a", "b", "vm0", "vm1", "client"]);
     let _guest = Guest::builder().connect(socket(&bed, "vm0"));
     bed.carry_tcp();
-    // Half of it is right: features change, and a port goes that another one needs.
+    // Half of it is right: features change, and a port needed by another one disappears.
     let featured = more.replace("# changes of b", "features = { rsc = false }");
     for (wrong, why) in [
         (featured.replace("name = \"vm1\"", "nam = \"vm1\""), "unknown key \"nam\""),
@@ -321,7 +321,7 @@ fn sighup_makes_what_runs_be_what_the_file_says_or_changes_nothing() {
         assert_eq!(names(&bed), ["a", "b", "vm0", "vm1", "client"]);
         assert_eq!(bed::feature(&bed.show(), "b", "rsc4")["allowed"], true, "{why}");
     }
-    // What a client removed comes back, and what it added may become the file's.
+    // Ports removed by a client come back, and a client's port may become the file's.
     done(&bed.run(&["port", "remove", "vm1"]));
     let client = guest(&bed, "client", "switch = \"lan\"");
     reload(&(featured.clone() + &client), "reloaded\nport vm1 added\n");
@@ -409,7 +409,7 @@ fn monitor_says_what_happens_while_it_happens() {
         assert!(event["unix_ms"].as_u64().unwrap() > 1_700_000_000_000, "{event}");
         event
     };
-    // Its client may not be served yet: changes until it hears of one.
+    // The daemon may not serve the monitor yet: make changes until it reports one.
     let heard = std::thread::scope(|scope| {
         let first = scope.spawn(&mut next);
         while !first.is_finished() {
@@ -424,7 +424,7 @@ fn monitor_says_what_happens_while_it_happens() {
     vm.frontend();
     drop(vm);
     bed.until(|| bed.show()["ports"][2]["host"]["connected"] == false);
-    // A frontend that says what it may not.
+    // A frontend with a forbidden message.
     let mut wrong = UnixStream::connect(socket(&bed, "vm0")).unwrap();
     wrong.write_all(&[0xff; 64]).unwrap();
     bed.until(|| bed.show()["ports"][2]["host"]["counters"]["bad_messages"] == 1);

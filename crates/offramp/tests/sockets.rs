@@ -1,4 +1,4 @@
-//! Sockets of guests that come from whoever starts the daemon.
+//! Guests' sockets passed by the starter of the daemon.
 
 #[allow(dead_code, reason = "shared with other tests of the daemon")]
 #[path = "up/bed.rs"]
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two guests on a switch, with a directory for what the daemon makes.
+/// Two guests on a switch, with a directory for the daemon's files.
 struct Setting {
     directory: Directory,
     guests: usize,
@@ -43,7 +43,7 @@ impl Setting {
         self.directory.path(name).to_str().unwrap().to_owned()
     }
 
-    /// A shell that has two sockets as standard input and output, and runs `offramp up` as `$@` of `script`.
+    /// Returns a shell with two sockets as standard input and output; it runs `offramp up` as `$@` of `script`.
     fn command(&self, sockets: [&UnixListener; 2], script: &str) -> Command {
         let [first, second] = sockets.map(|socket| OwnedFd::from(socket.try_clone().unwrap()));
         let mut command = Command::new("sh");
@@ -57,7 +57,7 @@ impl Setting {
         serde_json::from_slice(&shown.stdout).ok()
     }
 
-    /// Waits until the daemon answers; the sockets that it shows.
+    /// Waits until the daemon answers; returns its shown sockets.
     fn sockets(&self) -> Vec<String> {
         let until = Instant::now() + PATIENCE;
         let status = loop {
@@ -83,7 +83,7 @@ fn frame(source: u8) -> Vec<u8> {
     [&[0xff; 6][..], &[2, 0, 0, 0, 1, source], &[0x88, 0xb5], &[source; 46]].concat()
 }
 
-/// A frame from the guest of one socket to that of the other.
+/// Sends a frame from the guest of one socket to the guest of the other.
 fn exchange(from: &Path, to: &Path) {
     let mut guests = [from, to].map(|socket| Guest::builder().connect(socket));
     let [sender, receiver] = &mut guests;
@@ -106,10 +106,10 @@ fn sockets_of_a_service_manager_go_to_the_ports_of_their_names_and_outlive_the_d
         assert_eq!(setting.sockets(), [setting.path("passed0.sock"), setting.path("passed1.sock")]);
         exchange(&paths[0], &paths[1]);
         end(daemon);
-        // Where the file has them there is nothing, and what was passed is still there.
+        // The file's paths are unused, and the passed sockets still exist.
         assert!(!setting.directory.path("own0.sock").exists() && paths.iter().all(|path| path.exists()));
     }
-    // Those of another process are not taken.
+    // The daemon does not take sockets for another process.
     let others = activate.replace("$$", "1");
     let daemon = setting.command([&sockets[0], &sockets[1]], &others).spawn().unwrap();
     assert_eq!(setting.sockets(), [setting.path("own0.sock"), setting.path("own1.sock")]);

@@ -14,7 +14,7 @@ fn offramp(args: &[&str]) -> Command {
     command
 }
 
-/// A process that prints one JSON object per line, killed when dropped.
+/// A process with one JSON object per line of output, killed when dropped.
 struct Talker {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,

@@ -1,4 +1,4 @@
-//! `offramp up`, `show` and `set` as a user meets them: a daemon, two hosts on a cable, and what goes wrong.
+//! `offramp up`, `show` and `set` as a user meets them: a daemon, two hosts on a cable, and errors.
 
 #[allow(dead_code, reason = "shared with the tests of IPsec")]
 #[path = "up/bed.rs"]
@@ -172,7 +172,7 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
     }
 }
 
-/// In the first host's namespace: has its kernel ask for the other one's address, which nobody knows yet.
+/// In the first host's namespace: makes its kernel ask for the other one's unknown address.
 fn ask_for_the_other() {
     UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", (bed::ADDRESSES[1], 9)).unwrap();
 }
@@ -193,7 +193,7 @@ fn why_a_frontend_was_sent_away_is_shown() {
     let socket = host_a_guest(&bed);
     bed.start_without_hosts();
     assert!(bed.show()["ports"][0]["host"]["last_refusal"].is_null());
-    // SET_VRING_NUM (8) of ring 0 with 3000 entries, which is more than queue_size_max.
+    // SET_VRING_NUM (8) of ring 0 with 3000 entries, above queue_size_max.
     let message = [8u32, 1, 8, 0, 3000].map(u32::to_ne_bytes).concat();
     let mut frontend = UnixStream::connect(&socket).unwrap();
     frontend.write_all(&message).unwrap();
@@ -259,7 +259,7 @@ fn a_feature_that_is_switched_off_is_out_of_use_at_once_and_tcp_stays_right() {
     assert_eq!(counted("host_frames"), counted("frames_out"), "nothing was coalesced");
     assert!(counted("frames_out") > 0);
 
-    // What stands on a feature goes with it, and is named.
+    // Dependent features go off with it, and the output names them.
     let output = bed.run(&["set", "b", "rx-checksum", "off", "rsc", "on"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("b: rsc4 allowed on, negotiated off, in use off (needs another feature)"), "{text}");
@@ -353,7 +353,7 @@ fn moderation_is_set_shown_and_read_from_the_file() {
     let status = bed.show_at_rest();
     assert_eq!(direction(&status, "a", "receive")["wait_max_ns"], 50_000);
     assert!(direction(&status, "b", "receive")["interrupt_cost_ns"].as_u64().unwrap() > 0);
-    // A frame for b waits no longer than a gap, and many come in one: fewer interrupts than frames given.
+    // A frame for b waits at most a gap, and many come in one gap: fewer interrupts than frames.
     let [interrupts, frames] = ["interrupts", "frames_out"].map(|key| queue_sum(&status, "b", "receive", key));
     assert!(interrupts > 0 && interrupts < frames, "{interrupts} of {frames}");
 
@@ -371,7 +371,7 @@ fn moderation_is_set_shown_and_read_from_the_file() {
         &["unknown key \"rx_usec\"; did you mean \"rx_usecs\"?"],
     );
 
-    // The file counts again when it is read again.
+    // A reload restores the file's settings.
     bed.rewrite(|text| text.replace("rx_usecs = 125", "moderation = \"e1000\""));
     bed.signal(Signal::SIGHUP);
     bed.until(|| moderation(1) == serde_json::json!({"policy": "e1000", "mode": "conservative"}));
@@ -395,18 +395,18 @@ fn a_tap_on_a_switch_is_moderated_as_on_a_cable() {
     let (frames, interrupts) =
         (queue_sum(&status, "b", "receive", "host_frames"), queue_sum(&status, "b", "receive", "interrupts"));
     assert!(interrupts > 0 && interrupts < frames, "{interrupts} interrupts for {frames} frames");
-    // Back to none: nothing is left behind.
+    // Back to none: no earlier setting remains.
     assert!(bed.run(&["set", "b", "moderation", "off"]).status.success());
     bed.carry_tcp();
 }
 
-/// Carries TCP from a to b, which must not be faster than b may receive or a may send: bits per second.
+/// Carries TCP from a to b, limited by b's receive rate and a's transmit rate, in bits per second.
 fn carry_tcp_at_most(bed: &Bed, bits_per_second: u64) {
     let sent = |status: &serde_json::Value| queue_sum(status, "b", "receive", "bytes_out");
     let before = bed.show();
     bed.carry_tcp();
     let (after, later) = (bed.show(), bed.show());
-    // Time that no less than all of the traffic took; a burst, and a super-frame that exceeds it.
+    // A duration no shorter than the traffic's, plus a burst and a super-frame beyond it.
     let time_ns = later["uptime_ns"].as_u64().unwrap() - before["uptime_ns"].as_u64().unwrap();
     let most = (bits_per_second / 8) as f64 * (time_ns as f64 / 1e9 + 0.006) + 2.0 * 65_536.0;
     let carried = sent(&after) - sent(&before);
@@ -439,7 +439,7 @@ fn a_limit_is_set_shown_and_read_from_the_file_on_a_cable_and_a_switch() {
         refused(&bed.run(&["set", "a", "limit", "tx_bits=5000"]), &["unknown key \"tx_bits\"; did you mean"]);
         refused(&bed.run(&["set", "a", "limit", "tx_bits_per_second=5"]), &["is out of range; use 1000 to"]);
 
-        // The file counts again when it is read again.
+        // A reload restores the file's settings.
         bed.signal(Signal::SIGHUP);
         bed.until(|| (limit(0), limit(1)) == (of_file.clone(), serde_json::json!({})));
         bed.until(|| bed.stderr().contains("reloaded\n"));
@@ -460,7 +460,7 @@ fn a_link_that_is_set_off_carries_nothing_until_it_is_set_on() {
         let has_carrier =
             |side: usize| bed.host(side).run(|| CarrierWatch::new(INTERFACE).unwrap().poll()).unwrap() == Some(true);
         let shown = || String::from_utf8(bed.run(&["show", "a"]).stdout).unwrap();
-        // The hosts know each other's addresses from then on.
+        // From here on, the hosts know each other's addresses.
         bed.carry_tcp();
         assert_eq!((links(), shown().contains("link off")), ([true, true], false));
 
@@ -476,7 +476,7 @@ fn a_link_that_is_set_off_carries_nothing_until_it_is_set_on() {
         });
         assert_eq!(queue_sum(&bed.show(), "a", "receive", "frames_out"), received);
 
-        // The file has no link, so it is no change of it.
+        // The file has no link key, so a reload does not change the link.
         bed.signal(Signal::SIGHUP);
         bed.until(|| bed.stderr().contains("reloaded\n"));
         assert_eq!(links(), [false, true]);
@@ -497,7 +497,7 @@ fn the_link_of_a_guest_is_set_by_the_control_socket_and_wrong_words_are_refused(
     let mut frontend = Frontend::connect(&socket);
     frontend.get_features().unwrap();
     frontend.set_protocol_features(protocol::CONFIG | protocol::REPLY_ACK).unwrap();
-    // What its driver reads as `status` (virtio 1.3, 5.1.4).
+    // The driver's view of `status` (virtio 1.3, 5.1.4).
     let status = || frontend.get_config(6, 2).unwrap();
     let ask = |request: &str| -> Value {
         let mut stream = UnixStream::connect(bed.control()).unwrap();
@@ -515,7 +515,7 @@ fn the_link_of_a_guest_is_set_by_the_control_socket_and_wrong_words_are_refused(
         assert_eq!(set(wrong)["error"]["code"], "bad_request", "{wrong}");
     }
     assert!(!is_on());
-    // Beside another setting it is one change.
+    // Together with another setting it is one change.
     let changed = set(",\"link\":true,\"limit\":{}");
     assert_eq!((&changed["changed"]["link"], is_on(), status()), (&true.into(), true, vec![1, 0]));
 }
@@ -653,7 +653,7 @@ fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
         line(|| link::create_veth("ofrline", "ofrfar").and_then(|()| link::set_up("ofrline")).unwrap());
         bed.start_in(here.try_clone().unwrap());
         assert_eq!(bed.show()["ports"][0]["wire_running"], true);
-        // What an interface that is down does not take is counted with its reason: its host asks for an address.
+        // A down interface refuses frames, counted with their reason: its host asks for an address.
         line(|| link::set_down("ofrline").unwrap());
         let wire_lost = |way: &str, reason: &str| bed.show()["ports"][0]["wire_lost"][way][reason].as_u64().unwrap();
         assert_eq!((wire_lost("receive", "drop"), wire_lost("receive", "bad_request")), (0, 0));
@@ -771,7 +771,7 @@ fn bed_with_a_guest(name: &str, daemon: &str) -> (Bed, PathBuf) {
     bed_with_the_guest(name, daemon, "")
 }
 
-/// The same with more keys of the guest's host.
+/// The same with more keys for the guest's host.
 fn bed_with_the_guest(name: &str, daemon: &str, host: &str) -> (Bed, PathBuf) {
     let mut bed = Bed::unstarted(name, daemon);
     let socket = bed.file().with_file_name("guest.sock");
@@ -853,7 +853,7 @@ fn root_becomes_nobody_unless_the_file_says_who() {
         bed.signal(Signal::SIGHUP);
         bed.until(|| bed.stderr().contains("reloaded\n"));
     }
-    // A directory of root's own is no place for its sockets, and the message says for whom.
+    // A directory of root's own is no place for its sockets, and the message names the user.
     let closed = bed.file().with_file_name("closed");
     fs::create_dir(&closed).unwrap();
     let control = bed.control().display().to_string();
@@ -874,7 +874,7 @@ fn a_crash_leaves_no_memory_behind_and_descriptors_are_not_scarce() {
     // The frontend has the rights of this test.
     let guest = Guest::builder().connect(&socket);
     let process = |file: &str| format!("/proc/{}/{file}", bed.process());
-    // Not dumpable: what could be traced belongs to root, not to the process's user (proc(5)).
+    // Not dumpable: a traceable process's files would belong to its user, these belong to root (proc(5)).
     assert_eq!(fs::metadata(process("mem")).unwrap().uid(), 0);
     let limits = fs::read_to_string(process("limits")).unwrap();
     let limit = |name: &str| -> Vec<String> {
@@ -928,7 +928,7 @@ fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_mea
     assert!(bed.stderr().contains(&said), "{}", bed.stderr());
     let text = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
     assert!(text.contains("0 (stalled"), "{text}");
-    // What the manager heard before is read; then it hears nothing for as long as this thread stands still.
+    // Drop the manager's earlier notices; then none arrives while this thread is blocked.
     bed.drop_notices();
     bed.run(&["show"]);
     assert!(bed.has_no_notice());
@@ -938,7 +938,7 @@ fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_mea
     bed.carry_tcp();
 }
 
-/// What `monitor` says from now on.
+/// Returns the events of `monitor` from now on.
 fn events(bed: &Bed) -> impl FnMut() -> Value {
     let mut stream = UnixStream::connect(bed.control()).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
@@ -1000,7 +1000,7 @@ fn a_second_control_socket_shows_and_changes_nothing() {
     assert!(!socket.exists());
 }
 
-/// What a scrape of a stream answers, without its head.
+/// Returns the answer to a scrape of a stream, without its head.
 fn scraped(mut stream: impl Read + Write) -> String {
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: offramp\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! The two halves of the oracle against each other, and what it must not take for a fault.
+//! The two halves of the oracle against each other, and its tolerances.
 
 use super::*;
 use crate::case::{Addressing, Case, Checksum, Load};
@@ -13,7 +13,7 @@ fn built(case: &Case) -> Built {
     case.build(&ADDRESSING, IDENTITY)
 }
 
-/// What arrives where nothing is done: each frame as it was sent, with its request as metadata.
+/// Returns each frame as it was sent, with its request as metadata: an untouched path.
 fn untouched(built: &Built) -> Vec<Captured> {
     let captured = |sent: &crate::case::Sent| {
         let checksum = sent.request.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
@@ -23,7 +23,7 @@ fn untouched(built: &Built) -> Vec<Captured> {
     built.sent.iter().map(captured).collect()
 }
 
-/// What arrives over a wire.
+/// Returns the frames after a wire.
 fn over_a_wire(built: &Built) -> Vec<Captured> {
     let captured = |frame: &Expected| Captured { bytes: frame.bytes.clone(), meta: RxMeta::default() };
     built.expected.iter().map(captured).collect()

@@ -1,5 +1,5 @@
-//! Requests and answers, and their bytes: a length, a kind, a body. All that comes from the other side is bounded and checked
-//! here.
+//! Requests and answers, and their bytes: a length, a kind, a body. This module bounds and checks all input from the
+//! other side.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,18 +17,18 @@ use crate::steering::Steering;
 
 /// Version of the protocol; both ends must have the same.
 pub(super) const VERSION: u16 = 2;
-/// Longest message, in bytes: a frame of 128 KiB and others beside it.
+/// Maximum length of a message, in bytes: a frame of 128 KiB and others beside it.
 pub(super) const LEN_MAX: usize = 320 << 10;
-/// Bytes of frames after which an answer is full.
+/// Bytes of frames in a full answer.
 pub(super) const FRAMES_LEN: usize = 128 << 10;
-/// Arrivals after which an answer is full.
+/// Arrivals in a full answer.
 pub(super) const ARRIVALS_MAX: usize = 256;
-/// Longest time that a capture is asked to wait.
+/// Maximum wait of a capture request.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often a reader or writer looks whether it should stop.
+/// Interval of a reader's or writer's polls of the stop flag.
 pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the client asks for.
+/// A request of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Hello { version: u16 },
@@ -41,11 +41,11 @@ pub(super) enum Request {
     Arrivals(Duration),
 }
 
-/// What the server says.
+/// An answer of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Welcome(Welcome),
-    /// The features that are on.
+    /// The enabled features.
     Applied(Vec<String>),
     /// The kernel's error number, 0 for none.
     Sent(i32),
@@ -56,7 +56,7 @@ pub(super) enum Answer {
     Refused(String),
 }
 
-/// What a server says of its interface.
+/// The server's description of its interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub interface: String,
@@ -65,12 +65,12 @@ pub(super) struct Welcome {
     pub mac: [u8; 6],
     /// Features by name.
     pub offered: BTreeMap<String, Offered>,
-    /// It takes [`Request::Steering`]; versions before did not.
+    /// It takes [`Request::Steering`]; earlier versions did not.
     #[serde(default)]
     pub has_steering: bool,
 }
 
-/// Bytes that are no message.
+/// Bytes of an invalid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Malformed(&'static str);
@@ -302,12 +302,12 @@ fn fill(stream: &mut impl Read, bytes: &mut [u8], limit: &Limit<'_>) -> io::Resu
     Ok(true)
 }
 
-/// Whether nothing went through yet, and more may.
+/// Returns true if no byte was carried yet, and more may be.
 fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// How long one message may take, however slowly its bytes come and go.
+/// The time limit of one message, at any pace of its bytes.
 struct Limit<'a> {
     begun: Instant,
     patience: Duration,
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// A stream on which one byte comes at a time, without end, until somebody stops it.
+    /// A stream of single bytes without end, until the reader is stopped.
     struct Trickle<'a> {
         left: usize,
         stop: &'a AtomicBool,

@@ -1,4 +1,4 @@
-//! The end that another machine serves.
+//! The end on another machine.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,9 +14,9 @@ use crate::error::CheckError;
 use crate::packet::Captured;
 use crate::steering::Steering;
 
-/// How long a connection may take.
+/// Maximum time to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// How long an answer may take: a driver may reset its adapter before.
+/// Maximum time of an answer: a driver may reset its adapter before.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An interface of another machine, where `offramp check --serve` runs.
@@ -27,7 +27,7 @@ pub struct RemoteEnd {
     description: Description,
     welcome: Welcome,
     is_on: BTreeSet<String>,
-    /// Frames that were handed over and not taken.
+    /// Frames handed over but not yet taken.
     captured: VecDeque<Captured>,
     arrivals: VecDeque<Arrival>,
     is_finished: bool,
@@ -178,7 +178,7 @@ impl End for RemoteEnd {
         if std::mem::replace(&mut self.is_finished, true) {
             return Ok(Vec::new());
         }
-        // A check that was stopped ends here all the same.
+        // A stopped check still ends here.
         let stop = AtomicBool::new(false);
         match ask(&mut self.stream, &Request::Finish, &self.peer, &stop)? {
             Answer::Done(lines) => Ok(lines),

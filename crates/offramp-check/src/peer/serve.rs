@@ -17,23 +17,23 @@ use crate::error::CheckError;
 use crate::packet::{Identity, Ip, PORTS, Station, Way};
 use crate::plan::{self, Side};
 
-/// A client that says nothing for that long is gone.
+/// Maximum silence of a client.
 const IDLE_MAX: Duration = Duration::from_mins(1);
-/// A client has the interface for that long at most.
+/// Maximum time of a client with the interface.
 const SESSION_MAX: Duration = Duration::from_mins(15);
-/// Smallest segments that a client may ask for.
+/// Minimum segment size for a client.
 const SEGMENT_LEN_MIN: u16 = 60;
-/// Bytes that may go out for one that was received: each segment repeats the headers. Cases of a check need 2.9.
+/// Maximum ratio of sent to received bytes: each segment repeats the headers. Cases of a check need 2.9.
 const OUT_PER_IN_MAX: usize = 3;
 
-/// What a server does.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Serve {
-    /// The interface that it opens for its clients, `IF` or `NS/IF`.
+    /// The interface for its clients, `IF` or `NS/IF`.
     pub interface: String,
-    /// Where it notes what is to be put back.
+    /// The directory for the notes of settings to restore.
     pub state_dir: PathBuf,
-    /// Whether clients may connect to a public address of this machine.
+    /// Clients may connect to a public address of this machine.
     pub allows_public: bool,
 }
 
@@ -58,7 +58,7 @@ pub fn serve(
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(STOP_INTERVAL),
-            // What one client does wrong (a connection that was reset) is not the end of the others.
+            // One client's fault (a connection reset) must not end the others.
             Err(error) => progress(&format!("a connection failed: {error}")),
         }
     }
@@ -86,11 +86,11 @@ fn serve_one(
     converse(&mut stream, &mut open, stop)
 }
 
-/// Serves one client. `open` opens the interface for it; every setting is back when this returns. A read and a write of
-/// `stream` that take longer than a fifth of a second must fail with [`io::ErrorKind::WouldBlock`], so that `stop` works.
+/// Serves one client. `open` opens the interface for it; every setting is restored on return. For `stop` to work, a
+/// read or write of `stream` must fail with [`io::ErrorKind::WouldBlock`] after a fifth of a second.
 ///
 /// # Errors
-/// When the client sends what is no request or asks for what it may not, the interface fails, or it took too long.
+/// When the client sends an invalid request or asks for something forbidden, the interface fails, or it took too long.
 pub fn converse(
     stream: &mut (impl Read + Write),
     open: &mut dyn FnMut() -> Result<Box<dyn End>, CheckError>,
@@ -120,7 +120,7 @@ fn answer(
 ) -> Result<Answer, CheckError> {
     match request {
         Request::Hello { version: VERSION } => {
-            // Only one: the interface that is open must be put back before it is opened again.
+            // The server drops the open interface first: its settings must be restored before it is opened again.
             *end = None;
             Ok(Answer::Welcome(welcome(end.insert(open()?).as_ref())))
         }
@@ -164,7 +164,7 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
             while bytes < FRAMES_LEN
                 && let Some(frame) = end.receive(wait)?
             {
-                // All of them count: other traffic may never end.
+                // All frames count: other traffic may never end.
                 bytes += frame.bytes.len();
                 if is_of_a_check(&frame.bytes) {
                     frames.push(frame);
@@ -190,7 +190,7 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
     }
 }
 
-/// A frame of a check: between its addresses, to nobody's Ethernet address or that of a group.
+/// Returns true for a frame of a check: between its addresses, to nobody's Ethernet address or a group's.
 fn is_of_a_check(frame: &[u8]) -> bool {
     let is_for = |to: [u8; 6]| frame.starts_with(&to);
     match Identity::and_station(frame) {
@@ -200,13 +200,13 @@ fn is_of_a_check(frame: &[u8]) -> bool {
     }
 }
 
-/// Refuses what is no frame of a check: the server must not send anything else for a stranger.
+/// Refuses a frame that is not of a check: the server must not send it for a stranger.
 fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     let is_small = frame.meta.segmentation.is_some_and(|segmentation| segmentation.size < SEGMENT_LEN_MIN);
     let station = Identity::and_station(&frame.bytes).map(|(_, station)| station);
     let is_handed_over_right = match frame.way {
         Way::PacketSocket | Way::TagInSkb => station == Some(Station::Nobody),
-        // Somebody may be in the group: nothing but discard is for them.
+        // Hosts may be in the group: only discard is for them.
         Way::UdpSocket => station == Some(Station::Group) && is_to_discard(&frame.bytes),
     };
     let reason = match () {
@@ -219,7 +219,7 @@ fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     Err(CheckError::Client(format!("it handed over {reason}")))
 }
 
-/// Whether what goes out for a frame is known, and is at most [`OUT_PER_IN_MAX`] times as long.
+/// Returns true if the sent length for a frame is known, and at most [`OUT_PER_IN_MAX`] times the frame's.
 fn is_as_long_as_it_may_be(frame: &Outgoing) -> bool {
     let Some(segmentation) = frame.meta.segmentation else { return true };
     let checksum = match frame.meta.checksum {
@@ -239,8 +239,8 @@ fn is_to_discard(frame: &[u8]) -> bool {
     datagrams_of(frame).is_some_and(|(_, to, _)| to.port() == PORTS[1])
 }
 
-/// Whether an address is reachable from everywhere: neither loopback, private (RFC 1918, RFC 4193), link-local nor for
-/// measurements.
+/// Returns true for an address reachable from everywhere: neither loopback, private (RFC 1918, RFC 4193), link-local
+/// nor for measurements.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

@@ -1,4 +1,4 @@
-//! The frames of what is wrong, as a capture in the format pcapng.
+//! The frames of faults, as a capture in the format pcapng.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use pcap_file::{DataLink, PcapError};
 
 use crate::verdict::{Report, Verdict};
 
-/// What the frames are, each an interface of the capture.
+/// The kinds of frames, each an interface of the capture.
 const KINDS: [&str; 3] = ["sent", "expected", "captured"];
 
-/// The capture: for each wrong verdict what was sent, what had to arrive, and what was captured, each an interface of that
-/// name. Comments name the verdict.
+/// Returns the capture: for each wrong verdict the sent, the expected and the captured frames, each on an interface of
+/// that name. Comments name the verdict.
 ///
 /// # Errors
 /// Never, in memory.

@@ -1,4 +1,4 @@
-//! Beds for tests: two namespaces and what lies between them.
+//! Beds for tests: two namespaces and the path between them.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod rig;
@@ -28,13 +28,13 @@ pub fn quick() -> Config {
     Config { depth: Depth::Quick, only: Vec::new(), seed: 1 }
 }
 
-/// How many beds this process has made: each has a directory of its own.
+/// Number of beds made by this process: each has a directory of its own.
 static BEDS: AtomicUsize = AtomicUsize::new(0);
 
 /// Two namespaces with an interface each.
 pub struct Bed {
     pub namespaces: [NetNs; 2],
-    /// What lies between them, where that is a namespace.
+    /// The path between them, if it is a namespace.
     middle: Option<NetNs>,
     pub state_dir: PathBuf,
 }
@@ -102,7 +102,7 @@ impl Bed {
         LocalEnd::open_in(namespace, NAMES[side], NAMES[side], &self.state_dir, &mut |_| ())
     }
 
-    /// What both interfaces are set to.
+    /// Returns the settings of both interfaces.
     pub fn settings(&self) -> Vec<Features> {
         let of = |side: usize| self.namespaces[side].run(|| Features::read(NAMES[side]).unwrap()).unwrap();
         vec![of(0), of(1)]
@@ -115,7 +115,7 @@ impl Drop for Bed {
     }
 }
 
-/// The frames that a request asks for.
+/// Returns the frames for a request.
 pub fn segments(bytes: &[u8], request: TxMeta) -> Vec<Vec<u8>> {
     let mut bytes = bytes.to_vec();
     let frame = Frame::new(&mut bytes, request);
@@ -135,7 +135,7 @@ pub fn check(bed: &Bed, config: &Config) -> Report {
     run(&mut ends, config, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-/// What is wrong, in lines.
+/// Returns the faults, in lines.
 pub fn wrong(report: &Report) -> String {
     let of = |row: &offramp_check::verdict::Row| match &row.verdict {
         Verdict::Wrong(finding) => Some(format!("{} of {}: {finding:?}\n", row.offload, row.interface)),

@@ -17,21 +17,21 @@ use offramp_ports::worker::{HostIo, Worker};
 
 use super::{Bed, NAMES};
 
-/// How long received frames wait, so that a train arrives as one batch.
+/// Delay of received frames, so that a train arrives as one batch.
 const RX_USECS: u32 = 2000;
 
-/// Receive offloads of an adapter of ours, by the names that ethtool has for them.
+/// Receive offloads of an offramp adapter, by ethtool's names.
 const RECEIVE: [(&str, Offloads); 3] = [
     ("rx-checksum", Offloads::RX_CHECKSUM),
     ("rx-gro-hw", Offloads::RSC),
     ("rx-udp-gro-forwarding", Offloads::RSC_UDP),
 ];
-/// VLAN stripping: an adapter of ours has none, a planted fault may be in it.
+/// VLAN stripping: an offramp adapter has none, but a planted fault may be in it.
 const STRIPS: &str = "rx-vlan-hw-parse";
-/// VLAN insertion, which a TAP has: what an adapter with a planted fault does wrong then.
+/// VLAN insertion, as a TAP has it; a planted fault may be in it.
 const INSERTS: &str = "tx-vlan-hw-insert";
 
-/// What the adapter of one side is set to.
+/// Settings of one side's adapter.
 #[derive(Debug)]
 pub struct Settings {
     pub control: Arc<PortControl>,
@@ -45,9 +45,9 @@ impl Settings {
     }
 }
 
-/// The bed, and what drives it.
+/// The bed and its threads.
 pub struct Rig {
-    // In this order: who drives, what is driven, where it lies.
+    // Dropped in this order: the worker, the TAPs, the bed.
     _worker: Worker,
     _taps: Vec<Tap>,
     pub settings: [Arc<Settings>; 2],
@@ -55,7 +55,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// `decorate` puts a stage before the host of a side.
+    /// Builds a rig; `decorate` puts a stage before the host of a side.
     pub fn new<H: HostIo + Send + 'static>(
         name: &str,
         mtu: u32,
@@ -95,7 +95,7 @@ impl Rig {
     }
 }
 
-/// A TAP whose receive offloads are those of its adapter.
+/// A TAP with the receive offloads of its adapter.
 struct RigEnd {
     tap: LocalEnd,
     settings: Arc<Settings>,
@@ -122,7 +122,7 @@ impl End for RigEnd {
     fn offered(&self, feature: &str) -> Offered {
         match feature {
             _ if feature == STRIPS || RECEIVE.iter().any(|(name, _)| *name == feature) => Offered::Switchable,
-            // Linux joins nothing that comes from a TAP.
+            // Linux coalesces nothing from a TAP.
             "rx-gro" => Offered::No,
             _ => self.tap.offered(feature),
         }

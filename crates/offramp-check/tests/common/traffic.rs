@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use offramp_ports::sys::NetNs;
 
-/// How often each path is checked; overrides the number for a short test.
+/// Number of checks of each path; overrides the number for a short test.
 const RUNS: &str = "OFFRAMP_CHECK_RUNS";
 const PORT: u16 = 9;
-/// Datagrams that are sent at once. Then as long a pause follows: half of the load that a thread makes. A burst fits the
-/// shortest queue on the way: this is other traffic, and no flood.
+/// Datagrams sent at once. An equally long pause follows: half of a thread's load. A burst fits the shortest queue on
+/// the way: this is other traffic, and no flood.
 const BURST: usize = 32;
 
 pub fn runs() -> u64 {
@@ -27,7 +27,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Sends from the first address, which is the namespace's, to the second.
+    /// Sends from the first address, the namespace's, to the second.
     pub fn start(namespace: &NetNs, addresses: [Ipv4Addr; 2]) -> Self {
         let socket = namespace.run(|| UdpSocket::bind((addresses[0], 0)).unwrap()).unwrap();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));

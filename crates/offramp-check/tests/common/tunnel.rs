@@ -15,7 +15,7 @@ pub const MTU_BELOW: u32 = 1600;
 /// Its interface on both sides.
 const INTERFACE: &str = "vxlan0";
 
-/// Whether tunnels can be made here. Without `ip` a test is skipped, but never in CI.
+/// Returns true if tunnels can be made here. Without `ip` a test is skipped, but never in CI.
 pub fn is_possible() -> bool {
     let is_possible = Command::new("ip").arg("-V").output().is_ok();
     if !is_possible {

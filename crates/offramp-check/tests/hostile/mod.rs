@@ -1,4 +1,4 @@
-//! What must hold whatever a client sends to the server: the body of a fuzz target, and of the ordinary tests beside it.
+//! The server's guarantees for any client's bytes: the body of a fuzz target, and of the ordinary tests beside it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,9 +18,9 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 
 /// The Ethernet address of the interface.
 pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
-/// Most bytes that are sent for each byte that a client sends.
+/// Maximum bytes sent for each byte of a client.
 const OUT_PER_IN_MAX: usize = 3;
-/// Most bytes of an answer: a client takes no more.
+/// Maximum length of an answer: a client takes no more.
 const ANSWER_LEN_MAX: usize = 320 << 10;
 /// Kinds of answers.
 const ANSWERS: [u8; 8] = [0x81, 0x82, 0x83, FRAMES, 0x85, 0x86, 0x87, REFUSED];
@@ -29,10 +29,10 @@ const REFUSED: u8 = 0xff;
 /// Bytes of a length, and of the vnet header before each frame of an answer.
 const LENGTH_LEN: usize = 4;
 const HEADER_LEN: usize = 12;
-/// Most bytes of one read, so that messages arrive in pieces.
+/// Maximum length of one read, so that messages arrive in pieces.
 const READ_MAX: usize = 37;
 
-/// A client that sends these bytes and disconnects.
+/// A client: sends these bytes and disconnects.
 struct Client<'a> {
     input: &'a [u8],
     answers: Vec<u8>,
@@ -58,14 +58,14 @@ impl Write for Client<'_> {
     }
 }
 
-/// An interface that captures what it sends, and then endless frames of other hosts.
+/// An interface that captures its own frames, and then endless frames of other hosts.
 struct Loopback {
     description: Description,
     captured: VecDeque<Captured>,
     count: Rc<Count>,
 }
 
-/// What an interface did.
+/// Counts of an interface's actions.
 #[derive(Default)]
 struct Count {
     is_open: Cell<bool>,
@@ -159,7 +159,7 @@ fn wire_len(frame: &Outgoing) -> usize {
     total
 }
 
-/// Whether a frame goes to the Ethernet address or a multicast group of a check, between IP addresses of a check.
+/// Returns true for a frame to the Ethernet address or a multicast group of a check, between IP addresses of a check.
 fn is_of_a_check(frame: &[u8]) -> bool {
     let is_to = |prefix: &[u8]| frame.starts_with(prefix);
     let to_nobody = is_to(&[0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d]);
@@ -177,8 +177,8 @@ fn is_of_a_check(frame: &[u8]) -> bool {
     }
 }
 
-/// A client sends `bytes`. The server sends frames of a check alone, at most [`OUT_PER_IN_MAX`] bytes for each byte. Answers
-/// are short, and the interface is closed in the end.
+/// Lets a client send `bytes`. The server must send only frames of a check, at most [`OUT_PER_IN_MAX`] bytes for each
+/// byte. Answers must be short, and the interface closed in the end.
 pub fn messages(bytes: &[u8]) {
     let count = Rc::new(Count::default());
     let mut client = Client { input: bytes, answers: Vec::new() };

@@ -1,4 +1,4 @@
-//! The faults, each with the name that must be found and the side that must be blamed.
+//! The faults, each with its expected name and the side to blame.
 
 use offramp_check::fault::Fault;
 use offramp_check::verdict::Blame;
@@ -10,11 +10,11 @@ use offramp_offload::meta::{ChecksumState, RxMeta};
 
 use crate::stage::{Ignored, Planted, edit, layout, write_ip_checksum};
 
-/// A fault, where it is planted, and what must be said of it.
+/// A fault, its place, and the expected finding.
 pub struct Row {
     pub name: &'static str,
     pub planted: Planted,
-    /// The offload that is checked.
+    /// The checked offload.
     pub offload: &'static str,
     pub fault: Fault,
     pub blame: Blame,
@@ -530,7 +530,7 @@ fn receive() -> Vec<Row> {
     ]
 }
 
-/// As an adapter marks a good frame for a TAP.
+/// Marks a good frame as an adapter does for a TAP.
 fn mark_good(meta: &mut RxMeta, frame: &mut [u8]) {
     if let Some(partial) = Frame::received(frame).make_partial() {
         meta.checksum = ChecksumState::Partial(partial);
@@ -541,7 +541,7 @@ fn hops_at(network: Network, ip: usize) -> usize {
     ip + if network == Network::Ipv4 { 8 } else { 7 }
 }
 
-/// Writes a checksum that is made of the sums of pseudo-header and segment.
+/// Writes a checksum computed from the sums of pseudo-header and segment.
 fn checksum_of(frame: &mut [u8], value: impl Fn(Sum, Sum) -> u16) {
     let Some(at) = layout(frame) else { return };
     let field = at.transport_start + if at.transport == Transport::Udp { 6 } else { 16 };

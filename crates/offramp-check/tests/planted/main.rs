@@ -1,4 +1,4 @@
-//! Faults planted in offramp's own adapter: each is found, named as what it is, and blamed on the right side.
+//! Faults planted in offramp's own adapter: each is found, named correctly, and blamed on the right side.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,10 +16,10 @@ use offramp_check::run::{Config, run};
 use offramp_check::verdict::{Blame, Report, Verdict};
 use stage::{Planted, Stage};
 
-/// The side whose adapter has the fault, as the one that sends or that receives.
+/// The side with the faulty adapter, sender or receiver.
 const FAULTY: usize = 0;
 
-/// Faults that are looked for side by side.
+/// Number of faults tested side by side.
 const THREADS: usize = 6;
 
 fn report_with(planted: Planted, offload: &str) -> Report {
@@ -30,10 +30,10 @@ fn report_with(planted: Planted, offload: &str) -> Report {
     run(&mut rig.ends(), &config, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-/// How often a fault of coalescing is looked for: it shows where frames arrive together, which a busy machine decides.
+/// Maximum attempts for a fault of coalescing: it needs frames that arrive together, and a busy machine decides that.
 const LOOKS_MAX: usize = 3;
 
-/// What is wrong with the verdict on a fault; `None` when it is what it must be.
+/// Returns the mistake in the verdict on a fault; `None` for the right verdict.
 fn mistake(row: &Row) -> Option<String> {
     let looks = if matches!(row.planted, Planted::Coalesces(_)) { LOOKS_MAX } else { 1 };
     (1..looks).fold(mistake_at_a_look(row), |mistake, _| mistake.and_then(|_| mistake_at_a_look(row)))
@@ -56,7 +56,7 @@ fn mistake_at_a_look(row: &Row) -> Option<String> {
             other => return Some(format!("{}: {} to {}: {other:?}\n", row.name, verdict.from, verdict.to)),
         }
     }
-    // What turns it off is known where it can be turned off.
+    // If the fault can be turned off, the report has the command.
     let has_command =
         report.commands.iter().any(|line| line.starts_with(&format!("ethtool -K {name} ")) && line.ends_with(" off"));
     match found {
@@ -72,7 +72,7 @@ fn each_planted_fault_is_found_named_and_blamed_on_the_right_side() {
     let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
     assert_eq!(names.len(), rows.len());
     assert!(rows.len() >= 30);
-    // Mostly they wait for frames that never come.
+    // The threads mostly wait for frames that never come.
     let next = AtomicUsize::new(0);
     let work = || {
         let rows = std::iter::from_fn(|| rows.get(next.fetch_add(1, Ordering::Relaxed)));
@@ -109,7 +109,7 @@ fn an_adapter_without_a_fault_is_right() {
 
 #[test]
 fn a_fault_inside_of_a_tunnel_is_found() {
-    // Ethernet, IPv4, UDP and VXLAN in front of the frame inside, whose TTL it is.
+    // Offset of the inner TTL: Ethernet, IPv4, UDP and VXLAN precede the inner frame.
     const INNER_TTL: usize = 14 + 20 + 8 + 8 + 14 + 8;
     if !tunnel::is_possible() {
         return;

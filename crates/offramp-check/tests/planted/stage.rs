@@ -1,7 +1,7 @@
 //! An adapter with a fault: a stage before its host.
 //!
-//! On the way out it does what the host asks for as it should be done, and then changes the frames. On the way in it
-//! changes what the adapter hands over, or coalesces by a wrong rule.
+//! On transmit it first processes the host's request correctly, and then changes the frames. On receive it changes the
+//! adapter's frames, or coalesces by a wrong rule.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use offramp_ports::worker::HostIo;
 use crate::common::rig::Settings;
 use crate::common::segments;
 
-/// What the sender's adapter does to the frames that it made: `whole` is what the host asked it for.
+/// The sender's fault in the adapter's frames: `whole` is the host's request.
 pub type Transmit = fn(frames: &mut Vec<Vec<u8>>, whole: &Whole);
-/// What the receiver's adapter does to a frame: how often it is handed over.
+/// The receiver's fault in a frame: returns the number of deliveries.
 pub type Receive = fn(meta: &mut RxMeta, frame: &mut Vec<u8>) -> usize;
 
 /// A frame with a request.
@@ -29,7 +29,7 @@ pub struct Whole {
     pub request: TxMeta,
 }
 
-/// Why frames are coalesced that must not be.
+/// The ignored reason against coalescing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     Push,
@@ -41,12 +41,12 @@ pub enum Ignored {
     PacketLength,
 }
 
-/// A fault, and the offload in which it is.
+/// A fault, and its offload.
 #[derive(Clone, Copy)]
 pub enum Planted {
     None,
     Transmit(Transmit),
-    /// In what the adapter hands over while this offload is on.
+    /// In frames delivered while this offload is on.
     Receive(Offloads, Receive),
     /// In the VLAN unit of the receive side.
     Strips(Receive),
@@ -55,7 +55,7 @@ pub enum Planted {
     Coalesces(Ignored),
     /// Batches are handed over backwards while coalescing is on.
     Reverses,
-    /// In what leaves the adapter, whatever is on.
+    /// In transmitted frames, with any offload.
     Always(fn(&mut Vec<u8>)),
 }
 
@@ -64,7 +64,7 @@ pub struct Stage {
     tap: TapQueue,
     settings: Arc<Settings>,
     planted: Planted,
-    /// Frames that were made of one, the next one last.
+    /// Frames made from one, the next one last.
     made: Vec<Vec<u8>>,
     current: Option<FrameBuffer<Vec<u8>>>,
     gathered: Vec<(RxMeta, Vec<u8>)>,
@@ -89,7 +89,7 @@ impl Stage {
             _ => 1,
         };
         for _ in 0..copies {
-            // Lost where the host has no room, as with any adapter.
+            // Lost if the host has no room, as with any adapter.
             let _ = self.tap.rx_deliver(&meta, &frame);
         }
     }
@@ -182,7 +182,7 @@ impl HostIo for Stage {
     }
 }
 
-/// Where everything lies in a frame.
+/// Returns the layout of a frame.
 pub fn layout(frame: &[u8]) -> Option<FrameLayout> {
     let mut bytes = frame.to_vec();
     Frame::received(&mut bytes).layout().ok().copied()
@@ -219,7 +219,7 @@ fn coalesced(frames: Vec<(RxMeta, Vec<u8>)>, ignored: Ignored) -> Vec<(RxMeta, V
     out
 }
 
-/// Whether a frame goes on where an aggregate ends, and differs at most in what is ignored.
+/// Returns true if a frame continues an aggregate, and differs at most in the ignored field.
 fn belongs((meta, last): &(RxMeta, Vec<u8>), next_meta: &RxMeta, next: &[u8], ignored: Ignored) -> bool {
     let (Some(a), Some(b)) = (layout(last), layout(next)) else { return false };
     if a.transport != Transport::Tcp || a.transport != b.transport || a.payload_start != b.payload_start {
@@ -246,7 +246,7 @@ fn flow_of(frame: &[u8]) -> Vec<u8> {
     Frame::received(&mut bytes).addresses().to_vec()
 }
 
-/// Whether the next frame has the next sequence number, and over IPv4 the next ID.
+/// Returns true if the next frame has the next sequence number, and over IPv4 the next ID.
 fn goes_on(last: &[u8], at: FrameLayout, frames: usize, next: &[u8]) -> bool {
     let sequence = |frame: &[u8]| u32::from_be_bytes(frame[at.transport_start + 4..][..4].try_into().unwrap());
     let id = |frame: &[u8]| u16::from_be_bytes(frame[at.network_start + 4..][..2].try_into().unwrap());
@@ -254,7 +254,7 @@ fn goes_on(last: &[u8], at: FrameLayout, frames: usize, next: &[u8]) -> bool {
     has_next_id && sequence(last).wrapping_add(at.payload_len() as u32) == sequence(next)
 }
 
-/// The headers without what counts from frame to frame, and without what is ignored.
+/// Returns the headers without counting fields, and without the ignored one.
 fn headers_of(frame: &[u8], at: FrameLayout, ignored: Ignored) -> Vec<u8> {
     let mut headers = frame[..at.payload_start].to_vec();
     let (ip, tcp) = (at.network_start, at.transport_start);

@@ -1,6 +1,6 @@
 //! The names of costs.
 
-/// One of the [`Costs`](super::Costs), to be named and found.
+/// One of the [`Costs`](super::Costs), by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
     Byte,
@@ -32,7 +32,7 @@ pub(super) enum Cost {
 }
 
 impl Cost {
-    /// For people: whose it is, and its unit.
+    /// Returns the cost's owner and unit, for people.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Byte => "host, ns/byte, both ends",

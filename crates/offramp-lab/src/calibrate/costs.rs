@@ -1,4 +1,4 @@
-//! What a machine's work costs, learned from samples.
+//! The cost of a machine's work, learned from samples.
 
 use super::cost::Cost;
 use super::error::CalibrateError;
@@ -12,16 +12,16 @@ use super::setup::{HEADERS_LEN, MSS, Setup};
 use super::waits::Waits;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// Largest large send that the model's profiles know.
+/// Maximum large send of the model's profiles.
 pub(super) const CHUNK_LEN_MAX: f64 = 65_400.0;
-/// One way over the link, as the profile assumes it.
+/// Delay of one way over the link, as the profile assumes it.
 pub(super) const LINK_DELAY_NS: f64 = 10_000.0;
 /// Where round trips are measured.
 const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
-/// Checksums that adapters make for hosts: one on sending, one on receiving.
+/// Checksums made by the adapters for hosts: one on sending, one on receiving.
 const CHECKSUMS: f64 = 2.0;
 
-/// What this machine's work costs, in nanoseconds, and how long the pieces are in which it is done.
+/// The costs of this machine's work, in nanoseconds, and the lengths of its pieces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// The hosts, for each byte, at both ends together.
@@ -30,50 +30,50 @@ pub struct Costs {
     pub send_ns: f64,
     /// The hosts, for each frame or coalesced frame handed up.
     pub receive_ns: f64,
-    /// The hosts, for each byte sent whose checksum they compute themselves.
+    /// The hosts, for each byte sent with a checksum of their own.
     pub checksum_sent_ns: f64,
-    /// The hosts, for each byte received whose checksum they verify themselves. Below 0 where hosts that
-    /// verify were measured to take less.
+    /// The hosts, for each byte received with a checksum verified by themselves. Negative if hosts with verification
+    /// were measured to take less.
     pub checksum_received_ns: f64,
-    /// The hosts, for each interrupt after which they had slept, on top of what is handed over.
+    /// The hosts, for each interrupt after sleep, on top of the hand-over.
     pub wake_ns: f64,
-    /// The hosts, for each send that finds the adapters' thread asleep, on top of [`Self::send_ns`].
+    /// The hosts, for each send to a sleeping adapters' thread, on top of [`Self::send_ns`].
     pub doorbell_ns: f64,
     /// The adapters, for each byte, checksums included.
     pub adapter_byte_ns: f64,
     /// The adapters, for each frame on the wire.
     pub adapter_frame_ns: f64,
-    /// The adapters, for each frame or super-frame that goes to or from a host.
+    /// The adapters, for each frame or super-frame to or from a host.
     pub adapter_hand_over_ns: f64,
-    /// The adapters, for each byte sent whose checksum they compute for the hosts.
+    /// The adapters, for each byte sent with a checksum they compute for the hosts.
     pub adapter_checksum_sent_ns: f64,
-    /// The adapters, for each byte received whose checksum they verify for the hosts.
+    /// The adapters, for each byte received with a checksum they verify for the hosts.
     pub adapter_checksum_received_ns: f64,
-    /// Bytes handed down at once with large sends, acknowledgements counted in.
+    /// Bytes handed down at once with large sends, acknowledgements included.
     pub chunk_len: f64,
-    /// Bytes handed up at once with receive coalescing, acknowledgements counted in.
+    /// Bytes handed up at once with receive coalescing, acknowledgements included.
     pub coalesced_len: f64,
-    /// Bytes handed down at once where the link is the limit, acknowledgements counted in.
+    /// Bytes handed down at once if the link is the limit, acknowledgements included.
     pub paced_sent_len: f64,
-    /// Bytes handed up at once where the link is the limit, acknowledgements counted in.
+    /// Bytes handed up at once if the link is the limit, acknowledgements included.
     pub paced_coalesced_len: f64,
     /// Frames on the wire for each segment: one, and its share of an acknowledgement.
     pub frames_per_segment: f64,
-    /// What receiving takes alone; `None`: the system does not let the receive work of a host be moved to its processor, or
-    /// there is no second one.
+    /// Costs of receiving alone. `None`: the system cannot move the receive work of a host to its processor, or has no
+    /// second one.
     pub receiver: Option<ReceiverCosts>,
-    /// What a request waits for beside work; `None`: it was not measured.
+    /// Waits of a request besides work; `None` if not measured.
     pub waits: Option<Waits>,
 }
 
-/// What goes up and down between hosts and adapters for each segment, and in what pieces.
+/// Hand-overs between hosts and adapters for each segment, and the length of a piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HandOvers {
-    /// To a host, acknowledgements counted in.
+    /// To a host, acknowledgements included.
     pub(super) up: f64,
-    /// From a host: data alone where the model makes large sends of it, else data and acknowledgements.
+    /// From a host: data alone if the model makes large sends of it, else data and acknowledgements.
     pub(super) down: f64,
-    /// Acknowledgements from a host that are not in `down`.
+    /// Acknowledgements from a host not counted in `down`.
     pub(super) acks: f64,
     /// Bytes of a large send.
     pub(super) chunk_len: f64,
@@ -118,7 +118,7 @@ impl Costs {
         Ok(Self { waits: Waits::learn(samples, costs.round_trip_ns(&GIGABIT)), ..costs })
     }
 
-    /// All that were measured, in the order in which people read them.
+    /// Returns all measured costs, in reading order.
     pub(super) fn values(&self) -> Vec<(Cost, f64)> {
         let mut values = vec![
             (Cost::Byte, self.byte_ns),
@@ -144,8 +144,8 @@ impl Costs {
         values
     }
 
-    /// Measured separately where the link is the limit and elsewhere. Where it is, what hosts hand down beyond large sends
-    /// of the largest length is acknowledgements; large send does not change their number.
+    /// Counts hand-overs, with separate measurements for a link at its limit and elsewhere. At the limit, hand-downs
+    /// beyond large sends of the maximum length are acknowledgements; large send does not change their number.
     pub(super) fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
         let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);
@@ -162,13 +162,13 @@ impl Costs {
         }
     }
 
-    /// Work and way of a small request and its response, as the model charges them.
+    /// Returns the work and delay of a small request and its response, as the model charges them.
     pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
         let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)
     }
 
-    /// The processor of the host that sends to `receiver` and of the adapters, for each segment.
+    /// The processor of the adapters and of the host that sends to `receiver`, for each segment.
     pub(super) fn peer_ns(&self, receiver: &ReceiverCosts, setup: &Setup) -> f64 {
         let spared = if setup.host_checksums_received { self.adapter_checksum_received_ns } else { 0.0 };
         // Between the receiving host and the adapters, both ways.
@@ -193,7 +193,7 @@ impl Costs {
     }
 }
 
-/// An experiment in which either the hosts make a checksum (`off`) or the adapters do (`on`).
+/// An experiment on a checksum: the hosts compute it in `off`, the adapters in `on`.
 struct SwitchedChecksum {
     by_hosts: PerByte,
     by_adapters: PerByte,

@@ -6,7 +6,7 @@ use offramp_model::simulation::ModelError;
 /// Why a machine cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// An experiment that is needed was not run, or did not separate hosts and adapters.
+    /// A required experiment was not run, or did not separate hosts and adapters.
     #[error(
         "{experiment}, {variant}: no sample with processor time of hosts and adapters; a machine with two processors is needed"
     )]

@@ -1,45 +1,45 @@
-//! The experiments of the lab that calibration needs: those that it learns from, and those that it predicts.
+//! The lab's experiments for calibration: one part to learn from, one part to predict.
 
 use super::setup::Setup;
 use crate::plan::{Plan, RECEIVER, Settings, VariantPlan};
 use offramp_testbed::traffic::Amount;
 
-/// Variants from which the costs of bytes and frames follow.
+/// Variants for the costs of bytes and frames.
 pub(super) const LEARNED: [(&str, &str); 6] =
     [("lso", "off"), LARGE_SENDS, UNCOALESCED, ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
-/// The variant that says how long large sends and coalesced frames are.
+/// The variant for the lengths of large sends and coalesced frames.
 pub(super) const LARGE_SENDS: (&str, &str) = ("lso", "on");
-/// The variant that says how many frames cross the wire for each segment.
+/// The variant for the number of frames on the wire per segment.
 pub(super) const UNCOALESCED: (&str, &str) = ("rsc", "off");
 /// Its variants `off` and `on` give the cost of a checksum on sending.
 pub(super) const CHECKSUM_SENT: &str = "tx-checksum";
 /// Its variants `off` and `on` give the cost of a checksum on receiving.
 pub(super) const CHECKSUM_RECEIVED: &str = "rx-checksum";
-/// The variant from which it follows what a host pays that was woken: the link leaves it idle between the interrupts. The
-/// adapters' thread never sleeps.
+/// The variant for the cost of waking a host: the link leaves it idle between the interrupts. The adapters' thread
+/// never sleeps.
 pub(super) const PACED: (&str, &str) = ("interrupt-cap", "adapters poll, 8000/s");
-/// The same where the adapters' thread sleeps between large sends: what the host pays on top is for waking it.
+/// The same, but the adapters' thread sleeps between large sends: the host's additional cost is for waking it.
 pub(super) const PACED_ADAPTERS_SLEEP: (&str, &str) = ("interrupt-cap", "8000/s");
-/// The variant that says how many segments one acknowledgement answers, where a host only receives.
+/// The variant for the segments per acknowledgement, with a receive-only host.
 pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
-/// Variants from which the costs of such a host follow.
+/// Variants for the costs of a receive-only host.
 pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] =
     [RECEIVER_UNCOALESCED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
-/// Factor by which samples are longer where the link is the limit: the hosts then work a quarter of the time, and the
-/// system counts it in ticks.
+/// Factor for longer samples if the link is the limit: the hosts then work a quarter of the time, and the system counts
+/// it in ticks.
 const PACED_TIMES: u64 = 4;
 
-/// Experiments that are predicted, and their settings.
+/// Predicted experiments and their settings.
 pub(super) const PREDICTED: [((&str, &str), Setup); 6] = [
     (("jumbo", "MTU 1500"), Setup::BARE),
     (("all", "checksums only"), Setup::BARE),
     (("all", "none"), Setup { host_checksums_sent: true, host_checksums_received: true, ..Setup::BARE }),
     (("all", "all"), Setup::ALL_ON),
-    // Frame by frame the adapters' thread hardly sleeps: the link takes the next frame after 12 us.
+    // With single frames, the adapters' thread hardly sleeps: the link takes the next frame after 12 us.
     (("lso-1g", "off"), Setup { lso: false, is_gigabit: true, ..Setup::ALL_ON }),
     (("lso-1g", "on"), Setup { is_gigabit: true, adapters_sleep: true, ..Setup::ALL_ON }),
 ];
-/// Experiments with a host that only receives that are predicted, and their settings.
+/// Predicted experiments with a receive-only host, and their settings.
 pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
     ((RECEIVER, "no checksums"), Setup { rsc: false, host_checksums_received: true, ..Setup::ALL_ON }),
     ((RECEIVER, "MTU 3000"), Setup { rsc: false, mss: 2948.0, ..Setup::ALL_ON }),
@@ -48,16 +48,17 @@ pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
 /// One small request at a time over TCP, and bulk data, at 1 Gbit/s; the processors do not sleep.
 const ROUND_TRIPS: &str = "moderation-rpc";
 pub(super) const BULK: &str = "moderation-bulk";
-/// Without moderation: what is learned from first.
+/// The first to learn from: without moderation.
 pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
-/// A request at a time is then as late as the timer that ends the gap between two interrupts.
+/// The delay of a lone request is then the timer's, at the end of the gap between two interrupts.
 pub(super) const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
-/// Variants that waits are learned from.
+/// Variants to learn waits from.
 const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
-/// Longest wait of a first frame in the lab's "50 us or 32", microseconds.
+/// Maximum wait of a first frame in the lab's "50 us or 32", microseconds.
 const COALESCED_US: f64 = 50.0;
 
-/// Moderation as the lab has it, and as the model has it: `adapter.moderation`, and how long a first frame waits.
+/// The moderation of a variant in the lab's terms and in the model's: `adapter.moderation`, and the wait of a first
+/// frame.
 pub(super) struct Moderated {
     pub(super) of: (&'static str, &'static str),
     pub(super) moderation: &'static str,
@@ -68,8 +69,8 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
     Moderated { of, moderation, wait_us }
 }
 
-/// Variants that are predicted. The e1000's rule keeps either of two rates for bulk data at 1 Gbit/s: 20,000 interrupts a second,
-/// where it begins, until one is 80 us late, and 4000 from then on. So nothing is predicted of it.
+/// Predicted variants. The e1000's rule has two stable rates for bulk data at 1 Gbit/s: 20,000 interrupts a second at
+/// the start, and 4000 once one interrupt is 80 us late. So no prediction covers it.
 pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
@@ -78,13 +79,13 @@ pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((BULK, "50 us or 32"), "coalescing", COALESCED_US),
 ];
 
-/// The part of the lab that calibration needs: the variants that it learns from, and those that it predicts.
+/// Returns the part of the lab for calibration: the variants to learn from, and the predicted ones.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
     let needed = needed();
     let mut plans = crate::plan::plans(settings);
     for plan in &mut plans {
         plan.variants.retain(|variant| needed.contains(&(plan.name, variant.name)));
-        // Where moderation is compared, nothing of the hosts' time is learned.
+        // Experiments that compare moderation teach nothing about the hosts' time.
         let is_paced = |variant: &VariantPlan| variant.rig.rate_bps.is_some() && !plan.name.starts_with("moderation");
         for variant in plan.variants.iter_mut().filter(|variant| is_paced(variant)) {
             if let Amount::Usecs(usecs) = &mut variant.traffic.amount {

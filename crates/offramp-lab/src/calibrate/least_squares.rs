@@ -1,7 +1,7 @@
 //! Least squares of three unknowns, none of them below 0.
 
 /// Solves `a x = b` by least squares of the relative errors, with no `x` below 0. Three unknowns, a handful of rows:
-/// coordinate by coordinate until nothing moves.
+/// improves one coordinate after the other until none changes.
 pub(super) fn least_squares(rows: &[([f64; 3], f64)]) -> [f64; 3] {
     const TURNS: usize = 20_000;
     // Columns differ by many orders of magnitude; scaled, they converge alike.
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn no_cost_is_below_zero() {
-        // The second column would want a negative cost.
+        // Without the bound, the cost of the second column would be negative.
         let rows = [([1.0, 0.0, 1.0], 1.0), ([1.0, 5.0, 0.0], 0.9), ([1.0, 1.0, 0.0], 1.0), ([1.0, 9.0, 0.0], 0.8)];
         assert!(least_squares(&rows).iter().all(|cost| *cost >= 0.0 && cost.is_finite()));
     }

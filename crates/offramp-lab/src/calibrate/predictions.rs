@@ -1,4 +1,4 @@
-//! The experiments that were not learned from: what the model says of them, beside what was measured.
+//! The experiments not learned from: the model's prediction beside the measurement.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ use crate::plan::{GIGABIT_BPS, RECEIVER};
 
 const BITS_PER_GIGABIT: f64 = 1e9;
 
-/// What the model says of an experiment that was not learned from, and what was measured.
+/// Prediction and measurement of an experiment not learned from.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// The experiment.
@@ -31,35 +31,35 @@ pub struct Prediction {
     pub gbit_per_s: [f64; 2],
     /// Processor time of the hosts in seconds for 10^9 bytes, predicted and measured.
     pub host_cpu_s_per_gb: [f64; 2],
-    /// The least and the most that the measured one may be, where a hypervisor took time.
+    /// Minimum and maximum of the true time, if a hypervisor took some.
     pub measured_range_s_per_gb: [f64; 2],
 }
 
-/// Whether a prediction keeps to its targets.
+/// The result of a prediction against its targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does.
+    /// Both targets met.
     Met,
-    /// It does not.
+    /// A target missed.
     Missed,
-    /// A hypervisor took time, and what was measured is not known well enough to say.
+    /// A hypervisor took time, so the measurement is too uncertain.
     Open,
 }
 
 impl Prediction {
-    /// By how much the throughput is above what was measured, percent.
+    /// Returns the throughput's excess over the measurement, percent.
     #[must_use]
     pub fn throughput_error(&self) -> f64 {
         error_percent(self.gbit_per_s)
     }
 
-    /// By how much the processor time is above what was measured, percent.
+    /// Returns the processor time's excess over the measurement, percent.
     #[must_use]
     pub fn cpu_error(&self) -> f64 {
         error_percent(self.host_cpu_s_per_gb)
     }
 
-    /// Whether both keep to their targets, whatever within its range the measured time is.
+    /// Judges both targets. The time must meet its target anywhere in its measured range.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let [predicted, _] = self.host_cpu_s_per_gb;
@@ -80,7 +80,7 @@ impl Prediction {
     }
 }
 
-/// Predicts the experiments that were run and not learned from, with the profile in a file.
+/// Predicts experiments run but not learned from, with the profile in a file.
 ///
 /// # Errors
 /// When the profile cannot be used, a run of the model fails, or an experiment is missing.
@@ -113,8 +113,8 @@ pub fn predict(
     PREDICTED.into_iter().chain(of_receiver).map(one).collect()
 }
 
-/// A host that only receives, from a peer that shares a processor with the adapters: a frame every so often. What waking
-/// there was, in what was learned from as in what is predicted, is in its costs.
+/// Sets up a receive-only host; its peer shares a processor with the adapters and sends a frame every so often.
+/// Wake-ups occurred in learned and predicted experiments alike, so the costs include them.
 fn set_up_receiver(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
     let mut profile = set_up(base, costs, setup)?;
     profile.set("host.wake_time", "0ns")?;
@@ -136,7 +136,7 @@ fn set_up(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, Profi
     Ok(profile)
 }
 
-/// The predictions for people.
+/// Returns the predictions as text.
 #[must_use]
 pub fn predictions_text(predictions: &[Prediction]) -> String {
     let mut out = format!(

@@ -1,4 +1,4 @@
-//! The profile of a machine: what follows from its costs, and what is assumed.
+//! The profile of a machine: parameters from its costs, and assumed ones.
 
 use std::fmt::Write as _;
 
@@ -11,11 +11,12 @@ use super::receiver::ReceiverCosts;
 use super::setup::{MSS, Setup};
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// Most segments that an acknowledgement of the model answers.
+/// Maximum number of segments per acknowledgement in the model.
 const SEGMENTS_PER_ACK_MAX: f64 = 64.0;
 
 impl Calibration {
-    /// The profile of this machine: a system with large sends and receive coalescing on, and a link without a limit.
+    /// Returns the profile of this machine: a system with large sends and receive coalescing on, and a link without a
+    /// limit.
     #[must_use]
     pub fn profile(&self, machine: &str) -> String {
         let mut out = format!(
@@ -41,7 +42,7 @@ impl Calibration {
         out
     }
 
-    /// Section by section. What was measured is not assumed.
+    /// Returns the lines section by section. A measured parameter is not assumed.
     fn lines(&self) -> Vec<Line> {
         let mut lines = self.measured();
         let is_measured = |key: &str, lines: &[Line]| lines.iter().any(|line| line.key == key);
@@ -55,7 +56,7 @@ impl Calibration {
     fn measured(&self) -> Vec<Line> {
         let of_rounds: Vec<Setting> = self.rounds.iter().flat_map(|costs| settings(costs, &Setup::ALL_ON)).collect();
         let line = |setting: Setting| {
-            // A round by itself may not say what a receiving host pays.
+            // A single round may lack the costs of a receiving host.
             let found = of_rounds.iter().filter(|of| of.key == setting.key).map(|of| of.value);
             Line { key: setting.key, value: setting.with_interval(found), source: Source::Measured(setting.cost) }
         };
@@ -71,13 +72,13 @@ struct Line {
 }
 
 enum Source {
-    /// It follows mostly from this cost.
+    /// Derived mostly from this cost.
     Measured(Cost),
-    /// Why it is so.
+    /// The reason.
     Assumed(&'static str),
 }
 
-/// What no experiment says.
+/// Returns the parameters without an experiment.
 fn assumed() -> Vec<Line> {
     let word = |key, word: &str, why| Line { key, value: format!("value = \"{word}\""), source: Source::Assumed(why) };
     let size = |key, size: f64, unit: &str, why| {
@@ -134,14 +135,14 @@ fn assumed() -> Vec<Line> {
     ]
 }
 
-/// A parameter of a profile that follows from the costs.
+/// A parameter derived from the costs.
 pub(super) struct Setting {
     pub(super) key: &'static str,
     value: f64,
-    /// Digits behind the point.
+    /// Digits after the decimal point.
     decimals: usize,
     unit: &'static str,
-    /// The cost that it mostly follows from.
+    /// The main cost behind it.
     cost: Cost,
 }
 
@@ -158,12 +159,12 @@ impl Setting {
         Self { key, value, decimals: 0, unit, cost }
     }
 
-    /// As a user writes it.
+    /// Writes the value in a user's notation.
     pub(super) fn text(&self) -> String {
         format!("{:.*}{}", self.decimals, self.value, self.unit)
     }
 
-    /// As a profile has it, with an interval that holds the value and what was found besides.
+    /// Writes the value in a profile's notation, with an interval around it and `found`.
     fn with_interval(&self, found: impl Iterator<Item = f64>) -> String {
         let (low, high) = found.fold((self.value, self.value), |(low, high), of| (low.min(of), high.max(of)));
         let (decimals, value) = (self.decimals, self.value);
@@ -174,7 +175,7 @@ impl Setting {
     }
 }
 
-/// The parameters of a profile that follow from the costs, for hosts and adapters that are set so.
+/// Derives the parameters of a profile from the costs, for hosts and adapters in `setup`.
 pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     let pieces = costs.hand_overs(setup);
     let send_ns = costs.send_ns + if setup.adapters_sleep { costs.doorbell_ns } else { 0.0 };

@@ -1,4 +1,4 @@
-//! What a host pays that only receives, learned from samples.
+//! The costs of a receive-only host, learned from samples.
 
 use super::cost::Cost;
 use super::experiments::{LEARNED_OF_RECEIVER, RECEIVER_UNCOALESCED};
@@ -7,16 +7,16 @@ use super::samples::Samples;
 use super::setup::MSS;
 use super::units::NANOSECONDS_PER_SECOND;
 
-/// What a host pays that only receives, in nanoseconds.
+/// The costs of a receive-only host, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReceiverCosts {
     /// For each byte.
     pub byte_ns: f64,
     /// For each frame or coalesced frame handed up, and for each acknowledgement handed down.
     pub hand_over_ns: f64,
-    /// Segments that an acknowledgement answers where none are coalesced.
+    /// Segments per acknowledgement without coalescing.
     pub segments_per_ack: f64,
-    /// The sending host and the adapters, which share a processor, for each byte.
+    /// The sending host and the adapters on one shared processor, for each byte.
     pub peer_byte_ns: f64,
     /// The sending host and the adapters, for each frame on the wire.
     pub peer_frame_ns: f64,
@@ -25,7 +25,7 @@ pub struct ReceiverCosts {
 }
 
 impl ReceiverCosts {
-    /// `None` where one of the variants did not measure the receiving host's time.
+    /// Returns `None` if one of the variants lacks the receiving host's time.
     pub(super) fn learn(samples: Samples) -> Option<Self> {
         let learned = LEARNED_OF_RECEIVER.iter().map(|&of| samples.get(of).ok()).collect::<Option<Vec<_>>>()?;
         let rows: Vec<_> = learned.iter().map(|of| ([1.0, of.sends + of.receives, 0.0], of.host_ns)).collect();
@@ -39,7 +39,7 @@ impl ReceiverCosts {
         Some(Self { byte_ns, hand_over_ns, segments_per_ack, peer_byte_ns, peer_frame_ns, peer_hand_over_ns })
     }
 
-    /// All of them, in the order in which people read them.
+    /// Returns all costs, in reading order.
     pub(super) fn values(&self) -> [(Cost, f64); 6] {
         [
             (Cost::ReceiverByte, self.byte_ns),

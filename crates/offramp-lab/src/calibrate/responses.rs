@@ -1,4 +1,4 @@
-//! What a request waits for beside the work that it costs: learned from round trips, and predicted for other moderation.
+//! The waits of a request besides its work: learned from round trips, and predicted for other moderation.
 
 use std::fmt::Write as _;
 
@@ -17,18 +17,18 @@ use crate::model::{Experiment, Sample};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND};
 use offramp_testbed::traffic::RR_MESSAGE_BYTES;
 
-/// A percentile of a latency is to be predicted within this, percent.
+/// Maximum error of a predicted latency percentile, percent.
 pub const LATENCY_PERCENT: f64 = 25.0;
-/// Interrupts per second are to be predicted within this, percent.
+/// Maximum error of predicted interrupts per second, percent.
 pub const INTERRUPTS_PERCENT: f64 = 20.0;
-/// A figure that the model says of an experiment that was not learned from, and what was measured.
+/// A predicted and measured figure of an experiment not learned from.
 #[derive(Clone, Debug)]
 pub struct Figure {
     /// The experiment.
     pub experiment: &'static str,
     /// The variant.
     pub variant: &'static str,
-    /// What it is, with its unit.
+    /// Its name, with its unit.
     pub name: &'static str,
     /// Predicted and measured.
     pub values: [f64; 2],
@@ -37,21 +37,21 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// By how much the prediction is above what was measured, percent.
+    /// Returns the prediction's excess over the measurement, percent.
     #[must_use]
     pub fn error(&self) -> f64 {
         error_percent(self.values)
     }
 
-    /// Whether it keeps to its target.
+    /// Returns true if the figure meets its target.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.error().abs() <= self.within_percent
     }
 }
 
-/// Predicts latencies and interrupts of the variants that were not learned from, with the profile in a file; none where waits
-/// were not learned.
+/// Predicts latencies and interrupts of the variants not learned from, with the profile in a file; returns none without
+/// learned waits.
 ///
 /// # Errors
 /// When the profile cannot be used, a run of the model fails, or an experiment is missing.
@@ -72,7 +72,8 @@ pub fn predict_responses(
             Ok::<_, CalibrateError>(())
         };
         if experiment == BULK {
-            // What an interrupt brings is acknowledged at once, and these acknowledgements interrupt the other host once.
+            // The host acknowledges the frames of an interrupt at once, and these acknowledgements interrupt the other
+            // host once.
             let predicted = 2.0 * run(&profile, Workload::TtcpReceive)?.interrupts_per_second;
             add("interrupts/s", predicted, |sample| sample.interrupts_per_s, INTERRUPTS_PERCENT)?;
         } else if let Some(latency) = run(&profile, Workload::TcpRr)?.latency {
@@ -83,14 +84,14 @@ pub fn predict_responses(
     Ok(found)
 }
 
-/// Hosts that do not sleep, at 1 Gbit/s; what they send needs no interrupt.
+/// Sets up hosts without sleep, at 1 Gbit/s; their sends need no interrupt.
 fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profile, ProfileError> {
     let mut profile = base.clone();
     let timer_us = waits.timer_ns / NANOSECONDS_PER_MICROSECOND;
     let mut wait_us = moderated.wait_us.max(1.0);
     if moderated.of.0 == BULK {
-        // A large send crosses the lab's line at once, and until the next one the adapters' thread sleeps: no frame that comes
-        // meanwhile has it notice sooner that an interrupt is due.
+        // A large send crosses the lab's link at once, and the adapters' thread sleeps until the next one: no frame in
+        // between wakes it early for a due interrupt.
         let gap_us = 1e6 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
         wait_us += timer_us;
         profile.set_all([
@@ -118,7 +119,7 @@ fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profil
     Ok(profile)
 }
 
-/// The figures for people.
+/// Returns the figures as text.
 #[must_use]
 pub fn figures_text(figures: &[Figure]) -> String {
     if figures.is_empty() {

@@ -1,11 +1,11 @@
-//! How hosts and adapters are set in an experiment.
+//! The settings of hosts and adapters in an experiment.
 
 /// Ethernet, IPv4 and TCP headers with timestamps.
 pub(super) const HEADERS_LEN: f64 = 66.0;
 /// Payload of a segment with timestamps at an MTU of 1500.
 pub(super) const MSS: f64 = 1448.0;
 
-/// How hosts and adapters are set.
+/// Settings of hosts and adapters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 pub(super) struct Setup {
@@ -16,7 +16,7 @@ pub(super) struct Setup {
     pub(super) mss: f64,
     /// The link is the limit.
     pub(super) is_gigabit: bool,
-    /// The adapters' thread sleeps between two sends, and the host that sends wakes it.
+    /// The adapters' thread sleeps between two sends, and the sending host wakes it.
     pub(super) adapters_sleep: bool,
 }
 

@@ -1,11 +1,11 @@
-//! How far a prediction may be from what was measured.
+//! Maximum errors of predictions.
 
-/// Throughput is to be predicted within this, percent.
+/// Maximum error of a predicted throughput, percent.
 pub const THROUGHPUT_PERCENT: f64 = 15.0;
-/// Processor time is to be predicted within this, percent.
+/// Maximum error of a predicted processor time, percent.
 pub const CPU_PERCENT: f64 = 20.0;
 
-/// The error of a prediction, percent; above 0 where more was predicted than measured.
+/// Returns the error of a prediction in percent; positive if the prediction exceeds the measurement.
 pub(super) fn error_percent([predicted, measured]: [f64; 2]) -> f64 {
     100.0 * (predicted / measured - 1.0)
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::model::{Sample, Variant};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND, RECEIVER};
 
-/// A machine whose costs are known, and what its lab would measure.
+/// A machine with known costs, as measured by its lab.
 const TRUE: Costs = Costs {
     byte_ns: 0.25,
     send_ns: 900.0,
@@ -44,13 +44,13 @@ const TRUE_RECEIVER: ReceiverCosts = ReceiverCosts {
 /// Preamble, check sequence and gap of a frame on the wire (IEEE 802.3 3.1.1, 4.4.2).
 const LINE_OVERHEAD_LEN: f64 = 24.0;
 
-/// Time of a byte of payload on the link, where the link is the limit.
+/// Time of a byte of payload on the link, if the link is the limit.
 fn line_ns(setup: &Setup) -> f64 {
     let frame_bits = (setup.mss + HEADERS_LEN + LINE_OVERHEAD_LEN) * BITS_PER_BYTE;
     if setup.is_gigabit { frame_bits / GIGABIT_BPS as f64 * NANOSECONDS_PER_SECOND / setup.mss } else { 0.0 }
 }
 
-/// A sample of a host that only receives: its own time and frames, and the speed of the slower processor.
+/// Returns a sample of a receive-only host: its own time and frames, and the speed of the slower processor.
 fn sample_of_receiver(setup: &Setup, round: usize) -> Sample {
     let both = sample(setup, round);
     let [bytes, mss] = [both.bytes as f64, setup.mss];
@@ -149,8 +149,8 @@ fn experiments() -> Vec<Experiment> {
     ]
 }
 
-/// Rounds that differ. One round measures nothing, and one measures nothing of a receiving host. One variant costs more
-/// than its costs add up to; in another a hypervisor leaves the hosts' time open.
+/// Returns uneven rounds. One round measures nothing, and one lacks the receiving host. One variant costs more than the
+/// sum of its costs; in another a hypervisor leaves the hosts' time uncertain.
 fn uneven_experiments() -> Vec<Experiment> {
     let mut experiments = experiments();
     for of in &mut experiments {
@@ -243,7 +243,7 @@ fn what_was_measured_is_in_the_profile_with_the_interval_of_its_rounds() {
     let profile = profile.unwrap();
     let quantity = profile.quantity("host.chunk_time");
     let [low, high] = quantity.interval.unwrap();
-    // Of the costs of the machine, 900 ns.
+    // The machine's true cost is 900 ns.
     let is_near = |value: u64, expected: f64| (value as f64 / 1000.0 / expected - 1.0).abs() < 0.02;
     assert!(is_near(low, 900.0) && is_near(quantity.value, 900.0) && is_near(high, 9000.0), "{quantity:?}");
     assert!(quantity.source.contains("12 rounds"), "{quantity:?}");
@@ -259,7 +259,7 @@ fn a_host_of_the_profile_receives_as_fast_as_its_costs_allow_and_joining_spares_
     std::fs::remove_file(&path).unwrap();
     let profile = profile.unwrap();
     let ns_per_byte = |coalesce| {
-        // A peer that is slower than the host lets it sleep: waking is left out here.
+        // A peer slower than the host lets it sleep: the test leaves waking out.
         let awake = profile.clone().with("host.wake_time", "0ns").with("adapter.coalesce", coalesce);
         let outcome = run(&awake, Workload::TtcpReceive).unwrap();
         outcome.cpu_percent / 100.0 * 1e9 / outcome.bytes_per_second
@@ -268,7 +268,7 @@ fn a_host_of_the_profile_receives_as_fast_as_its_costs_allow_and_joining_spares_
     let handed_over_ns = TRUE_RECEIVER.hand_over_ns * (1.0 + 1.0 / TRUE_RECEIVER.segments_per_ack);
     let expected = TRUE_RECEIVER.byte_ns + handed_over_ns / MSS;
     assert!((plain / expected - 1.0).abs() < 0.03, "{plain} instead of {expected}");
-    // Of 64 KiB or less, with an acknowledgement for each.
+    // The coalesced frames hold 64 KiB or less, each with an acknowledgement.
     let least = TRUE_RECEIVER.byte_ns + 2.0 * TRUE_RECEIVER.hand_over_ns / 65_536.0;
     assert!(coalesced > least && coalesced < 1.3 * least, "{coalesced}, and {least} at least");
 }

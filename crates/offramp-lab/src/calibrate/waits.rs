@@ -1,4 +1,4 @@
-//! Waits of a request beside its work, learned from round trips.
+//! The waits of a request besides its work, learned from round trips.
 
 use super::cost::Cost;
 use super::experiments::{CAPPED, PLAIN};
@@ -7,19 +7,19 @@ use super::units::NANOSECONDS_PER_MICROSECOND;
 use crate::model::Sample;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// Waits of a request beside its work, in nanoseconds.
+/// Waits of a request besides its work, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waits {
-    /// Until the processes of both ends run, at least.
+    /// Minimum time to wake the processes of both ends.
     pub wake_up_ns: f64,
-    /// On top of it, exponentially distributed: the mean.
+    /// Mean of the additional, exponentially distributed time.
     pub wake_up_tail_ns: f64,
-    /// From when an interrupt is due until the adapters' thread notices.
+    /// Time from a due interrupt to its notice by the adapters' thread.
     pub timer_ns: f64,
 }
 
 impl Waits {
-    /// `None` where the lab has not measured round trips. `work_ns`: work and way of a small request and its response.
+    /// Returns `None` without measured round trips. `work_ns`: work and delay of a small request and its response.
     pub(super) fn learn(samples: Samples, work_ns: f64) -> Option<Self> {
         let ns = |of, value| samples.mean(of, value).map(|us| us * NANOSECONDS_PER_MICROSECOND);
         let (p50, p99) = (ns(PLAIN, p50_us)?, ns(PLAIN, p99_us)?);
@@ -33,7 +33,7 @@ impl Waits {
         })
     }
 
-    /// All of them, in the order in which people read them.
+    /// Returns all waits, in reading order.
     pub(super) fn values(&self) -> [(Cost, f64); 3] {
         [(Cost::WakeUp, self.wake_up_ns), (Cost::WakeUpTail, self.wake_up_tail_ns), (Cost::Timer, self.timer_ns)]
     }

@@ -1,4 +1,4 @@
-//! What is asked of an interface: which features each experiment switches, and under which traffic.
+//! The questions to an interface: the features switched in each experiment, and its traffic.
 
 use offramp_ports::sys::link::GSO_ONE_FRAME;
 use offramp_testbed::device::{Change, DeviceError};
@@ -8,15 +8,15 @@ use offramp_testbed::error::TestbedError;
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
 /// Segmentation by the host, just above the driver.
 const GSO: &[&str] = &["tx-generic-segmentation"];
-/// Checksums on the way out; an adapter has the first or the other two.
+/// Checksums on transmit; an adapter has the first or the other two.
 const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
-/// Drivers of interfaces that lie on others: the kernel takes LRO from all of those when it goes off
-/// here, and does not give it back (`NETIF_F_UPPER_DISABLES`). They were not named, so it stays.
+/// Drivers of interfaces on top of others. If LRO goes off here, the kernel removes it from all lower interfaces and
+/// does not restore it (`NETIF_F_UPPER_DISABLES`). The user did not name those, so LRO stays.
 const SPREADING_DRIVERS: &[&str] = &["bonding", "team", "bridge"];
-/// The feature that those drivers would spread.
+/// The feature spread by those drivers.
 const LRO: &str = "rx-lro";
 
-/// What flows while a variant is measured.
+/// The traffic while a variant is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Traffic {
     /// TCP to the peer.
@@ -25,7 +25,7 @@ pub(super) enum Traffic {
     TcpReceive,
     /// UDP to the peer, many datagrams with each call (`UDP_SEGMENT`).
     UdpSend,
-    /// UDP from the peer, to a socket that takes one datagram at a time.
+    /// UDP from the peer, to a socket with one datagram per read.
     UdpReceive,
 }
 
@@ -39,7 +39,7 @@ impl Traffic {
         }
     }
 
-    /// Says whether this machine sends.
+    /// Returns true if this machine sends.
     pub(super) fn sends(self) -> bool {
         matches!(self, Self::TcpSend | Self::UdpSend)
     }
@@ -48,9 +48,9 @@ impl Traffic {
 /// One setting of an experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VariantPlan {
-    /// What is different, in a word or two.
+    /// The difference, in a word or two.
     pub name: &'static str,
-    /// What is switched.
+    /// The switched settings.
     pub change: Change,
 }
 
@@ -61,19 +61,19 @@ pub(super) struct Plan {
     pub name: &'static str,
     /// The question.
     pub question: &'static str,
-    /// What flows.
+    /// The traffic.
     pub traffic: Traffic,
-    /// Features that the question is about, of those that can be changed here.
+    /// Features of the question, among the changeable ones.
     pub features: Vec<&'static str>,
     /// The first is the base.
     pub variants: Vec<VariantPlan>,
-    /// What is the same in all variants.
+    /// Settings common to all variants.
     pub fixed: String,
-    /// What a reader must know.
+    /// Caveats for the reader.
     pub notes: Vec<String>,
 }
 
-/// A question before it is known what the interface can do.
+/// A question, before the interface's abilities are known.
 struct Entry {
     name: &'static str,
     question: &'static str,
@@ -145,14 +145,13 @@ const ENTRIES: &[Entry] = &[
     },
 ];
 
-/// The names that `only` takes, in the order of a full run.
+/// Returns the names for `only`, in the order of a full run.
 pub fn experiments() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().map(|entry| entry.name)
 }
 
-/// What can be asked of an interface: `changeable` says which features it lets be switched, and
-/// `has_gso_limit` whether the host's own segmentation limit can be set. `only` names experiments or
-/// features; all are asked when it is empty.
+/// Returns the questions possible on an interface. `changeable` lists its switchable features; `has_gso_limit` is true
+/// if the host's own segmentation limit can be set. `only` names experiments or features; if empty, all are asked.
 ///
 /// # Errors
 /// When `only` names something unknown, or nothing is left.
@@ -179,12 +178,12 @@ pub(super) fn plans(
 }
 
 impl Entry {
-    /// By the experiment's short name or that of one of its features.
+    /// Matches the experiment's short name or one of its features.
     fn is_named(&self, name: &str) -> bool {
         self.name == name || self.features.contains(&name)
     }
 
-    /// `None` when the interface does not let any of its features be switched.
+    /// Returns `None` if none of its features can be switched on the interface.
     fn plan(&self, can: &dyn Fn(&str) -> bool, has_gso_limit: bool) -> Option<Plan> {
         let of = |features: &[&'static str]| features.iter().copied().filter(|f| can(f)).collect::<Vec<_>>();
         let features = of(self.features);
@@ -209,7 +208,7 @@ impl Entry {
     }
 }
 
-/// What "off" means where the host could segment as well.
+/// Explains "off" if the host could segment as well.
 fn host_gso_note(has_gso_limit: bool) -> &'static str {
     if has_gso_limit {
         "\"off\" also sets gso_max_segs to 1: TCP builds super-frames whatever tx-generic-segmentation says, and only this \
@@ -225,7 +224,7 @@ fn variant(name: &'static str, parts: &[(&[&'static str], bool)]) -> VariantPlan
     VariantPlan { name, change: Change { features, gso_segs_max: None } }
 }
 
-/// The host then sends one frame at a time: see [`gso`](super::gso) why the feature alone is not enough.
+/// Makes the host send one frame at a time: see [`gso`](super::gso) for why the feature alone is not enough.
 fn without_host_gso(mut variant: VariantPlan, has_gso_limit: bool) -> VariantPlan {
     variant.change.gso_segs_max = has_gso_limit.then_some(GSO_ONE_FRAME);
     variant
@@ -246,7 +245,7 @@ fn gso_variants(tso: &[&'static str], gso: &[&'static str], has_gso_limit: bool)
     ]
 }
 
-/// Without checksums the kernel takes segmentation away too; the third variant keeps the two apart.
+/// Without checksums the kernel disables segmentation too; the third variant separates the two.
 fn checksum_variants(checksum: &[&'static str], tso: &[&'static str]) -> Vec<VariantPlan> {
     let mut variants = vec![variant("off", &[(checksum, false)]), variant("on", &[(checksum, true)])];
     if !tso.is_empty() {

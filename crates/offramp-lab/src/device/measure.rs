@@ -1,5 +1,5 @@
-//! One measurement on the interface: traffic with the peer from threads of this process, and what the
-//! processors did meanwhile.
+//! One measurement on the interface: traffic with the peer from threads of this process, and the load of the processors
+//! meanwhile.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,25 +22,25 @@ use offramp_testbed::traffic::{
 const DATAGRAM_BYTES: u32 = 1400;
 /// Datagrams of one UDP super-frame: just below 64 KiB.
 const DATAGRAMS: u32 = 44;
-/// Longest round-trip test, in seconds; shorter samples have as short a one.
+/// Maximum round-trip test, in seconds; shorter samples have an equally short one.
 const RTT_SECONDS_MAX: f64 = 0.5;
 /// Warm-up of a round-trip test, in microseconds.
 const RTT_WARMUP_USECS: u64 = 50_000;
-/// Longest test of the way to the peer, in seconds.
+/// Maximum test of the way to the peer, in seconds.
 const PROBE_SECONDS_MAX: f64 = 0.2;
 /// Warm-up of that test, in microseconds.
 const PROBE_WARMUP_USECS: u64 = 20_000;
-/// Longest time for a link to come back after a change: some drivers reset the adapter.
+/// Maximum time for a link to come back after a change: some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
-/// Pause between two attempts, and between two looks at counters that may lag.
+/// Pause between two attempts, and between two reads of counters with a lag.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How long an interface's counters may lag behind: some drivers read them from the adapter once a second.
+/// Maximum lag of an interface's counters: some drivers read them from the adapter once a second.
 const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);
-/// How long other work is looked for: a few dozen ticks of the kernel's account.
+/// Time of the search for other work: a few dozen ticks of the kernel's account.
 const OTHER_WORK_WINDOW: Duration = Duration::from_millis(300);
 const MICROSECONDS: f64 = 1e6;
 
-/// What is to be measured, and how.
+/// Settings of the measurements.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// The interface, in the calling thread's network namespace.
@@ -58,12 +58,12 @@ pub struct DeviceConfig {
     pub congestion: String,
     /// Directory of the state file; see [`default_state_dir`](offramp_testbed::device::default_state_dir).
     pub state_dir: PathBuf,
-    /// Experiments to make, by name ([`experiments`](super::experiments)) or by a feature's name as ethtool knows it; all
-    /// that the interface allows when empty.
+    /// Experiments to make, by name ([`experiments`](super::experiments)) or by a feature's name as ethtool knows it;
+    /// if empty, all experiments the interface allows.
     pub only: Vec<String>,
 }
 
-/// The peer, and how it is to be measured with.
+/// The peer, and the settings of its measurements.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
     config: &'a DeviceConfig,
@@ -72,7 +72,7 @@ pub(super) struct Bench<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Share of this machine's processors that other work takes, measured before any traffic flows.
+/// Measures the share of this machine's processors taken by other work, before any traffic flows.
 ///
 /// # Errors
 /// When `/proc/stat` cannot be read.
@@ -85,7 +85,7 @@ pub(super) fn other_work() -> Result<f64, TestbedError> {
     Ok(if all_s > 0.0 { busy_s(&processors, elapsed_s) / all_s } else { 0.0 })
 }
 
-/// What was read at one end of the measured window.
+/// The readings at one end of the measured window.
 struct Reading {
     at: Instant,
     processors: CpuTimes,
@@ -98,7 +98,7 @@ impl Reading {
 }
 
 impl<'a> Bench<'a> {
-    /// Takes the peer's address apart and checks every parameter of the traffic.
+    /// Parses the peer's address and checks every parameter of the traffic.
     ///
     /// # Errors
     /// When the peer's port is no number, or a parameter is out of range.
@@ -112,7 +112,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Traffic that fails before anything has begun is no failed measurement.
+    /// Converts an error of traffic that never began: it is no failed measurement.
     fn unreachable(&self, error: TestbedError) -> TestbedError {
         match error {
             TestbedError::Traffic(reason) => DeviceError::Peer { peer: self.host.clone(), reason }.into(),
@@ -123,7 +123,7 @@ impl<'a> Bench<'a> {
     /// Tests that the peer answers and that the way to it leads through the interface.
     ///
     /// # Errors
-    /// When it does not.
+    /// When one of them fails.
     pub(super) fn probe(&self) -> Result<(), TestbedError> {
         let interface = &self.config.interface;
         let counted = || {
@@ -202,7 +202,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Runs the traffic as soon as the peer can be reached again.
+    /// Runs the traffic once the peer is reachable again.
     fn settled(
         &self,
         params: &Params,
@@ -290,7 +290,7 @@ fn usecs(seconds: f64) -> Amount {
     Amount::Usecs((seconds * MICROSECONDS) as u64)
 }
 
-/// Figures of this machine's end; datagrams that were lost on the way count for the one that sent them.
+/// Returns the figures of this machine's end; lost datagrams count for the sending end.
 fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) -> Result<Sample, TestbedError> {
     let flow: Option<&Flow> = if traffic.sends() { report.send.as_ref() } else { report.receive.as_ref() };
     let flow =
@@ -302,11 +302,10 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
     Ok(Sample {
         seconds: elapsed_s,
         throughput_bps: Some(flow.throughput_bps),
-        // The machine is the host. This program's own time would lack what interrupts do, which is most of
-        // a receiver's work.
+        // The machine is the host. This program's own time would lack the interrupts, most of a receiver's work.
         host_cpu_s: Some(cpu_s),
         machine_cpu_s: Some(cpu_s),
-        // The end's own window and the one between the readings differ by a moment.
+        // The end's own window and the window between the readings differ by a moment.
         bytes: if own.seconds > 0.0 { (own.bytes as f64 / own.seconds * elapsed_s) as u64 } else { 0 },
         retransmits: is_tcp.then_some(flow.retransmits),
         lost_frames: (!is_tcp).then_some(flow.datagrams_lost),
@@ -314,14 +313,14 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
     })
 }
 
-/// Time that the machine's processors were neither idle nor lent to another machine by the hypervisor.
+/// Returns the processors' time neither idle nor given to another machine by the hypervisor.
 fn busy_s(processors: &CpuTimes, elapsed_s: f64) -> f64 {
     let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
     let worked: Worked = processors.all().iter().map(|time| time.worked(elapsed_us, 0)).sum();
     worked.likely_us as f64 / MICROSECONDS
 }
 
-/// `host`, `host:port`, an IPv6 address, or `[address]:port`.
+/// Parses `host`, `host:port`, an IPv6 address, or `[address]:port`.
 fn split_peer(peer: &str) -> Result<(String, u16), DeviceError> {
     let wrong = || DeviceError::Setting(format!("peer \"{peer}\" is not a host, host:port, or [IPv6 address]:port"));
     let (host, port) = if let Some(rest) = peer.strip_prefix('[') {

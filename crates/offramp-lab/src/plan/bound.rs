@@ -1,11 +1,11 @@
 //! Bounds that the variants of an experiment must keep.
 
-/// The reference of a ratio.
+/// The base of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
     /// The first variant.
     Base,
-    /// The one of these variants that is best in the metric; of all where none is named.
+    /// The best of these variants in the metric; of all variants if the list is empty.
     Best(&'static [&'static str]),
 }
 
@@ -18,13 +18,13 @@ pub enum Limit {
     AtLeast(f64),
 }
 
-/// A bound that a policy must keep to be fit for every use.
+/// A bound on a policy fit for every use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
     /// Name of the metric.
     pub metric: &'static str,
-    /// The reference.
+    /// The base of the ratio.
     pub against: Against,
-    /// The limit.
+    /// The limit of the ratio.
     pub limit: Limit,
 }

@@ -1,5 +1,5 @@
-//! Experiments with impairments of the receive side: frames in the wrong order, cards with little memory on a slow
-//! bus, windows and calls that are too large for them, and wrong verdicts on checksums.
+//! Experiments with impairments of the receive side: frames in the wrong order, cards with little memory on a slow bus,
+//! windows and calls too large for them, and wrong verdicts on checksums.
 //!
 //! The cards are those of the 8390 family, on a link of 10 Mbit/s: host B's adapter has such a card's memory, and its
 //! frames cross a bus with the speed of such a machine's.
@@ -25,12 +25,13 @@ pub(crate) const VERDICT: &str = "checksum-verdict";
 /// All of them.
 pub(crate) const ALL: [&str; 6] = [ORDER, MEMORY_TCP, MEMORY_UDP, WINDOW, RPC, VERDICT];
 
-/// The metric that shows whether a connection stalls: nothing has a ratio to a throughput of 0.
+/// The metric of stalled connections: nothing has a ratio to a throughput of 0.
 const STALL: &str = "stall_s";
-/// Metrics that they compare. Processor time is none of them: the program that stands for a card costs what no card does.
+/// Their compared metrics. Processor time is not among them: a program emulates the card, and a real card has no such
+/// cost.
 pub(super) const COMPARED: [&str; 2] = [THROUGHPUT, LATENCY_P99];
 
-/// Longest time that a frame waits for its group: claim R1's driver handed frames over once in a millisecond.
+/// Maximum wait of a frame for its group: claim R1's driver handed frames over once per millisecond.
 const GROUP_USECS: u32 = 1000;
 /// Frames of the largest group.
 const GROUP_FRAMES_MAX: u32 = 64;
@@ -39,7 +40,7 @@ const STRICT_CONGESTION: &str = "reno";
 /// Connections of claim R2.
 const CONNECTIONS: u32 = 4;
 
-/// A TCP that takes three duplicate acknowledgements for a loss, and never learns that it was wrong: no selective
+/// A TCP that takes three duplicate acknowledgements for a loss, and never learns of its error: no selective
 /// acknowledgements, no time-stamps to undo by, no loss detection by time, no probes.
 const STRICT: &[(&str, &str)] = &[
     ("net.ipv4.tcp_sack", "0"),
@@ -52,28 +53,28 @@ const STRICT: &[(&str, &str)] = &[
     ("net.ipv4.tcp_frto", "0"),
 ];
 
-/// A host with that TCP, else as it is.
+/// Returns the host with that TCP, otherwise unchanged.
 fn strict(host: HostSettings) -> HostSettings {
     HostSettings { sysctls: STRICT, ..host }
 }
 
 /// Rate of the cards' link.
 const CARD_BPS: u64 = 10_000_000;
-/// A hop slower than what the slowest card drains: half the rate of the cards' link.
+/// A hop slower than the slowest card's drain rate: half the rate of the cards' link.
 const SLOW_HOP_BPS: u64 = 5_000_000;
 /// Bus clock of most ISA machines; and the fast one of claim I7's machine.
 const ISA_HZ: u64 = 8_000_000;
 const ISA_FAST_HZ: u64 = 13_400_000;
-/// Clocks that a byte takes from the memory of an 8-bit card: six, and a third more while the card's own DMA is at work.
+/// Clocks per byte from the memory of an 8-bit card: six, and a third more while the card's own DMA is active.
 const CLOCKS_PER_BYTE_8_BIT: u64 = 8;
-/// Clocks that a byte takes from the memory of a 16-bit card: three, and a third more.
+/// Clocks per byte from the memory of a 16-bit card: three, and a third more.
 const CLOCKS_PER_BYTE_16_BIT: u64 = 4;
 /// Time of the host's interrupt handler for each frame.
 const HANDLER_NS: u64 = 60_000;
 /// Memory of an 8-bit card and of a 16-bit card; two transmit buffers take 3 KiB of each.
 const CARD_8_BIT_BYTES: usize = 8 * 1024;
 const CARD_16_BIT_BYTES: usize = 16 * 1024;
-/// A memory for frames that is large for such a card.
+/// A large memory for frames of such a card.
 const LARGE_RECEIVE_BYTES: usize = 64 * 1024;
 /// Shortest window of a sample on such a link: 400 frames.
 const CARD_SECONDS_MIN: f64 = 0.5;
@@ -82,25 +83,25 @@ const CARD_SECONDS_MIN: f64 = 0.5;
 const WINDOW_LARGE_BYTES: u32 = 32 * 1024;
 const WINDOW_SMALL_BYTES: u32 = 4 * 1024;
 
-/// A burst of datagrams, as long as one call of the kernel may be.
+/// A burst of datagrams, at the maximum length of one system call.
 const BURST_DATAGRAMS: u32 = 44;
 const BURST_DATAGRAM_BYTES: u32 = 1472;
-/// Rate of the bursts on average: less than the slowest card drains.
+/// Mean rate of the bursts: below the slowest card's drain rate.
 const BURSTS_BPS: u64 = 5_000_000;
 
-/// Calls under way: those of the block input/output daemons of an NFS client that reads a file.
+/// Calls under way: those of the block input/output daemons of an NFS client during a file read.
 const RPC_OUTSTANDING: u32 = 4;
-/// NFS waits 700 ms before it asks again; a sample would see one such wait at most.
+/// NFS waits 700 ms before a retransmission; a sample would contain at most one such wait.
 const RPC_TIMER_USECS: u64 = 100_000;
 const NFS_TIMER_USECS: u64 = 700_000;
 
-/// Frames for each wrong verdict: some tens of milliseconds of a connection at full speed. The control connection has so
-/// few frames that next to none of them gets one.
+/// Frames per wrong verdict: some tens of milliseconds of a connection at full speed. The control connection has too
+/// few frames to get more than a rare one.
 const WRONG_ONE_IN: u32 = 20_000;
-/// Payload of which no two segments are alike, so that only some are judged wrongly.
+/// Seed of a payload with a different pattern in each segment, so that only some are misjudged.
 const PATTERN_SEED: u64 = 8;
 
-/// Which bus a card is on.
+/// The bus of a card.
 #[derive(Clone, Copy)]
 enum Bus {
     /// 8 bit at 8 MHz: slower than the link.
@@ -132,7 +133,7 @@ fn large_memory() -> MemoryConfig {
     MemoryConfig { receive: ReceiveMemory::Pages { pages, page_len: PAGE_LEN_DP8390 }, ..dp8390(CARD_8_BIT_BYTES) }
 }
 
-/// A rig whose host B has a card, on the cards' link. The card offers nothing and interrupts for every frame. The
+/// A rig with a card in host B, on the cards' link. The card offers no offloads and interrupts for every frame. The
 /// adapter of host A makes the checksums; no experiment with a card depends on that.
 fn card_rig(settings: &Settings, memory: MemoryConfig, bus: Bus) -> RigConfig {
     RigConfig {
@@ -140,14 +141,14 @@ fn card_rig(settings: &Settings, memory: MemoryConfig, bus: Bus) -> RigConfig {
         rate_bps: Some(CARD_BPS),
         moderation: by(Policy::Off),
         queues: 1,
-        // One thread, so that one bus carries both directions.
+        // One thread, so one bus carries both directions.
         between: Between::Adapters(Threads::Shared),
         card: Card { memory, faults: FaultConfig { bus: bus.config(), receive_first: true, ..FaultConfig::default() } },
         ..rig(settings, Offloads::TX_CHECKSUM)
     }
 }
 
-/// The same with hosts of a time before selective acknowledgements.
+/// Returns the variant with hosts that lack selective acknowledgements.
 fn as_of_then(variant: VariantPlan) -> VariantPlan {
     let rig = RigConfig { host: strict(variant.rig.host), ..variant.rig };
     let traffic = Params { congestion: STRICT_CONGESTION.to_owned(), ..variant.traffic };
@@ -158,7 +159,7 @@ fn for_cards(settings: &Settings) -> Settings {
     Settings { seconds: settings.seconds.max(CARD_SECONDS_MIN), streams: 1, queues: 1, ..settings.clone() }
 }
 
-/// Bulk data that is cut off with what is under way, into a receive window of that size.
+/// Returns bulk data with that receive window; at the end of a sample, data in flight is cut off.
 fn windowed(settings: &Settings, receive_window_bytes: u32) -> Params {
     let bulk = BulkParams { cut_off: true, ..BulkParams::default() };
     Params { receive_window_bytes, ..traffic(settings, Workload::Bulk(bulk)) }

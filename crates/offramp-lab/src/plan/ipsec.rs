@@ -1,4 +1,4 @@
-//! What it is worth that the adapter encrypts.
+//! The value of encryption in the adapter.
 
 use super::{BARE, HOST_CPU, Plan, Settings, THROUGHPUT, VariantPlan, bulk, moderated_link, rig};
 use offramp_offload::caps::Offloads;
@@ -13,10 +13,10 @@ const CHACHA20: &str = "ipsec-chacha20";
 /// The suite of claim M8.
 pub(crate) const TRIPLE_DES: &str = "ipsec-3des";
 
-/// The adapter does ESP and large sends: what stands against a host that does ESP alone.
+/// The adapter does ESP and large sends, compared with a host that does ESP alone.
 pub(crate) const WITH_LSO: &str = "adapter, LSO";
 
-/// What is compared besides throughput.
+/// Metrics compared besides throughput.
 pub(super) const COMPARED: [&str; 4] = [THROUGHPUT, HOST_CPU, "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
 
 /// All three.

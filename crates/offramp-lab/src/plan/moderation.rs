@@ -16,39 +16,39 @@ use offramp_testbed::traffic::{
 };
 use std::time::Duration;
 
-/// The loads that a policy must stand, as `--only moderation` runs them.
+/// The loads for every policy, run by `--only moderation`.
 pub(super) const LOADS: [&str; 4] = [RPC, BULK, MIXED, BURSTS];
 const RPC: &str = "moderation-rpc";
 const BULK: &str = "moderation-bulk";
 const MIXED: &str = "moderation-mixed";
 const BURSTS: &str = "moderation-bursts";
 
-/// The plain adapter, which every policy is compared with.
+/// The plain adapter, the base of every comparison.
 const OFF: &str = "off";
-/// Two settings of moderation that does not adapt: the e1000's, and one for throughput.
+/// Two settings of non-adaptive moderation: the e1000's, and one for throughput.
 const FIXED: [&str; 2] = ["8000/s", "50 us or 32"];
 /// The cap of claim R4.
 const CAPPED_INTERRUPTS_PER_SECOND: u32 = 1000;
-/// Longer than any pause of bulk data: adapters that poll as long never sleep.
+/// Longer than any pause of bulk data: adapters that poll this long never sleep.
 const POLL_TIME: Duration = Duration::from_millis(1);
-/// Time and frames after which an adapter interrupts that is set for throughput.
+/// Interrupt delay and frame count of an adapter set for throughput.
 const COALESCED: Coalescing = Coalescing { max_usecs: 50, max_packets: 32 };
 
-/// Rate of bulk data beside requests: half of the link's, so that a request waits for the host and not for the link.
+/// Rate of bulk data beside requests: half of the link's, so a request waits for the host and not for the link.
 const MIXED_BULK_BPS: u64 = 500_000_000;
-/// Bytes of one of its writes: eleven frames, for which a request waits at most 136 us on the wire.
+/// Size of one bulk write: eleven frames, at most 136 us of delay for a request on the wire.
 const MIXED_WRITE_BYTES: u32 = 16 * 1024;
 /// Requests per second beside it: enough for a 99th percentile, few enough that they seldom meet each other.
 const MIXED_REQUESTS_PER_S: u32 = 4000;
 /// A burst of requests, and the time to the next one: a server with many clients behind one switch.
 const BURST_REQUESTS: u32 = 32;
 const BURST_EVERY_USECS: u32 = 2000;
-/// Where the moments of requests come from; the same in every sample.
+/// Seed of the arrival times of requests; the same in every sample.
 const ARRIVALS_SEED: u64 = 1;
-/// What a guest of QEMU, which may be emulated, can be asked in a bearable time: the policies that the bounds speak of.
+/// Policies for a guest of QEMU, possibly emulated, to keep the run short: the ones the bounds name.
 const IN_QEMU: [&str; 3] = [OFF, "quiet-or-area", "8000/s"];
-/// What a guest's own driver asks for (`ethtool -C`): about the least that saves interrupts, what an operator sets for
-/// throughput, more than `quiet-or-area` ever waits, and what its DIM finds.
+/// Settings of a guest's own driver (`ethtool -C`): about the least that saves interrupts, an operator's setting for
+/// throughput, more than `quiet-or-area` ever waits, and the driver's DIM.
 const BY_THE_DRIVER: [(&str, RxCoalescing); 4] = [
     ("ethtool: 20 us or 8", RxCoalescing::Fixed { usecs: 20, frames: 8 }),
     ("ethtool: 50 us or 32", RxCoalescing::Fixed { usecs: COALESCED.max_usecs, frames: COALESCED.max_packets }),
@@ -60,21 +60,21 @@ const fn bound(metric: &'static str, against: Against, limit: Limit) -> Bound {
     Bound { metric, against, limit }
 }
 
-/// A lone request may not wait.
+/// A lone request must not wait.
 static BOUNDS_OF_RPC: [Bound; 2] =
     [bound(LATENCY_P50, Against::Base, Limit::AtMost(1.05)), bound(LATENCY_P99, Against::Base, Limit::AtMost(1.1))];
-/// Bulk data is to cost as few interrupts as under a setting that knows of nothing else, at full speed.
+/// Bulk data must cost as few interrupts as under a setting for bulk data only, at full speed.
 static BOUNDS_OF_BULK: [Bound; 2] = [
     bound("interrupts_per_frame", Against::Best(&FIXED), Limit::AtMost(1.1)),
     bound(THROUGHPUT, Against::Best(&[]), Limit::AtLeast(0.97)),
 ];
-/// Beside bulk data, half of the interrupts are to be spared, and few requests may notice.
+/// Beside bulk data, a policy must save half of the interrupts and delay few requests.
 static BOUNDS_OF_MIXED: [Bound; 2] = [
     bound(LATENCY_P99, Against::Base, Limit::AtMost(1.25)),
     bound("interrupts_per_s", Against::Base, Limit::AtMost(0.5)),
 ];
 
-/// The bounds of the experiment of that name; of most none.
+/// Returns the bounds of the named experiment; most have none.
 pub(super) fn bounds(name: &str) -> &'static [Bound] {
     match name {
         RPC => &BOUNDS_OF_RPC,
@@ -84,7 +84,7 @@ pub(super) fn bounds(name: &str) -> &'static [Bound] {
     }
 }
 
-/// Every policy, the plain adapter first and the one that is to be judged next.
+/// Returns every policy, the plain adapter first and the judged one next.
 fn policies() -> [(&'static str, ModerationConfig); 7] {
     [
         (OFF, by(Policy::Off)),
@@ -97,8 +97,8 @@ fn policies() -> [(&'static str, ModerationConfig); 7] {
     ]
 }
 
-/// A variant for each policy, with the same traffic. The processors do not sleep: one that sleeps between two frames
-/// wakes later than any policy interrupts, so the sample would measure the waking.
+/// Returns a variant for each policy, with the same traffic. The processors do not sleep: a processor wakes from sleep
+/// later than any policy interrupts, so the sample would measure the wake-up.
 fn moderated(settings: &Settings, traffic: &Params) -> Vec<VariantPlan> {
     let host = HostSettings { awake: true, ..settings.host };
     let variant = |(name, moderation)| VariantPlan {
@@ -212,14 +212,14 @@ pub(super) fn interrupt_cap(settings: &Settings) -> Plan {
     }
 }
 
-/// The same with a guest, whose processors sleep as they like: with fewer policies where it is emulated, and with settings
-/// of its own driver where the adapter hears them.
+/// Returns the plan for a guest; its processors may sleep. An emulated guest runs fewer policies. If the adapter
+/// follows the guest's driver, the driver's settings are added.
 pub(super) fn in_a_guest(mut plan: Plan, accelerator: Accelerator, driver: DriverCoalescing) -> Plan {
     if accelerator != Accelerator::Uml {
         plan.variants.retain(|variant| IN_QEMU.contains(&variant.name));
     }
     if driver != DriverCoalescing::None {
-        // The other host has what an operator leaves as it is.
+        // The other host keeps the default settings.
         let VariantPlan { rig, traffic, .. } = plan.variants[1].clone();
         let can_set = |coalescing| driver == DriverCoalescing::Adaptive || coalescing != RxCoalescing::Adaptive;
         let by_the_driver = BY_THE_DRIVER.into_iter().filter(|(_, coalescing)| can_set(*coalescing));

@@ -1,14 +1,14 @@
-//! Axes of charts: from which value to which, where they lie, and the ticks between.
+//! Axes of charts: the range of values, the position of each value, and the ticks between.
 
 use super::chart::round_step;
 
-/// A logarithmic axis spans at least this ratio, so that noise does not fill it.
+/// Minimum ratio of the ends of a logarithmic axis; below it, noise would fill the axis.
 const SPAN_MIN: f64 = 4.0;
-/// Room on an axis beyond the outermost values, as a ratio.
+/// Margin on an axis beyond the outermost values, as a ratio.
 const SPAN_MARGIN: f64 = 1.25;
-/// Most gaps between the ticks of a linear axis.
+/// Maximum number of gaps between the ticks of a linear axis.
 const TICK_GAPS_MAX: f64 = 5.0;
-/// Most ticks of a logarithmic axis before only whole powers of ten are left.
+/// Maximum number of ticks of a logarithmic axis; beyond it, only whole powers of ten stay.
 const LOG_TICKS_MAX: usize = 9;
 
 /// An axis.
@@ -20,7 +20,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis on which each step of the same length is the same ratio.
+    /// An axis with steps of equal ratio.
     pub(super) fn log(values: &[f64], ends: [f64; 2]) -> Self {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min) / SPAN_MARGIN;
         let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
@@ -34,20 +34,20 @@ impl Axis {
         Self { is_log: false, values: [0.0, high], ends }
     }
 
-    /// An axis from 0 that ends with the largest value.
+    /// An axis from 0 to the largest value.
     pub(super) fn linear_up_to(values: &[f64], ends: [f64; 2]) -> Self {
         let high = values.iter().copied().fold(0.0, f64::max);
         Self { is_log: false, values: [0.0, high], ends }
     }
 
-    /// Where a value lies.
+    /// Returns the position of `value`.
     pub(super) fn at(&self, value: f64) -> f64 {
         let scaled = |value: f64| if self.is_log { value.ln() } else { value };
         let [low, high] = self.values.map(scaled);
         self.ends[0] + (scaled(value) - low) / (high - low) * (self.ends[1] - self.ends[0])
     }
 
-    /// Round values within the axis, and how they are written.
+    /// Returns round values within the axis, with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let [low, high] = self.values;
         if !self.is_log {
@@ -67,7 +67,7 @@ impl Axis {
     }
 }
 
-/// A tick of 1, 2 or 5 times a power of ten, without more digits than that takes.
+/// Writes a tick of 1, 2 or 5 times a power of ten with as few digits as possible.
 fn written(value: f64) -> String {
     let decimals = (-(value * 1.000_001).log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.decimals$}")

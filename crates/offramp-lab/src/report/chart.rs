@@ -17,7 +17,7 @@ const WIDTH: f64 = 460.0;
 const NAMES_WIDTH: f64 = 126.0;
 /// Room for the figures, right of the longest bar.
 const FIGURES_WIDTH: f64 = 78.0;
-/// Letters of a name that fit there.
+/// Number of letters of a name in that room.
 const NAME_LETTERS: usize = 19;
 /// From one bar to the next.
 const ROW_HEIGHT: f64 = 32.0;
@@ -33,9 +33,9 @@ const TICK_GAPS_MAX: f64 = 4.0;
 /// A bar chart, a row for each variant.
 #[derive(Serialize)]
 pub struct Chart {
-    /// What it shows, with the unit.
+    /// The title: the metric, with its unit.
     title: String,
-    /// The same in words and figures, for those who do not see it.
+    /// The same in words and figures, for screen readers.
     description: String,
     width: f64,
     height: f64,
@@ -46,7 +46,7 @@ pub struct Chart {
     bar_height: f64,
     rows: Vec<Row>,
     ticks: Vec<Tick>,
-    /// Names of the parts of the bars; empty where a bar has one part.
+    /// Names of the parts of the bars; empty for bars of one part.
     legend: Vec<Part>,
 }
 
@@ -109,13 +109,14 @@ impl Axis {
     }
 }
 
-/// The smallest of 1, 2, 5 × 10^n that is not below `least`.
+/// Returns the smallest of 1, 2, 5 × 10^n not below `least`.
 pub(super) fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= least * 0.999).unwrap_or(power)
 }
 
-/// Throughput of each variant, or transactions where the traffic is that, with the smallest and the largest sample.
+/// Throughput of each variant, or the transaction rate of transactional traffic, with the smallest and the largest
+/// sample.
 pub fn traffic(experiment: &Experiment) -> Option<Chart> {
     let transactions = experiment.variants.iter().any(|variant| variant.transactions_per_s.is_some());
     let (name, per_unit) = if transactions { ("transactions_per_s", 1.0) } else { ("throughput_bps", 1e9) };
@@ -147,8 +148,7 @@ fn largest(variant: &Variant, metric: &Metric) -> Option<f64> {
     of_samples.into_iter().chain((metric.median)(variant)).max_by(f64::total_cmp)
 }
 
-/// Processor time for each GB: of hosts and adapters, stacked, where they were separated in every variant; else of the
-/// whole machine.
+/// Processor time per GB: hosts and adapters stacked if every variant separates them; else the whole machine.
 pub fn processor_time(experiment: &Experiment) -> Option<Chart> {
     let variants = &experiment.variants;
     let apart = |variant: &Variant| variant.host_cpu_s_per_gb.is_some() && variant.adapter_cpu_s_per_gb.is_some();
@@ -230,7 +230,7 @@ const FOREST_WIDTH: f64 = 180.0;
 const FOREST_MARGIN: f64 = 14.0;
 /// A scale goes at least from half to double.
 const FOREST_RATIO_MIN: f64 = 2.0;
-/// And at most from this part to that multiple; what lies outside is drawn at its end.
+/// A scale goes at most from 1/64 to 64; a ratio outside is drawn at its end.
 const FOREST_RATIO_MAX: f64 = 64.0;
 
 /// The common scale of the summary's ratios: logarithmic, 1 in the middle.
@@ -257,7 +257,7 @@ pub struct ForestAxis {
 }
 
 impl Forest {
-    /// A scale that holds the ratios of all `verdicts`.
+    /// Returns a scale for the ratios of all `verdicts`.
     pub fn of<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> Self {
         let furthest =
             verdicts.map(|verdict| verdict.ratio.ln().abs()).filter(|far| far.is_finite()).fold(0.0, f64::max);

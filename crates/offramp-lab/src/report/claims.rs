@@ -9,7 +9,7 @@ use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
 use crate::spread::Spread;
 use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
 
-/// How to read what stands beside a claim.
+/// Guide to the figures beside a claim.
 pub const READING: &str = "A published range is of the first metric that is named; it is what the words come to where no \
     number was published. Where the hosts' processor is not the limit, a saving of the hosts does not become throughput.";
 
@@ -17,11 +17,11 @@ pub const READING: &str = "A published range is of the first metric that is name
 pub struct Row {
     /// The claim.
     pub claim: &'static Case,
-    /// What was found.
+    /// The lab's result.
     pub live: Live,
 }
 
-/// Every claim that an experiment bears on, once for each comparison that it measured.
+/// Returns every claim of an experiment, once per measured comparison.
 pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     let touched = claims::all().iter().filter(|claim| experiment.claims.contains(&claim.id));
     let of_claim = |claim: &'static Case| {
@@ -31,7 +31,7 @@ pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     touched.flat_map(of_claim).collect()
 }
 
-/// Every claim that a run bears on, with what each of its experiments measured.
+/// Returns every claim of a run, with the results of its experiments.
 pub fn by_claim(report: &LabReport) -> Vec<(&'static Case, Vec<Live>)> {
     let all: Vec<Row> = report.experiments.iter().flat_map(|experiment| rows(experiment, &report.machine)).collect();
     let of = |claim: &'static Case| {
@@ -41,7 +41,7 @@ pub fn by_claim(report: &LabReport) -> Vec<(&'static Case, Vec<Live>)> {
     claims::all().iter().map(of).filter(|(_, live)| !live.is_empty()).collect()
 }
 
-/// `None` where the experiment has not both variants, or measured no metric of them.
+/// Returns `None` if the experiment lacks one of the variants or their metrics.
 fn live(of: &'static Comparison, experiment: &Experiment, machine: &Machine) -> Option<Live> {
     let find = |name: &str| experiment.variants.iter().find(|variant| variant.name == name);
     let (base, variant) = (find(&of.base).filter(|_| of.experiment == experiment.name)?, find(&of.variant)?);
@@ -68,7 +68,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// `None` where neither variant has the metric.
+    /// Returns `None` if neither variant has the metric.
     fn of(name: &str, base: &Variant, variant: &Variant) -> Option<Self> {
         let metric = metric::find(name)?;
         let verdict = compare::verdict(base, variant, name);
@@ -92,7 +92,7 @@ impl Measured {
         format!("{noun} {base} → {variant}{unit}{}", ratio.unwrap_or_default())
     }
 
-    /// How a value is written, and the unit where the noun does not say it.
+    /// Returns the function to write a value, and the unit if the noun does not say it.
     fn number_and_unit(&self) -> (fn(f64) -> String, &'static str) {
         let fastest = self.medians().into_iter().flatten().fold(0.0, f64::max);
         match unit(self.metric.name) {
@@ -106,7 +106,7 @@ impl Measured {
         }
     }
 
-    /// Whether it is as published; `None` where no range was published, or nothing can be compared.
+    /// Compares the result with the published range; `None` without a published range or a comparable figure.
     fn agreement(&self, of: &Comparison) -> Option<String> {
         let (published, unit, found) = match (of.ratio, of.value) {
             (Some(published), _) => (published, "\u{a0}×", compared(self.ratio()?, published)),
@@ -147,7 +147,7 @@ fn range([low, high]: [f64; 2]) -> String {
 }
 
 const AGREES: &str = "as published";
-/// An interval whose ends are this many times apart agrees with nothing.
+/// From this ratio of its ends, an interval agrees with nothing.
 const NOISE_FROM: f64 = 2.0;
 
 fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> {
@@ -157,8 +157,8 @@ fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> 
     (low > to).then_some("higher here")
 }
 
-/// An interval agrees that lies in the published range, or is narrow and holds all of it. Where a change was published,
-/// it must not hold 1 as well.
+/// Judges an interval. It agrees if it lies in the published range, or is narrow and holds all of it. For a published
+/// change, it must also not hold 1.
 fn compared(here: [f64; 2], published: [f64; 2]) -> &'static str {
     let ([low, high], [from, to]) = (here, published);
     let is_narrow = high <= NOISE_FROM * low;

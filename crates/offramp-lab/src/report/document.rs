@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use super::figure::{self, Drawn, Figure};
 
-/// Name of the template; its end makes minijinja escape what it is given for HTML.
+/// Name of the template; with this ending, minijinja escapes all values for HTML.
 const TEMPLATE_NAME: &str = "document.html";
 
 /// A page.
 #[derive(Clone, Debug, Default)]
 pub struct Document {
-    /// What it is about.
+    /// Its title.
     pub title: String,
     /// Its first paragraphs.
     pub lead: Vec<String>,
@@ -26,9 +26,9 @@ pub struct Document {
 pub struct Section {
     /// Its heading.
     pub heading: String,
-    /// What it says before its charts.
+    /// Paragraphs before its charts.
     pub paragraphs: Vec<String>,
-    /// The command that makes its figures.
+    /// The command to make its figures.
     pub command: Option<String>,
     /// Its charts.
     pub figures: Vec<Figure>,
@@ -39,13 +39,13 @@ pub struct Section {
 /// A table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
-    /// What it shows.
+    /// The title of the table.
     pub caption: String,
     /// Headings of its columns.
     pub head: Vec<String>,
     /// Its rows; the first cell names the row.
     pub rows: Vec<Vec<String>>,
-    /// What is said below a row, over its whole width: the lines for each row.
+    /// Lines below each row, over its whole width.
     pub notes: Vec<Vec<String>>,
 }
 
@@ -58,7 +58,7 @@ struct Page<'a> {
 
 #[derive(Serialize)]
 struct PageSection<'a> {
-    /// Where links to it lead.
+    /// Target of links to it.
     anchor: String,
     heading: &'a str,
     paragraphs: &'a [String],
@@ -68,10 +68,10 @@ struct PageSection<'a> {
 }
 
 impl Document {
-    /// The page as HTML. All text is escaped.
+    /// Returns the page as HTML. All text is escaped.
     ///
     /// # Panics
-    /// Never: the template is part of the program, and each field that it names is there.
+    /// Never: the template is part of the program, and all its fields exist.
     #[must_use]
     pub fn html(&self) -> String {
         let mut environment = figure::environment();
@@ -80,7 +80,7 @@ impl Document {
         template.render(minijinja::value::Serde(self.page())).expect("the template names only fields of the page")
     }
 
-    /// Writes the page to `path`; a file that is there is replaced.
+    /// Writes the page to `path`; replaces an existing file.
     ///
     /// # Errors
     /// When the file cannot be written; the error names it.

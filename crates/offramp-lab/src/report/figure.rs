@@ -1,7 +1,7 @@
 //! Charts of any figures: lines over an axis, and bars made of parts. Drawn as SVG, in a page or as a file of its own.
 //!
-//! Drawn by the house's own template like the other charts of the report, for the same reason: colours come from a style
-//! sheet, so that one chart serves light and dark pages and paper, and all text is escaped.
+//! The template of this crate draws them, as it draws the other charts of the report. Colours come from a style sheet,
+//! so one chart serves light and dark pages and paper; all text is escaped.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -20,7 +20,7 @@ const LEFT: f64 = 62.0;
 const NAMES_WIDTH: f64 = 170.0;
 /// Room right of the plot.
 const RIGHT: f64 = 16.0;
-/// Room right of the bars, for what they come to.
+/// Room for the sums, right of the bars.
 const SUMS_WIDTH: f64 = 80.0;
 /// Height of a line of the legend.
 const LEGEND_LINE: f64 = 18.0;
@@ -34,15 +34,15 @@ const BELOW: f64 = 42.0;
 const ROW_HEIGHT: f64 = 34.0;
 /// Thickness of a bar.
 const BAR_HEIGHT: f64 = 20.0;
-/// Smallest width of a bar's part that shows its figure.
+/// Minimum width of a part of a bar with its figure.
 const FIGURE_WIDTH_MIN: f64 = 40.0;
-/// Number of colours of series and parts; more than that repeat colours.
+/// Number of colours of series and parts; beyond it, colours repeat.
 const COLOURS: usize = 8;
-/// Names in the template engine; their ends make it escape what it is given.
+/// Names in the template engine; with these endings, it escapes all values.
 const FIGURE_TEMPLATE: &str = "figure.html";
 const FILE_TEMPLATE: &str = "figure-file.xml";
 
-/// How a series is drawn.
+/// The marks of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A line through its points.
@@ -56,20 +56,20 @@ pub enum Mark {
 pub struct Series {
     /// Its name.
     pub name: String,
-    /// How it is drawn.
+    /// Its marks.
     pub mark: Mark,
-    /// x and y of each point. Those that are no number, or not above 0 on a logarithmic axis, are left out.
+    /// x and y of each point. Omits values that are not numbers, and values ≤ 0 on a logarithmic axis.
     pub points: Vec<[f64; 2]>,
 }
 
 /// Lines over an axis.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What lies to the right, with its unit.
+    /// The title of the horizontal axis, with its unit.
     pub x_title: String,
-    /// What lies upwards, with its unit.
+    /// The title of the vertical axis, with its unit.
     pub y_title: String,
     /// Equal steps to the right are equal ratios.
     pub x_is_log: bool,
@@ -82,11 +82,11 @@ pub struct Plot {
 /// A part of a bar.
 #[derive(Clone, Debug)]
 pub struct BarPart {
-    /// What it is; parts of one name have one colour.
+    /// Its name; parts of one name have one colour.
     pub name: String,
-    /// How much; what is below 0 is drawn as 0.
+    /// Its length; drawn as 0 if negative.
     pub value: f64,
-    /// It is what is left over: drawn without a colour of its own.
+    /// The part is the rest: drawn without a colour of its own.
     pub is_rest: bool,
 }
 
@@ -104,9 +104,9 @@ pub struct Bar {
 /// Bars made of parts.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What they show.
+    /// The title.
     pub title: String,
-    /// What their length means, with its unit.
+    /// The title of the axis, with its unit.
     pub x_title: String,
     /// The bars.
     pub bars: Vec<Bar>,
@@ -122,10 +122,10 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// The chart as a file of its own, with its style.
+    /// Returns the chart as a file of its own, with its style.
     ///
     /// # Panics
-    /// Never: the template is part of the program, and each field that it names is there.
+    /// Never: the template is part of the program, and all its fields exist.
     #[must_use]
     pub fn svg(&self) -> String {
         let mut environment = environment();
@@ -134,7 +134,7 @@ impl Figure {
         template.render(minijinja::context! { drawn => Serde(self.drawn()) }).expect("it names only fields of a chart")
     }
 
-    /// Where everything lies.
+    /// Places everything.
     pub(super) fn drawn(&self) -> Drawn {
         match self {
             Self::Plot(plot) => draw_plot(plot),
@@ -143,7 +143,7 @@ impl Figure {
     }
 }
 
-/// The engine with the template that draws a chart, and its style sheet.
+/// Returns the engine with the template of a chart, and its style sheet.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -158,7 +158,7 @@ pub(super) fn environment() -> Environment<'static> {
 #[derive(Serialize)]
 pub(super) struct Drawn {
     pub(super) title: String,
-    /// The same in words and figures, for those who do not see it.
+    /// The same in words and figures, for screen readers.
     description: String,
     width: f64,
     height: f64,
@@ -196,7 +196,7 @@ struct Entry {
 struct Line {
     class: String,
     name: String,
-    /// Empty where only the points are drawn.
+    /// Empty if only the points are drawn.
     path: String,
     marks: Vec<PlacedMark>,
 }
@@ -232,7 +232,7 @@ fn class(position: usize) -> String {
     format!("c{}", position % COLOURS)
 }
 
-/// The legend's entries from left to right, line by line, and its height.
+/// Places the legend's entries from left to right, line by line. Returns them with the legend's height.
 fn legend(entries: &[(String, bool, String)]) -> (Vec<Entry>, f64) {
     let (mut x, mut y) = (LEFT.min(NAMES_WIDTH) / 4.0, LEGEND_LINE / 2.0);
     let start = x;
@@ -248,7 +248,7 @@ fn legend(entries: &[(String, bool, String)]) -> (Vec<Entry>, f64) {
     (placed, y + LEGEND_LINE / 2.0 + 10.0)
 }
 
-/// The points of a series that can be drawn.
+/// Returns the drawable points of a series.
 fn visible<'a>(plot: &'a Plot, series: &'a Series) -> impl Iterator<Item = [f64; 2]> + 'a {
     let fits = |value: f64, is_log: bool| value.is_finite() && if is_log { value > 0.0 } else { value >= 0.0 };
     series.points.iter().copied().filter(move |[x, y]| fits(*x, plot.x_is_log) && fits(*y, plot.y_is_log))
@@ -297,7 +297,7 @@ fn placed(axis: &Axis) -> Vec<Tick> {
     axis.ticks().into_iter().map(|(value, label)| Tick { at: axis.at(value), label: short(value, label) }).collect()
 }
 
-/// Ticks with many zeros with the letter of their power of a thousand instead.
+/// Replaces the zeros of large ticks by the letter of their power of a thousand.
 fn short(value: f64, label: String) -> String {
     const POWERS: [(f64, char); 3] = [(1e9, 'G'), (1e6, 'M'), (1e3, 'k')];
     const LONG_FROM: f64 = 1e4;
@@ -305,7 +305,7 @@ fn short(value: f64, label: String) -> String {
     power.map_or(label, |(power, letter)| format!("{} {letter}", value / power))
 }
 
-/// The end of a name that is too long for the room left of the bars. Names of systems begin alike and end differently.
+/// Returns the end of a name too long for the room left of the bars. Names of systems begin alike and end differently.
 fn cut(name: &str) -> String {
     const LETTERS: usize = 24;
     let letters = name.chars().count();
@@ -316,7 +316,7 @@ fn cut(name: &str) -> String {
     }
 }
 
-/// A series in words.
+/// Writes a series in words.
 fn said(plot: &Plot, series: &Series) -> String {
     let points: Vec<_> = visible(plot, series).map(|[x, y]| format!("{} at {}", number(y), number(x))).collect();
     format!("{}: {}.", series.name, points.join(", "))
@@ -410,7 +410,7 @@ fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
     }
 }
 
-/// Three digits, and no more behind the point than they need.
+/// Writes three digits, without trailing zeros.
 #[must_use]
 pub fn number(value: f64) -> String {
     if !value.is_finite() {

@@ -19,23 +19,23 @@ use crate::compare::spread;
 use crate::metric::{METRICS, Metric};
 use crate::model::{Experiment, Judgement, LabReport, Variant, Verdict};
 
-/// Name of the template; its end makes minijinja escape what it is given for HTML.
+/// Name of the template; with this ending, minijinja escapes all values for HTML.
 const TEMPLATE_NAME: &str = "page.html";
 const TEMPLATE: &str = include_str!("page.html");
 
 #[derive(Serialize)]
 struct Page {
     offramp: String,
-    /// The run was through adapters in software, not over one that exists.
+    /// The run used adapters in software, not an existing interface.
     in_software: bool,
-    /// Where the claims of the run were published.
+    /// Sources of the run's claims.
     sources: Vec<String>,
     reading_of_claims: &'static str,
     machine: Vec<Fact>,
     settings: Vec<Fact>,
     cpu_split: String,
     axis: ForestAxis,
-    /// What moderation spares against what it costs, a panel for each load.
+    /// Interrupts saved by moderation against their cost, a panel for each load.
     tradeoff: Vec<Panel>,
     experiments: Vec<Section>,
 }
@@ -49,7 +49,7 @@ struct Fact {
 
 #[derive(Serialize)]
 struct Section {
-    /// Where links to it lead.
+    /// Target of links to it.
     anchor: String,
     name: String,
     question: String,
@@ -61,7 +61,7 @@ struct Section {
     charts: Vec<Chart>,
     variants: Vec<String>,
     figures: Vec<FigureRow>,
-    /// The pairs of variants that were compared.
+    /// The compared pairs of variants.
     pairs: Vec<String>,
     comparisons: Vec<ComparisonRow>,
     claims: Vec<Claim>,
@@ -70,11 +70,11 @@ struct Section {
     notes: Vec<String>,
 }
 
-/// A bound that was set beforehand.
+/// A bound fixed before the run.
 #[derive(Serialize)]
 struct JudgementRow {
     variant: String,
-    /// What is compared with what.
+    /// The compared variants.
     of: String,
     measured: String,
     interval: String,
@@ -109,7 +109,7 @@ struct FigureRow {
 #[derive(Serialize)]
 struct Cell {
     median: String,
-    /// Smallest and largest sample, where they differ.
+    /// Smallest and largest sample, if they differ.
     range: Option<String>,
 }
 
@@ -155,7 +155,7 @@ impl From<Row> for Claim {
     }
 }
 
-/// Writes the page to `path`; a file that is there is replaced.
+/// Writes the page to `path`; replaces an existing file.
 ///
 /// # Errors
 /// When the file cannot be written; the error names it.
@@ -165,10 +165,10 @@ pub fn write_html(report: &LabReport, path: &Path) -> io::Result<()> {
     })
 }
 
-/// The page. All text of the report is escaped.
+/// Returns the page. All text of the report is escaped.
 ///
 /// # Panics
-/// Never: the template is part of the program, and each field that it names is there.
+/// Never: the template is part of the program, and all its fields exist.
 #[must_use]
 pub fn render(report: &LabReport) -> String {
     let mut environment = Environment::new();
@@ -197,7 +197,7 @@ fn page(report: &LabReport) -> Page {
     }
 }
 
-/// Where the claims that the run bears on were published: "M1: Microsoft, …".
+/// Returns the sources of the run's claims: "M1: Microsoft, …".
 fn sources(report: &LabReport) -> Vec<String> {
     let touched: Vec<&Case> = claims::by_claim(report).into_iter().map(|(claim, _)| claim).collect();
     let of = |claims: &[&Case]| {
@@ -207,7 +207,7 @@ fn sources(report: &LabReport) -> Vec<String> {
     touched.chunk_by(|one, next| one.source == next.source).map(of).collect()
 }
 
-/// Only adapters that are programs have processor time of their own.
+/// Returns true if an adapter has processor time of its own: only software adapters have.
 fn is_in_software(report: &LabReport) -> bool {
     let mut variants = report.experiments.iter().flat_map(|experiment| &experiment.variants);
     variants.any(|variant| variant.adapter_cpu_s_per_gb.is_some())
@@ -284,7 +284,7 @@ fn section(position: usize, experiment: &Experiment, report: &LabReport, forest:
     }
 }
 
-/// A metric in which at least one pair of variants was compared.
+/// Returns the row of a metric with at least one compared pair of variants.
 fn comparison_row(groups: &[Vec<&Verdict>], metric: &Metric) -> Option<ComparisonRow> {
     let of_group = |group: &Vec<&Verdict>| {
         let verdict = group.iter().find(|verdict| verdict.metric == metric.name)?;
@@ -300,7 +300,7 @@ fn capitalised(text: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// A metric that at least one variant has a figure for.
+/// Returns the row of a metric if at least one variant has a figure for it.
 fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
     let measured = words::is_shown(experiment, metric);
     let cells = || experiment.variants.iter().map(|variant| cell(variant, metric)).collect();
@@ -320,7 +320,7 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    /// Whoever works on the page can look at it: `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
+    /// To see the page: `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
     #[test]
     fn the_page_of_a_full_run_is_written() {
         let scratch = std::env::temp_dir().join(format!("offramp-lab-page-{}.html", std::process::id()));

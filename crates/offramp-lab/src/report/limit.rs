@@ -1,16 +1,16 @@
-//! What limited a run and where its work went, as the samples show it: one rule for every experiment.
+//! The limit of a run and the change of its work, read from the samples: one rule for every experiment.
 
 use super::numbers::{self, count, cpu_seconds, percent};
 use crate::model::{Experiment, Machine, Variant};
 
-/// Share of a processor, in percent, from which it is taken for the limit.
+/// Minimum load of a processor, in percent, to count as the limit.
 const BUSY_PERCENT: f64 = 90.0;
-/// Share of one processor, in percent, above which the hosts must have run on more than one.
+/// Load of the hosts, in percent of one processor; above it, they must have run on more than one.
 const ONE_PROCESSOR_PERCENT: f64 = 105.0;
-/// Below this change, as a share, hosts and adapters together are said to take as much as before.
+/// Below this change, as a share, the work of hosts and adapters together counts as unchanged.
 const SAME_WORK: f64 = 0.05;
 
-/// What kept a variant from going faster.
+/// The limit of a variant's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     Host,
@@ -23,11 +23,11 @@ enum Limit {
 }
 
 impl Limit {
-    /// `None` where the processor time of hosts and adapters is not known.
+    /// Returns `None` if the processor time of hosts or adapters is unknown.
     fn of(variant: &Variant, machine: &Machine) -> Option<Self> {
         let (host, adapter) = (variant.host_cpu_percent?, variant.adapter_cpu_percent?);
         if machine.guest.is_some() {
-            // The other host's time is not in the hosts': it may be the one that was the limit.
+            // The hosts' time does not include the other host's, and that host may be the limit.
             return None;
         }
         let shares = machine.adapter_cpus.iter().any(|cpu| machine.host_cpus.contains(cpu));
@@ -54,7 +54,7 @@ impl Limit {
     }
 }
 
-/// What limited two variants; `None` where it is not known of one of them.
+/// Names the limits of two variants; `None` if one of them is unknown.
 pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Option<String> {
     let [of_base, of_variant] = [Limit::of(base, machine)?.text(), Limit::of(variant, machine)?.text()];
     Some(if of_base == of_variant {
@@ -64,10 +64,10 @@ pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Optio
     })
 }
 
-/// How to read the figures of an experiment, in sentences: what limits each variant, and where the work went.
+/// Explains the figures of an experiment in sentences: the limit of each variant, and the change of the work.
 pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
     let limits = limits(experiment, machine);
-    // Beside a guest, a part of the work is the other host's, which nobody measures.
+    // With a guest, the other host does a part of the work, and nobody measures that part.
     let work = if machine.guest.is_none() { where_the_work_went(experiment) } else { None };
     limits.into_iter().chain(work).chain(losses(experiment)).collect()
 }

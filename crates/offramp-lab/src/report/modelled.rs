@@ -1,4 +1,4 @@
-//! What the model says, as pages with charts.
+//! The model's results, as pages with charts.
 
 pub mod claims;
 pub mod explanation;
@@ -11,7 +11,7 @@ use offramp_model::profile::Profile;
 
 use super::document::Table;
 
-/// Every number that a run was made with, with interval, tag and source.
+/// Returns every number of a run, with interval, tag and source.
 fn parameters(profile: &Profile) -> Table {
     let row = |(key, quantity): (
         &'static offramp_model::profile::schema::Key,

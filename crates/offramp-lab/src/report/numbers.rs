@@ -1,9 +1,9 @@
 //! Figures as text, the same in the terminal and on the page.
 
-/// Stands in place of a figure not measured.
+/// Text in place of a figure not measured.
 pub const NOT_MEASURED: &str = "–";
 
-/// Bits per second as Gbit/s: two decimals, four where two would show next to nothing.
+/// Writes bits per second as Gbit/s: two decimals, or four if two would show next to nothing.
 pub fn gbit(bps: f64) -> String {
     if (f64::MIN_POSITIVE..SLOW_BPS).contains(&bps) { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
 }
@@ -26,7 +26,7 @@ pub fn seconds(seconds: f64) -> String {
     format!("{seconds:.2}")
 }
 
-/// Processor seconds: two decimals, three where two would show next to nothing.
+/// Writes processor seconds: two decimals, or three if two would show next to nothing.
 pub fn cpu_seconds(seconds: f64) -> String {
     if seconds < 0.1 { format!("{seconds:.3}") } else { format!("{seconds:.2}") }
 }
@@ -36,7 +36,7 @@ pub fn percent(percent: f64) -> String {
     format!("{percent:.0}")
 }
 
-/// A share of one: three decimals where two would show next to nothing.
+/// Writes a share of one: three decimals if two would show next to nothing.
 pub fn share(share: f64) -> String {
     if share < 0.1 { format!("{share:.3}") } else { format!("{share:.2}") }
 }
@@ -46,7 +46,7 @@ pub fn microseconds(us: f64) -> String {
     if us < 100.0 { format!("{us:.1}") } else { count(us) }
 }
 
-/// A count, its digits in groups of three, parted by narrow spaces that do not break.
+/// Writes a count, its digits in groups of three, separated by narrow no-break spaces.
 pub fn count(count: f64) -> String {
     let digits = format!("{:.0}", count.abs());
     let mut grouped = if count < 0.0 { String::from("−") } else { String::new() };

@@ -1,4 +1,4 @@
-//! Columns as a Parquet file: plain, in one group of rows, not compressed, for programs that read tables.
+//! Columns as a Parquet file for table readers: plain encoding, one row group, no compression.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 
-/// Definition level of a cell that has a value, in a column that may lack one.
+/// Definition level of a cell with a value, in an optional column.
 const DEFINED: i16 = 1;
 
-/// Writes the columns to `path`; a file that is there is replaced. A number that is missing is null.
+/// Writes the columns to `path`; replaces an existing file. A missing number is null.
 ///
 /// # Errors
 /// When the file cannot be written; the error names it.

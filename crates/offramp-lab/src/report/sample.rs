@@ -9,7 +9,7 @@ use offramp_model::claims;
 const ROUNDS: usize = 5;
 const SECONDS: f64 = 2.0;
 
-/// What a variant of the sample does on average.
+/// Means of a variant of the sample.
 struct Rates {
     name: &'static str,
     throughput_gbps: f64,
@@ -21,7 +21,7 @@ struct Rates {
     latency: Option<Latency>,
 }
 
-/// What a policy of moderation does on average.
+/// Means of a moderation policy.
 #[derive(Clone, Copy)]
 struct Latency {
     interrupts_per_frame: f64,
@@ -89,7 +89,7 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
     }
 }
 
-/// The claims that an experiment bears on.
+/// Returns the claims of an experiment.
 fn claims_of(name: &str) -> Vec<String> {
     let touched = claims::all().iter().filter(|claim| claim.lab.iter().any(|of| of.experiment == name));
     touched.map(|claim| claim.id.clone()).collect()
@@ -129,7 +129,7 @@ const POLICIES: [(&str, [f64; 3]); 7] = [
     ("50 us or 32", [0.31, 102.0, 204.0]),
 ];
 
-/// An experiment on moderation, with latencies if its load is `timed`.
+/// Returns an experiment on moderation, with latencies if its load is `timed`.
 pub fn moderation(name: &str, timed: bool) -> Experiment {
     let of_policy = |(name, [interrupts_per_frame, p50_us, p99_us]): (&'static str, [f64; 3])| Rates {
         latency: Some(Latency { interrupts_per_frame, p50_us, p99_us }),
@@ -321,7 +321,7 @@ fn settings() -> Settings {
     }
 }
 
-/// A planned experiment whose variants are made of one sample three times.
+/// Returns a planned experiment; each variant repeats one sample three times.
 pub fn planned(name: &str, sample: impl Fn(&str) -> Sample) -> Experiment {
     let all = plan::plans(&plan::Settings::default());
     let plan = all.into_iter().find(|plan| plan.name == name).expect("an experiment");
@@ -361,7 +361,7 @@ pub fn at(mbit: f64) -> Sample {
     }
 }
 
-/// A run of the experiments with impairments that comes out as published.
+/// Returns a run of the impairment experiments with the published results.
 pub fn with_impairments() -> LabReport {
     let card = |mbit, dropped, overrun, burst| Sample {
         dropped_frames: Some(dropped),

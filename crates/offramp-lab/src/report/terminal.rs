@@ -10,18 +10,18 @@ use crate::metric;
 use crate::model::{Experiment, LabReport, Variant};
 use offramp_model::claims::Live;
 
-/// Columns of text that the report fits into.
+/// Width of the report in columns of text.
 pub const WIDTH: usize = 120;
-/// Shortest column of names that a table is squeezed to.
+/// Minimum width of a table's column of names.
 const NAME_WIDTH_MIN: usize = 8;
-/// Longest name that is never shortened: columns of figures give way to it.
+/// Maximum length of a name never shortened: columns of figures give way to it.
 const NAME_WIDTH_KEPT: usize = 24;
 /// Between two columns.
 const GAP: &str = "  ";
-/// Left of everything that belongs to an experiment.
+/// Indent of an experiment's lines.
 const INDENT: &str = "  ";
 
-/// Whether to set off headings by the terminal's own means.
+/// The style of headings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// Use bold and dim text.
@@ -29,19 +29,19 @@ pub struct Style {
 }
 
 impl Style {
-    /// Plain where `output` is no terminal or the environment has a `NO_COLOR` that is not empty (no-color.org).
+    /// Plain if `output` is no terminal, or if the environment has a non-empty `NO_COLOR` (no-color.org).
     pub fn of(output: &impl IsTerminal) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { colour: output.is_terminal() && !refused }
     }
 
-    /// `text` in bold, where that is allowed.
+    /// Returns `text` in bold if colour is on.
     #[must_use]
     pub fn bold(self, text: &str) -> String {
         self.wrap("\x1b[1m", text)
     }
 
-    /// `text` in dim letters, where that is allowed.
+    /// Returns `text` dimmed if colour is on.
     #[must_use]
     pub fn dim(self, text: &str) -> String {
         self.wrap("\x1b[2m", text)
@@ -52,7 +52,7 @@ impl Style {
     }
 }
 
-/// One experiment: its question, its table, what was found, and its notes.
+/// Writes one experiment: its question, its table, its findings and its notes.
 pub fn experiment(experiment: &Experiment, style: Style) -> String {
     let mut lines = vec![style.bold(&printable(&experiment.name))];
     lines.extend(paragraph(&experiment.question, ""));
@@ -70,7 +70,7 @@ pub fn experiment(experiment: &Experiment, style: Style) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The whole run: a sentence for each experiment, and where and how long it ran.
+/// Writes the whole run: a sentence for each experiment, the machine, and the duration.
 pub fn summary(report: &LabReport, style: Style) -> String {
     let widest = report.experiments.iter().map(|experiment| experiment.name.chars().count()).max().unwrap_or(0);
     let mut lines = vec![style.bold("summary")];
@@ -88,7 +88,7 @@ pub fn summary(report: &LabReport, style: Style) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Each claim that the run bears on: what was published, what was measured, and what a reader must know of it.
+/// Writes each claim of the run: the published figure, the measured one, and the caveats.
 fn published(report: &LabReport, style: Style) -> Vec<String> {
     let measured = claims::by_claim(report);
     if measured.is_empty() {
@@ -111,7 +111,7 @@ fn published(report: &LabReport, style: Style) -> Vec<String> {
     lines
 }
 
-/// Left of what was measured of a claim.
+/// Indent of the results of a claim.
 const CLAIM_INDENT: &str = "     ";
 
 fn where_and_how(report: &LabReport) -> String {
@@ -149,10 +149,10 @@ impl Column {
 
 /// Columns that give way to names, by the second line of their headings and in that order. The page has them all.
 const GIVE_WAY: [&str; 4] = ["sent", "line, k", "CPU s/GB", INTERRUPTS_PER_FRAME];
-/// The column that gives way first where round trips were measured: they say what interrupts cost.
+/// The column that gives way first with round trips: latencies already show the cost of interrupts.
 const INTERRUPTS_PER_FRAME: &str = "/frame";
 
-/// As many columns as leave room for the variants' names.
+/// Returns as many columns as leave room for the variants' names.
 fn columns_that_fit(experiment: &Experiment) -> Vec<Column> {
     let longest = experiment.variants.iter().map(|variant| variant.name.chars().count()).max().unwrap_or(0);
     let name_width = longest.clamp(NAME_WIDTH_MIN, NAME_WIDTH_KEPT);
@@ -167,7 +167,7 @@ fn columns_that_fit(experiment: &Experiment) -> Vec<Column> {
     columns
 }
 
-/// The columns that at least one variant has a figure for.
+/// Returns the columns with a figure of at least one variant.
 fn columns(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, cell: fn(&Variant) -> Option<String>| Column::of(experiment, heading, cell);
     let rtt = |p50: Option<f64>, p99: Option<f64>| Some(format!("{} / {}", microseconds(p50?), microseconds(p99?)));
@@ -193,11 +193,11 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         }),
     ];
     if experiment.variants.iter().any(|variant| variant.transactions_per_s.is_some()) {
-        // Transactions are what such traffic is about; its bits per second say the same again.
+        // For such traffic, transactions are the result; bits per second repeat it.
         columns.remove(0);
     }
     if words::has_impairments(experiment) {
-        // A card or a fault is what is asked about, not what the program costs that stands for it.
+        // The question is about a card or a fault, not about the processor time of the program that emulates it.
         columns.retain(|column| !OF_THE_ADAPTER.contains(&column.heading));
         columns.extend(of_trouble(experiment));
     }
@@ -205,11 +205,11 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
     columns
 }
 
-/// Columns that give way to those of cards and faults.
+/// Columns removed for those of cards and faults.
 const OF_THE_ADAPTER: [[&str; 2]; 4] =
     [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
 
-/// In the unit that suits the fastest variant.
+/// The throughput in the unit of the fastest variant.
 fn throughput(experiment: &Experiment) -> Column {
     let fastest = experiment.variants.iter().filter_map(|variant| variant.throughput_bps).fold(0.0, f64::max);
     if fastest < SLOW_BPS {
@@ -219,7 +219,7 @@ fn throughput(experiment: &Experiment) -> Column {
     }
 }
 
-/// What a card lost, and what TCP and calls made of it.
+/// Losses of a card, and their effects on TCP and on calls.
 fn of_trouble(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, name: &str| {
         let metric = metric::find(name).filter(|metric| words::is_shown(experiment, metric));
@@ -239,7 +239,7 @@ fn of_trouble(experiment: &Experiment) -> Vec<Column> {
     columns.into_iter().flatten().collect()
 }
 
-/// The ratio of a variant's throughput, or transactions, to the base's: the verdict's where there is one.
+/// Returns the ratio of a variant's throughput, or transactions, to the base's: the verdict's ratio if there is one.
 fn versus_base(experiment: &Experiment, variant: &Variant) -> Option<String> {
     let base = experiment.variants.first()?;
     let (metric, of_base, of_variant) = match (base.transactions_per_s, variant.transactions_per_s) {
@@ -299,7 +299,7 @@ fn shorten(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// `text` broken at spaces to fit [`WIDTH`], behind `label`; later lines stand under the first one's text.
+/// Breaks `text` at spaces to fit [`WIDTH`], after `label`; later lines are indented to the first one's text.
 fn paragraph(text: &str, label: &str) -> Vec<String> {
     let hanging = " ".repeat(label.chars().count());
     let width = WIDTH.saturating_sub(INDENT.len() + hanging.len());
@@ -324,7 +324,7 @@ fn paragraph(text: &str, label: &str) -> Vec<String> {
         .collect()
 }
 
-/// Where a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// Samples taken so far, in the whole run.
@@ -339,13 +339,13 @@ pub struct Step<'a> {
     pub round: usize,
     /// Rounds of the experiment.
     pub rounds: usize,
-    /// Expected rest of the run in seconds, where it is known.
+    /// Expected remaining time of the run in seconds, if known.
     pub left_s: Option<f64>,
 }
 
-/// Says where a run is: one line that renews itself on a terminal, else one line for each experiment.
+/// Shows the progress of a run: on a terminal, one line that renews itself; else one line for each experiment.
 ///
-/// An error of the output is ignored: nobody is helped when a measurement ends because its progress cannot be shown.
+/// Ignores errors of the output: a measurement need not end because its progress cannot be shown.
 pub struct Progress<W: Write> {
     output: W,
     renews: bool,
@@ -368,7 +368,7 @@ impl<W: Write> Progress<W> {
         Self { output, renews, shown: false, experiment: None }
     }
 
-    /// Shows where the run is now.
+    /// Shows the current step.
     pub fn step(&mut self, step: &Step) {
         if self.renews {
             let line = shorten(&printable(&step_line(step)), WIDTH - 1);
@@ -381,7 +381,7 @@ impl<W: Write> Progress<W> {
         let _ = self.output.flush();
     }
 
-    /// Takes the line away, so that something else can be printed.
+    /// Clears the line, so that other text can be printed.
     pub fn clear(&mut self) {
         if self.shown {
             let _ = write!(self.output, "\r\x1b[K");

@@ -1,7 +1,7 @@
-//! The trade-off of interrupt moderation: what a policy spares in interrupts, and what that costs in time.
+//! The trade-off of interrupt moderation: the interrupts saved by a policy, and their cost in time.
 //!
 //! One panel for each load, one named point for each policy. Names, not colours, identify the policies: the colours
-//! only set off the plain adapter and the policy that is judged.
+//! only set off the plain adapter and the judged policy.
 
 use serde::Serialize;
 
@@ -11,9 +11,9 @@ use super::numbers::{or_dash, share};
 use crate::metric;
 use crate::model::{Experiment, Variant};
 
-/// Experiments that belong to the trade-off begin with this.
+/// Prefix of the experiments of the trade-off.
 const LOADS: &str = "moderation-";
-/// Position of the variant that the experiments judge.
+/// Position of the judged variant.
 const JUDGED: usize = 1;
 /// Size of a panel, in the units of its view box.
 const WIDTH: f64 = 460.0;
@@ -35,21 +35,21 @@ const BOLD_LETTER_WIDTH: f64 = 7.8;
 const LABEL_GAP: f64 = 9.0;
 /// Half the size of the largest mark.
 const MARK: f64 = 6.0;
-/// Half the room that a line between two marks takes.
+/// Half the thickness of a line between two marks, with its margin.
 const LINE: f64 = 2.0;
-/// Most lines by which a label is moved to keep clear of others.
+/// Maximum number of lines between a label and its mark.
 const LINES_MOVED_MAX: i32 = 9;
-/// Interrupts per frame that differ by no more than this ratio are the same: there is nothing to spare.
+/// Maximum ratio of equal interrupts per frame: below it, moderation has nothing to save.
 const SAME_INTERRUPTS: f64 = 1.1;
 
-/// A panel: interrupts to the right, what they are weighed against upwards.
+/// A panel: interrupts to the right, their cost upwards.
 #[derive(Serialize)]
 pub struct Panel {
     /// Name of the experiment.
     load: String,
-    /// What it shows.
+    /// The title.
     title: String,
-    /// The same in words and figures, for those who do not see it.
+    /// The same in words and figures, for screen readers.
     description: String,
     width: f64,
     height: f64,
@@ -77,7 +77,7 @@ struct YTick {
 struct Point {
     class: &'static str,
     name: String,
-    /// Everything that is known of it here.
+    /// All known figures of the policy.
     tooltip: String,
     x: f64,
     y: f64,
@@ -86,11 +86,11 @@ struct Point {
     label_x: f64,
     label_y: f64,
     anchor: &'static str,
-    /// From the mark to a label that had to be moved.
+    /// Line from the mark to a moved label.
     leader: Option<[f64; 4]>,
 }
 
-/// What is drawn of a variant.
+/// The drawn figures of a variant.
 struct Figures<'a> {
     variant: &'a Variant,
     interrupts_per_frame: f64,
@@ -98,8 +98,8 @@ struct Figures<'a> {
     tail: Option<f64>,
 }
 
-/// The panels of a run: one for each load of moderation that was run. The processors' time stands in the place of the
-/// latency where a load has none.
+/// Returns the panels of a run: one for each of its loads of moderation. For a load without latency, the processors'
+/// time takes its place.
 pub fn panels(experiments: &[Experiment]) -> Vec<Panel> {
     experiments.iter().filter(|experiment| experiment.name.starts_with(LOADS)).filter_map(panel).collect()
 }
@@ -135,17 +135,17 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
     })
 }
 
-/// How the policies lie from left to right.
+/// The policies from left to right.
 struct Across {
-    /// Where each lies.
+    /// The position of each policy.
     xs: Vec<f64>,
     ticks: Vec<Tick>,
     title: String,
 }
 
 impl Across {
-    /// By their interrupts; side by side where these are the same, as with lone requests, of which each is a frame and an
-    /// interrupt under every rule.
+    /// Places the policies by their interrupts; side by side if these are equal. Lone requests are such a load: each is
+    /// a frame and an interrupt under every rule.
     fn of(figures: &[Figures], ends: [f64; 2]) -> Self {
         let interrupts: Vec<f64> = figures.iter().map(|figures| figures.interrupts_per_frame).collect();
         let low = interrupts.iter().copied().fold(f64::INFINITY, f64::min);
@@ -195,7 +195,7 @@ fn tooltip(figures: &Figures) -> String {
     format!("{}: {}", variant.name, parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
-/// A part of a panel that a label must keep clear of.
+/// A part of a panel to keep free of labels.
 #[derive(Clone, Copy)]
 struct Area {
     left: f64,
@@ -218,7 +218,7 @@ impl Area {
     }
 }
 
-/// The marks of a policy, and the line between them.
+/// Returns the marks of a policy, and the line between them.
 fn drawn(one: &Figures, at: f64, y: &Axis) -> Vec<Area> {
     let median = y.at(one.value);
     let Some(tail) = one.tail.map(|tail| y.at(tail)) else { return vec![Area::around(at, median)] };
@@ -226,7 +226,7 @@ fn drawn(one: &Figures, at: f64, y: &Axis) -> Vec<Area> {
     vec![Area::around(at, median), Area::around(at, tail), line]
 }
 
-/// Room that a name takes; `position` is the variant's.
+/// Returns the width of a name; `position` is the variant's.
 fn label_width(name: &str, position: usize) -> f64 {
     name.chars().count() as f64 * if position == JUDGED { BOLD_LETTER_WIDTH } else { LETTER_WIDTH }
 }
@@ -260,8 +260,8 @@ fn points(figures: &[Figures], xs: &[f64], y: &Axis) -> Vec<Point> {
     points
 }
 
-/// Where a label of that width for the mark at `x`, `y` keeps clear of what is taken: beside it, else some lines above or below. Where
-/// there is no such place, right beside it.
+/// Places a label of `width` for the mark at `x`, `y` clear of `taken`: beside the mark, else some lines above or
+/// below. If there is no such place, right beside it.
 fn label_place(width: f64, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
     let at = |to_the_right: bool, lines: i32| {
         let middle = y + f64::from(lines) * LABEL_HEIGHT;
@@ -340,7 +340,7 @@ mod tests {
         let width = label_width(&point.name, position);
         let left = if point.anchor == "start" { point.label_x } else { point.label_x - width };
         let top = point.label_y - 4.0 - LABEL_HEIGHT / 2.0;
-        // A hair less, so that touching is no overlap.
+        // A hair less: touching areas do not overlap.
         Area { left, right: left + width - 0.001, top: top + 0.001, bottom: top + LABEL_HEIGHT - 0.001 }
     }
 

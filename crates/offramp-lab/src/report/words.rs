@@ -25,13 +25,12 @@ pub fn guest(guest: &Guest) -> String {
     )
 }
 
-/// Metrics of TCP that show impairments: every TCP test measures them, and they mean something where there are any.
+/// TCP metrics of impairments: every TCP test measures them, but only impairments give them meaning.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
-/// Longest time without a byte that belongs to a TCP connection without trouble: half of what Linux waits at least
-/// before it sends again.
+/// Maximum stall, in seconds, of an undisturbed TCP connection: half of Linux' minimum retransmission timeout.
 const STALL_TOLD_S: f64 = 0.1;
 
-/// Whether to show a metric for an experiment: it was measured, and a metric of trouble needs an impairment.
+/// Returns true if a metric was measured; metrics of trouble also need an impairment.
 pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
     let mut values = experiment.variants.iter().filter_map(metric.median);
     match metric.name {
@@ -41,12 +40,12 @@ pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
     }
 }
 
-/// Whether an experiment is about impaired cards and links.
+/// Returns true for an experiment on impaired cards and links.
 pub fn has_impairments(experiment: &Experiment) -> bool {
     impairments::ALL.contains(&experiment.name.as_str())
 }
 
-/// Decimals that show each of `ratios` with at least two digits that mean something, near 1 with three.
+/// Returns enough decimals for two significant digits of each of `ratios`, three near 1.
 fn decimals(ratios: &[f64]) -> usize {
     let smallest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = ratios.iter().copied().fold(0.0, f64::max);
@@ -60,7 +59,8 @@ fn decimals(ratios: &[f64]) -> usize {
     }
 }
 
-/// Two decimals would show 1 where the ratio is another: an interval that ends short of 1 must not seem to hold it.
+/// Returns true if two decimals would show 1 for another ratio: an interval that ends short of 1 must not seem to hold
+/// it.
 fn reads_as_one(ratio: f64) -> bool {
     (0.995..1.005).contains(&ratio) && (ratio - 1.0).abs() > f64::EPSILON
 }
@@ -69,7 +69,7 @@ fn ratio_with(ratio: f64, decimals: usize) -> String {
     if ratio < 0.001 { "< 0.001".to_owned() } else { format!("{ratio:.decimals$}") }
 }
 
-/// The interval of a verdict: "2.7 … 3.1". The spaces do not break, here and in all that follows.
+/// Writes the interval of a verdict: "2.7 … 3.1". The spaces do not break, here and below.
 pub fn interval(verdict: &Verdict) -> String {
     let [low, high] = verdict.ci95.map(|end| ratio_of(verdict, end));
     format!("{low}\u{a0}…\u{a0}{high}")
@@ -80,8 +80,8 @@ pub fn verdict_ratio(verdict: &Verdict) -> String {
     ratio_of(verdict, verdict.ratio)
 }
 
-/// Ratio of an interval's ends from which each end has the digits that it needs by itself: an interval of two rounds can
-/// be as wide as 0.02 … 61.
+/// Minimum ratio of an interval's ends for separate numbers of digits: an interval of two rounds can be as wide as 0.02
+/// … 61.
 const WIDE_FROM: f64 = 10.0;
 
 /// The ratio of a verdict, or an end of its interval.
@@ -91,30 +91,30 @@ fn ratio_of(verdict: &Verdict, of: f64) -> String {
     ratio_with(of, decimals)
 }
 
-/// How a metric is spoken of; an unknown one by its own name.
+/// Returns the noun for a metric; for an unknown one its own name.
 pub fn noun(metric_name: &str) -> &str {
     metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
-/// An interval whose ends are this many times apart cannot tell a halving from nothing: it decides nothing.
+/// Minimum ratio of the ends of an undecided interval: it cannot tell a halving from no change.
 const TOO_NOISY_FROM: f64 = 2.0;
 
-/// A smaller difference reads as 1.000, and is nobody's, however sure it is.
+/// Minimum difference: a smaller one reads as 1.000 and does not matter, however certain.
 const DIFFERENCE_MIN: f64 = 0.0005;
 
-/// What a verdict says.
+/// The finding of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The two differ.
     Difference,
-    /// If they differ, then by no more than the noise, or by next to nothing.
+    /// If they differ, then by less than the noise, or by next to nothing.
     Noise,
-    /// The noise is so large that nothing can be said.
+    /// The noise is too large for a finding.
     TooNoisy,
 }
 
 impl Finding {
-    /// What `verdict` says.
+    /// Returns the finding of `verdict`.
     pub fn of(verdict: &Verdict) -> Self {
         let [low, high] = verdict.ci95;
         match verdict.significant && (verdict.ratio - 1.0).abs() >= DIFFERENCE_MIN {
@@ -124,14 +124,14 @@ impl Finding {
         }
     }
 
-    /// Whether the two differ.
+    /// Returns true if the two differ.
     pub fn is_difference(self) -> bool {
         self == Self::Difference
     }
 }
 
-/// Several verdicts on the same two variants: those that find a difference together, those that find none, and those
-/// that can say nothing; first those to which the first verdict belongs.
+/// Joins several verdicts on the same two variants by their finding: differences, no differences, too noisy. The first
+/// verdict's kind comes first.
 fn phrases(verdicts: &[&Verdict]) -> String {
     let mut kinds = vec![Finding::Difference, Finding::Noise, Finding::TooNoisy];
     if let Some(main) = verdicts.first() {
@@ -143,7 +143,7 @@ fn phrases(verdicts: &[&Verdict]) -> String {
     parts.join(", ")
 }
 
-/// Verdicts of one kind; `None` of none.
+/// Joins the verdicts of one kind; `None` if there are none.
 fn part(kind: Finding, verdicts: &[&Verdict]) -> Option<String> {
     let named = |verdict: &&Verdict| format!("{} ({})", noun(&verdict.metric), interval(verdict));
     let list = || verdicts.iter().map(named).collect::<Vec<_>>().join(" or ");
@@ -165,7 +165,7 @@ fn differences(verdicts: &[&Verdict]) -> String {
     parts.join(", ")
 }
 
-/// All verdicts of an experiment, the main one first.
+/// Returns all verdicts of an experiment, the main one first.
 pub fn verdicts(experiment: &Experiment) -> impl Iterator<Item = &Verdict> {
     experiment.verdict.iter().chain(&experiment.verdicts)
 }
@@ -184,7 +184,7 @@ pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     groups
 }
 
-/// Metrics that a sentence may name besides the first of its verdicts.
+/// Metrics for a sentence, besides the first of its verdicts.
 const SPOKEN_METRICS: [&str; 6] = [
     "transactions_per_s",
     "throughput_bps",
@@ -193,29 +193,29 @@ const SPOKEN_METRICS: [&str; 6] = [
     "latency_p99_us",
     "interrupts_per_frame",
 ];
-/// Metrics of which nothing need be said where the time to an answer is: the one follows from it, and where small requests
-/// are alone, neither their bits nor the time for each of these mean anything.
+/// Metrics omitted beside latency: the transaction rate follows from it, and with lone small requests neither their
+/// bits nor the time per bit mean anything.
 const SAID_BY_LATENCY: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
 
-/// The first verdict of a group, and what the same change does to the traffic and to the hosts' processor time.
+/// Writes the first verdict of a group, and the effect of the same change on traffic and on the hosts' processor time.
 fn sentence(group: &[&Verdict]) -> String {
     let main = group[0];
     let transactions = group.iter().any(|verdict| verdict.metric == "transactions_per_s");
     let further = group[1..].iter().filter(|verdict| SPOKEN_METRICS.contains(&verdict.metric.as_str()));
-    // Transactions of one size carry the same number of bytes each: their throughput says nothing more.
+    // Transactions of one size carry the same number of bytes each: their throughput repeats the rate.
     let further = further.filter(|verdict| !(transactions && verdict.metric == "throughput_bps"));
     let timed = transactions && group.iter().any(|verdict| verdict.metric == "latency_p50_us");
     let further = further.filter(|verdict| !(timed && SAID_BY_LATENCY.contains(&verdict.metric.as_str())));
     let mut spoken: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
-    // Where the hosts were not watched by themselves, the machine as a whole stands for them.
+    // If the hosts' time is unknown, the machine's takes its place.
     if !timed && spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
         spoken.extend(group.iter().find(|verdict| verdict.metric == "machine_cpu_s_per_gb"));
     }
     format!("{} against {}: {}.", main.variant, main.base, phrases(&spoken))
 }
 
-/// What an experiment found: a sentence for each two variants that were compared, that of the main verdict first.
-/// Never empty: where there is no verdict it says why.
+/// Returns the findings of an experiment: a sentence for each two compared variants, that of the main verdict first.
+/// Never empty: without a verdict, the sentence says why.
 pub fn sentences(experiment: &Experiment) -> Vec<String> {
     let groups = groups(experiment);
     let mut sentences: Vec<String> = groups.iter().map(|group| sentence(group)).collect();
@@ -226,7 +226,7 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
     sentences
 }
 
-/// The bounds that an experiment must keep: a sentence for each variant.
+/// Returns a sentence for each variant on the bounds of the experiment.
 pub fn judged(experiment: &Experiment) -> Vec<String> {
     let mut of_variants: Vec<(&str, Vec<String>)> = Vec::new();
     for judgement in &experiment.judgements {
@@ -253,19 +253,19 @@ fn judgement_phrase(judgement: &Judgement) -> String {
     )
 }
 
-/// The bound itself: "at most 1.05".
+/// Writes the bound itself: "at most 1.05".
 pub fn bound(judgement: &Judgement) -> String {
     let most = judgement.at_most.map(|most| format!("at most {most}"));
     let least = judgement.at_least.map(|least| format!("at least {least}"));
     most.into_iter().chain(least).collect::<Vec<_>>().join(" and ")
 }
 
-/// What an experiment found, in one sentence.
+/// Returns the findings of an experiment in one sentence.
 pub fn headline(experiment: &Experiment) -> String {
     groups(experiment).first().map_or_else(|| no_verdict(experiment), |group| sentence(group))
 }
 
-/// Names the samples of a variant in which nothing arrived: they have no ratio, so nothing else mentions them.
+/// Names the samples of a variant without any received byte: they have no ratio, so nothing else mentions them.
 fn empty_samples(variant: &Variant) -> Option<String> {
     let empty = variant.samples.iter().filter(|sample| sample.throughput_bps.is_some_and(|bps| bps <= 0.0)).count();
     let (name, all) = (&variant.name, variant.samples.len());
@@ -281,12 +281,12 @@ fn no_verdict(experiment: &Experiment) -> String {
     }
 }
 
-/// `text` with ordinary spaces for those that do not break, once its lines are broken.
+/// Replaces no-break spaces in `text` by ordinary ones, once its lines are broken.
 pub fn ordinary_spaces(text: &str) -> String {
     text.replace(['\u{a0}', '\u{202f}'], " ")
 }
 
-/// A text from outside with every control character replaced: it cannot steer a terminal.
+/// Replaces every control character of a text from outside: it cannot steer a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
@@ -381,7 +381,7 @@ mod tests {
         let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts.clone()));
         assert!(said[0].contains("99th") && said[0].contains("interrupts per frame"), "{said:?}");
         assert!(!said[0].contains("transactions") && !said[0].contains("throughput") && !said[0].contains("CPU"));
-        // Beside bulk data, that is said.
+        // With bulk data, the sentence names the throughput.
         verdicts.retain(|verdict| verdict.metric != "transactions_per_s");
         let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts));
         assert!(said[0].contains("throughput") && said[0].contains("host CPU"), "{said:?}");

@@ -1,4 +1,4 @@
-//! The client's way through one test.
+//! The client's steps through one test.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -16,21 +16,21 @@ use super::wire::{
     ClientLine, Control, SERVER_LINE_LEN_MAX, ServerLine, VERSION, WireError, data_hello, token_from_text,
 };
 
-/// How long the server may take for an answer during set-up; more than it waits for data connections.
+/// Maximum wait for an answer during set-up; longer than the server's wait for data connections.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the server may take to say that its window has ended; the request may stand in a queue that it measures.
+/// Maximum wait for the end of the server's window; the client's request may be queued behind the measured data.
 const ENDED_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time without progress before a test over a number of bytes is given up.
+/// Maximum time without progress in a test over a number of bytes.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// How often a waiting client polls the progress.
+/// Interval of a waiting client's progress polls.
 const PROGRESS_POLL: Duration = Duration::from_millis(500);
 
-/// Runs one test against the server at `host`, control port `port`, and passes each event to `on_event`. All threads and
-/// sockets belong to the caller's network namespace, and have ended when it returns.
+/// Runs one test against the server at `host`, control port `port`, and passes each event to `on_event`. All threads
+/// and sockets belong to the caller's network namespace, and have ended on return.
 ///
 /// # Errors
 /// [`TrafficError`]: [`is_setup`](TrafficError::is_setup) separates a test that never began from one that broke off. A
-/// test that ran to its end although single streams failed is no error; see [`Report::is_complete`].
+/// finished test with single failed streams is no error; see [`Report::is_complete`].
 pub fn run_client(
     host: &str,
     port: u16,
@@ -81,7 +81,7 @@ struct Test<'test> {
 }
 
 impl Test<'_> {
-    /// From hello to go: when it returns, all streams are connected and all receivers run. Gives the congestion
+    /// Goes from hello to go: on return, all streams are connected and all receivers run. Returns the congestion
     /// control.
     fn set_up(&mut self) -> Result<String, TrafficError> {
         let udp = self.udp_sockets()?;
@@ -187,7 +187,7 @@ impl Test<'_> {
         self.say(&ClientLine::Begin)
     }
 
-    /// Waits under load; all threads ending before the time means that the test is over too soon.
+    /// Waits under load. If all threads end before `until`, the test ended too soon.
     fn keep_running(&mut self, until: Instant) -> Result<(), TrafficError> {
         while Instant::now() < until {
             if self.wait_and_tick(until) {
@@ -199,7 +199,7 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// Waits, and reports the interim results that are due. Returns whether all threads have ended.
+    /// Waits, and reports the due interim results. Returns true if all threads have ended.
     fn wait_and_tick(&mut self, until: Instant) -> bool {
         let next = self.side.next_tick().map_or(until, |tick| tick.min(until));
         let ended = self.side.wait(next);
@@ -260,7 +260,7 @@ fn greet(mut stream: &TcpStream, token: u128, index: u32) -> io::Result<()> {
     io::Write::write_all(&mut stream, &data_hello(token, index))
 }
 
-/// Puts the figures of both ends together; `None` when an end lacks the figures that the test calls for.
+/// Merges the figures of both ends; `None` if an end lacks figures the test requires.
 fn merge(
     address: SocketAddr,
     params: &Params,
@@ -296,7 +296,7 @@ fn merge(
     }
     let flows = || send.iter().chain(&receive);
     let seconds = if params.is_timed() { client_seconds } else { flows().map(|flow| flow.seconds).fold(0.0, f64::max) };
-    // Beside bulk data, the bulk data alone is the throughput.
+    // With bulk data, the throughput is the bulk data's alone.
     let alone = transactions.as_ref().filter(|_| send.is_none() && receive.is_none());
     let of_transactions = alone.map_or(0, |found: &Transactions| found.client.bytes);
     let exchanged = rpc.as_ref().map_or(of_transactions, |found: &Rpc| found.client.bytes);

@@ -1,11 +1,11 @@
-//! What can go wrong with a test, in words that say where and what to do.
+//! Errors of a test, worded with place and remedy.
 
 use std::io;
 use std::net::SocketAddr;
 
 use nix::errno::Errno;
 
-/// Why a test did not happen, or did not come to its end.
+/// The reason why a test did not happen, or broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum TrafficError {
     /// The parameters contradict each other or exceed a limit.
@@ -16,7 +16,7 @@ pub enum TrafficError {
     Resolve {
         /// The name as given.
         host: String,
-        /// What the resolver said.
+        /// The resolver's message.
         reason: String,
     },
     /// Nobody answers at the control port.
@@ -24,15 +24,15 @@ pub enum TrafficError {
     Connect {
         /// The control address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's message.
         reason: String,
     },
     /// A socket of this end could not be set up.
     #[error("cannot {action}: {reason}")]
     Socket {
-        /// What was tried.
+        /// The attempted action.
         action: String,
-        /// What the kernel said.
+        /// The kernel's message.
         reason: String,
     },
     /// The server answered, and does not want this test.
@@ -43,12 +43,12 @@ pub enum TrafficError {
         /// The server's reason.
         reason: String,
     },
-    /// The other end is not an offramp ttcp server, or one of another version.
+    /// The other end is no offramp ttcp server, or one of another version.
     #[error("{address} does not speak this version of the ttcp control protocol: {reason}")]
     Protocol {
         /// The control address.
         address: SocketAddr,
-        /// What was wrong with its answer.
+        /// The fault in its answer.
         reason: String,
     },
     /// The test began and was cut off.
@@ -56,14 +56,14 @@ pub enum TrafficError {
     Lost {
         /// The control address.
         address: SocketAddr,
-        /// What ended it.
+        /// The cause of its end.
         reason: String,
     },
 }
 
 impl TrafficError {
-    /// Says whether the test never began: wrong parameters, no server, refused. `false` for a test that failed under
-    /// way.
+    /// Returns true if the test never began: wrong parameters, no server, refused. Returns false for a test that broke
+    /// off.
     pub fn is_setup(&self) -> bool {
         !matches!(self, Self::Lost { .. })
     }
@@ -73,7 +73,7 @@ impl TrafficError {
     }
 }
 
-/// The kernel's reason in lower case, without the number.
+/// Returns the kernel's reason in lower case, without the number.
 pub(super) fn reason(error: &io::Error) -> String {
     let text = match error.raw_os_error() {
         Some(number) => Errno::from_raw(number).desc().to_owned(),

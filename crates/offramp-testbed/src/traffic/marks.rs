@@ -52,7 +52,7 @@ impl Moment {
     }
 }
 
-/// A mean of whole numbers; 0 of none.
+/// A mean of whole numbers; 0 without any.
 #[derive(Default)]
 pub(super) struct Mean {
     sum: u64,
@@ -79,8 +79,8 @@ pub(super) fn keep(intervals: &mut Vec<Interval>, interval: Option<Interval>) {
     }
 }
 
-/// Adds a rest that is too short for a line of its own to the interval before it, so that the intervals still add up to
-/// the window.
+/// Adds a rest too short for a line of its own to the interval before it, so that the intervals still add up to the
+/// window.
 pub(super) fn merge_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) {
     let Some(rest) = rest else { return };
     let Some(last) = intervals.last_mut().filter(|last| last.end_seconds >= rest.start_seconds) else {
@@ -94,7 +94,7 @@ pub(super) fn merge_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) 
     last.cwnd_segments = rest.cwnd_segments;
 }
 
-/// What happened from one moment to another, with times counted from `origin`.
+/// Returns the interval between two moments, with times counted from `origin`.
 pub(super) fn interval_between(origin: Instant, from: (Instant, Mark), to: (Instant, Mark)) -> Interval {
     let bytes = to.1.bytes - from.1.bytes;
     Interval {

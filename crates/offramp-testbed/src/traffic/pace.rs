@@ -1,4 +1,4 @@
-//! Holds a sender to its rate.
+//! Limits a sender to its rate.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,28 +8,28 @@ use nix::sys::prctl;
 use super::side::{Context, Phase};
 use super::sockets::IO_TIMEOUT;
 
-/// A sender that fell behind by more than this does not try to catch up.
+/// Maximum delay a sender catches up on.
 const DEBT_MAX: Duration = Duration::from_millis(10);
 /// Bits in a byte, nanoseconds in a second: bytes times this over a rate in bits per second gives nanoseconds.
 const BIT_NSECS_PER_BYTE: u128 = 8_000_000_000;
-/// How much later than asked a thread with a schedule may be woken, in nanoseconds. The kernel's default of 50 us, meant
-/// to save wake-ups, would be part of every latency. 0 would mean that default.
+/// Maximum delay of a scheduled thread's wake-up, in nanoseconds. The kernel's default of 50 us, meant to save
+/// wake-ups, would be part of every latency. 0 would select that default.
 const TIMER_SLACK_NSECS: u64 = 1;
 
-/// Has the calling thread woken when it asked for it, not up to 50 us later.
+/// Makes the kernel wake the calling thread on time, not up to 50 us later.
 pub(super) fn wake_on_time() {
-    // Where the kernel refuses, the thread is woken late, which the figures show.
+    // If the kernel refuses, the thread wakes late, and the figures show it.
     let _ = prctl::set_timerslack(TIMER_SLACK_NSECS);
 }
 
-/// Says how long to wait before each send.
+/// The time to wait before each send.
 pub(super) struct Pace {
     rate_bps: u64,
     due: Instant,
 }
 
 impl Pace {
-    /// The pace of a sender that begins now; a rate of 0 means no limit.
+    /// Starts the pace of a sender now; a rate of 0 means no limit.
     pub(super) fn new(rate_bps: u64) -> Self {
         if rate_bps > 0 {
             wake_on_time();
@@ -37,7 +37,7 @@ impl Pace {
         Self { rate_bps, due: Instant::now() }
     }
 
-    /// Waits until the next send is due; `false` where the phase says stop before that.
+    /// Waits until the next send is due; returns `false` if the phase says stop before that.
     pub(super) fn wait(&mut self, context: &mut Context) -> bool {
         if self.rate_bps == 0 {
             return true;

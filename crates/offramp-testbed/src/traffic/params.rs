@@ -1,4 +1,4 @@
-//! What a test is: the parameters that the client chooses and the server accepts, with their limits.
+//! The parameters of a test, chosen by the client and accepted by the server, with their limits.
 
 use std::time::Duration;
 
@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 
 /// Default control port of a server: the port of ttcp and nttcp since the 1980s.
 pub const PORT_DEFAULT: u16 = 5010;
-/// Default congestion control: it does not pace, so it shows what an offload is worth.
+/// Default congestion control: it does not pace, so it shows the value of an offload.
 pub const CONGESTION_DEFAULT: &str = "cubic";
-/// Streams in one direction, at most. Each is a thread on both ends.
+/// Maximum number of streams in one direction. Each is a thread on both ends.
 pub const STREAMS_MAX: u32 = 64;
 /// Default bytes per write of a bulk sender.
 pub const LENGTH_DEFAULT_BYTES: u32 = 128 * 1024;
-/// Bytes per write of a bulk sender, at most.
+/// Maximum bytes per write of a bulk sender.
 pub const LENGTH_MAX_BYTES: u32 = 4 * 1024 * 1024;
-/// Bytes of one request or response, at most.
+/// Maximum bytes of one request or response.
 pub const MESSAGE_MAX_BYTES: u32 = 16 * 1024 * 1024;
 /// Bytes of the request and of the response of a ping-pong test.
 pub const RR_MESSAGE_BYTES: u32 = 64;
-/// Payload of a UDP datagram, at least: it carries an eight-byte sequence number.
+/// Minimum payload of a UDP datagram: it carries an eight-byte sequence number.
 pub const DATAGRAM_BYTES_MIN: u32 = 8;
-/// Payload of a UDP datagram over IPv4, at most: 65,535 less the IP and UDP headers.
+/// Maximum payload of a UDP datagram over IPv4: 65,535 less the IP and UDP headers.
 pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
-/// Datagrams in one UDP super-frame, at most (`UDP_MAX_SEGMENTS` of Linux since 6.9; 64 before).
+/// Maximum datagrams in one UDP super-frame (`UDP_MAX_SEGMENTS` of Linux since 6.9; 64 before).
 pub const GSO_SEGMENTS_MAX: u32 = 128;
-/// Default payload of a call's request: about that of an NFS READ.
+/// Default payload of a call's request: about an NFS READ's.
 pub const RPC_REQUEST_BYTES: u32 = 128;
 /// Default payload of a call's response: NFS' 8 KiB.
 pub const RPC_RESPONSE_BYTES: u32 = 8 * 1024;
 /// Default number of calls under way.
 pub const RPC_OUTSTANDING: u32 = 4;
-/// Calls under way in one stream, at most.
+/// Maximum calls under way in one stream.
 pub const RPC_OUTSTANDING_MAX: u32 = 1024;
-/// Default time after which a request is sent again: NFS' 0.7 s (`timeo=7` of nfs(5)).
+/// Default retransmission timeout of a request: NFS' 0.7 s (`timeo=7` of nfs(5)).
 pub const RPC_TIMER_USECS: u64 = 700_000;
-/// Longest time after which a request is sent again: a minute, in microseconds.
+/// Maximum retransmission timeout of a request: a minute, in microseconds.
 const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
-/// Smallest limit of the receive window that Linux keeps to, in bytes: half its smallest receive buffer.
+/// Minimum receive window limit enforced by Linux, in bytes: half its smallest receive buffer.
 const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
 /// Bytes of receive buffer for each byte of a limited receive window: a short segment occupies more than itself.
 pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
@@ -46,24 +46,24 @@ pub const WARMUP_DEFAULT_USECS: u64 = 200_000;
 const DURATION_MAX_USECS: u64 = 86_400_000_000;
 /// Shortest interval between two interim results, in microseconds.
 const INTERVAL_MIN_USECS: u64 = 1_000;
-/// Largest socket buffer that may be asked for.
+/// Maximum socket buffer.
 const WINDOW_MAX_BYTES: u32 = 1 << 30;
-/// Length of a congestion control name, at most (`TCP_CA_NAME_MAX` less the final zero).
+/// Maximum length of a congestion control name (`TCP_CA_NAME_MAX` less the final zero).
 const CONGESTION_LEN_MAX: usize = 15;
-/// Most work per transaction: about a minute of processor time.
+/// Maximum work per transaction: about a minute of processor time.
 const WORK_ITERATIONS_MAX: u64 = 100_000_000_000;
-/// Longest pause between two transactions, in microseconds.
+/// Maximum pause between two transactions, in microseconds.
 const THINK_MAX_USECS: u64 = 60_000_000;
-/// Requests per second of one stream of an open loop, at most.
+/// Maximum requests per second of one stream of an open loop.
 const REQUESTS_PER_S_MAX: u32 = 1_000_000;
-/// Requests of one burst, at most.
+/// Maximum requests of one burst.
 const BURST_MAX: u32 = 1024;
-/// Longest time from one burst to the next, in microseconds.
+/// Maximum time from one burst to the next, in microseconds.
 const BURST_EVERY_MAX_USECS: u32 = 60_000_000;
-/// Longest time that a socket may busy-poll, in microseconds.
+/// Maximum busy-poll time of a socket, in microseconds.
 pub const BUSY_POLL_MAX_USECS: u32 = 1_000_000;
 
-/// Which way the data of a test goes, seen from the client.
+/// The direction of a test's data, seen from the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -77,18 +77,18 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Says whether the client sends.
+    /// Returns true if the client sends.
     pub fn sends(self) -> bool {
         self != Self::Receive
     }
 
-    /// Says whether the client receives.
+    /// Returns true if the client receives.
     pub fn receives(self) -> bool {
         self != Self::Send
     }
 }
 
-/// How long a test lasts.
+/// The length of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
@@ -106,12 +106,11 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Send patterned data made from this seed, and have the sink compare each byte. `None`: constant data, unchecked.
     pub pattern_seed: Option<u64>,
-    /// End the streams when the window closes, whatever is still under way. Such a stream counts as complete. This is
-    /// for a connection that may stall, or whose queues hold more than the link carries in the test. Only in a timed
-    /// test.
+    /// End the streams when the window closes, with data still in flight. Such a stream counts as complete. Meant for a
+    /// connection that may stall, or that queues more than the link carries in the test. Only in a timed test.
     #[serde(default)]
     pub cut_off: bool,
-    /// Payload bits per second in each direction, over all streams; 0 sends as fast as it goes.
+    /// Payload bits per second in each direction, over all streams; 0 for no limit.
     #[serde(default)]
     pub rate_bps: u64,
 }
@@ -130,11 +129,11 @@ pub struct TransactionParams {
     pub request_bytes: u32,
     /// Bytes of a response.
     pub response_bytes: u32,
-    /// Rounds of [`work`](super::work) that the server does between a request and its response.
+    /// Rounds of [`work`](super::work) in the server between a request and its response.
     pub server_work_iterations: u64,
-    /// Rounds of [`work`](super::work) that the client does before each request.
+    /// Rounds of [`work`](super::work) in the client before each request.
     pub client_work_iterations: u64,
-    /// Pause of the client before each request, in microseconds: a client that is not busy (claim M4).
+    /// Pause of the client before each request, in microseconds: models an idle client (claim M4).
     pub think_usecs: u64,
 }
 
@@ -160,24 +159,23 @@ pub struct UdpParams {
     pub gso_segments: u32,
     /// The receiver takes several datagrams at once through `UDP_GRO`.
     pub gro: bool,
-    /// Payload bits per second in each direction, over all streams; 0 sends as fast as it goes.
+    /// Payload bits per second in each direction, over all streams; 0 for no limit.
     pub rate_bps: u64,
 }
 
-/// One test of remote procedure calls over UDP in the manner of NFS: short requests, and long responses that IP
-/// fragments. A request is sent again when its response does not come in time. Each stream reads a file in order, with
-/// several calls under way.
+/// One test of remote procedure calls over UDP in the manner of NFS: short requests, and long responses fragmented by
+/// IP. The client repeats a request if its response is late. Each stream reads a file in order, with several calls
+/// under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RpcParams {
     /// Payload of a request, in bytes.
     pub request_bytes: u32,
-    /// Payload of a response, in bytes: one UDP datagram, which IP fragments to the MTU.
+    /// Payload of a response, in bytes: one UDP datagram, fragmented by IP to the MTU.
     pub response_bytes: u32,
-    /// Calls that each stream has under way at most: none begins that lies so far beyond the oldest one without a
-    /// response.
+    /// Maximum calls under way in each stream: a new call begins less than this far beyond the oldest unanswered one.
     pub outstanding: u32,
-    /// Time after which a request without a response is sent again, in microseconds. It does not grow.
+    /// Retransmission timeout of a request, in microseconds. It does not grow.
     pub timer_usecs: u64,
 }
 
@@ -192,23 +190,23 @@ impl Default for RpcParams {
     }
 }
 
-/// When the requests of an open loop are made. Their moments are chosen beforehand: a late answer delays no request, so
-/// no wait is left out of the figures.
+/// The times of the requests of an open loop. They are chosen beforehand: a late answer delays no request, so the
+/// figures include every wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Arrivals {
-    /// As of many clients that know nothing of each other: gaps of exponential length.
+    /// Arrivals of many independent clients: gaps of exponential length.
     Poisson {
         /// Requests per second of each stream, on average.
         per_s: u32,
-        /// Where the gaps come from: the same seed gives the same moments. Each stream adds its number to it.
+        /// Seed of the gaps: the same seed gives the same times. Each stream adds its number to it.
         seed: u64,
     },
     /// Bursts of `requests` each; bursts of one are an even pace.
     Bursts {
         /// Requests of one burst.
         requests: u32,
-        /// From the begin of one burst to the begin of the next, in microseconds.
+        /// Time from the begin of one burst to the begin of the next, in microseconds.
         every_usecs: u32,
     },
 }
@@ -217,7 +215,7 @@ pub enum Arrivals {
 ///
 /// Over UDP each request and each answer is one datagram, and up to the MTU one frame, sent when it is due. TCP would
 /// add acknowledgements, and a lost or late segment would delay those after it. A request without an answer is counted,
-/// and enters the latencies with the time that the client waited for it.
+/// and enters the latencies with the client's waiting time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestParams {
@@ -225,7 +223,7 @@ pub struct RequestParams {
     pub request_bytes: u32,
     /// Payload of a response.
     pub response_bytes: u32,
-    /// When requests are made.
+    /// The times of the requests.
     pub arrivals: Arrivals,
 }
 
@@ -233,17 +231,17 @@ pub struct RequestParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixedParams {
-    /// The bulk data; direction and streams of the test are its.
+    /// The bulk data; direction and streams of the test apply to it.
     pub bulk: BulkParams,
     /// The requests.
     pub requests: RequestParams,
 }
 
-/// The work that a test does.
+/// The workload of a test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Workload {
-    /// TCP, as much as goes through.
+    /// TCP, as much as the path carries.
     Bulk(BulkParams),
     /// TCP, requests and responses.
     Transaction(TransactionParams),
@@ -251,23 +249,23 @@ pub enum Workload {
     Udp(UdpParams),
     /// UDP, calls and their responses.
     Rpc(RpcParams),
-    /// Requests and responses over UDP, made at given moments whatever becomes of the answers.
+    /// Requests and responses over UDP, sent at given times regardless of the answers.
     Requests(RequestParams),
     /// Bulk data and such requests at the same time.
     Mixed(MixedParams),
 }
 
-/// Everything that both ends must know of a test.
+/// All parameters of a test, for both ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
-    /// What is done.
+    /// The workload.
     pub workload: Workload,
-    /// Which way the data goes. A test of transactions or requests asks for [`Direction::Send`].
+    /// The direction of the data. A test of transactions or requests requires [`Direction::Send`].
     pub direction: Direction,
     /// Streams in each direction.
     pub streams: u32,
-    /// How long.
+    /// The length of the test.
     pub amount: Amount,
     /// Time under load before the measured window, in microseconds. Unused with [`Amount::Bytes`].
     pub warmup_usecs: u64,
@@ -275,17 +273,16 @@ pub struct Params {
     pub interval_usecs: u64,
     /// TCP congestion control, set on every data socket of both ends.
     pub congestion: String,
-    /// `SO_SNDBUF` and `SO_RCVBUF` of every data socket, in bytes (the kernel doubles it); 0 leaves them to the
-    /// kernel.
+    /// `SO_SNDBUF` and `SO_RCVBUF` of every data socket, in bytes (the kernel doubles it); 0 for the kernel's choice.
     pub window_bytes: u32,
-    /// Largest window that a TCP receiver offers, in bytes (`TCP_WINDOW_CLAMP`); Linux offers whole segments of it. Its
-    /// buffers are then large enough for that window and fixed. 0 leaves it to the kernel.
+    /// Maximum window offered by a TCP receiver, in bytes (`TCP_WINDOW_CLAMP`); Linux offers whole segments of it. Its
+    /// buffers are then fixed and large enough for that window. 0 for the kernel's choice.
     #[serde(default)]
     pub receive_window_bytes: u32,
     /// `TCP_NODELAY` on every data socket. A transaction test always sets it.
     pub nodelay: bool,
-    /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: how long a read polls the adapter's queue
-    /// itself before it sleeps; 0 leaves it to the kernel. It needs an adapter with NAPI, which a TAP has none of.
+    /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: the time a read polls the adapter's queue
+    /// itself before it sleeps; 0 for the kernel's choice. It needs an adapter with NAPI; a TAP has none.
     #[serde(default)]
     pub busy_poll_usecs: u32,
 }
@@ -309,10 +306,10 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Checks every limit, and that the parts fit together. Both ends call it: the server trusts no client.
+    /// Checks every limit, and the parameters' consistency. Both ends call it: the server trusts no client.
     ///
     /// # Errors
-    /// One sentence that names the parameter, its value and the limit.
+    /// One sentence with the parameter, its value and the limit.
     pub fn check(&self) -> Result<(), String> {
         within("streams", u64::from(self.streams), 1, u64::from(STREAMS_MAX))?;
         match self.amount {
@@ -403,17 +400,17 @@ impl Params {
         within("time before a request is sent again in microseconds", rpc.timer_usecs, 1, RPC_TIMER_MAX_USECS)
     }
 
-    /// Says whether streams are cut off at the end of the window.
+    /// Returns true if streams are cut off at the end of the window.
     pub fn is_cut_off(&self) -> bool {
         self.bulk().is_some_and(|bulk| bulk.cut_off)
     }
 
-    /// Says whether a warm-up and a window of given length are measured, rather than a number of bytes.
+    /// Returns true for a test with a warm-up and a window of given length, false for a number of bytes.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.amount, Amount::Usecs(_))
     }
 
-    /// The bulk data over TCP, if there is any.
+    /// Returns the bulk data over TCP, if any.
     pub(super) fn bulk(&self) -> Option<&BulkParams> {
         match &self.workload {
             Workload::Bulk(bulk) => Some(bulk),
@@ -422,7 +419,7 @@ impl Params {
         }
     }
 
-    /// The requests of an open loop, if there are any.
+    /// Returns the requests of an open loop, if any.
     pub(super) fn requests(&self) -> Option<&RequestParams> {
         match &self.workload {
             Workload::Requests(requests) => Some(requests),
@@ -431,7 +428,8 @@ impl Params {
         }
     }
 
-    /// TCP data sockets of one end: first the streams from the client to the server, then those from the server.
+    /// Returns the number of TCP data sockets of one end: first the streams from the client to the server, then those
+    /// from the server.
     pub(super) fn tcp_sockets(&self) -> u32 {
         match self.workload {
             Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => 0,
@@ -439,7 +437,7 @@ impl Params {
         }
     }
 
-    /// UDP data sockets of one end, in the same order.
+    /// Returns the number of UDP data sockets of one end, in the same order.
     pub(super) fn udp_sockets(&self) -> u32 {
         match self.workload {
             Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => self.sockets_of_streams(),
@@ -452,13 +450,13 @@ impl Params {
         self.streams * if self.direction == Direction::Both { 2 } else { 1 }
     }
 
-    /// Says whether the stream with this index carries data from the client to the server.
+    /// Returns true if the stream with this index carries data from the client to the server.
     pub(super) fn client_sends(&self, index: u32) -> bool {
         self.direction.sends() && index < self.streams
     }
 
-    /// Bytes that the stream with this index carries, when the test is over a number of bytes. The streams of a
-    /// direction share evenly; the first ones carry what does not divide.
+    /// Returns the bytes of the stream with this index, in a test over a number of bytes. The streams of a direction
+    /// share evenly; the first ones carry the remainder.
     pub(super) fn stream_bytes(&self, index: u32) -> Option<u64> {
         let Amount::Bytes(bytes) = self.amount else { return None };
         let streams = u64::from(self.streams);
@@ -466,8 +464,8 @@ impl Params {
         Some(bytes / streams + u64::from(position < bytes % streams))
     }
 
-    /// Each stream's share of the rate of its direction; 0 means no limit. A rate that does not divide is rounded up, so
-    /// that it never becomes "no limit".
+    /// Returns each stream's share of the rate of its direction; 0 means no limit. A share is rounded up, so that it
+    /// never becomes "no limit".
     pub(super) fn stream_rate_bps(&self) -> u64 {
         let rate_bps = match &self.workload {
             Workload::Udp(udp) => udp.rate_bps,

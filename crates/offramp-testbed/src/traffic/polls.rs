@@ -1,17 +1,17 @@
-//! While the window is open, the controlling thread polls the congestion windows of the streams that send, and whether
-//! anything moves.
+//! While the window is open, the controlling thread polls the congestion windows of the sending streams, and the
+//! progress.
 
 use std::time::{Duration, Instant};
 
-/// Time between two polls. A poll costs one call of the kernel for each stream.
+/// Time between two polls. A poll costs one system call per stream.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Congestion windows that are stored: ten minutes of one stream. Later ones are ignored.
+/// Maximum number of stored congestion windows: ten minutes of one stream. Later ones are ignored.
 const WINDOWS_MAX: usize = 60_000;
 
 /// The results of the polls at one end.
 pub(super) struct Polls {
     due: Instant,
-    /// Bytes carried at the last poll that found more of them than the one before; `moved` is its time.
+    /// Bytes carried at the last poll with progress; `moved` is its time.
     progress: u64,
     moved: Instant,
     stall: Duration,
@@ -19,7 +19,7 @@ pub(super) struct Polls {
 }
 
 impl Polls {
-    /// Begins with the window, when `progress` bytes had been carried.
+    /// Begins with the window, after `progress` bytes.
     pub(super) fn new(now: Instant, progress: u64) -> Self {
         Self { due: now + POLL_INTERVAL, progress, moved: now, stall: Duration::ZERO, windows: Vec::new() }
     }
@@ -40,12 +40,12 @@ impl Polls {
         self.windows.extend(windows.take(room));
     }
 
-    /// Longest time between two polls at which more had been carried, the ends of the window among them.
+    /// Returns the longest time between two polls with progress, including the ends of the window.
     pub(super) fn stall(&self) -> Duration {
         self.stall
     }
 
-    /// The median of the congestion windows; `None` of none.
+    /// Returns the median of the congestion windows; `None` without any.
     pub(super) fn window_median(&self) -> Option<f64> {
         let mut sorted = self.windows.clone();
         sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a test found: figures of each end, of each direction, and the whole, for programs (JSON) and people (text).
+//! The results of a test: figures of each end, of each direction, and the whole, for programs (JSON) and people (text).
 
 use std::fmt;
 use std::ops::{AddAssign, Sub};
@@ -10,20 +10,20 @@ use super::params::{Direction, Params, Workload};
 
 /// Nanoseconds in a microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
-/// A time without a byte that is worth a line: longer than any wait that belongs to a live connection on one host.
+/// Minimum stall for a line of text: longer than any wait of a live connection on one host.
 const STALL_TOLD_SECONDS: f64 = 0.1;
 
-/// Processor time of the threads that carry data, in seconds.
+/// Processor time of the data threads, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// In the program.
     pub user_seconds: f64,
-    /// In the kernel on behalf of the program. Interrupts that hit another thread are not in it.
+    /// In the kernel on behalf of the program. Excludes interrupts taken on another thread.
     pub system_seconds: f64,
 }
 
 impl CpuTime {
-    /// Program and kernel together, in seconds.
+    /// Returns the sum of program and kernel time, in seconds.
     pub fn total_seconds(self) -> f64 {
         self.user_seconds + self.system_seconds
     }
@@ -47,14 +47,14 @@ impl Sub for CpuTime {
     }
 }
 
-/// What TCP says of the streams of one end. Counts are over the measured window and all streams.
+/// TCP's figures of the streams of one end. Counts are over the measured window and all streams.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TcpFigures {
     /// Congestion control, read back from the socket.
     pub congestion: String,
     /// Segments sent again.
     pub retransmits: u64,
-    /// Segments sent, as TCP counts them: a super-frame counts as the segments that it becomes.
+    /// Segments sent in TCP's count: a super-frame counts as all its segments.
     pub segments_sent: u64,
     /// Segments received.
     pub segments_received: u64,
@@ -68,10 +68,10 @@ pub struct TcpFigures {
     pub rtt_us: u32,
     /// Deviation of the round-trip time in microseconds: the mean over the streams at the end of the window.
     pub rttvar_us: u32,
-    /// Duplicate selective acknowledgements received (RFC 2883): a segment was sent again for nothing.
+    /// Duplicate selective acknowledgements received (RFC 2883): one for each needless retransmission.
     #[serde(default)]
     pub dsacks: u64,
-    /// Times that what seemed lost was found to be only out of order.
+    /// Number of apparent losses found to be reordering.
     #[serde(default)]
     pub reorderings: u64,
     /// Congestion window in segments: the median over the streams and the whole window, read a hundred times a
@@ -80,23 +80,23 @@ pub struct TcpFigures {
     pub cwnd_median_segments: Option<f64>,
 }
 
-/// What became of the calls of a test of remote procedure calls, in the measured window.
+/// The results of the calls of a test of remote procedure calls, in the measured window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RpcCounts {
     /// Requests sent again.
     pub retransmits: u64,
-    /// Responses that no call waited for: it had been answered already, or the size was wrong.
+    /// Responses without a waiting call: already answered, or of the wrong size.
     pub unwanted: u64,
 }
 
-/// What a UDP receiver saw, over the whole test.
+/// The results of a UDP receiver, over the whole test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Datagrams {
-    /// Datagrams whose sequence number is lower than one seen before.
+    /// Datagrams with a sequence number lower than an earlier one.
     pub out_of_order: u64,
-    /// Datagrams that do not have the size that was sent.
+    /// Datagrams of another size than the sent one.
     pub wrong_size: u64,
-    /// Calls that brought data; with `UDP_GRO` each may bring several datagrams.
+    /// Reads with data; with `UDP_GRO` each may bring several datagrams.
     pub reads: u64,
 }
 
@@ -119,7 +119,7 @@ pub struct Interval {
     pub cwnd_segments: u32,
 }
 
-/// What one end measured in one direction, over all its streams.
+/// The figures of one end in one direction, over all its streams.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndFigures {
     /// Payload bytes in the measured window.
@@ -134,30 +134,30 @@ pub struct EndFigures {
     pub units_total: u64,
     /// Processor time in the measured window.
     pub cpu: CpuTime,
-    /// What TCP says; `None` for UDP.
+    /// TCP's figures; `None` for UDP.
     pub tcp: Option<TcpFigures>,
-    /// What a UDP receiver saw.
+    /// The figures of a UDP receiver.
     pub datagrams: Option<Datagrams>,
-    /// What became of this end's calls.
+    /// The results of this end's calls.
     #[serde(default)]
     pub rpc: Option<RpcCounts>,
-    /// Longest time of the window in which not a byte was carried, in seconds, to a hundredth of a second; over TCP only.
+    /// Longest time of the window without a byte carried, in seconds, to a hundredth of a second; over TCP only.
     #[serde(default)]
     pub stall_seconds: Option<f64>,
-    /// Bytes that differ from the pattern, when one was asked for.
+    /// Bytes different from the pattern, if one was requested.
     pub corrupt_bytes: u64,
-    /// Requests of an open loop that were due in the window and got no answer; the client's.
+    /// Requests of an open loop due in the window but never answered; the client's.
     #[serde(default)]
     pub unanswered: u64,
     /// Every stream came to its end: all was sent, or the end of the stream was received.
     pub complete: bool,
     /// Interim results, when asked for.
     pub intervals: Vec<Interval>,
-    /// What went wrong on streams that did not come to their end.
+    /// Errors of the incomplete streams.
     pub errors: Vec<String>,
 }
 
-/// One direction of a test: what its sender and its receiver measured.
+/// One direction of a test: the figures of its sender and its receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Payload bits per second at the receiver.
@@ -166,9 +166,9 @@ pub struct Flow {
     pub bytes: u64,
     /// Length of the receiver's window, in seconds.
     pub seconds: f64,
-    /// Segments that the sender sent again, in its window.
+    /// Segments retransmitted by the sender, in its window.
     pub retransmits: u64,
-    /// Datagrams sent that the receiver never saw, over the whole test; 0 for TCP.
+    /// Datagrams sent but never received, over the whole test; 0 for TCP.
     pub datagrams_lost: u64,
     /// The sending end.
     pub sender: EndFigures,
@@ -190,8 +190,8 @@ impl Flow {
     }
 }
 
-/// How long transactions took, in microseconds, from the first byte of the request written to the last byte of the
-/// response read; in an open loop from the moment at which the request was due. Resolution: three digits.
+/// Durations of transactions, in microseconds, from the first byte of the request written to the last byte of the
+/// response read; in an open loop from the time the request was due. Resolution: three digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Transactions in the distribution.
@@ -200,13 +200,13 @@ pub struct Latency {
     pub min_us: f64,
     /// Mean.
     pub mean_us: f64,
-    /// Half were at most this long.
+    /// Median.
     pub p50_us: f64,
-    /// 90 % were at most this long.
+    /// 90th percentile.
     pub p90_us: f64,
-    /// 99 % were at most this long.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 99.9 % were at most this long.
+    /// 99.9th percentile.
     pub p99_9_us: f64,
     /// Longest.
     pub max_us: f64,
@@ -232,12 +232,12 @@ impl Latency {
     }
 }
 
-/// What a request/response test found.
+/// The results of a request/response test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transactions {
     /// Transactions finished per second of the client's window, over all streams.
     pub per_second: f64,
-    /// How long they took.
+    /// Their durations.
     pub latency: Latency,
     /// The client; bytes count requests and responses.
     pub client: EndFigures,
@@ -245,18 +245,18 @@ pub struct Transactions {
     pub server: EndFigures,
 }
 
-/// What a test of remote procedure calls found.
+/// The results of a test of remote procedure calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rpc {
     /// Calls answered per second of the client's window, over all streams.
     pub per_second: f64,
-    /// Payload bits per second of the responses that calls waited for.
+    /// Payload bits per second of the responses with a waiting call.
     pub goodput_bps: f64,
-    /// How long answered calls took, from the first request to the response.
+    /// Durations of answered calls, from the first request to the response.
     pub latency: Latency,
-    /// What became of the calls.
+    /// Counts of retransmissions and unwanted responses.
     pub counts: RpcCounts,
-    /// The client; bytes count the responses that calls waited for.
+    /// The client; bytes count the responses with a waiting call.
     pub client: EndFigures,
     /// The server; bytes count all responses.
     pub server: EndFigures,
@@ -267,15 +267,15 @@ pub struct Rpc {
 pub struct Report {
     /// Control address of the server.
     pub server: String,
-    /// What was asked for.
+    /// The parameters of the test.
     pub params: Params,
-    /// Which way the data went.
+    /// The direction of the data.
     pub direction: Direction,
     /// Streams in each direction.
     pub streams: u32,
     /// Congestion control, read back from the data sockets; empty for UDP.
     pub congestion: String,
-    /// Payload bits per second: both directions added, each measured at its receiver; both ways for transactions. Of a
+    /// Payload bits per second: both directions added, each measured at its receiver; both ways for transactions. For a
     /// mixed test the bulk data's.
     pub throughput_bps: f64,
     /// Payload bytes in the measured window, added likewise.
@@ -294,7 +294,7 @@ pub struct Report {
     pub send: Option<Flow>,
     /// From the server to the client; likewise.
     pub receive: Option<Flow>,
-    /// Where there are requests and responses, alone or beside bulk data.
+    /// Requests and responses, alone or beside bulk data, if any.
     pub transactions: Option<Transactions>,
     /// Remote procedure calls only.
     #[serde(default)]
@@ -302,22 +302,22 @@ pub struct Report {
 }
 
 impl Report {
-    /// Transactions per second; `None` when the test had none.
+    /// Returns the transactions per second; `None` if the test had none.
     pub fn transactions_per_second(&self) -> Option<f64> {
         self.transactions.as_ref().map(|transactions| transactions.per_second)
     }
 
-    /// Processor time of the threads that sent, in seconds; the client's for transactions and calls.
+    /// Returns the processor time of the sending threads, in seconds; the client's for transactions and calls.
     pub fn sender_cpu(&self) -> CpuTime {
         self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client, |rpc| &rpc.client)
     }
 
-    /// Processor time of the threads that received, in seconds; the server's for transactions and calls.
+    /// Returns the processor time of the receiving threads, in seconds; the server's for transactions and calls.
     pub fn receiver_cpu(&self) -> CpuTime {
         self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server, |rpc| &rpc.server)
     }
 
-    /// Every end of every direction.
+    /// Returns every end of every direction.
     pub fn ends(&self) -> impl Iterator<Item = &EndFigures> {
         let flows = self.send.iter().chain(&self.receive).flat_map(|flow| [&flow.sender, &flow.receiver]);
         let transactions = self.transactions.iter().flat_map(|found| [&found.client, &found.server]);
@@ -325,18 +325,18 @@ impl Report {
         flows.chain(transactions).chain(rpc)
     }
 
-    /// Says whether every stream of both ends came to its end, or was cut off as was asked for, and no byte differed
-    /// from the pattern.
+    /// Returns true if every stream of both ends was complete, or cut off on request, and no byte differed from the
+    /// pattern.
     pub fn is_complete(&self) -> bool {
         self.ends().all(|end| (end.complete || self.params.is_cut_off()) && end.corrupt_bytes == 0)
     }
 
-    /// What TCP says at the ends that sent bulk data.
+    /// Returns TCP's figures of the ends that sent bulk data.
     pub fn sending_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
         self.send.iter().chain(&self.receive).filter_map(|flow| flow.sender.tcp.as_ref())
     }
 
-    /// What TCP says at the ends that received bulk data.
+    /// Returns TCP's figures of the ends that received bulk data.
     pub fn receiving_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
         self.send.iter().chain(&self.receive).filter_map(|flow| flow.receiver.tcp.as_ref())
     }
@@ -361,7 +361,7 @@ impl Report {
     }
 }
 
-/// An event of a test, which [`run_client`](super::run_client) passes to its caller as it happens. As JSON, each is one
+/// An event of a test, passed by [`run_client`](super::run_client) to its caller as it happens. As JSON, each is one
 /// object with its name in `event`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -377,9 +377,9 @@ pub enum Event {
     Start,
     /// An interim result of the client's own end.
     Interval {
-        /// What it sent, or the transactions it made.
+        /// Sent data, or the transactions made.
         sent: Option<Interval>,
-        /// What it received.
+        /// Received data.
         received: Option<Interval>,
     },
     /// The client's measured window ends now. An observer takes its second sample here.
@@ -388,12 +388,12 @@ pub enum Event {
     Report(Box<Report>),
 }
 
-/// Bits per second of `bytes` in `seconds`; 0 when there was no time.
+/// Returns the bits per second of `bytes` in `seconds`; 0 for zero seconds.
 pub(super) fn rate_bps(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
 }
 
-/// A rate with the unit that suits it: `34.21 Gbit/s`.
+/// Writes a rate in a suitable unit: `34.21 Gbit/s`.
 pub fn bits_text(bits_per_second: f64) -> String {
     scaled(bits_per_second, 1000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }

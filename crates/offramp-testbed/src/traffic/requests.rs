@@ -1,8 +1,8 @@
-//! Requests and responses over UDP in an open loop: made when they are due, whatever becomes of the answers.
+//! Requests and responses over UDP in an open loop: sent when due, regardless of the answers.
 //!
-//! A latency is counted from the moment at which the request was **meant** to be made. A client that is delayed makes
-//! its requests late, and the latencies include the delay. A client that waited for each answer before its next request
-//! would leave out just the requests that had to wait (coordinated omission).
+//! A latency is counted from the time the request was **due**. A delayed client sends its requests late, and the
+//! latencies include the delay. A client that waited for each answer before its next request would omit exactly the
+//! delayed requests (coordinated omission).
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,21 +28,21 @@ use super::udp::is_passing;
 
 /// Bytes of the number at the start of a request and of its response, in big-endian order.
 pub(super) const NUMBER_LEN: usize = 8;
-/// Requests without an answer that are remembered; the oldest one beyond is given up.
+/// Maximum number of stored unanswered requests; beyond it, the oldest is given up.
 const OUTSTANDING_MAX: usize = 1 << 16;
-/// Requests made, or answers taken, before the other's turn: a burst of the usual size goes out whole.
+/// Requests made, or answers taken, before the other's turn: a burst of the usual size is sent whole.
 const TURN_MAX: u32 = 64;
-/// Longest gap of a Poisson process: at one request a second, one of e^60 gaps is longer.
+/// Maximum gap of a Poisson process: at one request a second, one of e^60 gaps is longer.
 const GAP_MAX_S: f64 = 60.0;
-/// How long the last answers are waited for after the last one that came.
+/// Time to wait for the last answers after the last received one.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// When requests are due.
+/// The schedule of the requests.
 struct Schedule {
     arrivals: Arrivals,
     random: ChaCha8Rng,
     due: Instant,
-    /// Requests of the burst that are still to be made at `due`.
+    /// Remaining requests of the burst at `due`.
     left: u32,
 }
 
@@ -59,7 +59,7 @@ impl Schedule {
         schedule
     }
 
-    /// Time to the next moment at which requests are due.
+    /// Returns the time to the next due requests.
     fn gap(&mut self) -> Duration {
         match self.arrivals {
             Arrivals::Poisson { per_s, .. } => {
@@ -70,7 +70,7 @@ impl Schedule {
         }
     }
 
-    /// The request that is due is made, or given up.
+    /// Advances past the due request, after it was sent or given up.
     fn advance(&mut self) {
         self.left -= 1;
         if self.left == 0 {
@@ -84,7 +84,7 @@ impl Schedule {
     }
 }
 
-/// The measured window, as the client's thread saw it open and close.
+/// The measured window, as opened and closed in the client's thread.
 #[derive(Clone, Copy, Default)]
 struct Window {
     opened: Option<Instant>,
@@ -101,20 +101,20 @@ impl Window {
         }
     }
 
-    /// Whether a request that was due then counts.
+    /// Returns true if a request due at `due` counts.
     fn holds(&self, due: Instant) -> bool {
         self.opened.is_some_and(|opened| due >= opened) && self.closed.is_none_or(|closed| due < closed)
     }
 }
 
-/// Requests that were made and are not yet answered, by their numbers.
+/// Requests sent but not yet answered, by their numbers.
 #[derive(Default)]
 struct Outstanding {
     /// Number of the first of `due`.
     first: u64,
-    /// When each was due; `None` once it is answered.
+    /// Due time of each request; `None` once it is answered.
     due: VecDeque<Option<Instant>>,
-    /// How many are not answered.
+    /// Number of unanswered requests.
     count: usize,
 }
 
@@ -123,7 +123,7 @@ impl Outstanding {
         self.first + self.due.len() as u64
     }
 
-    /// Remembers the next request; gives the oldest one back where there is no room.
+    /// Stores the next request; returns the oldest one if there is no room.
     fn push(&mut self, due: Instant) -> Option<Instant> {
         let mut given_up = None;
         if self.due.len() == OUTSTANDING_MAX {
@@ -136,7 +136,7 @@ impl Outstanding {
         given_up
     }
 
-    /// When the request of that number was due, if it is one that has no answer yet.
+    /// Returns the due time of request `number` if it is unanswered.
     fn answer(&mut self, number: u64) -> Option<Instant> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let due = self.due.get_mut(index)?.take()?;
@@ -162,7 +162,7 @@ struct Client<'a> {
     end: WorkerEnd,
 }
 
-/// Makes requests as they fall due until the phase says stop; then waits for the last answers. `index` is the stream's
+/// Sends requests as they fall due until the phase says stop; then waits for the last answers. `index` is the stream's
 /// number.
 pub(super) fn request(socket: &UdpSocket, params: &RequestParams, index: u32, context: &mut Context) -> WorkerEnd {
     wake_on_time();
@@ -182,7 +182,7 @@ pub(super) fn request(socket: &UdpSocket, params: &RequestParams, index: u32, co
     client.end.first = Some(begin);
     let outcome = client.ask(context).and_then(|()| client.linger(context));
     client.give_up_the_rest();
-    // An empty datagram ends the server's part at once; where it is lost, the server's timeout does.
+    // An empty datagram ends the server's part at once; if it is lost, the server's timeout does.
     let _ = socket.send(&[]);
     let Client { times, mut end, .. } = client;
     end.last = Some(Instant::now());
@@ -249,7 +249,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// A datagram of `len` bytes came; what is no answer is passed over.
+    /// Takes a datagram of `len` bytes; ignores it if it is no answer.
     fn answered(&mut self, len: usize, now: Instant) {
         if len != self.params.response_bytes as usize {
             return;
@@ -285,7 +285,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// What was made and not answered, and what was due in the window and could not be made.
+    /// Gives up the unanswered requests, and those due in the window but never sent.
     fn give_up_the_rest(&mut self) {
         let unanswered: Vec<Instant> = self.outstanding.due.drain(..).flatten().collect();
         for due in unanswered {
@@ -300,7 +300,7 @@ impl Client<'_> {
         }
     }
 
-    /// Counts a request as unanswered; its latency is at least the time that it was waited for.
+    /// Counts a request as unanswered; its latency is at least the time waited.
     fn give_up(&mut self, due: Instant) {
         self.end.unanswered += u64::from(self.window.holds(due));
         self.record(due, Instant::now());
@@ -320,14 +320,14 @@ fn wait_for_answers(socket: &UdpSocket, wait: Duration) -> io::Result<()> {
 pub(super) fn respond(socket: &UdpSocket, params: &RequestParams, context: &mut Context) -> WorkerEnd {
     let exchange_bytes = u64::from(params.request_bytes) + u64::from(params.response_bytes);
     answer_each(socket, params.response_bytes, context, |request| {
-        // What is of another length is not of the test.
+        // A datagram of another length is not part of the test.
         let is_request = request.len() == params.request_bytes as usize;
         request.first_chunk().filter(|_| is_request).map(|number| (*number, exchange_bytes))
     })
 }
 
-/// Answers each datagram that `read` knows: with the number that it finds there, and what the exchange counts for, in
-/// bytes. An empty datagram ends the test.
+/// Answers each datagram accepted by `read` with the number in it. `read` also returns the bytes of the exchange. An
+/// empty datagram ends the test.
 pub(super) fn answer_each(
     socket: &UdpSocket,
     response_bytes: u32,

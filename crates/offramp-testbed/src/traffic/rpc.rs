@@ -1,8 +1,8 @@
-//! Remote procedure calls over UDP in the manner of NFS: a short request, and a response of one datagram that IP
-//! fragments. A request is sent again when its response does not come in time. One lost frame loses the whole response.
+//! Remote procedure calls over UDP in the manner of NFS: a short request, and a response of one datagram, fragmented by
+//! IP. The client repeats a request if its response is late. One lost frame loses the whole response.
 //!
-//! The calls read a file from its begin to its end, with read-ahead: none begins that lies so far beyond the oldest one
-//! without a response.
+//! The calls read a file from its begin to its end, with read-ahead: a new call begins only within a fixed distance of
+//! the oldest unanswered one.
 
 use std::io;
 use std::net::UdpSocket;
@@ -19,7 +19,7 @@ use super::sockets::IO_TIMEOUT;
 use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 
-/// Shortest wait for a response; zero would mean no end.
+/// Minimum wait for a response; zero would mean no end.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
 /// One call under way.
@@ -27,11 +27,11 @@ const WAIT_MIN: Duration = Duration::from_millis(1);
 struct Call {
     number: u64,
     begun: Instant,
-    /// When its request was last sent.
+    /// Time of its last request.
     sent: Instant,
 }
 
-/// The calls of one stream, and what became of them.
+/// The calls of one stream, and their results.
 struct Caller<'caller> {
     socket: &'caller UdpSocket,
     params: &'caller RpcParams,
@@ -44,7 +44,7 @@ struct Caller<'caller> {
     end: WorkerEnd,
 }
 
-/// Makes calls until the phase says stop; what is under way then is given up.
+/// Makes calls until the phase says stop; then gives up the calls under way.
 pub(super) fn call(socket: &UdpSocket, params: &RpcParams, context: &mut Context) -> WorkerEnd {
     let mut caller = Caller::new(socket, params);
     context.wait_begin();
@@ -87,7 +87,7 @@ impl<'caller> Caller<'caller> {
         Ok(())
     }
 
-    /// Begins the calls that may be under way beside the oldest one without a response.
+    /// Begins the calls allowed beside the oldest unanswered one.
     fn begin_all(&mut self) -> io::Result<()> {
         let oldest = self.calls.iter().map(|call| call.number).min().unwrap_or(self.numbers);
         while self.numbers < oldest + u64::from(self.params.outstanding) {
@@ -104,7 +104,7 @@ impl<'caller> Caller<'caller> {
         self.send(number)
     }
 
-    /// A request that the kernel has no room for is as lost as one that is lost later.
+    /// Sends a request. Without room in the kernel it counts as lost, like a request lost later.
     fn send(&mut self, number: u64) -> io::Result<()> {
         self.request[..NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
         match self.socket.send(&self.request) {
@@ -113,7 +113,7 @@ impl<'caller> Caller<'caller> {
         }
     }
 
-    /// Sends the requests again whose responses are late.
+    /// Repeats the requests with late responses.
     fn send_again(&mut self, context: &mut Context) -> io::Result<()> {
         let now = Instant::now();
         for position in 0..self.calls.len() {
@@ -126,14 +126,14 @@ impl<'caller> Caller<'caller> {
         Ok(())
     }
 
-    /// How long nothing is due but a response.
+    /// Returns the time until the next retransmission is due.
     fn wait(&self) -> Duration {
         let oldest = self.calls.iter().map(|call| call.sent).min();
         let left = oldest.map_or(IO_TIMEOUT, |sent| self.timer.saturating_sub(sent.elapsed()));
         left.clamp(WAIT_MIN, IO_TIMEOUT)
     }
 
-    /// Takes a response, and begins the calls that it lets begin.
+    /// Takes a response, and begins the calls it permits.
     fn accept(&mut self, response: &[u8], is_measured: bool) -> io::Result<()> {
         let number = call_number(response).filter(|_| response.len() == self.params.response_bytes as usize);
         let position = number.and_then(|number| self.calls.iter().position(|call| call.number == number));

@@ -13,7 +13,7 @@ use super::params::TransactionParams;
 use super::side::{Context, Phase, WorkerEnd};
 use super::ttcp::{Source, finish, is_pause};
 
-/// Longest transaction time that is recorded, in nanoseconds: one minute; longer ones count as this.
+/// Maximum recorded transaction time, in nanoseconds: one minute; longer ones count as this.
 pub(super) const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
 /// Significant digits of a transaction time.
 pub(super) const LATENCY_DIGITS: u8 = 3;
@@ -21,11 +21,11 @@ pub(super) const LATENCY_DIGITS: u8 = 3;
 const READ_LEN: usize = 64 * 1024;
 /// Rounds of work in one sample of the calibration.
 const CALIBRATION_ITERATIONS: u64 = 200_000;
-/// Samples of the calibration; the fastest counts, for it was disturbed least.
+/// Samples of the calibration; the fastest counts as the least disturbed.
 const CALIBRATION_SAMPLES: u32 = 9;
 
-/// Does work of fixed size: a chain of `iterations` dependent multiplications that touches no memory. It takes the
-/// same number of processor cycles whatever the network does, which is what makes two runs comparable.
+/// Does work of fixed size: a chain of `iterations` dependent multiplications without memory access. It takes the same
+/// number of processor cycles under any network load, so two runs are comparable.
 pub fn work(iterations: u64) -> u64 {
     // The finalizer of a 64-bit mixing function, over and over; the constant is odd, so no information is lost.
     (0..iterations).fold(1, |state, _| {
@@ -34,10 +34,9 @@ pub fn work(iterations: u64) -> u64 {
     })
 }
 
-/// How many rounds of [`work`] take the given microseconds of processor time on this machine.
+/// Returns the rounds of [`work`] in `usecs` microseconds of processor time on this machine.
 ///
-/// Measured anew at each call and thus never twice the same: measure once and use the number on both sides of a
-/// comparison.
+/// Measured at each call, so never twice the same: measure once and use the number on both sides of a comparison.
 pub fn iterations_for_usecs(usecs: u64) -> u64 {
     let fastest = (0..CALIBRATION_SAMPLES).map(|_| thread_time_of_work()).min().unwrap_or_default();
     let nsecs = fastest.as_nanos().max(1);
@@ -52,19 +51,19 @@ fn thread_time_of_work() -> Duration {
     now().saturating_sub(start)
 }
 
-/// A distribution of transaction times, in nanoseconds; `None` where there is no memory for it.
+/// Returns a distribution of transaction times, in nanoseconds; `None` without memory for it.
 pub(super) fn times() -> Option<Histogram<u64>> {
     Histogram::new_with_max(LATENCY_MAX_NSECS, LATENCY_DIGITS).ok()
 }
 
-/// A transaction time as a distribution takes it.
+/// Converts a transaction time to the distribution's unit and range.
 pub(super) fn nsecs(time: Duration) -> u64 {
     time.as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64
 }
 
-/// How a message ended.
+/// The end of a message.
 enum Message {
-    /// All of it came or went.
+    /// All of it was received or sent.
     Whole,
     /// The other end closed the stream before its first byte.
     Closed,
@@ -170,7 +169,8 @@ fn write_message(stream: &TcpStream, len: u32, source: &Source, context: &mut Co
 
 fn read_message(stream: &TcpStream, len: u32, buffer: &mut [u8], context: &mut Context) -> io::Result<Message> {
     let mut left = len as usize;
-    // The phase is polled once between two messages, so that the window's processor time is read when the window ends.
+    // The thread polls the phase once between two messages, so that it reads the window's processor time when the
+    // window ends.
     context.phase();
     while left > 0 {
         let room = left.min(buffer.len());

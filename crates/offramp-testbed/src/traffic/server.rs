@@ -1,4 +1,4 @@
-//! The server: one control port, one thread per session, limits on everything that a client could ask for.
+//! The server: one control port, one thread per session, limits on every parameter of a client.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -20,56 +20,56 @@ use super::wire::{
     token_text,
 };
 
-/// Sessions under way at once, at most; one more is refused.
+/// Maximum number of concurrent sessions; one more is refused.
 const SESSIONS_MAX: u64 = 8;
-/// How long a new client may take for its hello.
+/// Maximum time of a new client for its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the client may take to connect all its streams.
+/// Maximum time of a client to connect all its streams.
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one data connection may take for its first bytes.
+/// Maximum time of one data connection for its first bytes.
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// How much longer than the asked time a timed test may take, over all its steps.
+/// Maximum excess of a timed test over the asked time, over all its steps.
 const GRACE: Duration = Duration::from_mins(1);
-/// How much longer than the asked time datagrams are sent: they may fill the way by which the client's line would come that
-/// ends them.
+/// Maximum excess of datagrams over the asked time: they may fill the path and so delay the client's line that ends
+/// them.
 const FLOOD_GRACE: Duration = Duration::from_secs(1);
-/// Longest time without progress before a test over a number of bytes is given up.
+/// Maximum time without progress in a test over a number of bytes.
 const STALL_MAX: Duration = Duration::from_mins(1);
-/// How often a waiting server polls its stop flag.
+/// Interval of a waiting server's polls of its stop flag.
 const STOP_POLL: Duration = Duration::from_millis(100);
-/// Pause after a failed accept, which is mostly a lack of descriptors.
+/// Pause after a failed accept, mostly a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How a server is to serve.
+/// Options of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServeOptions {
-    /// Return after the first test that began, whether it came to its end or not.
+    /// Return after the first test that began, complete or not.
     pub once: bool,
 }
 
-/// What a server counts. Every control connection ends in exactly one of the counters.
+/// The counters of a server. Every control connection ends in exactly one of them.
 #[derive(Debug, Default)]
 pub struct ServerStats {
-    /// Tests that came to their end, results sent.
+    /// Complete tests with results sent.
     pub served: AtomicU64,
     /// Clients refused: not of the protocol, of another version, over a limit, or too slow to begin.
     pub refused: AtomicU64,
-    /// Tests that began and were cut off.
+    /// Tests cut off after their begin.
     pub lost: AtomicU64,
 }
 
 /// An event at a server, reported as it happens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerEvent {
-    /// A test came to its end.
+    /// A test is complete.
     Served {
         /// Address of the client.
         peer: SocketAddr,
         /// The test.
         params: Box<Params>,
-        /// What this end sent, if it did.
+        /// This end's sent data, if any.
         sent: Option<Box<EndFigures>>,
-        /// What this end received or answered, if it did.
+        /// This end's received or answered data, if any.
         received: Option<Box<EndFigures>>,
     },
     /// A client was refused.
@@ -83,7 +83,7 @@ pub enum ServerEvent {
     Lost {
         /// Address of the client.
         peer: SocketAddr,
-        /// What ended it.
+        /// The cause.
         reason: String,
     },
 }
@@ -94,13 +94,13 @@ enum Failure {
     Lost(String),
 }
 
-/// Serves tests that come in through `listener` until `stop` is set, one thread per session. All threads and sockets
-/// are in the caller's network namespace, and are gone when it returns.
+/// Serves tests from `listener` until `stop` is set, one thread per session. All threads and sockets are in the
+/// caller's network namespace, and are gone on return.
 ///
 /// A client that breaks the protocol, exceeds a limit or vanishes costs its own session and nothing else; see `stats`.
 ///
 /// # Errors
-/// What poll(2) reports when the listener itself is unusable.
+/// The error of poll(2) if the listener itself is unusable.
 pub fn serve(
     listener: &TcpListener,
     options: ServeOptions,
@@ -154,7 +154,7 @@ fn accept(listener: &TcpListener, wait: Duration) -> io::Result<Option<(TcpStrea
     }
 }
 
-/// What all sessions of one server share.
+/// The shared state of a server's sessions.
 #[derive(Clone, Copy)]
 struct House<'house> {
     stop: &'house AtomicBool,
@@ -180,7 +180,7 @@ impl House<'_> {
     fn turn_away(&self, stream: TcpStream, peer: SocketAddr) {
         let reason = format!("{SESSIONS_MAX} tests are under way already");
         if let Ok(mut control) = Control::new(stream, CLIENT_LINE_LEN_MAX) {
-            // A client that does not listen is turned away all the same.
+            // The server refuses a client even if it does not listen.
             let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
         }
         self.refused(peer, reason);
@@ -248,7 +248,7 @@ impl House<'_> {
         Ok((params, udp_ports))
     }
 
-    /// Answers that this end is ready, and waits for the TCP streams, if there are to be any.
+    /// Answers that this end is ready, and waits for the TCP streams, if any.
     fn start_tcp(
         &self,
         control: &mut Control,
@@ -285,7 +285,7 @@ impl House<'_> {
         Ok(())
     }
 
-    /// Goes through the phases as the client calls them, until it calls stop.
+    /// Follows the client through the phases until it calls stop.
     fn follow(&self, control: &mut Control, params: &Params, side: &mut Side) -> Result<(), Failure> {
         let deadline = deadline_of(params);
         let (mut moved, mut progress) = (Instant::now(), 0);
@@ -326,7 +326,7 @@ impl House<'_> {
     }
 }
 
-/// The order in which the client's lines may come.
+/// The allowed order of the client's lines.
 struct Steps {
     awaited: &'static [Step],
 }
@@ -371,7 +371,7 @@ impl Failure {
     }
 }
 
-/// Opens the UDP streams, if there are to be any, and gives their ports.
+/// Opens the UDP streams, if any, and returns their ports.
 fn start_udp(control: &Control, params: &Params, client_ports: &[u16], side: &mut Side) -> Result<Vec<u16>, Failure> {
     let opened = (|| {
         let (local, peer) = (control.local_addr()?.ip(), control.peer_addr()?.ip().to_canonical());
@@ -394,7 +394,7 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
     let mut filled = 0;
     while filled < bytes.len() {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A zero timeout is refused by the standard library, which ends the wait as it should.
+        // The standard library refuses a zero timeout; the error ends the wait, as it should.
         stream.set_read_timeout(Some(left)).ok()?;
         match stream.read(&mut bytes[filled..]).ok()? {
             0 => return None,
@@ -404,14 +404,14 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
     stream_of_data_hello(&bytes, token)
 }
 
-/// When a timed test has taken too long; `None` for a test over a number of bytes, which may take any time while it
-/// moves.
+/// Returns the deadline of a timed test; `None` for a test over a number of bytes: it may take any time while it
+/// progresses.
 fn deadline_of(params: &Params) -> Option<Instant> {
     Some(Instant::now() + asked_time(params)? + GRACE)
 }
 
-/// When a test that begins now sends no more datagrams, whether the client ends it or not; `None` where it sends none, or
-/// a number of bytes.
+/// Returns the time after which a test that begins now sends no more datagrams, with or without the client's end;
+/// `None` if it sends no datagrams, or a number of bytes.
 fn flood_end_of(params: &Params) -> Option<Instant> {
     let is_flood = matches!(params.workload, Workload::Udp(_)) && params.direction.receives();
     asked_time(params).filter(|_| is_flood).map(|time| Instant::now() + time + FLOOD_GRACE)

@@ -1,7 +1,7 @@
-//! One end of a running test: its threads, the phases they go through together, and what they counted.
+//! One end of a running test: its threads, their common phases, and their counters.
 //!
-//! The controlling thread moves the phase and reads the counters; a data thread polls the phase with one relaxed
-//! load per call of the kernel and writes counters that nobody else writes.
+//! The controlling thread moves the phase and reads the counters; a data thread polls the phase with one relaxed load
+//! per system call and is the only writer of its counters.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use super::polls::Polls;
 use super::report::{CpuTime, Datagrams, EndFigures, Interval, RpcCounts, TcpFigures};
 use super::sockets::{IO_TIMEOUT, congestion_of};
 
-/// How often a sender polls whether the test has begun.
+/// Interval of a sender's polls for the begin of the test.
 const BEGIN_POLL: Duration = Duration::from_millis(1);
-/// A drain without one more byte for this long is given up.
+/// Maximum time of a drain without progress.
 pub(super) const DRAIN_STALL: Duration = Duration::from_secs(5);
-/// A drain that lasts longer than this is given up.
+/// Maximum time of a drain.
 pub(super) const DRAIN_MAX: Duration = Duration::from_mins(1);
-/// Shortest last interval that is worth a line of its own; a shorter rest is added to the interval before it.
+/// Minimum length of the last interval for a line of its own; a shorter rest is added to the interval before it.
 const LAST_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Microseconds in a second.
 const USECS_PER_SEC: f64 = 1e6;
 
-/// Where a test stands. Later phases compare greater.
+/// The phase of a test. Later phases compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -66,7 +66,7 @@ struct Meter {
     units: AtomicU64,
 }
 
-/// What a data thread sees of the test.
+/// A data thread's view of the test.
 pub(super) struct Context {
     shared: Arc<AtomicU8>,
     meter: Arc<Meter>,
@@ -76,7 +76,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// The phase now. Takes the thread's processor time when the window opens and when it closes.
+    /// Returns the current phase. Takes the thread's processor time when the window opens and when it closes.
     pub(super) fn phase(&mut self) -> Phase {
         let phase = Phase::from_u8(self.shared.load(Ordering::Relaxed));
         if phase != self.seen {
@@ -92,7 +92,7 @@ impl Context {
         }
     }
 
-    /// Publishes what the thread has carried since the test began.
+    /// Publishes the thread's bytes and units since the begin of the test.
     pub(super) fn count(&self, bytes: u64, units: u64) {
         self.meter.bytes.store(bytes, Ordering::Relaxed);
         self.meter.units.store(units, Ordering::Relaxed);
@@ -115,26 +115,26 @@ impl Context {
     }
 }
 
-/// What a data thread leaves behind.
+/// The results of a data thread.
 #[derive(Default)]
 pub(super) struct WorkerEnd {
     /// Payload bytes carried.
     pub(super) bytes: u64,
     /// Datagrams or transactions carried.
     pub(super) units: u64,
-    /// When the first byte was carried.
+    /// Time of the first byte.
     pub(super) first: Option<Instant>,
-    /// When the last byte was carried.
+    /// Time of the last byte.
     pub(super) last: Option<Instant>,
     /// Everything was sent, or the end of the stream was received.
     pub(super) complete: bool,
-    /// Why not.
+    /// The reason if not complete.
     pub(super) error: Option<String>,
-    /// Bytes that differ from the pattern.
+    /// Bytes different from the pattern.
     pub(super) corrupt_bytes: u64,
-    /// What a UDP receiver saw.
+    /// The figures of a UDP receiver.
     pub(super) datagrams: Option<Datagrams>,
-    /// What became of the calls of an RPC client.
+    /// The results of an RPC client's calls.
     pub(super) rpc: Option<RpcCounts>,
     /// Requests of the window without an answer.
     pub(super) unanswered: u64,
@@ -151,14 +151,14 @@ struct Worker {
     end: Option<WorkerEnd>,
 }
 
-/// What one end measured, as the server sends it to the client.
+/// The figures of one end, as the server sends them to the client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SideFigures {
-    /// What it sent, or the requests it made.
+    /// Its sent data, or the requests it made.
     pub(super) sending: Option<EndFigures>,
-    /// What it received, or the requests it answered.
+    /// Its received data, or the requests it answered.
     pub(super) receiving: Option<EndFigures>,
-    /// The requests that it made or answered beside bulk data.
+    /// The requests made or answered beside bulk data.
     #[serde(default)]
     pub(super) exchanging: Option<EndFigures>,
 }
@@ -170,10 +170,10 @@ impl SideFigures {
     }
 }
 
-/// One interim result: what was sent, and what was received. Requests beside bulk data have none.
+/// One interim result: sent data, and received data. Requests beside bulk data have none.
 pub(super) type Intervals = (Option<Interval>, Option<Interval>);
 
-/// The threads of one end and their common clockwork. Dropping it stops them all.
+/// The threads of one end and their common phase. Dropping it stops them all.
 pub(super) struct Side {
     shared: Arc<AtomicU8>,
     timed: bool,
@@ -217,7 +217,7 @@ impl Side {
         }
     }
 
-    /// Starts a thread that carries data of this role. `socket` is what `TCP_INFO` is read from.
+    /// Starts a thread for data of this role. `TCP_INFO` is read from `socket`.
     pub(super) fn spawn(
         &mut self,
         role: Role,
@@ -268,7 +268,7 @@ impl Side {
         self.polls = has_tcp.then(|| Polls::new(now.at, self.progress()));
     }
 
-    /// Closes the measured window now; the load stays on. Gives the last interim result if it is due or cut short.
+    /// Closes the measured window now; the load stays on. Returns the last interim result if it is due or cut short.
     pub(super) fn close_window(&mut self) -> Option<Intervals> {
         let now = self.moment();
         if self.timed {
@@ -296,12 +296,12 @@ impl Side {
     pub(super) fn abort(&mut self) {
         self.set_phase(Phase::Abort);
         for socket in self.workers.iter().filter_map(|worker| worker.socket.as_ref()) {
-            // Wakes a thread that waits in the kernel. A socket that is closed already needs no waking.
+            // Wakes a thread blocked in the kernel. A closed socket needs no wake-up.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Waits until every thread has ended, or until the moment given. Says whether all have ended.
+    /// Waits until every thread has ended, at most until `until`. Returns true if all have ended.
     pub(super) fn wait(&mut self, until: Instant) -> bool {
         while self.running > 0 {
             match self.ends.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -316,8 +316,8 @@ impl Side {
         true
     }
 
-    /// Waits until every thread has ended, and aborts when nothing moves any more or `keep_on` says no; at once where
-    /// streams are to be cut off.
+    /// Waits until every thread has ended. Aborts without progress or if `keep_on` says no; at once if streams are cut
+    /// off.
     pub(super) fn drain(&mut self, mut keep_on: impl FnMut() -> bool) {
         if self.cut_off {
             self.abort();
@@ -339,18 +339,18 @@ impl Side {
         }
     }
 
-    /// Bytes carried so far, both ways: a number that grows while the test lives.
+    /// Returns the bytes carried so far, both ways: a number that grows while the test lives.
     pub(super) fn progress(&self) -> u64 {
         self.workers.iter().map(|worker| worker.meter.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// When something is due while the window is open: a poll, or the next interim result.
+    /// Returns the time of the next event while the window is open: a poll, or the next interim result.
     pub(super) fn next_tick(&self) -> Option<Instant> {
         let poll = self.polls.as_ref().map(Polls::due);
         poll.into_iter().chain(self.interval_end()).min().filter(|_| self.end.is_none())
     }
 
-    /// Polls if it is time to, and takes an interim result if one is due.
+    /// Polls if a poll is due, and takes an interim result if one is due.
     pub(super) fn tick(&mut self) -> Option<Intervals> {
         if self.end.is_some() {
             return None;
@@ -373,8 +373,8 @@ impl Side {
         self.polls = Some(polls);
     }
 
-    /// What this end measured, and the transaction times in its window in nanoseconds. Call it when all threads have
-    /// ended.
+    /// Returns the figures of this end, and the transaction times in its window in nanoseconds. Call it after all
+    /// threads have ended.
     pub(super) fn figures(&mut self) -> (SideFigures, Option<Histogram<u64>>) {
         if self.end.is_none() {
             self.close_window();
@@ -487,7 +487,7 @@ impl Side {
         let ends = || self.of(role).filter_map(|worker| worker.end.as_ref());
         let first = ends().filter_map(|end| end.first).min();
         let last = ends().filter_map(|end| end.last).max().unwrap_or(end.at);
-        // All of it may have come in one read; then the time since the begin is the best there is.
+        // If all of it came in one read, the time since the begin is the best estimate.
         let from = first.filter(|&first| first < last).unwrap_or(start.at);
         figures.seconds = last.saturating_duration_since(from).as_secs_f64();
     }
@@ -524,7 +524,7 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // A thread that panicked is reported elsewhere, as a stream without an end; here it only has to be gone.
+            // A panicked thread is reported elsewhere, as a stream without an end; this only waits for it.
             let _ = thread.join();
         }
     }
@@ -564,7 +564,7 @@ impl Worker {
     }
 }
 
-/// Processor time of the calling thread since it began.
+/// Returns the processor time of the calling thread since it began.
 fn thread_cpu() -> CpuTime {
     // RUSAGE_THREAD with a valid buffer cannot fail; a zero would show as an empty window, not as a wrong one.
     getrusage(UsageWho::RUSAGE_THREAD).map_or_else(

@@ -1,4 +1,4 @@
-//! Data sockets with their options set before the handshake, which is when a window is agreed.
+//! Data sockets with their options set before the handshake, because it negotiates the window.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,17 +16,17 @@ use offramp_ports::socket::set_tcp_window_clamp;
 use super::error::reason;
 use super::params::{Params, RECEIVE_WINDOW_BUFFERS, UdpParams, Workload};
 
-/// How long a data thread may sit in one call of the kernel before it polls the phase again.
+/// Maximum time of a data thread in one system call before it polls the phase again.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long a connection may take to come about.
+/// Maximum time to connect.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Where the kernel lists the congestion controls of this namespace.
+/// The kernel's list of congestion controls of this namespace.
 const CONGESTION_AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 /// Default receive buffer of a UDP socket, in bytes: a few milliseconds at 10 Gbit/s. The kernel limits it to
 /// `net.core.rmem_max`.
 const UDP_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// What a data socket should be like, with the action named for the error.
+/// A result whose error names the attempted action.
 type Outcome<T> = Result<T, (String, io::Error)>;
 
 /// Opens a listener for the data connections of one test, at an address of this host and a free port.
@@ -78,7 +78,7 @@ pub(super) fn udp_socket(ip: IpAddr, params: &Params) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Switches on what this end of a UDP stream asks of the kernel: segmentation for the sender, coalescing for the
+/// Enables the kernel's offloads for this end of a UDP stream: segmentation for the sender, coalescing for the
 /// receiver.
 pub(super) fn set_udp_offloads(socket: &UdpSocket, udp: &UdpParams, sends: bool) -> io::Result<()> {
     if sends && udp.gso_segments > 1 {
@@ -90,7 +90,7 @@ pub(super) fn set_udp_offloads(socket: &UdpSocket, udp: &UdpParams, sends: bool)
     Ok(())
 }
 
-/// Congestion control of a TCP socket, as the kernel names it; empty when it does not say.
+/// Returns the congestion control of a TCP socket by the kernel's name; empty if unknown.
 pub(super) fn congestion_of(stream: &TcpStream) -> String {
     let name = nix::sys::socket::getsockopt(stream, sockopt::TcpCongestion).unwrap_or_default();
     name.to_string_lossy().trim_end_matches('\0').to_owned()
@@ -120,7 +120,7 @@ fn set_stream_options(socket: &OwnedFd, params: &Params) -> Outcome<()> {
     Ok(())
 }
 
-/// With a buffer that is fixed: the kernel would let the window grow with one that it sizes itself.
+/// Limits the window with a fixed buffer: with a buffer of its own size, the kernel would let the window grow.
 fn limit_receive_window(socket: &OwnedFd, bytes: u32) -> io::Result<()> {
     setsockopt(socket, sockopt::RcvBuf, &(bytes as usize * RECEIVE_WINDOW_BUFFERS as usize))?;
     set_tcp_window_clamp(socket, bytes)
@@ -139,7 +139,7 @@ fn set_buffers(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::SndBuf, &bytes)?)
 }
 
-/// One sentence for the other end of the control connection.
+/// Formats one sentence for the other end of the control connection.
 pub(super) fn sentence((action, error): (String, io::Error)) -> String {
     format!("cannot {action}: {}", reason(&error))
 }

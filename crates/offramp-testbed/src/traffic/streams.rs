@@ -1,4 +1,4 @@
-//! The data threads of one end: which stream does what, the same on client and server.
+//! The data threads of one end: the task of each stream, the same on client and server.
 
 use std::io;
 use std::net::{TcpStream, UdpSocket};
@@ -10,30 +10,30 @@ use super::side::Side;
 use super::ttcp::Source;
 use super::{requests, rpc, rr, ttcp, udp};
 
-/// Which end of the test this is.
+/// An end of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It asked for the test.
+    /// The end that asked for the test.
     Client,
-    /// It answers.
+    /// The answering end.
     Server,
 }
 
 impl End {
-    /// What this end does on the stream with this index.
+    /// Returns this end's role on the stream with this index.
     fn role(self, params: &Params, index: u32) -> Role {
         if params.client_sends(index) == (self == Self::Client) { Role::Sending } else { Role::Receiving }
     }
 }
 
-/// The data that all streams of one end share.
+/// Data shared by all streams of one end.
 pub(super) struct Sources {
     outgoing: Arc<Source>,
     expected: Option<Arc<Source>>,
 }
 
 impl Sources {
-    /// Makes what the test needs, once.
+    /// Makes the test's data, once.
     pub(super) fn new(params: &Params) -> Self {
         match &params.workload {
             Workload::Bulk(bulk) | Workload::Mixed(MixedParams { bulk, .. }) => {

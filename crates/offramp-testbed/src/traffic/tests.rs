@@ -51,7 +51,7 @@ impl Server {
         run_client(&self.address.ip().to_string(), self.address.port(), params, on_event)
     }
 
-    /// Speaks to the control port by hand and returns what comes back, to the end.
+    /// Sends bytes to the control port by hand and returns the whole answer.
     fn say(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         // The server may have refused and gone before all is written.
@@ -119,7 +119,7 @@ fn every_byte_sent_arrives_unchanged_with_one_stream_and_with_four_in_each_direc
             assert_eq!(report.receive.is_some(), direction.receives());
         }
     }
-    // The counter follows the results, which end the client's run.
+    // The results end the client's run, and the counter follows them.
     server.wait_for(|stats| stats.served.load(Ordering::Relaxed) == 6);
 }
 
@@ -201,7 +201,7 @@ fn requests_of_an_open_loop_are_made_at_their_moments_and_answered() {
         assert!(latency.count > 0 && latency.min_us <= latency.p50_us && latency.p99_us <= latency.max_us);
         assert_eq!(client.bytes_total, client.units_total * 264);
         assert!(found.server.units_total >= client.units_total);
-        // 2000 a second of each of two streams; a busy machine sees the window open and close late.
+        // Two streams at 2000 a second each; on a busy machine the window opens and closes late.
         let expected = 2.0 * 2000.0 * report.seconds;
         let due = latency.count as f64;
         assert!((0.5 * expected..2.0 * expected).contains(&due), "{due} instead of {expected}");
@@ -211,7 +211,7 @@ fn requests_of_an_open_loop_are_made_at_their_moments_and_answered() {
 
 #[test]
 fn requests_that_nobody_answers_stand_in_the_latencies_with_the_time_they_were_waited_for() {
-    // The server's part ends with an empty datagram; here it is a socket that never answers.
+    // An empty datagram ends the server's part; here a socket that never answers stands for it.
     let (client, silent) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     client.connect(silent.local_addr().unwrap()).unwrap();
     client.set_write_timeout(Some(sockets::IO_TIMEOUT)).unwrap();
@@ -322,7 +322,7 @@ fn every_call_that_is_answered_in_time_is_made_once_and_counted_with_its_time() 
     assert_eq!(report.bytes, found.client.bytes);
     assert!(found.latency.count > 0 && found.latency.p50_us <= found.latency.p99_us, "{report}");
     assert!((found.goodput_bps - report.throughput_bps).abs() < 1.0 && found.per_second > 0.0);
-    // A response that was under way when the client stopped was sent, and nobody waited for it.
+    // A response in flight at the client's stop was sent without a waiting call.
     assert!(found.server.units_total >= found.client.units_total);
     assert!(report.transactions.is_none() && report.send.is_none());
 }
@@ -347,7 +347,7 @@ fn streams_that_are_to_be_cut_off_end_at_once_and_count_as_whole() {
 
 #[test]
 fn tcp_tells_its_congestion_window_over_the_time_and_how_long_nothing_moved() {
-    // Of some segments of the loopback: less than one is sent by timers alone.
+    // The window is some segments of the loopback: below one segment, only timers send.
     let (report, _) = Server::start().run(&Params { receive_window_bytes: 256 * 1024, ..timed() });
     let sending = report.sending_tcp().next().unwrap();
     assert!(sending.cwnd_median_segments.is_some_and(|segments| segments >= 1.0), "{report}");

@@ -12,14 +12,14 @@ use super::error::reason;
 use super::pace::Pace;
 use super::side::{Context, Phase, WorkerEnd};
 
-/// Bytes asked for in one read of a sink.
+/// Bytes per read of a sink.
 const READ_LEN: usize = 256 * 1024;
-/// Period of patterned data, in bytes: a prime, so that it agrees with no segment, write or buffer size.
+/// Period of patterned data, in bytes: a prime, so that it matches no segment, write or buffer size.
 const PATTERN_PERIOD_LEN: usize = 262_139;
 /// Value of constant data.
 const FILL: u8 = 0x55;
 
-/// Endless data in a buffer that is made once: any stretch of it is one slice.
+/// Endless data in a buffer made once: any stretch of it is one slice.
 pub(super) struct Source {
     bytes: Vec<u8>,
     period: usize,
@@ -32,7 +32,8 @@ impl Source {
         Self { bytes: vec![FILL; slice_len_max], period: 1, slice_len_max }
     }
 
-    /// Data made from a seed, in slices of at most `slice_len_max` bytes. Both ends make the same from the same seed.
+    /// Data made from a seed, in slices of at most `slice_len_max` bytes. Both ends make the same data from the same
+    /// seed.
     pub(super) fn pattern(seed: u64, slice_len_max: usize) -> Self {
         let mut period = vec![0; PATTERN_PERIOD_LEN];
         ChaCha8Rng::seed_from_u64(seed).fill(period.as_mut_slice());
@@ -40,12 +41,12 @@ impl Source {
         Self { bytes, period: PATTERN_PERIOD_LEN, slice_len_max }
     }
 
-    /// For the sink of this end: a source that can be compared with any one read.
+    /// Returns a source for the sink of this end, comparable with any one read.
     pub(super) fn pattern_for_sink(seed: u64) -> Self {
         Self::pattern(seed, READ_LEN)
     }
 
-    /// The data from `offset` on, at most `len` bytes of it.
+    /// Returns the data from `offset` on, at most `len` bytes.
     pub(super) fn slice(&self, offset: u64, len: u64) -> &[u8] {
         let start = (offset % self.period as u64) as usize;
         // A constant source is as long as one slice; its start is always 0.
@@ -87,8 +88,8 @@ pub(super) fn send(
     finish(end, outcome.and_then(|()| stream.shutdown(Shutdown::Write)), context)
 }
 
-/// Receives to the end of the stream, and compares with `expected` when it is given. `window_bytes` is the largest
-/// window to be offered; 0 leaves it to the kernel.
+/// Receives to the end of the stream, and compares with `expected` if given. `window_bytes` is the maximum offered
+/// window; 0 for the kernel's choice.
 pub(super) fn receive(
     stream: &TcpStream,
     expected: Option<&Source>,
@@ -110,7 +111,7 @@ pub(super) fn receive(
                 }
                 end.bytes += len as u64;
                 if window_bytes > 0 {
-                    // The kernel forgets the limit as it learns what segments are like.
+                    // The kernel forgets the limit as it learns the segment sizes.
                     set_tcp_window_clamp(stream, window_bytes).unwrap_or_default();
                 }
             }
@@ -124,12 +125,12 @@ pub(super) fn receive(
     finish(end, outcome, context)
 }
 
-/// Whether a call merely ran into its timeout, so that the thread can poll the phase.
+/// Returns true if a call merely ran into its timeout, so that the thread can poll the phase.
 pub(super) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Completes what a thread leaves behind with how it ended.
+/// Completes a thread's results with its outcome.
 pub(super) fn finish(mut end: WorkerEnd, outcome: io::Result<()>, context: &mut Context) -> WorkerEnd {
     end.complete = outcome.is_ok();
     if let Err(error) = outcome {

@@ -1,5 +1,5 @@
-//! UDP datagrams with sequence numbers: a paced sender that can let the kernel segment, and a receiver that can let it
-//! coalesce.
+//! UDP datagrams with sequence numbers: a paced sender with optional segmentation in the kernel, and a receiver with
+//! optional coalescing.
 
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
@@ -100,7 +100,7 @@ fn read_coalesced(socket: &UdpSocket, buffer: &mut [u8], ancillary: &mut [u8]) -
     Ok((message.bytes, coalesced.unwrap_or(message.bytes)))
 }
 
-/// Accounts for datagrams: how many, of the right size, in order.
+/// Accounts for datagrams: number, size and order.
 struct Order {
     datagram_len: usize,
     datagrams: u64,
@@ -113,7 +113,7 @@ impl Order {
         Self { datagram_len, datagrams: 0, sequence_next: 0, seen: Datagrams::default() }
     }
 
-    /// Takes what one read brought: datagrams of `segment_len` bytes, the last one maybe shorter.
+    /// Counts the datagrams of one read: `segment_len` bytes each, the last one possibly shorter.
     fn take(&mut self, bytes: &[u8], segment_len: usize) {
         self.seen.reads += 1;
         if bytes.is_empty() {
@@ -140,8 +140,8 @@ impl Order {
     }
 }
 
-/// Errors of earlier datagrams that a connected UDP socket hands to the next call, and full queues: the datagram is
-/// lost, which the sequence numbers show, and the test goes on.
+/// Returns true for errors of earlier datagrams, passed to the next call on a connected UDP socket, and for full
+/// queues. The datagram is lost, the sequence numbers show it, and the test goes on.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))

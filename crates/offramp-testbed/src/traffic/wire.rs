@@ -14,7 +14,7 @@
 //!                                ◀ results {figures of the server}
 //! ```
 //!
-//! A line has a limit, each step has a deadline, and a line that does not parse ends the session.
+//! A line has a limit, each step has a deadline, and a malformed line ends the session.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -29,20 +29,20 @@ use super::side::SideFigures;
 
 /// Version of the control protocol. Ends of different versions refuse each other.
 pub(super) const VERSION: u32 = 2;
-/// Longest line that a server reads, in bytes: parameters and the ports of 128 sockets fit many times over.
+/// Maximum line read by a server, in bytes: parameters and the ports of 128 sockets fit many times over.
 pub(super) const CLIENT_LINE_LEN_MAX: usize = 16 * 1024;
-/// Longest line that a client reads, in bytes: results with [`super::marks::INTERVALS_MAX`] intervals both ways fit.
+/// Maximum line read by a client, in bytes: results with [`super::marks::INTERVALS_MAX`] intervals both ways fit.
 pub(super) const SERVER_LINE_LEN_MAX: usize = 8 * 1024 * 1024;
 /// Bytes at the start of a TCP data connection: the token, then the stream's number in big-endian order.
 pub(super) const DATA_HELLO_LEN: usize = 20;
-/// Shortest read timeout that is set; zero would mean none.
+/// Minimum read timeout; zero would mean none.
 const READ_TIMEOUT_MIN: Duration = Duration::from_millis(1);
-/// How long a line may wait for room in the socket.
+/// Maximum wait of a line for room in the socket.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes asked for in one read of the control connection.
+/// Bytes per read of the control connection.
 const READ_CHUNK_LEN: usize = 4096;
 
-/// What a client says.
+/// A line of a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ClientLine {
@@ -52,7 +52,7 @@ pub(super) enum ClientLine {
         version: u32,
         /// The test.
         params: Params,
-        /// Ports of the client's UDP sockets in the order of the streams; empty where there are none.
+        /// Ports of the client's UDP sockets in the order of the streams; empty without UDP.
         udp_ports: Vec<u16>,
     },
     /// Senders may start.
@@ -61,46 +61,46 @@ pub(super) enum ClientLine {
     Start,
     /// The measured window ends.
     End,
-    /// Senders stop; results are wanted.
+    /// Senders stop; the client waits for results.
     Stop,
 }
 
-/// What a server says.
+/// A line of a server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ServerLine {
     /// The test is accepted.
     Ready {
-        /// Port for the TCP data connections; 0 where there are none.
+        /// Port for the TCP data connections; 0 without TCP.
         port: u16,
-        /// Ports of the server's UDP sockets in the order of the streams; empty where there are none.
+        /// Ports of the server's UDP sockets in the order of the streams; empty without UDP.
         udp_ports: Vec<u16>,
-        /// What each data connection must begin with, 32 hexadecimal digits; empty where there are none.
+        /// The first bytes of each data connection, 32 hexadecimal digits; empty without data connections.
         token: String,
     },
     /// Every stream is there and every receiver runs.
     Go,
     /// The server's window has ended.
     Ended,
-    /// What the server measured.
+    /// The server's figures.
     Results(Box<SideFigures>),
-    /// The server does not want this test, or gave it up.
+    /// The server refuses this test, or gave it up.
     Refused {
         /// Why, in one sentence.
         reason: String,
     },
 }
 
-/// Why no line came.
+/// The reason of a missing line.
 #[derive(Debug)]
 pub(super) enum WireError {
-    /// Not before the deadline.
+    /// The deadline passed.
     Timeout,
     /// The other end closed the connection.
     Closed,
     /// The line is longer than the limit, in bytes.
     TooLong(usize),
-    /// The line is not what the protocol allows.
+    /// The protocol does not allow the line.
     Malformed(String),
     /// The kernel reports an error.
     Io(io::Error),
@@ -156,7 +156,7 @@ impl Control {
         self.stream.write_all(&text).map_err(WireError::Io)
     }
 
-    /// Waits for one line until the deadline. After [`WireError::Timeout`] another call continues; nothing is lost.
+    /// Waits for one line until the deadline. After [`WireError::Timeout`] another call continues without loss.
     pub(super) fn receive<Line: DeserializeOwned>(&mut self, deadline: Instant) -> Result<Line, WireError> {
         let mut searched = 0;
         loop {
@@ -203,7 +203,7 @@ pub(super) fn data_hello(token: u128, index: u32) -> [u8; DATA_HELLO_LEN] {
     bytes
 }
 
-/// The stream's number, when the token is right.
+/// Returns the stream's number if the token is right.
 pub(super) fn stream_of_data_hello(bytes: &[u8; DATA_HELLO_LEN], token: u128) -> Option<u32> {
     let (found, index) = bytes.split_at(16);
     (found == token.to_be_bytes()).then(|| index.iter().fold(0, |number, &byte| number << 8 | u32::from(byte)))

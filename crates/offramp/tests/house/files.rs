@@ -1,5 +1,5 @@
-//! The files of a crate and their imports, read by `syn`: use trees, paths in code and paths in macros. Re-exports are
-//! followed to the file that defines the name. Modules under `cfg(test)` do not count.
+//! The files of a crate and their imports, read by `syn`: use trees, paths in code and paths in macros. A re-export
+//! leads to the file that defines the name. Modules under `cfg(test)` do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
 
-/// The module paths of files that import each other, sorted: `a::b` for `a/b.rs`.
+/// The module paths of files in a circle of imports, sorted: `a::b` for `a/b.rs`.
 pub type Circle = Vec<String>;
 
 /// A module path from the crate's root.
@@ -16,22 +16,22 @@ type Module = Vec<String>;
 /// The content of one file, as far as imports go.
 #[derive(Default)]
 struct File {
-    /// Names that it defines.
+    /// Names defined in it.
     names: BTreeSet<String>,
-    /// Names that it re-exports, with their paths from the crate's root.
+    /// Names re-exported by it, with their paths from the crate's root.
     exports: BTreeMap<String, Module>,
-    /// Paths that it uses, from the crate's root.
+    /// Paths used in it, from the crate's root.
     uses: Vec<Module>,
 }
 
 /// Reads one file's code.
 struct Reader<'a> {
     module: Module,
-    /// Inline modules that surround the item under the cursor.
+    /// Inline modules around the item under the cursor.
     inline: Module,
     files: &'a BTreeSet<Module>,
     file: File,
-    /// Identifiers of code outside of use items: a re-exported name that is among them is used here, too.
+    /// Identifiers of code outside of use items: a re-exported name among them is used here, too.
     words: BTreeSet<String>,
     reexported: Vec<(String, Module)>,
 }
@@ -59,7 +59,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// The name that an item defines.
+/// Returns the name defined by an item.
 fn name(item: &Item) -> Option<String> {
     let ident = match item {
         Item::Const(item) => &item.ident,
@@ -76,7 +76,7 @@ fn name(item: &Item) -> Option<String> {
     Some(ident.to_string())
 }
 
-/// The paths of a use tree, each with the name that it gives.
+/// Returns the paths of a use tree, each with its name in scope.
 fn leaves(tree: &UseTree, before: &[String], found: &mut Vec<(String, Module)>) {
     let with = |ident: &syn::Ident| [before, &[ident.to_string()]].concat();
     match tree {
@@ -171,7 +171,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 }
 
-/// The files of a crate: those that `mod` items outside of tests lead to.
+/// Returns the files of a crate: the targets of `mod` items outside of tests.
 fn modules(source: &Path) -> BTreeMap<Module, syn::File> {
     let mut modules = BTreeMap::new();
     let start = ["lib.rs", "main.rs"].map(|file| source.join(file)).into_iter().find(|file| file.exists());
@@ -192,7 +192,7 @@ fn modules(source: &Path) -> BTreeMap<Module, syn::File> {
     modules
 }
 
-/// The file that defines what a path names: its longest part that is a file, past re-exports.
+/// Returns the file that defines a path's name: the longest part of the path that is a file, past re-exports.
 fn definer(files: &BTreeMap<Module, File>, path: &[String], depth: usize) -> Option<Module> {
     let len = (0..=path.len()).rev().find(|&len| files.contains_key(&path[..len]))?;
     let (module, rest) = path.split_at(len);
@@ -229,7 +229,7 @@ fn read(source: &Path) -> BTreeMap<Module, File> {
     modules.iter().map(read).collect()
 }
 
-/// Groups of files in which each reaches each other by imports, sorted.
+/// Returns groups of files with import paths between any two, sorted.
 pub fn circles(source: &Path) -> Vec<Circle> {
     let files = read(source);
     let targets = |(module, file): (&Module, &File)| {

@@ -16,9 +16,9 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub const INTERFACE: &str = "ofr0";
-/// Of the range that is set aside for measuring (RFC 2544 C.2.2).
+/// Addresses from the range for benchmarks (RFC 2544 C.2.2).
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-/// Against a test that would never end; no test waits for it.
+/// Guard against an endless test; no test waits for it.
 const HANG_GUARD: Duration = Duration::from_mins(1);
 
 /// Runs the program to its end.
@@ -26,7 +26,7 @@ pub fn offramp(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_offramp")).args(args).output().unwrap()
 }
 
-/// The run fails before anything begins: exit status 2 and one line that holds each of `texts`.
+/// Requires a failure before anything begins: exit status 2 and one line with each of `texts`.
 pub fn refused(output: &Output, texts: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
@@ -36,15 +36,15 @@ pub fn refused(output: &Output, texts: &[&str]) {
     }
 }
 
-/// The file of a bed whose two ports are on a switch in place of their cable; its end is the switch's.
+/// Moves a bed's two ports from their cable to a switch; its end is the switch's.
 pub fn on_switch(text: &str) -> String {
     text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"")
         + "[[switch]]\nname = \"lan\"\n"
 }
 
-/// Whether this process is root of the machine, and not only of a user namespace of its own. In CI it must be.
+/// Returns true if this process is root of the machine, not only of a user namespace of its own. In CI it must be.
 pub fn is_root_of_the_machine() -> bool {
-    // One line that maps every user to itself (user_namespaces(7)).
+    // One line maps every user to itself (user_namespaces(7)).
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let is_root = nix::unistd::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"]);
     if !is_root {
@@ -54,7 +54,7 @@ pub fn is_root_of_the_machine() -> bool {
     is_root
 }
 
-/// A directory that goes with its test.
+/// A directory, deleted when its test ends.
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -80,10 +80,10 @@ impl Drop for Directory {
 pub struct Bed {
     daemon: Option<Child>,
     hosts: [NetNs; 2],
-    /// Where the daemon runs, if not where this process does.
+    /// The daemon's namespace, if not this process's.
     namespace: Option<NetNs>,
     notices: UnixDatagram,
-    /// The service manager wants to hear again and again that all is well.
+    /// The service manager asks for repeated heartbeats.
     wants_heartbeats: bool,
     directory: Directory,
 }
@@ -99,7 +99,7 @@ impl Drop for Bed {
 }
 
 impl Bed {
-    /// A daemon that is ready; `daemon` is added to its section of the file.
+    /// Starts a daemon and waits until it is ready; `daemon` is added to its section of the file.
     pub fn start(name: &str, daemon: &str) -> Self {
         Self::with_ports(name, daemon, "", "", 1)
     }
@@ -111,7 +111,7 @@ impl Bed {
         bed
     }
 
-    /// Only the file.
+    /// Writes only the file.
     pub fn unstarted(name: &str, daemon: &str) -> Self {
         Self::new(name, daemon, ["", ""], 1)
     }
@@ -142,7 +142,7 @@ impl Bed {
         bed
     }
 
-    /// Starts the daemon, waits until it is ready, and gives the hosts their addresses.
+    /// Starts the daemon, waits until it is ready, and sets the hosts' addresses.
     pub fn start_again(&mut self) {
         self.start_without_hosts();
         for (side, host) in self.hosts.iter().enumerate() {
@@ -184,17 +184,17 @@ impl Bed {
         assert_eq!(ready, "READY=1");
     }
 
-    /// Has the daemon that is started next tell the service manager that all is well.
+    /// Makes the next started daemon send heartbeats to the service manager.
     pub fn ask_for_heartbeats(&mut self) {
         self.wants_heartbeats = true;
     }
 
-    /// Forgets the notifications that have come.
+    /// Drops the received notifications.
     pub fn drop_notices(&self) {
         while !self.has_no_notice() {}
     }
 
-    /// Whether no notification waits. One that does is taken.
+    /// Returns true if no notification waits; takes a waiting one.
     pub fn has_no_notice(&self) -> bool {
         self.notices.set_nonblocking(true).unwrap();
         let is_empty = receive(&self.notices).is_err();
@@ -247,12 +247,12 @@ impl Bed {
         }
     }
 
-    /// The next notification of the service manager.
+    /// Returns the next notification to the service manager.
     pub fn next_notice(&self) -> String {
         receive(&self.notices).unwrap()
     }
 
-    /// Waits for something that comes about by itself.
+    /// Waits until `holds` returns true.
     pub fn until(&self, mut holds: impl FnMut() -> bool) {
         let until = Instant::now() + HANG_GUARD;
         while !holds() {
@@ -266,12 +266,12 @@ impl Bed {
         offramp(&[args, &["--control", self.control().to_str().unwrap()]].concat())
     }
 
-    /// A copy of the program that any user may run: the one that was built may lie in a private directory.
+    /// Returns a copy of the program for any user: the built one may lie in a private directory.
     pub fn program_for_all(&self) -> PathBuf {
         let copy = self.directory.path("offramp");
         if !copy.exists() {
-            // By another process: a file that is open for writing cannot be run (ETXTBSY), and what another thread starts
-            // meanwhile would inherit the descriptor.
+            // By another process: a file open for writing cannot be run (ETXTBSY), and a process started meanwhile by
+            // another thread would inherit the descriptor.
             let install = ["-m", "755", env!("CARGO_BIN_EXE_offramp")];
             assert!(Command::new("install").args(install).arg(&copy).status().unwrap().success());
         }
@@ -285,15 +285,15 @@ impl Bed {
         command.output().unwrap()
     }
 
-    /// What `show --json` says.
+    /// Returns the output of `show --json`.
     pub fn show(&self) -> Value {
         let output = self.run(&["show", "--json", "--interval", "0"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// What `show` says once every frame that a port sent has reached the other's host: a connection's last frames follow
-    /// its data, and the counters are read one after the other. A frame that is lost makes this fail.
+    /// Returns the output of `show` once every frame sent by a port has reached the other's host. A connection's last
+    /// frames follow its data, and the counters are read one after the other. A lost frame makes this fail.
     pub fn show_at_rest(&self) -> Value {
         let mut status = self.show();
         let arrived = |status: &Value, from, to| {
@@ -309,7 +309,7 @@ impl Bed {
         status
     }
 
-    /// Sends TCP data from host a to host b, which checks every byte.
+    /// Sends TCP data from host a to host b; host b checks every byte.
     pub fn carry_tcp(&self) {
         self.carry_tcp_for("0.3");
     }
@@ -324,7 +324,7 @@ impl Bed {
         assert!(listening.contains("listening"), "{listening}");
         let args = ["ttcp", "--to", &address, "--seconds", seconds, "--warmup", "0.02", "--pattern", "7"];
         let output = self.program_in(0, &args).output().unwrap();
-        // Its output is not read any more, so how it ends says nothing.
+        // Its output is not read any more, so its exit status means nothing.
         let _ = server.kill();
         let _ = server.wait();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

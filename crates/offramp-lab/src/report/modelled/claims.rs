@@ -1,4 +1,4 @@
-//! The claims: published figures beside the model's, and charts of the mechanisms that explain them.
+//! The claims: published figures beside the model's, and charts of their mechanisms.
 
 use std::io;
 use std::path::Path;
@@ -40,7 +40,7 @@ pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Docu
     }
 }
 
-/// What the lab measured of a claim, beside the first of its rows.
+/// Returns the lab's results for a claim, beside its first row only.
 fn live(table: &ClaimTable, at: usize) -> String {
     let row = &table.rows[at];
     let is_first = table.rows[..at].iter().all(|before| before.id != row.id);

@@ -1,4 +1,4 @@
-//! Where each microsecond goes: of one system, or of two side by side.
+//! The time of each microsecond, of one system or of two side by side.
 
 use offramp_model::compare::{Compared, Comparison};
 use offramp_model::explain::{Explanation, Part, explain, limit};
@@ -10,23 +10,23 @@ use super::parameters;
 use crate::report::document::{Document, Section, Table};
 use crate::report::figure::{Bar, BarPart, Bars, Figure, Mark, Plot, Series, number};
 
-/// Parts that are what is left over begin with one of these.
+/// Names of idle time begin with one of these.
 const RESTS: [&str; 2] = ["idle", "gaps"];
 
 fn is_rest(name: &str) -> bool {
     RESTS.iter().any(|rest| name.starts_with(rest))
 }
 
-/// Something whose time frames take up, with the parts of it.
+/// A resource with the parts of its time.
 struct TakenUp<'a> {
     name: String,
     parts: &'a [Part],
-    /// How many of them there are, all together.
+    /// Number of such resources.
     count: usize,
 }
 
 impl TakenUp<'_> {
-    /// The share that is busy.
+    /// Returns the busy share.
     fn figure(&self) -> String {
         let share = number(busy(self.parts) / self.count as f64);
         if self.count == 1 { format!("{share} %") } else { format!("{share} % of {}", self.count) }
@@ -70,12 +70,12 @@ pub fn chart(outcome: &Outcome) -> Figure {
     })
 }
 
-/// Share of the time that is not left over, percent.
+/// Returns the busy share of the time, in percent.
 fn busy(parts: &[Part]) -> f64 {
     parts.iter().filter(|part| !is_rest(part.name)).map(|part| part.percent).sum()
 }
 
-/// How the latencies of requests or datagrams are spread; `None` for a workload without them.
+/// Draws the distribution of latencies of requests or datagrams; `None` for a workload without them.
 fn latencies(systems: &[(&str, &Outcome)]) -> Option<Figure> {
     let series = |(name, outcome): &(&str, &Outcome)| {
         let buckets = &outcome.latency.as_ref()?.histogram;
@@ -100,7 +100,7 @@ fn interval([low, high]: [f64; 2]) -> String {
     format!("{} to {}", number(low), number(high))
 }
 
-/// What the figures may be where numbers are intervals.
+/// Returns a table of the figures' intervals, given intervals of the parameters.
 fn spread_table(spread: &Spread) -> Table {
     let row = |of: &uncertainty::Figure| vec![of.heading.to_owned(), number(of.nominal), interval(of.interval)];
     Table {
@@ -111,7 +111,7 @@ fn spread_table(spread: &Spread) -> Table {
     }
 }
 
-/// What the figures of two systems may be.
+/// Returns a table of the intervals of two systems' figures.
 fn joint_table(joint: &Joint, systems: &[String; 2]) -> Table {
     let row = |of: &JointFigure| {
         let higher = format!("{} of {}", of.second_is_higher, of.pairs);
@@ -125,7 +125,7 @@ fn joint_table(joint: &Joint, systems: &[String; 2]) -> Table {
     }
 }
 
-/// The page of one system, with charts of its load and what it may be, if there are some.
+/// The page of one system, with charts of its load and its intervals, if given.
 pub fn page(
     profile: &Profile,
     outcome: &Outcome,
@@ -169,7 +169,7 @@ pub fn page(
     Document { title: format!("{}: {}", profile.name, profile.title), lead: Vec::new(), sections: vec![section] }
 }
 
-/// The page of two systems, with charts of their load, if there are some.
+/// The page of two systems, with charts of their load, if given.
 pub fn comparison_page(comparison: &Comparison, outcomes: [&Outcome; 2], load: Vec<Figure>, command: &str) -> Document {
     let [first, second] = &comparison.systems;
     let bars = |title: &str, rows: &[Compared]| {
@@ -273,7 +273,7 @@ mod tests {
             assert!((sum(bar) / explanation.us_between_frames - 1.0).abs() < 0.01, "{}: {} us", bar.name, sum(bar));
             let worked: f64 = bar.parts.iter().filter(|part| !part.is_rest).map(|part| part.value).sum();
             let busy_percent = 100.0 * worked / explanation.us_between_frames;
-            // Work counts when it is given, and the processor's time as it passes.
+            // Work counts at its start, processor time as it passes.
             assert!((busy_percent - load.busy_percent).abs() < 1.0, "{}: {busy_percent} %", bar.name);
             assert_eq!(bar.figure, format!("{} %", number(busy_percent)));
             for part in bar.parts.iter().filter(|part| !part.is_rest) {

@@ -8,26 +8,26 @@ use thiserror::Error;
 use crate::model::{LabReport, VERSION};
 use crate::report::claims::by_claim;
 
-/// Why a file is no report of the lab.
+/// An error in reading a report of the lab.
 #[derive(Debug, Error)]
 pub enum LiveError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {path}: {error}")]
     File {
         /// The file.
         path: String,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
-    /// It is something else.
+    /// The file is not a report.
     #[error("{path} is no report of the lab: {error}; `offramp lab --json > {path}` writes one")]
     Json {
         /// The file.
         path: String,
-        /// What is wrong, and in which line.
+        /// The error, with its line.
         error: serde_json::Error,
     },
-    /// It is of another version of the program.
+    /// The report is from another version of the program.
     #[error("{path} is version {found} of the lab's report, and this program reads version {VERSION}; measure again")]
     Version {
         /// The file.
@@ -49,16 +49,16 @@ pub fn read(path: &Path) -> Result<LabReport, LiveError> {
 
 fn parse(text: &str, path: &str) -> Result<LabReport, LiveError> {
     let json = |error| LiveError::Json { path: path.to_owned(), error };
-    // The version first: fields of another one may be missing, and then that is the reason.
+    // Checks the version first: another version may lack fields, and the error must name the version.
     let value: serde_json::Value = serde_json::from_str(text).map_err(json)?;
     match value["version"].as_u64() {
         Some(found) if found != u64::from(VERSION) => Err(LiveError::Version { path: path.to_owned(), found }),
-        // From the text again, so that what is wrong has a line.
+        // Parses the text again, so that the error has a line.
         _ => serde_json::from_str(text).map_err(json),
     }
 }
 
-/// Sets what a run measured beside each row of its claims.
+/// Sets the results of a run beside each row of its claims.
 pub fn fill(table: &mut Table, report: &LabReport) {
     let measured = by_claim(report);
     for row in &mut table.rows {

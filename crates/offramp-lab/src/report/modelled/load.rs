@@ -9,15 +9,15 @@ use offramp_model::sweep::{Axis, Design, Sweep, SweepError, Values};
 
 use crate::report::figure::{Figure, Mark, Plot, Series};
 
-/// The load of the chart, beside that of the run: from a part of it to a multiple.
+/// Range of the load on the chart: the run's load divided and multiplied by these.
 const FROM: u64 = 8;
 const TO: u64 = 4;
 /// Points of a curve.
 const POINTS: usize = 21;
-/// What is drawn over the load.
+/// Figures drawn over the load.
 const DRAWN: [&str; 3] = ["throughput_kib_per_s", "requests_per_s", "latency_p99_us"];
 
-/// The parameter that says how much is asked of a system; `None`: as much as it can.
+/// Returns the parameter for the offered load; `None` if the workload offers as much as the system can carry.
 fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
     let has_requests = workload.is_one_way() || matches!(workload, Workload::UdpRr | Workload::TcpRr);
     let is_closed = profile.word("workload.arrivals") == "closed" && !workload.is_one_way();
@@ -29,8 +29,8 @@ fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
     schema::find(name).filter(|key| profile.value(key.name) > 0)
 }
 
-/// The curves; none for a workload that asks for as much as a system can, nor for two systems whose load is not the same
-/// parameter.
+/// Draws the curves. Returns none for a workload without an offered load, or for two systems with different load
+/// parameters.
 ///
 /// # Errors
 /// As [`Sweep::run`].

@@ -1,4 +1,4 @@
-//! The page of a study of what an outcome hangs on.
+//! The page of a sensitivity study.
 
 use offramp_model::profile::Profile;
 use offramp_model::sensitivity::{Effect, Sensitivity};
@@ -6,7 +6,7 @@ use offramp_model::sensitivity::{Effect, Sensitivity};
 use crate::report::document::{Document, Section, Table};
 use crate::report::figure::{Bar, BarPart, Bars, Figure, number};
 
-/// Most parameters that are drawn; the table has all.
+/// Maximum number of parameters in the chart; the table has all.
 const BARS_MAX: usize = 16;
 
 /// The page.

@@ -7,14 +7,14 @@ use super::parameters;
 use crate::report::document::{Document, Section};
 use crate::report::figure::{Figure, Mark, Plot, Series};
 
-/// Figures that are drawn.
+/// Figures in the charts.
 const DRAWN: [&str; 4] = ["throughput_kib_per_s", "cpu_percent", "ring_wait_us", "lost_frames"];
-/// Most lines of a chart; a grid with more values of its other parameters is drawn as points.
+/// Maximum number of lines of a chart; a grid with more values of its other parameters is drawn as points.
 const LINES_MAX: usize = 8;
-/// Ratio of a parameter's largest value to its smallest from which its axis is logarithmic.
+/// Minimum ratio of a parameter's largest to its smallest value for a logarithmic axis.
 const LOG_FROM_RATIO: f64 = 10.0;
 
-/// The page of a sweep that is done.
+/// Returns the page of a finished sweep.
 ///
 /// # Errors
 /// As [`Sweep::points`].
