@@ -32,6 +32,7 @@
 mod aws_lc;
 mod cipher;
 mod config;
+mod error;
 mod keys;
 mod library;
 mod lifetime;
@@ -45,21 +46,24 @@ mod suite;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trailer;
 mod tunnel;
 mod udp;
+mod usual;
 pub mod xfrm;
 
-pub use config::{InvalidSa, Mode, SPI_MIN, SaConfig, SaFault};
+pub use config::{Mode, SPI_MIN, SaConfig};
+pub use error::{InvalidSa, Refused, RefusedCounts, SaFault, SealRefused};
 pub use keys::{FINGERPRINT_LEN, InvalidHex, SecretKey};
-pub use library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce, TAG_LEN, aws_lc};
+pub use library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce, aws_lc};
 pub use lifetime::{Lifetime, LifetimeEvent};
-pub use open::{Decrypted, InboundSa, NEXT_HEADER_NONE, Opened, Opener, Refused, RefusedCounts};
+pub use open::{Decrypted, InboundSa, NEXT_HEADER_NONE, Opened, Opener};
 pub use replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX, REPLAY_WINDOW_MIN, ReplayRefused, ReplayWindow};
-pub use seal::{OutboundSa, SealRefused, Sealed};
+pub use seal::{OutboundSa, Sealed};
 pub use segments::{PlanRefused, SealedRun, SealedSegments};
 pub use selector::{Prefix, Selector};
 pub use shared::{Grant, SharedInbound, SharedOutbound};
-pub use suite::{AesKey, Hmac, Suite, UnknownSuite};
+pub use suite::{AesKey, Hmac, Suite, TAG_LEN, UnknownSuite};
 pub use table::SaTable;
 pub use tunnel::{DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Tunnel};
 pub use udp::{Arrival, EspPacket, KEEPALIVE, NON_ESP_MARKER, UDP_ENCAPSULATION_PORT, UdpPorts, write_keepalive};

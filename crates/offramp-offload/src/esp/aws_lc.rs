@@ -1,7 +1,7 @@
 //! aws-lc's AEADs.
 
-use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce, TAG_LEN};
-use super::suite::AesKey;
+use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce};
+use super::suite::{AesKey, TAG_LEN};
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::error::Unspecified;
 

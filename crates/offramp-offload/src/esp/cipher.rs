@@ -2,9 +2,11 @@
 //!
 //! The rest of the module sees only [`Protection`].
 
-use super::config::{InvalidSa, SaConfig, SaFault};
+use super::config::SaConfig;
+use super::error::{InvalidSa, SaFault};
 use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, Nonce, aws_lc};
 use super::suite::{AES_BLOCK_LEN, AesKey, DES_BLOCK_LEN, Hmac, SALT_LEN, Suite};
+use super::udp::ESP_HEADER_LEN;
 #[expect(deprecated, reason = "triple DES is offered for old peers alone, where it is asked for as legacy")]
 use aws_lc_rs::cipher::DES_EDE3_FOR_LEGACY_USE_ONLY;
 use aws_lc_rs::cipher::{
@@ -16,8 +18,6 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-/// Bytes of SPI and sequence number.
-pub(super) const ESP_HEADER_LEN: usize = 8;
 /// Bytes of the upper half of an extended sequence number, absent on the wire.
 const ESN_HIGH_LEN: usize = 4;
 /// Label for the derivation of the key that makes CBC's IVs.

@@ -1,5 +1,6 @@
 //! The description of a security association, and the faults of an invalid one.
 
+use super::error::{InvalidSa, SaFault};
 use super::keys::SecretKey;
 use super::lifetime::Lifetime;
 use super::replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX, REPLAY_WINDOW_MIN};
@@ -57,89 +58,6 @@ pub struct SaConfig {
     /// The outer destination of packets to this association. `None` takes any. A tunnel's own destination counts beside
     /// it.
     pub destination: Option<IpAddr>,
-}
-
-/// The reason to refuse a security association. Nothing of it is then installed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("SA {spi:#010x}: {fault}")]
-pub struct InvalidSa {
-    /// Its SPI.
-    pub spi: u32,
-    /// Its fault.
-    pub fault: SaFault,
-}
-
-/// A fault of a security association.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SaFault {
-    /// The SPI is below [`SPI_MIN`].
-    #[error("this SPI is reserved (RFC 4303 2.1); take one from 0x00000100 up")]
-    ReservedSpi,
-    /// Another association of the table has the SPI.
-    #[error("another SA has this SPI; delete that one first or take another SPI")]
-    DuplicateSpi,
-    /// The encryption key is too short or too long.
-    #[error(
-        "{suite} takes an encryption key of {expected} bytes{salt}, this one has {given}",
-        salt = if suite.has_salt() { " (4 of them salt)" } else { "" }
-    )]
-    EncryptionKeyLen {
-        /// The suite.
-        suite: Suite,
-        /// The suite's key length, bytes.
-        expected: usize,
-        /// The given length, bytes.
-        given: usize,
-    },
-    /// The integrity key is too short or too long.
-    #[error("{suite} takes an integrity key of {expected} bytes, this one has {given}")]
-    IntegrityKeyLen {
-        /// The suite.
-        suite: Suite,
-        /// The suite's key length, bytes.
-        expected: usize,
-        /// The given length, bytes.
-        given: usize,
-    },
-    /// A legacy suite without `legacy`.
-    #[error("{0} is only for old peers; set legacy = true to use it, or take aes128gcm16")]
-    Legacy(Suite),
-    /// The cipher library refuses the key: parts of a 3DES key are weak or equal.
-    #[error("the encryption key is weak for {0}; make a new one at random")]
-    WeakKey(Suite),
-    /// A window of this number of packets is not offered.
-    #[error("a replay window of {0} packets is not offered; take {REPLAY_WINDOW_MIN} to {REPLAY_WINDOW_MAX}")]
-    ReplayWindow(u32),
-    /// A sequence number that does not fit.
-    #[error("sequence number {0} needs more than 32 bits; switch esn on, or make a new SA")]
-    Sequence(u64),
-    /// The ends of a tunnel.
-    #[error("the tunnel's source {source_address} and destination {destination} are of two IP versions")]
-    TunnelAddresses {
-        /// The tunnel's source.
-        source_address: IpAddr,
-        /// The tunnel's destination.
-        destination: IpAddr,
-    },
-    /// A DSCP of more than six bits.
-    #[error("a DSCP has six bits, {0} is too large; take 0 to 63")]
-    Dscp(u8),
-    /// A soft limit above its hard limit, or a limit of 0.
-    #[error("lifetime in {unit}: soft {soft} and hard {hard} must be above 0, the soft one not behind")]
-    Lifetime {
-        /// `packets`, `bytes` or `seconds`.
-        unit: &'static str,
-        /// The soft limit.
-        soft: u64,
-        /// The hard limit.
-        hard: u64,
-    },
-    /// Keepalives after this number of seconds, without UDP encapsulation or without a pause between them.
-    #[error("NAT-keepalives every {0} seconds need UDP encapsulation and at least 1 second; RFC 3948 uses 20")]
-    Keepalive(u32),
-    /// UDP ports of 0.
-    #[error("UDP encapsulation needs ports above 0; RFC 3948 uses 4500")]
-    UdpPorts,
 }
 
 impl SaConfig {

@@ -2,11 +2,9 @@
 //! `offramp_ports::ipsec_mb` if it is installed. Both are judged by the same vectors.
 
 use super::aws_lc::AwsLc;
-use super::suite::{AesKey, Suite};
+use super::suite::{AesKey, Suite, TAG_LEN};
 use std::fmt;
 
-/// Bytes of the tag of every AEAD here.
-pub const TAG_LEN: usize = 16;
 /// Bytes of the nonce of every AEAD here: salt and IV.
 pub const NONCE_LEN: usize = 12;
 /// Bytes of SPI and sequence number, and of the same with an extended one (RFC 4106 5).

@@ -1,17 +1,19 @@
 //! The receiving side: an ESP packet becomes a clear frame again (RFC 4303 3.4).
 
-use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
-use super::config::{InvalidSa, SaConfig};
-use super::library::{CipherLibrary, TAG_LEN, aws_lc};
+use super::cipher::{Parts, Protection};
+use super::config::SaConfig;
+use super::error::{InvalidSa, Refused};
+use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
-use super::replay::{ReplayRefused, ReplayWindow};
-use super::seal::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, Usual, move_headers, of_usual, short_trailer};
+use super::replay::ReplayWindow;
 use super::selector::{Selector, addresses};
-use super::suite::Suite;
+use super::suite::{Suite, TAG_LEN};
+use super::trailer::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, short_trailer};
 use super::tunnel::{
     LenAndProtocol, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, set_ecn, set_len_and_protocol,
 };
-use super::udp::EspPacket;
+use super::udp::{ESP_HEADER_LEN, EspPacket};
+use super::usual::{Usual, move_headers, of_usual};
 use crate::checksum::{ipv4_header_is_good, is_good_ipv4_header};
 use crate::frame::Frame;
 use crate::layout::{
@@ -19,80 +21,9 @@ use crate::layout::{
     UDP_LENGTH_OFFSET, be16, is_extension_header, put16, transport_in,
 };
 use std::net::IpAddr;
-use strum::VariantArray;
 
 /// Next header of a dummy packet (RFC 4303 2.6).
 pub const NEXT_HEADER_NONE: u8 = 59;
-
-/// The reason to refuse a packet. Each has its own counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, VariantArray)]
-pub enum Refused {
-    /// No association has this SPI at this address.
-    #[error("unknown SPI")]
-    UnknownSpi,
-    /// The check value is wrong: the packet is not genuine, or the keys differ.
-    #[error("bad integrity check value")]
-    BadTag,
-    /// The sequence number was accepted before.
-    #[error("replayed")]
-    Replayed,
-    /// The sequence number lies left of the window, or is 0.
-    #[error("older than the replay window")]
-    TooOld,
-    /// Truncated, not aligned, or with wrong padding or a broken packet inside.
-    #[error("malformed")]
-    Malformed,
-    /// Genuine, but outside the association's selector, mode or encapsulation.
-    #[error("against the policy of the SA")]
-    Policy,
-    /// A fragment of a protected packet (RFC 4303 3.4.1).
-    #[error("a fragment of a protected packet")]
-    Fragment,
-    /// A hard lifetime is reached.
-    #[error("the SA's hard lifetime is reached")]
-    Expired,
-    /// Congestion was marked on a packet without ECN (RFC 6040 4.2).
-    #[error("congestion marked on a packet without ECN")]
-    Congestion,
-    /// A dummy packet: genuine, but made only to be thrown away (RFC 4303 2.6).
-    #[error("dummy packet")]
-    Dummy,
-}
-
-impl Refused {
-    /// Every reason, in the order of the counters.
-    pub const ALL: &'static [Self] = Self::VARIANTS;
-}
-
-impl From<ReplayRefused> for Refused {
-    fn from(refused: ReplayRefused) -> Self {
-        match refused {
-            ReplayRefused::Replayed => Self::Replayed,
-            ReplayRefused::TooOld => Self::TooOld,
-        }
-    }
-}
-
-/// Counts of refused packets, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RefusedCounts([u64; Refused::ALL.len()]);
-
-impl RefusedCounts {
-    /// Counts one.
-    pub fn count(&mut self, reason: Refused) {
-        self.0[reason as usize] += 1;
-    }
-
-    /// Returns the count for this reason.
-    pub fn of(&self, reason: Refused) -> u64 {
-        self.0[reason as usize]
-    }
-
-    /// Returns the count for all reasons.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-}
 
 /// The place of the clear frame, and the effects of opening it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

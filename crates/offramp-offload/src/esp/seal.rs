@@ -1,63 +1,32 @@
 //! The sending side: a clear frame becomes an ESP packet (RFC 4303 3.3).
 
-use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
-use super::config::{InvalidSa, SaConfig};
-use super::library::{CipherLibrary, TAG_LEN, aws_lc};
+use super::cipher::{Parts, Protection};
+use super::config::SaConfig;
+use super::error::{InvalidSa, SealRefused};
+use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::shared::Grant;
-use super::suite::Suite;
+use super::suite::{Suite, TAG_LEN};
+use super::trailer::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, short_trailer};
 use super::tunnel::{
     Inner, LenAndProtocol, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, set_len_and_protocol,
 };
-use super::udp::{self, UdpPorts};
+use super::udp::{self, ESP_HEADER_LEN, UdpPorts};
+use super::usual::{COMMON_FRONT_LEN, Usual, move_headers, of_usual};
 use crate::checksum::{Sum, sum};
 use crate::frame::Frame;
 use crate::layout::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV4_CHECKSUM_OFFSET,
-    IPV4_HEADER_LEN_MIN as IPV4_HEADER_LEN, IPV4_ID_OFFSET, IPV6_HEADER_LEN, Network, PROTOCOL_UDP, UDP_HEADER_LEN,
-    VLAN_TAG_LEN, put16,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_HEADER_LEN_MIN as IPV4_HEADER_LEN,
+    IPV4_ID_OFFSET, Network, PROTOCOL_UDP, UDP_HEADER_LEN, put16,
 };
 use crate::segment::Heads;
 use std::ops::Range;
 
-/// Pad length and next header after the padding (RFC 4303 2.5, 2.6).
-pub(super) const TRAILER_FIELDS_LEN: usize = 2;
 /// Maximum bytes of an IPv4 packet, and of the bytes after an IPv6 header.
 const IP_LEN_MAX: usize = u16::MAX as usize;
 
-/// Bytes of ESP header and IV of the usual suites (RFC 4106 3.1).
-const COMMON_FRONT_LEN: usize = ESP_HEADER_LEN + 8;
 /// Alignment of the trailer's end in the usual suites (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
-
-/// The reason to refuse a frame. No part of it may then go out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum SealRefused {
-    /// No IP packet: ESP has nothing to protect.
-    #[error("not an IP packet")]
-    NotIp,
-    /// A fragment in transport mode (RFC 4303 3.3.4).
-    #[error("a fragment cannot be sealed in transport mode; use a tunnel")]
-    Fragment,
-    /// The sealed packet would exceed IP's maximum length.
-    #[error("the sealed packet would be longer than 65535 bytes")]
-    TooLong,
-    /// The buffer has no room in front of or after the frame.
-    #[error("no room for the sealed frame in the buffer")]
-    NoRoom,
-    /// The last sequence number was used (RFC 4303 3.3.3): this association sends nothing any more.
-    #[error("sequence numbers are used up; make a new SA, or one with esn")]
-    SequenceExhausted,
-    /// No more numbers are reserved ([`SharedOutbound::reserve`](super::SharedOutbound::reserve)).
-    #[error("the next sequence numbers are not reserved yet")]
-    Unreserved,
-    /// A hard lifetime is reached.
-    #[error("the SA's hard lifetime is reached; make a new SA")]
-    Expired,
-    /// The cipher library failed. It never should.
-    #[error("the cipher library failed")]
-    Cipher,
-}
 
 /// The place of the sealed frame, and the effects of sealing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,65 +91,6 @@ impl CommonShape {
             return Err(SealRefused::TooLong);
         }
         Ok(Self { payload_len, pad_len: body_len - TRAILER_FIELDS_LEN - payload_len, end })
-    }
-}
-
-/// Offset of the IP header after Ethernet without and with a tag.
-const PLAIN: usize = ETHERNET_HEADER_LEN;
-const TAGGED: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
-/// Offset of the bytes after IP, and in the sealed frame of the encrypted part.
-const PLAIN_IPV4: usize = PLAIN + IPV4_HEADER_LEN;
-const TAGGED_IPV4: usize = TAGGED + IPV4_HEADER_LEN;
-const PLAIN_IPV6: usize = PLAIN + IPV6_HEADER_LEN;
-const TAGGED_IPV6: usize = TAGGED + IPV6_HEADER_LEN;
-pub(super) const PLACES_OF_USUAL: [[usize; 3]; 4] = [
-    [PLAIN, PLAIN_IPV4, PLAIN_IPV4 + COMMON_FRONT_LEN],
-    [TAGGED, TAGGED_IPV4, TAGGED_IPV4 + COMMON_FRONT_LEN],
-    [PLAIN, PLAIN_IPV6, PLAIN_IPV6 + COMMON_FRONT_LEN],
-    [TAGGED, TAGGED_IPV6, TAGGED_IPV6 + COMMON_FRONT_LEN],
-];
-
-/// Calls the method for the given usual kind of headers: the compiler then knows the offsets of the IP header, of the
-/// bytes after it and of the encrypted part.
-macro_rules! of_usual {
-    ($kind:literal, $this:ident.$method:ident($($argument:expr),*)) => {
-        $this.$method::<
-            { super::seal::PLACES_OF_USUAL[$kind][0] },
-            { super::seal::PLACES_OF_USUAL[$kind][1] },
-            { super::seal::PLACES_OF_USUAL[$kind][2] },
-        >($($argument),*)
-    };
-    ($usual:expr, $this:ident.$method:ident($($argument:expr),*)) => {
-        match $usual {
-            super::seal::Usual::Ipv4 => of_usual!(0, $this.$method($($argument),*)),
-            super::seal::Usual::TaggedIpv4 => of_usual!(1, $this.$method($($argument),*)),
-            super::seal::Usual::Ipv6 => of_usual!(2, $this.$method($($argument),*)),
-            super::seal::Usual::TaggedIpv6 => of_usual!(3, $this.$method($($argument),*)),
-        }
-    };
-}
-pub(super) use of_usual;
-
-/// Headers that nearly every frame has: Ethernet with one tag or none, IP without options or extension headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Usual {
-    Ipv4,
-    TaggedIpv4,
-    Ipv6,
-    TaggedIpv6,
-}
-
-impl Usual {
-    /// Returns `None` for all other headers.
-    #[inline]
-    pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
-        match (layout.network, layout.network_start, layout.transport_start) {
-            (Network::Ipv4, PLAIN, PLAIN_IPV4) => Some(Self::Ipv4),
-            (Network::Ipv4, TAGGED, TAGGED_IPV4) => Some(Self::TaggedIpv4),
-            (Network::Ipv6, PLAIN, PLAIN_IPV6) => Some(Self::Ipv6),
-            (Network::Ipv6, TAGGED, TAGGED_IPV6) => Some(Self::TaggedIpv6),
-            _ => None,
-        }
     }
 }
 
@@ -622,26 +532,6 @@ impl OutboundSa {
     }
 }
 
-/// Moves headers of `len` bytes within a frame. The usual ones are moved by two overlapping loads and stores of
-/// constant length.
-#[inline]
-pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize) {
-    const HALF: usize = 32;
-    if !(HALF..=2 * HALF).contains(&len) {
-        frame.copy_within(from..from + len, to);
-        return;
-    }
-    let headers = &frame[from..from + len];
-    let (Some(&first), Some(&last)) = (headers.first_chunk::<HALF>(), headers.last_chunk::<HALF>()) else { return };
-    let moved = &mut frame[to..to + len];
-    if let Some(place) = moved.first_chunk_mut() {
-        *place = first;
-    }
-    if let Some(place) = moved.last_chunk_mut() {
-        *place = last;
-    }
-}
-
 /// Segments sealed together.
 struct Segments<'a> {
     heads: &'a Heads,
@@ -696,27 +586,3 @@ fn write_trailer(tail: &mut [u8], shape: &Shape) {
         }
     }
 }
-
-/// Longest padding that fits into a word with the two fields after it.
-pub(super) const SHORT_PAD_LEN_MAX: usize = size_of::<u64>() - TRAILER_FIELDS_LEN;
-/// Padding 1, 2, 3, … as it lies in a little-endian word.
-const SHORT_PADDING: u64 = 0x0807_0605_0403_0201;
-
-/// Returns a trailer in one word, for a single store.
-#[inline]
-pub(super) fn short_trailer(pad_len: usize, next_header: u8) -> u64 {
-    let word = SHORT_TRAILERS[pad_len];
-    word | u64::from(next_header) << (u8::BITS * (pad_len as u32 + 1))
-}
-
-/// Trailers with every padding that fits into a word, without the next header.
-const SHORT_TRAILERS: [u64; SHORT_PAD_LEN_MAX + 1] = {
-    let mut trailers = [0; SHORT_PAD_LEN_MAX + 1];
-    let mut pad_len = 0;
-    while pad_len <= SHORT_PAD_LEN_MAX {
-        let pad_bits = pad_len as u32 * u8::BITS;
-        trailers[pad_len] = SHORT_PADDING & ((1 << pad_bits) - 1) | (pad_len as u64) << pad_bits;
-        pad_len += 1;
-    }
-    trailers
-};

@@ -1,8 +1,9 @@
 //! Large send with ESP: a super-frame is segmented, and each segment gets a header, a sequence number and an
 //! IV of its own.
 
+use super::error::SealRefused;
 use super::lifetime::LifetimeEvent;
-use super::seal::{OutboundSa, SealRefused, Sealed};
+use super::seal::{OutboundSa, Sealed};
 use crate::frame::Frame;
 use crate::layout::{FrameLayout, Malformed};
 use crate::meta::SegmentationKind;

@@ -4,11 +4,12 @@
 //! An uncontended lock costs two atomic operations; a sender takes it once for a run of frames, a receiver twice for a
 //! packet.
 
-use super::config::{InvalidSa, SaConfig};
+use super::config::SaConfig;
+use super::error::{InvalidSa, Refused, SealRefused};
 use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{Lifetime, LifetimeEvent, Spent};
-use super::open::{Opened, Opener, Refused, Seen};
-use super::seal::{OutboundSa, SealRefused};
+use super::open::{Opened, Opener, Seen};
+use super::seal::OutboundSa;
 use super::udp::EspPacket;
 use crate::frame::Frame;
 use crate::sync::Mutex;

@@ -1,7 +1,9 @@
 //! The suites: the cipher and the integrity check of a packet, and the bytes they add to it.
 
-use super::library::TAG_LEN;
 use std::fmt;
+
+/// Bytes of the tag of every AEAD here.
+pub const TAG_LEN: usize = 16;
 
 /// Length of an AES key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::VariantArray)]

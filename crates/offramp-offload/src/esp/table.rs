@@ -1,8 +1,9 @@
 //! The receiver's associations, by SPI.
 
-use super::config::{InvalidSa, SaConfig, SaFault};
+use super::config::SaConfig;
+use super::error::{InvalidSa, Refused, RefusedCounts, SaFault};
 use super::library::{CipherLibrary, aws_lc};
-use super::open::{InboundSa, Opened, Refused, RefusedCounts};
+use super::open::{InboundSa, Opened};
 use super::udp::EspPacket;
 use crate::frame::Frame;
 use std::collections::HashMap;

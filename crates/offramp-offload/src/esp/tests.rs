@@ -2,7 +2,8 @@
 //! and the tables of the tunnel rules.
 
 use super::cipher::{Parts, Protection};
-use super::config::{SaConfig, SaFault};
+use super::config::SaConfig;
+use super::error::SaFault;
 use super::library::aws_lc;
 use super::open::InboundSa;
 use super::suite::{AesKey, Hmac, Suite};

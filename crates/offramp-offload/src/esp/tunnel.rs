@@ -1,6 +1,6 @@
 //! The outer header of a tunnel (RFC 4301 5.1.2), and the rules for DF, DSCP and ECN (RFC 6040).
 
-use super::config::SaFault;
+use super::error::SaFault;
 use super::udp::{self, UdpPorts};
 use crate::checksum::{Sum, sum, update16};
 use crate::layout::{

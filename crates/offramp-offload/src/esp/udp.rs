@@ -1,13 +1,14 @@
 //! UDP encapsulation (RFC 3948), and the classification of arriving frames.
 
-use super::cipher::ESP_HEADER_LEN;
-use super::open::Refused;
+use super::error::Refused;
 use super::selector::addresses;
 use super::tunnel::{PROTOCOL_ESP, header_alone};
 use crate::checksum::{Sum, sum};
 use crate::frame::Frame;
 use crate::layout::{Network, PROTOCOL_UDP, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, put16};
 
+/// Bytes of SPI and sequence number.
+pub(super) const ESP_HEADER_LEN: usize = 8;
 /// The port of ESP in UDP, shared with IKE (RFC 3948 2.1).
 pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
 /// The payload of a NAT-keepalive packet (RFC 3948 2.3).

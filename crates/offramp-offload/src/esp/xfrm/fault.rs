@@ -1,7 +1,7 @@
 //! The faults of a text, as one line.
 
 use super::meaning::Direction;
-use crate::esp::config::InvalidSa;
+use crate::esp::error::InvalidSa;
 use crate::esp::keys::InvalidHex;
 use std::fmt;
 

@@ -1,0 +1,188 @@
+//! The reasons to refuse an association, a frame to seal, and a packet to open.
+
+use super::replay::{REPLAY_WINDOW_MAX, REPLAY_WINDOW_MIN, ReplayRefused};
+use super::suite::Suite;
+use std::net::IpAddr;
+use strum::VariantArray;
+
+/// The reason to refuse a security association. Nothing of it is then installed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("SA {spi:#010x}: {fault}")]
+pub struct InvalidSa {
+    /// Its SPI.
+    pub spi: u32,
+    /// Its fault.
+    pub fault: SaFault,
+}
+
+/// A fault of a security association.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SaFault {
+    /// The SPI is below [`SPI_MIN`].
+    #[error("this SPI is reserved (RFC 4303 2.1); take one from 0x00000100 up")]
+    ReservedSpi,
+    /// Another association of the table has the SPI.
+    #[error("another SA has this SPI; delete that one first or take another SPI")]
+    DuplicateSpi,
+    /// The encryption key is too short or too long.
+    #[error(
+        "{suite} takes an encryption key of {expected} bytes{salt}, this one has {given}",
+        salt = if suite.has_salt() { " (4 of them salt)" } else { "" }
+    )]
+    EncryptionKeyLen {
+        /// The suite.
+        suite: Suite,
+        /// The suite's key length, bytes.
+        expected: usize,
+        /// The given length, bytes.
+        given: usize,
+    },
+    /// The integrity key is too short or too long.
+    #[error("{suite} takes an integrity key of {expected} bytes, this one has {given}")]
+    IntegrityKeyLen {
+        /// The suite.
+        suite: Suite,
+        /// The suite's key length, bytes.
+        expected: usize,
+        /// The given length, bytes.
+        given: usize,
+    },
+    /// A legacy suite without `legacy`.
+    #[error("{0} is only for old peers; set legacy = true to use it, or take aes128gcm16")]
+    Legacy(Suite),
+    /// The cipher library refuses the key: parts of a 3DES key are weak or equal.
+    #[error("the encryption key is weak for {0}; make a new one at random")]
+    WeakKey(Suite),
+    /// A window of this number of packets is not offered.
+    #[error("a replay window of {0} packets is not offered; take {REPLAY_WINDOW_MIN} to {REPLAY_WINDOW_MAX}")]
+    ReplayWindow(u32),
+    /// A sequence number that does not fit.
+    #[error("sequence number {0} needs more than 32 bits; switch esn on, or make a new SA")]
+    Sequence(u64),
+    /// The ends of a tunnel.
+    #[error("the tunnel's source {source_address} and destination {destination} are of two IP versions")]
+    TunnelAddresses {
+        /// The tunnel's source.
+        source_address: IpAddr,
+        /// The tunnel's destination.
+        destination: IpAddr,
+    },
+    /// A DSCP of more than six bits.
+    #[error("a DSCP has six bits, {0} is too large; take 0 to 63")]
+    Dscp(u8),
+    /// A soft limit above its hard limit, or a limit of 0.
+    #[error("lifetime in {unit}: soft {soft} and hard {hard} must be above 0, the soft one not behind")]
+    Lifetime {
+        /// `packets`, `bytes` or `seconds`.
+        unit: &'static str,
+        /// The soft limit.
+        soft: u64,
+        /// The hard limit.
+        hard: u64,
+    },
+    /// Keepalives after this number of seconds, without UDP encapsulation or without a pause between them.
+    #[error("NAT-keepalives every {0} seconds need UDP encapsulation and at least 1 second; RFC 3948 uses 20")]
+    Keepalive(u32),
+    /// UDP ports of 0.
+    #[error("UDP encapsulation needs ports above 0; RFC 3948 uses 4500")]
+    UdpPorts,
+}
+
+/// The reason to refuse a packet. Each has its own counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, VariantArray)]
+pub enum Refused {
+    /// No association has this SPI at this address.
+    #[error("unknown SPI")]
+    UnknownSpi,
+    /// The check value is wrong: the packet is not genuine, or the keys differ.
+    #[error("bad integrity check value")]
+    BadTag,
+    /// The sequence number was accepted before.
+    #[error("replayed")]
+    Replayed,
+    /// The sequence number lies left of the window, or is 0.
+    #[error("older than the replay window")]
+    TooOld,
+    /// Truncated, not aligned, or with wrong padding or a broken packet inside.
+    #[error("malformed")]
+    Malformed,
+    /// Genuine, but outside the association's selector, mode or encapsulation.
+    #[error("against the policy of the SA")]
+    Policy,
+    /// A fragment of a protected packet (RFC 4303 3.4.1).
+    #[error("a fragment of a protected packet")]
+    Fragment,
+    /// A hard lifetime is reached.
+    #[error("the SA's hard lifetime is reached")]
+    Expired,
+    /// Congestion was marked on a packet without ECN (RFC 6040 4.2).
+    #[error("congestion marked on a packet without ECN")]
+    Congestion,
+    /// A dummy packet: genuine, but made only to be thrown away (RFC 4303 2.6).
+    #[error("dummy packet")]
+    Dummy,
+}
+
+impl Refused {
+    /// Every reason, in the order of the counters.
+    pub const ALL: &'static [Self] = Self::VARIANTS;
+}
+
+impl From<ReplayRefused> for Refused {
+    fn from(refused: ReplayRefused) -> Self {
+        match refused {
+            ReplayRefused::Replayed => Self::Replayed,
+            ReplayRefused::TooOld => Self::TooOld,
+        }
+    }
+}
+
+/// Counts of refused packets, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedCounts([u64; Refused::ALL.len()]);
+
+impl RefusedCounts {
+    /// Counts one.
+    pub fn count(&mut self, reason: Refused) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// Returns the count for this reason.
+    pub fn of(&self, reason: Refused) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Returns the count for all reasons.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+/// The reason to refuse a frame. No part of it may then go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum SealRefused {
+    /// No IP packet: ESP has nothing to protect.
+    #[error("not an IP packet")]
+    NotIp,
+    /// A fragment in transport mode (RFC 4303 3.3.4).
+    #[error("a fragment cannot be sealed in transport mode; use a tunnel")]
+    Fragment,
+    /// The sealed packet would exceed IP's maximum length.
+    #[error("the sealed packet would be longer than 65535 bytes")]
+    TooLong,
+    /// The buffer has no room in front of or after the frame.
+    #[error("no room for the sealed frame in the buffer")]
+    NoRoom,
+    /// The last sequence number was used (RFC 4303 3.3.3): this association sends nothing any more.
+    #[error("sequence numbers are used up; make a new SA, or one with esn")]
+    SequenceExhausted,
+    /// No more numbers are reserved ([`SharedOutbound::reserve`](super::SharedOutbound::reserve)).
+    #[error("the next sequence numbers are not reserved yet")]
+    Unreserved,
+    /// A hard lifetime is reached.
+    #[error("the SA's hard lifetime is reached; make a new SA")]
+    Expired,
+    /// The cipher library failed. It never should.
+    #[error("the cipher library failed")]
+    Cipher,
+}
