@@ -23,9 +23,9 @@ mod fit;
 pub mod parameters;
 pub mod quantity;
 pub mod schema;
+pub mod workload;
 
 use crate::bus::PPM;
-use crate::config::Workload;
 use crate::time::Span;
 use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
@@ -34,6 +34,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use workload::Workload;
 
 /// Maximum files in a row, each extending the next.
 const EXTENDS_MAX: usize = 16;

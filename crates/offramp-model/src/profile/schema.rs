@@ -2,7 +2,7 @@
 //! dimension.
 
 use super::quantity::{Dimension, nearest, split};
-use crate::config::Workload;
+use super::workload::Workload;
 use crate::time::PICOSECONDS_PER_MICROSECOND;
 use Dimension::{BitRate, Bytes, Choice, Count, Frequency, Ratio, Time, TimePerByte};
 use serde::Deserialize;
@@ -171,6 +171,14 @@ pub fn known(name: &str) -> Result<&'static Key, String> {
 pub fn names_of(section: &str) -> Vec<&'static str> {
     let is_of = |name: &&str| name.split_once('.').is_some_and(|(of, _)| of == section);
     KEYS.iter().map(|key| key.name).filter(is_of).collect()
+}
+
+impl Workload {
+    /// Returns its parameters in the section `workload`.
+    pub fn parameters(self) -> Vec<&'static str> {
+        let own = KEYS.iter().filter(|key| key.name.starts_with("workload.") && key.is_of(self));
+        own.map(|key| key.name).collect()
+    }
 }
 
 #[cfg(test)]
