@@ -1,8 +1,8 @@
-//! Ports and switches that come and go while others run: what a client asks for, and what a changed file asks for.
+//! Adds, removes and changes ports and switches while others run, for a client's request and for a changed file.
 //!
-//! One thread makes all changes, one after the other, and each is made as a whole or not at all. First everything is opened
-//! and prepared that can fail; nothing that runs has changed until then. It also ends what goes: threads that carry frames
-//! close nothing.
+//! One thread makes all changes, one after the other. Each change is made as a whole or not at all. The thread first
+//! opens and prepares everything that can fail; until then nothing changes for running ports. It also ends removed
+//! ports: threads of frames close nothing.
 
 use super::build::{Devices, connect_to, open, privileged_key};
 use super::change::{Asked, Change, Outcome};
@@ -26,10 +26,10 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
-/// Time between two checks whether others have done with a port.
+/// Time between two checks for other users of a port.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Starts the thread that makes changes. It keeps the filter of the process, as it opens sockets and starts threads of every
+/// Starts the thread of changes. It keeps the filter of the process, as it opens sockets and starts threads of every
 /// kind.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ pub fn start(daemon: &Arc<Daemon>, asked: Receiver<Asked>) -> io::Result<()> {
             if let Ok(difference) = &made {
                 publish(difference, &daemon.threads().events);
             }
-            // Whoever asked may have gone.
+            // The client may have disconnected.
             let _ = outcome.send(made);
             if is_last {
                 return;
@@ -111,7 +111,7 @@ impl Daemon {
         let running = self.state().config.clone();
         let of_clients = self.state().of_clients.clone();
         let file = Config::load(self.file()).map_err(wrong)?;
-        // What the file names from now on is no client's any more.
+        // A client no longer owns a port or switch named by the file.
         let mut others = Config { daemon: running.daemon.clone(), ..running.clone() };
         let is_in_file = |name: &String| file.ports.iter().any(|port| port.name == *name);
         others.ports.retain(|port| of_clients.ports.contains(&port.name) && !is_in_file(&port.name));
@@ -133,7 +133,7 @@ impl Daemon {
         Ok(difference)
     }
 
-    /// Makes what runs be `target`, or changes nothing. Of ports that stay, `kept` change.
+    /// Makes the running configuration `target`, or changes nothing. `kept` are the changes of ports present in both.
     fn apply(&self, target: &Config, kept: Vec<Kept>) -> Outcome {
         let threads = self.threads();
         let running = self.state().config.clone();
@@ -192,7 +192,7 @@ impl Daemon {
         Ok(difference)
     }
 
-    /// Refuses a port that a daemon without privileges cannot open.
+    /// Refuses a port if only a privileged process can open it.
     fn may_open(&self, config: &PortConfig) -> Result<(), String> {
         let name = &config.name;
         if let Some(key) = privileged_key(config) {
@@ -224,14 +224,14 @@ impl Daemon {
     }
 }
 
-/// A port that stays, what it is to be like, and what changes of its associations.
+/// A port in both configurations, its new configuration, and the changes of its associations.
 struct Kept {
     port: Arc<Port>,
     new: PortConfig,
     ipsec: Vec<SaChange>,
 }
 
-/// The ports that stay, if they can become what `target` says.
+/// Returns the ports in both configurations, if each can become its port in `target`.
 fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>, String> {
     let mut kept = Vec::new();
     let named: BTreeMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();
@@ -257,7 +257,7 @@ fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>,
     }
 }
 
-/// Changes all ports that stay, or none.
+/// Changes all of `kept`, or none.
 fn change_kept(kept: &[Kept]) -> Result<(), String> {
     let mut prepared = Vec::new();
     for Kept { port, ipsec, .. } in kept.iter().filter(|kept| !kept.ipsec.is_empty()) {
@@ -267,7 +267,7 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
     let before: Vec<_> = kept.iter().map(|kept| kept.port.control.offloads()).collect();
     for (at, Kept { port, new, .. }) in kept.iter().enumerate() {
         if let Err(error) = allow(port, new.offloads) {
-            // A host that is gone takes nothing back either.
+            // A host gone for good cannot restore its old offloads either.
             kept[..at].iter().zip(&before).for_each(|(kept, offloads)| drop(allow(&kept.port, *offloads)));
             return Err(format!("port \"{}\": {error}", port.name));
         }
@@ -280,7 +280,8 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
     Ok(())
 }
 
-/// The port, once no snapshot of others has it any more: who drops it last ends it, and other threads may not.
+/// Returns the port once no snapshot of others has it any more. The last owner to drop a port ends it, and other
+/// threads may not.
 fn alone(mut port: Arc<Port>) -> Port {
     loop {
         match Arc::try_unwrap(port) {
@@ -291,7 +292,7 @@ fn alone(mut port: Arc<Port>) -> Port {
     }
 }
 
-/// The key of a port that differs and cannot change while it runs, if there is one.
+/// Returns the first fixed key with a new value. A fixed key cannot change while the port runs.
 fn fixed_key(old: &PortConfig, new: &PortConfig) -> Option<&'static str> {
     let differs = [
         ("host", old.host != new.host),

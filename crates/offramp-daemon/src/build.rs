@@ -1,10 +1,9 @@
 //! From a configuration to running adapters.
 //!
-//! A cable joins two ports queue pair by queue pair. Everything else is a switch in one thread: one that has a name, or,
-//! for a port whose wire is an interface, a link of its own with two ends.
+//! A cable joins two ports queue pair by queue pair. Everything else is a switch in one thread: a named switch, or, for
+//! a port with an interface on its wire, a link of its own with two ends.
 //!
-//! The same code opens the ports of the file and those that come later. Only privileged devices are opened at the start
-//! alone.
+//! The same code opens the ports of the file and ports added later. Only the start opens privileged devices.
 
 use super::config::{Config, HostConfig, PortConfig, WireConfig};
 use super::error::BuildError;
@@ -19,27 +18,27 @@ use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::tap::TapConfig;
 use std::sync::Arc;
 
-/// Open devices that took privileges: for each port a TAP as its host, and the interface on its wire.
+/// Open privileged devices: for each port a TAP as its host, and the interface on its wire.
 #[derive(Debug)]
 pub struct Devices(Vec<(Option<Host>, Option<Wire>)>);
 
-/// Opens all that needs privileges. Nothing that comes later does.
+/// Opens every privileged device. No later step needs privileges.
 ///
 /// # Errors
-/// The first that could not be opened; those before it are gone again.
+/// The first device that fails to open; the devices before it are closed again.
 pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
     let opened = config.ports.iter().map(|port| Ok((open_privileged(port)?, open_wire(port)?)));
     opened.collect::<Result<_, BuildError>>().map(Devices)
 }
 
 impl Devices {
-    /// For ports that need no privileges.
+    /// Returns the devices of ports without privileged ones: none.
     pub fn none(ports: usize) -> Self {
         Self((0..ports).map(|_| (None, None)).collect())
     }
 }
 
-/// The key of a port that names what only a privileged process opens.
+/// Returns the first key that names a privileged device of the port.
 pub fn privileged_key(config: &PortConfig) -> Option<&'static str> {
     match (&config.host, &config.wire) {
         (HostConfig::Tap(_), _) => Some("host.tap"),
@@ -66,8 +65,7 @@ fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
     }
 }
 
-/// Opens the guests, and starts the threads that drive cables and links. Ports on switches wait for
-/// [`connect_to`].
+/// Opens the guests, and starts the threads of cables and links. Ports on switches wait for [`connect_to`].
 ///
 /// # Errors
 /// When a guest's socket cannot be had or a thread cannot be started; what was started before has ended again.
@@ -85,7 +83,7 @@ pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result
             WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut opened[near], port, threads)?,
             WireConfig::Cable(peer) => {
                 let far = ports.iter().position(|other| &other.name == peer);
-                // Each cable once: from the port that stands first.
+                // Each cable once: from the port nearer to the start of the list.
                 if let Some(far) = far.filter(|&far| far > near)
                     && let Ok([near_port, far_port]) = opened.get_disjoint_mut([near, far])
                 {
@@ -97,7 +95,7 @@ pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result
     Ok(opened)
 }
 
-/// Connects a port to the switch that `config` names, if it names one and the port has not started with it.
+/// Connects a port to the switch named by `config`, if any, unless the port started with it.
 ///
 /// # Errors
 /// When the switch refuses it.
@@ -108,8 +106,8 @@ pub fn connect_to(port: &mut Port, config: &PortConfig, switches: &[RunningSwitc
     }
 }
 
-/// A cable for each queue pair. Where both ends are to run on the same processor one thread drives both, so that a
-/// frame stays in its cache; otherwise each has a thread of its own.
+/// Runs a cable for each queue pair. If both ends use the same processor, one thread drives both and a frame stays in
+/// its cache. Otherwise each end has a thread of its own.
 fn run_cable(
     (near, near_config): (&mut Port, &PortConfig),
     (far, far_config): (&mut Port, &PortConfig),
@@ -141,7 +139,7 @@ fn run_cable(
     Ok(())
 }
 
-/// A port and the interface on its wire: a link with two ends.
+/// Joins a port and the interface on its wire: a link with two ends.
 fn run_link(port: &mut Port, config: &PortConfig, threads: &Threads) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
     port.connect(config, link.control(), None)?;

@@ -1,4 +1,4 @@
-//! A change of what runs, as a client or a signal asks for it.
+//! A change of the running ports and switches, for a client or a signal.
 
 use crate::schema::{Difference, RefusalCode};
 use std::sync::mpsc::SyncSender;
@@ -6,20 +6,20 @@ use std::sync::mpsc::SyncSender;
 /// A change.
 #[derive(Debug)]
 pub enum Change {
-    /// The ports and switches of a text come; errors call it `source`.
+    /// Adds the ports and switches of a text; errors call it `source`.
     Add { source: String, toml: String },
-    /// Ports and switches go.
+    /// Removes ports and switches.
     Remove { ports: Vec<String>, switches: Vec<String> },
-    /// The file is read again.
+    /// Reads the file again.
     Reload,
-    /// Nothing changes from now on.
+    /// Refuses every later change.
     Stop,
 }
 
-/// The difference that was made, or the reason for none.
+/// The difference made, or the reason for none.
 pub type Outcome = Result<Difference, (RefusalCode, String)>;
 
-/// A change, and where its outcome goes.
+/// A change, and the receiver of its outcome.
 #[derive(Debug)]
 pub struct Asked {
     pub change: Change,

@@ -14,9 +14,9 @@ use std::time::Duration;
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
 /// Longest request in bytes with its newline: some hundred ports fit.
 pub const REQUEST_LEN_MAX: usize = 64 * 1024;
-/// Longest answer in bytes that a client reads: 256 queue pairs on each of many ports.
+/// Longest answer in bytes read by a client: 256 queue pairs on each of many ports.
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
-/// Time that either side has for a whole line.
+/// Time for a whole line, for either side.
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Clients at once; the next one gets an error and is disconnected.
 pub const CLIENTS_MAX: usize = 32;

@@ -1,4 +1,4 @@
-//! The running daemon: what it answers, what it changes, and how it ends.
+//! The running daemon: its answers, its changes, and its end.
 
 use super::change::{Asked, Change, Outcome as Changes};
 use super::config::{Config, PortConfig, WireConfig};
@@ -35,23 +35,24 @@ pub struct Daemon {
     state: Mutex<State>,
 }
 
-/// Ports that run together.
+/// Ports of one running configuration.
 pub type Ports = Arc<Vec<Arc<Port>>>;
 
-/// What is added and removed at run time. A panic elsewhere leaves it whole: it is only ever replaced field by field with checked values.
+/// The part of the daemon that changes at run time. A panic elsewhere leaves it whole: every update replaces a field
+/// with a checked value.
 #[derive(Debug)]
 pub struct State {
-    /// The configuration of everything that runs.
+    /// The running configuration.
     pub config: Config,
     /// In the order of `config`; others when they change.
     pub ports: Ports,
     pub switches: Vec<RunningSwitch>,
-    /// Names that clients added and the file does not have.
+    /// Names added by clients and absent from the file.
     pub of_clients: Names,
 }
 
 impl Daemon {
-    /// The daemon of what runs, and what is asked of the thread that changes it.
+    /// Returns the daemon of these ports and switches, and the requests to its thread of changes.
     pub(crate) fn new(
         file: PathBuf,
         config: Config,
@@ -69,20 +70,20 @@ impl Daemon {
         lock(&self.state)
     }
 
-    /// The daemon's own file.
+    /// Returns the path of the daemon's own file.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Everything that threads and sockets share.
+    /// Returns the state shared by threads and sockets.
     pub(crate) fn threads(&self) -> &Threads {
         &self.threads
     }
 
-    /// Has a change made, and waits for its end.
+    /// Requests a change, and waits for its outcome.
     ///
     /// # Errors
-    /// The reason for which nothing has changed.
+    /// The reason for no change.
     pub(crate) fn change(&self, change: Change) -> Changes {
         let (outcome, answer) = sync_channel(1);
         let is_asked = self.changes.send(Asked { change, outcome }).is_ok();
@@ -90,7 +91,7 @@ impl Daemon {
         made.unwrap_or_else(|| Err((RefusalCode::Busy, "the daemon is about to end".to_owned())))
     }
 
-    /// The state and the counters of all ports.
+    /// Returns the state and the counters of all ports.
     pub fn status(&self) -> Status {
         self.status_of(&self.state(), None)
     }
@@ -143,7 +144,7 @@ impl Daemon {
         set_link_on(port, link.unwrap_or(was_link_on))
             .and_then(|()| allow(port, (port.control.offloads() | on) - off))
             .map_err(|error| {
-                // A host that is gone takes nothing back either.
+                // A host gone for good cannot restore its old link either.
                 drop(set_link_on(port, was_link_on));
                 Answer::refuse(RefusalCode::HostRefused, error)
             })?;
@@ -154,7 +155,7 @@ impl Daemon {
             port.control.set_limits(limits);
         }
         port.wake();
-        // Also those that stand on a named one.
+        // Includes the features that need a named one.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
         Ok(Changed {
@@ -177,7 +178,7 @@ impl Daemon {
             .map_err(|error| Answer::refuse(RefusalCode::BadAssociation, format!("port \"{port}\": {error}")))
     }
 
-    /// The ports that run. Others may not drop the last of these, see [`crate::apply`].
+    /// Returns the running ports. Others may not drop the last of these, see [`crate::apply`].
     pub(crate) fn ports(&self) -> Ports {
         Arc::clone(&self.state().ports)
     }
@@ -185,7 +186,7 @@ impl Daemon {
     /// Takes nothing more from any host, lets queued frames go out, and ends the threads. Returns whether all of it went
     /// out. The sockets of guests are removed; requests from now on are refused.
     pub fn stop(&self) -> bool {
-        // Whoever asks for a change from now on is refused.
+        // Every later change is refused.
         let _ = self.change(Change::Stop);
         let marks = |port: &Arc<Port>| {
             let queues = port.queues.iter().map(|queue| Arc::clone(&queue.mark));
@@ -201,12 +202,11 @@ impl Daemon {
         is_at_rest
     }
 
-    /// Answers a request, as a client of the control socket gets it. What follows an answer to `monitor` or `capture` is
-    /// not in it.
+    /// Answers a request as the control socket does, without the data after an answer to `monitor` or `capture`.
     pub fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
-            // What follows is sent by whoever has the connection.
+            // The owner of the connection sends the data after this answer.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Capture { .. } => Ok(Outcome::Capturing {}),
             Request::Set { port, features, moderation, limit, link, .. } => {
@@ -256,8 +256,8 @@ impl Handler for Daemon {
     }
 }
 
-/// Changes what a port's user allows. What is no longer allowed is first taken from the host, what is newly
-/// allowed is first known to the adapter: no frame comes that the adapter does not expect.
+/// Changes the features allowed on a port. The host loses features first, and the adapter expects new features first:
+/// no frame reaches an adapter that does not expect it.
 pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let before = port.control.offloads();
     port.control.set_offloads(before | offloads);
@@ -276,7 +276,7 @@ fn set_link_on(port: &Port, is_on: bool) -> Result<(), String> {
     port.host.set_link_on(is_on).inspect_err(|_| port.control.set_link_on(before))
 }
 
-/// Adjacent VLANs as the file writes them.
+/// Writes adjacent VLANs in the file's form.
 fn vlans_text(range: &RangeInclusive<u16>) -> String {
     let (first, last) = (range.start(), range.end());
     if first == last { first.to_string() } else { format!("{first}-{last}") }

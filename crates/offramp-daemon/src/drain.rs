@@ -1,7 +1,7 @@
 //! Tasks that can be brought to rest without losing a frame.
 //!
-//! Rest has two phases. First no task takes anything more from a host, until none holds a frame that it took: nothing
-//! new gets on a wire from then on. Then each wire is emptied into its host.
+//! Rest has two phases. First each task stops taking frames from its host and sends the frames it holds: nothing new
+//! gets on a wire from then on. Then each wire is emptied into its host.
 
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::pair::QueuePair;
@@ -16,12 +16,12 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How far all tasks are on their way to rest.
+/// Phases of all tasks on the way to rest.
 const RUNNING: u8 = 0;
 const SHUT: u8 = 1;
 const EMPTYING: u8 = 2;
 
-/// Longest time that a rest may take: a host that takes nothing cannot keep the daemon.
+/// Longest time for a rest: a host without room must not keep the daemon.
 const REST_MAX: Duration = Duration::from_secs(3);
 /// Time between two checks whether all are at rest.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// A host port of any kind: ports of one switch are a TAP, a guest and an interface side by side.
 pub type AnyHost = Box<dyn HostIo + Send>;
 
-/// The phase of all tasks, and what wakes those that sleep when it changes.
+/// The phase of all tasks, and the event to wake sleeping tasks at a change.
 #[derive(Debug)]
 pub struct Rest {
     phase: AtomicU8,
@@ -40,26 +40,26 @@ pub struct Rest {
 /// The progress of one task.
 #[derive(Debug, Default)]
 pub struct Mark {
-    /// The last phase whose end it has reached.
+    /// The last completed phase.
     reached: AtomicU8,
-    /// The error number with which it ended; 0: it has not.
+    /// The error number at its end; 0: it has not ended.
     ended: AtomicI32,
-    /// Where its thread stands still, if it does: in the host of the port of that name, or outside of all when empty.
+    /// The place of its stall, if any: the name of the port with that host, or empty outside of all hosts.
     stall: Mutex<Option<String>>,
 }
 
 impl Mark {
-    /// Why the host of a queue pair is gone for good, if it is: the error number.
+    /// Returns the error number if the host of a queue pair is gone for good.
     pub fn ended(&self) -> Option<i32> {
         Some(self.ended.load(Ordering::Relaxed)).filter(|&errno| errno != 0)
     }
 
-    /// Where its thread stands still, if it does: the name of a port, or empty.
+    /// Returns the place of its thread's stall, if any: the name of a port, or empty.
     pub fn stall(&self) -> Option<String> {
         lock(&self.stall).clone()
     }
 
-    /// Sets whether and where its thread stands still.
+    /// Sets or clears the place of its thread's stall.
     pub fn set_stall(&self, stall: Option<String>) {
         *lock(&self.stall) = stall;
     }
@@ -70,7 +70,7 @@ impl Mark {
 }
 
 impl Rest {
-    /// Tasks run.
+    /// Returns the state before any rest: tasks run.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -78,7 +78,7 @@ impl Rest {
         Ok(Arc::new(Self { phase: AtomicU8::new(RUNNING), bell: EventFd::new()? }))
     }
 
-    /// Readable as soon as all are to come to rest.
+    /// Returns the bell's descriptor: readable as soon as all tasks are to come to rest.
     fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -87,10 +87,10 @@ impl Rest {
         self.phase.load(Ordering::Acquire)
     }
 
-    /// Brings all tasks to rest; whether every frame that was taken has gone out.
+    /// Brings all tasks to rest. Returns whether every frame taken has gone out.
     pub fn bring_about(&self, marks: &[Arc<Mark>]) -> bool {
         let until = Instant::now() + REST_MAX;
-        // A full counter means that it rings already.
+        // A full counter rings already.
         let _ = self.bell.write(1);
         [SHUT, EMPTYING].into_iter().all(|phase| {
             self.phase.store(phase, Ordering::Release);
@@ -110,7 +110,7 @@ pub trait Drain: Task {
     /// Sets whether frames of hosts stay where they are.
     fn set_draining(&mut self, is_draining: bool);
 
-    /// Whether the end of `phase` is reached after a poll; `moved`: it moved frames.
+    /// Returns whether the end of `phase` is reached after a poll. `moved`: the poll moved frames.
     fn is_drained(&self, phase: u8, moved: bool) -> bool;
 }
 
@@ -119,7 +119,7 @@ impl<H: HostIo + Send, W: Line + Send> Drain for QueuePair<H, W> {
         QueuePair::set_draining(self, is_draining);
     }
 
-    /// A wire may still hold frames, which only counts when no more can come.
+    /// Counts the frames on the wire only when no more can come.
     fn is_drained(&self, phase: u8, moved: bool) -> bool {
         self.held() == 0 && (phase != EMPTYING || (!moved && self.wire().is_idle()))
     }
@@ -130,14 +130,14 @@ impl Drain for Switch<AnyHost> {
         Switch::set_draining(self, is_draining);
     }
 
-    /// It holds no frame for a port that is open after a turn of all ports in which none moved.
+    /// Returns `true` after a turn of all ports without a moved frame, if the switch holds no frame for an open port.
     fn is_drained(&self, _phase: u8, moved: bool) -> bool {
         let ports = self.control().ports();
         !moved && ports.iter().filter(|port| port.closed().is_none()).all(|port| self.held(port.index()) == 0)
     }
 }
 
-/// A task that notes when it is at rest, and when it has ended.
+/// A task that records its rest and its end.
 pub struct Resting<T> {
     task: T,
     rest: Arc<Rest>,

@@ -1,4 +1,4 @@
-//! What happens, for `monitor`: each of its clients has a queue of its own, and nobody waits for one that does not read.
+//! Events for `monitor`. Each client has a queue of its own, and nobody waits for a client that does not read.
 
 use crate::schema::{Event, EventKind};
 use offramp_offload::sync::lock;
@@ -6,22 +6,22 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::SystemTime;
 
-/// Events that wait for a client; further ones are lost for it.
+/// Events queued for a client; further ones are lost for it.
 pub const QUEUE_EVENTS_MAX: usize = 1024;
 
-/// Whoever reads events.
+/// The readers of events.
 #[derive(Debug, Default)]
 pub struct Events(Mutex<Vec<Reader>>);
 
 #[derive(Debug)]
 struct Reader {
     queue: SyncSender<Event>,
-    /// Lost since the last one that it got.
+    /// Events lost since the last one it got.
     lost: u64,
 }
 
 impl Reader {
-    /// Whether the reader is still there.
+    /// Sends an event. Returns whether the reader is still connected.
     fn send(&mut self, event: &Event) -> bool {
         if self.lost > 0 {
             let lost = Event { event: EventKind::Lost { events: self.lost }, ..event.clone() };
@@ -43,14 +43,14 @@ impl Reader {
 }
 
 impl Events {
-    /// All events from now on.
+    /// Subscribes to all events from now on.
     pub fn subscribe(&self) -> Receiver<Event> {
         let (queue, events) = sync_channel(QUEUE_EVENTS_MAX);
         lock(&self.0).push(Reader { queue, lost: 0 });
         events
     }
 
-    /// Something has happened now.
+    /// Publishes an event at the present time.
     pub fn publish(&self, event: EventKind) {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let event = Event { unix_ms: since_epoch.as_millis() as u64, event };

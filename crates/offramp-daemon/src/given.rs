@@ -1,4 +1,4 @@
-//! Sockets of guests that the file does not name: `--socket-path`, `--fd`, and what a service manager passes
+//! Sockets of guests without a name in the file: from `--socket-path`, `--fd`, or a service manager
 //! (`sd_listen_fds(3)`).
 
 use super::config::{Config, HostConfig};
@@ -17,7 +17,7 @@ use std::sync::Mutex;
 /// The first descriptor of a service manager.
 const LISTEN_FDS_START: RawFd = 3;
 
-/// Why a socket that was passed is of no use.
+/// The reason to reject a passed socket.
 #[derive(Debug, thiserror::Error)]
 pub enum GivenError {
     #[error("{from}: {cause}; pass a Unix stream socket that listens")]
@@ -32,7 +32,7 @@ pub enum GivenError {
     NotOneGuest { option: &'static str, guests: usize },
 }
 
-/// A socket that was passed: where it comes from, and its name.
+/// A passed socket: its origin, and its name.
 #[derive(Debug)]
 pub struct Passed {
     from: String,
@@ -40,7 +40,7 @@ pub struct Passed {
     listener: UnixListener,
 }
 
-/// Takes what was passed: the descriptor of `--fd`, or those of a service manager. Nothing was opened before.
+/// Takes the passed sockets: the descriptor of `--fd`, or those of a service manager. Nothing was opened before.
 ///
 /// # Errors
 /// When one of them is no listening socket.
@@ -52,7 +52,7 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
     if let Some(fd) = fd {
         return Ok(vec![passed(fd, format!("--fd {fd}"), None)?]);
     }
-    // They may be those of the process that started this one.
+    // They may belong to the process that started this one.
     let is_own = var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let count = var("LISTEN_FDS").ok().filter(|_| is_own).and_then(|count| count.parse().ok()).unwrap_or(0);
     let names = var("LISTEN_FDNAMES").unwrap_or_default();
@@ -61,7 +61,7 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
     descriptors.zip(names).map(|(fd, name)| passed(fd, format!("LISTEN_FDS, descriptor {fd}"), Some(name))).collect()
 }
 
-/// The sockets of guests that the file does not name, by the names of the ports.
+/// The guests' sockets passed from outside the file, by the names of the ports.
 #[derive(Debug, Default)]
 pub struct Given {
     /// Each until its port takes it.
@@ -71,10 +71,10 @@ pub struct Given {
 }
 
 impl Given {
-    /// Finds the port of each socket: the one of that name, or the only one of the file.
+    /// Finds the port of each socket: the port of this name, or the only one of the file.
     ///
     /// # Errors
-    /// When there is none, or not one alone where only one can be meant.
+    /// When no port fits, or several do.
     pub fn new(passed: Vec<Passed>, socket_path: Option<PathBuf>, config: &mut Config) -> Result<Self, GivenError> {
         let guests: Vec<String> = guests(config).map(|(name, _)| name.clone()).collect();
         let (mut listeners, mut paths) = (BTreeMap::new(), BTreeMap::new());
@@ -115,13 +115,13 @@ impl Given {
         }
     }
 
-    /// The socket that was passed for a port, once.
+    /// Returns the socket passed for a port, once.
     pub fn listener(&self, port: &str) -> Option<UnixListener> {
         lock(&self.listeners).remove(port)
     }
 }
 
-/// The ports with guests for which the daemon listens, and their sockets.
+/// Returns the ports with guests at a listening socket of the daemon, and their sockets.
 fn guests(config: &mut Config) -> impl Iterator<Item = (&String, &mut PathBuf)> {
     config.ports.iter_mut().filter_map(|port| match &mut port.host {
         HostConfig::VhostUser(host) if host.mode == Mode::Server => Some((&port.name, &mut host.socket)),

@@ -1,4 +1,4 @@
-//! The host's side of a port: a TAP or a guest. Everything else of the daemon does not know which.
+//! The host's side of a port: a TAP or a guest. The rest of the daemon does not know the kind.
 
 use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
 use super::drain::{AnyHost, Mark, Rest, Resting};
@@ -30,11 +30,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Frames that a TAP's host holds per queue: more than its largest send window. A TAP drops what its queue has
-/// no room for, where a driver would hold the host back.
+/// Frames held per queue by a TAP's host: more than its largest send window. A TAP drops frames beyond its queue; a
+/// driver would hold the host back.
 const TAP_TX_QUEUE_LEN: u32 = 8192;
 
-/// Why a host could not be opened.
+/// An error at the opening of a host.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     #[error("port \"{port}\": host.namespace {}: {cause}", file.display())]
@@ -54,15 +54,15 @@ pub enum Host {
         tap: Tap,
         namespace: Option<PathBuf>,
     },
-    /// Locked while it is read: queues that are not in use yet belong to one thread at a time.
+    /// Locked while it is read: unused queues belong to one thread at a time.
     VhostUser(Box<Mutex<VhostUser>>),
 }
 
-/// Opens the host of a port, and offers what the configuration allows. `None` for one that needs no privilege:
-/// [`open_guest`] opens it when privileges are gone.
+/// Opens the host of a port, and offers the features of the configuration. `None` for a host without need for
+/// privileges: [`open_guest`] opens it after they are given up.
 ///
 /// # Errors
-/// What the system refused, with the port's name.
+/// The system's refusal, with the port's name.
 pub fn open_privileged(config: &PortConfig) -> Result<Option<Host>, HostError> {
     match &config.host {
         HostConfig::Tap(host) => open_tap(config, host).map(Some),
@@ -70,7 +70,7 @@ pub fn open_privileged(config: &PortConfig) -> Result<Option<Host>, HostError> {
     }
 }
 
-/// Opens the host of a port if it is a guest: it starts a thread, which must not have privileges.
+/// Opens the host of a port if it is a guest. A guest starts a thread, and this thread must not have privileges.
 ///
 /// # Errors
 /// As [`open_privileged`].
@@ -85,7 +85,7 @@ pub fn open_guest(config: &PortConfig, threads: &Threads) -> Result<Option<Host>
     Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
 }
 
-/// Publishes what happens at a guest's port.
+/// Publishes the events of a guest's port.
 fn observer(port: &str, events: &Arc<Events>) -> Observer {
     let (port, events) = (port.to_owned(), Arc::clone(events));
     Box::new(move |event| {
@@ -115,7 +115,7 @@ fn guest_config(config: &PortConfig, host: &VhostUserHost, groups: &Groups) -> V
         mac: host.mac,
         steers: !matches!(config.wire, WireConfig::Cable(_)),
         mac_addresses: config.security.mac_addresses.clone(),
-        // A slower wire than a megabit per second has none that a guest can read.
+        // Below one megabit per second a guest can read no speed.
         speed_mbps: config
             .bits_per_second
             .and_then(|rate| u32::try_from(rate / 1_000_000).ok())
@@ -157,7 +157,7 @@ fn open_tap(config: &PortConfig, host: &TapHost) -> Result<Host, HostError> {
 /// Makes a TAP in the calling thread's namespace and brings it up.
 ///
 /// # Errors
-/// What the system refused, with the port's name.
+/// The system's refusal, with the port's name.
 pub fn open_tap_here(wanted: &TapConfig, config: &PortConfig) -> Result<Tap, HostError> {
     let port = || config.name.clone();
     let tap = Tap::open(wanted).map_err(|cause| HostError::Tap { port: port(), cause })?;
@@ -167,7 +167,7 @@ pub fn open_tap_here(wanted: &TapConfig, config: &PortConfig) -> Result<Tap, Hos
 }
 
 impl Host {
-    /// What it can be offered at all.
+    /// Returns the features supported by this kind of host.
     pub fn supported(&self) -> Offloads {
         match self {
             Self::Tap { tap, .. } => tap.supported(),
@@ -175,12 +175,12 @@ impl Host {
         }
     }
 
-    /// What it is offered while the user allows `allowed`; a guest sees it at its next negotiation.
+    /// Returns the features on offer if the user allows `allowed`. A guest sees them at its next negotiation.
     pub fn offered(&self, allowed: Offloads) -> Offloads {
         Offloads::offer(self.supported(), Offloads::all(), allowed)
     }
 
-    /// What it has accepted of an offer. A TAP's kernel takes what it is offered, at once.
+    /// Returns the accepted features. A TAP's kernel accepts a whole offer at once.
     pub fn negotiated(&self) -> Offloads {
         match self {
             Self::Tap { tap, .. } => tap.offered(),
@@ -188,8 +188,8 @@ impl Host {
         }
     }
 
-    /// What is in use while the user allows `allowed`. What a guest was once granted to ask for it may ask for until
-    /// its next negotiation; how it receives is the adapter's choice at any time.
+    /// Returns the features in use if the user allows `allowed`. A guest may use granted transmit features until its
+    /// next negotiation. The adapter may change its use of receive features at any time.
     pub fn in_use(&self, allowed: Offloads) -> Offloads {
         let negotiated = self.negotiated();
         match self {
@@ -212,7 +212,7 @@ impl Host {
         }
     }
 
-    /// Sets the link as the host sees it: the carrier of a TAP, the status that a guest reads.
+    /// Sets the link for the host: the carrier of a TAP, the status read by a guest.
     ///
     /// # Errors
     /// When the host is gone.
@@ -226,7 +226,7 @@ impl Host {
         }
     }
 
-    /// Says that a cable joins it to another: of two guests, each sees its link up while the other is there. A TAP is
+    /// Notes a cable to another host. If both are guests, each sees its link up while the other is there. A TAP is
     /// always there.
     pub fn join(&self, far: &Self) {
         if let (Self::VhostUser(near), Self::VhostUser(far)) = (self, far) {
@@ -234,7 +234,7 @@ impl Host {
         }
     }
 
-    /// Disconnects a guest's frontend, and says why in `show`; whether there is one.
+    /// Disconnects a guest's frontend, with the reason for `show`. Returns whether there is one.
     pub fn disconnect(&self, why: &str) -> bool {
         match self {
             Self::Tap { .. } => false,
@@ -249,7 +249,7 @@ impl Host {
         }
     }
 
-    /// Disconnects a guest's frontend for good, which gives back the guest's memory.
+    /// Disconnects a guest's frontend for good, and so gives back the guest's memory.
     pub fn close(&self) {
         if let Self::VhostUser(port) = self {
             lock(port).close();
@@ -263,7 +263,7 @@ impl Host {
         }
     }
 
-    /// What `show` says of it.
+    /// Returns its status for `show`.
     pub fn status(&self) -> HostStatus {
         match self {
             Self::Tap { tap, namespace } => {
@@ -273,7 +273,7 @@ impl Host {
         }
     }
 
-    /// What its guest and frontend did, if it has one.
+    /// Returns the counters of its guest and frontend, if it has one.
     pub fn guest_counters(&self) -> Option<GuestCounters> {
         match self {
             Self::Tap { .. } => None,
@@ -281,7 +281,7 @@ impl Host {
         }
     }
 
-    /// Why its last frontend was disconnected, if one was.
+    /// Returns the reason why its last frontend was disconnected, if one was.
     pub fn last_refusal(&self) -> Option<String> {
         match self {
             Self::Tap { .. } => None,
@@ -289,7 +289,7 @@ impl Host {
         }
     }
 
-    /// What drives queue pair `queue` with a cable as its wire; `None` when there is no such queue.
+    /// Returns the task of queue pair `queue` with a cable as its wire; `None` if there is no such queue.
     pub fn cable_task(&mut self, queue: usize, wire: CableEnd, parts: &TaskParts<'_>) -> Option<Box<dyn Task>> {
         match self {
             Self::Tap { tap, .. } => Some(pair_task(tap.queue(queue)?, queue, wire, parts)),
@@ -297,7 +297,7 @@ impl Host {
         }
     }
 
-    /// All its queue pairs as one port of a switch; `None` when they are in use.
+    /// Returns all its queue pairs as one port of a switch; `None` when they are in use.
     pub fn switch_port(&mut self, point: &Arc<CapturePoint>, control: &Arc<PortControl>) -> Option<AnyHost> {
         Some(match self {
             Self::Tap { tap, .. } => Box::new(Watched::new(tap.port(), point, control, 0)),
@@ -325,7 +325,7 @@ fn pair_task<H: HostIo + Send + 'static>(
     }
 }
 
-/// A queue pair that can be brought to rest.
+/// Makes a queue pair that can be brought to rest.
 fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,
@@ -398,7 +398,7 @@ fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
-/// What a task has besides its host and its wire.
+/// The parts of a task besides its host and its wire.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskParts<'a> {
     pub adapter: &'a AdapterConfig,

@@ -1,4 +1,4 @@
-//! Security associations of running ports: what a client asks, and what a changed file asks.
+//! Security associations of running ports: changes for a client, and for a changed file.
 
 use super::config::{IpsecConfig, SaEntry};
 use super::port::Port;
@@ -11,14 +11,14 @@ use offramp_ports::ipsec_mb;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A library's name, and why it is not the faster one.
+/// Returns a library's name, and the reason if it is not the faster one.
 fn library_shown(library: &dyn CipherLibrary) -> String {
     let (name, (_, reason)) = (library.name(), ipsec_mb::preferred());
     reason.map_or_else(|| name.to_owned(), |reason| format!("{name} ({reason})"))
 }
 
 impl Port {
-    /// The associations.
+    /// Returns the associations.
     pub fn ipsec_status(&self) -> IpsecStatus {
         let ipsec = self.control.ipsec();
         let (policy, removed) = (ipsec.policy(), ipsec.removed());
@@ -61,9 +61,9 @@ impl Port {
         Ok(Outcome::Ipsec(Box::new(self.ipsec_status())))
     }
 
-    /// What brings the associations of the file into force: new ones are installed, those that are gone from it are
-    /// removed (inbound after a time of grace). Those that clients installed stay, and those that they removed do not come
-    /// back. `keys` are those of the daemon.
+    /// Returns the changes to bring the file's associations into force. New ones are installed, missing ones removed
+    /// (inbound after a time of grace). Associations installed by clients stay, and those removed by clients do not
+    /// come back. `keys` are those of the daemon.
     ///
     /// # Errors
     /// One line, without the port's name.
@@ -96,7 +96,7 @@ impl Port {
         };
         for entry in old.associations.iter().filter(is_gone) {
             let SaEntry { direction, config } = entry;
-            // A client may have removed it before, and installed another one of that SPI.
+            // A client may have removed it before, and installed another one with its SPI.
             if ipsec.config(*direction, config.spi).is_some_and(|running| entry.is(&running)) {
                 changes.push(match direction {
                     SaDirection::Out => SaChange::Remove { direction: *direction, spi: config.spi },
@@ -108,7 +108,7 @@ impl Port {
     }
 }
 
-/// The same sequence numbers would come again under the same key.
+/// Returns the refusal of changed keys: the same sequence numbers would come again under the same key.
 fn changed_in_place(entry: &SaEntry) -> String {
     format!(
         "SA {} {:#010x} is in force and cannot change; give what is new another spi and other keys",

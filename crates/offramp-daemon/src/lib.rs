@@ -1,5 +1,5 @@
-//! The daemon of offramp as a library: ports with a host on one side and a wire on the other, cables and switches
-//! between them, and everything that an operator asks of them.
+//! The daemon of offramp as a library: ports with a host on one side and a wire on the other, the cables and switches
+//! between them, and the operator's requests.
 //!
 //! The entry point is [`Daemon`]: the ports and switches of one configuration, running. [`Process`] is the whole of
 //! `offramp up` around it: privileges, sandbox, control sockets, metrics and signals. The crate has no command line and
@@ -19,7 +19,7 @@
 //! | `privilege`, `sandbox`, `process`, `notify`, `given` | the process: its user, its sandbox, its limits, its service manager |
 //!
 //! # A switch with two ports
-//! Each port waits for a guest at a socket of its own. None of it takes a privilege.
+//! Each port waits for a guest at a socket of its own. The example needs no privilege.
 //! ```
 //! use offramp_daemon::{Config, Daemon};
 //!

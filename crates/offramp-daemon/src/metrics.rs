@@ -1,4 +1,4 @@
-//! What `show` says, for Prometheus: `OpenMetrics` text over HTTP.
+//! The counters of `show` for Prometheus: `OpenMetrics` text over HTTP.
 //!
 //! A scrape is a snapshot, as `show` takes it: no thread of frames waits for it, or knows of it. A client has some seconds
 //! for its request and for taking the answer.
@@ -29,7 +29,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Permissions of a socket that is a file: it shows what the read-only control socket does.
+/// Permissions of a socket file: it shows the same as the read-only control socket.
 const SOCKET_MODE: u32 = 0o666;
 /// Longest head of a request, bytes, and most of its fields.
 const HEAD_LEN_MAX: usize = 8192;
@@ -80,7 +80,7 @@ impl MetricsSocket {
     }
 }
 
-/// Release of the kernel, as it was when this was first asked.
+/// Returns the release of the kernel, as of the first call.
 fn kernel() -> &'static str {
     static KERNEL: OnceLock<String> = OnceLock::new();
     KERNEL.get_or_init(|| uname().map(|of| of.release().to_string_lossy().into_owned()).unwrap_or_default())
@@ -88,7 +88,7 @@ fn kernel() -> &'static str {
 
 /// A client's connection.
 trait Stream: Read + Write + Send + 'static {
-    /// The time that one read or write may take.
+    /// Limits the time of one read or write.
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
 
@@ -127,7 +127,7 @@ fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
     write_before(&mut stream, out.as_bytes(), Instant::now() + LINE_TIME_MAX)
 }
 
-/// What is asked for.
+/// The kind of a request, by its head.
 enum Head {
     Metrics { wants_body: bool },
     Elsewhere,
@@ -179,7 +179,7 @@ fn metrics(handler: &impl Handler) -> io::Result<String> {
     }
 }
 
-/// The metrics of a daemon as `OpenMetrics` text.
+/// Returns the metrics of a daemon as `OpenMetrics` text.
 fn text(status: Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("offramp");
     registry.register_collector(Box::new(Metrics(status)));
@@ -374,7 +374,7 @@ impl Metrics {
     }
 }
 
-/// A histogram of values of which `per` are one unit of the metric.
+/// Encodes a histogram. `per` units of its values make one unit of the metric.
 fn encode_histogram<const UNIT: u64>(mut encoder: MetricEncoder<'_>, of: &HistogramStatus, per: f64) -> fmt::Result {
     let bounds = Histogram::<UNIT>::bounds().map(|bound| bound as f64 / per).chain([f64::INFINITY]);
     let buckets: Vec<(f64, u64)> = bounds.zip(of.counts.iter().copied()).collect();
@@ -434,7 +434,7 @@ mod tests {
         }
     }
 
-    /// A served socket that has no file.
+    /// Returns the address of a served socket without a file.
     fn served() -> SocketAddr {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -468,7 +468,7 @@ mod tests {
         assert!(head_alone.ends_with("\r\n\r\n") && head_alone.starts_with("HTTP/1.1 200 OK"), "{head_alone}");
     }
 
-    /// The names of all samples, by the text of a daemon without ports.
+    /// Returns the names of all samples, by the text of a daemon without ports.
     fn sample_names() -> BTreeSet<String> {
         let text = ask(&served(), GET);
         let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
@@ -496,7 +496,7 @@ mod tests {
             assert!(names.peek().is_some(), "{text}");
             names.for_each(|name| assert!(known.contains(name), "{name} in {text}: there is none"));
         }
-        // What the page lists, but for names that it writes in short.
+        // The names on the page, except for abbreviated ones.
         let listed =
             page.split('`').filter(|name| name.starts_with("offramp_") && !name.contains(['{', '>', '=', '*']));
         listed.for_each(|name| {

@@ -1,18 +1,18 @@
-//! Notifications of the service manager (`sd_notify(3)`): one datagram to the socket that `NOTIFY_SOCKET` names.
+//! Notifications of the service manager (`sd_notify(3)`): one datagram to the socket in `NOTIFY_SOCKET`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable that names the socket; `@` in front stands for an abstract name.
+/// The variable with the socket's name; `@` in front stands for an abstract name.
 pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// The daemon carries frames.
 pub const READY: &str = "READY=1";
-/// The daemon is about to end.
+/// The daemon is shutting down.
 pub const STOPPING: &str = "STOPPING=1";
 
-/// Tells the service manager; does nothing where there is none.
+/// Notifies the service manager; does nothing where there is none.
 pub fn notify(state: &str) {
     let sent = connected().map(|socket| socket.and_then(|socket| socket.send(state.as_bytes())));
     if let Some(Err(error)) = sent {
@@ -20,7 +20,7 @@ pub fn notify(state: &str) {
     }
 }
 
-/// The service manager's socket, if there is one.
+/// Returns the service manager's socket, if there is one.
 fn connected() -> Option<io::Result<UnixDatagram>> {
     let name = std::env::var_os(SOCKET_VARIABLE)?;
     let address = match name.as_encoded_bytes().strip_prefix(b"@") {
@@ -34,7 +34,7 @@ fn connected() -> Option<io::Result<UnixDatagram>> {
     }))
 }
 
-/// Tells a service manager that wants it (`WatchdogSec=`) again and again that all is well.
+/// The heartbeat to a service manager with `WatchdogSec=`.
 #[derive(Debug)]
 pub struct Heartbeat(Option<UnixDatagram>);
 
@@ -47,16 +47,16 @@ impl Heartbeat {
         Self(socket.filter(|socket| socket.set_nonblocking(true).is_ok()))
     }
 
-    /// All is well.
+    /// Sends the heartbeat.
     pub fn beat(&self) {
         if let Some(socket) = &self.0 {
-            // A manager that does not read is one that does not wait for it.
+            // If the manager does not read, it does not wait for a heartbeat.
             let _ = socket.send(b"WATCHDOG=1");
         }
     }
 }
 
-/// The configuration is being read again; `READY=1` ends it. The manager wants the moment, too.
+/// Announces a new reading of the configuration; `READY=1` ends it. The manager wants the moment, too.
 pub fn reloading() {
     let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC) else { return };
     let usecs = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000;

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for which a stalled switch may keep a port that is to end.
+/// Longest wait of an ending port for a stalled switch.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// Time between two checks whether it has let go of it.
+/// Time between two checks for the switch to let go of it.
 const END_CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// One adapter.
@@ -51,7 +51,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port with its associations, on no wire yet.
+    /// Returns a port with its associations, on no wire yet.
     ///
     /// # Errors
     /// When an association is refused, or no thread can be started.
@@ -89,7 +89,7 @@ impl Port {
         Ok(Self { id, name, host, queue_pairs, adapter, control, queues, events, capture, on_switch, interface, wire })
     }
 
-    /// Puts it on a switch.
+    /// Connects it to a switch.
     ///
     /// # Errors
     /// When the switch refuses it.
@@ -109,7 +109,7 @@ impl Port {
         Ok(())
     }
 
-    /// The task of one queue pair on a cable, and its progress; `None` when there is no such queue.
+    /// Returns the task of one queue pair on a cable, and its progress; `None` when there is no such queue.
     pub fn cable_task(
         &mut self,
         config: &PortConfig,
@@ -134,7 +134,7 @@ impl Port {
         self.interface.as_ref().is_none_or(|port| port.closed().is_none())
     }
 
-    /// Has its threads see soon what was changed for them.
+    /// Wakes its threads, so they see changes soon.
     pub fn wake(&self) {
         self.queues.iter().for_each(|queue| queue.worker.wake());
     }
@@ -148,12 +148,14 @@ impl Port {
         }
     }
 
-    /// Counters of the interface on its wire, which is what a host is elsewhere: `receive` is what it was given.
+    /// Returns the counters of the interface on its wire. The interface acts as a host: `receive` counts frames given
+    /// to it.
     pub fn wire_stats(&self) -> Option<&QueueStats> {
         Some(self.interface.as_ref()?.stats())
     }
 
-    /// Frames of the interface on its wire that nobody took in time, as far as the kernel counts them.
+    /// Returns the frames lost at the interface on its wire because nobody took them in time, if the kernel counts
+    /// them.
     pub fn wire_unread(&self) -> u64 {
         match &self.wire {
             Some(Wire::Packet(packet)) => packet.dropped(),
@@ -161,7 +163,7 @@ impl Port {
         }
     }
 
-    /// Names its parts that are gone for good, each with the error number.
+    /// Names its parts gone for good, each with the error number.
     pub fn gone(&self) -> impl Iterator<Item = (String, i32)> {
         let on_switch = self.on_switch.as_ref().map(|(port, _)| port);
         let ends = [(on_switch, "the host"), (self.interface.as_ref(), "the interface on its wire")];
@@ -171,8 +173,8 @@ impl Port {
         closed.chain(ended).map(|(what, errno)| (format!("port \"{}\"{what}", self.name), errno))
     }
 
-    /// Ends it: its guest is disconnected, its switch lets go of it, and what it has opened is closed, all of it by the
-    /// calling thread. No other port's frames wait for that.
+    /// Ends it: disconnects its guest, removes it from its switch, and closes its devices, all in the calling thread.
+    /// No other port's frames wait for this.
     pub fn end(self) {
         self.host.close();
         if let Some((port, switch)) = &self.on_switch {
@@ -190,7 +192,7 @@ impl Port {
 pub struct Queue {
     pub mark: Arc<Mark>,
     pub worker: Arc<Worker>,
-    /// The place by which its thread is found in this host.
+    /// The place to look up its thread in this host.
     pub place: Place,
 }
 
@@ -199,7 +201,7 @@ pub struct Queue {
 pub enum Place {
     /// A task of the worker.
     Task(usize),
-    /// A port of the switch that is the worker's only task.
+    /// A port of a switch. The switch is the worker's only task.
     Switch(Arc<Serving>),
 }
 
@@ -211,7 +213,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// The port of a switch that drives it; `None` when it is in use.
+    /// Returns the port for a switch; `None` when it is in use.
     pub fn switch_port(&self) -> Option<AnyHost> {
         Some(match self {
             Self::Tap(tap) => Box::new(tap.queue(0)?),

@@ -1,6 +1,6 @@
 //! Giving up privileges, once the devices are open and before any thread is started.
 //!
-//! Capabilities belong to a thread: what starts threads comes after this.
+//! Capabilities belong to a thread: the first thread must start after this.
 
 use super::config::{Config, HostConfig};
 use crate::schema::key::NOBODY;
@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Why privileges could not be given up. The daemon does not run then.
+/// An error at giving up privileges. The daemon does not run then.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     #[error("daemon.user \"{0}\": there is no such user")]
@@ -37,21 +37,21 @@ fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> PrivilegeError 
     move |cause| PrivilegeError::System { doing, cause }
 }
 
-/// Who the daemon will be.
+/// The future user of the daemon.
 #[derive(Debug)]
 pub struct Identity {
-    /// The user to become; `None`: as started, which is not root unless the file says so.
+    /// The user to become; `None`: unchanged, and not root unless the file says so.
     user: Option<User>,
     /// The groups of sockets, by name.
     groups: Groups,
 }
 
-/// Groups that a configuration names.
+/// Groups named by a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Groups(BTreeMap<String, Gid>);
 
 impl Groups {
-    /// Looks up the groups that a configuration names.
+    /// Looks up the groups named by a configuration.
     ///
     /// # Errors
     /// When one of them does not exist.
@@ -69,12 +69,12 @@ impl Groups {
         found.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether the process has looked the group up, and is a member where it has to be one.
+    /// Returns whether the group was looked up. The process is then a member, if it has to be.
     pub fn has(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }
 
-    /// Who may connect to a socket with these permissions and this group.
+    /// Returns the rights of a socket with these permissions and this group.
     pub fn rights(&self, mode: u32, group: Option<&String>) -> SocketRights {
         SocketRights { mode, group: group.and_then(|name| self.0.get(name)).copied() }
     }
@@ -105,7 +105,7 @@ impl Identity {
         }
     }
 
-    /// Makes a directory if it is not there but the one above it is, for the user that the daemon will be.
+    /// Makes a missing directory for the daemon's future user, if its parent exists.
     ///
     /// # Errors
     /// When the system refuses it.
@@ -134,15 +134,15 @@ impl Identity {
         }
         match &self.user {
             Some(user) => self.become_user(user)?,
-            // Without capabilities a socket can only be given to a group that one is a member of.
+            // Without capabilities a process can give a socket only to its own groups.
             None if Uid::effective().is_root() && !self.groups.0.is_empty() => self.join_groups()?,
             None => {}
         }
-        // The effective set first: it may hold nothing that the permitted one does not.
+        // The effective set first: it must stay within the permitted one.
         [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable].into_iter().try_for_each(drop_set)
     }
 
-    /// The groups of sockets.
+    /// Returns the groups of sockets.
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
@@ -166,8 +166,8 @@ impl Identity {
     }
 }
 
-/// Whether the process can become that user. In a user namespace without it, root is an ordinary user outside
-/// (`user_namespaces(7)`).
+/// Returns whether the process can become this user. In a user namespace without the user, root is an ordinary user
+/// outside (`user_namespaces(7)`).
 fn is_user_here(user: Uid) -> bool {
     let Ok(map) = fs::read_to_string("/proc/self/uid_map") else { return true };
     map.lines().any(|line| {

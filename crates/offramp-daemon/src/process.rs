@@ -1,4 +1,4 @@
-//! What the process as a whole is like: its limits, what is left of it after a crash, and its end when a thread fails.
+//! The process as a whole: its limits, its traces after a crash, and its end when a thread fails.
 
 use crate::control::server::CLIENT_THREAD;
 use nix::sys::prctl::set_dumpable;
@@ -23,8 +23,8 @@ pub fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the process from being dumped, also into a program that takes cores, and from being traced by its own user. A
-/// change of user undoes it.
+/// Forbids core dumps of the process, also into a core-dump program, and tracing by its own user. A change of user
+/// undoes it.
 ///
 /// # Errors
 /// When the system refuses it.
@@ -32,8 +32,8 @@ pub fn leave_no_core() -> io::Result<()> {
     Ok(set_dumpable(false)?)
 }
 
-/// Has a panic end the process, so that a service manager starts it again: a thread of frames that is missing would hold up
-/// its guests for ever. A client's thread may fail alone.
+/// Ends the process at a panic, so a service manager starts it again: without a thread of frames its guests would stall
+/// for ever. A client's thread may fail alone.
 fn end_with_any_thread() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -53,7 +53,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Names the thread that is to fail in this process.
+    /// Names the thread to fail in this process.
     const FAILING: &str = "OFFRAMP_TEST_FAILING_THREAD";
 
     #[test]

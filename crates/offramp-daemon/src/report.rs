@@ -1,12 +1,12 @@
-//! What guests do wrong, in the log. The counters of `show` have it all; a line says that there is something to look at, at
-//! most one for a port in ten seconds, so that no guest can fill the log.
+//! Faults of guests, in the log. The counters of `show` have the details. A line calls for attention, at most once per
+//! port in ten seconds, so no guest can fill the log.
 
 use crate::schema::GuestCounters;
 
 /// Time between two lines of a port.
 const PAUSE_NS: u64 = 10_000_000_000;
 
-/// What the log says of one port's guest.
+/// The log's state of one port's guest.
 #[derive(Debug, Default)]
 pub struct Report {
     said: [u64; KINDS.len()],
@@ -15,7 +15,7 @@ pub struct Report {
 
 type Kind = (&'static str, fn(&GuestCounters) -> u64);
 
-/// What a line names.
+/// The counters named in a line.
 const KINDS: [Kind; 5] = [
     ("refused frontends", |counters| counters.refused_connections),
     ("refused messages", |counters| counters.bad_messages),
@@ -25,7 +25,7 @@ const KINDS: [Kind; 5] = [
 ];
 
 impl Report {
-    /// What is new since the last line, if there is anything and it is time for a line.
+    /// Returns the news since the last line, if there is any and a line is due.
     pub fn next(&mut self, counters: &GuestCounters, now_ns: u64) -> Option<String> {
         let counts = KINDS.map(|(_, count)| count(counters));
         if counts == self.said || now_ns < self.next_ns {

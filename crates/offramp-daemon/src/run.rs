@@ -1,7 +1,7 @@
-//! The start and the end: of the daemon in a process that keeps its rights, and of the process that `offramp up` is.
+//! Start and end of the daemon: within a process with unchanged rights, or as the process `offramp up`.
 //!
-//! `offramp up` starts in this order: read the file, open what needs privileges, give them up, open the state of keys,
-//! enter the sandbox, take the control socket, start the threads, say that all is ready.
+//! `offramp up` starts in this order: read the file, open privileged devices, give up privileges, open the state of
+//! keys, enter the sandbox, take the control socket, start the threads, report readiness.
 
 use crate::apply;
 use crate::build::{self, Devices, connect_to};
@@ -32,7 +32,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Permissions of directories that the daemon makes: anyone may see that the control socket is there.
+/// Permissions of directories made by the daemon: anyone may see the control socket in them.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const STATE_DIRECTORY_MODE: u32 = 0o700;
 
@@ -62,21 +62,21 @@ enum Cause {
 /// The socket of the file's only guest, where the file does not name it.
 #[derive(Clone, Debug, Default)]
 pub struct GuestSockets {
-    /// A listening socket that the process was started with. The process takes it over.
+    /// A listening socket, open at the process's start. The process takes it over.
     pub fd: Option<RawFd>,
     /// A path in place of the one in the file.
     pub path: Option<PathBuf>,
 }
 
-/// Checks a file, and returns the number of its ports. Sockets that a service manager passed are taken over.
+/// Checks a file, and returns the number of its ports. Takes over sockets passed by a service manager.
 ///
 /// # Errors
-/// The first thing that is wrong, in one line.
+/// The first error, in one line.
 pub fn check(file: &Path, sockets: &GuestSockets) -> Result<usize, StartError> {
     read(file, sockets).map(|(config, _)| config.ports.len()).map_err(StartError)
 }
 
-/// The configuration of a file, and the sockets that it does not name.
+/// Reads the configuration of a file, and takes the sockets without a name in it.
 fn read(file: &Path, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
     let passed = given::take(sockets.fd)?;
     let mut config = Config::load(file)?;
@@ -88,10 +88,10 @@ fn read(file: &Path, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
 
 impl Daemon {
     /// Starts the ports and switches of a configuration. The process keeps its user and its rights, has no sandbox, and
-    /// serves no control socket: [`Daemon::answer`] takes what clients ask.
+    /// serves no control socket: [`Daemon::answer`] takes the clients' requests.
     ///
     /// # Errors
-    /// The first part that could not be started, in one line; those before it have ended.
+    /// The first part to fail at its start, in one line. The parts before it have ended.
     pub fn start(config: Config) -> Result<Arc<Self>, StartError> {
         start_here(config).map_err(StartError)
     }
@@ -115,7 +115,7 @@ fn start_here(config: Config) -> Result<Arc<Daemon>, Cause> {
     start(PathBuf::new(), config, devices, threads, status)
 }
 
-/// Starts what a configuration says, and the thread that changes it.
+/// Starts the ports and switches of a configuration, and the thread of changes.
 fn start(
     file: PathBuf,
     config: Config,
@@ -129,7 +129,7 @@ fn start(
     Ok(daemon)
 }
 
-/// A process that is a daemon, as `offramp up` starts it.
+/// A daemon with a process of its own, as `offramp up` starts it.
 pub struct Process {
     daemon: Arc<Daemon>,
     controls: Vec<(Access, ControlSocket)>,
@@ -138,16 +138,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Makes this process a daemon: it opens what needs privileges, gives them up, enters its sandbox, serves its control
-    /// sockets, and carries frames. Nothing of that can be undone.
+    /// Makes this process a daemon: it opens privileged devices, gives up its privileges, enters its sandbox, serves
+    /// its control sockets, and carries frames. These steps cannot be undone.
     ///
     /// # Errors
-    /// The first thing that failed, in one line.
+    /// The first failure, in one line.
     pub fn start(file: &Path, sockets: &GuestSockets) -> Result<Self, StartError> {
         begin(file, sockets).map_err(StartError)
     }
 
-    /// Runs until SIGTERM or SIGINT, and reads the file again at SIGHUP. Returns whether every frame that it took has gone
+    /// Runs until SIGTERM or SIGINT, and reads the file again at SIGHUP. Returns whether every frame taken has gone
     /// out.
     pub fn until_told(mut self) -> bool {
         notify::notify(notify::READY);
@@ -177,7 +177,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     let (config, given) = read(file, sockets)?;
     let system = |doing| move |cause| Cause::System { doing, cause };
     process::prepare().map_err(system("setting the limits of the process"))?;
-    // Before anything that a signal would leave half done.
+    // Before any step that a signal would leave half done.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
     let file = std::path::absolute(file).map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
@@ -221,7 +221,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     Ok(Process { daemon, controls, metrics, signals })
 }
 
-/// Says what is in force. What the kernel lacks is a warning.
+/// Prints the restrictions in force, and warns of those missing in the kernel.
 fn say(sandbox: &SandboxStatus) {
     if sandbox.lacks.is_empty() {
         // Nobody may read it; then it does not matter.

@@ -18,7 +18,7 @@ const EVENTS_MAX: usize = 16;
 pub struct EventLog(Mutex<VecDeque<String>>);
 
 impl EventLog {
-    /// Prints and keeps what happens to the associations of `control` from now on.
+    /// Prints and keeps the events of the associations of `control` from now on.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -44,7 +44,7 @@ impl EventLog {
         lock(&self.0)
     }
 
-    /// The last events, the newest at the end.
+    /// Returns the last events, the newest at the end.
     pub fn kept(&self) -> Vec<String> {
         self.lock().iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Restricting the daemon to what it needs while it runs, once its devices are open and before it starts a thread.
+//! Restricts the daemon to its needs while it runs, once its devices are open and before it starts a thread.
 
 use super::config::Config;
 use crate::schema::{SandboxLevel, SandboxStatus};
@@ -6,22 +6,22 @@ use offramp_ports::ipsec_mb;
 use offramp_ports::sys::sandbox::{FileAccess, Reaction, Sandbox, SandboxError, ThreadKind, restrict_files};
 use std::path::{Path, PathBuf};
 
-/// Puts the process into its sandbox: the filters for its threads, what is in force, and the only directories in which
-/// sockets can be made from then on; `None`: wherever its user may. What the kernel lacks is named, and the daemon runs
-/// without it.
+/// Puts the process into its sandbox. Returns the filters for its threads, the restrictions in force, and the only
+/// directories for new sockets from then on; `None`: anywhere its user may. Restrictions missing in the kernel are
+/// named, and the daemon runs without them.
 pub fn enter(
     config: &Config,
     file: &Path,
     notify_socket: Option<&str>,
 ) -> (Sandbox, SandboxStatus, Option<Vec<PathBuf>>) {
-    // Its library is loaded from a directory that is closed afterwards.
+    // Its library is loaded from a directory closed by the sandbox.
     ipsec_mb::preferred();
     let level = config.daemon.sandbox;
     let files = files(config, file, notify_socket);
     let mut lacks = Vec::new();
     let landlock = match level {
         SandboxLevel::Full => noted(restrict_files(&files), &mut lacks),
-        // Landlock has no way to allow what it would refuse.
+        // Landlock cannot log: it refuses, or is off.
         SandboxLevel::Log | SandboxLevel::Off => None,
     };
     let filters = match level {
@@ -39,13 +39,13 @@ fn filter(reaction: Reaction) -> Result<Sandbox, SandboxError> {
     Ok(sandbox)
 }
 
-/// The result; an error is added to `lacks`.
+/// Returns the result, and adds an error to `lacks`.
 fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<T> {
     result.map_err(|error| lacks.push(error.to_string())).ok()
 }
 
-/// The configuration and its keys for `SIGHUP`: their directories, since editors put a new file in the place of the old
-/// one. Sockets are made and removed.
+/// Returns the permitted directories. `SIGHUP` needs those of the configuration and its keys, since editors put a new
+/// file in the place of the old one. In those of sockets, files are made and removed.
 fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAccess {
     let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut read: Vec<PathBuf> =

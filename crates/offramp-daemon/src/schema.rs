@@ -1,7 +1,7 @@
-//! Types of everything that is written: keys of the daemon's file, requests and answers of its control socket.
+//! Types of the daemon's text formats: keys of its file, requests and answers of its control socket.
 //!
-//! A daemon may be older than the client: a field that was added to an answer later is an `Option`, or has a default
-//! that says nothing wrong.
+//! A daemon may be older than the client. A field added to an answer later is therefore an `Option`, or has a default
+//! that claims nothing false.
 
 mod answer;
 mod association;

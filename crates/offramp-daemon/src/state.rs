@@ -1,4 +1,4 @@
-//! The state directory: how far each key has come, over a crash.
+//! The state directory: the sequence number of each key, kept over a crash.
 //!
 //! It has two files, `keys.0` and `keys.1`, of the daemon's user alone. Each is a whole state:
 //!
@@ -10,11 +10,11 @@
 //! sha256 83d0…4c
 //! ```
 //!
-//! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the key and
-//! the mark, the oldest key first. The last line is the SHA-256 of all before it. A new state, with the next generation,
-//! overwrites the older file and is synced: the newer file stays whole meanwhile. A file that was written in part has no
-//! right last line and does not count, as nobody has relied on it yet. Where neither file is whole, or one is missing, nobody
-//! knows how far the keys have come: the daemon does not start.
+//! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the
+//! key and the mark, the oldest key first. The last line is the SHA-256 of all before it. A new state, with the next
+//! generation, overwrites the older file and is synced: the newer file stays whole meanwhile. A partly written file has
+//! no right last line and does not count, as nobody has relied on it yet. If neither file is whole, or one is missing,
+//! the marks of the keys are unknown: the daemon does not start.
 //!
 //! Both files are open before the daemon enters its sandbox, where it opens none.
 
@@ -50,12 +50,12 @@ const CHECKSUM: &str = "sha256 ";
 /// Bytes of a key's line at most, and of all the lines besides.
 const LINE_LEN_MAX: u64 = 128;
 const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
-/// Between two looks at what has arrived.
+/// Time between two looks at the numbers that arrived.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between two tries to write where the disk fails.
+/// Time between two attempts to write to a failing disk.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Why the state directory is of no use.
+/// An error in the state directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     #[error("daemon.state_directory {directory}: {cause}")]
@@ -67,10 +67,10 @@ pub enum StateError {
     Damaged(PathBuf),
 }
 
-/// Opens the registry of keys, with what it knew before a crash if there is a directory.
+/// Opens the registry of keys, with its state before a crash if there is a directory.
 ///
 /// # Errors
-/// When the directory is of no use, or another daemon uses it.
+/// When the directory is unusable, or another daemon uses it.
 pub fn open_keys(directory: Option<&Path>) -> Result<(Arc<KeyRegistry>, Keeper), StateError> {
     let keeper = Keeper::default();
     let Some(directory) = directory else { return Ok((Arc::default(), keeper)) };
@@ -79,11 +79,11 @@ pub fn open_keys(directory: Option<&Path>) -> Result<(Arc<KeyRegistry>, Keeper),
     Ok((Arc::new(KeyRegistry::lasting(Box::new(file), &marks, RESERVED_NUMBERS, waker)), keeper))
 }
 
-/// The thread that reserves numbers.
+/// The thread to reserve numbers.
 #[derive(Debug, Default)]
 pub struct Keeper(Arc<Sleeper>);
 
-/// A thread that sleeps until it is woken.
+/// A sleeping thread, and a way to wake it.
 #[derive(Debug, Default)]
 struct Sleeper(OnceLock<Thread>);
 
@@ -139,11 +139,11 @@ struct KeyFile {
     files: [File; 2],
     newest: usize,
     generation: u64,
-    /// Locked, so that no other daemon uses it.
+    /// Locked against other daemons.
     _directory: File,
 }
 
-/// What is in a file.
+/// The content of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Content {
     /// Never written to.
@@ -195,7 +195,7 @@ impl KeyFile {
         }
         let (newest, generation, marks) = newest.ok_or_else(damaged)?;
         let mut state = Self { files, newest, generation, _directory: directory };
-        // A file that is missing, or has nothing in it, is no new one from here on.
+        // From here on a missing or empty file does not count as new.
         while state.generation < FIRST_GENERATION {
             state.write(&marks).map_err(|error| failed(error.to_string()))?;
         }
@@ -223,7 +223,7 @@ impl KeyStore for KeyFile {
     }
 }
 
-/// Opens and locks a directory in which nobody else can replace a file.
+/// Opens and locks a directory. Nobody else can replace a file in it.
 fn open_directory(path: &Path) -> Result<File, String> {
     let directory = File::open(path).map_err(|cause| cause.to_string())?;
     let metadata = directory.metadata().map_err(|cause| cause.to_string())?;
@@ -268,7 +268,7 @@ fn open_file(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// The first file appears with a whole state in it: an empty one is never the newest.
+/// Makes the first file with a whole state in it: an empty file is never the newest.
 fn make_first(path: &Path, directory: &File) -> io::Result<()> {
     let unfinished = path.join(UNFINISHED);
     match fs::remove_file(&unfinished) {
@@ -293,7 +293,7 @@ fn read(mut file: &File) -> io::Result<Content> {
     Ok(state.map_or(Content::Broken, |(generation, marks)| Content::State { generation, marks }))
 }
 
-/// Bytes as hexadecimal digits.
+/// Writes bytes as hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -315,7 +315,7 @@ fn encode(generation: u64, marks: &[KeyMark]) -> String {
     text + CHECKSUM + &checksum + "\n"
 }
 
-/// `None` for what [`encode`] does not write.
+/// Parses the text of [`encode`]; `None` for any other text.
 fn decode(text: &str) -> Option<(u64, Vec<KeyMark>)> {
     let lines = text.strip_suffix('\n')?;
     let (_, last) = lines.rsplit_once('\n')?;

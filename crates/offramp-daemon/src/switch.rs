@@ -1,4 +1,4 @@
-//! A switch with a name, and the thread that drives it.
+//! A named switch, and its thread.
 
 use super::config::{PortConfig, SwitchConfig};
 use super::drain::{AnyHost, Mark, Resting};
@@ -10,7 +10,7 @@ use offramp_ports::sys::cpu::online;
 use offramp_ports::worker::{Polling, Task, Worker};
 use std::sync::Arc;
 
-/// A switch and the thread that drives it.
+/// A switch and its thread.
 #[derive(Debug)]
 pub struct SwitchThread {
     mark: Arc<Mark>,
@@ -36,14 +36,14 @@ impl SwitchThread {
         Ok(Self { mark, worker, serving })
     }
 
-    /// All queue pairs of a port: one thread drives them, and counts them as one.
+    /// Returns all queue pairs of a port as one: one thread drives them, and counts them as one.
     pub fn queue(&self) -> Queue {
         let Self { mark, worker, serving } = self;
         Queue { mark: Arc::clone(mark), worker: Arc::clone(worker), place: Place::Switch(Arc::clone(serving)) }
     }
 }
 
-/// A switch that has a name. Its ports have equal shares of its table.
+/// A named switch. Its ports have equal shares of its table.
 #[derive(Debug)]
 pub struct RunningSwitch {
     pub name: String,
@@ -53,8 +53,8 @@ pub struct RunningSwitch {
 }
 
 impl RunningSwitch {
-    /// Starts it with those of `opened` that belong to it, all at once: what one of them sends finds the others. `ports` are
-    /// their configurations, which say where its thread runs.
+    /// Starts the switch with its ports among `opened`, all at once: frames of one port find the others. `ports` are
+    /// their configurations, and place the thread.
     ///
     /// # Errors
     /// When it refuses a port, or the thread cannot be started.
@@ -86,7 +86,7 @@ impl RunningSwitch {
         Ok(Self { name: config.name.clone(), control, floods, thread })
     }
 
-    /// Connects a port that has not started with it.
+    /// Connects a port not connected at the start.
     ///
     /// # Errors
     /// When the switch refuses it.
@@ -96,21 +96,21 @@ impl RunningSwitch {
         Ok(())
     }
 
-    /// Places its thread as its ports ask for, which are those of `ports` that belong to it.
+    /// Places its thread by the configurations of its ports among `ports`.
     pub fn place(&self, ports: &[PortConfig]) {
         let (cpu, polling) = placing(&self.name, ports);
         self.thread.worker.place(&cpu.unwrap_or_else(online), polling);
     }
 }
 
-/// The processor of a switch's thread, which is the first that one of its ports names, and how it polls.
+/// Returns the processor of a switch's thread, the first one named by a port, and its polling mode.
 fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) {
     let on_it = || ports.iter().filter(|port| port.is_on(switch));
     let cpu = on_it().find_map(|port| port.cpus.first());
     (cpu.map(|&cpu| vec![cpu]), on_it().fold(Polling::Off, |polling, port| polling.or(port.polling())))
 }
 
-/// A port that may flood nothing has no burst to begin with either.
+/// Returns the flood limit. A port with a limit of 0 has no burst either.
 fn flood_limit(frames_per_s: u32) -> FloodLimit {
     let FloodLimit { burst_frames, .. } = FloodLimit::default();
     FloodLimit { frames_per_s, burst_frames: if frames_per_s == 0 { 0 } else { burst_frames } }

@@ -1,4 +1,4 @@
-//! Everything that threads and sockets share.
+//! The state shared by threads and sockets.
 
 use super::drain::Rest;
 use super::events::Events;
@@ -9,10 +9,10 @@ use offramp_ports::sys::sandbox::Sandbox;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Everything that all threads and sockets share.
+/// The state shared by all threads and sockets.
 #[derive(Clone, Debug)]
 pub struct Threads {
-    /// Sequence numbers that associations of all ports have used.
+    /// Used sequence numbers of the associations of all ports.
     pub keys: Arc<KeyRegistry>,
     pub rest: Arc<Rest>,
     pub sandbox: Sandbox,
@@ -22,6 +22,6 @@ pub struct Threads {
     pub socket_directories: Option<Vec<PathBuf>>,
     /// The readers of events.
     pub events: Arc<Events>,
-    /// Sockets that the file does not name.
+    /// Sockets without a name in the file.
     pub given: Arc<Given>,
 }

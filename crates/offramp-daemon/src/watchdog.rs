@@ -1,11 +1,11 @@
-//! Threads of frames that stand still: which port holds one up, and what is done about it.
+//! The watchdog of the threads of frames: it finds the port behind a stall, and acts.
 //!
-//! One thread serves all guests of a switch, and nothing that a guest does should hold it up. If something does, the others
-//! must not pay for it for long. After a second the port is named and its thread interrupted, after another one the port's
-//! frontend is disconnected. A service manager that asks for it (`WatchdogSec=`) hears nothing while a thread stands still,
-//! and starts the daemon again if that does not end.
+//! One thread serves all guests of a switch, and no guest should be able to hold it up. If one does, the others must
+//! not pay for it for long. After a second the watchdog names the port and interrupts its thread. After another second
+//! it disconnects the port's frontend. During a stall a service manager with `WatchdogSec=` gets no heartbeat. If the
+//! stall does not end, the manager restarts the daemon.
 //!
-//! The same looks find what guests have done wrong and which hosts are gone, for the log.
+//! The same looks find faults of guests and lost hosts, for the log.
 
 use super::daemon::{Daemon, Ports};
 use super::events::Events;
@@ -24,27 +24,26 @@ use std::time::Duration;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Looks for each one at a guest, and at one whose threads made no turn: with hundreds of idle guests most of the daemon's
-/// time would go there.
+/// Looks at threads for each look at a guest, and at a guest on an idle thread: with hundreds of idle guests their
+/// looks would take most of the daemon's time.
 const LOOKS_PER_GUEST: usize = 4;
 const LOOKS_PER_IDLE_GUEST: usize = 16;
-/// A look that comes later than this says nothing: the machine stood still, or was too busy for this thread, too.
+/// A look later than this says nothing: the machine stood still, or was too busy for this thread, too.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// How long a thread may take for one turn, beyond the time that it may sleep, before it is named and interrupted, and before its
-/// port is ended.
+/// Longest turn of a thread, beyond its sleep time, before it is named and interrupted, and before its port is ended.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
-/// What to do about a thread.
+/// The watchdog's action on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// It makes turns, or has not stood still for long.
     Nothing,
-    /// It stands still since a second: name it.
+    /// It has stood still for a second: name it.
     Name,
-    /// It still does: interrupt it once more.
+    /// It still stands still: interrupt it once more.
     Interrupt,
-    /// It is where it was when it was named: end that port.
+    /// It is in the same port as when it was named: end that port.
     End,
     /// It makes turns again.
     GoesOn,
@@ -57,12 +56,12 @@ struct Seen {
     since_ns: u64,
     looked_ns: u64,
     is_named: bool,
-    /// The port that it was in then, if it was in one that is not ended yet.
+    /// The port it was in when it was named, until that port is ended.
     named_in: Option<usize>,
 }
 
 impl Seen {
-    /// What to do about a thread that has made `turns` and is in `port`, or asleep, at `now_ns`.
+    /// Returns the action for a thread after `turns` turns. It is in `port`, or asleep, at `now_ns`.
     fn look(&mut self, Pulse { turns, is_asleep, .. }: Pulse, port: Option<usize>, now_ns: u64) -> Step {
         let is_late = now_ns - self.looked_ns > LATE_NS;
         self.looked_ns = now_ns;
@@ -91,7 +90,7 @@ impl Seen {
     }
 }
 
-/// Starts the thread that looks, until the daemon is gone.
+/// Starts the watchdog's thread. It runs until the daemon is gone.
 ///
 /// # Errors
 /// When the thread cannot be started.
@@ -104,7 +103,7 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
     Ok(())
 }
 
-/// What was said of a port.
+/// The reports made for a port.
 #[derive(Default)]
 struct Reports {
     guest: Report,
@@ -116,14 +115,14 @@ struct Reports {
 /// A host's limit at the looks before.
 #[derive(Debug, Default)]
 struct Limit {
-    /// How often it was reached.
+    /// The number of times it was reached.
     reached: u64,
-    /// The last look at which that had grown.
+    /// The last look that found a higher number.
     last: Option<usize>,
 }
 
 impl Limit {
-    /// Whether the limit was `reached` more often at this look, and had not grown at the look before.
+    /// Returns whether `reached` grew at this look but not at the look before.
     fn look(&mut self, reached: u64, look: usize) -> bool {
         if std::mem::replace(&mut self.reached, reached) >= reached {
             return false;
@@ -147,7 +146,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
             reports.retain(|id, _| ids.contains(id));
         }
         let events = &daemon.threads().events;
-        // What a thread finds out about its ports it finds out in a turn.
+        // A thread detects changes of its ports only in a turn.
         let (mut is_well, mut changed) = (true, places.with_interface.clone());
         for pairs in &places.threads {
             let look = look(
@@ -177,7 +176,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
     }
 }
 
-/// Which of the ports that run together a thread serves, and which have to be looked at in any case.
+/// The ports of each thread, and the ports due at every look.
 #[derive(Default)]
 struct Places {
     /// They are no longer these when this points elsewhere.
@@ -201,7 +200,7 @@ impl Places {
     }
 }
 
-/// What a look at a thread found.
+/// The result of a look at a thread.
 struct Look {
     is_well: bool,
     made_turns: bool,
@@ -254,7 +253,7 @@ fn look<'a>(
     Look { is_well: !seen.is_named, made_turns }
 }
 
-/// Says what a guest has done wrong.
+/// Logs new faults of a guest.
 fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     let Some(counters) = port.host.guest_counters() else { return };
     if let Some(news) = report.next(&counters, now_ns) {
@@ -263,7 +262,7 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     }
 }
 
-/// Says once what is gone for good.
+/// Reports each part gone for good, once.
 fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {
@@ -274,7 +273,7 @@ fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     }
 }
 
-/// Says when a host comes to its limit: once, until it was below it from one look to the next.
+/// Reports a host at its limit, once until a look finds it below the limit again.
 fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &Events) {
     let directions = [LimitDirection::Transmit, LimitDirection::Receive];
     for ((direction, reached), limit) in directions.into_iter().zip(port.control.limits_reached()).zip(limits) {
@@ -284,7 +283,7 @@ fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &E
     }
 }
 
-/// Ends what a thread stands still in.
+/// Disconnects the guest that a thread stands still in.
 fn end(port: &Port) {
     if port.host.disconnect("the thread of its frames stood still at this guest for two seconds") {
         eprintln!("offramp: port \"{}\": its thread stands still there; the frontend is disconnected", port.name);
@@ -301,7 +300,7 @@ mod tests {
         Pulse { turns, is_asleep: false, task: None }
     }
 
-    /// What is done at each look about a thread whose turns and port are those, a look each interval.
+    /// Returns the action at each look at a thread with these turns and ports, one look per interval.
     fn looks(of: &[(u64, Option<usize>)]) -> Vec<Step> {
         let mut seen = Seen::default();
         let mut now_ns = 0;

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
-/// The names of the policies of a memory that is full.
+/// The names of the policies of a full memory.
 pub const POLICIES: [&str; 3] = ["drop", "overrun", "stop"];
 /// The names of what a wrong verdict may be.
 pub const VERDICTS: [(&str, WrongVerdict); 2] =
@@ -24,20 +24,20 @@ pub const VERDICTS: [(&str, WrongVerdict); 2] =
 /// One in this number of frames is judged wrongly by default.
 pub const VERDICT_ONE_IN_DEFAULT: i64 = 64;
 
-/// A range of the adapter as one of the file. None of them leaves what an `i64` holds.
+/// Converts a range of the adapter to one of the file. Every range fits into `i64`.
 fn range<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i64> {
     let bound = |bound: T| bound.try_into().unwrap_or(i64::MAX);
     bound(*range.start())..=bound(*range.end())
 }
 
-/// A range of nanoseconds as one of microseconds.
+/// Converts a range of nanoseconds to one of microseconds.
 pub fn usecs(range: &RangeInclusive<u64>) -> RangeInclusive<i64> {
     let bound = |ns: u64| ns.div_ceil(NANOSECONDS_PER_MICROSECOND) as i64;
     bound(*range.start())..=bound(*range.end())
 }
 
 impl Check<'_> {
-    /// A number that has no default.
+    /// Parses a number without a default.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     fn given(&self, key: &str, written: &Key<i64>, range: RangeInclusive<i64>) -> Result<Option<u64>, ConfigError> {
         let number = self.number(key, written, range, 0)?;

@@ -10,10 +10,10 @@ use toml::Spanned;
 
 /// Permissions of a socket: the daemon's user alone.
 pub(super) const SOCKET_MODE_DEFAULT: u32 = 0o600;
-/// All permission bits that a socket has use for.
+/// All meaningful permission bits of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
-/// Longest path of a Unix socket in bytes (unix(7): 108 with the zero byte), less the room for the
-/// name under which the control socket is made before it is put in its place.
+/// Longest path of a Unix socket in bytes (unix(7): 108 with the zero byte), less the room for the temporary name of
+/// the control socket before its rename.
 const SOCKET_PATH_LEN_MAX: usize = 96;
 /// Longest name of a port or a switch in bytes: it stands in tables.
 const NAME_LEN_MAX: usize = 32;
@@ -22,7 +22,7 @@ const NAME_LEN_MAX: usize = 32;
 pub(super) struct Check<'a>(pub(super) Place<'a>);
 
 impl Check<'_> {
-    /// Permission bits of a socket.
+    /// Parses the permission bits of a socket.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(super) fn permissions(&self, key: &str, written: &Key<i64>, default: u32) -> Result<u32, ConfigError> {
         match written {
@@ -145,7 +145,7 @@ impl Check<'_> {
     }
 }
 
-/// Six bytes in hexadecimal with colons between them, of one host: no group's address, not all zero.
+/// Parses the address of one host: six bytes in hexadecimal with colons between them, no group's address, not all zero.
 fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let parts: Vec<&str> = text.split(':').collect();
     let byte = |part: &&str| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None };

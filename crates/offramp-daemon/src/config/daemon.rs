@@ -8,7 +8,7 @@ use crate::schema::SandboxLevel;
 use crate::schema::file::{self, Key};
 use std::path::{Path, PathBuf};
 
-/// Permissions of a read-only socket: anyone who may enter its directory.
+/// Permissions of a read-only socket: anyone with access to its directory.
 pub(super) const READ_ONLY_MODE_DEFAULT: u32 = 0o666;
 
 impl Check<'_> {
@@ -73,7 +73,7 @@ impl Check<'_> {
         })
     }
 
-    /// The service manager names one, unless the file does.
+    /// Parses the state directory. Without the key, the service manager's directory counts.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(super) fn state_directory(&self, written: &Key<String>) -> Result<Option<PathBuf>, ConfigError> {
         match written {
@@ -87,7 +87,7 @@ impl Check<'_> {
     }
 }
 
-/// The first directory of systemd's `StateDirectory=` (systemd.exec(5)).
+/// Returns the first directory of systemd's `StateDirectory=` (systemd.exec(5)).
 fn state_directory_of_service() -> Option<PathBuf> {
     let listed = std::env::var_os("STATE_DIRECTORY")?;
     std::env::split_paths(&listed).find(|path| path.is_absolute())

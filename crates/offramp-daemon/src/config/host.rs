@@ -17,7 +17,7 @@ const NETNS_DIRECTORY: &str = "/run/netns";
 /// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
 pub(super) const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 pub(super) const QUEUE_SIZE_DEFAULT: i64 = 1024;
-/// Memory of a guest in bytes: from what boots nothing to all that a process can map.
+/// Memory of a guest in bytes: from too little to boot anything to the largest mapping of a process.
 pub(super) const MEMORY_BYTES: RangeInclusive<i64> = 1 << 20..=1 << 47;
 
 impl Check<'_> {
@@ -112,7 +112,7 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses keys that only another kind of host has.
+    /// Refuses keys of another kind of host.
     pub(super) fn belongs_not<const N: usize>(
         &self,
         kind: &str,

@@ -13,14 +13,14 @@ use offramp_offload::esp::SaConfig;
 use std::path::Path;
 use toml::Spanned;
 
-/// What to say of an association that seals with the key of one of another port, as [`SaError::KeyOfAnotherPort`] does.
+/// Describes an association with the sealing key of another port's association, as [`SaError::KeyOfAnotherPort`] does.
 fn shared_key(config: &SaConfig, other_port: &str) -> String {
     let spi = config.spi;
     format!("SA out {spi:#010x}: port \"{other_port}\" seals with the same key; make one for each of them")
 }
 
 impl Check<'_> {
-    /// Reads the keys relative to `directory`, and makes every association once to see that it can be.
+    /// Reads the keys relative to `directory`, and builds every association once as a check.
     pub(super) fn ipsec(
         &self,
         port: &str,
@@ -49,7 +49,8 @@ impl Check<'_> {
         Ok(config)
     }
 
-    /// Two ports that seal with one key use each nonce twice; within a port that was checked before.
+    /// Refuses a sealing key shared by two ports: both would use each nonce. The check of one port covers keys within
+    /// it.
     pub(super) fn ports_share_no_key(
         &self,
         ports: &[PortConfig],
@@ -70,7 +71,7 @@ impl Check<'_> {
         self.0.wrong(sa.span(), format!("port \"{port}\": [[port.sa]] number {}: {message}", n + 1))
     }
 
-    /// Parses the policy. With any key of IPsec, packets that nothing names are lost.
+    /// Parses the policy. With any key of IPsec, unnamed packets are lost.
     fn policy(&self, port: &str, written: &file::Port) -> Result<Policy, ConfigError> {
         let is_used = written.ipsec.is_some() || !written.sa.is_empty() || !written.policy.is_empty();
         let default = if is_used { NoMatch::Discard } else { NoMatch::Bypass };

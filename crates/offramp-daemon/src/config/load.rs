@@ -11,12 +11,12 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line.
+    /// The first error, with its line.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         Self::parse(file, &read(file)?)
     }
 
-    /// As [`Config::load`], for a daemon that also has the ports and switches of `others`, which clients added.
+    /// Loads a file as [`Config::load`] does, for a daemon with the ports and switches of `others`, added by clients.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -35,8 +35,8 @@ impl Config {
         Self::parse_beside(file, text, &Self::default(), None)
     }
 
-    /// Checks ports and switches that a client adds to a daemon that runs `self`; errors call the text `source`. Only they
-    /// are in what is returned.
+    /// Checks ports and switches to be added by a client of a daemon with configuration `self`. Errors call the text
+    /// `source`. Returns only the new ports and switches.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -44,7 +44,8 @@ impl Config {
         Self::parse_beside(source, text, self, Some(&self.daemon))
     }
 
-    /// `client_of`: the text is of a client of that daemon.
+    /// Parses a text together with `others`. `client_of` is the configuration of the daemon, if a client of it sent the
+    /// text.
     fn parse_beside(
         file: &Path,
         text: &str,

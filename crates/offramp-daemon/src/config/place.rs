@@ -4,7 +4,7 @@ use crate::schema::unknown;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Characters of a line of the file that a message quotes at most.
+/// Longest quote of a line of the file in a message, characters.
 const QUOTE_CHARS_MAX: usize = 60;
 
 /// A configuration is refused; the message is one line.
@@ -42,7 +42,7 @@ impl<'a> Place<'a> {
         Self { file, text }
     }
 
-    /// Something wrong at these bytes of the text.
+    /// Returns the error at these bytes of the text.
     pub fn wrong(&self, at: Range<usize>, message: impl Into<String>) -> ConfigError {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = 1 + before.matches('\n').count();
@@ -60,7 +60,7 @@ impl<'a> Place<'a> {
         self.wrong(at, message)
     }
 
-    /// The line that holds byte `at`, shortened.
+    /// Quotes the line around byte `at`, shortened.
     fn quote(&self, at: usize) -> String {
         let line_start = self.text.get(..at).and_then(|before| before.rfind('\n')).map_or(0, |newline| newline + 1);
         let line = self.text.get(line_start..).and_then(|rest| rest.lines().next()).unwrap_or("").trim();
@@ -71,7 +71,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The message for an unknown key, out of serde's: its names stand between backquotes, the unknown one first.
+/// Returns the message for an unknown key, out of serde's: its names stand between backquotes, the unknown one first.
 fn unknown_key(reason: &str) -> Option<String> {
     let rest = reason.strip_prefix("unknown field ")?;
     let mut names = rest.split('`').skip(1).step_by(2);

@@ -1,4 +1,4 @@
-//! `[[port]]`: everything that is not of its host, its wire, its security or its associations.
+//! `[[port]]`: everything except its host, its wire, its security and its associations.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Spanned;
 
-/// Longest time that a thread may look for more: beyond it a thread that never sleeps is meant.
+/// Longest polling time of a thread. Beyond it the user means a thread that never sleeps.
 pub(super) const POLL_USECS_MAX: i64 = 1_000_000;
 
 impl Check<'_> {
@@ -69,7 +69,7 @@ impl Check<'_> {
     }
 
     pub(super) fn features(&self, written: &BTreeMap<Spanned<String>, Spanned<bool>>) -> Result<Offloads, ConfigError> {
-        // In the order in which they are written: `all = false` before `tso4 = true` leaves that one.
+        // In the file's order: `all = false` before `tso4 = true` leaves TSO4 on.
         let mut ordered: Vec<_> = written.iter().collect();
         ordered.sort_by_key(|(name, _)| name.span().start);
         ordered.into_iter().try_fold(Offloads::all(), |allowed, (name, on)| {

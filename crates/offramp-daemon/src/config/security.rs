@@ -1,5 +1,5 @@
-//! Who a port's host may be, and whom it reaches: `port.mac_addresses`, `port.ip_addresses`, `port.isolated`, `port.vlan`,
-//! `port.vlans`.
+//! The addresses, isolation and VLANs of a port's host: `port.mac_addresses`, `port.ip_addresses`, `port.isolated`,
+//! `port.vlan`, `port.vlans`.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -13,7 +13,8 @@ use std::ops::RangeInclusive;
 use toml::{Spanned, Value};
 
 impl Check<'_> {
-    /// A host that the file gives an address sends from that one, unless the file says others.
+    /// Parses the allowed source addresses. A host with a MAC address in the file sends from that one only, unless the
+    /// file lists others.
     pub(super) fn security(&self, written: &file::Port, mac: Option<[u8; 6]>) -> Result<PortSecurity, ConfigError> {
         let mac_addresses = match &written.mac_addresses {
             None => mac.into_iter().collect(),
@@ -30,7 +31,7 @@ impl Check<'_> {
         Ok(PortSecurity { mac_addresses, ip_addresses, vlans: self.vlans(written)? })
     }
 
-    /// The VLAN of frames without tag, and the tags that pass.
+    /// Parses the VLAN of untagged frames, and the passing tags.
     fn vlans(&self, written: &file::Port) -> Result<PortVlans, ConfigError> {
         let vids = i64::from(*VIDS.start())..=i64::from(*VIDS.end());
         let vid = self.number("port.vlan", &written.vlan, vids, 0)? as u16;
@@ -55,7 +56,7 @@ impl Check<'_> {
         }
     }
 
-    /// On a switch an address is bound to one port.
+    /// Refuses an address shared by two ports of a switch: the switch binds it to one port.
     pub(super) fn ports_share_no_address(
         &self,
         ports: &[PortConfig],
@@ -82,7 +83,7 @@ fn shares_address(port: &PortConfig, other: &PortConfig) -> bool {
     port.security.mac_addresses.iter().any(|mac| other.security.mac_addresses.contains(mac))
 }
 
-/// A number of a VLAN, or a range of them as text.
+/// Parses a VLAN number, or a range of them as text.
 fn vlans_in(value: &Value) -> Result<RangeInclusive<u16>, String> {
     let range = match value {
         Value::Integer(vid) => u16::try_from(*vid).ok().map(|vid| vid..=vid),

@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// A thing that a port makes for itself, and that can be made once.
+/// A thing made by a port, and made only once.
 #[derive(PartialEq, Eq)]
 enum Made<'a> {
-    /// A socket at which the daemon listens.
+    /// A listening socket of the daemon.
     Socket(&'a Path),
-    /// A TAP interface, in the daemon's own namespace when that is `None`.
+    /// A TAP interface; in the daemon's own namespace if `namespace` is `None`.
     Tap { interface: &'a str, namespace: Option<&'a PathBuf> },
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Made<'_> {
     }
 }
 
-/// The ports that are written in the file, which are the last of all, with their places among all.
+/// Returns the ports of the file, with their places among all ports. They are the last ones.
 pub(super) fn last<'a>(
     ports: &'a [PortConfig],
     written: &'a [Spanned<file::Port>],
@@ -40,7 +40,7 @@ pub(super) fn last<'a>(
     (first..).zip(ports[first..].iter().zip(written))
 }
 
-/// Lists the things that a port makes, each with its place in the file.
+/// Lists the things made by a port, each with its place in the file.
 fn made<'a>(
     port: &'a PortConfig,
     written: Option<&Spanned<file::Port>>,
@@ -66,7 +66,7 @@ fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
 }
 
 impl Check<'_> {
-    /// Refuses what would fail only when the daemon starts, and with a message that blames somebody else.
+    /// Refuses duplicates here, as the daemon's start would blame the wrong part.
     pub(super) fn nothing_is_made_twice<'a>(
         &self,
         daemon: &'a DaemonConfig,
@@ -84,7 +84,7 @@ impl Check<'_> {
             (Made::Socket(path), format!("the daemon's {what}"))
         };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
-        // Of the others nothing is to be checked again.
+        // The other ports were checked before.
         for port in &ports[..ports.len() - written.len()] {
             all.extend(made(port, None).map(|(made, _)| (made, format!("that of port \"{}\"", port.name))));
         }
@@ -100,8 +100,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Refuses a switch whose table has no room for one address of each port: nothing would be learnt behind any, and
-    /// every frame be flooded.
+    /// Refuses a switch if its table has no room for one address of each port. The switch would learn nothing behind
+    /// any port, and flood every frame.
     pub(super) fn switches_have_room(
         &self,
         ports: &[PortConfig],

@@ -8,13 +8,13 @@ use offramp_adapter::switch::UnknownUnicast;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Most addresses that a switch learns, and the default: as a Linux bridge in order of magnitude.
+/// Limit of a switch's address table, and the default: as a Linux bridge in order of magnitude.
 pub(super) const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
 pub(super) const MAC_ENTRIES_DEFAULT: i64 = 4096;
-/// Time after which a switch forgets an address in seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000, 300).
+/// Ageing time of a switch's addresses in seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000, default 300).
 pub(super) const AGE_SECONDS: RangeInclusive<i64> = 10..=1_000_000;
 pub(super) const AGE_SECONDS_DEFAULT: i64 = 300;
-/// Frames that a switch floods from one port in a second, and the default.
+/// Flooded frames per second from one port of a switch, and the default.
 pub(super) const FLOOD_FRAMES: RangeInclusive<i64> = 0..=1_000_000_000;
 pub(super) const FLOOD_FRAMES_DEFAULT: i64 = 10_000;
 

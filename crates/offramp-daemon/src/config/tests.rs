@@ -1,4 +1,4 @@
-//! What a file may say, what it may not, and that every key is documented.
+//! Tests accepted files, refused files, and the documentation of every key.
 
 use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::check::SOCKET_MODE_DEFAULT;
@@ -64,12 +64,12 @@ fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("x.toml"), text).map_err(|error| error.to_string())
 }
 
-/// A file whose port "a" has these lines besides its name, and a peer that fits.
+/// Parses a file with these lines for port "a" besides its name, and with a matching peer.
 fn port(lines: &str) -> Result<PortConfig, String> {
     parse(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}")).map(|config| config.ports[1].clone())
 }
 
-/// The file is refused in this line with a message that holds `text`.
+/// Asserts an error in this line, with `text` in its message.
 fn refused(file: &str, line: usize, text: &str) {
     let message = parse(file).expect_err(file);
     assert!(message.starts_with(&format!("x.toml:{line}: ")), "{file}: {message}");
@@ -220,7 +220,7 @@ fn a_limit_is_a_table_of_its_keys() {
     wrong("5", "limit is a table of its keys");
 }
 
-/// Port "a" with a memory, or with faults, of these keys.
+/// Returns port "a" with a memory, or with faults, of these keys.
 fn with_table(table: &str, keys: &str) -> String {
     format!(
         "faults = true\n{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n{table} = {{ {keys} }}\n"
@@ -469,7 +469,7 @@ fn a_wire_that_leads_nowhere_is_refused() {
     );
     refused("[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.switch = \"lan\"\n", 4, "unknown switch \"lan\"");
     let lan = "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nwire.switch = \"lan\"\n";
-    // What a cable takes, a switch takes, too.
+    // A switch takes the same keys as a cable.
     for works in ["moderation = \"area\"", "rx_usecs = 5"] {
         parse(&format!("{lan}host.tap = \"t\"\n{works}\n")).unwrap();
     }
@@ -494,7 +494,7 @@ fn what_can_be_made_once_is_refused_the_second_time() {
     refused(&two("tap = \"t\"", &control), 7, "is the daemon's control socket already");
     let both = "[[port]]\nname = \"a\"\nhost = { tap = \"t\" }\nwire = { tap = \"t\" }\n";
     refused(both, 4, "port \"a\": the interface t is that of port \"a\" already");
-    // Elsewhere the same name is another interface, and who connects makes no socket.
+    // In another namespace the same name is another interface, and a client of a socket makes none.
     parse(&two("tap = \"t\"", within)).unwrap();
     let client = format!("{guest}, mode = \"client\"");
     parse(&two(&client, &client)).unwrap();
@@ -531,7 +531,7 @@ fn the_examples_are_right() {
     }
 }
 
-/// Tells which fields a struct asks for, and gives it nothing.
+/// Records the fields requested by a struct, and gives it nothing.
 struct Asked<'a>(&'a mut Vec<&'static str>);
 
 impl<'de> Deserializer<'de> for Asked<'_> {

@@ -22,22 +22,22 @@ pub struct Config {
     pub(crate) daemon: DaemonConfig,
     pub(crate) ports: Vec<PortConfig>,
     pub(crate) switches: Vec<SwitchConfig>,
-    /// Files from which keys were read.
+    /// Key files read by the configuration.
     pub(crate) key_files: Vec<PathBuf>,
 }
 
 impl Config {
-    /// Returns whether there is a port of that name.
+    /// Returns whether a port has this name.
     pub(crate) fn has_port(&self, name: &str) -> bool {
         self.ports.iter().any(|port| port.name == name)
     }
 
-    /// Returns whether there is a switch of that name.
+    /// Returns whether a switch has this name.
     pub(crate) fn has_switch(&self, name: &str) -> bool {
         self.switches.iter().any(|switch| switch.name == name)
     }
 
-    /// A wire that leads nowhere, in words, as after a removal.
+    /// Describes the first wire without a far end, as after a removal.
     pub(crate) fn loose_end(&self) -> Option<String> {
         self.ports.iter().find_map(|PortConfig { name, wire, .. }| match wire {
             WireConfig::Switch(switch) if !self.has_switch(switch) => {
@@ -50,13 +50,13 @@ impl Config {
         })
     }
 
-    /// Takes out of `names` what is not here.
+    /// Removes the names from `names` that are not in this configuration.
     pub(crate) fn retain_own(&self, names: &mut Names) {
         names.ports.retain(|name| self.has_port(name));
         names.switches.retain(|name| self.has_switch(name));
     }
 
-    /// The sockets that this process listens on.
+    /// Returns the listening sockets of this process.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
         let of_guests = self.ports.iter().filter_map(|port| match &port.host {
             HostConfig::VhostUser(host) if host.mode == Mode::Server => Some(&host.socket),
@@ -75,26 +75,26 @@ pub struct DaemonConfig {
     pub control_mode: u32,
     /// Its group, by name; the process's own when `None`.
     pub control_group: Option<String>,
-    /// A socket for those who may only look, and its permission bits.
+    /// The read-only control socket, and its permission bits.
     pub control_read_only: Option<(PathBuf, u32)>,
     /// The address for Prometheus.
     pub metrics: Option<MetricsAddress>,
     /// The user to become when the devices are open.
     pub user: Option<String>,
-    /// The directory in which the sequence numbers of keys outlive the daemon.
+    /// The directory of the keys' sequence numbers, kept across runs of the daemon.
     pub state_directory: Option<PathBuf>,
     /// The strictness of the sandbox, once the devices are open.
     pub sandbox: SandboxLevel,
 }
 
 impl DaemonConfig {
-    /// The control sockets, each with its key.
+    /// Returns the control sockets, each with its key.
     pub fn control_sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let read_only = self.control_read_only.iter().map(|(path, _)| ("daemon.control_read_only", path));
         [("daemon.control", &self.control)].into_iter().chain(read_only)
     }
 
-    /// All its sockets that are files, each with its key.
+    /// Returns all its sockets with a file, each with its key.
     pub fn sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let metrics = self.metrics.iter().filter_map(|address| match address {
             MetricsAddress::Unix(path) => Some(("daemon.metrics", path)),
@@ -104,7 +104,7 @@ impl DaemonConfig {
     }
 }
 
-/// The address at which counters are served.
+/// The address of the metrics server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     Tcp(SocketAddr),
@@ -120,15 +120,15 @@ pub struct PortConfig {
     pub wire: WireConfig,
     /// IP bytes of a frame.
     pub mtu: usize,
-    /// The features that the user allows.
+    /// The features allowed by the user.
     pub offloads: Offloads,
     /// When the host is interrupted for what has arrived.
     pub moderation: ModerationConfig,
-    /// The rates at which the host may send and receive.
+    /// The rate limits of the host, for sending and receiving.
     pub limits: PortLimits,
-    /// Time that the port's threads poll before they sleep, in microseconds; `None`: as the host asks for.
+    /// Polling time of the port's threads before they sleep, in microseconds; `None`: the host's default.
     pub poll_usecs: Option<u32>,
-    /// Bits per second of the cable, both ways alike; `None` for one that is never the limit.
+    /// Rate of the cable in bits per second, both ways alike; `None`: no limit.
     pub bits_per_second: Option<u64>,
     /// The adapter's own memory for packets.
     pub memory: MemoryConfig,
@@ -139,23 +139,23 @@ pub struct PortConfig {
     pub cpus: Vec<usize>,
     /// Security associations and their policy.
     pub ipsec: IpsecConfig,
-    /// The source addresses that the host may use.
+    /// The allowed source addresses of the host.
     pub security: PortSecurity,
-    /// On a switch: the port reaches only ports that are not isolated.
+    /// On a switch: the port reaches only non-isolated ports.
     pub isolated: bool,
 }
 
-/// How long a guest's thread may look for more before it sleeps, while frames come soon after one another: about
-/// what it costs to sleep, be kicked and wake up.
+/// Longest polling time of a guest's thread before it sleeps, while frames arrive in quick succession. It is about the
+/// cost of a sleep, a kick and a wake-up.
 pub(super) const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
 
 impl PortConfig {
-    /// Returns whether its wire leads to the switch of that name.
+    /// Returns whether its wire leads to the switch of this name.
     pub fn is_on(&self, switch: &str) -> bool {
         matches!(&self.wire, WireConfig::Switch(name) if name == switch)
     }
 
-    /// The processor of queue pair `queue`; `None`: any.
+    /// Returns the processor of queue pair `queue`; `None`: any.
     pub fn cpu(&self, queue: usize) -> Option<Vec<usize>> {
         let position = queue.checked_rem(self.cpus.len())?;
         Some(vec![self.cpus[position]])
@@ -179,7 +179,7 @@ pub enum HostConfig {
 }
 
 impl HostConfig {
-    /// Queue pairs of the host.
+    /// Returns the number of the host's queue pairs.
     pub fn queue_pairs(&self) -> u16 {
         match self {
             Self::Tap(tap) => tap.queue_pairs,
@@ -187,7 +187,7 @@ impl HostConfig {
         }
     }
 
-    /// Ethernet address of the host, if the file says one.
+    /// Returns the Ethernet address of the host, if the file has one.
     pub(super) fn mac(&self) -> Option<[u8; 6]> {
         match self {
             Self::Tap(tap) => tap.mac,
@@ -196,12 +196,12 @@ impl HostConfig {
     }
 }
 
-/// The kernel, behind a TAP interface that the daemon makes.
+/// The kernel, behind a TAP interface made by the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TapHost {
     pub interface: String,
     pub queue_pairs: u16,
-    /// File of the namespace that the interface is made in; the daemon's own when `None`.
+    /// File of the interface's network namespace; the daemon's own when `None`.
     pub namespace: Option<PathBuf>,
     pub mac: Option<[u8; 6]>,
 }
@@ -222,20 +222,20 @@ pub struct VhostUserHost {
     pub socket_mode: u32,
     /// Its group, by name; the process's own when `None`.
     pub socket_group: Option<String>,
-    /// The only user that may be the frontend.
+    /// The only allowed user of the frontend.
     pub allowed_uid: Option<u32>,
 }
 
 /// The wire's side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireConfig {
-    /// The port of that name, at the other end of a cable.
+    /// The port of this name, at the other end of a cable.
     Cable(String),
-    /// A TAP interface that the daemon makes.
+    /// A TAP interface made by the daemon.
     Tap(String),
-    /// An interface that exists.
+    /// An existing interface.
     Packet(String),
-    /// The switch of that name.
+    /// The switch of this name.
     Switch(String),
 }
 
@@ -264,7 +264,7 @@ pub struct SaEntry {
 }
 
 impl SaEntry {
-    /// Returns the change that installs it. Numbers continue after those that its key has used.
+    /// Returns the change to install it. Numbers continue after the last one used with its key.
     pub fn add(&self, keys: &KeyRegistry) -> SaChange {
         let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
         let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };
@@ -287,7 +287,7 @@ impl SaEntry {
 }
 
 impl IpsecConfig {
-    /// Returns the changes that install all of it.
+    /// Returns the changes to install all of it.
     pub fn changes(&self, keys: &KeyRegistry) -> Vec<SaChange> {
         let associations = self.associations.iter().map(|entry| entry.add(keys));
         [SaChange::Policy(self.policy.clone())].into_iter().chain(associations).collect()

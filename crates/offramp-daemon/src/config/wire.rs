@@ -9,7 +9,7 @@ use offramp_adapter::cable::RATE_BPS;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Rates of a cable that may be given, bits per second.
+/// Accepted rates of a cable, bits per second.
 pub(super) const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
 
 impl Check<'_> {
@@ -63,7 +63,7 @@ impl Check<'_> {
     }
 }
 
-/// Checks that a cable has its other end, and that both ends fit.
+/// Checks the far end of a cable, and the match of both ends.
 fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(), String> {
     let name = &port.name;
     if name == peer {

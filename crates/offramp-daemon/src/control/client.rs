@@ -67,7 +67,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
     Subscription::start(path, request).map(|(outcome, _)| outcome)
 }
 
-/// A connection on which more follows after the first answer.
+/// A connection with more data after the first answer.
 #[derive(Debug)]
 pub struct Subscription(Lines);
 
@@ -100,7 +100,7 @@ impl Subscription {
         Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
     }
 
-    /// Everything that follows, as it comes.
+    /// Returns everything after the first answer, as it arrives.
     ///
     /// # Errors
     /// When the system refuses a wait without an end.
@@ -108,7 +108,7 @@ impl Subscription {
         Ok(self.0.rest().chain(self.0.unlimited()?))
     }
 
-    /// A handle of the connection, to end it.
+    /// Returns a handle of the connection, to end it.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -118,7 +118,7 @@ impl Subscription {
 }
 
 fn exchange(lines: &mut Lines, request: &Request) -> io::Result<Answer> {
-    // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
+    // At its full length from the beginning: a growing vector leaves unwiped copies behind.
     let mut text = Zeroizing::new(Vec::with_capacity(REQUEST_LEN_MAX));
     serde_json::to_writer(&mut *text, request)?;
     lines.write(std::str::from_utf8(&text).map_err(io::Error::other)?)?;

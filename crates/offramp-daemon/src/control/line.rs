@@ -8,40 +8,40 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes that one read takes.
+/// Bytes per read.
 const READ_LEN: usize = 4096;
 
-/// Bytes for what was read that are taken at once: those of the longest request.
+/// Initial capacity for bytes read, in bytes: the length of the longest request.
 const REST_LEN: usize = super::REQUEST_LEN_MAX;
 
-/// One side of a connection. What it has read and written is wiped: there may be keys in it.
+/// One side of a connection. It wipes its buffers: they may contain keys.
 #[derive(Debug)]
 pub struct Lines {
     stream: UnixStream,
     len_max: usize,
-    /// What was read after the last line.
+    /// Bytes read after the last line.
     rest: Vec<u8>,
 }
 
 impl Lines {
     /// Lines of at most `len_max` bytes, newline included.
     pub fn new(stream: UnixStream, len_max: usize) -> Self {
-        // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
+        // At its full length from the beginning: a growing vector leaves unwiped copies behind.
         Self { stream, len_max, rest: Vec::with_capacity(len_max.min(REST_LEN)) }
     }
 
-    /// Who is on the other side, for a log.
+    /// Names the other side, for a log.
     pub fn peer(&self) -> String {
         let who = getsockopt(&self.stream, PeerCredentials);
         who.map_or("unknown client".to_owned(), |who| format!("uid {}, process {}", who.uid(), who.pid()))
     }
 
-    /// Whether the other side has ended the connection, as far as everything was read before.
+    /// Returns whether the other side has ended the connection. Only meaningful once everything was read.
     pub fn has_ended(&self) -> bool {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
     }
 
-    /// The connection, for what is no line and may take any time.
+    /// Returns the connection without time limits, for data not in lines.
     ///
     /// # Errors
     /// When the system refuses it.
@@ -51,12 +51,12 @@ impl Lines {
         Ok(&self.stream)
     }
 
-    /// What was read after the last line.
+    /// Returns the bytes read after the last line.
     pub fn rest(&self) -> &[u8] {
         &self.rest
     }
 
-    /// The next line without its newline; `None` at the end.
+    /// Reads the next line, without its newline; `None` at the end.
     ///
     /// # Errors
     /// `TimedOut` when it is not here in time, `InvalidData` when it is too long or ends without a newline.
@@ -64,7 +64,7 @@ impl Lines {
         self.read_within(LINE_TIME_MAX)
     }
 
-    /// As [`Lines::read`], with another limit on the time.
+    /// Reads a line as [`Lines::read`] does, with another time limit.
     ///
     /// # Errors
     /// As [`Lines::read`].
@@ -125,7 +125,7 @@ impl Drop for Lines {
     }
 }
 
-/// Time that is left, never 0: that would mean no limit.
+/// Returns the remaining time, never 0: that would mean no limit.
 ///
 /// # Errors
 /// `TimedOut` when none is.
@@ -134,7 +134,7 @@ pub fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Lets pass what only means "try again": the time that is left decides.
+/// Lets errors with the meaning "try again" pass: the remaining time decides.
 fn pass(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ok(()),

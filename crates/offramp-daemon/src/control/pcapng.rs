@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time between two checks whether the reader wants no more.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a thread of frames may take to let go of a capture that has ended: one that sleeps wakes ten times a second.
+/// Longest time until a thread of frames lets go of an ended capture: a sleeping one wakes ten times a second.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
 /// Timestamps count nanoseconds (`if_tsresol`).
 const NANOSECONDS: u8 = 9;
@@ -48,10 +48,10 @@ pub fn write(
                 missed += packet.missed;
                 writer.write_pcapng_block(block(&packet)).map_err(io_error)?;
             }
-            // A thread that stands still has not let go of it.
+            // A stalled thread has not let go of the capture.
             Err(RecvTimeoutError::Timeout) if is_stopped => break,
             Err(RecvTimeoutError::Timeout) => {}
-            // All that was captured is written.
+            // The whole capture is written.
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if !is_stopped && checked.elapsed() >= CHECK_INTERVAL {
@@ -67,13 +67,13 @@ pub fn write(
         InterfaceStatisticsOption::IsbUsrDeliv(delivered),
     ];
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    // The upper half stands first, which the library leaves to the order of bytes.
+    // The upper half comes first; the library leaves this to the byte order.
     let timestamp = if cfg!(target_endian = "little") { now.rotate_left(32) } else { now };
     let statistics = InterfaceStatisticsBlock { interface_id: 0, timestamp, options };
     writer.write_pcapng_block(statistics).map(drop).map_err(io_error)
 }
 
-/// The error of the system, or what is wrong with the format.
+/// Returns the system's error, or one with the fault of the format.
 pub fn io_error(error: PcapError) -> io::Error {
     match error {
         PcapError::IoError(error) => error,
@@ -100,7 +100,7 @@ fn block(packet: &Packet) -> EnhancedPacketBlock<'_> {
     }
 }
 
-/// What a frame has besides its bytes, by the names of the vnet header (virtio 1.3, 5.1.6).
+/// Describes a frame's metadata, by the names of the vnet header (virtio 1.3, 5.1.6).
 fn comment(packet: &Packet) -> String {
     let mut parts = Vec::new();
     if let Some((reason, frames)) = packet.lost {

@@ -1,4 +1,4 @@
-//! The daemon's side: a thread for each client, so that none of them waits for another.
+//! The daemon's side: a thread for each client, so none waits for another.
 
 use super::line::Lines;
 use super::pcapng;
@@ -17,29 +17,29 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Name of a thread that serves a client.
+/// Name of a client's thread.
 pub const CLIENT_THREAD: &str = "ofr-client";
 /// Pause when no client can be accepted, as when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time between two checks whether a client to whom nothing is sent has gone.
+/// Time between two checks for a client's end while the daemon has nothing to send.
 const GONE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Who answers.
+/// The handler of requests.
 pub trait Handler: Send + Sync + 'static {
-    /// The answer to one request.
+    /// Returns the answer to one request.
     fn answer(&self, request: Request) -> Answer;
 
-    /// What happens from now on.
+    /// Subscribes to the events from now on.
     fn events(&self) -> Receiver<Event>;
 
-    /// The packets of a port from now on.
+    /// Captures the packets of a port from now on.
     ///
     /// # Errors
     /// The refusal, if they cannot be had.
     fn capture(&self, port: &str, snaplen: u32) -> Result<Capture, Answer>;
 }
 
-/// What clients of a socket may do.
+/// The rights of a socket's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everything.
@@ -69,13 +69,13 @@ pub trait Listener: Send + 'static {
     /// A client's connection.
     type Stream: Send + 'static;
 
-    /// The next client.
+    /// Returns the next client.
     ///
     /// # Errors
     /// When the process has no descriptor left, or the client has gone.
     fn next(&self) -> io::Result<Self::Stream>;
 
-    /// The user of a client, by number; `None`: one whom the kernel does not name.
+    /// Returns the user number of a client; `None` if the kernel does not name one.
     fn user(stream: &Self::Stream) -> Option<u32>;
 }
 
@@ -142,7 +142,7 @@ fn serve_one<S: Send + 'static>(
     let (converse, sandbox) = (Arc::clone(converse), sandbox.clone());
     let started = thread::Builder::new().name(CLIENT_THREAD.into()).spawn(move || {
         sandbox.enter_thread(ThreadKind::Client);
-        // One that is too slow, or has gone, is parted with; nobody else has to know.
+        // A slow or ended client is disconnected; nobody else has to know.
         let _ = converse(stream);
         drop(client);
     });
@@ -150,7 +150,7 @@ fn serve_one<S: Send + 'static>(
     drop(started);
 }
 
-/// How many clients each user has, by number; `None`: a user whom the kernel does not name.
+/// The number of clients of each user, by user number; `None`: a user without a name from the kernel.
 #[derive(Debug, Default)]
 struct Clients(Mutex<BTreeMap<Option<u32>, usize>>);
 
@@ -161,7 +161,7 @@ struct Client {
 }
 
 impl Client {
-    /// `None` when there are as many as may be.
+    /// Counts a new client; `None` at the maximum.
     fn count(clients: &Arc<Clients>, user: Option<u32>) -> Option<Self> {
         let mut counts = lock(&clients.0);
         let has_room = counts.values().sum::<usize>() < CLIENTS_MAX;
@@ -229,7 +229,7 @@ fn start_capture(handler: &impl Handler, port: &str, snaplen: u32) -> Result<Cap
     handler.capture(port, snaplen)
 }
 
-/// Sends the packets of a port. A client that does not read them holds up nobody, and may go on.
+/// Sends the packets of a port. A client may stop reading and go on later; it holds up nobody.
 fn capture(mut lines: Lines, port: &str, snaplen: u32, packets: &Capture) -> io::Result<()> {
     say(&mut lines, &Answer::new(Outcome::Capturing {}))?;
     pcapng::write(port, snaplen, packets, lines.unlimited()?, || lines.has_ended())
@@ -239,7 +239,7 @@ fn say(lines: &mut Lines, answer: &Answer) -> io::Result<()> {
     lines.write(&serde_json::to_string(answer)?)
 }
 
-/// The request of a line, or why it is refused.
+/// Parses the request of a line, or returns the refusal.
 fn parse(line: &[u8], access: Access) -> Result<Request, Answer> {
     // The version first: another one may know other fields.
     #[derive(serde::Deserialize)]
@@ -281,8 +281,8 @@ fn log(client: &str, change: &str, is_done: bool) {
     eprintln!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
 }
 
-/// What a request changes of ports, switches and security associations, for the log: who changed them must be found
-/// afterwards.
+/// Describes a request's changes of ports, switches and security associations, for the log: an operator must be able to
+/// find their author later.
 fn logged(request: &Request) -> Option<String> {
     match request {
         Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } | Request::Set { .. } => None,
@@ -327,7 +327,7 @@ mod tests {
             let (events, receiver) = std::sync::mpsc::channel();
             let event = crate::schema::EventKind::PortAdded { port: "a".to_owned() };
             events.send(Event { unix_ms: 7, event }).unwrap();
-            // Its end ends the connection, as that of a daemon does.
+            // The end of its sender ends the connection, as a daemon's end does.
             receiver
         }
     }
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// A served socket that has no file.
+    /// Returns the address of a served socket without a file.
     fn served() -> std::os::unix::net::SocketAddr {
         served_with(Access::Full)
     }
@@ -455,7 +455,7 @@ mod tests {
         assert!(say_and_hear(&stream, SHOW).contains("\"status\""));
     }
 
-    /// Whether a new client is served.
+    /// Returns whether a new client is served.
     fn say_and_hear_or_end(stream: &UnixStream) -> bool {
         let mut line = String::new();
         let sent = (&mut &*stream).write_all(SHOW.as_bytes());

@@ -1,11 +1,11 @@
-//! The control socket's file: who may use it, and whose it is.
+//! The control socket's file: its permitted users, and its owner.
 
 use offramp_ports::sys::socket_file::{self, GIVING, MakeError, SocketFile, SocketRights};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// Why there is no control socket.
+/// An error at the start of a control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error(
@@ -19,7 +19,7 @@ pub enum SocketError {
 }
 
 impl SocketError {
-    /// Why the socket of `key` was not made.
+    /// Returns the error for the socket of `key`.
     pub fn new(key: &'static str, path: &Path, error: MakeError) -> Self {
         let path = path.to_owned();
         match error {
@@ -45,7 +45,7 @@ pub struct ControlSocket {
     _file: SocketFile,
 }
 
-/// Whether the place that `key` of the file names is free: nothing there, or the file of a daemon that is dead.
+/// Checks for a free place at `path`, named by `key` of the file: nothing there, or the file of a dead daemon.
 ///
 /// # Errors
 /// When a daemon answers there, or there is something else.
@@ -54,7 +54,7 @@ pub fn check_free(key: &'static str, path: &Path) -> Result<(), SocketError> {
 }
 
 impl ControlSocket {
-    /// Listens at `path`, which `key` of the file names.
+    /// Listens at `path`, named by `key` of the file.
     ///
     /// # Errors
     /// When the place is taken, or the system refuses it.
@@ -63,7 +63,7 @@ impl ControlSocket {
         made.map(|(listener, file)| Self { listener, _file: file })
     }
 
-    /// The socket, to accept clients from.
+    /// Returns the socket, to accept clients from.
     ///
     /// # Errors
     /// When the process has no descriptor left.

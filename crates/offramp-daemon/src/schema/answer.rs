@@ -28,7 +28,7 @@ pub enum Outcome {
     Event(Event),
     /// To `capture`: pcapng follows.
     Capturing {},
-    /// To anything that cannot be done.
+    /// To any request not carried out.
     Error(Refusal),
 }
 
@@ -43,12 +43,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An answer of this version.
+    /// Returns an answer of this version.
     pub fn new(outcome: Outcome) -> Self {
         Self { version: VERSION, outcome }
     }
 
-    /// A refusal.
+    /// Returns a refusal.
     pub fn refuse(code: RefusalCode, message: impl Into<String>) -> Self {
         Self::new(Outcome::Error(Refusal { code, message: message.into() }))
     }
@@ -83,7 +83,7 @@ pub enum RefusalCode {
     NotOpened,
     /// Too many clients; try again.
     Busy,
-    /// The socket is one that only shows.
+    /// The socket is read-only.
     ReadOnly,
     /// The host did not take the change.
     HostRefused,
@@ -96,12 +96,12 @@ pub enum RefusalCode {
 pub struct Changed {
     /// The port.
     pub port: String,
-    /// The features that were named, and those that are in use or not because of them, as they are now.
+    /// The requested features and the features affected by them, in their present state.
     pub features: Vec<FeatureStatus>,
-    /// The moderation, if that was named.
+    /// The moderation, if requested.
     pub moderation: Option<Box<Moderation>>,
-    /// The limit, if that was named.
+    /// The limit, if requested.
     pub limit: Option<Box<Limit>>,
-    /// The link, if that was named.
+    /// The link, if requested.
     pub link: Option<bool>,
 }

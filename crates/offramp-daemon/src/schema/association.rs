@@ -38,7 +38,7 @@ pub struct AssociationStatus {
     pub mode: String,
     /// Ends of a tunnel.
     pub source: Option<IpAddr>,
-    /// The far end of a tunnel, or the address that a receiver takes.
+    /// The far end of a tunnel, or the destination address of a receiver.
     pub destination: Option<IpAddr>,
     /// Extended sequence numbers are in use.
     pub esn: bool,
@@ -48,20 +48,20 @@ pub struct AssociationStatus {
     pub state: String,
     /// The last sequence number.
     pub sequence: u64,
-    /// Packets that it protected or opened.
+    /// Packets protected or opened.
     pub packets: u64,
     /// Bytes of them.
     pub bytes: u64,
-    /// NAT-keepalives that were sent for it.
+    /// NAT-keepalives sent for it.
     #[serde(default)]
     pub keepalives: u64,
-    /// Packets that were refused, by reason; those that there were.
+    /// Packets refused, by reason; reasons without a packet are left out.
     pub refused: BTreeMap<String, u64>,
 }
 
 impl IpsecStatus {
-    /// `library` is where ciphers come from, `events` what happened last.
-    /// `removed` are the selectors of associations that are gone.
+    /// Returns the status. `library` is the source of ciphers, `events` the latest events. `removed` are the selectors
+    /// of removed associations.
     pub fn new(
         library: String,
         policy: &Policy,
@@ -146,7 +146,7 @@ fn state_name(state: SaState) -> &'static str {
     }
 }
 
-/// As the reasons of lost frames are named.
+/// Returns the reason in the naming of lost frames.
 fn refused_name(reason: Refused) -> &'static str {
     match reason {
         Refused::UnknownSpi => "unknown_spi",

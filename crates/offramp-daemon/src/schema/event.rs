@@ -81,7 +81,7 @@ pub enum EventKind {
         /// The switch.
         switch: String,
     },
-    /// Events before this one that the client was too slow for.
+    /// Events lost before this one because the client was too slow.
     Lost {
         /// The number of lost events.
         events: u64,
@@ -92,8 +92,8 @@ pub enum EventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitDirection {
-    /// Frames that the host sends.
+    /// Frames sent by the host.
     Transmit,
-    /// Frames that it receives.
+    /// Frames received by the host.
     Receive,
 }

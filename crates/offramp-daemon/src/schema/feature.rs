@@ -4,11 +4,11 @@ use super::word::unknown;
 use offramp_offload::caps::{NAMES, Offloads};
 use serde::{Deserialize, Serialize};
 
-/// Names that stand for several features.
+/// Names for groups of features.
 pub const FEATURE_GROUPS: [(&str, Offloads); 3] =
     [("lso", Offloads::LSO), ("rsc", Offloads::RSC), ("all", Offloads::all())];
 
-/// The bits of a feature or a group of features.
+/// Returns the bits of a feature or a group of features.
 ///
 /// # Errors
 /// One line with the nearest known name.
@@ -22,7 +22,7 @@ pub fn feature(name: &str) -> Result<Offloads, String> {
 #[allow(clippy::struct_excessive_bools, reason = "four states that are independent of each other")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureStatus {
-    /// The name that the daemon uses.
+    /// The daemon's name for it.
     pub name: String,
     /// ethtool's name.
     pub ethtool: String,
@@ -42,13 +42,13 @@ pub struct FeatureStatus {
     pub waits_for: Option<WaitsFor>,
 }
 
-/// The cause for which a feature waits.
+/// The cause of a pending feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
     /// The host cannot do it at all.
     Host,
-    /// A feature that it stands on is off.
+    /// A prerequisite of the feature is off.
     Prerequisite,
     /// The host's next negotiation.
     Negotiation,

@@ -1,7 +1,7 @@
 //! The configuration file as it is written: every key, none of them checked yet.
 //!
-//! Each value keeps its place in the file, so that whatever is wrong with it is said with its line.
-//! `docs/config.md` describes every key; a test compares the two.
+//! Each value keeps its place in the file, so every error names its line. `docs/config.md` describes every key; a test
+//! compares the two.
 
 use super::ipsec::{PolicyKeys, SaKeys, Word};
 use super::limit::Limit;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
 
-/// A key that may be left out.
+/// An optional key.
 pub type Key<T> = Option<Spanned<T>>;
 
 /// The whole file.
@@ -109,7 +109,7 @@ pub struct Faults {
     pub seed: Key<i64>,
 }
 
-/// `port.host`: keys of every kind of host; which of them go together is checked later.
+/// `port.host`: keys of every kind of host. A later check refuses keys of different kinds together.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {

@@ -13,19 +13,19 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Replay window of an association that several queue pairs open with, packets: what their lines and threads
-/// bring out of order is more than the default of one line allows.
+/// Replay window of an association shared by several queue pairs for opening, packets: their wires and threads reorder
+/// more than one wire's default allows.
 const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 
-/// The `EtherTypes` that may pass by a word (IANA's and IEEE's numbers); 0 is a frame with a length in that place.
+/// The `EtherTypes` with a word (IANA's and IEEE's numbers); 0 is a frame with a length in this place.
 const OTHER: [(&str, u16); 6] =
     [("arp", ETHERTYPE_ARP), ("rarp", 0x8035), ("lldp", 0x88cc), ("eapol", 0x888e), ("ptp", 0x88f7), ("llc", 0)];
-/// Smallest `EtherType`, and those whose frames carry IP past the policy: IP itself, tags, MPLS, `PPPoE`.
+/// Smallest `EtherType`, and the types able to carry IP past the policy: IP itself, tags, MPLS, `PPPoE`.
 const ETHERTYPE_MIN: u16 = 0x0600;
 
 const CARRIES_IP: [u16; 10] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0x8847, 0x8848, 0x8863, 0x8864];
 
-/// The protocols that a selector may name by a word (IANA's protocol numbers).
+/// The protocols with a word for a selector (IANA's protocol numbers).
 const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
 
 /// `[[port.sa]]`, and the words of `offramp sa add`.
@@ -40,7 +40,7 @@ pub struct SaKeys {
     pub suite: Option<String>,
     /// The file with its keys.
     pub key_file: Option<PathBuf>,
-    /// Allows suites that are only for old peers.
+    /// Allows legacy suites, for old peers only.
     pub legacy: Option<bool>,
     /// `transport` or `tunnel`.
     pub mode: Option<String>,
@@ -60,13 +60,13 @@ pub struct SaKeys {
     pub esn: Option<bool>,
     /// The replay window in packets.
     pub replay_window: Option<u32>,
-    /// The last sequence number that was used before.
+    /// The last sequence number used before.
     pub sequence: Option<u64>,
     /// Encapsulates ESP in UDP.
     pub udp: Option<UdpKeys>,
     /// The limits of its use.
     pub lifetime: Option<LifetimeKeys>,
-    /// The packets that it protects.
+    /// The protected packets.
     pub selector: Option<SelectorKeys>,
 }
 
@@ -123,7 +123,7 @@ pub struct PolicyKeys {
     pub selector: Option<SelectorKeys>,
 }
 
-/// Text, or a number that stands for it.
+/// A word, or its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Word {
@@ -145,7 +145,7 @@ impl Word {
 /// The shape of a port, as far as an association depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// The queue pairs that share an association.
+    /// The queue pairs sharing an association.
     pub queue_pairs: u16,
 }
 
@@ -159,22 +159,22 @@ impl SaKeys {
         direction(given)
     }
 
-    /// The SPI; reserved ones are refused with the rest.
+    /// Parses the SPI. Reserved ones are refused with the rest.
     fn spi(&self) -> Result<u32, String> {
         let given = self.spi.ok_or("has no spi; write spi = 0x1000 or another number")?;
         u32::try_from(given).map_err(|_| format!("spi {given} is out of range; use 0x100 to 0xffffffff"))
     }
 
-    /// The suite.
+    /// Parses the suite.
     fn suite(&self) -> Result<Suite, String> {
         let given = self.suite.as_deref().ok_or("has no suite; write suite = \"aes128gcm16\" or another one")?;
         Suite::by_name(given).map_err(|error| error.to_string())
     }
 
-    /// An association with these keys.
+    /// Returns an association with these keys.
     ///
     /// # Errors
-    /// The first thing that is wrong, in one line. What depends on the suite is checked when it is installed.
+    /// The first error, in one line. The installation checks suite-dependent values.
     pub fn config(&self, key: &KeyText, shape: Shape) -> Result<SaConfig, String> {
         let (spi, suite) = (self.spi()?, self.suite()?);
         let (encryption_key, integrity_key) = key.keys(suite)?;
@@ -251,13 +251,13 @@ impl SaKeys {
         Ok(Tunnel { source, destination, hop_limit, df, dscp, ecn })
     }
 
-    /// The same for another process, which reads no files of this one.
+    /// Returns the keys without the key file, for another process: it reads no files of this one.
     #[must_use]
     pub fn without_file(self) -> Self {
         Self { key_file: None, ..self }
     }
 
-    /// The next association of `old`: another SPI, other keys, perhaps another suite.
+    /// Returns the next association of `old`: another SPI, other keys, perhaps another suite.
     ///
     /// # Errors
     /// One line.
@@ -301,7 +301,7 @@ impl SelectorKeys {
     }
 }
 
-/// `in` or `out`.
+/// Parses `in` or `out`.
 ///
 /// # Errors
 /// One line.
@@ -317,7 +317,7 @@ fn network(text: &str) -> Result<Prefix, String> {
     prefix(text).map_err(|wrong| format!("selector {wrong}"))
 }
 
-/// An address, or a network.
+/// Parses an address, or a network.
 ///
 /// # Errors
 /// One line.
@@ -345,10 +345,10 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 }
 
 impl PolicyKeys {
-    /// The entry.
+    /// Parses the entry.
     ///
     /// # Errors
-    /// The first thing that is wrong, in one line.
+    /// The first error, in one line.
     pub fn entry(&self) -> Result<PolicyEntry, String> {
         let given = self.direction.as_deref().ok_or("has no direction; write direction = \"in\" or \"out\"")?;
         let action = match self.action.as_deref() {
@@ -363,7 +363,7 @@ impl PolicyKeys {
     }
 }
 
-/// An `EtherType` of `port.ipsec.other`.
+/// Parses an `EtherType` of `port.ipsec.other`.
 ///
 /// # Errors
 /// One line.
@@ -383,7 +383,7 @@ pub fn other(word: &Word) -> Result<u16, String> {
     }
 }
 
-/// `bypass` or `discard`.
+/// Parses `bypass` or `discard`.
 ///
 /// # Errors
 /// One line.

@@ -1,4 +1,4 @@
-//! Keys of security associations as text, and the files that hold them.
+//! Keys of security associations as text, and their files.
 
 use nix::unistd::{Uid, User};
 use offramp_offload::esp::{SecretKey, Suite};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The user that root becomes, unless the file names another one.
+/// The user for root to become, unless the file names another one.
 pub const NOBODY: &str = "nobody";
 
 /// Longest text of keys, bytes: the longest keys of any suite, in hexadecimal, and some comment.
@@ -24,7 +24,7 @@ const MODE_BITS: u32 = 0o7777;
 
 /// Keys as text: hexadecimal words, one space between them. Wiped when dropped, and never shown.
 ///
-/// Without a line's end it is JSON as it stands: a text with escapes is put together in memory that nobody wipes.
+/// Without line ends it needs no escapes in JSON. Text with escapes would be assembled in memory that nobody wipes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyText(Zeroizing<String>);
 
@@ -50,7 +50,7 @@ impl KeyText {
     /// Reads a key file as [`open_private`] opens it.
     ///
     /// # Errors
-    /// One line that names the file and what to do.
+    /// One line with the file's name and the remedy.
     pub fn from_file(file: &Path, user: Option<&str>) -> Result<Self, String> {
         let read = open_private(file, user).and_then(Self::from_reader);
         read.map_err(|cause| format!("key file {}: {cause}", file.display()))
@@ -72,7 +72,7 @@ impl KeyText {
         Ok(Self::from_text(text))
     }
 
-    /// The words of `text`, without comments.
+    /// Takes the words of `text`, without comments.
     fn from_text(text: &str) -> Self {
         let mut words = Zeroizing::new(String::with_capacity(text.len()));
         for word in text.lines().map(|line| line.split('#').next().unwrap_or("")).flat_map(str::split_whitespace) {
@@ -84,7 +84,7 @@ impl KeyText {
         Self(words)
     }
 
-    /// The keys that the suite takes: of the cipher, then of the HMAC, those that it has.
+    /// Returns the keys of the suite: first of the cipher, then of the HMAC, if the suite has them.
     pub(crate) fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
         let words: Vec<&str> = self.0.split_whitespace().collect();
         let lens = [suite.encryption_key_len(), suite.integrity_key_len()];
@@ -105,11 +105,12 @@ impl KeyText {
     }
 }
 
-/// Opens a file that nobody but its owner may read: root, the user of this process, or the one that a daemon started by
-/// root becomes, `user` or "nobody".
+/// Opens a private file. Its owner is root, the user of this process, or the user a daemon started by root becomes:
+/// `user` or "nobody".
 ///
 /// # Errors
-/// When it cannot be opened, others may read it, or it is somebody else's, who may write another key into it.
+/// When it cannot be opened, or others may read it. Also when it belongs to another user, as this user may write
+/// another key into it.
 pub fn open_private(file: &Path, user: Option<&str>) -> Result<File, String> {
     let opened = File::open(file).map_err(|cause| cause.to_string())?;
     let metadata = opened.metadata().map_err(|cause| cause.to_string())?;

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 /// The word for no limit on the command line.
 pub const OFF: &str = "off";
 
-/// A key: its name, its place, its range, and the key that it needs.
+/// A key: its name, its place, its range, and its required other key.
 pub struct Key {
     /// The name.
     pub name: &'static str,
@@ -31,7 +31,7 @@ impl Key {
     }
 }
 
-/// Every key, in the order in which they are shown.
+/// Every key, in display order.
 pub const KEYS: [Key; 8] = [
     Key::new("tx_bits_per_second", |limits| &mut limits.tx.bits_per_second, BITS_PER_SECOND, None),
     Key::new("tx_frames_per_second", |limits| &mut limits.tx.frames_per_second, FRAMES_PER_SECOND, None),
@@ -43,7 +43,7 @@ pub const KEYS: [Key; 8] = [
     Key::new("rx_burst_frames", |limits| &mut limits.rx.burst_frames, BURST_FRAMES, Some("rx_frames_per_second")),
 ];
 
-/// The limits of a port: an object of [`KEYS`]; a key that is left out limits nothing.
+/// The limits of a port: an object of [`KEYS`]. An absent key limits nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Limit(pub PortLimits);
@@ -68,10 +68,10 @@ impl Serialize for Limit {
 }
 
 impl Limit {
-    /// Out of the words of a command: `KEY=VALUE` for each key, or off.
+    /// Parses the words of a command: `KEY=VALUE` for each key, or off.
     ///
     /// # Errors
-    /// One line that names the word, and what is known.
+    /// One line with the wrong word and the known ones.
     pub fn from_words(words: &[String]) -> Result<Self, String> {
         if words == [OFF] {
             return Ok(Self::default());
@@ -108,13 +108,13 @@ impl Limit {
         Ok(Self(limits))
     }
 
-    /// The keys that limit something.
+    /// Returns the keys with a limit.
     fn given(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let mut limits = self.0;
         KEYS.into_iter().filter_map(move |key| Some((key.name, (*(key.field)(&mut limits))?)))
     }
 
-    /// In one line for a human; empty without a limit.
+    /// Writes the limit in one line for a human; empty without a limit.
     pub fn sentence(&self) -> String {
         self.given().map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>().join(" ")
     }

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 use strum::VariantNames;
 
-/// Longest time that frames may wait for more in microseconds: a second, far above what any adapter takes.
+/// Longest hold time of frames for more frames in microseconds: a second, far above the range of any adapter.
 pub const RX_USECS_MAX: i64 = 1_000_000;
-/// Most frames that may wait.
+/// Most frames on hold.
 pub const RX_FRAMES_MAX: i64 = 1_000_000;
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 const MICROSECONDS_PER_SECOND: u32 = 1_000_000;
@@ -20,10 +20,10 @@ const POLICY: &str = "policy";
 /// The names of all policies.
 pub const POLICIES: &[&str] = Keys::VARIANTS;
 
-/// A key besides `policy`: its name, the policies that have it, and the range of a number.
+/// A key besides `policy`: its name, its policies, and the range of a number.
 type Key = (&'static str, &'static [&'static str], Option<RangeInclusive<i64>>);
 
-/// Every key, in the order in which they are shown.
+/// Every key, in display order.
 pub const KEYS: [Key; 7] = [
     ("mode", &["e1000"], None),
     ("max_interrupts_per_second", &["fixed-gap"], Some(1..=INTERRUPTS_PER_SECOND_MAX as i64)),
@@ -34,8 +34,7 @@ pub const KEYS: [Key; 7] = [
     ("deadline_usecs", &["area", "quiet-or-area"], Some(0..=(DEADLINE_NS_MAX / NANOSECONDS_PER_MICROSECOND) as i64)),
 ];
 
-/// A policy and its parameters: a name alone, or a table of these keys. The policy may be left out where a key says
-/// which one it is.
+/// A policy and its parameters: a name alone, or a table of these keys. The policy may be left out if a key implies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Moderation(Keys);
@@ -144,10 +143,10 @@ impl Area {
 }
 
 impl Moderation {
-    /// Out of the words of a command: the name of a policy, and `KEY=VALUE` for each parameter.
+    /// Parses the words of a command: the name of a policy, and `KEY=VALUE` for each parameter.
     ///
     /// # Errors
-    /// One line that names the word, and what is known.
+    /// One line with the wrong word and the known ones.
     pub fn from_words(words: &[String]) -> Result<Self, String> {
         let key = |word: &String| {
             let (key, value) = word.split_once('=').unwrap_or((POLICY, word));
@@ -178,7 +177,7 @@ impl Moderation {
         ModerationConfig { policy, ..ModerationConfig::default() }
     }
 
-    /// In one line for a human.
+    /// Writes the moderation in one line for a human.
     pub fn sentence(&self) -> String {
         let keys = serde_json::to_value(self).unwrap_or_default();
         let text = |key: &str| keys[key].as_str().map(str::to_owned);
@@ -188,7 +187,7 @@ impl Moderation {
     }
 }
 
-/// The policy that these keys are of. What is wrong is said here where serde's own words would help less.
+/// Returns the policy of these keys. Reports errors here if serde's own words would help less.
 fn check(keys: &Map<String, Value>) -> Result<&'static str, String> {
     let mut given = Vec::new();
     for (name, value) in keys.iter().filter(|(name, _)| *name != POLICY) {
@@ -212,7 +211,7 @@ fn check(keys: &Map<String, Value>) -> Result<&'static str, String> {
     Ok(policy)
 }
 
-/// The policy of that name; without one, the policy that alone has one of the keys.
+/// Returns the policy of this name; without a name, the only policy with one of the keys.
 fn policy(name: Option<&Value>, given: &[(&str, &[&'static str])]) -> Result<&'static str, String> {
     if let Some(name) = name {
         let name = name.as_str().map_or_else(|| name.to_string(), str::to_owned);
@@ -231,8 +230,8 @@ fn check_number(key: &str, value: &Value, range: &RangeInclusive<i64>) -> Result
     Err(format!("moderation.{key} {number} is out of range; use {} to {}", range.start(), range.end()))
 }
 
-/// A shortest time between two interrupts, in microseconds; none when it is 0. It is as long or, for the whole number
-/// of interrupts in a second that it becomes, a little longer.
+/// Returns a moderation with a shortest time between two interrupts, in microseconds; 0: none. The gap becomes a whole
+/// number of interrupts per second, and may be a little longer for it.
 pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     let policy = match MICROSECONDS_PER_SECOND.checked_div(usecs) {
         None => Policy::Off,
@@ -241,7 +240,7 @@ pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     ModerationConfig { policy, ..ModerationConfig::default() }
 }
 
-/// The gap that [`fixed_gap`] makes a moderation of, in microseconds; 0 for any other policy.
+/// Returns the gap of a moderation from [`fixed_gap`], in microseconds; 0 for any other policy.
 pub fn gap_usecs(config: &ModerationConfig) -> u32 {
     match config.policy {
         Policy::FixedGap { max_interrupts_per_second: rate } => MICROSECONDS_PER_SECOND / rate.max(1),

@@ -11,7 +11,7 @@ pub struct Names {
     pub switches: Vec<String>,
 }
 
-/// Ports and switches that were added and removed.
+/// Ports and switches added and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// Added ones.

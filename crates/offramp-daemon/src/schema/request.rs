@@ -19,20 +19,20 @@ pub const SNAPLEN_MAX: u32 = 262_144;
 pub enum Request {
     /// State and counters of all ports, or of one.
     Show {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
         /// The port; all when left out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Everything that happens from now on, until the connection ends.
+    /// Subscribes to all later events, until the connection ends.
     Monitor {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
     },
     /// The packets of a port, until the client ends its side of the connection.
     Capture {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
         /// The port.
         port: String,
@@ -42,7 +42,7 @@ pub enum Request {
     },
     /// Switches features of a port, changes its moderation or its limit, or sets its link; at least one of them.
     Set {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
         /// The port.
         port: String,
@@ -52,7 +52,7 @@ pub enum Request {
         /// When the host is interrupted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moderation: Option<Moderation>,
-        /// The rates at which the host may send and receive, in place of those before.
+        /// The rates of the host for sending and receiving, in place of the earlier ones.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
         /// The new state of the link; `true` is on.
@@ -61,16 +61,16 @@ pub enum Request {
     },
     /// Adds the ports and switches of a text as the configuration file has them: all of them, or none.
     Add {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
-        /// The name of the text in errors. The daemon opens no file of that name.
+        /// The name of the text in errors. The daemon opens no file of this name.
         source: String,
         /// `[[port]]` and `[[switch]]`.
         toml: String,
     },
     /// Removes ports and switches: all of them, or none.
     Remove {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
         /// Names of ports.
         #[serde(default)]
@@ -81,7 +81,7 @@ pub enum Request {
     },
     /// Installs a security association.
     SaAdd {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
         /// The port.
         port: String,
@@ -92,7 +92,7 @@ pub enum Request {
     },
     /// Removes a security association at once.
     SaDel {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
         /// The port.
         port: String,
@@ -103,7 +103,7 @@ pub enum Request {
     },
     /// Replaces a security association; no frame is lost.
     SaRekey {
-        /// Version of the protocol that the client speaks.
+        /// Version of the client's protocol.
         version: u32,
         /// The port.
         port: String,
@@ -115,7 +115,7 @@ pub enum Request {
         to: Box<SaKeys>,
         /// Its keys, in hexadecimal.
         key: KeyText,
-        /// Seconds for which an inbound one goes on beside the new one.
+        /// Seconds of grace for an old inbound association beside the new one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_seconds: Option<u64>,
     },

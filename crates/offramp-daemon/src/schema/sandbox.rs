@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum SandboxLevel {
-    /// Everything that the daemon does not need is refused.
+    /// The kernel refuses everything the daemon does not need.
     #[default]
     Full,
-    /// System calls that it does not need are done, and named in the kernel's audit log.
+    /// The kernel permits unneeded system calls, and names them in its audit log.
     Log,
     /// Nothing.
     Off,
@@ -23,9 +23,9 @@ pub struct SandboxStatus {
     pub level: SandboxLevel,
     /// Each thread has a filter of system calls.
     pub seccomp: bool,
-    /// Version of Landlock that restricts files; `null`: none does.
+    /// Version of Landlock for the file restrictions; `null`: no Landlock.
     pub landlock: Option<u32>,
-    /// Parts that this kernel lacks.
+    /// Parts missing in this kernel.
     pub lacks: Vec<String>,
 }
 

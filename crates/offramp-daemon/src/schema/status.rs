@@ -43,20 +43,20 @@ pub struct PortStatus {
     pub mtu: usize,
     /// The VLAN of frames without tag; `null` where they are in none.
     pub vlan: Option<u16>,
-    /// VLANs whose tags pass, as numbers and ranges; every tag passes where this is empty and `vlan` is `null`.
+    /// VLANs of passing tags, as numbers and ranges. Every tag passes if this is empty and `vlan` is `null`.
     #[serde(default)]
     pub vlans: Vec<String>,
     /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
-    /// When the host is interrupted; `null` from an older daemon that does not moderate there.
+    /// The interrupt moderation of the host; `null` from an older daemon without moderation there.
     pub moderation: Option<Moderation>,
-    /// The rates at which the host may send and receive; `null` from a daemon that has no limits.
+    /// The rates of the host for sending and receiving; `null` from a daemon without limits.
     pub limit: Option<Limit>,
-    /// The state of the link; `null` from a daemon without that setting.
+    /// The state of the link; `null` from a daemon without this setting.
     pub link: Option<bool>,
     /// The processors of its threads; any when empty.
     pub cpus: Vec<usize>,
-    /// Security associations; `null` from an older daemon that has none there.
+    /// Security associations; `null` from an older daemon without them.
     pub ipsec: Option<IpsecStatus>,
     /// The features.
     pub features: Vec<FeatureStatus>,
@@ -64,7 +64,7 @@ pub struct PortStatus {
     pub queues: Vec<QueueStatus>,
 }
 
-/// The default for daemons without this field: they ended when an interface was gone.
+/// Returns the default for daemons without this field: they ended when an interface was gone.
 fn is_there() -> bool {
     true
 }
@@ -88,11 +88,11 @@ pub enum HostStatus {
         connected: bool,
         /// Negotiated virtio features, by the specification's names.
         virtio_features: Vec<String>,
-        /// Entries of each ring, 0 for one that does not run: receive and transmit of each pair.
+        /// Entries of each ring, 0 for a stopped one: receive and transmit of each pair.
         ring_entries: Vec<u16>,
-        /// Guest memory that is mapped.
+        /// Guest memory mapped by the daemon.
         memory_bytes: u64,
-        /// The settings that the guest made by its control queue; `None` where the port does not serve one.
+        /// The guest's settings by its control queue; `None` if the port has no control queue.
         #[serde(default)]
         control_queue: Option<Box<ControlQueueStatus>>,
         /// The reason for the last disconnection by the daemon.
@@ -111,12 +111,12 @@ pub enum WireStatus {
         /// The port at its other end.
         port: String,
     },
-    /// A TAP interface that the daemon made.
+    /// A TAP interface made by the daemon.
     Tap {
         /// The name of the interface.
         interface: String,
     },
-    /// An interface that exists.
+    /// An existing interface.
     Packet {
         /// The name of the interface.
         interface: String,
@@ -128,7 +128,7 @@ pub enum WireStatus {
     },
 }
 
-/// Frames that were lost at the interface on a port's wire, by reason.
+/// Frames lost at the interface on a port's wire, by reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireLost {
     /// Went out of the adapter, and the interface did not take them.
@@ -144,10 +144,10 @@ pub struct QueueStatus {
     pub index: usize,
     /// Its host is there; `false`: gone for good.
     pub running: bool,
-    /// Its thread stands still: in the host of the port of that name, or outside of all when empty.
+    /// The place of its stalled thread: the name of the port with that host, or empty outside of all hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalled: Option<String>,
-    /// Thread that drives it, as the system numbers it.
+    /// The system's number of its thread.
     pub thread: i32,
     /// From the host to the wire.
     pub transmit: DirectionStatus,
@@ -158,33 +158,33 @@ pub struct QueueStatus {
 /// One direction of a queue pair, since the daemon began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DirectionStatus {
-    /// Frames that came in.
+    /// Incoming frames.
     pub frames_in: u64,
-    /// Frames that went on, after segmentation or coalescing.
+    /// Outgoing frames, after segmentation or coalescing.
     pub frames_out: u64,
     /// Bytes of them, without FCS.
     pub bytes_out: u64,
-    /// Frames and super-frames that the host handed over or was given.
+    /// Frames and super-frames exchanged with the host.
     pub host_frames: u64,
-    /// Interrupts of a guest; batches that a TAP received or sent. `None` from an older daemon.
+    /// Interrupts of a guest; batches received or sent by a TAP. `None` from an older daemon.
     pub interrupts: Option<u64>,
     /// The measured interrupt cost; 0 without a measurement.
     #[serde(default)]
     pub interrupt_cost_ns: u64,
-    /// The longest that a frame, or a guest's call for it, waits.
+    /// The longest wait of a frame, or of a guest's call for it.
     #[serde(default)]
     pub wait_max_ns: u64,
     /// Matched no security association and went on as they were.
     #[serde(default)]
     pub bypassed: u64,
-    /// Frames with a wrong checksum that were passed on as such.
+    /// Frames passed on despite a wrong checksum.
     pub bad_checksum: u64,
-    /// Frames of no protocol that the adapter works on.
+    /// Frames of protocols unknown to the adapter.
     pub unparsed: u64,
-    /// Most bytes that the adapter's memory has held; 0 where that has no limit.
+    /// Largest fill of the adapter's memory in bytes; 0 without a limit of it.
     #[serde(default)]
     pub memory_bytes_max: u64,
-    /// Most frames that came into that memory without a loss and without it becoming empty.
+    /// Longest run of frames into this memory without a loss and without emptying it.
     #[serde(default)]
     pub burst_frames_max: u64,
     /// The lost frames, as `/proc/net/dev` sorts them. `None` of an older daemon.

@@ -1,4 +1,4 @@
-//! The protocol and the page that describes it.
+//! Compares the protocol with the page of its description.
 
 use super::moderation::KEYS;
 use super::*;

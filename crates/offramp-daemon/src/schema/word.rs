@@ -1,6 +1,6 @@
-//! An unknown word, and the known one that was probably meant.
+//! An unknown word, and the known one probably meant.
 
-/// "unknown WHAT NAME; did you mean …?", and all that are known.
+/// Returns "unknown WHAT NAME; did you mean …?", and all known ones.
 pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     match nearest(name, known.iter().copied()) {
@@ -11,7 +11,7 @@ pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a s
     }
 }
 
-/// The known name that the fewest changes of letters lead to.
+/// Returns the known name at the smallest edit distance.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known.min_by_key(|candidate| strsim::damerau_levenshtein(name, candidate))
 }

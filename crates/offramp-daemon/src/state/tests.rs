@@ -1,4 +1,4 @@
-//! A process that ends at any point, and one that starts again from what is on the disk.
+//! Tests a process with an end at any point, and its successor with the state on the disk.
 
 use super::*;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Ends of a process in [`no_number_of_a_key_is_used_twice_over_ten_thousand_crashes`].
 const CRASHES: usize = 10_000;
 
-/// A directory that goes with its test.
+/// A directory with the lifetime of its test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -31,8 +31,8 @@ impl Directory {
         Self(path)
     }
 
-    /// Opens it once nobody uses it, or says that somebody does: a process that a test beside this one starts has what is open
-    /// here, until it runs its program.
+    /// Opens it once nobody uses it, or returns the error. A process started by a parallel test holds the open files of
+    /// this one until it runs its program.
     fn open(&self) -> Result<(KeyFile, Vec<KeyMark>), String> {
         let until = Instant::now() + Duration::from_secs(2);
         loop {
@@ -54,7 +54,7 @@ impl Drop for Directory {
     }
 }
 
-/// Numbers in an order that looks like chance (xorshift).
+/// Pseudo-random numbers (xorshift).
 struct Chance(u64);
 
 impl Chance {
@@ -182,18 +182,18 @@ fn a_file_that_is_removed_while_the_daemon_runs_is_noticed_before_numbers_are_us
     assert!(file.write(&[]).unwrap_err().to_string().contains("was removed"));
 }
 
-/// How a process ends at a write.
+/// The kinds of a process's end at a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Nothing is written.
     Before,
-    /// That many bytes are written, out of a thousand, over what stands there.
+    /// Writes this many thousandths of the new content over the old.
     InPart(usize),
     /// All is written, and nobody hears of it.
     After,
 }
 
-/// The file of a process that ends at a write.
+/// The file of a process with its end at a write.
 struct Ending {
     file: KeyFile,
     /// Writes before that.
@@ -222,7 +222,7 @@ impl KeyStore for Ending {
     }
 }
 
-/// A host that sends datagrams.
+/// A host with datagrams to send.
 #[derive(Default)]
 struct Sender {
     left: usize,
@@ -259,7 +259,7 @@ impl HostPort for Sender {
     }
 }
 
-/// An association with key number `key`, and an SPI that says which key it is.
+/// Returns an association with key number `key`, and an SPI to identify the key.
 fn association(key: u32) -> SaConfig {
     let suite = Suite::by_name(["aes128gcm16", "chacha20poly1305", "aes128gmac"][key as usize]).unwrap();
     let bytes = (0..suite.encryption_key_len()).map(|n| n as u8 ^ key as u8).collect();
@@ -295,7 +295,7 @@ impl Port {
         }
     }
 
-    /// Sends frames, and returns the keys and numbers that are on the wire.
+    /// Sends frames, and returns the keys and numbers seen on the wire.
     fn send(&mut self, frames: usize) -> Vec<(u32, u32)> {
         self.pair.host_mut().left = frames;
         let mut sent = Vec::new();
@@ -340,7 +340,7 @@ fn no_number_of_a_key_is_used_twice_over_ten_thousand_crashes() {
                     let _ = port.control.change_ipsec(&[remove]);
                 }
                 2 => drop(keys.keep()),
-                // What was granted before the end may still go out.
+                // Numbers granted before the end may still go out.
                 _ => {
                     for number in port.send(chance.below(40)) {
                         assert!(used.insert(number), "{number:x?} twice; crash {crash}, {end:?}");
