@@ -1,9 +1,8 @@
 //! The two sides of an adapter: a host, and a wire.
 //!
-//! The owner of a buffer lends it: a host port lends the frame that it fetched last, a wire port lends the
-//! buffer into which the next frame is written and the frame that arrived last. Nothing is copied to
-//! change hands, and nothing is allocated per frame. Time is an argument, in nanoseconds since any
-//! fixed moment.
+//! The owner of a buffer lends it. A host port lends the frame it fetched last; a wire port lends the buffer for the
+//! next frame and the frame that arrived last. Nothing is copied to change hands, and nothing is allocated per frame.
+//! Time is an argument, in nanoseconds since any fixed moment.
 //!
 //! One thread owns a port. This is its life:
 //!
@@ -35,7 +34,7 @@ use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
 use std::task::Waker;
 
-/// Why a port could not do what was asked. The frame is lost and is counted by the caller.
+/// The reason a port did not take or give a frame. The frame is lost; the caller counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
     /// The other side has no room now.
@@ -44,7 +43,7 @@ pub enum PortError {
     /// The other side refuses this frame (its error number).
     #[error("refused (error number {0})")]
     Refused(i32),
-    /// The other side has said that it does not want such frames.
+    /// The other side filters such frames.
     #[error("filtered by the host")]
     Filtered,
     /// The other side is gone and will not come back; the port is of no more use.
@@ -53,7 +52,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// The reason under which a frame that was not delivered is counted.
+    /// Returns the loss reason of an undelivered frame.
     pub fn loss(self) -> Loss {
         match self {
             Self::Full => Loss::Drop,
@@ -63,98 +62,96 @@ impl PortError {
     }
 }
 
-/// How often a host was interrupted.
+/// Interrupts sent to a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterruptCounts {
-    /// For frames that it was given.
+    /// Interrupts for received frames.
     pub receive: u64,
-    /// For frames that were taken from it: its buffers are free again.
+    /// Interrupts for transmit completions: the host's buffers are free again.
     pub transmit: u64,
 }
 
-/// The interrupts of a host that sees what it is given before it is interrupted for it.
+/// The interrupts of a host with access to its frames before an interrupt.
 ///
-/// A guest shares its rings: it sees what [`HostPort::rx_flush`] shows it, with or without an interrupt, and a guest
-/// that polls needs none. So moderation defers no frame here, only the interrupt. Each queue of the port is moderated for itself, received frames and transmit completions apart,
-/// and frames count as they are handed over: a super-frame is one, as the host works on it as one.
+/// A guest shares its rings: it sees the frames that [`HostPort::rx_flush`] publishes, with or without an interrupt. A
+/// polling guest needs none. So moderation defers no frame here, only the interrupt. Each queue of the port is
+/// moderated for itself, received frames and transmit completions apart, and frames count as they are handed over: a
+/// super-frame is one, as the host works on it as one.
 pub trait Interrupts {
-    /// Changes when the host is interrupted, for what it was shown already, too. With
-    /// [`Policy::Off`](crate::moderation::Policy::Off), as in the beginning, it is interrupted whenever it is
-    /// shown something; an interrupt that waits then is sent at once.
+    /// Changes the moderation, for frames already published, too. With [`Policy::Off`](crate::moderation::Policy::Off),
+    /// the initial state, each publication interrupts the host; a deferred interrupt is sent at once.
     fn moderate(&mut self, config: &ModerationConfig);
 
-    /// Sends what is due at `now_ns`. Called after each batch, and at [`Interrupts::next_due_ns`].
+    /// Sends the interrupts due at `now_ns`. Called after each batch, and at [`Interrupts::next_due_ns`].
     ///
-    /// Returns how many were sent since the last time, also those that nothing held back.
+    /// Returns the interrupts sent since the last call, undeferred ones included.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
-    /// How long the oldest received frame had waited for an interrupt that moderation deferred and that was sent since the
-    /// last time, nanoseconds; `None` when that was said for each of them.
+    /// Returns one wait of an oldest received frame for a deferred interrupt sent since the last call, nanoseconds.
+    /// `None` after all were returned.
     fn take_wait_ns(&mut self) -> Option<u64> {
         None
     }
 
-    /// When the next one is due if the host is shown nothing more, as of the last [`Interrupts::send_due`].
+    /// Returns the time of the next interrupt if no more frames are published, as of the last [`Interrupts::send_due`].
     fn next_due_ns(&self) -> Option<u64>;
 
-    /// What an interrupt for received frames costs as far as that is known, nanoseconds; 0 without moderation.
+    /// Returns the known cost of an interrupt for received frames, nanoseconds; 0 without moderation.
     fn cost_ns(&self) -> u64;
 
-    /// The longest that an interrupt for a received frame waits, nanoseconds.
+    /// Returns the maximum wait of an interrupt for a received frame, nanoseconds.
     fn wait_max_ns(&self) -> u64;
 }
 
 /// The host's side of one queue pair: a kernel behind a TAP, a guest, a program.
 #[auto_impl::auto_impl(Box)]
 pub trait HostPort {
-    /// Fetches the next frame that the host sends; whether there was one. [`HostPort::tx_frame`] lends it until the next
-    /// call.
+    /// Fetches the next frame from the host. Returns `false` if there was none. [`HostPort::tx_frame`] lends it until
+    /// the next call.
     ///
-    /// # Errors
-    /// [`PortError::Closed`] when the host is gone; [`PortError::Refused`] for a frame that the port
-    /// cannot express (it is lost).
+    /// # Errors [`PortError::Closed`] when the host is gone; [`PortError::Refused`] for a frame the port cannot express
+    /// (it is lost).
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
-    /// The frame that was fetched last, with what the host asks for it; an empty one before the first. It lies in the
-    /// port's own memory, never in what a guest shares: it cannot change, and ESP writes over what it has sealed of it.
+    /// Lends the frame fetched last, with the host's requests for it; an empty one before the first. It lies in the
+    /// port's own memory, never in a guest's shared memory: it cannot change, and ESP overwrites its sealed parts.
     fn tx_frame(&mut self) -> Frame<'_>;
 
-    /// The same frame with another VLAN tag, until it is lent otherwise. `None`, and the frame is lost, of a port that cannot
-    /// put the tag in; one that keeps a [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can.
+    /// Lends the same frame with another VLAN tag, until it is lent otherwise. `None` if the port cannot insert the
+    /// tag: the frame is lost. A port with a [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can.
     #[inline]
     fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         let _ = change;
         None
     }
 
-    /// The bytes of the frame that was fetched last, if the host asks nothing for it: one that goes as it is need not be
+    /// Returns the bytes of the frame fetched last if the host requests nothing for it: an unchanged frame need not be
     /// parsed. `None` otherwise, or where the port has every frame parsed.
     #[inline]
     fn tx_unasked(&self) -> Option<&[u8]> {
         None
     }
 
-    /// What fetching cost at the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] beside the frame's bytes, as bytes that are
-    /// carried; also if it refused the frame, or had none. A turn is charged with it: a guest may give a frame in a thousand
+    /// Returns the cost of the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] beyond the frame's bytes, in bytes
+    /// of equal cost; also after a refused frame or none. The turn pays it: a guest may give a frame in a thousand
     /// pieces.
     #[inline]
     fn tx_cost_bytes(&self) -> usize {
         0
     }
 
-    /// Called in place of [`HostPort::tx_next`] while the host's limit leaves its frames where they are: a port that does
-    /// other work there does that.
+    /// Replaces [`HostPort::tx_next`] while the host is at its limit: a port does the other work of that call.
     #[inline]
     fn tx_hold(&mut self) {}
 
-    /// Whether [`HostPort::flow_hash`] looks into frames.
+    /// Returns whether [`HostPort::flow_hash`] looks into frames.
     #[inline]
     fn steers_flows(&self) -> bool {
         false
     }
 
-    /// A number for the flow of a frame that is to be delivered, where the port chooses among receive queues of its own.
-    /// It comes back as [`RxMeta::hash`], also for what was coalesced from the frame or segmented out of it.
+    /// Returns the flow's hash for a frame to be delivered, where the port chooses among its own receive queues. It
+    /// comes back as [`RxMeta::hash`], also with the frames coalesced from this one or segmented out of it.
     #[inline]
     fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
         let _ = frame;
@@ -167,9 +164,9 @@ pub trait HostPort {
     /// When the host has no room, refuses the frame or is gone: the frame is lost.
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
-    /// Begins a frame that is written in place, into the host's own buffers, with room for `head` left free at its front:
-    /// these are its headers, and others of the same length and addresses follow. `slot` names it until it is committed.
-    /// `false`, as of a port without such buffers: the frame is built in the adapter's memory and delivered by
+    /// Begins a frame written in place, in the host's own buffers, with room for `head` at its front. These are its
+    /// headers; others of the same length and addresses replace them at the commit. `slot` names the frame until then.
+    /// `false`, also from a port without such buffers: the frame is built in the adapter's memory and delivered by
     /// [`HostPort::rx_deliver`].
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
@@ -195,37 +192,37 @@ pub trait HostPort {
         Err(PortError::Full)
     }
 
-    /// Names a frame that exceeds the limit of the port, and is lost as the queue for it is full. On the wire it is `frames`
-    /// with `bytes` in all. The port's counters have it; a host may count it for each of its own queues.
+    /// Reports a frame beyond the port's limit, lost as its queue is full. On the wire it is `frames` with `bytes` in
+    /// all. The port's counters include it; a host may count it for each of its own queues.
     #[inline]
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
         let _ = (frame, frames, bytes);
     }
 
-    /// Whether frames that are written in place should be committed now: they keep the host waiting for its buffers.
+    /// Returns whether frames written in place should be committed now: the host waits for its buffers.
     #[inline]
     fn rx_wants_commit(&self) -> bool {
         false
     }
 
-    /// Ends a batch: the host sees everything that was delivered so far, at the latest now.
+    /// Ends a batch: the host sees all delivered frames, at the latest now.
     fn rx_flush(&mut self, now_ns: u64);
 
-    /// The host's interrupts, where they are apart from handing over; always, or never. `None`: handing over
-    /// is the interrupt, and moderation decides when that is.
+    /// Returns the host's interrupts if they are separate from delivery; always, or never. `None`: delivery is the
+    /// interrupt, and moderation decides its time.
     fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
         None
     }
 
-    /// The offloads that the host can use now, in both directions.
+    /// Returns the offloads the host can use now, in both directions.
     fn accepts(&self) -> Offloads;
 
-    /// Whether the host understands [`ChecksumState::Good`](offramp_offload::meta::ChecksumState::Good).
-    /// A Linux TAP does not: it takes only a partial checksum as a verdict.
+    /// Returns whether the host understands [`ChecksumState::Good`](offramp_offload::meta::ChecksumState::Good). A
+    /// Linux TAP does not: it takes only a partial checksum as a verdict.
     fn honours_data_valid(&self) -> bool;
 }
 
-/// Buffers that a wire lends, side by side.
+/// Buffers lent by a wire, side by side.
 #[derive(Debug)]
 pub struct Loan<'a> {
     /// The buffers; the last one may be shorter than `stride`.
@@ -234,10 +231,10 @@ pub struct Loan<'a> {
     pub stride: usize,
 }
 
-/// A frame that was not taken from the wire.
+/// A frame not yet taken from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When its last bit arrives, nanoseconds; 0 where the wire does not know.
+    /// Arrival time of its last bit, nanoseconds; 0 if unknown to the wire.
     pub at_ns: u64,
     /// Bytes, without FCS.
     pub len: usize,
@@ -245,39 +242,37 @@ pub struct Arrival {
 
 /// The wire's side of one queue pair.
 pub trait WirePort {
-    /// How many more frames the wire takes now; 0 holds the host back.
+    /// Returns the number of frames the wire takes now; 0 holds the host back.
     fn room(&mut self, now_ns: u64) -> usize;
 
-    /// Lends buffers for the next frames to leave: up to `count` of `len` bytes each, as many as there
-    /// is room for; `None` when there is room for none, or the frame is too long for the wire.
+    /// Lends buffers for the next frames to leave: up to `count` of `len` bytes each, as room allows. `None` without
+    /// room, or if the frame is too long for the wire.
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
 
-    /// Puts the first `count` of the lent buffers on the wire, `len` bytes of each, after all that were
-    /// put before.
+    /// Puts the first `count` of the lent buffers on the wire, `len` bytes of each, after all earlier ones.
     fn put(&mut self, len: usize, count: usize, now_ns: u64);
 
-    /// Ends a batch: everything that was put is on its way.
+    /// Ends a batch: all frames put are on their way.
     fn flush(&mut self);
 
-    /// Takes the next frame that has arrived by `now_ns`, lent until the next call.
+    /// Takes the next frame arrived by `now_ns`, lent until the next call.
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]>;
 
-    /// When the next frame will have arrived, if one is on its way.
+    /// Returns the arrival time of the next frame on its way.
     fn next_arrival_ns(&self) -> Option<u64>;
 
-    /// Names each frame that will have arrived by `until_ns` and was not taken, in order, but for the
-    /// first `skip` of them. Nothing is taken.
+    /// Passes each untaken frame arriving by `until_ns` to `note`, in order, without the first `skip` of them. Takes
+    /// none.
     ///
-    /// Returns how many more frames the wire takes before its other end has to wait; `u32::MAX` where it never has to, or
-    /// it is not known.
+    /// Returns the number of further frames the wire takes before its other end has to wait; `u32::MAX` if it never has
+    /// to, or if unknown.
     fn arrivals(&self, skip: usize, until_ns: u64, note: impl FnMut(Arrival)) -> u32;
 
-    /// Lets the time of the wire go on to `now_ns`, and counts in `stats` the frames that were lost on this side of it
-    /// since the last call (each as a frame that came in and was lost, [`Direction::lose_on_line`]), and what the
-    /// adapter's memory contained.
+    /// Advances the wire's time to `now_ns`. Counts in `stats` the frames lost on this side since the last call, each
+    /// as come in and lost ([`Direction::lose_on_line`]), and the contents of the adapter's memory.
     ///
-    /// Returns how many of the frames that [`WirePort::arrivals`] may have named are gone since the last call. They were
-    /// the oldest ones. A wire that loses nothing of what has arrived, as a cable, has nothing to do here.
+    /// Returns the number of frames gone since the last call, of those [`WirePort::arrivals`] may have passed. They
+    /// were the oldest ones. A wire without loss after arrival, as a cable, has nothing to do here.
     #[inline]
     fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
         let _ = (now_ns, stats);
@@ -285,23 +280,22 @@ pub trait WirePort {
     }
 }
 
-/// A wire that a thread can sleep on, and that knows when it sends and when it is read.
+/// A wire a thread can sleep on. It knows its sending times and its reads.
 pub trait Line: WirePort {
-    /// Wakes `waker` when a frame was put at the other end, or room was made there.
-    /// The caller must poll once more before it sleeps.
+    /// Wakes `waker` when the other end puts a frame or makes room. The caller must poll once more before it sleeps.
     fn register(&self, waker: &Waker);
 
-    /// Takes back [`Line::register`].
+    /// Undoes [`Line::register`].
     fn unregister(&self);
 
-    /// When a wire that has no room by its rate has some again, without anything happening at its other
-    /// end; `None` when it has some now, or when only the other end can make it.
+    /// Returns the time at which a wire without room by its rate has some again, with no action of its other end.
+    /// `None` if it has room now, or if only the other end can make it.
     fn next_room_ns(&self, now_ns: u64) -> Option<u64>;
 
-    /// When the last bit of all that was put so far will have left, nanoseconds; a time in the past when
-    /// the wire is free.
+    /// Returns the time at which the last bit of all frames put so far leaves, nanoseconds; in the past if the wire is
+    /// free.
     fn sent_ns(&self) -> u64;
 
-    /// Whether nothing is left to be taken, arrived or on its way.
+    /// Returns whether no frame is left to be taken, arrived or on its way.
     fn is_idle(&self) -> bool;
 }

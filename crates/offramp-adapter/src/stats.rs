@@ -1,15 +1,14 @@
-//! Counters per queue and direction, with a reason for every frame that does not arrive.
+//! Counters per queue and direction, with a reason for every lost frame.
 //!
-//! Both directions count frames of the wire: a super-frame of 45 segments is 45 frames, so that
-//! `frames_in = frames_out + the lost` holds whenever nothing is in flight inside the adapter.
-//! One thread writes a counter, any thread may read it.
+//! Both directions count frames of the wire: a super-frame of 45 segments is 45 frames. So `frames_in = frames_out +
+//! the lost` holds while no frame is in flight inside the adapter. One thread writes a counter, any thread may read it.
 
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use offramp_offload::segment::Refused;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use strum::{IntoStaticStr, VariantArray};
 
-/// Why a frame did not arrive.
+/// The reason a frame did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Loss {
@@ -19,33 +18,33 @@ pub enum Loss {
     Overrun,
     /// Longer than the MTU allows.
     TooLong,
-    /// Not a frame: shorter than an Ethernet header, or a request on headers that do not parse.
+    /// Not a frame: shorter than an Ethernet header, or a request on unparsable headers.
     Malformed,
-    /// The host asked for an offload that cannot be done on these bytes.
+    /// The host requested an offload impossible on these bytes.
     BadRequest,
     /// The host refused the frame.
     HostRefused,
-    /// The host's own filter does not take the frame: its address or its VLAN is in none of the host's tables.
+    /// The host's own filter rejects the frame: its address or its VLAN is in none of the host's tables.
     GuestFilter,
     /// The operator has set the port's link off.
     LinkOff,
-    /// Its source is none that the host of the port may use, or is another port's alone.
+    /// The host of the port may not use its source address, or the address is bound to another port.
     Spoofed,
-    /// Its VLAN is none of the port's, or its tag is one that the port does not pass; on a switch also: the port of its station,
-    /// or the other end of a link, is in another VLAN.
+    /// Its VLAN is none of the port's, or the port does not pass its tag. On a switch also: the port of its station, or
+    /// the other end of a link, is in another VLAN.
     Vlan,
     /// Switch: both ports are isolated.
     Isolated,
-    /// Switch: the ingress port has flooded as many frames as it may.
+    /// Switch: the ingress port has reached its flood limit.
     FloodLimit,
-    /// Switch: the host receives as much as its limit allows, and the queue for it is full.
+    /// Switch: the host is at its receive limit, and the queue for it is full.
     RateLimit,
-    /// Switch: there is no other port, or all that it was for went away before it was brought to one of them; or its
-    /// station is unknown, and the switch does not flood for unknown stations.
+    /// Switch: there is no other port, or all its destinations were removed before delivery. Or its station is unknown,
+    /// and the switch does not flood for unknown stations.
     NoDestination,
-    /// Switch: the station lies behind the port that the frame came from.
+    /// Switch: the station lies behind the ingress port.
     Hairpin,
-    /// Switch: the address is one that no bridge forwards (IEEE 802.1D 7.12.6).
+    /// Switch: no bridge forwards the address (IEEE 802.1D 7.12.6).
     Reserved,
     /// Lost on purpose, on a wire with an impairment.
     Fault,
@@ -57,27 +56,27 @@ pub enum Loss {
     Replayed,
     /// IPsec: the sequence number lies left of the replay window, or is 0.
     TooOld,
-    /// IPsec: a protected packet that is cut off, not aligned, wrongly padded, or broken inside.
+    /// IPsec: a protected packet is cut off, unaligned, wrongly padded, or broken inside.
     EspMalformed,
-    /// IPsec: genuine, but not what its association is for.
+    /// IPsec: genuine, but outside its association's selectors.
     SaPolicy,
     /// IPsec: a fragment: of a protected packet, or to be sealed in transport mode.
     EspFragment,
     /// IPsec: a hard lifetime of its association is reached.
     SaExpired,
-    /// IPsec: congestion was marked on a packet that cannot say so (RFC 6040 4.2).
+    /// IPsec: congestion was marked on a packet without ECN capability (RFC 6040 4.2).
     Congestion,
-    /// IPsec: a dummy packet, made to be thrown away (RFC 4303 2.6).
+    /// IPsec: a dummy packet, made to be discarded (RFC 4303 2.6).
     Dummy,
-    /// IPsec: a NAT-keepalive, which has done its work (RFC 3948 4).
+    /// IPsec: a NAT-keepalive; it has done its work (RFC 3948 4).
     Keepalive,
     /// IPsec: came in the clear, and an association should have protected it (RFC 4301 5.2).
     Unprotected,
-    /// IPsec: matches no association, and the policy discards what matches none.
+    /// IPsec: matches no association, and the policy discards such packets.
     Discard,
     /// IPsec: the sequence numbers of its association are used up (RFC 4303 3.3.3), or the next ones are not reserved yet.
     SequenceExhausted,
-    /// IPsec: the cipher library failed, which it never should.
+    /// IPsec: the cipher library failed; it never should.
     Cipher,
 }
 
@@ -90,7 +89,7 @@ impl From<Refused> for Loss {
     }
 }
 
-/// The columns of Linux's `/proc/net/dev` for received frames that did not arrive (`net/core/net-procfs.c`).
+/// The columns of Linux's `/proc/net/dev` for lost received frames (`net/core/net-procfs.c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetDevColumns {
     /// Had no room, or were not wanted (`rx_dropped`, `rx_missed_errors`).
@@ -105,13 +104,13 @@ impl Loss {
     /// Every reason, in the order of the counters.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
-    /// The name under which it is reported.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// A counter that one thread writes.
+/// A counter with one writing thread.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -121,18 +120,18 @@ impl Counter {
         self.0.store(self.0.load(Relaxed) + n, Relaxed);
     }
 
-    /// Takes back what was added too early. A reader may see the count fall.
+    /// Subtracts an early addition. A reader may see the count fall.
     pub fn sub(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).saturating_sub(n), Relaxed);
     }
 
-    /// The count now.
+    /// Returns the count now.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// A value of now that one thread writes.
+/// A current value with one writing thread.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -142,7 +141,7 @@ impl Gauge {
         self.0.store(value, Relaxed);
     }
 
-    /// The value now.
+    /// Returns the value now.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -151,7 +150,8 @@ impl Gauge {
 /// Bounds of a [`Histogram`].
 const BOUNDS: usize = 15;
 
-/// How often values came up to each bound, and the sum of all. Bounds are powers of two, in units of `UNIT`. One thread writes it.
+/// The number of values up to each bound, and the sum of all. Bounds are powers of two, in units of `UNIT`. One thread
+/// writes it.
 #[derive(Debug, Default)]
 pub struct Histogram<const UNIT: u64> {
     counts: [Counter; BOUNDS + 1],
@@ -167,17 +167,17 @@ impl<const UNIT: u64> Histogram<UNIT> {
         self.sum.add(value);
     }
 
-    /// The bounds, which are in their buckets. Another bucket is for what is above all of them.
+    /// Returns the bounds, each included in its bucket. A last bucket counts the values above all of them.
     pub fn bounds() -> impl Iterator<Item = u64> {
         (0..BOUNDS).map(|power| UNIT << power)
     }
 
-    /// The values of each bucket.
+    /// Returns the number of values in each bucket.
     pub fn counts(&self) -> impl Iterator<Item = u64> {
         self.counts.iter().map(Counter::get)
     }
 
-    /// The sum of all values.
+    /// Returns the sum of all values.
     pub fn sum(&self) -> u64 {
         self.sum.get()
     }
@@ -186,56 +186,53 @@ impl<const UNIT: u64> Histogram<UNIT> {
 /// One direction of one queue.
 #[derive(Debug, Default)]
 pub struct Direction {
-    /// Frames of the wire that came in (transmit: as many as the super-frame makes, and
-    /// NAT-keepalives, which no host sent).
+    /// Frames of the wire that came in. Transmit: each segment of a super-frame, and NAT-keepalives, though no host
+    /// sent them.
     pub frames_in: Counter,
-    /// Frames of the wire that went out (receive: as many as were coalesced).
+    /// Frames of the wire that went out (receive: before coalescing).
     pub frames_out: Counter,
-    /// Bytes that went out, Ethernet header included, FCS not.
+    /// Bytes sent out, Ethernet header included, FCS not.
     pub bytes_out: Counter,
-    /// Frames as the host saw them: super-frames that it sent, coalesced frames that it was given.
+    /// Frames as the host saw them: its super-frames, and its coalesced frames.
     pub host_frames: Counter,
-    /// Interrupts. Where handing over is the interrupt ([`HostPort::interrupts`](crate::port::HostPort::interrupts)
-    /// is `None`), the batches in which the host was given frames (receive) or frames were taken from it
-    /// (transmit); elsewhere those that were sent, for frames given (receive) and for transmit completions.
+    /// Interrupts. Where delivery is the interrupt ([`HostPort::interrupts`](crate::port::HostPort::interrupts) is
+    /// `None`), the batches with frames given to the host (receive) or taken from it (transmit). Elsewhere the sent
+    /// ones, for frames given (receive) and for transmit completions.
     pub interrupts: Counter,
     /// Receive: measured cost of an interrupt, nanoseconds; 0 without moderation.
     pub interrupt_cost_ns: Gauge,
-    /// Receive: the longest that a frame, or the interrupt for it, waits under the moderation in force,
-    /// nanoseconds.
+    /// Receive: maximum wait of a frame, or of the interrupt for it, under the moderation in force, nanoseconds.
     pub wait_max_ns: Gauge,
-    /// Receive: most bytes that the adapter's memory has held at one time, whole pages where it has pages; 0
-    /// for a memory without limit, which is not watched.
+    /// Receive: maximum bytes held by the adapter's memory at one time, whole pages where it has pages. 0 for a memory
+    /// without limit: it is not watched.
     pub memory_bytes_max: Gauge,
-    /// Receive: of the lost frames, those for which the adapter's memory had no room. [`Loss::Drop`] counts those as
-    /// well for which the host had none.
+    /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts those lost because the
+    /// host had none.
     pub memory_dropped: Counter,
-    /// Receive: most frames that came into the adapter's memory one after another without a loss and without
-    /// the memory becoming empty.
+    /// Receive: maximum frames in a row into the adapter's memory, with no loss and without the memory becoming empty.
     pub burst_frames_max: Gauge,
-    /// Frames that matched no security association and went on as they were; super-frames count once.
+    /// Frames without a matching security association, passed on unchanged; super-frames count once.
     pub bypassed: Counter,
-    /// Receive: frames whose checksum was wrong (they are passed on, not lost).
+    /// Receive: frames with a wrong checksum (they are passed on, not lost).
     pub bad_checksum: Counter,
-    /// Receive: frames that could not be parsed (they are passed on, not lost).
+    /// Receive: unparsable frames (they are passed on, not lost).
     pub unparsed: Counter,
     lost: [Counter; Loss::ALL.len()],
-    /// Frames of the host that it was given, or that were taken from it, in one batch.
+    /// Frames given to the host, or taken from it, in one batch.
     pub batch_frames: Histogram<1>,
-    /// Receive: how long the oldest frame had waited for each interrupt that moderation decided on, nanoseconds.
+    /// Receive: wait of the oldest frame for each interrupt decided by moderation, nanoseconds.
     pub interrupt_wait_ns: Histogram<1000>,
 }
 
 impl Direction {
-    /// Counts frames that are lost.
+    /// Counts lost frames.
     pub fn lose(&self, reason: Loss, frames: usize) {
         self.lost[reason as usize].add(frames as u64);
     }
 
-    /// Counts frames that arrived and are lost before they were taken: in the adapter's memory, or on a wire with an
-    /// impairment.
+    /// Counts frames lost between arrival and take: in the adapter's memory, or on a wire with an impairment.
     pub fn lose_on_line(&self, reason: Loss, frames: u64) {
-        // Two queue pairs may share these counters, one for each direction: who loses nothing writes nothing.
+        // Two queue pairs may share these counters, one for each direction: a pair without loss writes nothing.
         if frames > 0 {
             self.frames_in.add(frames);
             self.lost[reason as usize].add(frames);
@@ -255,13 +252,13 @@ impl Direction {
         }
     }
 
-    /// Shows what an interrupt costs, and the longest that one waits.
+    /// Sets the gauges of the interrupt cost and the maximum wait.
     pub(crate) fn show_moderation(&self, cost_ns: u64, wait_max_ns: u64) {
         self.interrupt_cost_ns.set(cost_ns);
         self.wait_max_ns.set(wait_max_ns);
     }
 
-    /// The lost ones, as `/proc/net/dev` sorts them; each is in one column.
+    /// Returns the lost frames in the columns of `/proc/net/dev`; each is in one column.
     pub fn net_dev(&self) -> NetDevColumns {
         let mut columns = NetDevColumns::default();
         for &reason in Loss::ALL {
@@ -291,12 +288,12 @@ impl Direction {
         }
     }
 
-    /// Frames lost for a reason.
+    /// Returns the frames lost for a reason.
     pub fn lost(&self, reason: Loss) -> u64 {
         self.lost[reason as usize].get()
     }
 
-    /// Frames lost for any reason.
+    /// Returns the frames lost for any reason.
     pub fn lost_total(&self) -> u64 {
         self.lost.iter().map(Counter::get).sum()
     }

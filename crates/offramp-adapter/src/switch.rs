@@ -1,9 +1,9 @@
 //! A learning switch among host ports, in one thread.
 //!
-//! It connects a guest with other guests, a TAP and an interface that exists: every side is
-//! a [`HostPort`], which sends with what it asks for (a partial checksum, a segmentation) and is given
-//! frames with what is known of them. Between two sides a frame is touched only as far as the receiver
-//! needs it: what it accepts ∩ what the user allows decides, port by port.
+//! It connects a guest with other guests, a TAP and an existing interface. Every side is a [`HostPort`]: it sends
+//! frames with their requests (a partial checksum, a segmentation) and receives frames with their known state. Between
+//! two sides a frame is touched only as far as the receiver needs it. The host's accepted offloads ∩ the user's allowed
+//! ones decide, port by port.
 //!
 //! | a frame | for a port that | happens |
 //! |---|---|---|
@@ -15,11 +15,11 @@
 //! | nothing asked | does not honour them | goes untouched, unknown |
 //! | one that is longer than the MTU | | is lost there, `too_long` |
 //!
-//! Nothing overtakes: before a frame goes past the coalescer of its destination, the coalescer is flushed. A destination without room loses its own frames and holds nobody back. Ports take
-//! turns with a budget; a super-frame that makes more frames than are left of it is continued in the
-//! next turn. Frames of which the destination is not known, and those for groups, go to all other
-//! ports, up to a limit per ingress port; no frame goes back to where it came from. A port that may receive no more at the
-//! moment has a queue, and holds nobody back either.
+//! Nothing overtakes: before a frame goes past the coalescer of its destination, the coalescer is flushed. A
+//! destination without room loses its own frames and holds nobody back. Ports take turns with a budget. If a
+//! super-frame makes more frames than the budget has left, the next turn continues it. Frames for unknown destinations
+//! and for groups go to all other ports, up to a limit per ingress port. No frame returns to its ingress port. A port
+//! at its receive limit has a queue, and holds nobody back either.
 //!
 //! With [`SwitchConfig::learning`] off it is a link: two ports, and everything goes to the other one.
 
@@ -52,14 +52,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
-/// Where sealed frames begin: there is room for a tag before the first one.
+/// The offset of the sealed frames: room for a tag before the first one.
 const SEALED_AT: usize = FRAME_ALIGN;
 
 /// The switch. See the [module](self) for the rules.
 #[derive(Debug)]
 pub struct Switch<P> {
     config: SwitchConfig,
-    /// As long as the highest number in use: a turn costs nothing for ports that may come.
+    /// Ends at the highest number in use: a turn costs nothing for ports not yet added.
     ports: Vec<Option<Port<P>>>,
     stations: Stations,
     scratch: Scratch,
@@ -76,7 +76,7 @@ pub struct Switch<P> {
 }
 
 impl<P: HostPort> Switch<P> {
-    /// A switch without ports.
+    /// Creates a switch without ports.
     pub fn new(config: &SwitchConfig) -> Self {
         Self {
             config: *config,
@@ -92,24 +92,24 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// How ports are added and removed, from any thread.
+    /// Returns the handle to add and remove ports from any thread.
     pub fn control(&self) -> &Arc<SwitchControl<P>> {
         &self.control
     }
 
-    /// Which port it serves, for any thread.
+    /// Returns the port now served, for any thread.
     pub fn serving(&self) -> &Arc<Serving> {
         &self.serving
     }
 
-    /// The ports that are open, and whether each has sent as much as its limit allows. Such a port's frames wait until
+    /// Returns the open ports, each with `true` if it is at its transmit limit. Such a port's frames wait until
     /// [`Switch::next_deadline_ns`] at the latest, and need not wake the caller.
     pub fn hosts(&self) -> impl Iterator<Item = (&P, bool)> {
         let open = self.ports.iter().flatten().filter(|port| port.is_open());
         open.map(|port| (&port.host, port.plan.meter.opens_ns().is_some()))
     }
 
-    /// The ports that are open, to change them between batches.
+    /// Returns the open ports, to change them between batches.
     pub fn hosts_mut(&mut self) -> impl Iterator<Item = &mut P> {
         let serving = &self.serving;
         self.ports.iter_mut().flatten().filter(|port| port.is_open()).map(|port| {
@@ -118,29 +118,29 @@ impl<P: HostPort> Switch<P> {
         })
     }
 
-    /// The port of that number, open or not.
+    /// Returns the port of that number, open or not.
     pub fn host(&self, index: usize) -> Option<&P> {
         Some(&self.ports.get(index)?.as_ref()?.host)
     }
 
-    /// The port of that number, to change it between batches.
+    /// Returns the port of that number, to change it between batches.
     pub fn host_mut(&mut self, index: usize) -> Option<&mut P> {
         Some(&mut self.ports.get_mut(index)?.as_mut()?.host)
     }
 
-    /// Sets whether frames are still fetched from the ports. What was fetched is delivered in either case.
+    /// Stops or resumes fetching from the ports. Fetched frames are delivered in either case.
     pub fn set_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
     }
 
-    /// Frames that wait for the port of that number: to be coalesced, until an interrupt is due, or for the port's limit.
+    /// Counts the frames waiting for the port of that number: for coalescing, a due interrupt, or the port's limit.
     pub fn held(&self, index: usize) -> usize {
         let port = self.ports.get(index).and_then(Option::as_ref);
         port.map_or(0, |port| port.deliver.held() + port.backlog.len())
     }
 
-    /// When something is due without any new frame: held frames, an interrupt, an association, the end of a wait for a
-    /// limit.
+    /// Returns the next deadline without a new frame: held frames, an interrupt, an association, the end of a wait for
+    /// a limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(Port::next_deadline_ns).min()
     }
@@ -153,22 +153,22 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().for_each(|port| port.shared.register(waker));
     }
 
-    /// Takes back [`Switch::register`].
+    /// Undoes [`Switch::register`].
     pub fn unregister(&mut self) {
         self.control.register(None);
         self.waker = None;
         self.ports.iter().flatten().for_each(|port| port.shared.unregister());
     }
 
-    /// As [`Switch::poll_timed`], but does not measure what an interrupt costs, nor how long a turn takes.
+    /// Polls as [`Switch::poll_timed`] does, but measures neither the interrupt cost nor the length of a turn.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
         self.poll_timed(now_ns, &|| now_ns, &|| now_ns)
     }
 
-    /// Gives every port one turn, then ends the batch. A port that is found closed is left alone from
-    /// then on ([`SwitchPort::closed`]); the others go on. `thread_time` is the processor's time that the caller has had,
-    /// nanoseconds from any moment; it is read only where frames wait for moderation. `clock` is the clock of `now_ns`; it
-    /// is read in long turns.
+    /// Gives every port one turn, then ends the batch. A closed port is left alone from then on
+    /// ([`SwitchPort::closed`]); the others go on. `thread_time` returns the caller's processor time, nanoseconds from
+    /// any moment. It is read only where frames wait for moderation. `clock` is the clock of `now_ns`; it is read in
+    /// long turns.
     pub fn poll_timed(&mut self, now_ns: u64, thread_time: &impl Fn() -> u64, clock: &impl Fn() -> u64) -> Progress {
         let requests = self.control.requests();
         let mut progress = Progress { moved: !requests.is_empty(), ..Progress::default() };
@@ -235,7 +235,7 @@ impl<P: HostPort> Switch<P> {
         self.share_stations();
     }
 
-    /// Divides the table among the ports that are there, if they have equal shares.
+    /// Divides the table among the present ports, if they have equal shares.
     fn share_stations(&mut self) {
         let Some(share) = self.config.stations_max.checked_div(self.ports.iter().flatten().count()) else { return };
         if self.config.equal_shares {
@@ -254,7 +254,7 @@ impl<P: HostPort> Switch<P> {
             deliver.flush(outlet, now_ns);
         });
         if let Some(interrupts) = port.host.interrupts() {
-            // What is due later is sent now: the port is not polled any more.
+            // Later interrupts are sent now: the port is not polled any more.
             interrupts.moderate(&ModerationConfig::default());
         }
         conclude(&mut port, Loss::NoDestination);
@@ -268,7 +268,7 @@ impl<P: HostPort> Switch<P> {
         let used = self.ports.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.ports.truncate(used);
         self.share_stations();
-        // Whoever sees that the number is free has the host to itself.
+        // Drop the host first: once the number is free, its user owns the host alone.
         drop(port);
         self.control.release(shared);
     }

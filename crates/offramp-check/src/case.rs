@@ -1,6 +1,6 @@
-//! One case of a check: what is sent, as data, and the frames that must arrive for it.
+//! One case of a check: the input as data, and the frames expected for it.
 //!
-//! What must arrive is built field by field from the same data, segment by segment: slow and obvious. Its rules are
+//! The expected frames are built field by field from the same data, segment by segment: slow and obvious. The rules are
 //! those of Linux' software segmentation.
 
 use std::fmt;
@@ -9,18 +9,18 @@ use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxM
 
 use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol, Station, Way};
 
-/// Destination of every frame, of the range that is administered locally: no host's own, so no host answers.
+/// Destination of every frame, from the locally administered range: no host's own, so no host answers.
 pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 
 /// Bytes of an Ethernet header without a tag.
 const ETHERNET_LEN: usize = 14;
 /// Frames of a [`Load::Train`].
 const TRAIN_FRAMES: u16 = 8;
-/// The frame of a train that differs from the others.
+/// The odd frame of a train.
 const TRAIN_ODD_ONE: u16 = 3;
 /// Frames of [`Train::Long`]: with the usual payload more than 64 KiB.
 const TRAIN_LONG_FRAMES: u16 = 60;
-/// Bytes of the headers between the UDP header and a checksum deep inside: a VXLAN header (RFC 7348) stands there.
+/// Bytes of the headers between the UDP header and a checksum deep inside: a VXLAN header (RFC 7348).
 const DEEP_LEN: usize = 8;
 
 /// TCP options of every frame of a case.
@@ -30,7 +30,7 @@ pub enum TcpOptions {
     None,
     /// Timestamps (RFC 7323), as Linux sends them: 12 bytes.
     Timestamps,
-    /// The most that a header holds, timestamps first: 40 bytes.
+    /// The maximum in a header, timestamps first: 40 bytes.
     Full,
 }
 
@@ -52,10 +52,10 @@ impl TcpOptions {
     }
 }
 
-/// The checksum of a frame that is not segmented.
+/// The checksum of an unsegmented frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Checksum {
-    /// Asked for: the field holds the pseudo-header's.
+    /// Requested: the field holds the pseudo-header's.
     Asked,
     /// Complete.
     Complete,
@@ -65,7 +65,7 @@ pub enum Checksum {
     Wrong,
     /// Right for another payload.
     WrongPayload,
-    /// That of the IPv4 header is wrong.
+    /// Complete, but the IPv4 header's is wrong.
     WrongIpHeader,
 }
 
@@ -75,10 +75,10 @@ impl Checksum {
     }
 }
 
-/// How one frame of a train differs from the others, so that coalescing must keep them apart.
+/// The difference of one frame of a train to the others, so that coalescing must keep them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::VariantArray)]
 pub enum Train {
-    /// It does not: all may be coalesced.
+    /// No difference: all may be coalesced.
     Even,
     /// The last is shorter.
     ShortLast,
@@ -110,7 +110,7 @@ pub enum Train {
     Long,
 }
 
-/// What is sent.
+/// The frames to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Load {
     /// A super-frame and the request to segment it.
@@ -122,11 +122,11 @@ pub enum Load {
         /// Payload bytes of the last.
         last: u16,
     },
-    /// A frame with that much payload.
+    /// A frame with a payload.
     One {
         /// Payload bytes.
         len: u16,
-        /// What its checksum is.
+        /// The state of its checksum.
         checksum: Checksum,
     },
     /// A UDP packet without checksum; the requested checksum lies in a packet inside.
@@ -138,7 +138,7 @@ pub enum Load {
     Train {
         /// Payload bytes of each.
         len: u16,
-        /// Which differs, and how.
+        /// The difference of the odd frame.
         kind: Train,
     },
 }
@@ -169,26 +169,26 @@ pub struct Case {
     pub sequence: u32,
     /// The checksum of the first frame becomes 0.
     pub folds_to_zero: bool,
-    /// Its number in the run, from which its addresses and its payload follow; one of its own where `None`.
+    /// Its number in the run: its addresses and its payload follow from it. `None`: a number of its own.
     pub number: Option<u16>,
-    /// The vnet header says that the Ethernet header alone is contiguous: the others may lie in other pages.
+    /// In the vnet header, the Ethernet header alone is contiguous: the others may lie in other pages.
     pub scattered: bool,
-    /// How it is handed over.
+    /// The way to send it.
     pub way: Way,
-    /// What is sent.
+    /// The frames to send.
     pub load: Load,
 }
 
-/// A frame and what is asked for it.
+/// A frame and the requests for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub bytes: Vec<u8>,
     pub request: TxMeta,
-    /// Bytes that the vnet header says are contiguous.
+    /// Contiguous bytes by the vnet header.
     pub header_len: u16,
 }
 
-/// A frame that must arrive.
+/// An expected frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub bytes: Vec<u8>,
@@ -204,7 +204,7 @@ pub(crate) struct Built {
     pub expected: Vec<Expected>,
 }
 
-/// Ethernet addresses, and where the payload comes from.
+/// Ethernet addresses, and the source of the payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addressing {
     pub destination: [u8; 6],
@@ -213,7 +213,7 @@ pub(crate) struct Addressing {
 }
 
 impl Case {
-    /// TCP or UDP over that IP with nothing special.
+    /// Creates a plain case of TCP or UDP over that IP.
     pub(crate) fn new(ip: Ip, protocol: Protocol, load: Load) -> Self {
         Self {
             ip,
@@ -234,7 +234,7 @@ impl Case {
         }
     }
 
-    /// Bytes of IP and transport headers.
+    /// Returns the bytes of IP and transport headers.
     pub(crate) fn packet_header_len(&self) -> usize {
         let headers = self.headers(&Addressing { destination: [0; 6], source: [0; 6], seed: 0 }, NOBODY);
         headers.len() - headers.link_len()
@@ -262,7 +262,7 @@ impl Case {
         }
     }
 
-    /// The frames of the case.
+    /// Builds the frames of the case.
     pub(crate) fn build(&self, addressing: &Addressing, identity: Identity) -> Built {
         let headers = self.headers(addressing, identity);
         let mut bytes = Bytes::new(addressing.seed, identity.case);
@@ -305,12 +305,12 @@ impl Case {
         (vec![self.sent(headers, bytes, Some(segmentation))], expected)
     }
 
-    /// Flags that the last segment alone has.
+    /// Returns the flags of the last segment alone.
     fn last_flags(&self) -> u8 {
         (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
     }
 
-    /// Lengths and IDs of their own, sequence numbers, PSH and FIN on the last, CWR on the first.
+    /// Builds the segments: lengths and IDs of their own, sequence numbers, PSH and FIN on the last, CWR on the first.
     fn segments(&self, headers: &Headers, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
         let pieces: Vec<&[u8]> = payload.chunks(size).collect();
         let segment = |(n, piece): (usize, &&[u8])| {
@@ -352,7 +352,7 @@ impl Case {
 
     fn deep(&self, headers: &Headers, payload: &[u8]) -> (Vec<Sent>, Vec<Expected>) {
         let inner = |field| {
-            // A UDP packet inside that one, over the same addresses, as the kernel's own self-test `csum` builds it.
+            // A UDP packet inside another one, over the same addresses, as in the kernel's own self-test `csum`.
             let whole = headers.frame(payload, field);
             [&[8, 0, 0, 0, 0, 0, 7, 0][..DEEP_LEN], &whole[headers.transport_start()..]].concat()
         };
@@ -409,7 +409,7 @@ const FIRST_TIMESTAMP: u32 = 0x0070_0001;
 /// No case.
 const NOBODY: Identity = Identity { run: 0, case: 0 };
 
-/// A frame whose checksum is absent or wrong.
+/// Builds a frame with an absent or wrong checksum.
 fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
     match checksum {
         Checksum::Absent => headers.frame(payload, Field::Absent),
@@ -429,14 +429,14 @@ fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
     }
 }
 
-/// The checksum that a frame has.
+/// Returns the checksum in a frame.
 fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
     let at = headers.transport_start() + packet::checksum_offset(headers.protocol);
     // 0xffff stands for 0 in the field of UDP, and added it changes nothing.
     [frame[at], frame[at + 1]]
 }
 
-/// Payload that is drawn from a seed, so that no two places of a run hold the same bytes.
+/// Payload drawn from a seed, so that no two places of a run hold the same bytes.
 pub(crate) struct Bytes {
     state: u64,
 }
@@ -446,7 +446,7 @@ impl Bytes {
         Self { state: seed ^ u64::from(case) << 48 }
     }
 
-    /// The next `len` bytes, by `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
+    /// Draws the next `len` bytes, by `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

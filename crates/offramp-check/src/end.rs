@@ -1,4 +1,4 @@
-//! One end of the path that is checked: an interface whose features are switched, where frames are sent and captured.
+//! One end of the checked path: an interface. The check switches its features, and sends and captures frames there.
 
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
@@ -24,45 +24,46 @@ use crate::error::CheckError;
 use crate::packet::{Captured, Way};
 use crate::steering::Steering;
 
-/// Where `ip netns` keeps its namespaces.
+/// The directory of `ip netns`' namespaces.
 const NAMESPACES: &str = "/run/netns";
-/// Bytes that the kernel may hold for a capture: a batch of super-frames that arrive as small frames.
+/// Maximum bytes held by the kernel for a capture: a batch of super-frames, arriving as small frames.
 const BUFFER_LEN: usize = 64 << 20;
-/// Longest frame that is captured, in bytes: an aggregate that is too long must be seen.
+/// Longest captured frame, in bytes: the capture must include an aggregate beyond the maximum.
 const FRAME_LEN_MAX: usize = 128 << 10;
-/// How long a sender waits for room in its queue.
+/// Maximum wait of a sender for room in its queue.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to send.
 const SEND_PAUSE: Duration = Duration::from_micros(200);
-/// How long a link may need to come back after a feature was switched: some drivers reset the adapter.
+/// Maximum time of a link to come back after a feature was switched: some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
-/// Pause between two looks at a link.
+/// Pause between two polls of a link.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Traffic class and flow label in the first word of an IPv6 header.
 const FLOW_INFO: u32 = 0x0fff_ffff;
-/// The feature that makes super-frames of received UDP.
+/// The feature to coalesce received UDP into super-frames.
 pub(crate) const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
 
-/// A frame to be sent, and what is asked for it.
+/// A frame to be sent, and the requests for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// How.
+    /// The way to send it.
     pub way: Way,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// What is asked, as an adapter would report it: a partial checksum, a segmentation, and how many bytes are contiguous.
+    /// The requests, as an adapter would report them: a partial checksum, a segmentation, and the number of contiguous
+    /// bytes.
     pub meta: RxMeta,
 }
 
-/// What is known of an end before anything is sent.
+/// The properties of an end, read before the first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// As the user named it.
+    /// The user's name for it.
     pub name: String,
     /// The interface.
     pub interface: String,
-    /// What stands before a command that is to run there: `ip netns exec NS `, `ssh HOST `, or nothing.
+    /// Prefix of a command to run there: `ip netns exec NS `, `ssh HOST `, or nothing.
     pub shell_prefix: String,
     /// Its driver.
     pub driver: String,
@@ -72,36 +73,36 @@ pub struct Description {
     pub mac: [u8; 6],
 }
 
-/// What a feature of an end can be.
+/// The state of a feature at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Offered {
     /// It can be switched.
     Switchable,
-    /// It is on, and stays so.
+    /// It is fixed on.
     Fixed,
-    /// It is off, and stays so, or there is none.
+    /// It is fixed off, or does not exist.
     No,
-    /// It can be switched, but a packet socket of this kernel cannot hand over what it makes (UDP super-frames before
+    /// It can be switched, but a packet socket of this kernel cannot hand over its output (UDP super-frames before
     /// Linux 6.2).
     Unseen,
 }
 
 /// One end of the path.
 pub trait End {
-    /// What is known of it.
+    /// Returns its properties.
     fn description(&self) -> &Description;
 
-    /// What a feature, as ethtool names it, can be.
+    /// Returns the state of a feature by its ethtool name.
     fn offered(&self, feature: &str) -> Offered;
 
-    /// Switches these features; all others are as they were found.
+    /// Switches these features and restores all others to their first state.
     ///
     /// # Errors
     /// When the interface is gone, may not be changed, or does not come up again.
     fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError>;
 
-    /// Whether a feature is on, as of the last [`End::apply`].
+    /// Returns whether a feature is on, as of the last [`End::apply`].
     fn is_on(&self, feature: &str) -> bool;
 
     /// Sends a frame. The inner result is the kernel's refusal of this frame (its error number).
@@ -110,13 +111,13 @@ pub trait End {
     /// When the interface is gone.
     fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError>;
 
-    /// Takes the next frame that was captured; waits for at most `wait`.
+    /// Takes the next captured frame; waits for at most `wait`.
     ///
     /// # Errors
     /// When the interface is gone.
     fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError>;
 
-    /// How received frames are spread over queues.
+    /// Returns the distribution of received frames over queues.
     ///
     /// # Errors
     /// When the interface is gone.
@@ -133,23 +134,22 @@ pub trait End {
         Ok(None)
     }
 
-    /// Checks that the interface is still as it was.
+    /// Checks that the interface has not changed.
     ///
     /// # Errors
     /// When it is down, gone, or has another MTU.
     fn check_link(&mut self) -> Result<(), CheckError>;
 
-    /// The command by which a user turns features off here.
+    /// Returns the command to turn features off here.
     fn command_off(&self, features: &[&str]) -> String {
         let Description { shell_prefix, interface, .. } = self.description();
         let off: Vec<String> = features.iter().map(|feature| format!("{feature} off")).collect();
         format!("{shell_prefix}ethtool -K {interface} {}", off.join(" "))
     }
 
-    /// Puts every setting back. Returns what is on or off although it was not.
+    /// Puts every setting back. Returns a phrase for each feature left changed.
     ///
-    /// # Errors
-    /// When something could not be put back.
+    /// # Errors When a setting could not be put back.
     fn finish(&mut self) -> Result<Vec<String>, CheckError>;
 }
 
@@ -164,11 +164,11 @@ pub struct LocalEnd {
     features: Features,
     /// Attached while frames go [`Way::TagInSkb`].
     tags: Option<TagsInSkb>,
-    /// Open while receive queues are asked for.
+    /// Open while the check reads receive queues.
     arrivals: Option<RxQueues>,
 }
 
-/// The interface and the file of its namespace that `NS/IF` names: NS is a name of `ip netns`, or a path.
+/// Splits `NS/IF` into the file of the namespace and the interface. NS is a name of `ip netns`, or a path.
 fn split_name(name: &str) -> (Option<PathBuf>, &str) {
     match name.rsplit_once('/') {
         None => (None, name),
@@ -177,7 +177,7 @@ fn split_name(name: &str) -> (Option<PathBuf>, &str) {
     }
 }
 
-/// The namespace and the interface that `NS/IF` names, and the file of the namespace.
+/// Opens the namespace of `NS/IF`. Returns it with the interface and the file of the namespace.
 ///
 /// # Errors
 /// When there is no such namespace.
@@ -194,7 +194,7 @@ pub fn namespace_of(name: &str) -> Result<(NetNs, &str, Option<PathBuf>), CheckE
     Ok((namespace, interface, file))
 }
 
-/// Source, destination and payload of a UDP frame.
+/// Returns source, destination and payload of a UDP frame.
 pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let mut bytes = frame.to_vec();
     let parsed = Frame::received(&mut bytes);
@@ -202,7 +202,7 @@ pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8
     let (from, to) = parsed.addresses().split_at(parsed.addresses().len() / 2);
     let word =
         |at: usize| u16::from_be_bytes([frame[layout.transport_start + at], frame[layout.transport_start + at + 1]]);
-    // In network byte order, as the kernel's structure has it.
+    // In network byte order, as in the kernel's structure.
     let flow_info =
         frame[layout.network_start..].first_chunk::<4>().map(|word| u32::from_be_bytes(*word) & FLOW_INFO)?.to_be();
     let address = |bytes: &[u8], port| match <[u8; 4]>::try_from(bytes) {
@@ -213,7 +213,7 @@ pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8
 }
 
 impl LocalEnd {
-    /// Opens `IF`, or `NS/IF` in another network namespace, and writes down how it is.
+    /// Opens `IF`, or `NS/IF` in another network namespace, and records its state.
     ///
     /// # Errors
     /// When there is no such interface, it is not Ethernet, down, or may not be changed.
@@ -228,7 +228,7 @@ impl LocalEnd {
         Ok(end)
     }
 
-    /// Opens an interface of a namespace. Reports name it `name`.
+    /// Opens an interface of a namespace. Its name in reports is `name`.
     ///
     /// # Errors
     /// As [`LocalEnd::open`].
@@ -279,7 +279,7 @@ impl LocalEnd {
         }
     }
 
-    /// What a failed call of the queue means for the check; `None` when it concerns one frame alone.
+    /// Converts a failed call of the queue to an error of the check; `None` if it concerns one frame alone.
     fn gone(&self, error: PortError) -> Option<CheckError> {
         match error {
             PortError::Closed(_) => Some(CheckError::WentDown(self.description.name.clone())),
@@ -287,7 +287,7 @@ impl LocalEnd {
         }
     }
 
-    /// Has tags moved beside the frames that leave the interface, or left in them.
+    /// Moves the tags of outgoing frames into their metadata, or leaves them in the frames.
     fn move_tags(&mut self, is_wanted: bool) -> std::io::Result<()> {
         if is_wanted != self.tags.is_some() {
             let attach = || TagsInSkb::attach(&self.description.interface, DESTINATION);
@@ -296,7 +296,7 @@ impl LocalEnd {
         Ok(())
     }
 
-    /// Hands the payload of a frame to a UDP socket, which makes the frame again.
+    /// Hands the payload of a frame to a UDP socket. The socket rebuilds the frame.
     fn send_by_socket(&self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
         let Some((from, to, payload)) = datagrams_of(&frame.bytes) else { return Ok(Err(Errno::EINVAL as i32)) };
         let size = frame.meta.segmentation.map(|segmentation| segmentation.size);
@@ -320,7 +320,7 @@ impl LocalEnd {
                     let meta = RxMeta { checksum, segmentation: frame.request().segmentation, ..RxMeta::default() };
                     return Ok(Some(Captured { bytes: frame.bytes().to_vec(), meta }));
                 }
-                // One that this socket cannot express is not one of ours.
+                // A frame this socket cannot express is not one of ours.
                 Err(error) => self.gone(error).map_or(Ok(()), Err)?,
             }
         }

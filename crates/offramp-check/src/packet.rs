@@ -1,5 +1,5 @@
-//! Frames in fields, and their bytes. Checksums are added word by word as RFC 1071 says: the judge shares no code with
-//! what it judges.
+//! Frames in fields, and their bytes. Checksums are added word by word as in RFC 1071: the judge shares no code with
+//! the judged.
 
 use offramp_offload::meta::RxMeta;
 
@@ -20,7 +20,7 @@ pub(crate) const VLAN_TYPE: u16 = 0x8100;
 const DONT_FRAGMENT: u16 = 0x4000;
 /// IPv6 next header: destination options.
 const DESTINATION_OPTIONS: u8 = 60;
-/// IPv4's one-byte option that does nothing (RFC 791 3.1).
+/// IPv4's one-byte option "no operation" (RFC 791 3.1).
 const NO_OPERATION: u8 = 1;
 /// Ports of every frame: one of the range for private use (RFC 6335 6), and discard.
 pub(crate) const PORTS: [u16; 2] = [49_209, 9];
@@ -34,7 +34,7 @@ pub enum Ip {
     V6,
 }
 
-/// What the IP packet carries.
+/// The transport protocol of the IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// TCP.
@@ -46,29 +46,29 @@ pub enum Protocol {
 /// The way a frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// As it is, by a packet socket with a vnet header.
+    /// Unchanged, by a packet socket with a vnet header.
     PacketSocket,
-    /// The same, and its VLAN tag is moved beside it, as a VLAN interface hands it over.
+    /// The same, with its VLAN tag moved into the metadata, as from a VLAN interface.
     TagInSkb,
-    /// Its payload by a UDP socket, whose kernel makes the same headers, but for the IPv4 ID.
+    /// Its payload by a UDP socket: the kernel makes the same headers, except the IPv4 ID.
     UdpSocket,
 }
 
-/// A frame as it was captured.
+/// A captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// Its bytes, with the VLAN tag that the kernel took out put back.
+    /// Its bytes. A VLAN tag removed by the kernel is back in its place.
     pub bytes: Vec<u8>,
-    /// What the interface reported of it.
+    /// The interface's report on it.
     pub meta: RxMeta,
 }
 
-/// What the checksum field of TCP or UDP holds.
+/// The contents of the checksum field of TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Field {
     /// The right one.
     Right,
-    /// The sum of the pseudo-header, as a host leaves it for its adapter.
+    /// The checksum of the pseudo-header, as a host leaves it for its adapter.
     PseudoHeader,
     /// One bit off.
     Wrong,
@@ -76,7 +76,7 @@ pub(crate) enum Field {
     Absent,
 }
 
-/// Which case of which run a frame belongs to; its IP addresses say so.
+/// The case and the run of a frame, encoded in its IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     /// Number of the run, so that several can run side by side.
@@ -89,22 +89,22 @@ pub(crate) struct Identity {
 const RANGE_V4: [[u8; 2]; 2] = [[198, 18], [198, 19]];
 /// IPv6 addresses are unique local ones (RFC 4193): `fd00::/8`.
 const RANGE_V6: [u8; 14] = [0xfd, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70, 0, 0, 0, 0, 0, 0, 0];
-/// IPv4 multicast groups of the organization-local scope that nobody assigned (RFC 2365 6.2): `239.194.0.0/16`.
+/// Unassigned IPv4 multicast groups of the organization-local scope (RFC 2365 6.2): `239.194.0.0/16`.
 const GROUPS_V4: [u8; 2] = [239, 194];
-/// IPv6 multicast groups of the link that nobody assigned (RFC 4291 2.7): `ff12::/16`.
+/// Unassigned IPv6 multicast groups of the link (RFC 4291 2.7): `ff12::/16`.
 const GROUPS_V6: [u8; 14] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70];
 
-/// Whom a frame is for.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Station {
-    /// An Ethernet address that is nobody's.
+    /// An Ethernet address of no station.
     Nobody,
-    /// A multicast group that nobody is in. A socket reaches it without route and neighbour.
+    /// A multicast group without members. A socket reaches it without route and neighbour.
     Group,
 }
 
 impl Identity {
-    /// Source and destination, side by side.
+    /// Returns source and destination, side by side.
     fn addresses(self, ip: Ip, station: Station) -> Vec<u8> {
         let words = [self.case, self.run].map(u16::to_be_bytes);
         let to_v4 = if station == Station::Group { GROUPS_V4 } else { RANGE_V4[1] };
@@ -115,7 +115,7 @@ impl Identity {
         }
     }
 
-    /// The Ethernet address of the group (RFC 1112 6.4, RFC 2464 7).
+    /// Returns the Ethernet address of the group (RFC 1112 6.4, RFC 2464 7).
     pub(crate) fn group(self, ip: Ip) -> [u8; 6] {
         let [a, b] = self.run.to_be_bytes();
         match ip {
@@ -124,12 +124,13 @@ impl Identity {
         }
     }
 
-    /// What the IP addresses of a frame say; `None` of a frame that is not one of ours. Nothing else in it need be right.
+    /// Reads the identity from a frame's IP addresses; `None` if the frame is not one of ours. The rest of the frame
+    /// may be wrong.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         Self::and_station(frame).map(|(identity, _)| identity)
     }
 
-    /// As [`Identity::of`], and the Ethernet address for which such a frame is.
+    /// Reads the identity as [`Identity::of`] does, and the kind of destination.
     pub(crate) fn and_station(frame: &[u8]) -> Option<(Self, Station)> {
         let at = offramp_offload::layout::link_header_len(frame).ok()?;
         let word = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
@@ -198,22 +199,22 @@ impl Headers {
         }
     }
 
-    /// Where the TCP or UDP header starts.
+    /// Returns the offset of the TCP or UDP header.
     pub(crate) fn transport_start(&self) -> usize {
         self.link_len() + self.ip_len()
     }
 
-    /// Bytes of all headers.
+    /// Returns the bytes of all headers.
     pub(crate) fn len(&self) -> usize {
         self.transport_start() + self.transport_len()
     }
 
-    /// Where the checksum lies in the TCP or UDP header.
+    /// Returns the checksum's offset in the TCP or UDP header.
     pub(crate) fn checksum_offset(&self) -> usize {
         checksum_offset(self.protocol)
     }
 
-    /// The frame with this payload.
+    /// Builds the frame with this payload.
     pub(crate) fn frame(&self, payload: &[u8], field: Field) -> Vec<u8> {
         let transport = self.transport(payload, field);
         let mut frame = [self.destination, self.source].concat();
@@ -288,7 +289,7 @@ impl Headers {
         bytes
     }
 
-    /// The pseudo-header (RFC 9293 3.1, RFC 768, RFC 8200 8.1) for a segment of that length.
+    /// Builds the pseudo-header (RFC 9293 3.1, RFC 768, RFC 8200 8.1) for a segment of that length.
     pub(crate) fn pseudo_header(&self, transport_len: usize) -> Vec<u8> {
         let mut pseudo = self.identity.addresses(self.ip, self.station);
         pseudo.extend((transport_len as u32).to_be_bytes());
@@ -297,7 +298,7 @@ impl Headers {
     }
 }
 
-/// Where the checksum lies in a TCP or UDP header.
+/// Returns the checksum's offset in a TCP or UDP header.
 pub(crate) fn checksum_offset(protocol: Protocol) -> usize {
     match protocol {
         Protocol::Tcp => 16,
@@ -312,7 +313,8 @@ fn protocol_number(protocol: Protocol) -> u8 {
     }
 }
 
-/// The checksum of what has 0 in its field. UDP writes 0xffff for 0, which says that there is none (RFC 768).
+/// Returns the checksum of parts with 0 in the checksum field. UDP writes 0xffff for 0, as 0 means no checksum (RFC
+/// 768).
 pub(crate) fn checksum(protocol: Protocol, parts: &[&[u8]]) -> u16 {
     match (!ones_complement_sum(parts), protocol) {
         (0, Protocol::Udp) => u16::MAX,
@@ -320,7 +322,7 @@ pub(crate) fn checksum(protocol: Protocol, parts: &[&[u8]]) -> u16 {
     }
 }
 
-/// The folded sum of RFC 1071 section 1, not inverted; every part but the last has an even length.
+/// Returns the folded sum of RFC 1071 section 1, not inverted. Every part but the last has an even length.
 pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
     let mut total = 0u64;
     for part in parts {

@@ -27,7 +27,7 @@ pub enum Side {
 pub(crate) enum Cases {
     Checksum,
     Segmentation(Ip, Protocol),
-    /// Of UDP, by a socket (`UDP_SEGMENT`).
+    /// UDP segmentation, by a socket (`UDP_SEGMENT`).
     Socket(Ip),
     /// As `Segmentation`, with CWR.
     Ecn,

@@ -14,36 +14,36 @@ use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
 use crate::rss::{self, Judged};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
 
-/// Wrong cases after which the check of an offload ends.
+/// Number of wrong cases at the end of an offload's check.
 const WRONG_MAX: usize = 3;
-/// How often a case is sent to see whose fault it is: coalescing needs frames that arrive together.
+/// Repeats of a case to find the end at fault: coalescing needs frames arriving together.
 const REPEATS: usize = 5;
-/// How often a first frame is sent until one arrives: switches learn, links come up.
+/// Maximum sends of a first frame until one arrives: switches learn, links come up.
 const PROBES_MAX: usize = 8;
-/// Frames that show whether the path loses any.
+/// Frames to detect a lossy path.
 const LOSS_PROBES: usize = 64;
-/// Pauses before a case is sent again that may have been lost to other traffic. Chosen: about a second in all.
+/// Pauses before a case, possibly lost to other traffic, is sent again. Chosen: about a second in all.
 const LOSS_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
-/// How often frames without anything special are sent in turn with a case that may have been lost. Chosen.
+/// Rounds of plain frames in turn with a possibly lost case. Chosen.
 const LOOKS: usize = 2;
 /// Least MTU: the smallest of IPv6 (RFC 8200 5).
 const MTU_MIN: u32 = 1280;
-/// Feature that lets segments have any ID.
+/// Feature to allow any ID in segments.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
-/// Why an offload is not reachable that makes what the kernel cannot hand over.
+/// The reason an offload is unreachable if the kernel cannot hand over its output.
 const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (since Linux 6.2 it can)";
 
-/// Why datagrams of a socket may be lost where frames of a packet socket are not.
+/// The reason for lost datagrams of a socket on a path without loss for a packet socket.
 const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall, or a switch that knows who is in which multicast \
      group, may keep them out";
 
-/// Why nothing can be said where frames are missing.
+/// The reason for no verdict on a lossy path.
 const LOSSY: &str =
     "frames are missing, but with every offload off the path loses others too; check again beside less traffic";
 
-/// Why no tag can be handed over beside a frame.
+/// The reason no tag can be handed over beside a frame.
 const NO_PROGRAM: &str = "the kernel does not take a BPF program at the interface's egress, which hands tags over as a VLAN \
      interface does (since Linux 6.6 it can)";
 
@@ -51,15 +51,15 @@ const NO_PROGRAM: &str = "the kernel does not take a BPF program at the interfac
 pub const PATH: &str = "path";
 /// Name of frames of the MTU.
 pub const MTU: &str = "mtu";
-/// Name of the receive queues on which frames arrive.
+/// Name of the check of receive queues.
 pub const RSS: &str = "rss";
 /// Name of all offloads together.
 pub const TOGETHER: &str = "together";
 
-/// How to check.
+/// The settings of a check.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many cases.
+    /// The number of cases.
     pub depth: Depth,
     /// Offloads to check, by name; all when empty.
     pub only: Vec<String>,
@@ -67,17 +67,16 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// Names that [`Config::only`] takes, in the order in which they are checked.
+/// Returns the names for [`Config::only`], in the order of the check.
 pub fn names() -> Vec<&'static str> {
     [PATH, MTU].into_iter().chain(OFFLOADS.iter().map(|offload| offload.name)).chain([RSS, TOGETHER]).collect()
 }
 
-/// Checks the path between two ends, both ways. `stop` ends it after the batch that is under way; `progress` gets a line
-/// for each thing that happens. Every setting is back when this returns.
+/// Checks the path between two ends, both ways. `stop` ends it after the current batch; `progress` gets a line per
+/// step. Puts every setting back before it returns.
 ///
-/// # Errors
-/// When nothing arrives, an interface goes down, changes or may not be changed, the check was stopped, or something could
-/// not be put back.
+/// # Errors When nothing arrives, an interface goes down, changes or may not be changed, the check was stopped, or a
+/// setting could not be put back.
 pub fn run(
     ends: &mut [Box<dyn End>; 2],
     config: &Config,
@@ -159,7 +158,7 @@ fn check(
     Ok(rows)
 }
 
-/// Which features are on: of the sender's transmit offloads, and of the receiver's receive offloads. All others are off.
+/// The features turned on: the sender's transmit offloads and the receiver's receive offloads. All others are off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Setting {
     transmit: Vec<&'static str>,
@@ -167,7 +166,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// The offload alone, with what it needs.
+    /// Creates the setting of one offload with its prerequisites.
     fn alone(offload: &Offload) -> Self {
         let features = [offload.features, offload.needs].concat();
         match offload.side {
@@ -186,7 +185,7 @@ struct Direction<'a> {
     exchange: Exchange<'a>,
     config: &'a Config,
     rows: Vec<Row>,
-    /// As it was applied last.
+    /// The setting applied last.
     setting: Option<Setting>,
 }
 
@@ -217,7 +216,7 @@ impl Direction<'_> {
             progress(&format!("{way}: {RSS}"));
             self.apply(&Setting::default())?;
             let Judged { mut verdict, cases, lost } = rss::judge(&mut self.exchange, self.config.depth)?;
-            // What captured the queues ends with the next setting.
+            // The capture of the queues ends with the next setting.
             self.setting = None;
             let is_missing = matches!(&verdict, Verdict::Wrong(finding) if finding.fault == Fault::FrameMissing);
             if is_missing && self.loses_others()? {
@@ -237,7 +236,7 @@ impl Direction<'_> {
         self.config.only.is_empty() || self.config.only.iter().any(|only| only == name)
     }
 
-    /// Bytes of IP that both ends take.
+    /// Returns the smaller MTU of the two ends, IP bytes.
     fn mtu(&self) -> usize {
         self.exchange.sender.description().mtu.min(self.exchange.receiver.description().mtu) as usize
     }
@@ -258,7 +257,7 @@ impl Direction<'_> {
         Err(CheckError::NothingArrives { from: name(self.exchange.sender), to: name(self.exchange.receiver) })
     }
 
-    /// Switches both ends, where they are not as they should be.
+    /// Switches both ends if the setting differs from the last one.
     fn apply(&mut self, setting: &Setting) -> Result<(), CheckError> {
         if self.setting.as_ref() == Some(setting) {
             return Ok(());
@@ -287,7 +286,7 @@ impl Direction<'_> {
         }
     }
 
-    /// The verdict on a list of cases under one setting.
+    /// Judges a list of cases under one setting.
     fn judge(
         &mut self,
         name: &'static str,
@@ -304,7 +303,7 @@ impl Direction<'_> {
         Ok(Row { cases: sent, coalesced, lost, ..self.row(name, interface, features, verdict) })
     }
 
-    /// Those of a setting's features that are on.
+    /// Returns the setting's features actually on.
     fn features_on(&self, setting: &Setting) -> Vec<&'static str> {
         let of = |end: &dyn End, features: &[&'static str]| {
             features.iter().copied().filter(|feature| end.is_on(feature)).collect::<Vec<_>>()
@@ -315,12 +314,12 @@ impl Direction<'_> {
     fn verdict(&mut self, setting: &Setting, outcomes: Outcomes, lost: &mut usize) -> Result<Verdict, CheckError> {
         let wrong_cases = outcomes.wrong.len();
         for (case, wrong) in outcomes.wrong {
-            // A frame that is lost may be lost to other traffic; one that arrives changed shows a fault that may need luck.
+            // A frame may be lost to other traffic. A changed frame shows a fault, though perhaps not each time.
             let repeats = if wrong.may_be_loss() { 1 } else { REPEATS };
             let blame = self.blame(&case, setting, repeats)?;
             if wrong.may_be_loss() {
-                // Before, between and after the others: a path that loses frames now and then is no offload's fault. One that stood
-                // still for long may be well again only when those are sent.
+                // Before, between and after the plain frames: occasional loss on the path is no offload's fault. A long
+                // stall of the path may end only with these frames.
                 let mut is_lost = blame == Blame::Unrepeatable || self.is_right_later(&case, setting)?;
                 for _ in 0..LOOKS {
                     if !is_lost && self.loses_others()? {
@@ -345,7 +344,7 @@ impl Direction<'_> {
         })
     }
 
-    /// Whether the path loses frames without anything special now, with every offload off.
+    /// Returns whether the path now loses plain frames, with every offload off.
     fn loses_others(&mut self) -> Result<bool, CheckError> {
         self.apply(&Setting::default())?;
         let outcomes = self.exchange.all(&[plan::probe(); LOSS_PROBES], Allowed::default(), 1)?;
@@ -371,7 +370,8 @@ impl Direction<'_> {
         })
     }
 
-    /// What the sender must have on: before Linux 6.11 a socket has datagrams segmented only where the interface checksums.
+    /// Returns the features the sender needs. Before Linux 6.11 a socket segments datagrams only if the interface
+    /// checksums.
     fn least_for(&mut self, case: &Case) -> Result<Vec<&'static str>, CheckError> {
         if case.way != Way::UdpSocket {
             return Ok(Vec::new());
@@ -382,7 +382,7 @@ impl Direction<'_> {
         Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
     }
 
-    /// Whether a case is right each time that it is sent.
+    /// Returns whether a case is right in each of its repeats.
     fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();
@@ -394,8 +394,8 @@ impl Direction<'_> {
         Ok(true)
     }
 
-    /// Whether a case is right when it is sent again, now or after pauses: other traffic may fill a queue for a while, and what
-    /// an interface loses itself it loses each time.
+    /// Returns whether a repeated case is right, now or after pauses. Other traffic may fill a queue for a while; an
+    /// interface's own loss comes back each time.
     fn is_right_later(&mut self, case: &Case, setting: &Setting) -> Result<bool, CheckError> {
         for pause in LOSS_PAUSES {
             std::thread::sleep(pause);
@@ -406,7 +406,7 @@ impl Direction<'_> {
         Ok(false)
     }
 
-    /// One offload alone, at the end that has it.
+    /// Checks one offload alone, at its end.
     fn offload(&mut self, offload: &Offload, mtu: usize) -> Result<Row, CheckError> {
         let end: &dyn End = match offload.side {
             Side::Transmit => self.exchange.sender,
@@ -434,7 +434,7 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Why cases that go another way than by a packet socket alone cannot be sent here; `None` when they can.
+    /// Returns the reason if cases cannot be sent here by another way than a packet socket alone; `None` if they can.
     fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
         let (probe, refuser) = match cases {
             Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {
@@ -451,12 +451,12 @@ impl Direction<'_> {
             Outcome::Wrong(wrong) if wrong.may_be_loss() && matches!(cases, Cases::Socket(_)) => {
                 Some(KEPT_OUT.to_owned())
             }
-            // What else is wrong, the cases of the offload show.
+            // The cases of the offload show other faults.
             Outcome::Right | Outcome::Wrong(_) => None,
         })
     }
 
-    /// Frames of exactly the MTU arrive, and the kernel sends none that is longer.
+    /// Checks that frames of exactly the MTU arrive, and that the kernel sends no longer one.
     fn frames_of_the_mtu(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
         let mut row = self.judge(MTU, interface, &Setting::default(), &plan::longest(mtu))?;
         let own_mtu = self.exchange.sender.description().mtu as usize;
@@ -482,7 +482,7 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Everything on at both ends but what is wrong alone, with the cases of the others.
+    /// Checks all offloads on at both ends, without those wrong alone, with the cases of the others.
     fn together(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
         let is_wrong = |offload: &&Offload| {
             self.rows.iter().any(|row| row.offload == offload.name && matches!(row.verdict, Verdict::Wrong(_)))
@@ -506,7 +506,7 @@ impl Direction<'_> {
     }
 }
 
-/// Turns on those features of a side that are named, as far as they can be switched, and off all others.
+/// Turns the named features of a side on, as far as they can be switched, and all others off.
 fn switch(end: &mut dyn End, side: Side, on: &[&'static str]) -> Result<(), CheckError> {
     let is_switchable = |feature: &&str| end.offered(feature) == Offered::Switchable;
     let features: Vec<(&'static str, bool)> = plan::features_of(side)
@@ -537,7 +537,7 @@ fn finding(case: &Case, wrong: Wrong, wrong_cases: usize, blame: Blame) -> Findi
     }
 }
 
-/// One `ethtool` line for each interface that has something wrong.
+/// Returns one `ethtool` line for each interface with a fault.
 fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
     let of_end = |end: &dyn End| {
         let about = end.description();
@@ -545,7 +545,7 @@ fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
         for row in rows {
             let Verdict::Wrong(finding) = &row.verdict else { continue };
             let side = match finding.blame {
-                // It has no feature that turns it off.
+                // No feature turns it off.
                 _ if row.offload == RSS => continue,
                 Blame::Sender if row.from == about.name => Side::Transmit,
                 Blame::Receiver if row.to == about.name => Side::Receive,

@@ -1,12 +1,13 @@
-//! What moderation does to a guest that sleeps until it is interrupted: requests one at a time, bulk data, and both
-//! together, over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted drivers in this process with
-//! `EVENT_IDX`, as fast as a processor without an emulator is.
+//! The effect of moderation on a guest asleep between interrupts: requests one at a time, bulk data, and both together,
+//! over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted drivers in this process with `EVENT_IDX`,
+//! as fast as a processor without an emulator is.
 //!
 //! `cargo bench -p offramp-lab --bench vhost_moderation` gives the adapter a processor and the guests another one (each
-//! its own where there are three), and keeps all awake, so that what is compared is moderation, and not where
-//! the kernel puts a thread or how late a hypervisor gives a halted processor back. With `-- --free` the kernel and the
-//! hypervisor do as they like. `-- --load-interrupts 4000,7000` adds the default's rule with each of these numbers of interrupts a second under
-//! load, and `-- --only mixed` leaves the other loads out. `--test` runs hardly anything, and its figures mean nothing.
+//! its own if there are three), and keeps all awake. So it compares moderation alone, without the kernel's thread
+//! placement or the delay of a hypervisor to resume a halted processor. `-- --free` leaves both to the kernel and the
+//! hypervisor. `-- --load-interrupts 4000,7000` adds the default's rule with each of these numbers of interrupts per
+//! second under load, and `-- --only mixed` leaves the other loads out. `--test` runs hardly anything, and its figures
+//! mean nothing.
 
 #[path = "vhost_moderation/contenders.rs"]
 mod contenders;
@@ -30,12 +31,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vhost_common::{Rig, RigConfig};
 
-/// Rounds, each with a sample of every policy under every load; medians count. A p99 is that of eight late requests, and of a
-/// machine that is away for a millisecond now and then: with half as many rounds its ratio is known within a half at best.
+/// Rounds, each with a sample of every policy under every load; medians count. A p99 depends on eight late requests,
+/// and the machine pauses for a millisecond now and then: with half as many rounds its ratio is known within a half at
+/// best.
 const ROUNDS: usize = 60;
 const SAMPLE: Duration = Duration::from_millis(200);
 const RATE_BPS: u64 = 1_000_000_000;
-/// Full frames without FCS, and how many of them leave together: 81,274 a second fill the link.
+/// Length of full frames without FCS, and the number of them sent together: 81,274 a second fill the link.
 const BULK_LEN: usize = 1514;
 const BULK_TOGETHER: u32 = 10;
 const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u64);
@@ -43,12 +45,12 @@ const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u6
 const FRAME_NS: u64 = 12_304;
 /// Requests and answers.
 const REQUEST_LEN: usize = 64;
-/// Time between two requests beside bulk data, which then takes half the link.
+/// Time between two requests beside bulk data; the bulk data then takes half the link.
 const REQUEST_EVERY: Duration = Duration::from_micros(250);
 const RING: u16 = 1024;
 const BUFFER_LEN: usize = 2048;
-/// A ring is full when the oldest frame in it has waited for as long as the link takes to fill it. Half of that, for short
-/// frames between the full ones: a guest that is never so late loses nothing.
+/// A ring is full once its oldest frame has waited for as long as the link takes to fill it. Half of that, for short
+/// frames between the full ones: a guest with smaller delays loses nothing.
 const DELAY_OF_LOSS_MIN: Duration = Duration::from_nanos(FRAME_NS * RING as u64 / 2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl Load {
 
 const LOADS: [Load; 3] = [Load::Requests, Load::Bulk, Load::Mixed];
 
-/// What one sample shows.
+/// The figures of one sample.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     p50_us: f64,
@@ -77,13 +79,13 @@ struct Sample {
     calls_per_frame: f64,
     /// Requests and answers: with a call for each, none waits for another.
     messages_per_s: f64,
-    /// Frames that found no buffer, because the guest was so late.
+    /// Frames lost for want of a buffer, because the guest was so late.
     lost: u64,
-    /// The longest that a frame took from one guest to the other.
+    /// Maximum time of a frame from one guest to the other.
     delay_max: Duration,
 }
 
-/// Of each contender, a sample of each round.
+/// Per contender, a sample of each round.
 type Samples = Vec<Vec<Sample>>;
 
 fn main() {
@@ -108,7 +110,7 @@ fn main() {
     }
 }
 
-/// The argument behind `flag`.
+/// Returns the argument after `flag`.
 fn value_of(flag: &str) -> Option<String> {
     std::env::args().skip_while(|arg| arg != flag).nth(1)
 }

@@ -1,9 +1,9 @@
 //! Statistics of the samples: medians, spread, and the verdict on a difference.
 //!
-//! Two rules keep a verdict honest. Samples are compared **in pairs of one round**, so what drifts slowly in the
-//! machine cancels out. And only **like with like**: a virtual machine's two processors may be near or far from each
-//! other, from one second to the next, and results that need both change several times with it. So the distance is
-//! sampled before and after each sample, and a pair counts only where both samples saw the same class of it.
+//! Two rules keep a verdict honest. Samples are compared **in pairs of one round**, so a slow drift of the machine
+//! cancels out. And only **like with like**: a virtual machine's two processors may be near or far from each other,
+//! from one second to the next. Results with both in use change by a multiple with it. So the distance is sampled
+//! before and after each sample, and a pair counts only if both samples saw the same class of it.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -15,19 +15,19 @@ use crate::spread::{Spread, median};
 pub const NEAR_BELOW_NS: f64 = 120.0;
 /// One-way time of a cache line above which two processors are far from each other (two sockets), in nanoseconds.
 pub const FAR_ABOVE_NS: f64 = 450.0;
-/// Probability that the confidence interval holds the true ratio.
+/// Probability of the true ratio within the confidence interval.
 pub const CONFIDENCE: f64 = 0.95;
-/// Pairs without which there is no interval, and so no verdict.
+/// Minimum pairs for an interval, and so for a verdict.
 pub const PAIRS_MIN: usize = 2;
-/// The value of a metric in one sample, under the name and in the unit of its field in [`Variant`]; `None` as
-/// [`Metric::value`] says, and of an unknown name.
+/// Returns a metric's value in one sample, under the name and in the unit of its field in [`Variant`]. `None` as in
+/// [`Metric::value`], and for an unknown name.
 ///
 /// [`Metric::value`]: crate::metric::Metric::value
 pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
     metric::find(metric)?.value(sample)
 }
 
-/// The spread of a metric over the samples of a variant; `None` where no sample measured it.
+/// Returns the spread of a metric over the samples of a variant; `None` if no sample measured it.
 pub fn spread(variant: &Variant, metric: &str) -> Option<Spread> {
     Spread::of(&values(&variant.samples, metric))
 }
@@ -36,14 +36,14 @@ fn values(samples: &[Sample], metric: &str) -> Vec<f64> {
     samples.iter().filter_map(|sample| metric_value(sample, metric)).collect()
 }
 
-/// The medians of `samples`, each taken over the samples' own values: what is per GB or a share is worked out for each
+/// Returns the medians of `samples`, each over the samples' own values: figures per GB and shares are computed for each
 /// sample first.
 pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
     let medians = metric::medians(&samples);
     Variant { name: name.to_owned(), samples, ..medians }
 }
 
-/// How far apart the two processors were during a sample.
+/// The distance between the two processors during a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// It was not measured.
@@ -59,7 +59,7 @@ pub enum Distance {
 }
 
 impl Distance {
-    /// The class of a sample, from the distance before and after it.
+    /// Returns the class of a sample, from the distance before and after it.
     pub fn of(sample: &Sample) -> Self {
         let Some([before, after]) = sample.line_distance_ns else { return Self::Unknown };
         let (before, after) = (Self::of_ns(before), Self::of_ns(after));
@@ -75,17 +75,17 @@ impl Distance {
         }
     }
 
-    /// Two samples of these classes can be compared: the classes are the same, and neither moved.
+    /// Returns whether two samples of these classes can be compared: the classes are the same, and neither moved.
     pub fn is_like(self, other: Self) -> bool {
         self == other && self != Self::Moved
     }
 }
 
-/// The logarithms of the rounds' ratios, and how they were chosen.
+/// The logarithms of the rounds' ratios, and the numbers behind their choice.
 struct Pairs {
-    /// ln(variant / base), one of each pair that counts.
+    /// ln(variant / base), one of each counted pair.
     log_ratios: Vec<f64>,
-    /// Pairs that were taken at a like distance.
+    /// Pairs taken at a like distance.
     like: usize,
     /// Pairs in all.
     all: usize,
@@ -108,7 +108,7 @@ impl Pairs {
         Self { log_ratios, like, all: pairs.len() }
     }
 
-    /// Too few like pairs: the unlike ones were taken too.
+    /// Returns `true` with too few like pairs: the unlike ones were taken too.
     fn mixes_distances(&self) -> bool {
         self.like < PAIRS_MIN && self.all > self.like
     }
@@ -120,12 +120,12 @@ fn log_ratio(base: f64, variant: f64) -> Option<f64> {
     (base > 0.0 && variant > 0.0 && log_ratio.is_finite()).then_some(log_ratio)
 }
 
-/// What `variant` is worth against `base` in a metric (see [`metric::find`]).
+/// Compares `variant` with `base` in a metric (see [`metric::find`]).
 ///
-/// The ratio is the median of the rounds' ratios, taken on their logarithms, so that swapping the two gives exactly
-/// the reciprocal. Its 95 % interval is Student's t-interval of the mean logarithm, widened to hold the median where
-/// the samples are so skewed that it would not. Rounds count as [`Distance::is_like`] says; where fewer than
-/// [`PAIRS_MIN`] do, all are taken and [`note`] says so.
+/// The ratio is the median of the rounds' ratios, taken on their logarithms, so that swapping the two gives exactly the
+/// reciprocal. Its 95 % interval is Student's t-interval of the mean logarithm, widened to hold the median if the
+/// samples are too skewed. Rounds count by [`Distance::is_like`]; if fewer than [`PAIRS_MIN`] do, all are taken and
+/// [`note`] says so.
 ///
 /// `None` where fewer than [`PAIRS_MIN`] rounds have a value above 0 on both sides.
 pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdict> {
@@ -144,13 +144,13 @@ pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdic
     })
 }
 
-/// What a reader must know of the pairs behind [`verdict`]: that unlike ones had to be taken, or that some were left
-/// out. `None` where all pairs counted.
+/// Returns the caveat of the pairs behind [`verdict`]: unlike ones were taken, or some were left out. `None` if all
+/// pairs counted.
 pub fn note(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
     Some(format!("{} against {}: {}", variant.name, base.name, remark(base, variant, metric)?))
 }
 
-/// The notes on several variants; those of which the same is to be said share one.
+/// Returns the notes on several variants; variants with the same remark share one.
 pub fn notes(base: &Variant, variants: &[Variant], metric: &str) -> Vec<String> {
     let mut shared: Vec<(String, Vec<&str>)> = Vec::new();
     for variant in variants {

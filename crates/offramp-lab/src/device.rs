@@ -1,10 +1,10 @@
-//! The on/off matrix on an interface that exists: its features are switched one at a time, traffic
-//! with a peer is measured, and every setting is put back.
+//! The on/off matrix on an existing interface: switches its features one at a time, measures traffic with a peer, and
+//! puts every setting back.
 //!
-//! Only the interface that was named is touched. How it was found stands in a state file before the
-//! first change; it is put back when the run ends, fails, panics or is stopped, and by [`restore`](device::restore) when
-//! the process was killed. The calling thread must be in the interface's network namespace. It must not use
-//! [`privilege::enter`](offramp_ports::sys::privilege::enter), which would leave that namespace.
+//! Only the named interface is touched. A state file records its settings before the first change. They are put back
+//! when the run ends, fails, panics or is stopped, and by [`restore`](device::restore) after the process was killed.
+//! The calling thread must be in the interface's network namespace. It must not use
+//! [`privilege::enter`](offramp_ports::sys::privilege::enter): that would leave the namespace.
 
 use std::sync::atomic::AtomicBool;
 
@@ -25,26 +25,24 @@ use matrix::{Plan, VariantPlan};
 use measure::{Bench, other_work};
 use offramp_testbed::device::{self, DeviceError, Guard, State, check_permission};
 
-/// The metric of every main verdict. The line may be the limit of an adapter, so that throughput stays
-/// the same; what this machine spends on it does not.
+/// The metric of every main verdict. The link may be the limit of an adapter: throughput then stays the same, but this
+/// machine's cost does not.
 const METRIC: &str = "host_cpu_s_per_gb";
-/// Metrics that are compared besides.
+/// Further compared metrics.
 const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
 
-/// Share of the processors that other work may take before it is noted.
+/// Minimum share of the processors taken by other work for a note.
 const OTHER_WORK_NOTED: f64 = 0.1;
 
-/// Runs the matrix. `stop` ends it after the test that is under way; `progress` gets a line for each thing that
-/// happens.
+/// Runs the matrix. `stop` ends it after the current test; `progress` gets a line per step.
 ///
-/// What was finished is in `experiments` however the run ends. One whose traffic fails is there with the samples
-/// it has and a note, one that was under way when the run was stopped is not. An interface that an earlier run
-/// left changed is put back first.
+/// However the run ends, `experiments` has all finished experiments. It also has an experiment with failed traffic,
+/// with its samples so far and a note; it lacks the one under way at a stop. An interface left changed by an earlier
+/// run is put back first.
 ///
-/// # Errors
-/// When there is no such interface, nothing on it can be changed, it may not be changed, the peer cannot
-/// be reached or not through it, another run uses it, the run was stopped, or something could not be put
-/// back. In all cases but the last the interface is as it was found.
+/// # Errors When there is no such interface, nothing on it can be changed, it may not be changed, the peer cannot be
+/// reached or not through it, another run uses it, the run was stopped, or a setting could not be put back. In all
+/// cases but the last the interface has its first settings.
 pub fn run(
     config: &DeviceConfig,
     stop: &AtomicBool,
@@ -67,7 +65,7 @@ pub fn run(
     for experiment in &mut *experiments {
         experiment.notes.extend(busy.clone());
     }
-    // That something is not as it was is worse than that nothing was measured.
+    // An interface left changed is worse than a failed measurement: report it first.
     let changed = guard.finish()?;
     progress(&format!("{interface}: every setting is back"));
     for line in &changed {
@@ -79,7 +77,7 @@ pub fn run(
     measured
 }
 
-/// What a reader must know of a machine that does other things as well.
+/// Returns the note on a machine busy with other work.
 fn busy_note(share: f64) -> Option<String> {
     let percent = share * 100.0;
     (share > OTHER_WORK_NOTED).then(|| {
@@ -97,7 +95,7 @@ fn names(plans: &[Plan]) -> String {
     plans.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Every experiment in turn. One that fails for its traffic does not keep the others from being made.
+/// Runs every experiment in turn. Failed traffic ends only its own experiment.
 fn measure(
     bench: &Bench,
     guard: &Guard,
@@ -146,8 +144,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Samples of all variants in turn; every second round goes backwards, so that what drifts does not
-    /// favour one of them.
+    /// Takes samples of all variants in turn. Every second round goes backwards, so that a drift does not favour one of
+    /// them.
     fn measure(
         &mut self,
         bench: &Bench,
@@ -199,12 +197,12 @@ impl<'a> Running<'a> {
     }
 }
 
-/// "on" or "off".
+/// Returns "on" or "off".
 fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// What the kernel made of a variant beyond, or short of, what was asked for.
+/// Returns the kernel's deviations from a variant's settings.
 fn effects(variant: &VariantPlan, found: &State, now: &Features) -> Vec<String> {
     let change = &variant.change;
     let mut effects: Vec<String> = change

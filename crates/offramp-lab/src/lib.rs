@@ -1,4 +1,4 @@
-//! Experiments that measure the worth of each offload on this machine.
+//! Experiments to measure the worth of each offload on this machine.
 //!
 //! | module | content |
 //! |---|---|

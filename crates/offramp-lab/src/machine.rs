@@ -1,4 +1,4 @@
-//! What is known of the machine that a run was made on.
+//! The description of a run's machine.
 
 use crate::model::{Experiment, Guest, Machine};
 use offramp_offload::checksum;
@@ -7,7 +7,7 @@ use offramp_testbed::guest::CPUS;
 use offramp_testbed::guest::Guests;
 use offramp_testbed::rig::Placement;
 
-/// Describes this machine for a run on an interface that exists: there is no adapter of ours in it.
+/// Describes this machine for a run on an existing interface: there is no adapter of ours in it.
 pub fn describe_device() -> Machine {
     Machine {
         host_cpus: cpu::online(),
@@ -17,8 +17,8 @@ pub fn describe_device() -> Machine {
     }
 }
 
-/// Describes this machine, and how a run on it separates hosts and adapters. `has_rps`: the hosts'
-/// receive work can be moved to their processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
+/// Describes this machine, and the separation of hosts and adapters in a run on it. `has_rps`: the hosts' receive work
+/// can be moved to their processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
 pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     Machine {
         kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),
@@ -67,7 +67,7 @@ pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
     }
 }
 
-/// Smallest, median and largest distance between the processors in all samples.
+/// Returns the smallest, median and largest distance between the processors in all samples.
 pub fn line_distance_ns(experiments: &[Experiment]) -> Option<[f64; 3]> {
     let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);
     let mut all: Vec<f64> = samples.filter_map(|s| s.line_distance_ns).flatten().collect();

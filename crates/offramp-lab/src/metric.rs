@@ -1,4 +1,4 @@
-//! What the lab measures: each metric with its value in a sample, its place in a variant, and its words.
+//! The metrics of the lab: each with its value in a sample, its place in a variant, and its words.
 
 use crate::model::{Sample, Variant};
 use crate::report::numbers::{count, cpu_seconds, gbit, microseconds, percent, seconds, segments, share};
@@ -9,16 +9,16 @@ pub const GB: f64 = 1e9;
 /// Bytes before the data of an NFS read's response: RPC header and attributes.
 pub(crate) const RPC_HEADER_BYTES: u32 = 100;
 
-/// One thing that is measured.
+/// One metric.
 #[derive(Clone, Copy)]
 pub struct Metric {
-    /// Name of its field in [`Variant`], which says what it is and in which unit.
+    /// Name of its field in [`Variant`]; the name includes the unit.
     pub name: &'static str,
     /// Heading, with the unit.
     pub heading: &'static str,
-    /// As it stands after "2.9 ×".
+    /// The noun after "2.9 ×".
     pub noun: &'static str,
-    /// A value of it in the unit of the heading.
+    /// Formats a value in the unit of the heading.
     pub text: fn(f64) -> String,
     /// Its median in a variant.
     pub median: fn(&Variant) -> Option<f64>,
@@ -26,16 +26,16 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Its value in one sample; `None` where the sample did not measure it, or where the value is not finite.
+    /// Returns its value in one sample; `None` if the sample did not measure it, or if the value is not finite.
     pub fn value(&self, sample: &Sample) -> Option<f64> {
         (self.of_sample)(sample).filter(|value| value.is_finite())
     }
 }
 
-/// The field of each metric in [`Variant`], its value in a sample, how a value is written, heading and noun.
+/// The field of each metric in [`Variant`], its value in a sample, the format of a value, heading and noun.
 macro_rules! metrics {
     ($($field:ident: $of_sample:expr, $text:path, $heading:literal, $noun:literal;)+) => {
-        /// Every metric, in the order in which tables show it.
+        /// Every metric, in the order of the tables.
         pub static METRICS: &[Metric] = &[$(Metric {
             name: stringify!($field),
             heading: $heading,
@@ -45,7 +45,7 @@ macro_rules! metrics {
             of_sample: $of_sample,
         }),+];
 
-        /// A variant without a name, with the median of every metric over `samples`.
+        /// Creates a variant without a name, with the median of every metric over `samples`.
         pub(crate) fn medians(samples: &[Sample]) -> Variant {
             Variant { $($field: median_of(samples, $of_sample),)+ ..Variant::default() }
         }
@@ -144,7 +144,7 @@ static OF_CLAIMS: [Metric; 3] = [
     },
 ];
 
-/// The metric of that name; `None` of an unknown one.
+/// Returns the metric of that name; `None` if unknown.
 pub fn find(name: &str) -> Option<&'static Metric> {
     METRICS.iter().chain(&OF_CLAIMS).find(|metric| metric.name == name)
 }
@@ -161,18 +161,18 @@ fn host_frames_per_gb(sample: &Sample) -> Option<f64> {
     Some(sample.host_frames? as f64 * GB / sample.bytes as f64)
 }
 
-/// Each call of an 8 kB read has a request of one frame, which is not counted.
+/// Each call of an 8 kB read has a request of one frame; it is not counted.
 fn wire_frames_per_response(sample: &Sample) -> Option<f64> {
     let calls = sample.bytes as f64 / f64::from(8192 + RPC_HEADER_BYTES);
     Some(sample.wire_frames? as f64 / calls - 1.0)
 }
 
-/// Processor seconds for 10^9 bytes that arrived.
+/// Returns processor seconds per 10^9 received bytes.
 fn cpu_per_gb(sample: &Sample, cpu_s: Option<f64>) -> Option<f64> {
     (sample.bytes > 0).then_some(cpu_s? * GB / sample.bytes as f64)
 }
 
-/// Processor seconds as a share of one processor: 200 % are two of them.
+/// Returns processor seconds as a share of one processor: 200 % are two of them.
 fn cpu_percent(sample: &Sample, cpu_s: Option<f64>) -> Option<f64> {
     (sample.seconds > 0.0).then_some(cpu_s? * 100.0 / sample.seconds)
 }

@@ -278,7 +278,7 @@ const TRANSACTIONS: &str = "transactions_per_s";
 const LATENCY_P50: &str = "latency_p50_us";
 const LATENCY_P99: &str = "latency_p99_us";
 
-/// Offloads of a host that sends one frame at a time; the receiver does not coalesce, because that would hide it.
+/// Offloads of a host sending one frame at a time. The receiver does not coalesce: coalescing would hide it.
 const BARE: Offloads = Offloads::TX_CHECKSUM.union(Offloads::RX_CHECKSUM);
 
 fn gigabit_moderation() -> ModerationConfig {

@@ -1,4 +1,4 @@
-//! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
+//! One measurement: a rig, traffic in processes of its own, and the processors' time meanwhile.
 
 use crate::model::Sample;
 use crate::spread::median;
@@ -18,29 +18,29 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the distance between two processors is sampled.
+/// Sampling time of the distance between two processors.
 const DISTANCE_SAMPLE: Duration = Duration::from_millis(4);
 /// Warm-up of a round-trip test.
 const RTT_WARMUP_USECS: u64 = 20_000;
-/// How much longer than its measured time a guest's test may take.
+/// Maximum excess of a guest's test over its measured time.
 const GUEST_GRACE: Duration = Duration::from_mins(1);
 const NANOSECONDS: f64 = 1e9;
 const MICROSECONDS: f64 = 1e6;
 
-/// What the samples of a run share.
+/// The settings common to the samples of a run.
 #[derive(Clone, Debug)]
 pub struct Bench<'a> {
-    /// The program whose `ttcp` makes the traffic.
+    /// The program; its `ttcp` makes the traffic.
     pub program: PathBuf,
     /// Time of each round-trip test.
     pub rtt_time: Duration,
-    /// Rounds in which round trips are measured.
+    /// Number of rounds with measured round trips.
     pub rtt_rounds: usize,
-    /// Set when the run is to end.
+    /// Set to end the run.
     pub stop: &'a AtomicBool,
 }
 
-/// What samples are taken on.
+/// The hosts of the samples.
 #[derive(Debug)]
 pub enum Stage<'a> {
     /// Two namespaces, made anew for each sample.
@@ -49,42 +49,42 @@ pub enum Stage<'a> {
     Guest(Box<Guests<'a>>),
 }
 
-/// A child that is killed when it is no longer needed.
+/// A child process, killed on drop.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The child may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What was read at one end of the measured window.
+/// The readings at one end of the measured window.
 struct Reading {
     at: Instant,
     processors: CpuTimes,
-    /// Idle time of processors that are prevented from sleeping, in nanoseconds; empty where they may sleep.
+    /// Idle time of the processors kept awake, in nanoseconds; empty if they may sleep.
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
-    /// The part of `counts` that is the adapter's of the host that serves.
+    /// The part of `counts` from the serving host's adapter.
     server_counts: Counts,
     program_lost: u64,
     guest: Option<GuestReading>,
 }
 
-/// What was read of a guest: the time of its processes here, and what the guest says itself.
+/// The readings of a guest: the time of its processes here, and its own report.
 struct GuestReading {
     process_ns: u64,
     time: GuestTime,
 }
 
-/// What happens in a test: to the hosts, the event, and the guest's time if it came from there.
+/// The callback for an event of a test: the hosts, the event, and the guest's time for an event from there.
 type OnEvent<'a> = dyn FnMut(&mut dyn Hosts, &Event, Option<GuestTime>) -> Result<(), TestbedError> + 'a;
 
 impl Bench<'_> {
-    /// Builds or switches a rig, and runs the traffic through it; where `round_trips`, those are measured after it.
+    /// Builds or switches a rig and runs the traffic through it. If `round_trips`, measures those after it.
     ///
     /// # Errors
     /// When the rig or the traffic fails, or the run is stopped.
@@ -164,14 +164,14 @@ impl Bench<'_> {
         }
     }
 
-    /// A server in a namespace; a guest always serves.
+    /// Starts a server in a namespace; a guest always serves.
     fn start_server(&self, hosts: &dyn Hosts) -> Result<Option<Killed>, TestbedError> {
         let side = 1 - hosts.config().client;
         let Some(ns) = hosts.namespace(side) else { return Ok(None) };
         let mut command = Command::new(&self.program);
         command.args(["ttcp", "--serve", "--json", "--bind", &ADDRESSES[side].to_string()]);
         let mut server = spawn(command, ns, hosts.config().placement.cpus_of(false))?;
-        // The first line says that it listens.
+        // The first line reports the listening server.
         let mut line = String::new();
         BufReader::new(output(&mut server)).read_line(&mut line)?;
         if line.is_empty() {
@@ -304,7 +304,7 @@ impl Awake {
     }
 }
 
-/// The time that a test is to measure; a test over a number of bytes has none of its own.
+/// Returns the time a test measures; a test over a number of bytes has none of its own.
 fn measured_time(params: &Params) -> Duration {
     match params.amount {
         Amount::Usecs(usecs) => Duration::from_micros(usecs),
@@ -325,14 +325,14 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let guests = start.guest.as_ref().zip(end.guest.as_ref());
     let process_s = guests.map(|(start, end)| end.process_ns.saturating_sub(start.process_ns) as f64 / NANOSECONDS);
     let of_hosts = match adapter_cpu_s {
-        // Host A alone: what the other one did is the other one's.
+        // Host A alone: the other host's work does not count.
         Some(_) if process_s.is_some() => None,
-        // The host that serves alone. Without its receive work nobody knows whose time is whose.
+        // The serving host alone. If its receive work runs elsewhere, the time cannot be attributed.
         Some(_) if placement.server_cpus.is_some() => {
             let is_known = placement.has_server_alone() && hosts.has_rps();
             is_known.then(|| (worked(placement.cpus_of(false)), 0.0))
         }
-        // Apart, and the hosts' receive work with them: what the hosts' processors did is the hosts'.
+        // Apart, and the hosts' receive work with them: all work of the hosts' processors is the hosts'.
         Some(_) if placement.is_apart() && hosts.has_rps() => Some((worked(&placement.host_cpus), 0.0)),
         Some(adapter_s) => Some((machine, adapter_s)),
         None => None,
@@ -343,8 +343,8 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let counts = end.counts.since(start.counts);
     let server_counts = end.server_counts.since(start.server_counts);
     let of_hosts = if placement.server_cpus.is_some() { server_counts } else { counts };
-    // The window of the report and the one between the two readings differ by the time that an event
-    // takes to arrive; the bytes are scaled to the readings.
+    // The report's window and the window between the two readings differ by the delay of an event. The bytes are scaled
+    // to the readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
     let is_mixed = matches!(report.params.workload, Workload::Mixed(_));
     let of_calls = report.rpc.as_ref().map(|found| found.latency);
@@ -374,7 +374,7 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     }
 }
 
-/// What the card of host B lost, and what TCP and calls made of it.
+/// Returns the losses of host B's card, and their effects on TCP and calls.
 fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     let has_memory = config.card.memory.limits_receive();
     let received = &counts.receive;
@@ -395,7 +395,7 @@ fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     }
 }
 
-/// Idle time of each processor that was prevented from sleeping, in microseconds.
+/// Returns the idle time of each processor kept awake, in microseconds.
 fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, u64)> {
     const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
     let between = |((cpu, before), (_, after)): (&(usize, u64), &(usize, u64))| {
@@ -404,8 +404,8 @@ fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, 
     start.iter().zip(end).map(between).collect()
 }
 
-/// Time that these processors were at work. The kernel counts no idle time of a processor that is prevented from
-/// sleeping; the thread that does so counted it.
+/// Returns the busy time of these processors. The kernel counts no idle time of a processor kept awake; the thread
+/// keeping it awake counted it.
 fn worked(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> Worked {
     let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
     let of = |cpu: &usize| {

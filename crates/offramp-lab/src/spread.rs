@@ -1,11 +1,11 @@
-//! How values lie: median, extremes, deviation.
+//! The spread of values: median, extremes, deviation.
 
-/// How the samples of one metric lie.
+/// The spread of one metric's samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Smallest value.
     pub min: f64,
-    /// Middle value; the mean of the two middle ones where their number is even.
+    /// Middle value; the mean of the two middle ones if their number is even.
     pub median: f64,
     /// Largest value.
     pub max: f64,
@@ -14,7 +14,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of `values`; `None` of no values. Values that are not finite are left out.
+    /// Returns the spread of `values`; `None` without values. Omits values that are not finite.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted_finite(values);
         let median = middle(&sorted)?;
@@ -24,7 +24,7 @@ impl Spread {
     }
 }
 
-/// The median of `values`; `None` of no values. Values that are not finite are left out.
+/// Returns the median of `values`; `None` without values. Omits values that are not finite.
 pub fn median(values: &[f64]) -> Option<f64> {
     middle(&sorted_finite(values))
 }

@@ -5,8 +5,8 @@
 //! ip address add 198.18.0.1/24 dev ofr0                             # elsewhere, while it runs
 //! ```
 //!
-//! What the kernel sends on one TAP is segmented, crosses the cable as frames of at most 1500 IP bytes, is coalesced and
-//! delivered to the other.
+//! The near adapter segments the kernel's super-frames from one TAP. Frames of at most 1500 IP bytes cross the cable.
+//! The far adapter coalesces them and delivers them to the other TAP.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut taps = Vec::new();
     for ((name, control), wire) in names.iter().zip(&controls).zip([near, far]) {
         let tap = Tap::open(&TapConfig::new(name))?;
-        // What the kernel may leave to the adapter: checksums, and super-frames of up to 64 KiB.
+        // The kernel may leave checksums and super-frames of up to 64 KiB to the adapter.
         tap.offer(Offloads::all())?;
         link::set_up(name)?;
         let host = tap.queue(0).ok_or("a TAP has a queue")?;

@@ -76,7 +76,7 @@ pub struct CapturePoint {
     sink: Mutex<Option<Arc<Sink>>>,
 }
 
-/// Where packets go.
+/// The destination of packets.
 #[derive(Debug)]
 struct Sink {
     packets: SyncSender<Packet>,

@@ -27,14 +27,14 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep: a guard against a lost wake-up. Five hundred ports that are polled for nothing take 2 ms.
 pub const SLEEP_MAX: Duration = Duration::from_secs(10);
-/// How often a host is looked at that announces nothing, as a guest whose ring has no kick.
+/// Poll interval for a host without announcements, such as a guest whose ring has no kick.
 pub const LOOK: Duration = Duration::from_millis(10);
-/// How much later than asked a sleep may end, nanoseconds: the smallest value allowed. The kernel's default of 50 us
-/// is longer than moderation delays most interrupts.
+/// Timer slack of a sleep in nanoseconds: the smallest value allowed. The kernel's default of 50 us is longer than
+/// moderation delays most interrupts.
 const TIMER_SLACK_NS: u64 = 1;
 
-/// How long a worker polls for more before it sleeps. Polling costs a processor; being woken costs the
-/// guest a kick and the frame some microseconds.
+/// The time a worker polls for more before it sleeps. Polling costs a processor; a wake-up costs the guest a
+/// kick and the frame some microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
     /// Not at all.
@@ -47,7 +47,7 @@ pub enum Polling {
 }
 
 impl Polling {
-    /// What serves two ports in one thread: the longer time, and a fixed one before one that adapts.
+    /// Returns the stronger of two settings, for two ports in one thread: fixed before adaptive, then the longer time.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         let strength = |polling| match polling {
@@ -59,15 +59,15 @@ impl Polling {
     }
 }
 
-/// How long to poll before the next sleep. The time doubles after a sleep that was shorter than the longest time
-/// allowed, and returns to 0 after a longer one.
+/// The time to poll before the next sleep. It doubles after a sleep no longer than the longest time allowed, and
+/// returns to 0 after a longer one.
 #[derive(Clone, Copy, Debug)]
 struct PollTime {
     now: Duration,
     polling: Polling,
 }
 
-/// Where an adaptive poll time begins to grow.
+/// The first step of an adaptive poll time after 0.
 const POLL_TIME_MIN: Duration = Duration::from_micros(4);
 
 impl PollTime {
@@ -76,14 +76,14 @@ impl PollTime {
         Self { now, polling }
     }
 
-    /// Polls in this way from now on.
+    /// Adopts a poll setting; its time starts over if the setting is new.
     fn follow(&mut self, polling: Polling) {
         if polling != self.polling {
             *self = Self::new(polling);
         }
     }
 
-    /// A sleep is over.
+    /// Adapts the time to a sleep that is over.
     fn slept(&mut self, sleep: Duration) {
         if let Polling::Adaptive(max) = self.polling {
             let grown = (self.now * 2).max(POLL_TIME_MIN).min(max);
@@ -98,23 +98,24 @@ pub type CablePair<H> = QueuePair<H, CableEnd>;
 /// A host port that a worker can sleep on.
 pub trait HostIo: HostPort {
     /// Asks the host to make a descriptor readable when it has something. The caller polls once more
-    /// before it sleeps: what came before this call does not show.
+    /// before it sleeps: a frame from before this call does not show.
     fn arm(&mut self);
 
     /// Takes back what [`HostIo::arm`] asked for, and empties the descriptors.
     fn disarm(&mut self);
 
-    /// Names each descriptor that becomes readable when the host has something; `is_held`: something else than a frame, as
-    /// its frames wait for its limit.
+    /// Names each descriptor that becomes readable when the host has something. If `is_held`, something other than a
+    /// frame: the host's frames wait for its limit.
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
 
-    /// Whether the host may have something without a descriptor that becomes readable: then it is looked at each [`LOOK`].
+    /// Returns true if the host may have something and yet no descriptor becomes readable. The worker then polls it
+    /// each [`LOOK`].
     fn is_unannounced(&self) -> bool {
         false
     }
 
-    /// Moves a batch of a queue pair with this host; whether anything moved. What stands around a host and has nothing to add
-    /// lets that be polled.
+    /// Moves a batch of a queue pair with this host. Returns whether anything moved. A decorator with nothing to add
+    /// has the host inside polled.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -144,7 +145,7 @@ impl<H: HostIo + ?Sized> HostIo for Box<H> {
     }
 }
 
-/// A decorator of a host sleeps on what the host sleeps on.
+/// Has a decorator sleep on the descriptors of its host.
 macro_rules! sleep_on_host {
     ($decorator:ident) => {
         impl<H: HostIo> HostIo for $decorator<H> {
@@ -170,26 +171,26 @@ macro_rules! sleep_on_host {
 sleep_on_host!(Reverse);
 sleep_on_host!(VerdictFault);
 
-/// What a worker drives.
+/// A unit of work for a worker.
 pub trait Task: Send {
-    /// Moves a batch, and whether anything moved.
+    /// Moves a batch. Returns whether anything moved.
     ///
     /// # Errors
     /// [`PortError::Closed`] ends the task.
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
-    /// Asks everything that the task waits for to wake it: descriptors by being readable, other threads
-    /// by `waker`. The worker polls once more before it sleeps.
+    /// Asks all sources of work to wake the task: descriptors by being readable, other threads by `waker`. The
+    /// worker polls once more before it sleeps.
     fn arm(&mut self, waker: &Waker);
 
     /// Takes back what [`Task::arm`] asked for.
     fn disarm(&mut self);
 
-    /// Says what ends a sleep that begins at `now_ns`.
+    /// Names the events that end a sleep from `now_ns` on.
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>);
 }
 
-/// What ends a worker's sleep.
+/// The events that end a worker's sleep.
 #[derive(Debug)]
 pub struct Watch<'a> {
     fds: Vec<PollFd<'a>>,
@@ -197,12 +198,12 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// A descriptor that becomes readable.
+    /// Ends the sleep when a descriptor becomes readable.
     pub fn readable(&mut self, fd: BorrowedFd<'a>) {
         self.fds.push(PollFd::new(fd, PollFlags::POLLIN));
     }
 
-    /// What a host has; `is_held` as in [`HostIo::watch`].
+    /// Ends the sleep when a host has something; `is_held` as in [`HostIo::watch`].
     pub fn host(&mut self, host: &'a impl HostIo, is_held: bool, now_ns: u64) {
         host.watch(is_held, &mut |fd| self.readable(fd));
         if host.is_unannounced() {
@@ -210,7 +211,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A moment, on the clock of [`Task::poll`].
+    /// Ends the sleep at a time, on the clock of [`Task::poll`].
     pub fn until(&mut self, at_ns: u64) {
         self.wake_ns = self.wake_ns.min(at_ns);
     }
@@ -286,13 +287,13 @@ const NO_TASK: usize = usize::MAX;
 const ASLEEP: usize = NO_TASK - 1;
 
 impl Shared {
-    /// The thread is in this task from now on.
+    /// Records the task that the thread enters.
     #[inline]
     fn enter(&self, task: usize) {
         self.task.store(task, Ordering::Release);
     }
 
-    /// A turn begins. Nobody else counts them.
+    /// Counts a turn. No other thread writes the counter.
     #[inline]
     fn count_turn(&self) {
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -304,7 +305,7 @@ impl Shared {
     }
 }
 
-/// What a worker does at a moment, for a watchdog.
+/// A worker's activity at one moment, for a watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pulse {
     /// Grows with each turn of all tasks.
@@ -315,7 +316,7 @@ pub struct Pulse {
     pub task: Option<usize>,
 }
 
-/// Interrupts a thread that waits in the kernel. Whoever gets it unasked ignores it.
+/// The signal that interrupts a thread in a system call. A process without this handler ignores it.
 const INTERRUPT: Signal = Signal::SIGURG;
 
 extern "C" fn interrupted(_signal: libc::c_int) {}
@@ -326,14 +327,14 @@ fn handle_interrupts() {
     ONCE.call_once(|| {
         let action = SigAction::new(SigHandler::Handler(interrupted), SaFlags::empty(), SigSet::empty());
         // SAFETY: the handler does nothing.
-        // It fails for signals that cannot be handled, of which this is none.
+        // It fails only for signals that cannot be handled; this one can.
         let _ = unsafe { sigaction(INTERRUPT, &action) };
     });
 }
 
 impl Worker {
-    /// Starts a thread of that name (15 bytes are shown by the system) that drives `tasks`, on the
-    /// processors `cpus` when given. It sleeps as soon as there is nothing to do.
+    /// Starts a thread to drive `tasks`, on the processors `cpus` when given. The system shows 15 bytes of its
+    /// `name`. It sleeps as soon as there is nothing to do.
     ///
     /// # Errors
     /// When the thread or its descriptor cannot be made.
@@ -364,10 +365,10 @@ impl Worker {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             inside.thread_id.store(nix::unistd::gettid().as_raw(), Ordering::Release);
             if let Some(cpus) = cpus {
-                // A processor that cannot be had changes the speed, not what is carried.
+                // Without the processor the speed changes, not the frames.
                 let _ = cpu::pin_current_thread(&cpus);
             }
-            // Without it sleeps end later, which changes no frame.
+            // Without it sleeps end later, but no frame changes.
             let _ = set_timerslack(TIMER_SLACK_NS);
             sandbox.enter_thread(ThreadKind::Data);
             run(tasks.into_iter().enumerate().collect(), &inside, PollTime::new(polling));
@@ -380,24 +381,24 @@ impl Worker {
         self.shared.thread_id.load(Ordering::Acquire)
     }
 
-    /// What the thread does now.
+    /// Returns the thread's activity now.
     pub fn pulse(&self) -> Pulse {
         let task = self.shared.task.load(Ordering::Acquire);
         let turns = self.shared.turns.load(Ordering::Relaxed);
         Pulse { turns, is_asleep: task == ASLEEP, task: Some(task).filter(|&task| task < ASLEEP) }
     }
 
-    /// Interrupts a system call in which the thread waits (`EINTR`), if it waits in one. It goes on in any case.
+    /// Interrupts the system call that the thread waits in (`EINTR`), if any. The thread goes on in any case.
     pub fn interrupt(&self) {
         handle_interrupts();
         let (process, thread) = (nix::unistd::getpid().as_raw(), self.thread_id());
-        // By its number among this process' threads, which is all that the sandbox lets through; a thread that has ended has
-        // none, and before it begins it is 0, which the kernel refuses.
+        // The sandbox allows only tgkill with this process' id. The number of an ended thread names none, and the
+        // kernel refuses the 0 from before the thread begins.
         // SAFETY: the call takes its arguments by value, and the signal's handler does nothing.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT as libc::c_int) };
     }
 
-    /// Has the thread make a turn soon if it sleeps: its tasks find what was changed for them.
+    /// Has the thread make a turn soon if it sleeps, so that its tasks find a change.
     pub fn wake(&self) {
         self.shared.bell.ring();
     }
@@ -406,14 +407,14 @@ impl Worker {
     pub fn place(&self, cpus: &[usize], polling: Polling) {
         *lock(&self.shared.polling) = polling;
         let thread = self.thread_id();
-        // Before it runs, 0 would be the caller; it begins where it was started for.
+        // Before the thread runs its id is 0, and 0 would pin the caller. It begins on the processors of its start.
         if thread != 0 {
-            // As at the start, a processor that cannot be had changes the speed alone.
+            // As at the start, without the processor only the speed changes.
             let _ = cpu::pin_thread(thread, cpus);
         }
     }
 
-    /// Whether the thread still runs; it ends by itself when all its tasks have ended.
+    /// Returns whether the thread still runs; it ends by itself when all its tasks have ended.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -429,16 +430,15 @@ impl Drop for Worker {
     }
 }
 
-/// Nanoseconds since a moment that is the same for all workers: what leaves one end of a cable arrives at
-/// the other by the same clock.
+/// Returns the nanoseconds since a moment common to all workers: both ends of a cable share this clock.
 pub fn clock_ns() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Nanoseconds of a processor that this thread has had. What an interrupt costs is measured by it: between two
-/// moments a thread that it woke may have had the processor, and for longer than the interrupt took. 0 where the
-/// kernel has no such clock: an interrupt then counts as free.
+/// Returns this thread's processor time in nanoseconds, the measure of an interrupt's cost. Wall time would also
+/// count a woken thread that has the processor, perhaps for longer than the interrupt took. 0 if the kernel has no
+/// such clock: an interrupt then counts as free.
 pub(crate) fn thread_time_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
@@ -463,12 +463,12 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
             shared.enter(*number);
             task.arm(&waker);
         }
-        // What came between the last poll and the arming would not have rung.
+        // A frame between the last poll and the arming would not have rung.
         let now_ns = clock_ns();
         if !poll_all(&mut tasks, shared, now_ns) {
             shared.enter(ASLEEP);
             sleep(&mut tasks, &shared.bell, now_ns);
-            // Before it is in a task: that it was long asleep is not to count as standing still.
+            // Before it enters a task, so that the watchdog does not report a long sleep as a stall.
             shared.count_turn();
             poll_time.slept(Duration::from_nanos(clock_ns() - now_ns));
             poll_time.follow(*lock(&shared.polling));
@@ -481,8 +481,8 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
     }
 }
 
-/// Polls every task once; whether any frame moved or a task ended, which is given up then: after the last one there is
-/// nothing to sleep for.
+/// Polls every task once and drops the tasks that ended. Returns whether any frame moved or a task ended: after the
+/// last one there is nothing to sleep for.
 fn poll_all<T: Task>(tasks: &mut Vec<(usize, T)>, shared: &Shared, now_ns: u64) -> bool {
     shared.count_turn();
     let mut moved = false;
@@ -518,7 +518,7 @@ mod tests {
     use nix::errno::Errno;
     use std::os::fd::OwnedFd;
 
-    /// A task that waits for a pipe in the kernel.
+    /// A task in a blocking read of a pipe.
     struct Waiting {
         pipe: OwnedFd,
         interrupts: Arc<AtomicUsize>,
@@ -569,7 +569,7 @@ mod tests {
         }
         for _ in 0..3 {
             let (seen, Pulse { turns, .. }) = (interrupts.load(Ordering::Relaxed), worker.pulse());
-            // It may have been outside of the call, and one may have come before that was counted here.
+            // The thread may have been outside of the call, and an earlier interrupt may be counted here.
             while interrupts.load(Ordering::Relaxed) == seen || worker.pulse().turns == turns {
                 worker.interrupt();
                 std::thread::yield_now();
@@ -639,7 +639,7 @@ mod every_order {
 
     /// Bytes of the shortest frame.
     const FRAME_LEN: usize = 60;
-    /// A setting that no port has from the beginning.
+    /// A setting that differs from every port's first one.
     const CHANGED: ModerationConfig = ModerationConfig { policy: Policy::Off, ring_guard_frames: 77 };
 
     fn shared() -> Arc<Shared> {
@@ -809,7 +809,7 @@ mod every_order {
             let shared = shared();
             let worker = thread::spawn(move || drive(Transmitter(here), &shared));
             let mut taken = 0;
-            // One more than a batch: what was taken goes back with the first frame of the next batch.
+            // One more than a batch: taken frames go back with the first frame of the next batch.
             while taken < 65 && there.take(0).is_some() {
                 taken += 1;
             }

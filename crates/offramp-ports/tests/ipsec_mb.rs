@@ -25,8 +25,8 @@ mod shared;
 #[path = "../../offramp-offload/tests/esp/tunnel.rs"]
 mod tunnel;
 
-/// Returns the library under test. Where it is not installed the tests run with aws-lc once more, show nothing, and
-/// print that; in CI it must be there.
+/// Returns the library under test. If it is not installed, the tests run with aws-lc once more, show nothing, and
+/// print that; in CI it must be installed.
 fn library() -> &'static dyn CipherLibrary {
     ipsec_mb::library().unwrap_or_else(|reason| {
         assert!(std::env::var_os("CI").is_none(), "{reason}, and CI skips nothing");

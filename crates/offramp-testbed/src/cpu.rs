@@ -1,4 +1,4 @@
-//! How busy processors are, how far they are from each other, and what keeps them awake.
+//! Processors: their load, the distance between them, and threads that keep them awake.
 
 mod awake;
 mod distance;

@@ -1,9 +1,9 @@
-//! An interface that exists: its features are switched, and every setting is put back.
+//! An existing interface: a run switches its features, and every setting is put back.
 //!
 //! A [`Guard`] writes the state of the interface to a file before the first change. It puts the state back when it is
 //! dropped; after a crash [`restore`] does, as the next guard of the interface does. The calling thread must be in the
-//! interface's network namespace. It must not use [`privilege::enter`](offramp_ports::sys::privilege::enter), which would
-//! leave that namespace.
+//! interface's network namespace. It must not use [`privilege::enter`](offramp_ports::sys::privilege::enter): that
+//! would leave the namespace.
 
 mod error;
 mod restore;

@@ -1,11 +1,11 @@
-//! Two hosts and what lies between them: a namespace with a TAP each, two adapters, and the cable.
+//! Two hosts and the path between them: a namespace with a TAP each, two adapters, and the cable.
 //!
 //! ```text
 //!  namespace a            this process             namespace b
 //!  TCP/IP ── TAP ── adapter ══ cable ══ adapter ── TAP ── TCP/IP
 //! ```
 //!
-//! Everything is held by descriptors of this process, so that nothing is left however it ends.
+//! Descriptors of this process hold everything, so that nothing is left however it ends.
 
 mod config;
 mod counts;
@@ -35,18 +35,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Frames that a host's queue holds: more than its largest send window. A TAP drops what its queue has
-/// no room for, where a driver would hold the host back.
+/// Length of a host's queue in frames: more than its largest send window. Without room a TAP drops the frame; a driver
+/// would hold the host back.
 const TX_QUEUE_LEN: u32 = 8192;
 /// Smallest MTU at which Linux runs IPv6 on an interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
 /// The host whose adapter may be a [`Card`].
 const CARD_SIDE: usize = 1;
 
-/// A rig that runs. Dropping it ends everything.
+/// A running rig. Dropping it ends everything.
 #[derive(Debug)]
 pub struct Rig {
-    // In the order in which they are to go: who drives, what is driven, where it lies.
+    // In the order of their drop: the threads, the driven devices, the namespaces that contain them.
     workers: Vec<Worker>,
     programs: Vec<Worker>,
     program_lost: Arc<AtomicU64>,
@@ -108,7 +108,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// The ends of an encrypted link: associations of the adapters, or a program in each host.
+    /// Sets up both ends of an encrypted link: associations of the adapters, or a program in each host.
     fn start_esp(&mut self) -> Result<(), TestbedError> {
         let Some(link) = self.config.esp else { return Ok(()) };
         for side in 0..self.hosts.len() {
@@ -146,7 +146,7 @@ impl Rig {
         Ok(())
     }
 
-    /// One cable for each queue pair, and threads that drive both its ends.
+    /// Starts one cable for each queue pair, with threads to drive both its ends.
     fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), TestbedError> {
         let line = line_of(&self.config);
         for queue in 0..usize::from(adapter.queues) {
@@ -183,7 +183,7 @@ impl Rig {
         QueuePair::new(adapter, &self.controls[side], queue, self.tap_queue(side, queue), wire)
     }
 
-    /// The same, where host B's adapter is a card.
+    /// Returns a host's queue pair on a rig with a card: host B's adapter is the card.
     fn queue_pair_with_card(
         &self,
         adapter: &AdapterConfig,
@@ -204,38 +204,38 @@ impl Rig {
         self.taps[side].queue(queue).expect("the TAP was opened with all its queues")
     }
 
-    /// The capture, if one runs.
+    /// Returns the capture, if one runs.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
     }
 
-    /// The namespace of host 0 or 1.
+    /// Returns the namespace of host 0 or 1.
     pub fn host(&self, side: usize) -> &NetNs {
         &self.hosts[side]
     }
 
-    /// What the rig was made with.
+    /// Returns the rig's configuration.
     pub fn config(&self) -> &RigConfig {
         &self.config
     }
 
-    /// Whether the hosts' receive work was moved to the hosts' processors.
+    /// Returns whether the hosts' receive work was moved to the hosts' processors.
     pub fn has_rps(&self) -> bool {
         self.rps
     }
 
-    /// Packets that the hosts' programs could not seal, open or hand over.
+    /// Returns the number of packets that the hosts' programs could not seal, open or hand over.
     pub fn program_lost(&self) -> u64 {
         self.program_lost.load(Ordering::Relaxed)
     }
 
-    /// Kernel numbers of the threads that drive the adapters; none for a relay.
+    /// Returns the kernel numbers of the adapters' threads; none for a relay.
     pub fn adapter_threads(&self) -> impl Iterator<Item = i32> + '_ {
         self.workers.iter().map(Worker::thread_id)
     }
 
-    /// Switches what adapter 0 or 1 offers, while frames flow. What is no longer offered is first
-    /// taken from the host, what is newly offered is first known to the adapter.
+    /// Switches the offloads of adapter 0 or 1 while frames flow. A removed offload is first taken from the host, a new
+    /// one is first enabled in the adapter.
     ///
     /// # Errors
     /// When the interface is gone.
@@ -247,24 +247,24 @@ impl Rig {
         Ok(())
     }
 
-    /// Counters of both adapters.
+    /// Returns the counters of both adapters.
     pub fn counts(&self) -> Counts {
         Counts::of(&self.controls)
     }
 
-    /// Counters of the adapter of host 0 or 1.
+    /// Returns the counters of the adapter of host 0 or 1.
     pub fn counts_of(&self, side: usize) -> Counts {
         Counts::of(&self.controls[side..=side])
     }
 }
 
-/// The cable of one queue pair, which has its share of the rate.
+/// Returns the cable of one queue pair, with its share of the rate.
 fn line_of(config: &RigConfig) -> CableConfig {
     let rate_bps = config.rate_bps.map(|rate_bps| rate_bps / u64::from(config.queues.max(1)));
     CableConfig { mtu: config.mtu, rate_bps, ..CableConfig::default() }
 }
 
-/// The threads that drive the ends of one cable, by name, and what each of them drives.
+/// Returns the threads for the ends of one cable by name, each with its queue pairs.
 fn groups<T>(
     threads: Threads,
     (a, b): (CableEnd, CableEnd),
@@ -315,7 +315,7 @@ impl Hosts for Rig {
     }
 }
 
-/// A host's TAP, offering what the configuration says.
+/// Opens a host's TAP with the configured offloads.
 pub(crate) fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, TestbedError> {
     let mtu = if config.has_esp_programs() { config.mtu } else { config.tcp_mtu()? };
     open_tap_named(host, config, side, INTERFACE, mtu)
@@ -335,22 +335,22 @@ fn open_tap_named(host: &NetNs, config: &RigConfig, side: usize, name: &str, mtu
     Ok(tap)
 }
 
-/// In the host's namespace: what the host is set to, and its interface.
+/// Applies the host's settings and sets up its interface, in the host's namespace.
 pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     config.host.apply()?;
     if config.has_esp_programs() {
-        // It has no address: what its programs send and take is nothing to the kernel.
+        // The interface has no address: only the host's programs use its packets, not the kernel.
         link::disable_ipv6(INTERFACE)?;
         return Ok(link::set_up(INTERFACE)?);
     }
     set_up_tcp(config, side)
 }
 
-/// In the host's namespace: address, the neighbour, and which features the host itself may use.
+/// Sets the address, the neighbour and the host's own features, in the host's namespace.
 fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     if config.mtu >= IPV6_MTU_MIN {
-        // Its neighbour and router messages would be counted with the traffic.
+        // IPv6 neighbour and router messages would be counted with the traffic.
         link::disable_ipv6(interface)?;
     }
     set_host_gso(config)?;
@@ -360,7 +360,7 @@ fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     Ok(())
 }
 
-/// In the host's namespace: whether it segments in software, and how large its super-frames may be.
+/// Sets software segmentation and the super-frame limit of the host, in its namespace.
 pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     ethtool::set_features(interface, &[("tx-generic-segmentation", config.host_gso)])?;

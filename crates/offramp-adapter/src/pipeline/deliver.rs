@@ -1,4 +1,4 @@
-//! Deliver: open, verify, coalesce, segment for a host that takes less, mark, hand over.
+//! Deliver: open, verify, coalesce, segment if the host needs it, mark, hand over.
 //!
 //! Nothing overtakes: before a frame goes past the coalescer, the coalescer is flushed.
 
@@ -18,13 +18,13 @@ use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 use offramp_offload::segment::Segmenter;
 
-/// Frames that are written one after another start at multiples of a cache line.
+/// Alignment of consecutively written frames: a cache line.
 pub(crate) const FRAME_ALIGN: usize = 64;
 /// Bytes of a scratch: a run stays near the first-level cache, and the longest frame of the largest MTU fits.
 pub(crate) const SCRATCH_LEN: usize =
     (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
 
-/// Memory for frames that do not go as they came. All ports of a switch share it.
+/// Memory for rewritten frames. All ports of a switch share it.
 pub(crate) type Scratch = Box<[u8]>;
 
 /// The rest of a turn.
@@ -32,7 +32,7 @@ pub(crate) type Scratch = Box<[u8]>;
 pub(crate) struct Budget {
     pub(crate) frames: usize,
     pub(crate) bytes: usize,
-    /// Bytes that the last frame exceeded it by.
+    /// Excess bytes of the last frame.
     pub(crate) debt_bytes: usize,
 }
 
@@ -54,22 +54,22 @@ impl Budget {
     }
 }
 
-/// What a turn works with.
+/// The memory, budget and time of a turn.
 pub(crate) struct Work<'a> {
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) budget: &'a mut Budget,
     pub(crate) now_ns: u64,
 }
 
-/// A host that is delivered to, and what it takes at this moment.
+/// A host as destination, with its current offloads and MTU.
 pub(crate) struct Outlet<'a, H> {
     pub(crate) host: &'a mut H,
     pub(crate) stats: &'a Direction,
-    /// What the host accepts and the user allows.
+    /// Offloads accepted by the host and allowed by the user.
     pub(crate) enabled: Offloads,
-    /// IP bytes that a frame may carry.
+    /// Maximum IP bytes of a frame.
     pub(crate) mtu: usize,
-    /// Why the host is gone.
+    /// The reason if the host is gone.
     pub(crate) closed: Option<PortError>,
     /// The host took a frame.
     pub(crate) has_taken: bool,
@@ -80,7 +80,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         Self { host, stats, enabled, mtu, closed: None, has_taken: false }
     }
 
-    /// Whether a frame of `len` bytes of the wire has a link header and fits into the MTU.
+    /// Checks a wire frame of `len` bytes: it must have a link header and fit into the MTU.
     #[inline]
     fn takes(&self, link_header_len: Result<usize, Malformed>, len: usize) -> Result<(), Loss> {
         match link_header_len {
@@ -104,7 +104,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         self.count(meta, frame.len(), outcome);
     }
 
-    /// Counts what became of a frame.
+    /// Counts the outcome of a delivery.
     #[inline]
     fn count(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
         self.stats.given(meta, len, outcome.map_err(PortError::loss));
@@ -120,10 +120,10 @@ impl<'a, H: HostPort> Outlet<'a, H> {
     }
 }
 
-/// The same, with the queue that the flow goes to; `None` where queues are not chosen here.
+/// Returns `meta` with the flow's queue; `None` if queues are not chosen here.
 ///
-/// A copy for every frame would cost more than it seems: a processor waits with reading what was just written in smaller
-/// pieces until all writes before it are done, those into a guest's memory too.
+/// A copy for every frame would cost more than it seems. A read of bytes just written in smaller pieces waits until all
+/// earlier writes are done, those into a guest's memory too.
 #[inline]
 fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
     let rss = rss?;
@@ -131,7 +131,7 @@ fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
     Some(RxMeta { queue, ..*meta })
 }
 
-/// A frame that its sender lends, and how it would be segmented.
+/// A frame lent by its sender, and its segmentation plan.
 pub(crate) struct Lent<'a> {
     pub(crate) frame: Frame<'a>,
     pub(crate) plan: &'a Segmenter,
@@ -146,24 +146,24 @@ impl Lent<'_> {
         self.plan.frames_left()
     }
 
-    /// The segmentation, if the frame is more than one.
+    /// Returns the segmentation if the frame makes more than one.
     fn segmentation(&self) -> Option<Segmentation> {
         self.frame.request().segmentation.filter(|_| self.frames() > 1)
     }
 
-    /// Whether the longest of its frames fits.
+    /// Returns whether the longest of its frames fits.
     fn fits(&self, mtu: usize) -> bool {
         self.plan.next_len() - self.plan.link_header_len() <= mtu
     }
 
-    /// How the super-frame is marked when it goes untouched; none if `enabled` cannot say it.
+    /// Returns the marks of an untouched super-frame; `None` if `enabled` cannot express them.
     ///
-    /// A super-frame with CWR is marked as one, whether its sender said so or not, and goes only to a driver that
-    /// agreed to ECN (virtio 1.3, 5.1.6.4.1).
+    /// A super-frame with CWR is marked as one, even if its sender did not mark it, and goes only to a driver with ECN
+    /// negotiated (virtio 1.3, 5.1.6.4.1).
     fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
         let partial = self.frame.request().checksum?;
         if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
-            return None; // Longer than an IP header can say, and than a guest has buffers for.
+            return None; // Too long for an IP header's length field and for a guest's buffers.
         }
         let (needed, is_tcp) = match segmentation.kind {
             SegmentationKind::Tcp4 => (Offloads::RSC4, true),
@@ -182,8 +182,8 @@ impl Lent<'_> {
         })
     }
 
-    /// Bytes of all headers of a super-frame; 0 for a datagram that becomes fragments, as only its first fragment has a
-    /// UDP header.
+    /// Returns the bytes of all headers of a super-frame. 0 for a datagram to be fragmented, as only its first fragment
+    /// has a UDP header.
     fn header_len(&self, segmentation: Segmentation) -> u16 {
         match segmentation.kind {
             SegmentationKind::UdpFragments => 0,
@@ -192,12 +192,12 @@ impl Lent<'_> {
     }
 }
 
-/// Whether the TCP header, where the checksum begins, has CWR set.
+/// Returns whether the TCP header, at the checksum's start, has CWR set.
 fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
     frame.get(usize::from(partial.start) + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_CWR != 0)
 }
 
-/// Which of the host's queues a flow goes to (receive-side scaling).
+/// The choice of a host's queue for a flow (receive-side scaling).
 #[derive(Debug)]
 struct Rss {
     hash: Toeplitz,
@@ -205,14 +205,14 @@ struct Rss {
 }
 
 impl Rss {
-    /// None for a single queue: there is nothing to choose.
+    /// Returns `None` for a single queue: there is no choice.
     fn new(queues: u16) -> Option<Self> {
         let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok()?;
         (queues > 1).then(|| Self { hash: Toeplitz::default(), table })
     }
 }
 
-/// Takes what the coalescer hands out to the host.
+/// The coalescer's sink: hands its frames to the host.
 struct ToHost<'a, 'b, H> {
     outlet: &'a mut Outlet<'b, H>,
     rss: Option<&'a Rss>,
@@ -249,25 +249,25 @@ impl<H: HostPort> Sink for ToHost<'_, '_, H> {
 #[derive(Debug)]
 pub(crate) struct Deliver {
     coalescer: Coalescer,
-    /// What the host may receive. Whoever brings frames asks it before, and spends.
+    /// The receive limit of the host. The caller of a push checks it first, and spends.
     pub(crate) meter: Meter,
     rx_csum: RxCsum,
     rss: Option<Rss>,
-    /// `None` while no frame has to do with IPsec.
+    /// `None` while IPsec concerns no frame.
     opening: Option<Box<Opening>>,
-    /// The last change of associations that was taken over.
+    /// The last change of associations taken over.
     ipsec_changes: u32,
     hold_ns: u64,
     /// Something was handed over since the last flush.
     pub(crate) is_unflushed: bool,
     /// The host took a frame since it was interrupted last.
     has_taken: bool,
-    /// The host is interrupted by handing over; otherwise interrupts are apart from it, and counted elsewhere.
+    /// Delivery interrupts the host; otherwise interrupts are separate and counted elsewhere.
     pub(crate) interrupts_by_handing_over: bool,
 }
 
 impl Deliver {
-    /// `queues`: those of the host that frames are spread over.
+    /// Creates the stage. `queues` is the number of the host's queues for receive-side scaling.
     pub(crate) fn new(coalesce: &CoalesceConfig, queues: u16, control: &PortControl, host: &mut impl HostPort) -> Self {
         let rx_csum = if host.honours_data_valid() { RxCsum::DataValid } else { RxCsum::NeedsCsum };
         Self {
@@ -284,28 +284,28 @@ impl Deliver {
         }
     }
 
-    /// Frames that wait to be coalesced.
+    /// Counts the frames waiting to be coalesced.
     pub(crate) fn held(&self) -> usize {
         self.coalescer.held()
     }
 
-    /// When waiting frames or associations have something to do.
+    /// Returns the next deadline of waiting frames or associations.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let ipsec_ns = self.opening.as_ref().and_then(|opening| opening.next_due_ns);
         self.coalescer.next_deadline_ns().into_iter().chain(ipsec_ns).min()
     }
 
-    /// When frames that wait to be coalesced are due.
+    /// Returns the deadline of the frames waiting to be coalesced.
     pub(crate) fn next_release_ns(&self) -> Option<u64> {
         self.coalescer.next_deadline_ns()
     }
 
-    /// Whether nothing was handed over since the last batch ended, and no frame waits to be coalesced.
+    /// Returns `true` if no frame was handed over since the last batch ended, and none waits to be coalesced.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_unflushed && self.next_release_ns().is_none()
     }
 
-    /// Takes over a limit and associations that have changed, and lets their time go on.
+    /// Takes over a changed limit and changed associations, and advances their time.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
         self.meter.take_over(now_ns);
@@ -320,7 +320,7 @@ impl Deliver {
         }
     }
 
-    /// The coalescer, and where it hands frames to.
+    /// Returns the coalescer and its sink.
     #[inline]
     fn parts<'a, 'b, H>(&'a mut self, outlet: &'a mut Outlet<'b, H>) -> (&'a mut Coalescer, ToHost<'a, 'b, H>) {
         let out = ToHost { outlet, rss: self.rss.as_ref(), is_lending: self.hold_ns == 0 };
@@ -333,7 +333,7 @@ impl Deliver {
         coalescer.flush(&mut out);
     }
 
-    /// Brings a frame of a wire: nothing is asked for it.
+    /// Brings a frame of a wire, without requests.
     #[inline]
     pub(crate) fn push_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, mut frame: Frame<'_>, now_ns: u64) {
         outlet.stats.frames_in.add(1);
@@ -343,14 +343,14 @@ impl Deliver {
         self.verify(outlet, frame, now_ns);
     }
 
-    /// Whether frames of a wire go to the host as they are, whatever lies in them: then they need not be parsed.
+    /// Returns whether all frames of a wire go to the host unchanged: then they need not be parsed.
     #[inline]
     pub(crate) fn passes_received(&self, outlet: &Outlet<'_, impl HostPort>) -> bool {
         let is_looked_into = outlet.enabled.intersects(Offloads::RX) || self.opening.is_some() || self.rss.is_some();
         !is_looked_into && !outlet.host.steers_flows()
     }
 
-    /// Brings a frame of a wire where [`Deliver::passes_received`].
+    /// Brings a frame of a wire if [`Deliver::passes_received`].
     #[inline]
     pub(crate) fn pass_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: &[u8]) {
         outlet.stats.frames_in.add(1);
@@ -362,14 +362,14 @@ impl Deliver {
         outlet.hand_over(None, &RxMeta::UNMARKED, frame);
     }
 
-    /// Refuses what the host cannot take, and opens what is sealed.
+    /// Refuses a frame the host cannot take, and opens a sealed one.
     #[inline]
     fn open(&mut self, outlet: &Outlet<'_, impl HostPort>, frame: &mut Frame<'_>) -> Result<(), Loss> {
         outlet.takes(frame.link_header_len(), frame.bytes().len())?;
         self.opening.as_mut().map_or(Ok(()), |opening| opening.open(frame, outlet.stats))
     }
 
-    /// Verifies a frame of which nothing is known, and coalesces it, as far as the host takes that.
+    /// Verifies a frame without known state and coalesces it, as far as the host's offloads allow.
     #[inline]
     fn verify(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: Frame<'_>, now_ns: u64) {
         self.is_unflushed = true;
@@ -390,7 +390,7 @@ impl Deliver {
         }
     }
 
-    /// What the host steers the frame by, if anything.
+    /// Returns the hash by which the host steers the frame.
     #[inline]
     fn hash_of(&self, outlet: &Outlet<'_, impl HostPort>, frame: &Frame<'_>) -> Option<u32> {
         match &self.rss {
@@ -399,8 +399,8 @@ impl Deliver {
         }
     }
 
-    /// Brings one frame that another host sends, and whether that is done. It is not when the budget ended in the middle
-    /// of a segmentation. Then `segments` has the rest, and the same frame is to be brought again.
+    /// Brings one frame sent by another host. Returns `false` if the budget ended in the middle of a segmentation. Then
+    /// `segments` has the rest, and the same frame is to be brought again.
     pub(crate) fn push(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -437,7 +437,7 @@ impl Deliver {
         self.push_segments(outlet, lent, segmentation, segments, work)
     }
 
-    /// Segments a super-frame for a host that does not take it whole.
+    /// Segments a super-frame for a host without the offload for it.
     fn push_segments(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -473,7 +473,7 @@ impl Deliver {
         rest.frames_left() == 0
     }
 
-    /// Brings a frame of a wire that other ports get, too: its bytes stay as they are.
+    /// Brings a frame of a wire for several ports: its bytes stay unchanged.
     pub(crate) fn push_shared(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -490,7 +490,7 @@ impl Deliver {
         self.push_received(outlet, Frame::received(copy), work.now_ns);
     }
 
-    /// Brings the frames of the wire that a host's frame becomes as if they came from one.
+    /// Segments a host's frame and brings the segments as frames from a wire.
     fn push_segments_received(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -508,7 +508,7 @@ impl Deliver {
         rest.frames_left() == 0
     }
 
-    /// Brings a frame that is one already.
+    /// Brings a frame without segmentation.
     fn push_frame(&mut self, outlet: &mut Outlet<'_, impl HostPort>, lent: &mut Lent<'_>, work: &mut Work<'_>) {
         if !lent.fits(outlet.mtu) {
             return outlet.lose(Loss::TooLong, 1);
@@ -535,7 +535,7 @@ impl Deliver {
         }
     }
 
-    /// Hands a frame over as it is, after the frames in the coalescer: it may be of any flow.
+    /// Hands a frame over unchanged, after the frames in the coalescer: it may be of any flow.
     fn hand_over_in_order(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &[u8]) {
         self.release(outlet);
         self.is_unflushed = true;
@@ -543,7 +543,7 @@ impl Deliver {
         outlet.hand_over(self.rss.as_ref(), meta, frame);
     }
 
-    /// How a segment whose checksums were just written is marked. Fragments alone have no checksum of their own.
+    /// Returns the mark of a segment with its checksums just written. Fragments alone have no checksum of their own.
     fn checksum_of_segment(
         &self,
         segment: &mut [u8],
@@ -565,7 +565,7 @@ impl Deliver {
         }
     }
 
-    /// Ends a batch: frames that have waited long enough to be coalesced go, and the host sees everything.
+    /// Ends a batch: hands over the expired frames of the coalescer, and publishes everything to the host.
     pub(crate) fn end_batch(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         if self.hold_ns == 0 {
             self.release(outlet);
@@ -579,7 +579,7 @@ impl Deliver {
         }
     }
 
-    /// Shows the host what it was handed, and counts the interrupt where handing over is one.
+    /// Publishes the delivered frames to the host, and counts the interrupt if delivery is one.
     pub(crate) fn flush(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         outlet.host.rx_flush(now_ns);
         outlet.stats.end_batch();
@@ -589,15 +589,15 @@ impl Deliver {
         }
     }
 
-    /// Takes over from `outlet` whether the host took a frame.
+    /// Takes over the `has_taken` of `outlet`.
     #[inline]
     pub(crate) fn note(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
         self.has_taken |= std::mem::take(&mut outlet.has_taken);
     }
 }
 
-/// Whether the checksums of a frame's segments will be right: the host began them with the pseudo-header that the frame has.
-/// A guest may begin with anything, and the checksum of a fragment is not that of its bytes.
+/// Returns whether the host began the checksum with the frame's pseudo-header: then the segments' checksums will be
+/// right. A guest may begin with anything, and the checksum of a fragment does not cover its bytes.
 fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
     let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
@@ -605,8 +605,8 @@ fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
 }
 
-/// Writes as many of the next frames as are of one length and fit into the scratch: their length, the distance from one
-/// to the next, and how many.
+/// Writes the next frames of one length into the scratch, as many as fit. Returns their length, their stride and their
+/// number.
 fn write_run(lent: &Lent<'_>, rest: &mut Segmenter, work: &mut Work<'_>) -> (usize, usize, usize) {
     let len = rest.next_len();
     let stride = len.next_multiple_of(FRAME_ALIGN);

@@ -9,7 +9,7 @@ use offramp_offload::coalesce::CoalesceConfig;
 /// Ports of a switch that does not learn: a link has two ends.
 pub const LINK_PORTS_MAX: usize = 2;
 
-/// What becomes of a frame for a station of which nobody knows where it is.
+/// The treatment of a frame for a station at an unknown port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownUnicast {
     /// It goes to all other ports.
@@ -19,29 +19,28 @@ pub enum UnknownUnicast {
     Drop,
 }
 
-/// What a switch is made with.
+/// The settings of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// Learn which station is where. Off: a link of two ports, on which every frame passes, reserved
-    /// addresses too, without a flood limit.
+    /// Learn the port of each station. Off: a link of two ports; it passes every frame, reserved addresses too, without
+    /// a flood limit.
     pub learning: bool,
-    /// Most ports.
+    /// Maximum number of ports.
     pub ports_max: usize,
-    /// Stations that the table has room for; each port's quota is set aside from them.
+    /// The size of the table in stations; each port's quota is set aside from it.
     pub stations_max: usize,
-    /// Divide `stations_max` equally among the ports that are there, whatever [`PortConfig::stations_max`] says.
+    /// Divide `stations_max` equally among the present ports; [`PortConfig::stations_max`] does not count then.
     pub equal_shares: bool,
     /// Seconds after which an idle station is forgotten (IEEE 802.1D 7.9.2: 300).
     pub ageing_s: u64,
-    /// What becomes of a frame for an unknown station.
+    /// The treatment of a frame for an unknown station.
     pub unknown_unicast: UnknownUnicast,
-    /// Frames that a port may send, or have segmented, in one turn.
+    /// Maximum frames sent by a port, or segmented for it, in one turn.
     pub turn_frames: usize,
-    /// Bytes that a port may send in one turn. The frame that exceeds them still goes, and the port's next turns are
-    /// shorter by that much. Pieces of a frame, refused frames, and fetches that bring no frame count, too
-    /// ([`HostPort::tx_cost_bytes`]).
+    /// Maximum bytes sent by a port in one turn. A frame may exceed them; the port's next turns are shorter by the
+    /// excess. Pieces of a frame, refused frames, and fetches without a frame count, too ([`HostPort::tx_cost_bytes`]).
     pub turn_bytes: usize,
-    /// How long a turn may take, nanoseconds: a port whose frames take longer than their bytes say ends its turn earlier.
+    /// Maximum time of a turn, nanoseconds: it ends the turn of a port with frames that cost more than their bytes.
     pub turn_ns: u64,
 }
 
@@ -68,25 +67,25 @@ impl SwitchConfig {
     }
 }
 
-/// What a port is added with.
+/// The initial settings of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortConfig {
-    /// IP bytes that a frame for this port may carry.
+    /// Maximum IP bytes of a frame for this port.
     pub mtu: usize,
     /// Receive offloads that the user allows; may be changed later.
     pub offloads: Offloads,
     /// The port reaches only ports that are not isolated; may be changed later.
     pub isolated: bool,
-    /// Stations that may be known behind this port. One more displaces the one that has been idle longest.
+    /// Maximum stations behind this port. A further one displaces the longest idle.
     pub stations_max: usize,
-    /// Frames from this port that may go to every port; `None`: without limit.
+    /// Limit of flooded frames from this port; `None`: without limit.
     pub flood_limit: Option<FloodLimit>,
-    /// How frames for this port are coalesced; `rx_csum` is the port's own.
+    /// Coalescing of frames for this port; `rx_csum` is the port's own.
     pub coalesce: CoalesceConfig,
-    /// When the port's host is interrupted; where handing over is the interrupt, frames wait for it. May be changed
-    /// later.
+    /// Moderation of the host's interrupts. Where delivery is the interrupt, frames wait for it. May be changed later.
     pub moderation: ModerationConfig,
-    /// Receive queues of the host that frames are spread over ([`RxMeta::queue`](offramp_offload::meta::RxMeta::queue)).
+    /// Number of the host's receive queues for receive-side scaling
+    /// ([`RxMeta::queue`](offramp_offload::meta::RxMeta::queue)).
     pub queues: u16,
 }
 

@@ -1,4 +1,4 @@
-//! Adding and removing ports of a switch that runs, and their settings and counters, for any thread.
+//! Adds and removes ports of a running switch; their settings and counters, for any thread.
 
 use super::config::{LINK_PORTS_MAX, PortConfig, SwitchConfig};
 use crate::config::{AdapterConfig, MTU_MAX, MTU_MIN};
@@ -11,13 +11,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Why a port is not added.
+/// The reason a port is not added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
     /// The port's MTU is outside [`MTU_MIN`]…[`MTU_MAX`].
     #[error("mtu {0} is out of range; use {MTU_MIN} to {MTU_MAX} IP bytes")]
     Mtu(usize),
-    /// As many ports as configured are there.
+    /// The configured maximum of ports is reached.
     #[error("the switch has {0} ports, its most; raise ports_max, or remove one")]
     Ports(usize),
     /// A link (`learning` off) has both its ends.
@@ -31,23 +31,23 @@ pub enum SwitchError {
         "stations_max of the port is {wanted}, and {left} of the switch's are left; raise the switch's or lower the port's"
     )]
     Stations {
-        /// What the port is to have.
+        /// Stations requested for the port.
         wanted: usize,
-        /// What the table has left.
+        /// Stations left in the table.
         left: usize,
     },
 }
 
-/// An Ethernet address as people write it.
+/// Formats an Ethernet address.
 fn written(mac: [u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
-/// One port as other threads see it: its [`PortControl`], and the settings that only a port of a switch has.
+/// One port as seen by other threads: its [`PortControl`], and the settings specific to a switch port.
 ///
-/// `stats.transmit` is what the port sent into the switch: `frames_in` = `frames_out` (handed to at
-/// least one port) + the lost. `stats.receive` is what it was to be given, one per copy: `frames_in` =
-/// `frames_out` + the lost + those that wait to be coalesced.
+/// `stats.transmit` counts the frames the port sent into the switch: `frames_in` = `frames_out` (handed to at least one
+/// port) + the lost. `stats.receive` counts the frames for the port, one per copy: `frames_in` = `frames_out` + the
+/// lost + the waiting (to be coalesced).
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
@@ -70,7 +70,7 @@ impl Deref for SwitchPort {
 }
 
 impl SwitchPort {
-    /// The port's number; a number is given again after its port was removed.
+    /// Returns the port's number; it is reused after the port was removed.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -90,7 +90,7 @@ impl SwitchPort {
         Ok(())
     }
 
-    /// Whether the port reaches only ports that are not isolated.
+    /// Returns whether the port is isolated: it reaches no other isolated port.
     pub fn is_isolated(&self) -> bool {
         self.isolated.load(Relaxed)
     }
@@ -100,8 +100,8 @@ impl SwitchPort {
         self.isolated.store(isolated, Relaxed);
     }
 
-    /// Why the port is of no more use ([`PortError::Closed`](crate::port::PortError::Closed)): the
-    /// error number. The switch leaves it alone from then on; remove it.
+    /// Returns the error number of a closed port ([`PortError::Closed`](crate::port::PortError::Closed)). The switch
+    /// leaves it alone from then on; remove it.
     pub fn closed(&self) -> Option<i32> {
         Some(self.closed.load(Relaxed)).filter(|&errno| errno != 0)
     }
@@ -111,12 +111,12 @@ impl SwitchPort {
         self.closed.store(if errno == 0 { i32::MAX } else { errno }, Relaxed);
     }
 
-    /// Stations that are known behind this port, idle ones among them.
+    /// Counts the known stations behind this port, idle ones included.
     pub fn stations(&self) -> usize {
         self.stations.load(Relaxed)
     }
 
-    /// The port's counters.
+    /// Returns the port's counters.
     pub fn stats(&self) -> &QueueStats {
         &self.control.queues()[0]
     }
@@ -126,7 +126,7 @@ fn check_mtu(mtu: usize) -> Result<(), SwitchError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(SwitchError::Mtu(mtu)) }
 }
 
-/// The port of a switch whose host the switch's thread is in: for a watchdog that finds the thread standing still.
+/// The port served by the switch's thread: names the culprit to a watchdog if the thread stalls.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicUsize);
 
@@ -136,13 +136,13 @@ impl Serving {
         self.0.store(index, Relaxed);
     }
 
-    /// The port's [number](SwitchPort::index). It stays when the thread leaves the switch.
+    /// Returns the port's [number](SwitchPort::index). It stays when the thread leaves the switch.
     pub fn index(&self) -> usize {
         self.0.load(Relaxed)
     }
 }
 
-/// A request that the switch fulfils before its next batch.
+/// A request; the switch fulfils it before its next batch.
 pub(super) enum Request<P> {
     Add(P, Arc<SwitchPort>),
     Remove(Arc<SwitchPort>),
@@ -164,7 +164,7 @@ impl<P> Registry<P> {
 pub struct SwitchControl<P> {
     config: SwitchConfig,
     registry: Mutex<Registry<P>>,
-    /// Set while requests wait, so that a batch that has none takes no lock.
+    /// Set while requests wait, so that other batches take no lock.
     asked: AtomicBool,
     /// Wakes the switch while it sleeps.
     waker: Mutex<Option<Waker>>,
@@ -189,16 +189,15 @@ impl<P> SwitchControl<P> {
 
     /// Adds a port; it carries frames from the switch's next batch on.
     ///
-    /// # Errors
-    /// When a number is out of range or a limit is reached; `port` is dropped then.
+    /// # Errors If a number is out of range or a limit is reached; `port` is dropped then.
     pub fn add(&self, port: P, config: &PortConfig) -> Result<Arc<SwitchPort>, SwitchError> {
         let PortConfig { offloads, moderation, .. } = *config;
         let control = PortControl::new(&AdapterConfig { offloads, moderation, queues: 1, ..AdapterConfig::default() });
         self.add_controlled(port, &control, config)
     }
 
-    /// As [`SwitchControl::add`], for a port whose settings, associations and counters are there already; those of
-    /// `config` are ignored.
+    /// Adds a port as [`SwitchControl::add`] does, with existing settings, associations and counters; those of `config`
+    /// are ignored.
     ///
     /// # Errors
     /// As [`SwitchControl::add`].
@@ -246,9 +245,8 @@ impl<P> SwitchControl<P> {
         Ok(shared)
     }
 
-    /// Removes a port before the switch's next batch: frames that wait for it are handed over, its stations
-    /// are forgotten, and it is dropped by the switch's thread. A port that is removed already, or is
-    /// another switch's, stays as it is.
+    /// Removes a port before the switch's next batch: the switch's thread delivers the waiting frames, forgets the
+    /// port's stations, and drops it. Does nothing for a removed port or another switch's.
     pub fn remove(&self, port: &Arc<SwitchPort>) {
         let registry = self.lock();
         if registry.has(port) && !port.removed.swap(true, Relaxed) {
@@ -256,17 +254,17 @@ impl<P> SwitchControl<P> {
         }
     }
 
-    /// Whether a port is still here: `false` once the switch has dropped it.
+    /// Returns whether a port is still here: `false` once the switch has dropped it.
     pub fn has(&self, port: &Arc<SwitchPort>) -> bool {
         self.lock().has(port)
     }
 
-    /// The ports that are there, in the order of their numbers.
+    /// Returns the present ports, in the order of their numbers.
     pub fn ports(&self) -> Vec<Arc<SwitchPort>> {
         self.lock().ports.iter().flatten().cloned().collect()
     }
 
-    /// Stations that are set aside for a port as it comes.
+    /// Returns the number of stations set aside for a new port.
     pub(super) fn quota(&self, config: &PortConfig) -> usize {
         if self.config.learning && !self.config.equal_shares { config.stations_max } else { 0 }
     }
@@ -280,7 +278,7 @@ impl<P> SwitchControl<P> {
         }
     }
 
-    /// The requests since the last call.
+    /// Takes the requests since the last call.
     pub(super) fn requests(&self) -> Vec<Request<P>> {
         if !self.asked.load(Relaxed) {
             return Vec::new();
@@ -290,7 +288,7 @@ impl<P> SwitchControl<P> {
         std::mem::take(&mut registry.requests)
     }
 
-    /// Gives back the number and the quota of a port that is gone.
+    /// Frees the number and the quota of a dropped port.
     pub(super) fn release(&self, port: &SwitchPort) {
         let mut registry = self.lock();
         registry.ports[port.index] = None;

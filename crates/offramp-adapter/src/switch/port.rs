@@ -22,21 +22,21 @@ pub(super) struct Port<P> {
     pub(super) vlans: PortVlans,
     pub(super) plan: Plan,
     pub(super) deliver: Deliver,
-    /// Receive offloads that the host accepts and the user allows.
+    /// Receive offloads accepted by the host and allowed by the user.
     pub(super) enabled: Offloads,
     pub(super) backlog: Backlog,
     pub(super) floods: Option<TokenBucket>,
-    /// Bytes by which its last turn was too long.
+    /// Excess bytes of its last turns, not yet paid.
     pub(super) debt_bytes: usize,
     pub(super) pending: Option<Pending>,
-    /// Changes of the moderation that were taken over.
+    /// The last moderation change taken over.
     pub(super) moderation_changes: u32,
-    /// Set for a host that sees frames before it is interrupted.
+    /// Set for a host that sees frames before an interrupt.
     pub(super) next_interrupt_ns: Option<u64>,
 }
 
 impl<P: HostPort> Port<P> {
-    /// Takes over settings that have changed.
+    /// Takes over changed settings.
     pub(super) fn begin_batch(&mut self, now_ns: u64) {
         self.note_offloads();
         let Self { shared, plan, deliver, backlog, pending, .. } = self;
@@ -53,13 +53,13 @@ impl<P: HostPort> Port<P> {
         }
     }
 
-    /// Notes what the host accepts. A guest may negotiate anew while its port is fetched from, thus once more after each
-    /// turn; other frames reach the port outside its turn only.
+    /// Notes the host's accepted offloads. A guest may negotiate anew while its port is fetched from, thus once more
+    /// after each turn; other frames reach the port outside its turn only.
     pub(super) fn note_offloads(&mut self) {
         self.enabled = Offloads::offer(Offloads::RX, self.host.accepts(), self.shared.offloads());
     }
 
-    /// Hands frames over by `work`, and notes what became of the host.
+    /// Hands frames over by `work`, and notes a closed host.
     pub(super) fn with_outlet<R>(&mut self, work: impl FnOnce(&mut Deliver, &mut Outlet<'_, P>) -> R) -> R {
         let mut outlet = outlet(&mut self.host, &self.shared, self.enabled);
         let done = work(&mut self.deliver, &mut outlet);
@@ -68,9 +68,9 @@ impl<P: HostPort> Port<P> {
         done
     }
 
-    /// Brings one frame of another port, or queues it until it may pass; whether that is done.
+    /// Brings one frame of another port, or queues it until it may pass. Returns `true` when done.
     pub(super) fn push(&mut self, mut lent: Lent<'_>, segments: &mut Option<Segmenter>, work: &mut Work<'_>) -> bool {
-        // The rest of a super-frame follows what was delivered of it.
+        // The rest of a super-frame follows its delivered part.
         if segments.is_none() {
             if !self.takes_at_once(work.now_ns) {
                 work.budget.spend(1, lent.frame.bytes().len());
@@ -82,16 +82,15 @@ impl<P: HostPort> Port<P> {
         self.with_outlet(|deliver, outlet| deliver.push(outlet, &mut lent, segments, work))
     }
 
-    /// How the tag of a frame changes for the host.
+    /// Returns the change of a frame's tag for the host.
     ///
-    /// # Errors
-    /// Why the host does not get it.
+    /// # Errors The reason if the host does not get it.
     #[inline]
     pub(super) fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
         if self.plan.is_link_on { self.vlans.change_for(vlan) } else { Err(Loss::LinkOff) }
     }
 
-    /// Counts frames that the host cannot be given.
+    /// Counts frames lost before delivery to the host.
     pub(super) fn lose(&self, reason: Loss, frames: usize, work: &mut Work<'_>) {
         work.budget.spend(1, 0);
         let stats = &self.shared.stats().receive;
@@ -99,7 +98,7 @@ impl<P: HostPort> Port<P> {
         stats.lose(reason, frames);
     }
 
-    /// Brings one frame as it would stand on a wire. Other ports may get it, too.
+    /// Brings one frame as on a wire. Other ports may get it, too.
     pub(super) fn push_received(&mut self, frame: &mut Frame<'_>, work: &mut Work<'_>) {
         if !self.takes_at_once(work.now_ns) {
             return self.queue(frame, 1, work);
@@ -108,13 +107,13 @@ impl<P: HostPort> Port<P> {
         self.with_outlet(|deliver, outlet| deliver.push_shared(outlet, frame, work));
     }
 
-    /// Whether a frame need not wait, for moderation or the limit.
+    /// Returns whether a frame need not wait for moderation or the limit.
     #[inline]
     fn takes_at_once(&mut self, now_ns: u64) -> bool {
         self.backlog.is_passed_by() && self.deliver.meter.is_open(now_ns)
     }
 
-    /// Queues a frame that makes `frames`, unless the limit has filled the queue.
+    /// Queues a frame of `frames` segments, unless the limit has filled the queue.
     fn queue(&mut self, frame: &Frame<'_>, frames: usize, work: &mut Work<'_>) {
         if self.is_queue_full() {
             self.release_backlog(false, work.scratch, work.now_ns, &|| work.now_ns);
@@ -131,13 +130,13 @@ impl<P: HostPort> Port<P> {
         self.host.rx_lost_to_limit(frame, frames, wire_bytes(frame, frames));
     }
 
-    /// Whether the limit leaves no room for one more frame. Without a limit, the end of the batch makes room.
+    /// Returns whether the limit leaves no room for one more frame. Without a limit, the end of the batch makes room.
     fn is_queue_full(&self) -> bool {
         let Self { deliver: Deliver { meter, .. }, backlog, .. } = self;
         meter.is_limited() && (backlog.is_full() || meter.delays_too_long(backlog.len(), backlog.bytes()))
     }
 
-    /// Hands over what waits and is due, as far as the limit allows; `is_forced`: all of it.
+    /// Hands over the due frames, as far as the limit allows; with `is_forced`, all of them.
     fn release_backlog(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
         while self.backlog.is_due(now_ns, is_forced || self.is_queue_full())
             && (is_forced || self.deliver.meter.is_open(now_ns))
@@ -156,7 +155,7 @@ impl<P: HostPort> Port<P> {
             if !is_forced && !deliver.meter.is_open(now_ns) {
                 return false;
             }
-            // It was planned once already: on these bytes the same can be done.
+            // It was planned once already: the same bytes give the same plan.
             if let Ok(plan) = plan.in_the_clear(&frame) {
                 if !is_link_on {
                     outlet.lose(Loss::LinkOff, plan.frames_left());
@@ -171,7 +170,7 @@ impl<P: HostPort> Port<P> {
         close(shared, outlet.closed);
     }
 
-    /// Ends a batch: the host sees what it was handed, and is interrupted where that is due.
+    /// Ends a batch: publishes the delivered frames to the host and sends its due interrupts.
     pub(super) fn end_batch(
         &mut self,
         is_draining: bool,
@@ -195,17 +194,17 @@ impl<P> Port<P> {
         self.shared.closed().is_none()
     }
 
-    /// Whether frames of that VLAN go from this port to the other one.
+    /// Returns whether frames of that VLAN go from this port to the other one.
     pub(super) fn reaches(&self, other: &Self, vlan: FrameVlan) -> bool {
         other.is_in(vlan) && !(self.shared.is_isolated() && other.shared.is_isolated())
     }
 
-    /// Whether the port is open, and gets frames of that VLAN.
+    /// Returns whether the port is open and in that VLAN.
     pub(super) fn is_in(&self, vlan: FrameVlan) -> bool {
         self.is_open() && self.vlans.takes(vlan)
     }
 
-    /// When something is due without any new frame.
+    /// Returns the next deadline without a new frame.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         let limit_ns = self.deliver.meter.opens_ns().unwrap_or(0);
         let backlog_ns = self.backlog.next_due_ns().map(|at| at.max(limit_ns));
@@ -218,27 +217,27 @@ fn outlet<'a, P: HostPort>(host: &'a mut P, shared: &'a SwitchPort, enabled: Off
     Outlet::new(host, &shared.stats().receive, enabled, shared.mtu())
 }
 
-/// Notes why a port is of no more use, if it is so.
+/// Closes the port if the error says so.
 pub(super) fn close(shared: &SwitchPort, error: Option<PortError>) {
     if let Some(PortError::Closed(errno)) = error {
         shared.close(errno);
     }
 }
 
-/// The port that the pending frame of a port is for next.
+/// Returns the next port of a port's pending frame.
 pub(super) fn next_of<P>(ports: &[Option<Port<P>>], from: usize) -> Option<usize> {
     let pending = ports[from].as_ref()?.pending.as_ref()?;
     pending.to.clone().next()
 }
 
-/// Leaves out a port that the pending frame cannot be brought to, or no further.
+/// Skips a port the pending frame cannot reach, or not any more.
 pub(super) fn leave_out<P>(port: &mut Port<P>, unreachable: usize) {
     if let Some(pending) = port.pending.as_mut().filter(|pending| pending.to.start == unreachable) {
         pending.advance();
     }
 }
 
-/// Ends the way of the pending frame of a port: what no port was handed of it is lost for `reason`.
+/// Concludes the pending frame of a port: counts its frames handed to no port as lost for `reason`.
 pub(super) fn conclude<P>(port: &mut Port<P>, reason: Loss) {
     let Some(mut pending) = port.pending.take() else { return };
     pending.note_segments();

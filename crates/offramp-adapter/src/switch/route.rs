@@ -1,4 +1,4 @@
-//! Route: the ports that a frame goes to.
+//! Route: the destination ports of a frame.
 
 use super::Switch;
 use super::config::UnknownUnicast;
@@ -10,12 +10,12 @@ use crate::vlan::{FrameVlan, PortVlans};
 use std::ops::Range;
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
-/// The addresses that no bridge forwards, but for their last four bits (IEEE 802.1D 7.12.6).
+/// The addresses no bridge forwards, without their last four bits (IEEE 802.1D 7.12.6).
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 const RESERVED_LAST_MASK: u8 = 0xf0;
 
 impl<P: HostPort> Switch<P> {
-    /// The ports that a frame from `from` is for.
+    /// Returns the destination ports of a frame from `from`.
     pub(super) fn route(
         &mut self,
         from: usize,
@@ -66,7 +66,7 @@ impl<P: HostPort> Switch<P> {
     }
 }
 
-/// The addresses that a switch reads of a frame, and its VLAN.
+/// The addresses and the VLAN of a frame.
 pub(super) struct FrameStations {
     pub(super) source: Option<Station>,
     pub(super) destination: Option<Station>,
@@ -75,7 +75,7 @@ pub(super) struct FrameStations {
 }
 
 impl FrameStations {
-    /// Of a frame that the host of a port with these VLANs sends.
+    /// Reads them from a frame sent by the host of a port with these VLANs.
     pub(super) fn of(frame: &[u8], vlans: &PortVlans) -> Result<Self, Loss> {
         let vlan = vlans.of_sent(frame)?;
         let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
@@ -83,7 +83,7 @@ impl FrameStations {
     }
 }
 
-/// Whether the frame is for one of 01-80-C2-00-00-00 to -0F.
+/// Returns whether the frame is for one of 01-80-C2-00-00-00 to -0F.
 fn is_reserved(frame: &[u8]) -> bool {
     match frame.first_chunk::<6>() {
         Some([rest @ .., last]) => *rest == RESERVED_ADDRESS[..5] && last & RESERVED_LAST_MASK == 0,

@@ -1,15 +1,14 @@
-//! Which station lies behind which port: learned from source addresses, forgotten with time.
+//! The port of each station: learned from source addresses, forgotten with time.
 //!
-//! Every port has a quota of stations that is set aside when it is added, so a port that invents
-//! addresses displaces only its own: at its quota, the station of that port which has been idle longest
-//! makes room. No port can make another's stations be forgotten, and the table is never full for one
-//! that is below its quota.
+//! Every port has a quota of stations, set aside when it is added. At its quota, a port's longest idle station makes
+//! room, so invented addresses displace only stations of the same port. No port can make another's stations be
+//! forgotten, and the table is never full for a port below its quota.
 
 use offramp_offload::table::{Order, Table};
 use std::hash::{BuildHasher, RandomState};
 
 const MAC_LEN: usize = 6;
-/// The bit of the first octet that marks a group address (IEEE 802 8.2).
+/// The group bit of an address, in the first octet (IEEE 802 8.2).
 const GROUP_BIT: u8 = 1;
 /// Bits of a VLAN identifier (IEEE 802.1Q 9.6).
 const VID_BITS: u32 = 12;
@@ -19,12 +18,12 @@ const VID_BITS: u32 = 12;
 pub(super) struct Station(u64);
 
 impl Station {
-    /// The station that a frame of that VLAN is for; none for a group.
+    /// Returns the destination station of a frame in that VLAN; `None` for a group.
     pub(super) fn destination(frame: &[u8], vid: u16) -> Option<Self> {
         Self::at(frame, 0, vid)
     }
 
-    /// The station that a frame is from; none for an address that no station has: a group's, or zero.
+    /// Returns the source station of a frame; `None` for an address of no station: a group's, or zero.
     pub(super) fn source(frame: &[u8], vid: u16) -> Option<Self> {
         Self::at(frame, MAC_LEN, vid).filter(|station| station.0 >> VID_BITS != 0)
     }
@@ -35,7 +34,7 @@ impl Station {
     }
 }
 
-/// An address as a number.
+/// Converts an address to a number.
 fn number(mac: [u8; MAC_LEN]) -> u64 {
     mac.iter().fold(0, |number, &octet| number << u8::BITS | u64::from(octet))
 }
@@ -49,7 +48,7 @@ struct Entry {
 
 const VACANT: Entry = Entry { station: Station(0), port: 0, seen_s: 0 };
 
-/// The stations of one port, in the order in which they were heard last.
+/// The stations of one port, ordered by the time they were last heard.
 #[derive(Clone, Copy, Debug)]
 struct Quota {
     max: usize,
@@ -61,12 +60,11 @@ const NO_QUOTA: Quota = Quota { max: 0, len: 0, by_time: Order::EMPTY };
 
 /// The table. Its entries are allocated once.
 ///
-/// The hash has a secret factor, so that nobody outside can choose addresses that make chains long. Nothing that
-/// is handed out depends on it.
+/// The hash has a secret factor, so that no outsider can choose addresses with long chains. No result depends on it.
 #[derive(Debug)]
 pub(super) struct Stations {
     entries: Table<Entry>,
-    /// Addresses that are one port's alone, in any VLAN, and their ports, sorted.
+    /// Bound addresses, in any VLAN, and their ports, sorted.
     bound: Vec<(u64, usize)>,
     /// By the ports' numbers.
     quotas: Vec<Quota>,
@@ -85,8 +83,8 @@ impl Stations {
         }
     }
 
-    /// Sets a port's quota; the stations beyond it that have been idle longest are forgotten. The quotas of all ports
-    /// together must not exceed `stations_max`.
+    /// Sets a port's quota and forgets the longest idle stations beyond it. The quotas of all ports together must not
+    /// exceed `stations_max`.
     pub(super) fn set_quota(&mut self, port: usize, stations_max: usize) {
         if self.quotas.len() <= port {
             self.quotas.resize(port + 1, NO_QUOTA);
@@ -99,8 +97,8 @@ impl Stations {
         }
     }
 
-    /// Binds addresses to a port, and no others any more: they are always found there, and learnt nowhere else. Who was
-    /// learnt with one of them before is forgotten.
+    /// Binds exactly these addresses to a port: they are always found there, and learned nowhere else. Forgets stations
+    /// learned with one of them before.
     pub(super) fn bind(&mut self, port: usize, addresses: &[[u8; MAC_LEN]]) {
         self.bound.retain(|&(_, owner)| owner != port);
         self.bound.extend(addresses.iter().map(|mac| (number(*mac), port)));
@@ -120,19 +118,19 @@ impl Stations {
         }
     }
 
-    /// The port whose alone the station is.
+    /// Returns the port to which the station's address is bound.
     fn owner(&self, station: Station) -> Option<usize> {
         let mac = station.0 >> VID_BITS;
         let at = self.bound.binary_search_by_key(&mac, |&(bound, _)| bound).ok()?;
         Some(self.bound[at].1)
     }
 
-    /// Stations that are known behind a port, idle ones among them.
+    /// Counts the known stations behind a port, idle ones included.
     pub(super) fn len(&self, port: usize) -> usize {
         self.quotas[port].len
     }
 
-    /// Notes that `station` was heard at `port`; `false` if it is another port's alone.
+    /// Notes `station` as heard at `port`; `false` if its address is bound to another port.
     pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) -> bool {
         if let Some(slot) = self.slot_of(station) {
             let entry = self.entries.entry(slot);
@@ -160,7 +158,7 @@ impl Stations {
         true
     }
 
-    /// The port behind which the station was heard less than the ageing time ago, or that it is bound to.
+    /// Returns the port at which the station was heard less than the ageing time ago, or its bound port.
     pub(super) fn find(&mut self, station: Station, now_s: u64) -> Option<usize> {
         let Some(slot) = self.slot_of(station) else { return self.owner(station) };
         let entry = *self.entries.entry(slot);
@@ -182,7 +180,7 @@ impl Stations {
         self.entries.find(self.hash(station), |entry| entry.station == station)
     }
 
-    /// An unknown station becomes the youngest of its port.
+    /// Inserts an unknown station as the youngest of its port.
     fn insert(&mut self, station: Station, port: usize, now_s: u64) {
         let hash = self.hash(station);
         let quota = &mut self.quotas[port];
@@ -197,7 +195,7 @@ impl Stations {
         self.entries.remove(slot, &mut quota.by_time);
     }
 
-    /// Multiplicative hashing: the upper bits of the product depend on every bit of the address.
+    /// Hashes by multiplication: the upper bits of the product depend on every bit of the address.
     fn hash(&self, station: Station) -> u32 {
         (station.0.wrapping_mul(self.secret) >> u32::BITS) as u32
     }

@@ -1,4 +1,4 @@
-//! One turn of a port: its frames are fetched and brought to the other ports.
+//! One turn of a port: fetches its frames and brings them to the other ports.
 
 use super::pending::Pending;
 use super::port::{Port, close, conclude, leave_out, next_of};
@@ -19,7 +19,7 @@ use std::ops::Range;
 const TIMED_BYTES: usize = 16 * 1024;
 
 impl<P: HostPort> Switch<P> {
-    /// Moves frames of one port until it has none, or its budget is spent.
+    /// Moves frames of one port until it has no more, or its budget is spent.
     pub(super) fn turn(&mut self, from: usize, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
         self.send_keepalives(from, now_ns);
         let Some(port) = &mut self.ports[from] else { return Progress::default() };
@@ -60,8 +60,8 @@ impl<P: HostPort> Switch<P> {
         Progress { moved: true, more: true, ..Progress::default() }
     }
 
-    /// Takes the next frame of a port and decides where it goes. Returns what fetching it cost, in bytes; `None` when there
-    /// is none, or the port is at its limit.
+    /// Takes the next frame of a port and routes it. Returns the cost of the fetch in bytes; `None` without a frame, or
+    /// if the port is at its limit.
     fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> Option<usize> {
         let is_draining = self.is_draining;
         let port = self.ports[from].as_mut().filter(|port| port.is_open() && !is_draining)?;
@@ -94,8 +94,8 @@ impl<P: HostPort> Switch<P> {
         Some(cost_bytes)
     }
 
-    /// Plans the frame that was fetched from a port and decides where it goes. Errors say why it goes nowhere,
-    /// and how many frames that is.
+    /// Plans the frame fetched from a port and routes it. If it goes nowhere, the error has the reason and the number
+    /// of frames.
     fn admit(&mut self, from: usize, now_ns: u64) -> Result<(), (Loss, usize)> {
         let Some(port) = &mut self.ports[from] else { return Ok(()) };
         let stats = &port.shared.stats().transmit;
@@ -123,7 +123,7 @@ impl<P: HostPort> Switch<P> {
         Ok(())
     }
 
-    /// Counts what goes nowhere.
+    /// Counts frames without a destination.
     fn refuse(&self, from: usize, loss: Loss, frames: usize, budget: &mut Budget) {
         budget.spend(1, 0);
         if let Some(port) = &self.ports[from] {
@@ -133,7 +133,7 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// Brings the pending frame of a port to all that it is for, or as many as the budget lasts.
+    /// Brings the pending frame of a port to all its destinations, or as many as the budget allows.
     fn forward(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
         if matches!(&self.ports[from], Some(Port { pending: Some(Pending { planned: Planned::Sealed(..), .. }), .. })) {
             return self.forward_sealed(from, now_ns, budget);
@@ -151,7 +151,7 @@ impl<P: HostPort> Switch<P> {
                 let mut work = Work { scratch, budget, now_ns };
                 let is_done = match port.change_for(vlan) {
                     Err(reason) => {
-                        // Some may have been handed over before the link went off.
+                        // Some segments may have been delivered before the link went off.
                         let frames = segments.take().map_or_else(|| plan.frames_left(), |rest| rest.frames_left());
                         port.lose(reason, frames, &mut work);
                         true
@@ -187,7 +187,7 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// Seals the pending frame of a port run by run, and brings each to all ports that it is for.
+    /// Seals the pending frame of a port run by run, and brings each to all its destinations.
     fn forward_sealed(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
         while budget.is_left() {
             let Some(Port { host, shared, plan, pending, .. }) = &mut self.ports[from] else { return };
@@ -221,7 +221,7 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// Brings one frame of the sealed ones, which is in `vlan`, to all ports that it is for; whether there was one.
+    /// Brings one sealed frame, in `vlan`, to all its destinations. Returns whether there was one.
     fn bring(&mut self, from: usize, to: &Range<usize>, vlan: FrameVlan, place: Range<usize>, now_ns: u64) -> bool {
         let Self { ports, stations, scratch, sealed, serving, .. } = self;
         sealed.set(place, TxMeta::default());
@@ -246,7 +246,7 @@ impl<P: HostPort> Switch<P> {
         is_handed
     }
 
-    /// Sends the keepalives of a port that are due.
+    /// Sends the due keepalives of a port.
     fn send_keepalives(&mut self, from: usize, now_ns: u64) {
         let Some(Port { plan, shared, .. }) = &mut self.ports[from] else { return };
         let mut due = Vec::new();
@@ -258,7 +258,7 @@ impl<P: HostPort> Switch<P> {
             let place = SEALED_AT..SEALED_AT + bytes.len();
             self.sealed.memory_mut()[place.clone()].copy_from_slice(&bytes);
             let Some(port) = &self.ports[from] else { return };
-            // It is no frame of the host's, so that nothing is counted where it cannot go.
+            // It is no frame of the host's: an undeliverable one is not counted.
             if let Ok(stations) = FrameStations::of(&bytes, &port.vlans)
                 && let Ok(to) = self.route(from, &stations, 1, now_ns)
             {
@@ -268,16 +268,16 @@ impl<P: HostPort> Switch<P> {
     }
 }
 
-/// How long a turn takes.
+/// The timer of a turn.
 struct TurnTimer {
-    /// Bytes of the budget that were left at the last look at the clock.
+    /// Bytes left in the budget at the last clock read.
     bytes: usize,
-    /// The first look.
+    /// The first clock read.
     since_ns: Option<u64>,
 }
 
 impl TurnTimer {
-    /// Whether the turn has taken as long as it may.
+    /// Returns whether the turn has reached its maximum time.
     #[inline]
     fn is_over(&mut self, budget: &Budget, turn_ns: u64, clock: &impl Fn() -> u64) -> bool {
         if self.bytes - budget.bytes < TIMED_BYTES {
@@ -289,8 +289,7 @@ impl TurnTimer {
     }
 }
 
-/// Seals the next frames of one length into the front of `out`: their length, the distance from one to the next, and how
-/// many.
+/// Seals the next frames of one length into the front of `out`. Returns their length, their stride and their number.
 fn write_sealed(
     plan: &mut Plan,
     planned: &mut Planned,

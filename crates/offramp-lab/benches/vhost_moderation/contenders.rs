@@ -1,4 +1,4 @@
-//! Which settings are compared, and in which order they have their turns.
+//! The compared settings, and the order of their turns.
 
 use offramp_adapter::moderation::{AreaConfig, InterruptCost, ModerationConfig, Policy};
 
@@ -11,12 +11,12 @@ const FIXED_INTERRUPTS_PER_SECOND: u32 = 8000;
 pub struct Contender {
     pub name: String,
     pub moderation: ModerationConfig,
-    /// Whether the bounds of the default apply to it.
+    /// The bounds of the default apply to it.
     pub is_bound: bool,
 }
 
-/// The base first, then the default, a fixed setting, and the default's rule with each number of interrupts a second under
-/// load in `load_interrupts`, which has commas between them.
+/// Returns the base first, then the default, a fixed setting, and the default's rule with each number of interrupts per
+/// second under load in `load_interrupts`, separated by commas.
 pub fn all(load_interrupts: &str) -> Vec<Contender> {
     let fixed = Policy::FixedGap { max_interrupts_per_second: FIXED_INTERRUPTS_PER_SECOND };
     let mut all = vec![
@@ -38,10 +38,10 @@ fn contender(name: &str, moderation: ModerationConfig, is_bound: bool) -> Conten
     Contender { name: name.to_owned(), moderation, is_bound }
 }
 
-/// The indices of the contenders in the turns of one round. In twice as many rounds as there are contenders each follows
-/// each other one about as often (a Williams design, forwards and then backwards), and none follows itself: what a sample
-/// leaves behind, as how long a hypervisor or a kernel waits before it halts a processor, then helps or hinders none
-/// more than another.
+/// Returns the indices of the contenders in the turns of one round. Over twice as many rounds as contenders, each
+/// follows each other one about as often (a Williams design, forwards and then backwards), and none follows itself. So
+/// the after-effects of a sample, such as the wait of a hypervisor or a kernel before it halts a processor, favour
+/// none.
 pub fn order(round: usize, contenders: usize) -> Vec<usize> {
     let round = round % (2 * contenders);
     let is_forwards = round < contenders;

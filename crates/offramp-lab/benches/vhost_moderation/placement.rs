@@ -1,10 +1,10 @@
-//! Which processors the adapter and the guests have.
+//! The processors of the adapter and the guests.
 
 use offramp_ports::sys::cpu::{online, pin_current_thread};
 use offramp_testbed::cpu::AwakeCpus;
 use std::fmt;
 
-/// Whose thread the calling one, and those that it starts from then on, are.
+/// The role of the calling thread and of the threads it starts from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Adapter,
@@ -12,20 +12,19 @@ pub enum Role {
     Answering,
 }
 
-/// A processor for each role, all kept awake; or whatever the kernel and a hypervisor make of it.
+/// A processor for each role, all kept awake; or the choice of the kernel and a hypervisor.
 ///
-/// A processor that halts is given away by a hypervisor and comes back late; and a thread that wakes another may find it
-/// on its own processor or on one that sleeps. Both change from second to second, by more than what moderation is to be
-/// held to.
+/// A hypervisor gives a halted processor away and returns it late. A thread may wake another one on its own processor
+/// or on a sleeping one. Both change from second to second, by more than the bounds of moderation.
 #[derive(Debug)]
 pub struct Placement {
-    /// In the order of [`Role`]; the guests share one where there are but two.
+    /// In the order of [`Role`]; the guests share one if there are only two.
     cpus: Option<[usize; 3]>,
     _awake: Option<AwakeCpus>,
 }
 
 impl Placement {
-    /// A processor for each role, if this machine has two at least.
+    /// Chooses a processor for each role, if this machine has two at least.
     pub fn apart() -> Self {
         let online = online();
         let [adapter, asking, rest @ ..] = online.as_slice() else {
@@ -36,7 +35,7 @@ impl Placement {
         Self { cpus: Some(cpus), _awake: Some(awake) }
     }
 
-    /// Wherever the kernel puts each thread, on processors that sleep when they have nothing to do.
+    /// Leaves the placement of each thread to the kernel; idle processors sleep.
     pub fn free() -> Self {
         Self { cpus: None, _awake: None }
     }

@@ -1,9 +1,9 @@
-//! What the samples say, beside what a default must keep to.
+//! The results of the samples, with the bounds of the default.
 
 use super::contenders::{Contender, FIXED, OFF};
 use super::{Load, Sample, Samples};
 
-/// How far from the middle the ends of a 95 % interval of a median are, in square roots of the number of values.
+/// Distance of the ends of a median's 95 % interval from the middle, in square roots of the number of values.
 const INTERVAL_95: f64 = 0.98;
 
 /// A figure of a sample.
@@ -17,7 +17,7 @@ const COLUMNS: [(&str, Column); 5] = [
     ("calls/frame", |sample| sample.calls_per_frame),
 ];
 
-/// What the ratio of a bound contender to another one must keep to.
+/// A limit on the ratio of a bound contender to another one.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     AtMost(f64),
@@ -40,7 +40,7 @@ impl Limit {
     }
 }
 
-/// Bounds of the default: a column by its name, and the contender that it is compared with.
+/// Returns the bounds of the default: a column by its name, and the contender to compare with.
 fn bounds(load: Load) -> Vec<(&'static str, &'static str, Limit)> {
     match load {
         Load::Requests => vec![("p50 us", OFF, Limit::AtMost(1.05)), ("p99 us", OFF, Limit::AtMost(1.1))],
@@ -106,7 +106,7 @@ fn print_losses(contenders: &[Contender], samples: &Samples) {
     }
 }
 
-/// Of each round.
+/// Returns the ratio of each round.
 fn ratios(of: &[Sample], base: &[Sample], column: Column) -> impl Iterator<Item = f64> {
     of.iter().zip(base).map(move |(sample, base)| column(sample) / column(base))
 }
@@ -120,7 +120,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Values that are no numbers, as ratios of nothing to nothing, are left out.
+    /// Returns median and interval of the values. Omits values that are no numbers, as ratios of nothing to nothing.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);

@@ -120,7 +120,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Tests that the peer answers and that the way to it leads through the interface.
+    /// Tests that the peer answers, and that its route uses the interface.
     ///
     /// # Errors
     /// When one of them fails.

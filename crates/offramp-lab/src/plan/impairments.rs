@@ -40,8 +40,8 @@ const STRICT_CONGESTION: &str = "reno";
 /// Connections of claim R2.
 const CONNECTIONS: u32 = 4;
 
-/// A TCP that takes three duplicate acknowledgements for a loss, and never learns of its error: no selective
-/// acknowledgements, no time-stamps to undo by, no loss detection by time, no probes.
+/// A TCP with the plain rule of three duplicate acknowledgements for a loss, and no way to learn of its error: no
+/// selective acknowledgements, no time-stamps to undo by, no loss detection by time, no probes.
 const STRICT: &[(&str, &str)] = &[
     ("net.ipv4.tcp_sack", "0"),
     ("net.ipv4.tcp_dsack", "0"),

@@ -47,7 +47,7 @@ const BURST_EVERY_USECS: u32 = 2000;
 const ARRIVALS_SEED: u64 = 1;
 /// Policies for a guest of QEMU, possibly emulated, to keep the run short: the ones the bounds name.
 const IN_QEMU: [&str; 3] = [OFF, "quiet-or-area", "8000/s"];
-/// Settings of a guest's own driver (`ethtool -C`): about the least that saves interrupts, an operator's setting for
+/// Settings of a guest's own driver (`ethtool -C`): about the minimum to save interrupts, an operator's setting for
 /// throughput, more than `quiet-or-area` ever waits, and the driver's DIM.
 const BY_THE_DRIVER: [(&str, RxCoalescing); 4] = [
     ("ethtool: 20 us or 8", RxCoalescing::Fixed { usecs: 20, frames: 8 }),

@@ -147,7 +147,8 @@ impl Column {
     }
 }
 
-/// Columns that give way to names, by the second line of their headings and in that order. The page has them all.
+/// Columns dropped to make room for names, by the second line of their headings and in this order. The page has them
+/// all.
 const GIVE_WAY: [&str; 4] = ["sent", "line, k", "CPU s/GB", INTERRUPTS_PER_FRAME];
 /// The column that gives way first with round trips: latencies already show the cost of interrupts.
 const INTERRUPTS_PER_FRAME: &str = "/frame";

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 const VERSION: u32 = 0x0103;
 /// Result of `imb_get_mb_mgr_size` in this version: the manager and its job queues.
 const MANAGER_LEN: usize = 200_744;
-/// Where in the manager the functions stand, bytes from its start.
+/// The offsets of the functions in the manager, in bytes from its start.
 mod at {
     /// The first of a group of functions, one each for keys of 128, 192 and 256 bits.
     pub const GCM_ENCRYPT: usize = 256;

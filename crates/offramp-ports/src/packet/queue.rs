@@ -24,12 +24,12 @@ pub struct PacketQueue {
     shared: Arc<Shared>,
     index: usize,
     frame: FrameBuffer<Box<[u8]>>,
-    /// Where a frame is received, with room in front of it for a VLAN tag.
+    /// Offset of a received frame, with room in front of it for a VLAN tag.
     receive_at: usize,
     frame_len_max: usize,
-    /// What the interface reported of the frame that was received last.
+    /// The checksum state that the interface reported for the last received frame.
     checksum: ChecksumState,
-    /// The interface was found down; nothing says when it is deleted then.
+    /// The interface was found down; from then on no error reports its deletion.
     is_down: bool,
 }
 
@@ -43,18 +43,18 @@ impl PacketQueue {
         Self { shared, index, frame, receive_at, frame_len_max, checksum, is_down: false }
     }
 
-    /// The queue's number.
+    /// Returns the queue's number.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// What the interface reported of the checksum of the frame that was received last. A request for a checksum is
-    /// [`ChecksumState::Partial`].
+    /// Returns the checksum state that the interface reported for the last received frame. A request for a checksum
+    /// is [`ChecksumState::Partial`].
     pub fn reported_checksum(&self) -> ChecksumState {
         self.checksum
     }
@@ -64,7 +64,7 @@ impl PacketQueue {
         self.shared.header_len
     }
 
-    /// Takes over what was received: puts the tag back, and reads the header.
+    /// Takes over a received frame: puts the tag back, and reads the header.
     fn accept(&mut self, header: &[u8; HEADER_LEN], received: &Received) -> Result<(), PortError> {
         if received.is_cut_off {
             return Err(PortError::Refused(libc::EMSGSIZE));
@@ -87,8 +87,8 @@ impl PacketQueue {
         Ok(())
     }
 
-    /// What a failed system call means. `ENETDOWN` is reported once, when the interface goes down, also when it is
-    /// about to be deleted.
+    /// Translates the error of a system call. The kernel reports `ENETDOWN` once, when the interface goes down, also
+    /// just before it is deleted.
     fn error(&mut self, errno: i32) -> PortError {
         self.is_down |= errno == libc::ENETDOWN;
         if self.is_down && !socket::is_bound(self.as_fd()) {
@@ -102,14 +102,14 @@ impl PacketQueue {
     }
 }
 
-/// A partial checksum of a frame into which a tag was put.
+/// Moves a partial checksum behind an inserted tag.
 fn after_tag(partial: PartialChecksum) -> Result<PartialChecksum, PortError> {
     let start = partial.start.checked_add(VLAN_TAG_LEN as u16).ok_or(PortError::Refused(libc::EINVAL))?;
     Ok(PartialChecksum { start, ..partial })
 }
 
-/// A packet socket's vnet header is in the machine's byte order (`vio_le` of Linux
-/// `net/packet/af_packet.c`), which [`vnet_hdr`](crate::vnet_hdr) reads and writes little-endian.
+/// Converts a vnet header between the machine's byte order and little-endian. A packet socket uses the machine's
+/// (`vio_le` of Linux `net/packet/af_packet.c`), [`vnet_hdr`](crate::vnet_hdr) little-endian.
 fn in_other_order(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
     if cfg!(target_endian = "big") {
         header[2..].chunks_exact_mut(2).for_each(<[u8]>::reverse);
@@ -164,14 +164,14 @@ impl HostPort for PacketQueue {
     }
 
     fn rx_flush(&mut self, _now_ns: u64) {
-        // Every sendmsg(2) was on its way at once.
+        // Every sendmsg(2) sent its frame at once.
     }
 
     fn accepts(&self) -> Offloads {
         self.shared.accepts
     }
 
-    /// The header can say it, but a frame that goes out needs a checksum, right or partial.
+    /// Returns false: the header has the flag, but an outgoing frame needs a checksum, right or partial.
     fn honours_data_valid(&self) -> bool {
         false
     }

@@ -21,8 +21,8 @@ use crate::worker::HostIo;
 /// Alignment of the frame in memory, in bytes: one cache line, the widest vector load.
 const FRAME_ALIGN: usize = 64;
 
-/// Frames up to this many bytes are copied behind their vnet header and given with write(2); longer
-/// ones go with writev(2), whose second part costs the kernel more than such a copy (`benches/tap_io`).
+/// Longest frame in bytes that is copied after its vnet header for one write(2). Longer ones go with writev(2): its
+/// second part costs the kernel more than such a copy (`benches/tap_io`).
 const COPY_LEN_MAX: usize = 2048;
 
 /// One queue pair of a [`Tap`](super::Tap), for one thread.
@@ -34,11 +34,11 @@ pub struct TapQueue {
     shared: Arc<Shared>,
     index: usize,
     frame: FrameBuffer<Box<[u8]>>,
-    /// Where the vnet header lies, so that the frame after it is aligned.
+    /// Offset of the vnet header, chosen to align the frame after it.
     header_at: usize,
-    /// Bytes that one read may fill: header, longest frame, and one more that betrays a longer one.
+    /// Most bytes of one read: header, longest frame, and one more to detect a longer one.
     read_len_max: usize,
-    /// A short frame on its way to the host, behind its header.
+    /// A short frame on its way to the host, after its header.
     short: [u8; HEADER_LEN + COPY_LEN_MAX],
 }
 
@@ -52,17 +52,17 @@ impl TapQueue {
         Self { shared, index, frame: FrameBuffer::new(buffer), header_at, read_len_max, short: [0; _] }
     }
 
-    /// The queue's number.
+    /// Returns the queue's number.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// Takes over what was read, `len` bytes with the header.
+    /// Takes over a frame that was read, `len` bytes with the header.
     fn accept(&mut self, len: usize) -> Result<bool, PortError> {
         if len >= self.read_len_max {
             return Err(PortError::Refused(libc::EMSGSIZE));
@@ -143,11 +143,11 @@ impl HostPort for TapQueue {
 }
 
 /// All queue pairs of a [`Tap`](super::Tap) as one host port, for a thread that serves them together, as a switch does.
-/// Frames are fetched from the pairs in turn, and delivered on the one that they name ([`RxMeta::queue`]).
+/// It fetches frames from the pairs in turn, and delivers each on the pair in its [`RxMeta::queue`].
 #[derive(Debug)]
 pub struct TapPort {
     queues: Vec<TapQueue>,
-    /// Which pair has the frame that was fetched last, and is asked last the next time.
+    /// Index of the pair with the last fetched frame; the next fetch asks it last.
     fetched_from: usize,
 }
 
@@ -206,7 +206,7 @@ impl HostIo for TapPort {
 
 impl HostIo for TapQueue {
     fn arm(&mut self) {
-        // A TAP with a frame is readable, asked or not.
+        // A TAP with a frame is readable in any case.
     }
 
     fn disarm(&mut self) {}
@@ -224,8 +224,8 @@ impl AsFd for TapQueue {
     }
 }
 
-/// What an error number of read(2) or write(2) on a TAP means (Linux `drivers/net/tun.c`): `EBADFD`
-/// after the interface was deleted, `EIO` while it is down, `EINVAL` for a frame it cannot take.
+/// Translates an error number of read(2) or write(2) on a TAP (Linux `drivers/net/tun.c`): `EBADFD` after the
+/// interface was deleted, `EIO` while it is down, `EINVAL` for a frame it cannot take.
 fn port_error(errno: Errno) -> PortError {
     match errno {
         Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => PortError::Full,

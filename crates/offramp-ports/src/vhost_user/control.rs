@@ -1,7 +1,7 @@
-//! The guest's control queue where the port serves it: what the guest has set, and when that is forgotten.
+//! The guest's control queue if the port serves it: the guest's settings and the events that reset them.
 //!
-//! The ring belongs to the port's own thread, so that a guest that floods it holds up nobody. A command that changes the
-//! queues goes through their mailboxes, and is answered and shown once it is in force in all of them.
+//! The ring belongs to the port's own thread, so that a guest that floods it delays nobody else. A command that changes
+//! the queues goes through their mailboxes. It is answered and shown once it is in force in all of them.
 
 use super::features::{
     self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, CTRL_VQ, DEVICE_STATS, GUEST_ANNOUNCE,
@@ -20,32 +20,32 @@ use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, Recei
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A driver with one of these knows all queue pairs that there are (virtio 1.3, 5.1.2).
+/// With one of these a driver knows all queue pairs of the device (virtio 1.3, 5.1.2).
 const SEVERAL_PAIRS: u64 = MQ | RSS;
 
-/// What a guest has set by its control queue.
+/// The settings that a guest made through its control queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlStatus {
-    /// Queue pairs that it receives on.
+    /// Number of queue pairs that the guest receives on.
     pub queue_pairs: u16,
-    /// Offloads on receive that it takes, as feature bits.
+    /// Receive offloads that it accepts, as feature bits.
     pub guest_offloads: u64,
-    /// How it wants to be notified of each ring, receive and transmit of the first pair first; `None`: it has not said so.
+    /// Its interrupt coalescing for each ring, receive and transmit of the first pair first; `None`: not set.
     pub coalescing: Vec<Option<Coalescing>>,
-    /// What it receives.
+    /// Its receive filter.
     pub filter: FilterStatus,
-    /// How its received frames are hashed; `None`: it has not said so.
+    /// Its hash settings for received frames; `None`: not set.
     pub hash: Option<HashStatus>,
     /// Commands that were refused.
     pub refused: u64,
 }
 
-/// How a guest wants the frames that it receives to be hashed, and its flows to be spread.
+/// A guest's settings for hashing received frames and spreading flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashStatus {
-    /// Kinds of packets that are hashed.
+    /// Packet types to hash.
     pub types: HashTypes,
-    /// The Toeplitz key. Zeros follow one that was shorter.
+    /// The Toeplitz key. A shorter key is padded with zeros.
     pub key: [u8; KEY_LEN],
     /// The header of each frame has its hash.
     pub is_reported: bool,
@@ -55,64 +55,64 @@ pub struct HashStatus {
     pub unclassified: Option<u16>,
 }
 
-/// What a guest wants to receive.
+/// A guest's receive filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterStatus {
-    /// Its modes of receiving; `None`: it has not said so, and receives from every address.
+    /// Its receive modes; `None`: not set, and it receives frames for every address.
     pub modes: Option<ReceiveModes>,
-    /// The address that it has taken in place of the port's, if it has.
+    /// The address that it has taken in place of the port's, if any.
     pub mac: Option<[u8; 6]>,
-    /// Further addresses of stations that it receives.
+    /// Number of further unicast addresses that it receives.
     pub unicast_addresses: usize,
-    /// Addresses of groups that it receives.
+    /// Number of multicast addresses that it receives.
     pub multicast_addresses: usize,
     /// VLANs whose tagged frames it receives; `None`: all.
     pub vlans: Option<Vec<u16>>,
 }
 
-/// What a command comes to.
+/// The planned effect of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Planned {
     /// The answer has these bytes after `ack`.
     Answer(Vec<u8>),
     /// The guest wants these settings.
     Change(Settings),
-    /// It wants these statistics, of queues that have them.
+    /// The guest wants these statistics; their queues have them.
     Statistics(Vec<StatisticsOf>),
 }
 
-/// What a guest sets.
+/// A guest's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Settings {
     queue_pairs: u16,
     guest_offloads: u64,
     coalescing: Vec<Option<Coalescing>>,
-    /// The last wishes for all rings of a direction, which a queue has that is enabled again (V75, V76).
+    /// The last coalescing settings for all rings of a direction; a queue that is enabled again gets them (V75, V76).
     of_all: [Option<Coalescing>; 2],
     filter: Arc<Filter>,
     rss: Option<Arc<Rss>>,
     /// The address that the guest has taken.
     mac: Option<MacAddress>,
-    /// The guest is to announce itself, and has not said yet that it did.
+    /// The guest is asked to announce itself, and has not confirmed it yet.
     is_asked_to_announce: bool,
 }
 
-/// What a ring of data has of it.
+/// The settings that apply to one ring of data.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RingSettings {
     /// A transmit ring, or a receive ring of a pair that the guest receives on.
     pub is_in_use: bool,
-    /// What is negotiated, without the offloads that the guest has switched off.
+    /// The negotiated features without the offloads that the guest has switched off.
     pub features: u64,
-    /// When the guest wants to be notified; `None`: it has not said so.
+    /// The guest's interrupt coalescing; `None`: not set.
     pub wish: Option<Coalescing>,
-    /// What it wants to receive; `None`: everything.
+    /// Its receive filter; `None`: it receives everything.
     pub filter: Option<Arc<Filter>>,
-    /// How it wants its flows to be spread; `None`: the port decides.
+    /// Its settings for spreading flows; `None`: the port decides.
     pub rss: Option<Arc<Rss>>,
 }
 
-/// What the user has set of a port, and no guest can change.
+/// The user's settings of a port; no guest can change them.
 #[derive(Clone, Debug)]
 struct Rules {
     queue_pairs_max: u16,
@@ -130,20 +130,20 @@ pub(super) struct Control {
     pub kick: Option<Arc<OwnedFd>>,
     negotiated: u64,
     rules: Rules,
-    /// What is in force.
+    /// The settings in force.
     pub settings: Settings,
     /// Commands that were refused.
     refused: u64,
     /// Commands since the driver was reset: all, and those that succeeded.
     commands: [u64; 2],
-    /// Where the ring stopped.
+    /// The base of the ring when it stopped, and the features then.
     stopped_at: Option<(u32, u64)>,
     /// The ring has been started since its frontend connected.
     has_run: bool,
 }
 
 impl Settings {
-    /// Those of a device that was reset (V51, V56, V79).
+    /// Returns the settings of a device after a reset (V51, V56, V79).
     fn after_reset(negotiated: u64, rules: &Rules) -> Self {
         // A driver without a control queue cannot add a VLAN, whatever else was negotiated for it (DPDK).
         let vlans = (negotiated & CTRL_VQ != 0 && negotiated & CTRL_VLAN != 0).then(VlanTable::default);
@@ -159,14 +159,14 @@ impl Settings {
         }
     }
 
-    /// With another filter. A guest that sets modes or a table of addresses has a filter from then on.
+    /// Changes the filter. A guest that sets modes or a table of addresses has a filter from then on.
     fn with_filter(mut self, change: impl FnOnce(&mut Filter) -> Option<()>) -> Option<Self> {
         change(Arc::make_mut(&mut self.filter))?;
         Some(self)
     }
 
-    /// With other queue pairs in use. A queue that is used again has the last wish for all of its direction (V75, V76).
-    /// The port spreads its flows again.
+    /// Changes the number of queue pairs in use. A queue that is used again gets the last coalescing settings for all
+    /// of its direction (V75, V76). The port spreads the guest's flows again.
     fn with_queue_pairs(mut self, pairs: u16) -> Self {
         self.rss = self.rss.map(|rss| Arc::new(Arc::unwrap_or_clone(rss).without_table()));
         self.queue_pairs = pairs;
@@ -201,14 +201,14 @@ impl Control {
         }
     }
 
-    /// Whether a vring is the control queue's: the last one, or the third for a driver without `MQ` and `RSS` (virtio 1.3,
-    /// 5.1.2).
+    /// Returns whether a vring is the control queue's: the last one, or the third for a driver without `MQ` and `RSS`
+    /// (virtio 1.3, 5.1.2).
     pub fn is_at(vring: usize, negotiated: u64, queue_pairs_max: u16) -> bool {
         let has_one_pair = negotiated != 0 && negotiated & SEVERAL_PAIRS == 0;
         vring == if has_one_pair { 2 } else { 2 * usize::from(queue_pairs_max) }
     }
 
-    /// What the guest has set, while its ring runs.
+    /// Returns the guest's settings while its ring runs.
     pub fn status(&self) -> Option<ControlStatus> {
         let Settings { queue_pairs, guest_offloads, coalescing, filter, mac, .. } = &self.settings;
         let [unicast_addresses, multicast_addresses] = filter.address_counts();
@@ -228,7 +228,8 @@ impl Control {
         })
     }
 
-    /// Takes over what was negotiated. Of another driver nothing is set; that a migration begins or ends changes nothing.
+    /// Takes over the negotiated features. Another driver starts without settings; the start or end of a migration
+    /// changes none.
     pub fn set_features(&mut self, negotiated: u64) {
         if negotiated & !LOG_ALL != self.negotiated & !LOG_ALL {
             self.settings = Settings::after_reset(negotiated, &self.rules);
@@ -237,31 +238,32 @@ impl Control {
         self.queue.set_features(negotiated);
     }
 
-    /// What is negotiated, without the offloads that the guest has switched off.
+    /// Returns the negotiated features without the offloads that the guest has switched off.
     pub fn features_in_force(&self, settings: &Settings) -> u64 {
         self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
-    /// The ring has stopped at `base`; `None`: it broke, or its driver was reset. A monitor that stops a guest and continues it
-    /// does the same as one whose guest resets the device, and a guest that continues does not repeat its commands.
+    /// Records that the ring has stopped at `base`; `None`: it broke, or its driver was reset. A monitor sends the same
+    /// messages for a pause as for a reset of the device, and after a pause the guest does not repeat its commands.
     pub fn stopped(&mut self, base: Option<u32>) {
         self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
     }
 
-    /// The ring starts at `base`; whether the guest's driver was reset since it stopped, so that nothing is set.
+    /// Records that the ring starts at `base`. Returns whether the guest's driver was reset since the stop, so that its
+    /// settings are void.
     pub fn is_new(&mut self, base: u32) -> bool {
         self.has_run = true;
         self.stopped_at.take() != Some((base, self.negotiated & !LOG_ALL))
     }
 
-    /// Forgets what the guest has set, as a reset does.
+    /// Forgets the guest's settings, as a reset does.
     pub fn forget(&mut self) {
         self.stopped_at = None;
         self.commands = [0; 2];
         self.settings = Settings::after_reset(self.negotiated, &self.rules);
     }
 
-    /// The address that the guest has taken, if it has.
+    /// Returns the address that the guest has taken, if any.
     pub fn mac(&self) -> Option<MacAddress> {
         self.settings.mac
     }
@@ -275,8 +277,9 @@ impl Control {
         self.settings.is_asked_to_announce
     }
 
-    /// What a ring of data has of some settings. The guest chooses the pairs that it receives on, unless its frontend serves the
-    /// control queue itself. It may send on all that its frontend has enabled: what it queued before it chose fewer is not lost.
+    /// Returns the part of some settings for a ring of data. The guest chooses its receive pairs, unless its frontend
+    /// serves the control queue itself. It may transmit on all pairs enabled by its frontend: frames queued before it
+    /// chose fewer are not lost.
     pub fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
         let (side, pair) = Side::of(vring);
         let has_chosen = self.negotiated & CTRL_VQ != 0 && self.has_run;
@@ -289,23 +292,23 @@ impl Control {
         }
     }
 
-    /// Counts a command that came.
+    /// Counts an arriving command.
     pub fn begin(&mut self) {
         self.commands[0] += 1;
     }
 
-    /// Counts what became of it.
+    /// Counts the result of a command.
     pub fn end(&mut self, is_done: bool) {
         self.commands[1] += u64::from(is_done);
         self.refused += u64::from(!is_done);
     }
 
-    /// Commands and those that succeeded, as of a command that succeeds.
+    /// Returns the commands and the successes among them; the current command counts as one.
     pub fn statistics(&self) -> [u64; 2] {
         [self.commands[0], self.commands[1] + 1]
     }
 
-    /// The statistics that a driver with these features may ask for.
+    /// Returns the statistics available to a driver with these features.
     fn statistics_types(&self) -> StatisticsTypes {
         let offloads = features::offloads(self.negotiated);
         let mut types = StatisticsTypes::CVQ
@@ -320,7 +323,7 @@ impl Control {
         types
     }
 
-    /// Whether a queue is there and has all these statistics (V84).
+    /// Returns whether a queue exists and has all these statistics (V84).
     fn has_statistics(&self, of: &StatisticsOf) -> bool {
         let StatisticsOf { vq_index, types } = *of;
         let vring = usize::from(vq_index);
@@ -366,7 +369,7 @@ impl Control {
                 self.has(MQ).filter(|()| (1..=self.rules.queue_pairs_max).contains(pairs))?;
                 next.with_queue_pairs(*pairs)
             }
-            // The pairs in use are those on which it transmits or receives.
+            // The pairs in use are the guest's transmit and receive pairs.
             Command::Rss(config) => {
                 self.has(RSS).filter(|()| (1..=self.rules.queue_pairs_max).contains(&config.max_tx_vq))?;
                 let rss = Rss::spreading(config, self.rules.queue_pairs_max)?;
@@ -394,7 +397,7 @@ impl Control {
                 *next.coalescing.get_mut(self.coalesced_queue(*vring)?)? = Some(coalescing(*wish));
                 next
             }
-            // V55: the status says so no more once the command is answered.
+            // V55: the status no longer asks for it once the command is answered.
             Command::Announced => {
                 self.has(GUEST_ANNOUNCE).filter(|()| next.is_asked_to_announce)?;
                 Settings { is_asked_to_announce: false, ..next }
@@ -425,7 +428,7 @@ impl Control {
         }
     }
 
-    /// Whether the port's rules let the guest have that address.
+    /// Returns whether the port's rules permit the guest this address.
     fn may_take(&self, mac: &MacAddress) -> bool {
         self.rules.mac_addresses.is_empty() || self.rules.mac_addresses.contains(mac)
     }
@@ -434,7 +437,7 @@ impl Control {
         (self.negotiated & feature != 0).then_some(())
     }
 
-    /// A queue that the guest uses, if it may have a wish for a single one (V74).
+    /// Returns the index of a queue in use, if the guest may set coalescing for a single queue (V74).
     fn coalesced_queue(&self, vring: u16) -> Option<usize> {
         self.has(VQ_NOTF_COAL).filter(|()| vring / 2 < self.settings.queue_pairs)?;
         Some(usize::from(vring))
@@ -473,7 +476,7 @@ mod tests {
         control
     }
 
-    /// Has a command in force at once; whether it makes sense.
+    /// Puts a command into force at once. Returns whether it is valid.
     fn obey(control: &mut Control, command: &Command) -> bool {
         let planned = control.plan(command);
         if let Some(Planned::Change(next)) = planned {
@@ -542,14 +545,14 @@ mod tests {
         let wrong = [
             Command::QueuePairs(0),
             Command::QueuePairs(5),
-            // Of a pair that is not in use, and no ring of data.
+            // A ring of an unused pair, and an index beyond the rings of data.
             Command::CoalesceQueue(2, FIRST),
             Command::CoalesceQueue(8, FIRST),
             Command::CoalescingOfQueue(u16::MAX),
-            // Of transmit, and one that was not negotiated.
+            // An offload of transmit, and one that was not negotiated.
             Command::GuestOffloads(1),
             Command::GuestOffloads(1 << 7),
-            // Of no VLAN, of a group, of nobody, and one that the port's rules keep from the guest.
+            // A VLAN out of range; the address of a group, of no station, and one that the port's rules forbid.
             Command::Vlan(4096, true),
             Command::MacAddress([1, 0, 0x5e, 0, 0, 1]),
             Command::MacAddress([0; 6]),

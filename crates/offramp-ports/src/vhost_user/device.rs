@@ -1,4 +1,4 @@
-//! What a frontend sets up, message by message, and what follows for the queues.
+//! The device's state, set message by message by its frontend, and the resulting changes of the queues.
 
 use super::call_pipe::CallPipe;
 use super::control::Control;
@@ -35,17 +35,16 @@ use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqH
 mod commands;
 mod configuration;
 
-/// Guest-physical bytes that a byte of the dirty log stands for: a bit for each page of 4096 bytes (vhost-user,
-/// "Migration").
+/// Guest-physical bytes per byte of the dirty log: a bit for each page of 4096 bytes (vhost-user, "Migration").
 const LOG_BYTE_COVERS: u64 = 8 * 4096;
-/// Guest-physical addresses that a processor can have (x86-64, Arm: 52 bits).
+/// Most guest-physical addresses of a processor (x86-64, Arm: 52 bits).
 const GUEST_ADDRESSES_MAX: u64 = 1 << 52;
-/// What QEMU makes a log longer for memory to come, and what rounding adds.
+/// Bytes that QEMU adds to a log for memory to come, plus rounding.
 const LOG_SLACK_LEN: u64 = 2 * 4096;
 /// Most threads for interrupts through pipes: of a frontend, and of one before it whose threads are just ending.
 const CALL_THREADS_PER_VRING: usize = 2;
 
-/// Why a message was refused. Each ends the connection.
+/// The reason for refusing a message. Each ends the connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
     #[error("vring {0}: there is none")]
@@ -91,11 +90,11 @@ impl From<Refused> for Error {
     }
 }
 
-/// How a ring that is started is kicked.
+/// The source of a started ring's kicks.
 #[derive(Debug)]
 enum Kick {
     Event(Event),
-    /// Not at all: the ring is polled.
+    /// None: the ring is polled.
     Polled,
 }
 
@@ -108,13 +107,13 @@ impl Kick {
     }
 }
 
-/// What was said of one vring.
+/// The frontend's settings of one vring.
 #[derive(Debug, Default)]
 struct Setup {
     place: RingPlace,
     has_place: bool,
     base: u32,
-    /// Where the ring ended at a reset. QEMU resets the status of a device that moves before it asks for its bases (7.2:
+    /// The ring's base at a reset. When a device migrates, QEMU resets its status before it asks for its bases (7.2:
     /// `vhost_dev_stop`).
     ended_at: Option<u32>,
     /// Set once the frontend starts the ring.
@@ -123,7 +122,7 @@ struct Setup {
     call_pipe: Option<CallPipe>,
     is_logged: bool,
     is_running: bool,
-    /// What the frontend last said, of a ring of data.
+    /// The last setting from the frontend, for a ring of data.
     is_enabled: Option<bool>,
 }
 
@@ -131,9 +130,9 @@ struct Setup {
 #[derive(Debug)]
 pub(super) struct Device {
     config: VhostUserConfig,
-    /// What may be offered now; the user's switches.
+    /// The offloads that may be offered now; the user's switches.
     allowed: Arc<AtomicU32>,
-    /// Rings when the frontend took away memory that it had shared.
+    /// Rings when the frontend removed shared memory.
     alarm: Alarm,
     /// Raises the eventfds of the frontend.
     events: Events,
@@ -141,21 +140,21 @@ pub(super) struct Device {
     call_threads: Arc<()>,
     queues: Vec<Sender<QueueState>>,
     vrings: Vec<Setup>,
-    /// The control queue, if the port serves it. Its vring is one of those, too.
+    /// The control queue, if the port serves it. Its vring is one of `vrings`, too.
     control: Option<Control>,
     memory: Arc<GuestMemory>,
     features: u64,
-    /// All that this frontend was shown. It may agree to that much later, and has no way to hear of a change: what was
-    /// switched off meanwhile is granted to it until it connects again.
+    /// Features offered on this connection. The frontend may accept them at any time; vhost-user cannot withdraw them.
+    /// A feature switched off meanwhile stays granted until the frontend reconnects.
     shown: u64,
     protocol_features: u64,
     status: u8,
     frontend_mtu: Option<u16>,
     link: Arc<Link>,
-    /// The `status` that the frontend last read, or that was last reported to it.
+    /// The `status` last read by the frontend, or last reported to it.
     status_reported: Option<u16>,
     inflight: Option<Arc<inflight::Region>>,
-    /// No more than there are rings.
+    /// Former regions still held by running rings; at most one per ring.
     replaced_inflight: Vec<Arc<inflight::Region>>,
     log: Option<Arc<DirtyLog>>,
 }
@@ -196,7 +195,7 @@ impl Device {
         }
     }
 
-    /// Whether a protocol feature was negotiated.
+    /// Returns whether a protocol feature was negotiated.
     pub fn speaks(&self, feature: VhostUserProtocolFeatures) -> bool {
         self.protocol_features & feature.bits() != 0
     }
@@ -221,7 +220,7 @@ impl Device {
         self.memory.size()
     }
 
-    /// Size of each vring, 0 for one that does not run.
+    /// Returns the size of each vring, 0 for a stopped one.
     pub fn ring_entries(&self) -> Vec<u16> {
         self.vrings.iter().map(|setup| if setup.is_running { setup.place.size } else { 0 }).collect()
     }
@@ -246,7 +245,7 @@ impl Device {
         self.vrings.get_mut(vring).ok_or(refused)
     }
 
-    /// Whether a vring is the control queue's.
+    /// Returns whether a vring is the control queue's.
     fn is_control(&self, vring: usize) -> bool {
         self.would_be_control(vring, self.features)
     }
@@ -255,8 +254,8 @@ impl Device {
         self.control.is_some() && Control::is_at(vring, features, self.config.queue_pairs)
     }
 
-    /// Whether a vring is none of this driver's: the last one where the control queue is the third. Frontends speak of it all
-    /// the same (QEMU).
+    /// Returns whether this driver does not use a vring: the last one, if the control queue is the third. Frontends
+    /// name it nevertheless (QEMU).
     fn is_unused(&self, vring: usize) -> bool {
         vring == 2 * self.queues.len() && self.control.is_some() && !self.is_control(vring)
     }
@@ -279,7 +278,7 @@ impl Device {
         Ok(queue.run(move |state| work(state, side))?)
     }
 
-    /// Starts a ring once everything that it needs was said.
+    /// Starts a ring once its place, size, memory and kick are set.
     fn start(&mut self, vring: usize) -> std::result::Result<(), Refused> {
         if self.is_unused(vring) {
             return Ok(());
@@ -307,7 +306,7 @@ impl Device {
         if self.is_control(vring) { self.control_started(base) } else { Ok(()) }
     }
 
-    /// Stops a ring; what was said of it stays, but for its kick.
+    /// Stops a ring and keeps its settings. Returns its base.
     fn stop(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
         self.end(vring, QueueState::stop)
     }
@@ -321,7 +320,7 @@ impl Device {
             let base = self.run(vring, end)?;
             let setup = self.vring(vring)?;
             setup.is_running = false;
-            // A ring that broke has no base of its own any more.
+            // A broken ring has no base any more.
             setup.base = base.unwrap_or(setup.base);
             if self.is_control(vring) {
                 self.control.iter_mut().for_each(|control| control.stopped(base));
@@ -330,7 +329,7 @@ impl Device {
         Ok(self.vring(vring)?.base)
     }
 
-    /// Stops every ring and forgets what this frontend said.
+    /// Stops every ring and forgets this frontend's settings.
     pub fn reset(&mut self) {
         mailbox::run_everywhere(&self.queues, QueueState::reset);
         if let Some(control) = &mut self.control {
@@ -344,14 +343,14 @@ impl Device {
         self.status = 0;
         self.frontend_mtu = None;
         self.status_reported = None;
-        // What it says stays: the frontend may come again with it.
+        // The region's contents stay: the frontend may reconnect with it.
         self.inflight = None;
         self.replaced_inflight.clear();
         self.log = None;
     }
 
-    /// Stops a ring of which the frontend knows where it is from then on: what the inflight region says of it is old.
-    /// Of a ring that has not run the region says where a backend before this one ended.
+    /// Stops a ring and returns its base. The frontend then knows the base, so the ring's part of the inflight region
+    /// is stale. If the ring has not run, that part holds the base of an earlier backend and stays.
     fn finish(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
         let has_run = self.vring(vring)?.is_running;
         let base = self.stop(vring)?;
@@ -362,7 +361,7 @@ impl Device {
         Ok(base)
     }
 
-    /// Has every queue use other memory; rings that ran go on where they were.
+    /// Has every queue use other memory; running rings continue at their base.
     fn replace_memory(&mut self, memory: GuestMemory) -> std::result::Result<(), Refused> {
         let running: Vec<usize> = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running).collect();
         for vring in &running {
@@ -374,18 +373,18 @@ impl Device {
             queue.run(move |state| state.set_memory(memory)).map_err(Refused::from)?;
         }
         self.control.iter_mut().for_each(|control| control.queue.set_memory(Arc::clone(&self.memory)));
-        // The last who drops it unmaps it, which takes long: not the thread of the frames.
+        // The last owner unmaps it, and that takes long: it must not be the thread of the frames.
         drop(replaced);
         (0..self.vrings.len()).try_for_each(|vring| self.start(vring))
     }
 
-    /// `SET_MEM_TABLE`: all regions anew.
+    /// Handles `SET_MEM_TABLE`: replaces all regions.
     pub fn set_memory(&mut self, table: &[(Extent, File)]) -> std::result::Result<(), Refused> {
         let memory = GuestMemory::map(table, self.config.memory_bytes_max, &self.alarm)?;
         self.replace_memory(memory)
     }
 
-    /// `SET_STATUS` (vhost-user, "Status"): 0 resets the device.
+    /// Handles `SET_STATUS` (vhost-user, "Status"): 0 resets the device.
     pub fn set_status(&mut self, status: u8) -> std::result::Result<(), Refused> {
         self.status = status;
         if status == 0 {
@@ -402,7 +401,7 @@ impl Device {
         Ok(())
     }
 
-    /// `SET_VRING_ENABLE`, with 0 or 1.
+    /// Handles `SET_VRING_ENABLE`, with 0 or 1.
     pub fn enable(&mut self, vring: usize, num: u32) -> std::result::Result<(), Refused> {
         let is_enabled = match num {
             0 => false,
@@ -419,20 +418,20 @@ impl Device {
         self.follow_enabled(vring)
     }
 
-    /// `NET_SET_MTU`: what the frontend told the guest, in bytes of IP.
+    /// Handles `NET_SET_MTU`: the guest's MTU as set by the frontend, in bytes of IP.
     pub fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
         self.frontend_mtu = Some(mtu);
         Ok(())
     }
 
-    /// Bytes of the longest inflight region: one for all rings, each as large as the port takes it.
+    /// Returns the bytes of the longest inflight region: one for all rings at their maximum size.
     fn inflight_len_max(&self) -> u64 {
         inflight::region_len(self.vrings.len() as u16, self.config.queue_size_max)
     }
 
-    /// Bytes of the longest dirty log. A frontend that is about to add memory gives the log for it first (QEMU), so the log
-    /// may be as long as for all the memory that the port maps.
+    /// Returns the bytes of the longest dirty log. Before a frontend adds memory, it gives the log for it (QEMU). The
+    /// log may therefore cover all the memory that the port maps.
     fn log_len_max(&self) -> u64 {
         let addresses = self.memory.end().min(GUEST_ADDRESSES_MAX).max(self.config.memory_bytes_max);
         addresses.div_ceil(LOG_BYTE_COVERS) + LOG_SLACK_LEN
@@ -442,7 +441,7 @@ impl Device {
         self.events.event(fd.into()).map_err(Refused::NoEventFd)
     }
 
-    /// How the guest is interrupted: by an eventfd, or by one that stands for a pipe.
+    /// Returns the event to interrupt the guest: the eventfd itself, or an eventfd in place of its pipe.
     fn call(&self, fd: File) -> std::result::Result<(Event, Option<CallPipe>), Refused> {
         match self.events.event(fd.into()) {
             Ok(event) => Ok((event, None)),
@@ -460,7 +459,7 @@ impl Device {
 
     fn set_every_feature(&mut self) -> std::result::Result<(), Refused> {
         let negotiated = self.features;
-        // The frontend reads the log no more: the migration was cancelled.
+        // Without the feature the frontend no longer reads the log: the migration was cancelled.
         let is_log_over = negotiated & LOG_ALL == 0;
         self.control.iter_mut().for_each(|control| control.set_features(negotiated));
         let in_force = self.control.as_ref().map(|control| control.features_in_force(&control.settings));
@@ -474,7 +473,7 @@ impl Device {
             };
             queue.run(change).map_err(Refused::from)?;
         }
-        // Of another driver nothing is set.
+        // Another driver has no settings yet.
         self.follow_control()?;
         if is_log_over {
             self.control.iter_mut().for_each(|control| control.queue.set_log(None));
@@ -490,9 +489,9 @@ impl Device {
     }
 }
 
-/// Whether a descriptor is the end of a pipe that is written, or a socket as User Mode Linux makes one for a pipe. One that
-/// leads back into this process, as the frontend's connection does, is none; nor is an end that can be read, for whoever
-/// has it keeps a writer waiting.
+/// Returns whether a descriptor is the write end of a pipe, or a socket as User Mode Linux makes one for a pipe. A
+/// socket back into this process, such as the frontend's connection, does not count. Neither does a readable end of a
+/// pipe: its owner can make the writer wait.
 fn is_pipe(fd: &OwnedFd) -> bool {
     let kind = fstat(fd).map_or(SFlag::empty(), |stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
     let is_written = || fcntl(fd, FcntlArg::F_GETFL).is_ok_and(|flags| flags & libc::O_ACCMODE == libc::O_WRONLY);
@@ -528,7 +527,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         if never_offered != 0 {
             return Err(Refused::Features(never_offered).into());
         }
-        // A ring that runs as one of data, or as the control queue, is not the other's.
+        // A running ring of data cannot become the control queue's, nor the reverse.
         let changes = |vring: &usize| self.is_control(*vring) != self.would_be_control(*vring, features);
         let changed = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running && changes(vring));
         for vring in changed.collect::<Vec<_>>() {
@@ -583,8 +582,8 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let vring = index as usize;
-        // A driver may be reset without a word but this (libkrun). What the ring holds is not the new driver's: it waits for its
-        // kick. Whoever continues a guest has asked where the ring ended, so that it does not run.
+        // A driver may be reset without any other message (libkrun). The ring's contents are not the new driver's: it
+        // waits for its kick. A monitor that continues a guest has asked for the base before, so the ring is stopped.
         if self.vring(vring)?.is_running {
             self.finish(vring)?;
             if self.is_control(vring) {
@@ -642,8 +641,8 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Feature::LOG_SHMFD;
         let is_served = self.control.is_some();
         offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
-        // A frontend that gives the guest an address itself (QEMU) refuses a backend with a configuration; it learns the
-        // MTU by other means. The backend's channel serves for changes of the configuration alone.
+        // A frontend that gives the guest an address itself (QEMU) refuses a backend with a configuration; it learns
+        // the MTU by other means. The backend's channel carries only changes of the configuration.
         let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
         offered.set(of_config, self.config.mac.is_some() || is_served);
         Ok(offered)
@@ -659,7 +658,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        // A frontend that leaves the control queue to the port counts vrings, any other queue pairs.
+        // If the port serves the control queue, frontends count vrings, otherwise queue pairs.
         Ok(if self.control.is_some() { self.vrings.len() } else { self.queues.len() } as u64)
     }
 
@@ -675,7 +674,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // The configuration of a modern device is the driver's to read alone (virtio 1.3, 5.1.4).
+        // A driver may only read the configuration of a modern device (virtio 1.3, 5.1.4).
         Err(Refused::Unsupported("SET_CONFIG").into())
     }
 
@@ -689,8 +688,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(Refused::Unsupported("GET_SHARED_OBJECT").into())
     }
 
-    /// Chains are used in the order in which they came, so none is in flight across a restart. A split ring
-    /// has its used index where the frontend sees it; a packed ring's position is in the region.
+    /// Creates the inflight region. Chains are used in their order of arrival, so none is in flight across a restart. A
+    /// split ring has its used index in memory visible to the frontend; a packed ring's position is in the region.
     fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, entries) = (inflight.num_queues, inflight.queue_size);
         if usize::from(queues) > self.vrings.len() || entries > self.config.queue_size_max {
@@ -712,7 +711,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let region = inflight::Region::map(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
         let replaced = self.inflight.replace(Arc::new(region.map_err(Refused::from)?));
-        // A ring that runs keeps it. Its thread must not be the last to have it, and unmap it.
+        // A running ring keeps the former region. Its thread must not be the last owner, and unmap it.
         self.replaced_inflight.retain(|region| Arc::strong_count(region) > 1);
         self.replaced_inflight.extend(replaced);
         Ok(())
@@ -773,7 +772,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             queue.run(move |state| state.set_log(log)).map_err(Refused::from)?;
         }
         self.control.iter_mut().for_each(|control| control.queue.set_log(self.log.clone()));
-        // As memory that is replaced.
+        // Dropped here, as replaced memory: a queue's thread must not unmap it.
         drop(replaced);
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! Which of virtio's features a port offers (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and the offloads they
-//! stand for.
+//! The virtio features that a port offers (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and their offloads.
 
 use super::ControlQueue;
 use offramp_offload::caps::Offloads;
@@ -19,7 +18,7 @@ use virtio_bindings::virtio_net::{
 pub(super) const LOG_ALL: u64 = 1 << 26;
 /// Protocol features are negotiated (`VHOST_USER_F_PROTOCOL_FEATURES`).
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// What a guest may say by a control queue that the port serves, but for what follows from the configuration.
+/// Features for the commands of a control queue served by the port, except those that depend on the configuration.
 const COMMANDS: u64 = CTRL_RX
     | CTRL_RX_EXTRA
     | CTRL_VLAN
@@ -29,7 +28,7 @@ const COMMANDS: u64 = CTRL_RX
     | VQ_NOTF_COAL
     | DEVICE_STATS
     | GUEST_ANNOUNCE;
-/// Offloads and the bits that stand for them.
+/// Offloads and their feature bits.
 const OFFLOADS: [(Offloads, u64); 11] = [
     (Offloads::TX_CHECKSUM, 1 << VIRTIO_NET_F_CSUM),
     (Offloads::TSO4, 1 << VIRTIO_NET_F_HOST_TSO4),
@@ -44,7 +43,8 @@ const OFFLOADS: [(Offloads, u64); 11] = [
     (Offloads::RSC_UDP, 1 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
 ];
 
-/// The feature bits of an offer, but for those that follow from the configuration ([`MQ`], [`MAC`], [`MTU`], [`SPEED_DUPLEX`]).
+/// Returns the feature bits of an offer, except those that depend on the configuration ([`MQ`], [`MAC`], [`MTU`],
+/// [`SPEED_DUPLEX`]).
 pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: ControlQueue) -> u64 {
     let offloads = offloads.with_prerequisites();
     let mut bits = rings.bits() | VERSION_1 | PROTOCOL_FEATURES | 1 << VIRTIO_NET_F_STATUS;
@@ -54,11 +54,11 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: Cont
         }
     }
     match control_queue {
-        // The frontend serves it; these say that the device does not mind.
+        // The frontend serves the control queue; with these bits the device permits it.
         ControlQueue::Frontend => bits |= CTRL_VQ | GUEST_ANNOUNCE,
         ControlQueue::Backend => {
             bits |= CTRL_VQ | COMMANDS;
-            // A monitor that leaves the control queue to the port resets a ring alone without a word (QEMU).
+            // A monitor that leaves the control queue to the port resets a single ring without a message (QEMU).
             bits &= !RingFeatures::RING_RESET.bits();
         }
         ControlQueue::None => {}
@@ -66,20 +66,20 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: Cont
     bits | LOG_ALL
 }
 
-/// The bits of the offloads that a guest may switch while it runs (virtio 1.3, 5.1.6.5.8).
+/// Returns the bits of the offloads that a guest may switch while it runs (virtio 1.3, 5.1.6.5.8).
 pub(super) fn guest_offload_bits() -> u64 {
     let of_receive = OFFLOADS.iter().filter(|(offload, _)| !offload.intersects(Offloads::TX));
     of_receive.fold(0, |bits, (_, of_one)| bits | of_one)
 }
 
-/// The offloads that negotiated bits stand for.
+/// Returns the offloads of the negotiated bits.
 pub(super) fn offloads(negotiated: u64) -> Offloads {
     let is_on = |bits: u64| negotiated & bits == bits;
     let set = OFFLOADS.iter().filter(|(_, bits)| is_on(*bits)).fold(Offloads::empty(), |set, (o, _)| set | *o);
     set.with_prerequisites()
 }
 
-/// A feature's name in the specification, for what is shown to people; `None` for a bit that is never offered.
+/// Returns a feature's name in the specification, for display; `None` for a bit that is never offered.
 pub fn feature_name(bit: u32) -> Option<&'static str> {
     match 1u64.checked_shl(bit)? {
         LOG_ALL => Some("LOG_ALL"),

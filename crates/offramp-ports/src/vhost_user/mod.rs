@@ -1,8 +1,8 @@
 //! A virtual machine as a host: virtio-net over vhost-user.
 //!
 //! The machine's monitor (the frontend: QEMU, Cloud Hypervisor, DPDK's virtio-user) shares the guest's
-//! memory over a Unix socket and says where the rings are; from then on guest and adapter speak through
-//! that memory alone. Sources: virtio 1.3 (2.7, 2.8, 5.1) and QEMU's `docs/interop/vhost-user.rst`.
+//! memory over a Unix socket and gives the addresses of the rings. Guest and adapter then communicate only
+//! through that memory. Sources: virtio 1.3 (2.7, 2.8, 5.1) and QEMU's `docs/interop/vhost-user.rst`.
 //!
 //! ```text
 //!  guest ── rings in shared memory ──▶ VhostQueue (one thread per pair: a HostPort)
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Both sides may come and go in any order: a port without a guest takes nothing and has no room.
-//! Whatever a guest or a frontend says is checked; what is wrong is counted and refused, and costs nobody
-//! but that guest.
+//! Every input from a guest or a frontend is checked. Invalid input is counted and refused, and affects only
+//! that guest.
 
 use offramp_offload::sync::lock;
 use std::io;
@@ -63,20 +63,20 @@ use mailbox::{Sender, mailbox};
 use queue::QueueState;
 use session::Session;
 
-/// Vrings that a frontend can name where it gives a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user, "Vring
-/// descriptor index").
+/// Most vrings that a frontend can name with a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user,
+/// "Vring descriptor index").
 const VRINGS_MAX: u16 = 256;
 /// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
 pub const MTU_MIN: u16 = 68;
-/// Longest super-frame that a guest sends by default, in bytes: an IP packet of 65536 bytes behind an
-/// Ethernet header with two VLAN tags.
+/// Longest super-frame that a guest sends by default, in bytes: an Ethernet header with two VLAN tags and an
+/// IP packet of 65536 bytes.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
 
-/// Most bytes of guest memory that are mapped for a frontend by default: 1 TiB. A process has 128 TiB of addresses for all
+/// Most bytes of guest memory mapped for a frontend by default: 1 TiB. A process has 128 TiB of addresses for all
 /// its guests (x86-64 with four levels of page tables).
 pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
-/// Who listens on the socket.
+/// The listening side of the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// This port listens, and frontends connect (QEMU's `server=off`).
@@ -86,70 +86,71 @@ pub enum Mode {
     Client,
 }
 
-/// Who serves the guest's control queue.
+/// The server of the guest's control queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControlQueue {
-    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user), and the port never hears of it.
+    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user); the port receives no commands.
     #[default]
     Frontend,
     /// The port: a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that gives the control queue to the
     /// backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux). It is the vring after those of all
     /// queue pairs, or after the first pair's for a driver without `MQ` and `RSS` (virtio 1.3, 5.1.2).
     Backend,
-    /// Nobody: `CTRL_VQ` and what needs it are not offered. For a frontend without a control queue of its own, as User
-    /// Mode Linux is.
+    /// No one: `CTRL_VQ` and the features that need it are not offered. For a frontend without a control queue of its
+    /// own, such as User Mode Linux.
     None,
 }
 
 impl ControlQueue {
-    /// Most queue pairs of a port: 128, or one less where the control queue is a vring, too.
+    /// Returns the most queue pairs of a port: 128, or one less if the control queue is a vring, too.
     pub fn queue_pairs_max(self) -> u16 {
         (VRINGS_MAX - u16::from(self == Self::Backend)) / 2
     }
 }
 
-/// How a vhost-user port is made.
+/// The settings of a vhost-user port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserConfig {
     /// The Unix socket.
     pub socket: PathBuf,
-    /// Who listens on it.
+    /// The listening side.
     pub mode: Mode,
-    /// Who may connect to a server's socket.
+    /// The access rights of a server's socket.
     pub socket_rights: SocketRights,
-    /// The only user whose process is taken as frontend; `None`: any that can connect, or that listens there.
+    /// The user of a permitted frontend's process; `None`: any that can connect, or listens there.
     pub allowed_uid: Option<u32>,
     /// Queue pairs, 1 to [`ControlQueue::queue_pairs_max`]. A guest may use fewer.
     pub queue_pairs: u16,
-    /// The guest's Ethernet address, when it is not the frontend's to choose.
+    /// The guest's Ethernet address; `None`: the frontend chooses it.
     pub mac: Option<[u8; 6]>,
-    /// All queue pairs are driven as one [`VhostPort`], so that a guest may say on which it receives a flow.
+    /// All queue pairs are driven as one [`VhostPort`], so that a guest may choose the receive pair of a flow.
     pub steers: bool,
     /// The addresses that the guest may take by its control queue; any when empty.
     pub mac_addresses: Vec<[u8; 6]>,
-    /// The speed of the wire, which a guest whose control queue the port serves reads, in megabits per second; `None`: unknown.
+    /// The speed of the wire in megabits per second; `None`: unknown. A guest reads it if the port serves its control
+    /// queue.
     pub speed_mbps: Option<u32>,
     /// The MTU in the guest's configuration, in bytes of IP; `None`: the configuration has none.
     pub mtu: Option<u16>,
-    /// What may be offered to the guest at first; [`VhostUser::allow`] changes it.
+    /// The offloads that may be offered to the guest at first; [`VhostUser::allow`] changes them.
     pub offloads: Offloads,
-    /// Who serves the control queue. Without one a guest uses one queue pair.
+    /// The server of the control queue. Without a control queue a guest uses one queue pair.
     pub control_queue: ControlQueue,
-    /// What is offered of rings and memory.
+    /// The offered features of rings and memory.
     pub rings: RingFeatures,
-    /// Largest ring that is taken, in descriptors.
+    /// Largest accepted ring, in descriptors.
     pub queue_size_max: u16,
-    /// Longest frame that a queue takes from the guest, in bytes with the Ethernet header.
+    /// Longest frame accepted from the guest, in bytes with the Ethernet header.
     pub frame_len_max: usize,
-    /// Most bytes of guest memory that are mapped for a frontend.
+    /// Most bytes of guest memory mapped for a frontend.
     pub memory_bytes_max: u64,
-    /// The interface whose carrier the guest's link follows, in the namespace of the thread that opens the port.
-    /// `None`: the link is up unless [`VhostUser::link`] or [`VhostUser::join`] says otherwise.
+    /// The interface whose carrier the guest's link follows, in the namespace of the opening thread. `None`: the link
+    /// is up unless [`VhostUser::link`] or [`VhostUser::join`] sets it down.
     pub carrier: Option<String>,
 }
 
 impl VhostUserConfig {
-    /// A server on that socket with one queue pair and everything on.
+    /// Returns the settings of a server on `socket` with one queue pair and everything on.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -194,7 +195,7 @@ impl VhostUserConfig {
     }
 }
 
-/// Why a vhost-user port was not made.
+/// The reason for not making a vhost-user port.
 #[derive(Debug, thiserror::Error)]
 pub enum VhostUserError {
     /// The number of queue pairs is out of range.
@@ -204,10 +205,10 @@ pub enum VhostUserError {
         socket: PathBuf,
         /// The queue pairs that were asked for.
         queue_pairs: u16,
-        /// Those that there may be.
+        /// The maximum.
         most: u16,
     },
-    /// Several queue pairs, and no control queue over which a guest asks for them.
+    /// Several queue pairs without a control queue: a guest cannot ask for them.
     #[error(
         "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, over which a guest asks for more than \
          one; use 1, or a frontend that has a control queue",
@@ -235,10 +236,10 @@ pub enum VhostUserError {
         /// The MTU that was asked for.
         mtu: u16,
     },
-    /// Somebody listens on that socket.
+    /// The socket already has a listener.
     #[error("vhost-user \"{}\": the socket is in use; choose another, or stop who listens on it", .0.display())]
     SocketInUse(PathBuf),
-    /// There is something else at the socket's path. It stays as it is.
+    /// The socket's path names something else. It stays as it is.
     #[error("vhost-user \"{}\": it exists and is no socket; remove it, or choose another path", .0.display())]
     NoSocket(PathBuf),
     /// The socket cannot be made.
@@ -246,7 +247,7 @@ pub enum VhostUserError {
     Listening {
         /// The port's socket.
         socket: PathBuf,
-        /// What was being done.
+        /// The failed operation.
         doing: &'static str,
         /// The kernel's answer.
         cause: io::Error,
@@ -256,7 +257,7 @@ pub enum VhostUserError {
     System {
         /// The port's socket.
         socket: PathBuf,
-        /// What was being done.
+        /// The failed operation.
         doing: &'static str,
         /// The kernel's answer.
         cause: io::Error,
@@ -270,7 +271,7 @@ fn listening_hint(doing: &str, cause: &io::Error, socket: &Path) -> String {
     hint(cause, socket)
 }
 
-/// What a port's frontend has set up now.
+/// The current setup by a port's frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortStatus {
     /// A frontend is connected.
@@ -281,46 +282,45 @@ pub struct PortStatus {
     pub protocol_features: u64,
     /// The device status of the guest's driver, if the frontend reports it (virtio 1.3, 2.1).
     pub device_status: u8,
-    /// The MTU that the frontend told the guest, if it says so.
+    /// The MTU that the frontend gave the guest, if it reports it.
     pub frontend_mtu: Option<u16>,
-    /// Entries of each ring, 0 for one that does not run: receive and transmit of the first pair, then of
-    /// the second.
+    /// Entries of each ring, 0 for a stopped one: receive and transmit of the first pair, then of the second.
     pub ring_entries: Vec<u16>,
-    /// Regions of guest memory that are mapped.
+    /// Mapped regions of guest memory.
     pub memory_regions: usize,
-    /// Bytes of guest memory that are mapped.
+    /// Mapped bytes of guest memory.
     pub memory_bytes: u64,
-    /// What the guest has set by its control queue; `None` where the port does not serve one that runs.
+    /// The guest's settings through its control queue; `None` unless the port serves a running one.
     pub control: Option<ControlStatus>,
-    /// Why a frontend was last disconnected, if one was.
+    /// The reason of the last disconnection of a frontend, if any.
     pub last_refusal: Option<String>,
 }
 
 impl PortStatus {
-    /// The offloads that guest and adapter agreed on.
+    /// Returns the negotiated offloads.
     pub fn offloads(&self) -> Offloads {
         features::offloads(self.features)
     }
 }
 
-/// What happens at a port.
+/// An event at a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortEvent {
-    /// A frontend is there.
+    /// A frontend has connected.
     Connected,
     /// Frontend and port have agreed on virtio features; names by [`feature_name`].
     Negotiated {
         /// Their bits.
         features: u64,
     },
-    /// It is gone.
+    /// The frontend is gone.
     Disconnected {
-        /// Why the port has disconnected it; `None`: it went by itself.
+        /// The reason if the port disconnected it; `None`: it went by itself.
         reason: Option<String>,
     },
 }
 
-/// The port's control thread calls it, and waits for its return.
+/// A receiver of events. The port's control thread calls it, and waits for its return.
 pub type Observer = Box<dyn Fn(PortEvent) + Send>;
 
 /// A vhost-user port that is not open yet.
@@ -333,7 +333,7 @@ pub struct VhostUserBuilder<'a> {
 }
 
 impl<'a> VhostUserBuilder<'a> {
-    /// A port with a socket of its own, no sandbox and no observer.
+    /// Returns a builder with a socket of its own, no sandbox and no observer.
     pub fn new(config: &'a VhostUserConfig) -> Self {
         Self { config, listener: None, sandbox: Sandbox::default(), observer: Box::new(drop) }
     }
@@ -447,7 +447,7 @@ impl Queues {
     }
 }
 
-/// The listening socket of a server, and its file if the port is to remove it.
+/// Returns the listening socket of a server, and its file if the port is to remove it.
 fn listening(
     config: &VhostUserConfig,
     given: Option<UnixListener>,
@@ -478,7 +478,7 @@ pub struct VhostUser {
     ended: Arc<Mutex<Option<String>>>,
     stop: Arc<EventFd>,
     control: Option<JoinHandle<()>>,
-    /// Of a server.
+    /// Set for a server that made its socket.
     socket_file: Option<SocketFile>,
 }
 
@@ -491,18 +491,17 @@ impl VhostUser {
         VhostUserBuilder::new(config).open()
     }
 
-    /// Queue pair `index`, for one thread; it can be had once.
+    /// Takes queue pair `index` for one thread; `None` if there is none or it was taken.
     pub fn queue(&mut self, index: usize) -> Option<VhostQueue> {
         self.queues.get_mut(index)?.take()
     }
 
-    /// What the port was made with.
+    /// Returns the settings of the port.
     pub fn config(&self) -> &VhostUserConfig {
         &self.config
     }
 
-    /// Removes the file of a server's socket already now: no new frontend finds the port. One that has taken its place
-    /// stays.
+    /// Removes the file of a server's socket early: no new frontend finds the port. A file that replaced it stays.
     pub fn remove_socket(&self) {
         if let Some(file) = &self.socket_file {
             file.remove();
@@ -511,15 +510,15 @@ impl VhostUser {
 
     /// Begins [`VhostUser::close`] without waiting: the end of several ports takes as long as that of one.
     pub fn begin_close(&self) {
-        // A full counter means that it rings already.
+        // A full counter rings already.
         let _ = self.stop.write(1);
     }
 
-    /// Disconnects the frontend and ends the control thread, which unmaps the guest's memory. Its queues go on without a
-    /// guest; whoever drives them drops them afterwards.
+    /// Disconnects the frontend and ends the control thread; this unmaps the guest's memory. The queues go on without a
+    /// guest until their threads drop them.
     pub fn close(&mut self) {
         self.begin_close();
-        // Nobody drives what was not taken, and nobody is to wait for it.
+        // No thread drives the queues that were not taken, and none must wait for them.
         self.queues.clear();
         if let Some(control) = self.control.take() {
             // A panic in the thread was reported when it happened.
@@ -528,29 +527,30 @@ impl VhostUser {
         self.socket_file = None;
     }
 
-    /// Changes what may be offered, from the guest's next negotiation on.
+    /// Changes the offloads that may be offered, from the guest's next negotiation on.
     pub fn allow(&self, offloads: Offloads) {
         self.allowed.store(offloads.bits(), Ordering::Relaxed);
     }
 
-    /// What the frontend has set up now.
+    /// Returns the frontend's current setup.
     pub fn status(&self) -> PortStatus {
         lock(&self.status).clone()
     }
 
-    /// Disconnects the frontend and says `why` in [`PortStatus::last_refusal`]; whether there is one. The next is welcome.
+    /// Disconnects the frontend and sets [`PortStatus::last_refusal`] to `why`. Returns whether one was connected. The
+    /// next one may connect.
     pub fn disconnect(&self, why: &str) -> bool {
         let is_connected = self.status().is_connected;
         if is_connected {
             *lock(&self.ended) = Some(why.to_owned());
-            // A full counter means that it rings already.
+            // A full counter rings already.
             let _ = self.alarm.write(1);
         }
         is_connected
     }
 
-    /// The state of the link, as the guest reads it. A port with a [`carrier`](VhostUserConfig::carrier) sets the wire's
-    /// part of it itself.
+    /// Returns the state of the link, as the guest reads it. A port with a [`carrier`](VhostUserConfig::carrier) sets
+    /// the wire's part of it itself.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
@@ -561,12 +561,12 @@ impl VhostUser {
         far.presence.follow(&self.link);
     }
 
-    /// Events of the message channel.
+    /// Returns the counters of the message channel.
     pub fn channel_counters(&self) -> &ChannelCounters {
         &self.channel_counters
     }
 
-    /// Events of each queue pair, then of the control queue where the port serves it.
+    /// Returns the counters of each queue pair, then of the control queue if the port serves it.
     pub fn queue_counters(&self) -> &[Arc<QueueCounters>] {
         &self.queue_counters
     }

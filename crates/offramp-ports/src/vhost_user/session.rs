@@ -1,12 +1,13 @@
 //! The message channel: one frontend at a time, over a Unix socket that is ours or the frontend's.
 //!
-//! Crate `vhost` reads and answers the messages. Some are taken from the socket before it sees them: those of the
-//! protocol that it does not know (`SET_STATUS`, `GET_STATUS`, `NET_SET_MTU`, `SEND_RARP`), `SET_VRING_ENABLE`, which it
-//! refuses before `SET_FEATURES`, where QEMU sends it, `SET_MEM_TABLE`, which it refuses with bytes after the last region,
-//! as User Mode Linux sends it, and `SET_BACKEND_REQ_FD`, of which it would make a channel that waits for each answer.
+//! Crate `vhost` reads and answers most messages. The session takes these from the socket first:
+//! - `SET_STATUS`, `GET_STATUS`, `NET_SET_MTU` and `SEND_RARP`: the crate does not know them.
+//! - `SET_VRING_ENABLE`: the crate refuses it before `SET_FEATURES`, where QEMU sends it.
+//! - `SET_MEM_TABLE`: the crate refuses bytes after the last region, as User Mode Linux sends them.
+//! - `SET_BACKEND_REQ_FD`: the crate would make a channel that waits for each answer.
 //!
-//! It gets each message whole, on a socket of its own, and its answers are passed on: a frontend that stops in the middle
-//! cannot hold the thread.
+//! The crate gets each message whole, on a socket of its own, and the session passes its answers on. A frontend that
+//! stops in the middle of a message cannot block the thread.
 
 use super::channel::{Channel, Ended};
 use super::counters::ChannelCounters;
@@ -37,7 +38,7 @@ use vhost::vhost_user::message::VhostUserProtocolFeatures;
 const PAYLOAD_U64_LEN: usize = 8;
 /// Header flags: version 1.
 const VERSION: u32 = 0x1;
-/// Header flags: version 1, and that this is a reply.
+/// Header flags: version 1, and the flag of a reply.
 const REPLY_FLAGS: u32 = VERSION | 0x4;
 /// Header flag: the sender wants an answer.
 const NEED_REPLY: u32 = 0x8;
@@ -48,67 +49,67 @@ const NET_SET_MTU: u32 = 20;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
-/// How long a full socket may take to be read.
+/// Longest wait for the frontend to read from a full socket.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a server that cannot accept a frontend, as without a descriptor left, waits before it tries again.
+/// Milliseconds before a server retries to accept a frontend, for example while no descriptor is left.
 const ACCEPT_INTERVAL_MS: u16 = 100;
-/// How long a client waits before it tries to connect again.
+/// Milliseconds before a client tries to connect again.
 const RECONNECT_INTERVAL_MS: u16 = 100;
-/// Time that each command of the guest has, so that 500 are obeyed in a second. Chosen after runs of `benches/hostile_neighbour.rs`.
+/// Interval between commands of a guest: at most 500/s. Chosen after runs of `benches/hostile_neighbour.rs`.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(2);
-/// A command counts as this many times the processor time that it took: commands with large tables leave others seven eighths of
-/// a processor. Chosen, not measured.
+/// Factor from a command's processor time to the wait after it: commands with large tables leave others seven eighths
+/// of a processor. Chosen, not measured.
 const COMMAND_SHARE: u32 = 8;
-/// How many commands may be ahead of their time when the next is obeyed. Chosen like the interval.
+/// Burst of commands ahead of their time. Chosen like the interval.
 const COMMAND_BURST: u32 = 32;
 
-/// What the control thread works with.
+/// The state of the control thread.
 pub(super) struct Session {
     pub config: VhostUserConfig,
     pub device: Arc<Mutex<Device>>,
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
-    /// Why a frontend was last disconnected.
+    /// The reason of the last disconnection of a frontend.
     pub last_refusal: Option<String>,
-    /// Rings when the frontend took away memory that it had shared, or is to be disconnected.
+    /// Rings when the frontend removed shared memory, or is to be disconnected.
     pub alarm: Alarm,
-    /// Why it is to be disconnected.
+    /// The reason to disconnect it.
     pub ended: Arc<Mutex<Option<String>>>,
     pub link: Arc<Link>,
-    /// Sets the link, if an interface is on the wire.
+    /// The carrier of the interface on the wire, if any; it sets the link.
     pub carrier: Option<CarrierWatch>,
-    /// Tracks whether a frontend is connected.
+    /// The presence of a frontend.
     pub presence: Arc<Presence>,
-    /// Where changes of the configuration are reported.
+    /// The backend's channel, for reports of changes of the configuration.
     pub channel: Option<Channel>,
-    /// Hears what happens.
+    /// The receiver of the port's events.
     pub observer: Observer,
 }
 
-/// Why a connection ended.
+/// The reason for the end of a connection.
 enum End {
     /// The port is dropped.
     Stopped,
-    /// The frontend went, or was disconnected for that reason.
+    /// The frontend closed the connection (`None`), or was disconnected for this reason.
     Gone(Option<String>),
 }
 
-/// Crate `vhost`, which reads messages from a socket of its own.
+/// Crate `vhost`, with a socket of its own for its messages.
 struct Handler {
     near: UnixStream,
     far: BackendReqHandler<Mutex<Device>>,
 }
 
-/// How fast a guest's commands are obeyed. Each takes processor time from the frames of others.
+/// The pace of a guest's commands. Each takes processor time from the frames of others.
 #[derive(Debug, Default)]
 struct Pace {
-    /// When the commands so far have had their time.
+    /// The end of the time of the commands so far.
     busy_until: Option<Instant>,
 }
 
 impl Pace {
-    /// When the next command is obeyed, where that is not now.
+    /// Returns the time of the next command, if it must wait.
     fn next_turn(&self, now: Instant) -> Option<Instant> {
         self.busy_until?.checked_sub(COMMAND_BURST * COMMAND_INTERVAL).filter(|turn| *turn > now)
     }
@@ -117,7 +118,7 @@ impl Pace {
         self.wait(now, COMMAND_INTERVAL.max(COMMAND_SHARE * took));
     }
 
-    /// A guest that kicks without a command costs time, too.
+    /// Charges a kick without a command: it costs time, too.
     fn found_none(&mut self, now: Instant, took: Duration) {
         self.wait(now, COMMAND_SHARE * took);
     }
@@ -158,7 +159,7 @@ impl Session {
             let end = self.serve(&stream, listener);
             self.channel = None;
             self.device().reset();
-            // After the reset nobody touches that memory. An error means that it never rang.
+            // After the reset no thread touches that memory. A read error means no ring.
             let _ = self.alarm.read();
             let reason = match &end {
                 End::Gone(reason) => reason.clone(),
@@ -176,12 +177,12 @@ impl Session {
         }
     }
 
-    /// A panic in a handler leaves a device that a reset makes whole again.
+    /// Locks the device, also after a panic in a handler: a reset repairs the device.
     fn device(&self) -> MutexGuard<'_, Device> {
         lock(&self.device)
     }
 
-    /// Brings up to date what the outside sees.
+    /// Updates the port's public status.
     fn tell(&self, is_connected: bool) {
         let device = self.device();
         let status = PortStatus {
@@ -217,7 +218,7 @@ impl Session {
                 match listener.accept() {
                     Ok((stream, _)) if self.is_allowed(&stream) => return Some(stream),
                     Ok(_) => self.counters.refused_connections.add(1),
-                    // Without a descriptor for it, it waits, and is there at the next look, too.
+                    // Without a descriptor for it, the frontend stays in the backlog until the next try.
                     Err(_) if self.is_stopped_within(ACCEPT_INTERVAL_MS) => return None,
                     Err(_) => {}
                 }
@@ -236,7 +237,8 @@ impl Session {
         }
     }
 
-    /// Whether the peer is of the user that may be a frontend: of a server, who connected; of a client, who listens.
+    /// Returns whether the peer belongs to the allowed user. A server's peer is the connecting process, a client's the
+    /// listening one.
     fn is_allowed(&mut self, stream: &UnixStream) -> bool {
         let Some(allowed) = self.config.allowed_uid else { return true };
         let peer = getsockopt(stream, PeerCredentials).map(|peer| peer.uid());
@@ -257,7 +259,7 @@ impl Session {
 
     fn serve(&mut self, stream: &UnixStream, listener: Option<&UnixListener>) -> End {
         let Ok(mut handler) = Handler::new(&self.device) else {
-            // It has taken the last descriptor: one that comes again at once would be turned away as fast as it comes.
+            // The frontend took the last descriptor. Without this wait it would reconnect and be refused in a loop.
             self.is_stopped_within(ACCEPT_INTERVAL_MS);
             return End::Gone(Some("the process has no descriptor left for it".to_owned()));
         };
@@ -300,7 +302,7 @@ impl Session {
         }
     }
 
-    /// Obeys a command of the guest. Where there may be more, returns when it is their turn.
+    /// Obeys a command of the guest. Returns the time of the next try if there may be more.
     fn serve_control(&self, pace: &mut Pace) -> Option<Instant> {
         let now = Instant::now();
         if let Some(turn) = pace.next_turn(now) {
@@ -350,11 +352,12 @@ impl Session {
         Ok(())
     }
 
-    /// A second frontend cannot have the same device; one that comes after the end of the first can.
+    /// Refuses a second frontend for the same device, but not one after the end of the first.
     fn turn_away(&self, listener: Option<&UnixListener>, own: &UnixStream) {
         let Some(listener) = listener else { return };
         let mut fds = [readable(listener), readable(own)];
-        // Whoever waits has come before this look, so that a first one that has gone shows in it.
+        // The listener is polled first: if the waiting frontend came after the end of the first, the second poll shows
+        // that end.
         wait(&mut fds[..1], PollTimeout::ZERO);
         wait(&mut fds[1..], PollTimeout::ZERO);
         if !is_ready(&fds[0]) || is_ready(&fds[1]) {
@@ -362,12 +365,12 @@ impl Session {
         }
         match listener.accept() {
             Ok(_) => self.counters.refused_connections.add(1),
-            // As above; what the first one says does not wait.
+            // As above, but a message of the first frontend ends the wait.
             Err(_) => wait(&mut [readable(&*self.stop), readable(own)], PollTimeout::from(ACCEPT_INTERVAL_MS)),
         }
     }
 
-    /// Reads as much of a message as is there, and handles it once it is whole.
+    /// Reads the available part of a message, and handles the message once it is whole.
     fn receive(
         &mut self,
         stream: &UnixStream,
@@ -399,7 +402,7 @@ impl Session {
         }
     }
 
-    /// A message that crate `vhost` does not take. Their payloads have 8 bytes or none.
+    /// Handles a message outside of crate `vhost`. Its payload has 8 bytes or none.
     fn handle_own(&mut self, stream: &UnixStream, message: Message) -> Result<(), Unreadable> {
         let header = message.header;
         let expected = if matches!(header.request, GET_STATUS | SET_BACKEND_REQ_FD) { 0 } else { PAYLOAD_U64_LEN };
@@ -423,7 +426,7 @@ impl Session {
         Ok(done?)
     }
 
-    /// `SET_MEM_TABLE`.
+    /// Handles `SET_MEM_TABLE`.
     fn set_mem_table(&mut self, stream: &UnixStream, message: Message) -> Result<(), Unreadable> {
         let header = message.header;
         if header.flags & !NEED_REPLY != VERSION {
@@ -445,7 +448,7 @@ impl Session {
         Ok(())
     }
 
-    /// `SET_BACKEND_REQ_FD`: a channel in the place of the one before.
+    /// Handles `SET_BACKEND_REQ_FD`: replaces the channel.
     fn set_channel(&mut self, stream: &UnixStream, header: Header, fds: Vec<OwnedFd>) -> Result<(), Unreadable> {
         let is_agreed = self.device().speaks(VhostUserProtocolFeatures::BACKEND_REQ);
         let wants_answers = self.device().speaks(VhostUserProtocolFeatures::REPLY_ACK);
@@ -460,9 +463,9 @@ impl Session {
     }
 }
 
-/// Waits until an answer can be sent: a frontend that asks and never reads would hold the thread in `send`.
+/// Waits until an answer can be sent: a frontend that asks and never reads would block the thread in `send`.
 fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
-    // Writable means that most of the socket's buffer is free, which is more than any answer has.
+    // A writable socket has most of its buffer free, more than the longest answer.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
     wait(&mut fds, PollTimeout::try_from(ANSWER_PATIENCE).unwrap_or(PollTimeout::ZERO));
     if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("answers that nobody reads".to_owned())) }
@@ -485,7 +488,7 @@ fn is_ready(fd: &PollFd) -> bool {
     fd.any().unwrap_or(false)
 }
 
-/// How long to wait at most. A millisecond more than is left: the moment is then past.
+/// Returns the longest wait until a deadline: a millisecond more than is left, so that the deadline is past after it.
 fn until(deadline: Option<Instant>) -> PollTimeout {
     let Some(deadline) = deadline else { return PollTimeout::NONE };
     let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
@@ -493,7 +496,7 @@ fn until(deadline: Option<Instant>) -> PollTimeout {
 }
 
 fn wait(fds: &mut [PollFd], timeout: PollTimeout) {
-    // Interrupted: the caller looks, finds nothing and waits again.
+    // After an interrupt the caller finds nothing and waits again.
     let _ = poll(fds, timeout);
 }
 
@@ -511,7 +514,7 @@ mod tests {
             obeyed += 1;
         }
         assert!((1000..=1000 + COMMAND_BURST + 1).contains(&obeyed), "{obeyed}");
-        // It has as many at once again when it has been quiet for their time.
+        // The guest has a full burst again after a pause as long as the burst's time.
         now += 2 * COMMAND_BURST * COMMAND_INTERVAL;
         for _ in 0..COMMAND_BURST {
             assert_eq!(pace.next_turn(now), None);
@@ -534,7 +537,7 @@ mod tests {
                 now = pace.next_turn(now).unwrap_or(now) + TOOK;
                 count(&mut pace, now, TOOK);
             }
-            // But for the last one, and for the burst.
+            // The wait after the last one and the burst are not included.
             assert!(now - began + COMMAND_BURST * COMMAND_INTERVAL >= 99 * COMMAND_SHARE * TOOK);
         }
     }

@@ -65,7 +65,7 @@ fn piece((header, bytes): Told) -> Piece {
 
 /// Compares the kernel's output with ours, piece by piece within each flow.
 ///
-/// Where the kernel segmented an aggregate again, its frames are compared with those of ours. This has two known
+/// If the kernel segmented an aggregate again, its frames are compared with those of ours. This has two known
 /// reasons; any other is a difference.
 ///
 /// # Errors

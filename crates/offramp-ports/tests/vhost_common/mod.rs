@@ -119,7 +119,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// Takes over a directory made by another process. That process removes it if this one does not end by itself.
+    /// Takes over a directory made by another process. The other process removes it if this one does not end by itself.
     pub fn at(path: PathBuf) -> Self {
         Self(path)
     }

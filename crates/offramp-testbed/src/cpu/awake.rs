@@ -1,4 +1,4 @@
-//! Keeps processors from sleeping while something else is measured.
+//! Threads that keep processors awake during a measurement.
 
 use std::hint::spin_loop;
 use std::io;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use offramp_ports::sys::cpu::{current_thread, pin_current_thread, set_idle_priority};
 
-/// Longest time between two readings of the clock in which nothing else ran. A reading takes some 50 ns, an interrupt
-/// more than a microsecond.
+/// Longest time between two readings of the clock if nothing else ran between them. A reading takes some 50 ns, an
+/// interrupt more than a microsecond.
 const TURN_MAX: Duration = Duration::from_micros(1);
 
-/// One thread per processor that spins when nothing else wants to run (`SCHED_IDLE`, nice 19), so that
-/// the processor neither halts nor slows down. Ends with this value.
+/// One thread per processor. It spins when nothing else wants to run (`SCHED_IDLE`, nice 19), to keep the processor
+/// from halting or slowing down. The threads end with this value.
 #[derive(Debug)]
 pub struct AwakeCpus {
     stop: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ pub struct AwakeCpus {
 #[derive(Debug)]
 struct Spinner {
     thread: i32,
-    /// How long it ran without a break.
+    /// Time that the thread ran without a break, in nanoseconds.
     idle_ns: Arc<AtomicU64>,
     handle: JoinHandle<()>,
 }
@@ -34,7 +34,7 @@ impl AwakeCpus {
     /// Keeps these processors awake from now on.
     ///
     /// # Errors
-    /// When one of them may not be used; none stays awake then.
+    /// When one of them may not be used. None stays awake then.
     pub fn start(cpus: &[usize]) -> io::Result<Self> {
         let mut awake = Self { stop: Arc::default(), spinners: Vec::new() };
         for &cpu in cpus {
@@ -43,14 +43,14 @@ impl AwakeCpus {
         Ok(awake)
     }
 
-    /// The numbers of the spinning threads, to set their time apart.
+    /// Returns the numbers of the spinning threads, so that their time can be counted separately.
     pub fn threads(&self) -> impl Iterator<Item = i32> {
         self.spinners.iter().map(|spinner| spinner.thread)
     }
 
-    /// How long nothing else ran on each processor since it is awake, in nanoseconds: in the order of the
-    /// processors given. Interrupts count as something else, which the account of a thread's time does not promise:
-    /// most kernels charge them to the thread that they interrupt.
+    /// Returns the nanoseconds in which nothing else ran on each processor since the start, in the order of the
+    /// processors given. Interrupts count as something else. A thread's processor time does not promise that: most
+    /// kernels charge interrupts to the interrupted thread.
     pub fn idle_ns(&self) -> impl Iterator<Item = u64> {
         self.spinners.iter().map(|spinner| spinner.idle_ns.load(Ordering::Relaxed))
     }
@@ -63,7 +63,7 @@ impl AwakeCpus {
         let handle = Builder::new().name("ofr-awake".into()).spawn(move || {
             let prepared = pin_current_thread(&[cpu]).and_then(|()| set_idle_priority());
             let failed = prepared.is_err();
-            // The send fails only when the starter has gone; then there is nothing to keep awake for.
+            // The send fails only when the starter is gone; the thread then has no purpose.
             if ready.send(prepared.map(|()| current_thread())).is_ok() && !failed {
                 spin_until(&stop, &counter);
             }
@@ -84,7 +84,7 @@ impl Drop for AwakeCpus {
     }
 }
 
-/// Reads the clock until `stop` is set. Between two readings that are further apart than a turn takes, something else ran.
+/// Reads the clock until `stop` is set. Between two readings further apart than a turn, something else ran.
 fn spin_until(stop: &AtomicBool, idle_ns: &AtomicU64) {
     let mut last = Instant::now();
     let mut idle = Duration::ZERO;
@@ -113,7 +113,7 @@ mod tests {
             std::thread::yield_now();
         }
         drop(awake);
-        // The kernel may still be releasing the number of a thread that has ended.
+        // The kernel may still be releasing the number of an ended thread.
         while threads.iter().any(|&t| thread_cpu_ns_of(t).is_ok()) {
             std::thread::yield_now();
         }

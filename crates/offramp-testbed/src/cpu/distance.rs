@@ -1,4 +1,4 @@
-//! How long a cache line takes from one processor to another.
+//! The time of a cache line from one processor to another.
 
 use std::hint::spin_loop;
 use std::io;
@@ -12,7 +12,7 @@ use offramp_ports::sys::cpu::pin_current_thread;
 /// Round trips between two readings of the clock.
 const BATCH: u64 = 200;
 
-/// A counter alone on its cache line, and on the one that is fetched with it.
+/// A counter alone on its cache line and on the adjacent line, as the two are fetched together.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line(AtomicU64);
@@ -24,8 +24,8 @@ struct Court {
     stop: AtomicBool,
 }
 
-/// The one-way time of a cache line between two processors in nanoseconds: half the median round trip
-/// of two threads that answer each other for about `duration`, one pinned to each processor.
+/// Returns the one-way time of a cache line between two processors in nanoseconds. It is half the median round trip of
+/// two threads, one pinned to each processor. They answer each other for about `duration`.
 ///
 /// # Errors
 /// When both are the same processor, or one of them may not be used.
@@ -67,8 +67,8 @@ fn answer(court: &Court, cpu: usize, ready: &SyncSender<io::Result<()>>) {
     }
 }
 
-/// Plays batches for `duration`; half of the median round trip, without the first batch, which wakes
-/// the other side.
+/// Plays batches for `duration`. Returns half of the median round trip, without the first batch: it wakes the other
+/// side.
 fn play(court: &Court, duration: Duration) -> f64 {
     let mut round = 0;
     let mut trips_ns = Vec::new();

@@ -1,11 +1,11 @@
-//! What each processor did, as the kernel accounts it (`/proc/stat`, `proc_stat(5)`).
+//! The time of each processor by kind of use, as the kernel accounts it (`/proc/stat`, `proc_stat(5)`).
 //!
-//! What a hypervisor took (`steal`) is not disjoint from idle time. A kernel whose tick stops when it idles counts idle time by
-//! the clock, from when a processor goes to sleep until it runs again (Linux `get_cpu_idle_time_us`, which
-//! `fs/proc/stat.c` shows); KVM counts as stolen all time in which the virtual processor was runnable and did not run
-//! (`record_steal_time`), and that begins when the interrupt comes that is to wake it. So a hypervisor that is late to wake
-//! a processor adds the same time to both. Time of a guest (columns 9 and 10) is in `user` and `nice` already, and `irq`
-//! and `softirq` are disjoint from `system`.
+//! Time stolen by a hypervisor (`steal`) is not disjoint from idle time. A kernel without a tick in idle counts idle
+//! time by the clock, from the processor's sleep until it runs again (Linux `get_cpu_idle_time_us`, shown by
+//! `fs/proc/stat.c`). KVM counts as stolen all time in which the virtual processor was runnable and did not run
+//! (`record_steal_time`); this begins with the interrupt that is to wake it. If a hypervisor wakes a processor late,
+//! the same time therefore counts as both. Time of a guest (columns 9 and 10) is in `user` and `nice` already, and
+//! `irq` and `softirq` are disjoint from `system`.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use offramp_ports::sys::SysError;
 
 /// Microseconds of a second.
 const US_PER_SECOND: u64 = 1_000_000;
-/// Ticks of a second that every Linux for common machines uses for `/proc/stat`.
+/// Ticks per second in `/proc/stat` of every Linux for common machines.
 const USUAL_TICKS_PER_SECOND: u64 = 100;
 
 /// The time of one processor since boot, in microseconds. The resolution is one tick: see [`tick_us`].
@@ -29,29 +29,29 @@ pub struct CpuTime {
     pub nice_us: u64,
     /// The kernel, on behalf of programs.
     pub system_us: u64,
-    /// Idle, waiting for a disk or not; and what a hypervisor took while it should have woken up.
+    /// Idle, waiting for a disk or not, and time stolen by a hypervisor when the processor should have woken up.
     pub idle_us: u64,
     /// Hardware interrupts.
     pub irq_us: u64,
     /// Soft interrupts: most of a kernel's network work.
     pub softirq_us: u64,
-    /// The hypervisor ran somebody else although this processor had work, or was to wake up for some.
+    /// The hypervisor ran another guest although this processor had work, or was to wake up for some.
     pub steal_us: u64,
 }
 
 impl CpuTime {
-    /// Time spent on work of any kind; stolen time is neither work nor idle.
+    /// Returns the time spent on work of any kind; stolen time is neither work nor idle.
     pub fn busy_us(&self) -> u64 {
         self.user_us + self.nice_us + self.system_us + self.irq_us + self.softirq_us
     }
 
-    /// Time at work in a window of that length, of which these are the times: neither idle nor stolen. For
-    /// `kept_awake_us` of the window a spinning thread ([`AwakeCpus`](super::AwakeCpus)) had the processor, and stolen time
-    /// is not in that.
+    /// Returns the time at work, neither idle nor stolen, in the window of `elapsed_us` covered by these times. For
+    /// `kept_awake_us` of the window a spinning thread ([`AwakeCpus`](super::AwakeCpus)) had the processor; this
+    /// contains no stolen time.
     ///
-    /// Idle time is exact to a tick: the kernel adds it up. The other columns it samples, and they do not say how much of
-    /// the stolen time is in the idle time: between none and all of it. What is likely is that it is as large a share of
-    /// the idle time as of the whole window.
+    /// Idle time is exact to a tick: the kernel adds it up. The kernel samples the other columns. They leave open how
+    /// much of the stolen time is in the idle time: between none and all of it. Likely it is as large a share of the
+    /// idle time as of the whole window.
     pub fn worked(&self, elapsed_us: u64, kept_awake_us: u64) -> Worked {
         let awake_us = elapsed_us.saturating_sub(self.idle_us);
         let stolen_us = self.steal_us.min(elapsed_us);
@@ -64,7 +64,7 @@ impl CpuTime {
         }
     }
 
-    /// The time since an earlier reading of the same processor.
+    /// Returns the time since an earlier reading of the same processor.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |now: u64, then: u64| now.saturating_sub(then);
@@ -82,14 +82,14 @@ impl CpuTime {
     }
 }
 
-/// Time in which processors were at work, and how well that is known where a hypervisor took some.
+/// Time in which processors were at work, with its bounds if a hypervisor stole time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worked {
-    /// What is likely.
+    /// The likely time.
     pub likely_us: u64,
-    /// Not less than this.
+    /// The lower bound.
     pub min_us: u64,
-    /// Not more than this.
+    /// The upper bound.
     pub max_us: u64,
 }
 
@@ -123,25 +123,25 @@ impl CpuTimes {
         Self { times: text.lines().filter_map(|line| parse_line(line, tick_us)).collect() }
     }
 
-    /// Every processor, in the kernel's order.
+    /// Returns the times of every processor, in the kernel's order.
     pub fn all(&self) -> &[CpuTime] {
         &self.times
     }
 
-    /// One processor.
+    /// Returns the times of one processor.
     pub fn of(&self, cpu: usize) -> Option<&CpuTime> {
         self.times.iter().find(|t| t.cpu == cpu)
     }
 
-    /// The share of the processors' time that a hypervisor gave to somebody else although they had work; 0 where no
-    /// time has passed.
+    /// Returns the share of the processors' time that a hypervisor stole although they had work; 0 if no time has
+    /// passed.
     pub fn stolen_share(&self) -> f64 {
         let stolen_us: u64 = self.times.iter().map(|time| time.steal_us).sum();
         let all_us: u64 = self.times.iter().map(|time| time.busy_us() + time.idle_us + time.steal_us).sum();
         if all_us == 0 { 0.0 } else { stolen_us as f64 / all_us as f64 }
     }
 
-    /// The times since an earlier reading; processors that were not in both are left out.
+    /// Returns the times since an earlier reading. Processors missing in one of both are left out.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let pairs = self.times.iter().filter_map(|now| Some(now.since(earlier.of(now.cpu)?)));
@@ -149,8 +149,8 @@ impl CpuTimes {
     }
 }
 
-/// One `cpuN` line: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. The line of the
-/// sum (`cpu` alone) and all others give `None`.
+/// Parses a `cpuN` line: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. Returns `None` for the line
+/// of the sum (`cpu` alone) and all others.
 fn parse_line(line: &str, tick_us: u64) -> Option<CpuTime> {
     let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
     let cpu = if line.starts_with("cpu ") { None } else { words.next()?.parse().ok() }?;
@@ -160,7 +160,7 @@ fn parse_line(line: &str, tick_us: u64) -> Option<CpuTime> {
     Some(CpuTime { cpu, user_us, nice_us, system_us, idle_us, irq_us: next(), softirq_us: next(), steal_us: next() })
 }
 
-/// The resolution of [`CpuTimes`] in microseconds: one tick, 10 ms on common machines.
+/// Returns the resolution of [`CpuTimes`] in microseconds: one tick, 10 ms on common machines.
 pub fn tick_us() -> u64 {
     let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
     US_PER_SECOND / ticks.and_then(|t| u64::try_from(t).ok()).filter(|&t| t > 0).unwrap_or(USUAL_TICKS_PER_SECOND)
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!((first.busy_us(), first.idle_us, first.steal_us), (190_000, 90_000, 80_000));
         assert_eq!(times.of(12).unwrap().busy_us(), 100_000);
         assert_eq!(times.of(1), None);
-        // Of 36 and 11 ticks.
+        // 8 stolen ticks of 36 on one processor and 11 on the other.
         assert!((times.stolen_share() - 8.0 / 47.0).abs() < 1e-9, "{}", times.stolen_share());
         assert!(CpuTimes::default().stolen_share().abs() < f64::EPSILON);
     }
@@ -193,7 +193,8 @@ mod tests {
         assert_eq!((spent.all()[0].busy_us(), spent.all()[0].idle_us), (2, 0));
     }
 
-    /// What a processor worked in a second, by its line at the begin and at the end of it; in milliseconds.
+    /// Returns a processor's work in a second in milliseconds (likely, minimum, maximum), from its lines before and
+    /// after.
     fn worked_in_a_second(begin: &str, end: &str, kept_awake_us: u64) -> [u64; 3] {
         let [begin, end] = [begin, end].map(|line| CpuTimes::parse(line, 10_000));
         let worked = end.since(&begin).all()[0].worked(1_000_000, kept_awake_us);
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_stolen_a_processor_worked_when_it_was_not_idle() {
-        // Columns 9 and 10 are time of guests, which user and nice hold; column 5 waits for a disk.
+        // Columns 9 and 10 are time of guests, included in user and nice; column 5 waits for a disk.
         let worked = worked_in_a_second("cpu0 5 5 5 100 10 0 0 7 5 5", "cpu0 25 15 5 160 20 0 0 7 25 15", 0);
         assert_eq!(worked, [300; 3]);
     }
@@ -214,10 +215,10 @@ mod tests {
 
     #[test]
     fn time_that_is_stolen_from_a_processor_that_sleeps_is_not_taken_from_its_work_a_second_time() {
-        // 0.7 s asleep, 0.35 s stolen: the work is not the nothing that is left of a second without both.
+        // 0.7 s asleep, 0.35 s stolen: a second less both would leave no work, but there was some.
         let worked = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 20 0 0 70 0 0 0 35", 0);
         assert_eq!(worked, [195, 0, 300]);
-        // More is stolen than it slept: some of that is from its work for certain.
+        // More time was stolen than slept, so part of it certainly came from the work.
         let worked = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 20 0 0 20 0 0 0 30", 0);
         assert_eq!(worked, [560, 500, 700]);
     }

@@ -1,26 +1,26 @@
-//! Why a run on an interface that exists could not be made, or could not be undone.
+//! Errors of a run on an existing interface, and of undoing it.
 
 use std::path::PathBuf;
 
-/// Why a run on an interface that exists could not be made, or could not be undone. One line each.
+/// An error of a run on an existing interface, or of undoing it. One line each.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// There is no interface of that name in this network namespace.
     #[error("no interface \"{name}\" in this network namespace; there are: {known}")]
     NoInterface {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing interfaces.
         known: String,
     },
-    /// Nothing that was asked for can be switched on this interface.
+    /// None of the requested features can be switched on this interface.
     #[error("none of the features asked for ({asked}) can be changed on interface \"{interface}\" (driver {driver})")]
     NothingToChange {
         /// The interface.
         interface: String,
         /// Its driver.
         driver: String,
-        /// The experiments that were asked for.
+        /// The requested experiments.
         asked: String,
     },
     /// The kernel does not let this process change the interface.
@@ -36,7 +36,7 @@ pub enum DeviceError {
     Peer {
         /// The other machine.
         peer: String,
-        /// What became of the first test.
+        /// The result of the first test.
         reason: String,
     },
     /// The way to the peer does not lead through the interface, so that its features mean nothing.
@@ -49,9 +49,9 @@ pub enum DeviceError {
         interface: String,
         /// The other machine.
         peer: String,
-        /// What the interface counted meanwhile, both ways.
+        /// Bytes that the interface counted meanwhile, both ways.
         counted: u64,
-        /// Payload that was sent.
+        /// Bytes of payload sent.
         sent: u64,
     },
     /// A setting of the run is out of range.
@@ -70,10 +70,10 @@ pub enum DeviceError {
     StateFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// The problem, and the remedy.
         reason: String,
     },
-    /// The state file does not describe the interface that is here.
+    /// The state file does not describe the present interface.
     #[error(
         "state file {path} is not about this \"{interface}\" ({difference}); nothing was changed; \
          restore where it belongs, or delete the file if that interface is gone"
@@ -83,7 +83,7 @@ pub enum DeviceError {
         path: PathBuf,
         /// The interface.
         interface: String,
-        /// What differs.
+        /// The first difference.
         difference: String,
     },
     /// Settings that could not be put back.
@@ -93,15 +93,15 @@ pub enum DeviceError {
         interface: String,
         /// Each setting that could not be put back.
         left: String,
-        /// The file that says what it was.
+        /// The file with the former settings.
         path: PathBuf,
     },
     /// More than one state file could not be used.
     #[error("{count} state files could not be restored; the first: {first}")]
     Several {
-        /// How many.
+        /// The number of such files.
         count: usize,
-        /// What the first one's trouble is.
+        /// The error of the first file.
         first: Box<DeviceError>,
     },
     /// The traffic of every experiment failed.

@@ -9,7 +9,7 @@ use super::error::DeviceError;
 use super::state::{self, Identity, State, StateFile};
 use crate::error::TestbedError;
 
-/// A change of an interface; all else is as it was found.
+/// A change of an interface; all other settings stay as found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Features and their wanted states.
@@ -18,42 +18,42 @@ pub struct Change {
     pub gso_segs_max: Option<u32>,
 }
 
-/// An interface that is being changed. Dropping it puts everything back, and so does the state file
-/// when nobody is left to drop it.
+/// An interface that is being changed. A drop restores every setting. After a crash the state file allows the same.
 #[derive(Debug)]
 pub struct Guard {
-    // `None` when all has been put back.
+    // `None` once all has been put back.
     file: Option<StateFile>,
 }
 
 impl Guard {
-    /// Writes down how an interface of the calling thread's network namespace is, and makes sure that it may be changed.
-    /// What an earlier run left changed is put back first; `progress` gets a line for that.
+    /// Records the state of an interface of the calling thread's network namespace, and checks that it may be changed.
+    /// Leftover changes of an earlier run are put back first; `progress` gets a line for that.
     ///
     /// # Errors
-    /// When there is no such interface, it may not be changed, another run uses it, or the state file cannot be written.
+    /// When there is no such interface, it may not be changed, another run uses it, or the state file cannot be
+    /// written.
     pub fn take(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<Self, TestbedError> {
         let found = find(dir, interface, progress)?;
         check_permission(&found)?;
         Ok(Self::new(dir, found)?)
     }
 
-    /// The interface's driver.
+    /// Returns the interface's driver.
     pub fn driver(&self) -> &str {
         &self.found().identity.driver
     }
 
-    /// Whether the user may switch the feature.
+    /// Returns whether the user may switch the feature.
     pub fn is_changeable(&self, feature: &str) -> bool {
         self.found().is_changeable(feature)
     }
 
-    /// Whether the feature was on; `None` when the kernel does not know it.
+    /// Returns whether the feature was on; `None` if the kernel does not know it.
     pub fn was_active(&self, feature: &str) -> Option<bool> {
         self.found().active.get(feature).copied()
     }
 
-    /// Writes down how the interface is; it may be changed from now on.
+    /// Records the interface's state; from then on it may be changed.
     ///
     /// # Errors
     /// When the state file cannot be written.
@@ -61,7 +61,7 @@ impl Guard {
         Ok(Self { file: Some(StateFile::create(dir, state)?) })
     }
 
-    /// The interface as it was found.
+    /// Returns the interface's state as found.
     ///
     /// # Panics
     /// Never: only [`Guard::finish`] takes the state, and it takes the guard too.
@@ -69,7 +69,7 @@ impl Guard {
         self.file.as_ref().expect("only finish takes the file, and it takes the guard too").state()
     }
 
-    /// Makes the interface as found but for `change`. Returns what it is like then.
+    /// Sets the interface to the state as found with `change` on top. Returns the features in force.
     ///
     /// # Errors
     /// When the interface is gone or may not be changed.
@@ -82,8 +82,8 @@ impl Guard {
         make(&wanted)
     }
 
-    /// Puts everything back and removes the state file. Returns what is on or off although it was not,
-    /// with every setting back.
+    /// Puts everything back and removes the state file. Returns the features that still differ although every setting
+    /// is back.
     ///
     /// # Errors
     /// When something could not be put back; the state file stays then.
@@ -101,8 +101,8 @@ impl Drop for Guard {
     }
 }
 
-/// Reads the state of an interface of the calling thread's network namespace. What an earlier run left changed is put
-/// back first; `progress` gets a line for that.
+/// Reads the state of an interface of the calling thread's network namespace. Leftover changes of an earlier run are
+/// put back first; `progress` gets a line for that.
 ///
 /// # Errors
 /// When there is no such interface, or another run uses it.
@@ -112,7 +112,7 @@ pub fn find(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(State::read(interface)?)
 }
 
-/// Asks the kernel for a state that a feature has already: it refuses who may not change it.
+/// Asks the kernel to set a feature to its present state. The kernel refuses a process without the permission.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -121,7 +121,7 @@ pub fn check_permission(found: &State) -> Result<(), TestbedError> {
     setting.map_or(Ok(()), |(feature, on)| switch(&found.interface, &[(feature, *on)]))
 }
 
-/// Puts back what a state file says and removes it.
+/// Restores the settings in a state file and removes the file.
 fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
     let state = file.state();
     let now = make(state)?;
@@ -135,8 +135,8 @@ fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
     Ok(changed)
 }
 
-/// Makes the interface's settings what `wanted` says, touching only those that differ. What does not
-/// take its state shows in the features that are returned.
+/// Sets the interface to `wanted`; touches only settings that differ. A feature that did not change shows in the
+/// returned features.
 fn make(wanted: &State) -> Result<Features, TestbedError> {
     let interface = wanted.interface.as_str();
     let now = Features::read(interface).map_err(|e| explained(interface, e))?;
@@ -154,8 +154,8 @@ fn make(wanted: &State) -> Result<Features, TestbedError> {
     Features::read(interface).map_err(|e| explained(interface, e))
 }
 
-/// Asks for the features' states. That one does not follow, because it is fixed or another stands
-/// against it, is no error here: it is read back.
+/// Requests the features' states. A feature may stay as it is, because it is fixed or another one prevents the change.
+/// This is no error here: the caller reads the features back.
 fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), TestbedError> {
     match ethtool::set_features(interface, wanted) {
         Err(error) if error.raw_os_error().is_some() => Err(explained(interface, error)),
@@ -163,7 +163,7 @@ fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), TestbedError> 
     }
 }
 
-/// What is still asked for otherwise than it was.
+/// Lists the requested settings that differ from `then`.
 fn left_over(then: &State, now: &Features, gso_segs_max: Option<u32>) -> Vec<String> {
     let mut left: Vec<String> = then
         .requested
@@ -177,19 +177,19 @@ fn left_over(then: &State, now: &Features, gso_segs_max: Option<u32>) -> Vec<Str
     left
 }
 
-/// What is active otherwise than it was.
+/// Lists the active features that differ from `then`.
 fn differences(then: &State, now: &Features) -> Vec<String> {
     let differs = |name: &str, on: bool| now.active(name).is_some_and(|active| active != on);
     let text = |(name, on): (&String, &bool)| format!("{name} was {} and is {}", on_off(*on), on_off(!*on));
     then.active.iter().filter(|(name, on)| differs(name, **on)).map(text).collect()
 }
 
-/// "on" or "off".
+/// Returns "on" or "off".
 fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// The kernel's answer about an interface, with what to do.
+/// Translates the kernel's error about an interface, with the remedy.
 pub fn explained(interface: &str, error: SysError) -> TestbedError {
     match error.raw_os_error() {
         Some(libc::ENODEV) => {
@@ -202,15 +202,14 @@ pub fn explained(interface: &str, error: SysError) -> TestbedError {
     }
 }
 
-/// Puts back what the state files in `state_dir` say, of runs that ended without doing so. Each
-/// interface is looked for in the calling thread's network namespace. `progress` gets a line for each
-/// thing that was done.
+/// Restores the settings in the state files of `state_dir`, left by runs that ended without doing so. It looks for each
+/// interface in the calling thread's network namespace. `progress` gets a line for each action.
 ///
-/// Returns how many interfaces were put back.
+/// Returns the number of restored interfaces.
 ///
 /// # Errors
-/// When a file is not a state file, belongs to a run that is under way or to another interface, or
-/// something could not be put back. The other files are done all the same.
+/// When a file is not a state file, belongs to a running run or to another interface, or a setting could not be put
+/// back. The other files are still restored.
 pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, TestbedError> {
     let (mut restored, mut refused) = (0, Vec::new());
     for path in state::list(state_dir)? {
@@ -234,7 +233,7 @@ pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize
     }
 }
 
-/// Puts back what one state file says, if it is there. Says whether it was an interface of this boot.
+/// Restores the settings in one state file, if it exists. Returns whether the interface was of this boot.
 fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, TestbedError> {
     let Some(file) = StateFile::open(path)? else { return Ok(false) };
     let state = file.state();

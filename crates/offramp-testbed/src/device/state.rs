@@ -47,26 +47,26 @@ pub fn default_state_dir() -> PathBuf {
     state_home.unwrap_or_else(std::env::temp_dir).join(OWN_DIR)
 }
 
-/// Which interface it is. Everything must be the same before anything is put back.
+/// The identity of an interface. Every field must match before a setting is put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Identity {
     /// The kernel's number of the interface, never used twice in one boot of a namespace.
     pub ifindex: u32,
-    /// Ethernet address, where it has one.
+    /// Ethernet address, if it has one.
     pub mac: Option<String>,
     /// Driver.
     pub driver: String,
-    /// Where the adapter is (a PCI address), empty for many virtual ones.
+    /// The adapter's bus address (PCI), empty for many virtual ones.
     pub bus: String,
     /// Inode of the network namespace.
     pub net_namespace: u64,
-    /// The boot in which all this is true.
+    /// The boot to which the other fields apply.
     pub boot_id: String,
 }
 
 impl Identity {
-    /// The identity of an interface in the calling thread's network namespace.
+    /// Reads the identity of an interface in the calling thread's network namespace.
     ///
     /// # Errors
     /// When there is no such interface, or no `/proc`.
@@ -82,7 +82,7 @@ impl Identity {
         })
     }
 
-    /// What is not the same as in `now`, in words; `None` when all is.
+    /// Returns the first difference to `now` in words, if any.
     pub(super) fn difference(&self, now: &Self) -> Option<String> {
         let mac = |identity: &Self| identity.mac.clone().unwrap_or_else(|| "none".to_owned());
         let pairs = [
@@ -97,7 +97,7 @@ impl Identity {
     }
 }
 
-/// Some interfaces (`lo`, tunnels) have no driver to ask.
+/// Returns an empty description for an interface without a driver to ask (`lo`, tunnels).
 fn without_driver(error: SysError) -> Result<ethtool::DriverInfo, SysError> {
     if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
         return Err(error);
@@ -106,18 +106,18 @@ fn without_driver(error: SysError) -> Result<ethtool::DriverInfo, SysError> {
     Ok(ethtool::DriverInfo { driver: empty(), version: empty(), firmware: empty(), bus: empty() })
 }
 
-/// Inode of the calling thread's network namespace.
+/// Returns the inode of the calling thread's network namespace.
 pub(super) fn net_namespace() -> io::Result<u64> {
     Ok(fs::metadata(OWN_NAMESPACE).map_err(|e| SysError::new(format!("looking at {OWN_NAMESPACE}"), e))?.ino())
 }
 
-/// The number of this boot.
+/// Reads the number of this boot.
 pub(super) fn boot_id() -> io::Result<String> {
     let text = fs::read_to_string(BOOT_ID).map_err(|e| SysError::new(format!("reading {BOOT_ID}"), e))?;
     Ok(text.trim().to_owned())
 }
 
-/// What an interface was like.
+/// The recorded state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -125,17 +125,17 @@ pub struct State {
     pub(super) version: u32,
     /// Name of the interface.
     pub interface: String,
-    /// Which interface that is.
+    /// The interface's identity.
     pub(super) identity: Identity,
-    /// What the user had asked for, of each feature that can be changed. This is what is put back.
+    /// The user's requested state of each feature that can be changed. It is the state to put back.
     pub(super) requested: BTreeMap<String, bool>,
-    /// What was on, of each feature. It follows from what was requested, and is compared afterwards.
+    /// The active state of each feature. It follows from the requested states, and is compared afterwards.
     pub active: BTreeMap<String, bool>,
     /// The host's own segmentation limit; `None` when the kernel does not say.
     pub gso_segs_max: Option<u32>,
     /// Process that changes the interface.
     pub(super) pid: u32,
-    /// When the state was read, in seconds since 1970.
+    /// The time of the reading, in seconds since 1970.
     pub(super) written_unix_s: u64,
 }
 
@@ -162,23 +162,23 @@ impl State {
         })
     }
 
-    /// The interface's driver.
+    /// Returns the interface's driver.
     pub fn driver(&self) -> &str {
         &self.identity.driver
     }
 
-    /// Whether the user may switch the feature.
+    /// Returns whether the user may switch the feature.
     pub fn is_changeable(&self, feature: &str) -> bool {
         self.requested.contains_key(feature)
     }
 }
 
-/// Where the state of an interface of this network namespace lies.
+/// Returns the path of the state file of an interface in a network namespace.
 pub(super) fn path_of(dir: &Path, interface: &str, net_namespace: u64) -> PathBuf {
     dir.join(format!("{NAME_PREFIX}{interface}-{net_namespace}{NAME_SUFFIX}"))
 }
 
-/// Every state file of the directory, by name; none when there is no directory.
+/// Lists every state file of the directory by name; none if there is no directory.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -200,8 +200,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, DeviceError> {
     Ok(paths)
 }
 
-/// A state file that this process holds: as long as it does, no other may use it. The kernel lets go
-/// of it however the process ends.
+/// A state file locked by this process, so that no other can use it. The kernel unlocks it however the process ends.
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
@@ -211,7 +210,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Writes a new state file, so that it is whole and on the disk before this returns.
+    /// Writes a new state file. It is whole and on the disk before this returns.
     ///
     /// # Errors
     /// When there is one already, or the directory cannot be written.
@@ -224,12 +223,12 @@ impl StateFile {
         let path = path_of(dir, &state.interface, state.identity.net_namespace);
         let draft = draft_path(&path);
         let file = write_draft(&draft, &state).and_then(|file| {
-            // A link, not a rename: it fails when somebody else was first.
+            // A link, not a rename: it fails when another process was first.
             fs::hard_link(&draft, &path)?;
             File::open(dir)?.sync_all()?;
             Ok(file)
         });
-        // Whether it could be linked or not, the draft is of no more use.
+        // The draft is of no more use, linked or not.
         let _ = fs::remove_file(&draft);
         match file {
             Ok(file) => Ok(Self { path, state, _file: file }),
@@ -240,10 +239,10 @@ impl StateFile {
         }
     }
 
-    /// Takes over a state file that was left; `None` when there is none.
+    /// Takes over a leftover state file; `None` if there is none.
     ///
     /// # Errors
-    /// When the run that wrote it is still under way, or it is not a state file.
+    /// When its run is still under way, or it is not a state file.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, DeviceError> {
         let mut file = match File::open(path) {
             Ok(file) => file,
@@ -267,12 +266,12 @@ impl StateFile {
         Ok(Some(Self { path: path.to_owned(), state, _file: file }))
     }
 
-    /// What it says.
+    /// Returns the recorded state.
     pub(super) fn state(&self) -> &State {
         &self.state
     }
 
-    /// Where it lies.
+    /// Returns the file's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -286,7 +285,7 @@ impl StateFile {
     }
 }
 
-/// A hidden name beside the file that no other draft has.
+/// Returns a hidden name beside the file, unique among drafts.
 fn draft_path(path: &Path) -> PathBuf {
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -294,7 +293,7 @@ fn draft_path(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.{number}", std::process::id()))
 }
 
-/// Writes and locks; the lock goes with the file under whatever name it gets.
+/// Writes and locks the draft. The lock belongs to the file under any name.
 fn write_draft(draft: &Path, state: &State) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(draft)?;
     serde_json::to_writer_pretty(&mut file, state)?;

@@ -12,22 +12,22 @@ use offramp_ports::sys::cpu;
 use offramp_ports::worker::Polling;
 use std::net::Ipv4Addr;
 
-/// Addresses of the two hosts, of the range that is set aside for measuring (RFC 2544 C.2.2).
+/// Addresses of the two hosts, of the range reserved for measuring (RFC 2544 C.2.2).
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
 /// Bits of the network part of both.
 pub(crate) const PREFIX_LEN: u8 = 24;
-/// Ethernet addresses of the two hosts, of the range that is administered locally.
+/// Ethernet addresses of the two hosts, of the locally administered range.
 pub(crate) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
 /// Name of the interface in each namespace.
 pub const INTERFACE: &str = "ofr0";
 
-/// Segments of a super-frame when nothing limits them (Linux `GSO_LEGACY_MAX_SEGS`).
+/// Segments of an unlimited super-frame (Linux `GSO_LEGACY_MAX_SEGS`).
 pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
 
 /// The threads of the adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// One thread for each queue pair, which drives both ends of its cable: a frame stays in one processor's cache.
+    /// One thread for both ends of each queue pair's cable: a frame stays in one processor's cache.
     Shared,
     /// One thread per adapter.
     PerAdapter,
@@ -52,21 +52,21 @@ pub struct Placement {
     pub host_cpus: Vec<usize>,
     /// Processors of the adapters.
     pub adapter_cpus: Vec<usize>,
-    /// Processors of the serving host, where only that host is measured. `host_cpus` are then those of the client's host;
+    /// Processors of the serving host, if only that host is measured. `host_cpus` are then those of the client's host;
     /// the adapters may share them.
     pub server_cpus: Option<Vec<usize>>,
 }
 
 impl Placement {
-    /// The last processor for the adapters, the others for the hosts; one for both if there is no other.
+    /// Returns the last processor for the adapters, the others for the hosts; one for both if there is no other.
     pub fn apart() -> Self {
         let mut host_cpus = cpu::online();
         let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
         Self { host_cpus, adapter_cpus, server_cpus: None }
     }
 
-    /// The first processor for the host that serves and nothing else, the last one for the other host and the adapters; one
-    /// for all if there is no other.
+    /// Returns the first processor for the serving host alone, the last one for the other host and the adapters. One
+    /// serves all if there is no other.
     pub fn server_alone() -> Self {
         let online = cpu::online();
         let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());
@@ -79,12 +79,12 @@ impl Placement {
         self.server_cpus.as_ref().is_some_and(|cpus| !cpus.iter().any(is_others))
     }
 
-    /// Everything everywhere, as the scheduler likes.
+    /// Returns all processors for all threads; the scheduler chooses.
     pub fn free() -> Self {
         Self { host_cpus: cpu::online(), adapter_cpus: cpu::online(), server_cpus: None }
     }
 
-    /// Processors of the client's host, or of the one that serves.
+    /// Returns the processors of the client's host, or of the server's.
     pub fn cpus_of(&self, is_client: bool) -> &[usize] {
         self.server_cpus.as_deref().filter(|_| !is_client).unwrap_or(&self.host_cpus)
     }
@@ -123,21 +123,21 @@ pub struct RigConfig {
     pub offloads: Offloads,
     /// The interrupt moderation of both adapters.
     pub moderation: ModerationConfig,
-    /// The hosts segment in software (Linux' own GSO) where the adapter does not.
+    /// The hosts segment in software (Linux' own GSO) if the adapter does not.
     pub host_gso: bool,
-    /// A guest coalesces in software (Linux' own GRO). Linux never coalesces what comes from a TAP.
+    /// A guest coalesces in software (Linux' own GRO). Linux never coalesces frames from a TAP.
     pub host_gro: bool,
     /// The settings of the hosts.
     pub host: HostSettings,
     /// The host of the client, 0 or 1; the other one is the server's.
     pub client: usize,
-    /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
+    /// Queue pairs of each adapter, each with its own cable and its share of the rate.
     pub queues: u16,
     /// The connection between the hosts.
     pub between: Between,
     /// The processors of hosts and adapters.
     pub placement: Placement,
-    /// The time that the adapters' threads poll before they sleep.
+    /// The poll time of the adapters' threads before they sleep.
     pub polling: Polling,
     /// Extra properties of host B's adapter.
     pub card: Card,
@@ -151,12 +151,12 @@ impl RigConfig {
         self.esp.is_some_and(|link| link.by == EspBy::Host)
     }
 
-    /// The interface that the hosts' TCP uses.
+    /// Returns the interface of the hosts' TCP.
     pub(super) fn tcp_interface(&self) -> &'static str {
         if self.has_esp_programs() { PROGRAM_INTERFACE } else { INTERFACE }
     }
 
-    /// IP bytes of a frame that the hosts' TCP sends.
+    /// Returns the IP bytes of a frame of the hosts' TCP.
     pub(super) fn tcp_mtu(&self) -> Result<usize, TestbedError> {
         Ok(self.esp.map(|link| link.clear_mtu(self.mtu)).transpose()?.unwrap_or(self.mtu))
     }

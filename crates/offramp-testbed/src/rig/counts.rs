@@ -21,9 +21,9 @@ pub struct Count {
     pub dropped: u64,
     /// Frames among `lost` that newer ones overwrote in the adapter's memory.
     pub overrun: u64,
-    /// Most bytes that an adapter's memory has stored at one time, since it was made.
+    /// Most bytes stored at one time in an adapter's memory, since it was made.
     pub memory_bytes_max: u64,
-    /// Most frames that came into an adapter's memory one after another without a loss, since it was made.
+    /// Longest run of frames stored in an adapter's memory without a loss, since it was made.
     pub burst_frames_max: u64,
 }
 
@@ -42,7 +42,7 @@ impl Count {
         }
     }
 
-    /// The counts since `earlier`. A maximum remains the one since the beginning.
+    /// Returns the counts since `earlier`. A maximum remains the one since the beginning.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -82,7 +82,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counters of adapters.
+    /// Sums the counters of adapters.
     pub fn of(controls: &[Arc<PortControl>]) -> Self {
         let mut counts = Self::default();
         for queue in controls.iter().flat_map(|control| control.queues()) {
@@ -92,13 +92,13 @@ impl Counts {
         counts
     }
 
-    /// The counts since `earlier`.
+    /// Returns the counts since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self { transmit: self.transmit.since(earlier.transmit), receive: self.receive.since(earlier.receive) }
     }
 
-    /// Frames that were lost in either direction.
+    /// Returns the frames lost in either direction.
     pub fn lost(&self) -> u64 {
         self.transmit.lost + self.receive.lost
     }

@@ -5,24 +5,24 @@ use super::counts::Counts;
 use crate::guest::Machine;
 use offramp_ports::sys::NetNs;
 
-/// Two hosts, their adapters and the line, as a sample needs them.
+/// The hosts, adapters and wire needed by a sample.
 pub trait Hosts {
-    /// What they are set to.
+    /// Returns the configuration.
     fn config(&self) -> &RigConfig;
-    /// Kernel numbers of the threads that drive the adapters.
+    /// Returns the kernel numbers of the adapters' threads.
     fn adapter_threads(&self) -> Vec<i32>;
-    /// Counters of both adapters.
+    /// Returns the counters of both adapters.
     fn counts(&self) -> Counts;
-    /// Counters of the adapter of host 0 or 1.
+    /// Returns the counters of the adapter of host 0 or 1.
     fn counts_of(&self, side: usize) -> Counts;
-    /// Packets that programs of the hosts which seal and open have lost.
+    /// Returns the packets lost by the hosts' programs for sealing and opening.
     fn program_lost(&self) -> u64 {
         0
     }
-    /// Whether the receive work of hosts in namespaces was moved to the hosts' processors.
+    /// Returns whether the receive work of hosts in namespaces was moved to the hosts' processors.
     fn has_rps(&self) -> bool;
-    /// The namespace of host 0 or 1; `None`: it is the guest.
+    /// Returns the namespace of host 0 or 1; `None`: it is the guest.
     fn namespace(&self, side: usize) -> Option<&NetNs>;
-    /// The guest, if a host is one.
+    /// Returns the guest, if a host is one.
     fn guest(&mut self) -> Option<&mut Machine>;
 }

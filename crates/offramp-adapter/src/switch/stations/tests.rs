@@ -102,7 +102,7 @@ fn an_address_that_is_bound_is_forgotten_elsewhere_in_every_vlan_and_no_other_is
     assert!(!table.learn(tagged, 0, 0), "it is the other port's alone");
 }
 
-/// What the table promises, said with a list: stations in the order in which they were heard.
+/// The table's contract as a list: stations in the order they were heard.
 struct Oracle {
     heard: Vec<(Station, usize, u64)>,
     quotas: [usize; 3],
