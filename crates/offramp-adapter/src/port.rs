@@ -109,7 +109,8 @@ pub trait HostPort {
     /// Fetches the next frame from the host. Returns `false` if there was none. [`HostPort::tx_frame`] lends it until
     /// the next call.
     ///
-    /// # Errors [`PortError::Closed`] when the host is gone; [`PortError::Refused`] for a frame the port cannot express
+    /// # Errors
+    /// [`PortError::Closed`] when the host is gone; [`PortError::Refused`] for a frame the port cannot express
     /// (it is lost).
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError>;
 

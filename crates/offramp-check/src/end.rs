@@ -149,7 +149,8 @@ pub trait End {
 
     /// Puts every setting back. Returns a phrase for each feature left changed.
     ///
-    /// # Errors When a setting could not be put back.
+    /// # Errors
+    /// When a setting could not be put back.
     fn finish(&mut self) -> Result<Vec<String>, CheckError>;
 }
 

@@ -75,7 +75,8 @@ pub fn names() -> Vec<&'static str> {
 /// Checks the path between two ends, both ways. `stop` ends it after the current batch; `progress` gets a line per
 /// step. Puts every setting back before it returns.
 ///
-/// # Errors When nothing arrives, an interface goes down, changes or may not be changed, the check was stopped, or a
+/// # Errors
+/// When nothing arrives, an interface goes down, changes or may not be changed, the check was stopped, or a
 /// setting could not be put back.
 pub fn run(
     ends: &mut [Box<dyn End>; 2],

@@ -40,7 +40,8 @@ const OTHER_WORK_NOTED: f64 = 0.1;
 /// with its samples so far and a note; it lacks the one under way at a stop. An interface left changed by an earlier
 /// run is put back first.
 ///
-/// # Errors When there is no such interface, nothing on it can be changed, it may not be changed, the peer cannot be
+/// # Errors
+/// When there is no such interface, nothing on it can be changed, it may not be changed, the peer cannot be
 /// reached or not through it, another run uses it, the run was stopped, or a setting could not be put back. In all
 /// cases but the last the interface has its first settings.
 pub fn run(

@@ -189,7 +189,8 @@ impl<P> SwitchControl<P> {
 
     /// Adds a port; it carries frames from the switch's next batch on.
     ///
-    /// # Errors If a number is out of range or a limit is reached; `port` is dropped then.
+    /// # Errors
+    /// If a number is out of range or a limit is reached; `port` is dropped then.
     pub fn add(&self, port: P, config: &PortConfig) -> Result<Arc<SwitchPort>, SwitchError> {
         let PortConfig { offloads, moderation, .. } = *config;
         let control = PortControl::new(&AdapterConfig { offloads, moderation, queues: 1, ..AdapterConfig::default() });

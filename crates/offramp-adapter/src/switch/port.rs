@@ -84,7 +84,8 @@ impl<P: HostPort> Port<P> {
 
     /// Returns the change of a frame's tag for the host.
     ///
-    /// # Errors The reason if the host does not get it.
+    /// # Errors
+    /// The reason if the host does not get it.
     #[inline]
     pub(super) fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
         if self.plan.is_link_on { self.vlans.change_for(vlan) } else { Err(Loss::LinkOff) }
