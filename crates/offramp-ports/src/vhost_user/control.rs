@@ -3,6 +3,8 @@
 //! The ring belongs to the port's own thread, so that a guest that floods it delays nobody else. A command that changes
 //! the queues goes through their mailboxes. It is answered and shown once it is in force in all of them.
 
+use super::config::VhostUserConfig;
+use super::counters::QueueCounters;
 use super::features::{
     self, CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, CTRL_VQ, DEVICE_STATS, GUEST_ANNOUNCE,
     HASH_REPORT, LOG_ALL, MQ, NOTF_COAL, RSS, VQ_NOTF_COAL,
@@ -10,11 +12,9 @@ use super::features::{
 use super::filter::{Filter, VlanTable};
 use super::queue::{QueueState, Side};
 use super::rarp::is_station;
-use super::rss::Rss;
-use super::{QueueCounters, VhostUserConfig};
+use super::rss::{HashStatus, Rss};
 use offramp_adapter::moderation::Coalescing;
 use offramp_offload::caps::Offloads;
-use offramp_offload::rss::{HashTypes, KEY_LEN};
 use offramp_virtio::control::statistics::{StatisticsOf, StatisticsTypes};
 use offramp_virtio::control::{Command, MacAddress, NotificationCoalescing, ReceiveModes};
 use std::os::fd::OwnedFd;
@@ -38,21 +38,6 @@ pub struct ControlStatus {
     pub hash: Option<HashStatus>,
     /// Commands that were refused.
     pub refused: u64,
-}
-
-/// A guest's settings for hashing received frames and spreading flows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HashStatus {
-    /// Packet types to hash.
-    pub types: HashTypes,
-    /// The Toeplitz key. A shorter key is padded with zeros.
-    pub key: [u8; KEY_LEN],
-    /// The header of each frame has its hash.
-    pub is_reported: bool,
-    /// The pair of each value of a hash's low bits; empty: the port spreads the flows.
-    pub table: Vec<u16>,
-    /// The pair of frames that are not hashed, where there is a table.
-    pub unclassified: Option<u16>,
 }
 
 /// A guest's receive filter.

@@ -1,12 +1,13 @@
 //! The device's state, set message by message by its frontend, and the resulting changes of the queues.
 
 use super::call_pipe::CallPipe;
+use super::config::VhostUserConfig;
 use super::control::Control;
-use super::features::{self, LOG_ALL, PROTOCOL_FEATURES};
+use super::counters::QueueCounters;
+use super::features::{self, LOG_ALL, MTU_MIN, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
 use super::queue::{QueueState, Side, Start};
-use super::{MTU_MIN, QueueCounters, VhostUserConfig};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};

@@ -1,6 +1,6 @@
 //! The virtio features that a port offers (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and their offloads.
 
-use super::ControlQueue;
+use super::config::ControlQueue;
 use offramp_offload::caps::Offloads;
 pub use offramp_virtio::features::RingFeatures;
 pub(super) use offramp_virtio::features::{
@@ -14,6 +14,8 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_STATUS,
 };
 
+/// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
+pub const MTU_MIN: u16 = 68;
 /// The frontend is to log what the device writes (`VHOST_F_LOG_ALL`).
 pub(super) const LOG_ALL: u64 = 1 << 26;
 /// Protocol features are negotiated (`VHOST_USER_F_PROTOCOL_FEATURES`).

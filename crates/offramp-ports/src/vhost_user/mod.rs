@@ -17,7 +17,6 @@
 use offramp_offload::sync::lock;
 use std::io;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -29,9 +28,11 @@ use offramp_virtio::sigbus::Alarm;
 
 mod call_pipe;
 mod channel;
+mod config;
 mod control;
 mod counters;
 mod device;
+mod error;
 mod features;
 mod filter;
 mod link;
@@ -44,284 +45,29 @@ mod rarp;
 mod rss;
 mod session;
 mod socket_file;
+mod status;
 
-pub use control::{ControlStatus, FilterStatus, HashStatus};
+pub use config::{ControlQueue, FRAME_LEN_MAX, MEMORY_BYTES_MAX, Mode, VhostUserConfig};
+pub use control::{ControlStatus, FilterStatus};
 pub use counters::{ChannelCounters, QueueCounters};
-pub use features::{RingFeatures, feature_name};
+pub use error::VhostUserError;
+pub use features::{MTU_MIN, RingFeatures, feature_name};
 pub use link::Link;
 pub use offramp_virtio::control::ReceiveModes;
 pub use offramp_virtio::ring::QUEUE_SIZE_MAX;
 pub use port::VhostPort;
 pub use queue::VhostQueue;
+pub use rss::HashStatus;
+pub use status::{Observer, PortEvent, PortStatus};
 
 use crate::sys::link::CarrierWatch;
 use crate::sys::sandbox::{Sandbox, ThreadKind};
-use crate::sys::socket_file::{GIVING, SocketFile, SocketRights, hint};
+use crate::sys::socket_file::SocketFile;
 use device::Device;
 use link::Presence;
 use mailbox::{Sender, mailbox};
 use queue::QueueState;
 use session::Session;
-
-/// Most vrings that a frontend can name with a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user,
-/// "Vring descriptor index").
-const VRINGS_MAX: u16 = 256;
-/// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
-pub const MTU_MIN: u16 = 68;
-/// Longest super-frame that a guest sends by default, in bytes: an Ethernet header with two VLAN tags and an
-/// IP packet of 65536 bytes.
-pub const FRAME_LEN_MAX: usize = 65536 + 22;
-
-/// Most bytes of guest memory mapped for a frontend by default: 1 TiB. A process has 128 TiB of addresses for all
-/// its guests (x86-64 with four levels of page tables).
-pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
-
-/// The listening side of the socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// This port listens, and frontends connect (QEMU's `server=off`).
-    #[default]
-    Server,
-    /// The frontend listens; this port connects, again and again until it is there.
-    Client,
-}
-
-/// The server of the guest's control queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ControlQueue {
-    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user); the port receives no commands.
-    #[default]
-    Frontend,
-    /// The port: a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that gives the control queue to the
-    /// backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux). It is the vring after those of all
-    /// queue pairs, or after the first pair's for a driver without `MQ` and `RSS` (virtio 1.3, 5.1.2).
-    Backend,
-    /// No one: `CTRL_VQ` and the features that need it are not offered. For a frontend without a control queue of its
-    /// own, such as User Mode Linux.
-    None,
-}
-
-impl ControlQueue {
-    /// Returns the most queue pairs of a port: 128, or one less if the control queue is a vring, too.
-    pub fn queue_pairs_max(self) -> u16 {
-        (VRINGS_MAX - u16::from(self == Self::Backend)) / 2
-    }
-}
-
-/// The settings of a vhost-user port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VhostUserConfig {
-    /// The Unix socket.
-    pub socket: PathBuf,
-    /// The listening side.
-    pub mode: Mode,
-    /// The access rights of a server's socket.
-    pub socket_rights: SocketRights,
-    /// The user of a permitted frontend's process; `None`: any that can connect, or listens there.
-    pub allowed_uid: Option<u32>,
-    /// Queue pairs, 1 to [`ControlQueue::queue_pairs_max`]. A guest may use fewer.
-    pub queue_pairs: u16,
-    /// The guest's Ethernet address; `None`: the frontend chooses it.
-    pub mac: Option<[u8; 6]>,
-    /// All queue pairs are driven as one [`VhostPort`], so that a guest may choose the receive pair of a flow.
-    pub steers: bool,
-    /// The addresses that the guest may take by its control queue; any when empty.
-    pub mac_addresses: Vec<[u8; 6]>,
-    /// The speed of the wire in megabits per second; `None`: unknown. A guest reads it if the port serves its control
-    /// queue.
-    pub speed_mbps: Option<u32>,
-    /// The MTU in the guest's configuration, in bytes of IP; `None`: the configuration has none.
-    pub mtu: Option<u16>,
-    /// The offloads that may be offered to the guest at first; [`VhostUser::allow`] changes them.
-    pub offloads: Offloads,
-    /// The server of the control queue. Without a control queue a guest uses one queue pair.
-    pub control_queue: ControlQueue,
-    /// The offered features of rings and memory.
-    pub rings: RingFeatures,
-    /// Largest accepted ring, in descriptors.
-    pub queue_size_max: u16,
-    /// Longest frame accepted from the guest, in bytes with the Ethernet header.
-    pub frame_len_max: usize,
-    /// Most bytes of guest memory mapped for a frontend.
-    pub memory_bytes_max: u64,
-    /// The interface whose carrier the guest's link follows, in the namespace of the opening thread. `None`: the link
-    /// is up unless [`VhostUser::link`] or [`VhostUser::join`] sets it down.
-    pub carrier: Option<String>,
-}
-
-impl VhostUserConfig {
-    /// Returns the settings of a server on `socket` with one queue pair and everything on.
-    pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self {
-            socket: socket.into(),
-            mode: Mode::Server,
-            socket_rights: SocketRights::default(),
-            allowed_uid: None,
-            queue_pairs: 1,
-            mac: None,
-            steers: false,
-            mac_addresses: Vec::new(),
-            speed_mbps: None,
-            mtu: None,
-            offloads: Offloads::all(),
-            control_queue: ControlQueue::default(),
-            rings: RingFeatures::all(),
-            queue_size_max: QUEUE_SIZE_MAX,
-            frame_len_max: FRAME_LEN_MAX,
-            memory_bytes_max: MEMORY_BYTES_MAX,
-            carrier: None,
-        }
-    }
-
-    fn check(&self) -> Result<(), VhostUserError> {
-        let most = self.control_queue.queue_pairs_max();
-        if !(1..=most).contains(&self.queue_pairs) {
-            return Err(VhostUserError::QueuePairs {
-                socket: self.socket.clone(),
-                queue_pairs: self.queue_pairs,
-                most,
-            });
-        }
-        if self.queue_pairs > 1 && self.control_queue == ControlQueue::None {
-            return Err(VhostUserError::ControlQueue { socket: self.socket.clone(), queue_pairs: self.queue_pairs });
-        }
-        if self.queue_size_max == 0 || self.queue_size_max > QUEUE_SIZE_MAX {
-            return Err(VhostUserError::QueueSize { socket: self.socket.clone(), queue_size: self.queue_size_max });
-        }
-        if let Some(mtu) = self.mtu.filter(|mtu| *mtu < MTU_MIN) {
-            return Err(VhostUserError::Mtu { socket: self.socket.clone(), mtu });
-        }
-        Ok(())
-    }
-}
-
-/// The reason for not making a vhost-user port.
-#[derive(Debug, thiserror::Error)]
-pub enum VhostUserError {
-    /// The number of queue pairs is out of range.
-    #[error("vhost-user \"{}\": {queue_pairs} queue pairs; use 1 to {most}", socket.display())]
-    QueuePairs {
-        /// The port's socket.
-        socket: PathBuf,
-        /// The queue pairs that were asked for.
-        queue_pairs: u16,
-        /// The maximum.
-        most: u16,
-    },
-    /// Several queue pairs without a control queue: a guest cannot ask for them.
-    #[error(
-        "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, over which a guest asks for more than \
-         one; use 1, or a frontend that has a control queue",
-        socket.display()
-    )]
-    ControlQueue {
-        /// The port's socket.
-        socket: PathBuf,
-        /// The queue pairs that were asked for.
-        queue_pairs: u16,
-    },
-    /// The largest ring is out of range.
-    #[error("vhost-user \"{}\": rings of {queue_size}; use 1 to {QUEUE_SIZE_MAX}", socket.display())]
-    QueueSize {
-        /// The port's socket.
-        socket: PathBuf,
-        /// The size that was asked for.
-        queue_size: u16,
-    },
-    /// The MTU for the guest is out of range.
-    #[error("vhost-user \"{}\": mtu {mtu} for the guest; use {MTU_MIN} to 65535 bytes of IP", socket.display())]
-    Mtu {
-        /// The port's socket.
-        socket: PathBuf,
-        /// The MTU that was asked for.
-        mtu: u16,
-    },
-    /// The socket already has a listener.
-    #[error("vhost-user \"{}\": the socket is in use; choose another, or stop who listens on it", .0.display())]
-    SocketInUse(PathBuf),
-    /// The socket's path names something else. It stays as it is.
-    #[error("vhost-user \"{}\": it exists and is no socket; remove it, or choose another path", .0.display())]
-    NoSocket(PathBuf),
-    /// The socket cannot be made.
-    #[error("vhost-user \"{}\": the socket: {doing}: {cause}{}", socket.display(), listening_hint(doing, cause, socket))]
-    Listening {
-        /// The port's socket.
-        socket: PathBuf,
-        /// The failed operation.
-        doing: &'static str,
-        /// The kernel's answer.
-        cause: io::Error,
-    },
-    /// A system call failed.
-    #[error("vhost-user \"{}\": {doing}: {cause}", socket.display())]
-    System {
-        /// The port's socket.
-        socket: PathBuf,
-        /// The failed operation.
-        doing: &'static str,
-        /// The kernel's answer.
-        cause: io::Error,
-    },
-}
-
-fn listening_hint(doing: &str, cause: &io::Error, socket: &Path) -> String {
-    if doing == GIVING && cause.kind() == io::ErrorKind::PermissionDenied {
-        return "; the user of this process must be a member of that group".to_owned();
-    }
-    hint(cause, socket)
-}
-
-/// The current setup by a port's frontend.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortStatus {
-    /// A frontend is connected.
-    pub is_connected: bool,
-    /// Negotiated virtio features; names by [`feature_name`].
-    pub features: u64,
-    /// Negotiated vhost-user protocol features.
-    pub protocol_features: u64,
-    /// The device status of the guest's driver, if the frontend reports it (virtio 1.3, 2.1).
-    pub device_status: u8,
-    /// The MTU that the frontend gave the guest, if it reports it.
-    pub frontend_mtu: Option<u16>,
-    /// Entries of each ring, 0 for a stopped one: receive and transmit of the first pair, then of the second.
-    pub ring_entries: Vec<u16>,
-    /// Mapped regions of guest memory.
-    pub memory_regions: usize,
-    /// Mapped bytes of guest memory.
-    pub memory_bytes: u64,
-    /// The guest's settings through its control queue; `None` unless the port serves a running one.
-    pub control: Option<ControlStatus>,
-    /// The reason of the last disconnection of a frontend, if any.
-    pub last_refusal: Option<String>,
-}
-
-impl PortStatus {
-    /// Returns the negotiated offloads.
-    pub fn offloads(&self) -> Offloads {
-        features::offloads(self.features)
-    }
-}
-
-/// An event at a port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PortEvent {
-    /// A frontend has connected.
-    Connected,
-    /// Frontend and port have agreed on virtio features; names by [`feature_name`].
-    Negotiated {
-        /// Their bits.
-        features: u64,
-    },
-    /// The frontend is gone.
-    Disconnected {
-        /// The reason if the port disconnected it; `None`: it went by itself.
-        reason: Option<String>,
-    },
-}
-
-/// A receiver of events. The port's control thread calls it, and waits for its return.
-pub type Observer = Box<dyn Fn(PortEvent) + Send>;
 
 /// A vhost-user port that is not open yet.
 #[must_use = "the port is opened by `open`"]

@@ -1,11 +1,25 @@
 //! A guest's hash of received frames, and its queue pair for each flow (virtio 1.3, 5.1.6.4.3 and 5.1.6.5.7).
 
-use super::control::HashStatus;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, SegmentationKind};
 use offramp_offload::rss::{HashTypes, INDIRECTION_ENTRIES_DEFAULT, KEY_LEN, Toeplitz};
 use offramp_virtio::control::{HashConfig, RssConfig};
 use offramp_virtio::net_header::NetHeader;
+
+/// A guest's settings for hashing received frames and spreading flows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashStatus {
+    /// Packet types to hash.
+    pub types: HashTypes,
+    /// The Toeplitz key. A shorter key is padded with zeros.
+    pub key: [u8; KEY_LEN],
+    /// The header of each frame has its hash.
+    pub is_reported: bool,
+    /// The pair of each value of a hash's low bits; empty: the port spreads the flows.
+    pub table: Vec<u16>,
+    /// The pair of frames that are not hashed, where there is a table.
+    pub unclassified: Option<u16>,
+}
 
 /// Entries of the longest table.
 pub(super) const TABLE_LEN_MAX: usize = INDIRECTION_ENTRIES_DEFAULT;

@@ -10,6 +10,7 @@
 //! stops in the middle of a message cannot block the thread.
 
 use super::channel::{Channel, Ended};
+use super::config::VhostUserConfig;
 use super::counters::ChannelCounters;
 use super::device::Device;
 use super::link::{Link, Presence};
@@ -17,7 +18,7 @@ use super::mem_table;
 use super::message::{
     HEADER_LEN, Header, Incoming, MESSAGE_LEN_MAX, Message, Next, Unreadable, receive_with_fds, send_with_fds,
 };
-use super::{Observer, PortEvent, PortStatus, VhostUserConfig};
+use super::status::{Observer, PortEvent, PortStatus};
 use crate::sys::link::CarrierWatch;
 use crate::worker::{LOOK, thread_time_ns};
 use nix::errno::Errno;

@@ -1,6 +1,6 @@
 //! The socket of a listening port.
 
-use super::VhostUserError;
+use super::error::VhostUserError;
 use crate::sys::socket_file::{self, MakeError, SocketFile, SocketRights};
 use std::os::unix::net::UnixListener;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use super::model::{Model, OF_COMMANDS, OFFLOADS, OTHER, OWN, PAIRS_MAX, u16_at};
 use super::{Control, Planned};
-use crate::vhost_user::VhostUserConfig;
+use crate::vhost_user::config::VhostUserConfig;
 use offramp_offload::meta::RxMeta;
 use offramp_virtio::control::Command;
 use rand::rngs::StdRng;

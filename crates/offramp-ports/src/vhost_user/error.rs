@@ -1,0 +1,83 @@
+//! The reasons for not making a vhost-user port.
+
+use super::features::MTU_MIN;
+use crate::sys::socket_file::{GIVING, hint};
+use offramp_virtio::ring::QUEUE_SIZE_MAX;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The reason for not making a vhost-user port.
+#[derive(Debug, thiserror::Error)]
+pub enum VhostUserError {
+    /// The number of queue pairs is out of range.
+    #[error("vhost-user \"{}\": {queue_pairs} queue pairs; use 1 to {most}", socket.display())]
+    QueuePairs {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The queue pairs that were asked for.
+        queue_pairs: u16,
+        /// The maximum.
+        most: u16,
+    },
+    /// Several queue pairs without a control queue: a guest cannot ask for them.
+    #[error(
+        "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, over which a guest asks for more than \
+         one; use 1, or a frontend that has a control queue",
+        socket.display()
+    )]
+    ControlQueue {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The queue pairs that were asked for.
+        queue_pairs: u16,
+    },
+    /// The largest ring is out of range.
+    #[error("vhost-user \"{}\": rings of {queue_size}; use 1 to {QUEUE_SIZE_MAX}", socket.display())]
+    QueueSize {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The size that was asked for.
+        queue_size: u16,
+    },
+    /// The MTU for the guest is out of range.
+    #[error("vhost-user \"{}\": mtu {mtu} for the guest; use {MTU_MIN} to 65535 bytes of IP", socket.display())]
+    Mtu {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The MTU that was asked for.
+        mtu: u16,
+    },
+    /// The socket already has a listener.
+    #[error("vhost-user \"{}\": the socket is in use; choose another, or stop who listens on it", .0.display())]
+    SocketInUse(PathBuf),
+    /// The socket's path names something else. It stays as it is.
+    #[error("vhost-user \"{}\": it exists and is no socket; remove it, or choose another path", .0.display())]
+    NoSocket(PathBuf),
+    /// The socket cannot be made.
+    #[error("vhost-user \"{}\": the socket: {doing}: {cause}{}", socket.display(), listening_hint(doing, cause, socket))]
+    Listening {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The failed operation.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+    /// A system call failed.
+    #[error("vhost-user \"{}\": {doing}: {cause}", socket.display())]
+    System {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The failed operation.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+fn listening_hint(doing: &str, cause: &io::Error, socket: &Path) -> String {
+    if doing == GIVING && cause.kind() == io::ErrorKind::PermissionDenied {
+        return "; the user of this process must be a member of that group".to_owned();
+    }
+    hint(cause, socket)
+}
