@@ -1,4 +1,4 @@
-//! Verbs that measure, check and predict: they stand on the lab, the checks and the model, which a daemon does without.
+//! Verbs that measure, check and predict. They need the lab, the checks and the model; a daemon does not.
 
 mod calibrate;
 mod check;
@@ -13,11 +13,11 @@ use std::process::ExitCode;
 
 #[derive(clap::Subcommand)]
 pub enum Command {
-    /// Measure this machine, and write a host of the model that is like it
+    /// Measure this machine, and write it as a host of the model
     Calibrate(calibrate::Args),
-    /// Check whether each offload of an interface is right
+    /// Check each offload of an interface for correctness
     Check(Box<check::Args>),
-    /// Measure what each offload is worth on this machine
+    /// Measure the worth of each offload on this machine
     Lab(Box<lab::Args>),
     /// The program of the lab's own guest
     #[command(hide = true, name = offramp_testbed::guest::agent::ARGUMENT)]
@@ -31,7 +31,7 @@ pub enum Command {
     Ttcp(Box<ttcp::Args>),
 }
 
-/// Runs one of them.
+/// Runs one of these verbs.
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Calibrate(args) => calibrate::run(args),

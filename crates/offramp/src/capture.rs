@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Bytes that are copied at once.
+/// Size of the copy buffer, bytes.
 const COPIED_LEN: usize = 64 * 1024;
 
 const NOTES: &str = "\
@@ -41,7 +41,7 @@ pub struct Args {
     /// The port
     #[arg(value_name = "PORT")]
     port: String,
-    /// Where to; - is standard output
+    /// Output file; - is standard output
     #[arg(short = 'w', value_name = "FILE", default_value = "-")]
     file: PathBuf,
     /// Bytes of each packet
@@ -71,10 +71,10 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(_) => return fail(format!("capture: {}", ClientError::Unexpected(args.control.clone())), SETUP),
         Err(error) => return fail(format!("capture: {error}"), SETUP),
     };
-    // Before there is a file: who sees it may stop the capture.
+    // Set before the file exists: an observer of the file may stop the capture.
     let stopped = Arc::new(AtomicBool::new(false));
     let stoppable = stop_on_signal(&packets, &stopped);
-    // Only now: a capture that is refused leaves a file as it is.
+    // Created only now: a refused capture leaves an existing file unchanged.
     let out: io::Result<Box<dyn Write>> =
         if is_output { Ok(Box::new(io::stdout())) } else { File::create(&args.file).map(|file| Box::new(file) as _) };
     let out = match out {
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Copies pcapng as it comes, without the packets that a filter does not accept.
+/// Copies pcapng as it arrives, without the packets that the filter rejects.
 fn copy(mut from: impl Read, mut to: impl Write, filter: Option<&Filter>) -> io::Result<()> {
     if let Some(filter) = filter {
         return copy_filtered(from, to, filter).map_err(io_error);
@@ -124,7 +124,7 @@ fn copy_filtered(from: impl Read, to: impl Write, filter: &Filter) -> Result<(),
     Ok(())
 }
 
-/// Has the daemon end the capture at a signal: its last block is whole then.
+/// Ends the capture in the daemon at a signal, so that its last block is whole.
 fn stop_on_signal(packets: &Subscription, stopped: &Arc<AtomicBool>) -> io::Result<()> {
     let (mut signals, end) = (Signals::new([SIGINT, SIGTERM])?, packets.end()?);
     let stopped = Arc::clone(stopped);

@@ -1,4 +1,4 @@
-//! offramp: a network adapter in software, and what each of its offloads is worth.
+//! offramp: a network adapter in software, and the measured worth of each of its offloads.
 //!
 //! Without the feature `lab` it is the daemon and its commands alone.
 
@@ -21,7 +21,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// The version with the commit, where `tools/release` has built the program.
 const VERSION: Option<&str> = option_env!("OFFRAMP_VERSION");
 
-/// A network adapter in software for Linux, and the honest answer to what each offload is worth.
+/// A network adapter in software for Linux, and an honest figure for the worth of each offload.
 #[derive(Parser)]
 #[command(version = VERSION.unwrap_or(env!("CARGO_PKG_VERSION")), propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -42,7 +42,7 @@ enum Command {
     Set(set::Args),
     /// Capture the packets of a port of a running daemon as pcapng
     Capture(capture::Args),
-    /// Print what happens in a running daemon, a line of JSON for each event
+    /// Print the events of a running daemon, a line of JSON for each
     Monitor(monitor::Args),
     /// Add and remove ports of a running daemon
     #[command(subcommand)]
@@ -52,7 +52,7 @@ enum Command {
     Switch(ports::Command),
     /// Add, remove, replace and show security associations of a running adapter
     Sa(Box<sa::Args>),
-    /// Write the man pages and shell completions that packages bring
+    /// Write the man pages and shell completions for packages
     #[command(hide = true)]
     Pages(pages::Args),
 }

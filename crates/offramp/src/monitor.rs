@@ -1,4 +1,4 @@
-//! `offramp monitor`: what happens in a running daemon, a line of JSON for each event.
+//! `offramp monitor`: the events of a running daemon, a line of JSON for each.
 
 use crate::exit::{FAILED, SETUP, fail};
 use offramp_daemon::control::CONTROL_DEFAULT;
@@ -13,7 +13,7 @@ Each line is one JSON object with the moment and the event; docs/control.md list
 
 Exit status: 0 the reader of its output has gone; 1 the daemon has ended; 2 wrong options, refused, or no daemon answered.";
 
-/// Print what happens in a running daemon, a line of JSON for each event
+/// Print the events of a running daemon, a line of JSON for each
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {

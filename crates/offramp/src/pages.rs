@@ -1,4 +1,4 @@
-//! `offramp pages`: man pages and shell completions, made of the options themselves.
+//! `offramp pages`: man pages and shell completions, generated from the options.
 
 use crate::exit::{self, fail};
 use clap::Command;
@@ -8,11 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Shells whose completions are written: those that Debian has.
+/// Shells with completions: those in Debian.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 const NAME: &str = "offramp";
 
-/// Write the man pages and shell completions that packages bring.
+/// Write the man pages and shell completions for packages.
 #[derive(clap::Args)]
 pub struct Args {
     /// The directory, made if need be: pages go to `man` in it, completions to `completions`
@@ -28,7 +28,7 @@ pub fn run(args: &Args, command: Command) -> ExitCode {
 }
 
 fn write(directory: &Path, command: Command) -> io::Result<()> {
-    // `offramp help model` says what `offramp model --help` says.
+    // `offramp help model` prints the same as `offramp model --help`.
     let mut command = command.disable_help_subcommand(true).mut_subcommands(|one| one.disable_help_subcommand(true));
     let (man, completions) = (directory.join("man"), directory.join("completions"));
     fs::create_dir_all(&man)?;

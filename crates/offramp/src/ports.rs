@@ -26,7 +26,7 @@ No other port loses a frame. A switch goes after its ports, both ports of a cabl
 
 Exit status: 0 removed; 2 wrong options, refused, or no daemon answered.";
 
-/// What is to be done.
+/// The command.
 #[derive(clap::Subcommand)]
 pub enum Command {
     /// Add the ports and switches of a file
@@ -49,7 +49,7 @@ pub enum Command {
     },
 }
 
-/// Whom to ask, and how to print the answer.
+/// The control socket and the output format.
 #[derive(clap::Args)]
 pub struct To {
     /// Print one JSON object instead of lines

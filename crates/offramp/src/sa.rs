@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Key file that stands for standard input.
+/// Name of a key file: standard input.
 const STANDARD_INPUT: &str = "-";
 
 const NOTES: &str = "\
@@ -53,27 +53,27 @@ enum Action {
     Del {
         /// The port
         port: String,
-        /// Which way it protects: in or out
+        /// Direction: in or out
         #[arg(value_parser = direction_word)]
         direction: String,
         /// Its security parameters index
         #[arg(value_parser = spi)]
         spi: u32,
     },
-    /// Replace an association; inbound, the old one goes on for a time of grace
+    /// Replace an association; inbound, the old one stays valid for a time of grace
     Rekey {
         /// The port
         port: String,
-        /// Which way it protects: in or out
+        /// Direction: in or out
         #[arg(value_parser = direction_word)]
         direction: String,
-        /// The security parameters index of the old one
+        /// The security parameters index of the old association
         #[arg(value_name = "OLD_SPI", value_parser = spi)]
         spi: u32,
-        /// spi, `key_file` and, if they change, suite and legacy of the new one
+        /// spi, `key_file` and, if they change, suite and legacy of the new association
         #[arg(value_name = "KEY=VALUE", required = true)]
         words: Vec<String>,
-        /// How long an inbound one goes on beside the new one
+        /// Time for which the old inbound association stays valid
         #[arg(long, value_name = "SECS")]
         grace_seconds: Option<u64>,
     },
@@ -93,7 +93,7 @@ fn direction_word(text: &str) -> Result<String, String> {
     direction(text).map(|direction| direction.to_string())
 }
 
-/// An SPI in decimal, or in hexadecimal behind `0x`.
+/// Parses an SPI in decimal, or in hexadecimal after `0x`.
 fn spi(text: &str) -> Result<u32, String> {
     let parsed = text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
     parsed.map_err(|_| format!("\"{text}\" is no SPI; write a number such as 0x1000"))

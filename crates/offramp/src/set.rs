@@ -44,8 +44,8 @@ pub struct Args {
     /// The port
     #[arg(value_name = "PORT")]
     port: String,
-    /// A feature or a group of features, and on or off; again for more. A later one counts. Or the word
-    /// moderation, and a policy or its keys; or the word limit, and its keys or off; or the word link, and on or off
+    /// A feature or a group of features, and on or off; repeat for more. The last setting wins. Or the word moderation,
+    /// and a policy or its keys; or the word limit, and its keys or off; or the word link, and on or off
     #[arg(value_name = "FEATURE on|off", required = true, num_args = 2..)]
     changes: Vec<String>,
     /// Print one JSON object instead of lines
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// What is asked of the daemon.
+/// A change to ask the daemon for.
 fn request(args: &Args) -> Result<Request, String> {
     let (mut features, mut moderation, mut limit, mut link) = (BTreeMap::new(), None, None, None);
     match args.changes.split_first() {
@@ -105,7 +105,7 @@ fn change(args: &Args, request: &Request) -> Result<Changed, ClientError> {
     }
 }
 
-/// Pairs of a name and on or off. Groups are taken apart here, so that what comes later counts.
+/// Parses pairs of a name and on or off. Expands groups here, so that the last setting of a feature wins.
 fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
     let mut changes = BTreeMap::new();
     for pair in words.chunks(2) {
@@ -121,7 +121,7 @@ fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
     Ok(changes)
 }
 
-/// Whether the link is to be on.
+/// Parses the wanted state of the link.
 fn link_state(words: &[String]) -> Result<bool, String> {
     match words {
         [state] => is_on(LINK, state),
@@ -129,7 +129,7 @@ fn link_state(words: &[String]) -> Result<bool, String> {
     }
 }
 
-/// Whether `state` is the word on; `name`: what it is the state of.
+/// Returns whether `state` is the word on; `name` is the subject of an error.
 fn is_on(name: &str, state: &str) -> Result<bool, String> {
     match state {
         "on" => Ok(true),

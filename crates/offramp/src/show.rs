@@ -1,4 +1,4 @@
-//! `offramp show`: what the adapters of a running daemon offer, use, carry and lose.
+//! `offramp show`: the features, counters, rates and losses of a running daemon's adapters.
 
 mod style;
 mod table;
@@ -19,7 +19,7 @@ use style::Style;
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
 const BITS_PER_BYTE: f64 = 8.0;
 
-/// Longest time on the command line, in seconds: what the library takes as well.
+/// Longest time on the command line, in seconds: the library's own maximum.
 const SECONDS_MAX: f64 = 86_400.0;
 
 const NOTES: &str = "\
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> ExitCode {
             } else {
                 table::status(&status, Style::of(&io::stdout()))
             };
-            // Nobody may read it any more; then it does not matter.
+            // Ignored: nobody reads the output any more.
             let _ = io::stdout().lock().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
@@ -79,7 +79,7 @@ fn status(args: &Args) -> Result<Status, ClientError> {
 /// Asks the daemon at `control` for one port or for all.
 ///
 /// # Errors
-/// When there is no daemon, or it refuses.
+/// When no daemon answers, or it refuses.
 pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, ClientError> {
     match ask(control, &Request::Show { version: VERSION, port: port.cloned() })? {
         Outcome::Status(status) => Ok(status),
@@ -87,7 +87,7 @@ pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, Clien
     }
 }
 
-/// Works out what was carried between two answers of one daemon. No rates where the daemon was started anew meanwhile.
+/// Computes rates from two answers of one daemon. Returns none if the daemon restarted in between.
 fn add_rates(now: &mut Status, before: &Status) {
     if now.process != before.process || now.uptime_ns <= before.uptime_ns {
         return;
@@ -112,10 +112,10 @@ fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates
     }
 }
 
-/// A number of seconds on a command line.
+/// Parses a number of seconds on a command line.
 ///
 /// # Errors
-/// When it is none, or out of range.
+/// When the text is no number, or out of range.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
     if (0.0..=SECONDS_MAX).contains(&seconds) {

@@ -13,7 +13,7 @@ Sockets of guests may come from a service manager (LISTEN_FDS), each named after
 
 Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
 
-/// What QEMU's `docs/interop/vhost-user.json` has a backend say of itself.
+/// The backend's description of itself, specified by QEMU's `docs/interop/vhost-user.json`.
 const CAPABILITIES: &str = "{\"type\":\"net\"}";
 
 /// Run the adapters that a file describes.
@@ -26,7 +26,7 @@ pub struct Args {
     /// Only check the file
     #[arg(long)]
     check: bool,
-    /// The listening socket of the file's only guest, which this process was started with
+    /// The listening socket of the file's only guest, inherited by this process
     #[arg(long, value_name = "N", conflicts_with = "socket_path")]
     fd: Option<RawFd>,
     /// The socket of the file's only guest, in place of the path there

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// Rounds of a default run: enough for a mean and a range.
 const REPEATS: u16 = 12;
 const SECONDS: f64 = 0.3;
-/// A hypervisor that takes more of the processors' time than this is reported: it is in no cost, and what is predicted
-/// holds for a machine of one's own.
+/// Share of stolen processor time from which a warning is printed. No cost includes stolen time, so the predictions
+/// hold for a machine without a hypervisor.
 const STOLEN_SHARE_TOLD: f64 = 0.02;
 
 const EXAMPLES: &str = "\
@@ -37,12 +37,12 @@ Examples:
 Exit status: 0 measured and written, whatever the predictions are worth; 1 a measurement failed; 2 wrong options, or
 nothing began; 130 stopped.";
 
-/// Measure what this machine's copies, checksums, frames and large sends cost, write a host of the model with them, and
-/// predict those experiments of the lab that they were not learned from.
+/// Measure this machine's cost of copies, checksums, frames and large sends. Write them as a host of the model, and
+/// predict the lab's other experiments.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where the profile goes [default: this-host, in offramp's directory of profiles]
+    /// Path of the profile [default: this-host, in offramp's directory of profiles]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Samples of each variant
@@ -126,7 +126,7 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), TestbedError> {
     let stop = stop_flag()?;
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
     let plans = plans(&settings);
-    // Before any thread: a user namespace can only be entered by a process of one.
+    // Done before any thread starts: only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let has_rps = Rig::start(&RigConfig::default())?.has_rps();
     // Requests are an experiment of their own.

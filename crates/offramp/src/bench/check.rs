@@ -1,4 +1,4 @@
-//! `offramp check`: whether each offload of an interface is right.
+//! `offramp check`: the correctness of each offload of an interface.
 
 pub mod guest;
 mod page;
@@ -46,7 +46,7 @@ fd00::/8 and an Ethernet address that is nobody's, so that other traffic can go 
 
 Exit status: 0 all right; 1 something is wrong; 2 it could not be checked; 130 stopped.";
 
-/// Check whether each offload of an interface is right: known frames in, what arrives compared to the byte
+/// Check each offload of an interface for correctness: send known frames, and compare the received ones to the byte
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "guest_kernel", "list"]).required(true)))]
 pub struct Args {
@@ -56,16 +56,16 @@ pub struct Args {
     /// An interface of this machine, against that of a peer
     #[arg(long, value_name = "IF", requires = "peer")]
     device: Option<String>,
-    /// Where `offramp check --serve` runs, at the other end of the path
+    /// Address of `offramp check --serve` at the other end of the path
     #[arg(long, value_name = "HOST[:PORT]", requires = "device")]
     peer: Option<String>,
     /// Let peers check against this interface, one after the other
     #[arg(long, value_name = "IF")]
     serve: Option<String>,
-    /// Where the server listens [default: every address, and public ones refuse]
+    /// Address of the server [default: every address, and public ones refuse]
     #[arg(long, value_name = "ADDR[:PORT]", requires = "serve")]
     bind: Option<String>,
-    /// Two ports of a running daemon whose hosts are TAPs; none where only two can be meant
+    /// Two ports of a running daemon with TAPs as hosts; none if only one pair is possible
     #[arg(long = "self", num_args = 0..=2, value_names = ["PORT", "PORT"])]
     ports: Option<Vec<String>>,
     /// The daemon's control socket
@@ -77,7 +77,7 @@ pub struct Args {
     /// The kernel's modules [default: lib/modules beside its directory, else /lib/modules]
     #[arg(long, value_name = "DIR", requires = "guest_kernel")]
     guest_modules: Option<PathBuf>,
-    /// What is checked in the guest
+    /// Path to check in the guest
     #[arg(long, value_enum, default_value = "virtio-net", requires = "guest_kernel")]
     guest_path: GuestPath,
     /// List the offloads
@@ -89,7 +89,7 @@ pub struct Args {
     /// Check only these offloads
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Also measure what each right offload of the first interface is worth; `offramp ttcp --serve` runs there
+    /// Also measure the worth of each correct offload of the first interface; `offramp ttcp --serve` runs there
     #[arg(long, value_name = "HOST[:PORT]", conflicts_with_all = ["serve", "ports", "guest_kernel", "list"])]
     worth: Option<String>,
     /// Seed of the payloads
@@ -104,10 +104,10 @@ pub struct Args {
     /// Write a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the frames of what is wrong: sent, expected and captured
+    /// Write the frames of each failure: sent, expected and captured
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
-    /// Where a check notes what is to be put back
+    /// Directory of the settings to restore
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> ExitCode {
         print(check::names().join("\n") + "\n");
         return ExitCode::SUCCESS;
     }
-    // After a second signal the next check, or `lab --restore`, puts the settings back.
+    // After a second signal the next check, or `lab --restore`, restores the settings.
     let stop = match stop_flag() {
         Ok(stop) => stop,
         Err(error) => return fail(format!("check: {error}"), SETUP),
@@ -153,14 +153,14 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// The guest that the options name.
+/// Returns the guest of the options.
 fn guest_spec(args: &Args, kernel: &Path) -> Result<GuestSpec, CheckError> {
     let program = std::env::current_exe()?;
     let spec = GuestSpec::find(Choice::Qemu(None), Some(kernel), args.guest_modules.as_deref(), program);
     Ok(spec.map_err(TestbedError::from)?)
 }
 
-/// The two ends that the options name.
+/// Returns the two ends of the options.
 fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckError> {
     let state_dir = args.state_dir();
     if let Some(ports) = &args.ports {
@@ -180,7 +180,7 @@ fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckE
     Ok([Box::new(open(a)?), Box::new(open(b)?)])
 }
 
-/// A host, or an address, with the server's port if it has none.
+/// Returns a host or an address, with the server's port if the text has none.
 fn with_port(host: &str) -> String {
     match host.parse::<IpAddr>() {
         Ok(address) => SocketAddr::new(address, PORT_DEFAULT).to_string(),
@@ -220,7 +220,7 @@ fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError>
     check::run(&mut ends(args, stop)?, &config, stop, &mut progress)
 }
 
-/// Adds to the report what the offloads of its first end are worth.
+/// Adds to the report the worth of its first end's offloads.
 fn measure(args: &Args, peer: &str, found: &mut Report, stop: &AtomicBool) -> Result<(), CheckError> {
     let config = WorthConfig {
         end: found.ends[0].name.clone(),

@@ -1,4 +1,4 @@
-//! `offramp lab`: what each offload is worth on this machine.
+//! `offramp lab`: the worth of each offload on this machine.
 
 use crate::bench::stop::{STOPPED, stop_flag};
 use crate::exit::{FAILED, SETUP, fail, print};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Rounds of a default run: enough for an interval, and the whole ends within 90 s on two processors.
 const REPEATS: usize = 4;
-/// Rounds of a run of nothing but experiments that are named: they have many variants, and large effects.
+/// Rounds of a run of on-request experiments alone: they have many variants, and large effects.
 const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
 const RTT_TIME: Duration = Duration::from_millis(40);
@@ -34,7 +34,7 @@ const RTT_ROUNDS: usize = 2;
 /// The same for `--thorough`.
 const THOROUGH_REPEATS: usize = 9;
 const THOROUGH_SECONDS: f64 = 2.0;
-/// The same with a guest, which may be emulated: longer samples, fewer of them.
+/// The same with a guest, possibly emulated: longer samples, fewer of them.
 const GUEST_REPEATS: usize = 3;
 const GUEST_SECONDS: f64 = 0.6;
 const GUEST_RTT_TIME: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ Examples:
 Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped. What was finished before a
 failure or a stop is in the page, and in the object of --json.";
 
-/// Measure what each offload is worth, with real TCP through two adapters on this machine.
+/// Measure the worth of each offload, with real TCP through two adapters on this machine.
 #[derive(clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[command(after_help = EXAMPLES, group(ArgGroup::new("what").args(["list", "device", "restore"])))]
@@ -63,7 +63,7 @@ pub struct Args {
     /// List the experiments
     #[arg(long)]
     list: bool,
-    /// Run only these experiments or groups; --list marks those that run only when they are named
+    /// Run only these experiments or groups; --list marks those that run only by name
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Samples of each variant
@@ -90,10 +90,10 @@ pub struct Args {
     /// TCP congestion control, set on each socket
     #[arg(long, default_value = CONGESTION_DEFAULT, value_name = "NAME")]
     congestion: String,
-    /// Who drives the two adapters
+    /// Distribution of the two adapters over threads
     #[arg(long, value_enum, default_value = "shared")]
     threads: ThreadsArg,
-    /// Let the hosts join what they receive, as behind a hardware adapter (GRO; a TAP's hosts else do not)
+    /// Let the hosts coalesce received segments, as with a hardware adapter (GRO; by default not with a TAP)
     #[arg(long, conflicts_with = "device")]
     host_gro: bool,
     /// Let reads of the data sockets poll the adapter this long before they sleep (`SO_BUSY_POLL`); behind a TAP only
@@ -101,13 +101,13 @@ pub struct Args {
     #[arg(long, value_name = "USECS", default_value_t = 0, conflicts_with = "device")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(BUSY_POLL_MAX_USECS)))]
     busy_poll_usecs: u32,
-    /// Leave the hosts' receive work where the adapter handed the frames over, and do not move it to their processors
+    /// Leave the hosts' receive work on the adapters' processors, instead of moving it to the hosts' (RPS)
     #[arg(long, conflicts_with = "device")]
     no_rps: bool,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-    /// Where the page with charts goes
+    /// File of the page with charts
     #[arg(long, value_name = "FILE", default_value = "lab-report.html")]
     html: PathBuf,
 
@@ -118,14 +118,14 @@ pub struct Args {
     on_device: OnDevice,
 }
 
-/// What a run with a guest has.
+/// Options of a run with a guest.
 #[derive(clap::Args)]
 #[command(next_help_heading = "A guest")]
 struct OfGuest {
-    /// What host A is: a namespace behind a TAP, or a Linux guest behind a vhost-user port
+    /// Host A: a namespace with a TAP, or a Linux guest with a vhost-user port
     #[arg(long, value_enum, default_value = "tap", conflicts_with_all = ["device", "restore"])]
     port: PortArg,
-    /// What runs the guest
+    /// The program to run the guest
     #[arg(long, value_enum, default_value = "auto")]
     guest: MonitorArg,
     /// The guest's kernel in QEMU [default: the newest /boot/vmlinuz-*]
@@ -134,7 +134,7 @@ struct OfGuest {
     /// The kernel's modules [default: lib/modules/VERSION beside the kernel's directory, or in /]
     #[arg(long, value_name = "DIR")]
     guest_modules: Option<PathBuf>,
-    /// How QEMU runs the guest; kvm and tcg imply --guest qemu
+    /// QEMU's accelerator; kvm and tcg imply --guest qemu
     #[arg(long, value_enum, default_value = "auto")]
     guest_accel: AccelArg,
 }
@@ -190,20 +190,20 @@ impl OfGuest {
     }
 }
 
-/// What a run on an interface that exists has.
+/// Options of a run on an existing interface.
 #[derive(clap::Args)]
 #[command(next_help_heading = "An adapter that exists")]
 struct OnDevice {
-    /// Measure an interface that exists, switching its offloads one at a time
+    /// Measure an existing interface, switching its offloads one at a time
     #[arg(long, value_name = "IF", requires = "peer")]
     device: Option<String>,
-    /// Where `offramp ttcp --serve` runs
+    /// Address of `offramp ttcp --serve`
     #[arg(long, value_name = "HOST[:PORT]", requires = "device")]
     peer: Option<String>,
-    /// Put back what a crashed run changed
+    /// Restore the settings that a crashed run changed
     #[arg(long)]
     restore: bool,
-    /// Where a run notes what is to be put back
+    /// Directory of the settings to restore after a crash
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
@@ -232,7 +232,7 @@ impl Args {
         self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { short }, usize::from)
     }
 
-    /// Whether every experiment is one that runs only when it is named.
+    /// Returns whether every experiment asked for is an on-request one.
     fn is_on_request(&self) -> bool {
         let runs_when_named =
             |name: &String| ON_REQUEST.contains(&name.as_str()) || GROUPS.iter().any(|(group, _)| group == name);
@@ -244,7 +244,7 @@ impl Args {
         self.seconds.unwrap_or(if self.thorough { THOROUGH_SECONDS } else { short })
     }
 
-    /// How long round trips are measured, and in how many rounds.
+    /// Returns the time of each round-trip measurement, and the number of rounds.
     fn round_trips(&self) -> (Duration, usize) {
         match (self.thorough, self.has_guest()) {
             (true, _) => (THOROUGH_RTT_TIME, usize::MAX),
@@ -270,7 +270,7 @@ impl Args {
         }
     }
 
-    /// What the hosts are set to.
+    /// Returns the settings of the hosts.
     fn host(&self) -> HostSettings {
         HostSettings {
             rps: !self.no_rps,
@@ -285,7 +285,7 @@ impl Args {
     }
 }
 
-/// A time to measure for, which is counted in microseconds.
+/// Parses the duration of a measurement, at least a microsecond.
 fn measured_seconds(text: &str) -> Result<f64, String> {
     const SHORTEST: f64 = 1e-6;
     match crate::show::seconds(text)? {
@@ -294,7 +294,7 @@ fn measured_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Refuses a page that cannot be written before minutes are spent on what it would show.
+/// Refuses an unwritable page at once, and not after minutes of measurement.
 fn check_page(path: &Path) -> Result<(), String> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     match directory {
@@ -308,7 +308,7 @@ fn check_page(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Opens the page as it will be written; what there is stays, and nothing is left behind.
+/// Opens the page as for writing. Keeps an existing file, and leaves no new one.
 fn try_page(path: &Path) -> io::Result<()> {
     let is_there = path.try_exists()?;
     OpenOptions::new().append(true).create(true).open(path)?;
@@ -320,7 +320,7 @@ pub fn run(args: &Args) -> ExitCode {
     if let Err(why) = check_page(&args.html) {
         return fail(format!("lab: {why}"), SETUP);
     }
-    // After a second signal the kernel takes namespaces and TAPs back, and `--restore` the settings of an interface.
+    // After a second signal the kernel removes namespaces and TAPs; `--restore` restores an interface's settings.
     let stop = match stop_flag() {
         Ok(stop) => stop,
         Err(error) => return fail(format!("lab: {error}"), SETUP),
@@ -342,7 +342,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// The experiments that were asked for; with a guest, those that what runs it can make.
+/// Returns the experiments asked for. With a guest, only those its runner supports.
 fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Vec<Plan>, TestbedError> {
     let settings = args.settings();
     let all = guest.map_or_else(|| plans(&settings), |(by, driver)| guest_plans(&settings, by, driver));
@@ -360,7 +360,7 @@ fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-/// By its own name, or by that of a group that it belongs to.
+/// Returns whether `name` is the plan's own name or its group's.
 fn is_called(plan: &Plan, name: &str) -> bool {
     let in_group = |(group, members): &(&str, &[&str])| *group == name && members.contains(&plan.name);
     plan.name == name || GROUPS.iter().any(in_group)
@@ -383,7 +383,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
     let first = spec.as_ref().and_then(|spec| spec.runners.first());
     let plans = chosen(args, first.map(|runner| (runner.accelerator, runner.driver_coalescing())))?;
-    // Before any thread: a user namespace can only be entered by a process of one.
+    // Done before any thread starts: only a single-threaded process can enter a user namespace.
     privilege::enter()?;
     let started = Instant::now();
     let has_rps = spec.is_none() && Rig::start(&RigConfig { host: args.host(), ..RigConfig::default() })?.has_rps();
@@ -407,12 +407,12 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
         ThreadsArg::PerAdapter => "one thread drives each adapter",
         ThreadsArg::PerDirection => "one thread drives each direction, from one host to the other",
     };
-    // What was measured before a failure, or before the run was stopped, is not lost.
+    // Results from before a failure or a stop are kept.
     let finished = finish(args, started, machine, threads, experiments);
     outcome.and(finished)
 }
 
-/// Makes the experiments, and shows each; what was finished is in `experiments` however this ends.
+/// Runs and prints the experiments. `experiments` has the finished ones on every return.
 fn measure(
     args: &Args,
     bench: &Bench,
@@ -439,7 +439,7 @@ fn measure(
     Ok(())
 }
 
-/// What runs the guest, and no option that a guest does not know.
+/// Selects the guest's runner, and refuses options without a meaning for a guest.
 fn guest_spec(args: &Args) -> Result<GuestSpec, TestbedError> {
     if args.queues != 1 {
         return Err(GuestError::Unsupported("the guest has one queue pair; leave out --queues").into());
@@ -460,7 +460,7 @@ fn show(args: &Args, experiment: &Experiment) {
     }
 }
 
-/// Prints and writes what was found.
+/// Prints and writes the findings.
 fn finish(
     args: &Args,
     started: Instant,
@@ -513,7 +513,7 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
     for experiment in &experiments {
         show(args, experiment);
     }
-    // As in a run on adapters of ours: what was finished is not lost.
+    // As in a run on our own adapters, finished results are kept.
     let finished = finish(args, started, machine::describe_device(), "none: the adapter is not ours", experiments);
     outcome.and(finished)
 }

@@ -1,4 +1,4 @@
-//! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
+//! `offramp model`: predictions for adapters, buses and hosts not present here, in virtual time.
 
 mod compare;
 mod dma;
@@ -27,7 +27,7 @@ use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Predict throughput and processor load of adapters, buses and hosts that are not here.
+/// Predict throughput and processor load of adapters, buses and hosts not present here.
 #[derive(ClapArgs)]
 #[command(after_help = include_str!("model/examples.txt").trim_end())]
 pub struct Args {
@@ -37,9 +37,9 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the profiles that come with offramp
+    /// List the built-in profiles
     List,
-    /// List the parameters: unit, range, default, meaning, and which profiles set them
+    /// List the parameters: unit, range, default, meaning, and the profiles with a value for them
     Params(params::Args),
     /// List the workloads, with their parameters
     Workloads {
@@ -47,7 +47,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Run published results that files describe, and compare
+    /// Run published results from files, and compare
     Check(CheckArgs),
     /// Run a workload on a system
     Run {
@@ -59,28 +59,28 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
-    /// Say where each microsecond of a frame goes
+    /// Print the part of each stage in the time of a frame
     Explain(RunArgs),
     /// Set two systems side by side
     Compare(compare::Args),
-    /// Say what a bus moves for its master, by the length of a transfer
+    /// Print the throughput of a bus for its master, by the length of a transfer
     Dma(dma::Args),
     /// Run a workload over ranges of parameters
     Sweep(sweep::Args),
-    /// Say which parameters an outcome hangs on
+    /// Rank the parameters by their effect on an outcome
     Sensitivity(sensitivity::Args),
     /// Write a page with the claims and a chart of each mechanism
     Report(report::Args),
-    /// Set the published claims beside what the model says
+    /// Compare the published claims with the model
     Claims(ClaimsArgs),
 }
 
-// What is run.
+// The system and its workload.
 #[derive(ClapArgs)]
 struct SystemArgs {
     /// A system: its name, or a file that ends in .toml
     profile: String,
-    /// What is sent
+    /// The workload
     #[arg(long, value_parser = workload())]
     workload: Workload,
     /// Set a parameter, with its unit: bus.clock=13.4MHz, or bus.clock=8MHz..13.4MHz for an interval
@@ -105,13 +105,13 @@ struct RunArgs {
 
 #[derive(ClapArgs)]
 struct SampleArgs {
-    /// Runs over all numbers that are intervals; 0: none
+    /// Runs with random values of the intervals; 0: none
     #[arg(long, value_name = "COUNT", default_value_t = uncertainty::SAMPLES)]
     samples: usize,
 }
 
 impl SampleArgs {
-    /// Runs the samples, and shows on a terminal how far they are.
+    /// Runs the samples, and shows their progress on a terminal.
     fn run(&self, systems: &[&Profile], workload: Workload) -> Result<Option<Samples>, Failure> {
         let mut progress = Progress::new(0, self.samples * systems.len(), "runs");
         let samples = uncertainty::sample(systems, workload, self.samples, || progress.step());
@@ -120,10 +120,10 @@ impl SampleArgs {
     }
 }
 
-// How the table of published results is printed.
+// Options of the table of published results.
 #[derive(ClapArgs)]
 struct LedgerArgs {
-    /// Say on which parameters each figure hangs
+    /// Print the parameters with an effect on each figure
     #[arg(long)]
     hangs_on: bool,
     #[command(flatten)]
@@ -134,7 +134,7 @@ struct LedgerArgs {
 }
 
 impl LedgerArgs {
-    /// The numbers on which a row may hang, as far as that is asked for.
+    /// Returns the filter of the numbers to vary for each row: all if asked for, else none.
     fn tags(&self) -> fn(Tag) -> bool {
         if self.hangs_on { |_| true } else { |_| false }
     }
@@ -144,7 +144,7 @@ impl LedgerArgs {
 struct ClaimsArgs {
     #[command(flatten)]
     ledger: LedgerArgs,
-    /// Set beside them what the lab measured: what `offramp lab --json` printed
+    /// Compare with the lab's measurements: the output of `offramp lab --json`
     #[arg(long, value_name = "FILE")]
     live: Option<PathBuf>,
 }
@@ -168,19 +168,19 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// Why there is no result, and the exit status that says so.
+/// The reason for a missing result, and its exit status.
 struct Failure {
     why: String,
     status: u8,
 }
 
-/// What a subcommand ends with.
+/// The result of a subcommand.
 type Done = Result<ExitCode, Failure>;
 
 trait OrFail<T> {
-    /// An error is one of options, profiles or files that are read.
+    /// Marks an error of options, profiles or input files.
     fn or_setup(self) -> Result<T, Failure>;
-    /// An error is one of a run, or of a file that is written.
+    /// Marks an error of a run, or of an output file.
     fn or_failed(self) -> Result<T, Failure>;
 }
 
@@ -218,11 +218,11 @@ fn run_command(args: &Args) -> Done {
     }
 }
 
-/// The name of the profile that `offramp calibrate` writes for this machine.
+/// The profile of this machine, written by `offramp calibrate`.
 pub const CALIBRATED: &str = "this-host";
 
-/// Where a system of the user's own is that is named and not given as a path (XDG Base Directory Specification, 0.8:
-/// `$XDG_DATA_HOME`, by default `~/.local/share`).
+/// Returns the path of a user's own profile `name` (XDG Base Directory Specification, 0.8: `$XDG_DATA_HOME`, by default
+/// `~/.local/share`).
 pub fn own_profile(name: &str) -> Option<PathBuf> {
     let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
@@ -237,7 +237,7 @@ fn list() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The system and its outcome, what is strange about it told.
+/// Runs the simulation, after warnings about the profile. Returns the system and its outcome.
 fn simulated(profile: Profile, workload: Workload) -> Result<(Profile, Outcome), Failure> {
     warn(&profile, workload);
     let outcome = simulate(&profile, workload).map_err(|error| format!("{}: {error}", profile.name)).or_failed()?;
@@ -301,7 +301,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     let mut profile = match own {
         Some(path) => Profile::load(&path.to_string_lossy())?,
         None => Profile::load(name).map_err(|mut error| {
-            // This machine has no profile before it was measured.
+            // This machine has no profile before the first calibration.
             if let profile::ProfileError::Unknown { hint, .. } = &mut error
                 && name == CALIBRATED
             {
@@ -315,21 +315,21 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     Ok(profile)
 }
 
-/// The command as it was typed, for the page that shows what it made.
+/// Returns the command as typed, for the page of its results.
 fn command_line() -> String {
     let quoted = |word: String| if word.contains([' ', '"', '\'', '$', '*', ';']) { format!("'{word}'") } else { word };
     let words: Vec<_> = std::env::args().skip(1).map(quoted).collect();
     format!("offramp {}", words.join(" "))
 }
 
-/// Writes a page, and says where it is.
+/// Writes a page, and prints its path.
 fn write_page(page: &Document, path: &Path) -> Done {
     page.write(path).or_failed()?;
     eprintln!("model: wrote {}", path.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// What hardware would not do, although the model does; and what the user has set in vain.
+/// Warns of settings without effect, and of a bus clock too fast for most hardware.
 fn warn(profile: &Profile, workload: Workload) {
     for without_effect in profile.without_effect(workload) {
         eprintln!("model: {without_effect}");
@@ -339,7 +339,7 @@ fn warn(profile: &Profile, workload: Workload) {
     }
 }
 
-/// The table of claims, with what the lab measured beside it if there is a report of it.
+/// Returns the table of claims, with the lab's measurements if there is a report of them.
 fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool, samples: usize) -> Result<claims::Table, Failure> {
     let report = live.map(live::read).transpose().or_setup()?;
     let mut table = claims::check(claims::all(), hangs_on, samples).or_failed()?;
@@ -360,7 +360,7 @@ fn show_claims(args: &LedgerArgs, table: &claims::Table) -> Done {
     Ok(if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Prints what a command found: as JSON, or as text for people.
+/// Prints a command's findings: as JSON, or as text for people.
 fn print_as(is_json: bool, found: &impl Serialize, text: impl Display) -> Done {
     if is_json {
         print(format_args!("{}\n", serde_json::to_string_pretty(found).or_failed()?));
@@ -370,7 +370,7 @@ fn print_as(is_json: bool, found: &impl Serialize, text: impl Display) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A run as JSON: what came of it, and what it was made with.
+/// A run as JSON: its outcome and its parameters.
 #[derive(Serialize)]
 struct JsonRun<'a> {
     profile: &'a str,
@@ -381,9 +381,9 @@ struct JsonRun<'a> {
     retransmissions: u64,
     timeouts: u64,
     collisions: u64,
-    /// What it may be, where numbers are intervals; `null`: none is, or no sample was wanted.
+    /// Spread of the outcome over the intervals; `null` without intervals or samples.
     spread: Option<Spread>,
-    /// What was set and changes nothing, each with the reason.
+    /// Settings without effect, each with the reason.
     without_effect: Vec<String>,
     parameters: Vec<JsonParameter>,
 }
@@ -392,9 +392,9 @@ struct JsonRun<'a> {
 struct JsonParameter {
     name: &'static str,
     value: String,
-    /// As the run used it: times of the processor are scaled by `host.cost_scale`.
+    /// The value in the run: processor times are scaled by `host.cost_scale`.
     used: String,
-    /// From where to where it was found; `null`: nobody said.
+    /// Range of the published values; `null` if no source has one.
     interval: Option<[String; 2]>,
     tag: String,
     source: String,

@@ -1,13 +1,14 @@
-//! A signal that ends a measurement in order.
+//! Signals that end a measurement in order.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::sync::{Arc, atomic::AtomicBool};
 
-/// It was stopped by a signal: 128 and the number of SIGINT, as shells have it.
+/// Exit status after a signal: 128 and the number of SIGINT, as in shells.
 pub const STOPPED: u8 = 130;
 
-/// Is set by a signal that asks to end, so that what is under way ends in order. A second signal ends the process at once.
+/// Returns a flag set by the first SIGHUP, SIGINT or SIGTERM, for an orderly end. A second signal ends the process at
+/// once.
 ///
 /// # Errors
 /// When the system cannot watch for a signal.

@@ -18,10 +18,10 @@ use serde_json::json;
 
 /// Microseconds in a second.
 const USECS_PER_SEC: f64 = 1e6;
-/// Length of a test unless told otherwise, in seconds.
+/// Default length of a test, in seconds.
 const SECONDS_DEFAULT: f64 = 10.0;
 
-/// Request and response of a transaction unless told otherwise, in bytes: a question, and a page of an answer.
+/// Default request and response of a transaction, in bytes: a question, and a page of an answer.
 const TRANSACTION_REQUEST_BYTES: u32 = 512;
 const TRANSACTION_RESPONSE_BYTES: u32 = 8192;
 
@@ -56,13 +56,13 @@ pub struct Args {
     /// Run one test against the server at HOST
     #[arg(long, value_name = "HOST")]
     to: Option<String>,
-    /// Control port of the server; the data takes ports that the kernel chooses
+    /// Control port of the server; the kernel chooses the data ports
     #[arg(long, default_value_t = PORT_DEFAULT)]
     port: u16,
     /// Print one JSON object per line
     #[arg(long)]
     json: bool,
-    /// All of the test as one JSON object, as a report has it in `params`; for programs
+    /// The whole test as one JSON object, as in `params` of a report; for programs
     #[arg(long, hide = true, requires = "to", value_name = "JSON")]
     params: Option<String>,
 
@@ -85,7 +85,7 @@ pub struct Args {
     calls: Calls,
 }
 
-/// What every test has.
+/// Options of every test.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Test")]
 struct Load {
@@ -104,7 +104,7 @@ struct Load {
     /// Streams in each direction, a thread each
     #[arg(long, default_value_t = 1, conflicts_with = "serve")]
     streams: u32,
-    /// Which way the data goes
+    /// Direction of the data
     #[arg(long, value_enum, default_value = "send", conflicts_with = "serve")]
     direction: Way,
     /// Bytes per write
@@ -121,10 +121,10 @@ struct Load {
     /// Socket buffers of all data sockets [default: the kernel's]
     #[arg(long, value_parser = size32, conflicts_with = "serve", value_name = "SIZE")]
     window: Option<u32>,
-    /// Largest window that a TCP receiver offers; Linux offers whole segments of it [default: no limit]
+    /// Largest window offered by a TCP receiver; Linux offers whole segments of it [default: no limit]
     #[arg(long, value_parser = size32, conflicts_with_all = ["serve", "over_udp", "window"], value_name = "SIZE")]
     receive_window: Option<u32>,
-    /// End TCP streams when the time is over; one that stalls is no failure
+    /// End TCP streams after the duration; a stalled one is no failure
     #[arg(long, conflicts_with_all = ["serve", "bytes", "exchange", "over_udp"])]
     cut_off: bool,
     /// Send small segments at once; --rr and --transaction always do
@@ -138,7 +138,7 @@ struct Load {
     pattern: Option<u64>,
 }
 
-/// What a request/response test has.
+/// Options of a request/response test.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Request and response")]
 struct Exchange {
@@ -154,13 +154,13 @@ struct Exchange {
     /// Bytes of a response [default: 8K; 64 of --requests and --mixed]
     #[arg(long, value_parser = size32, requires = "sized", conflicts_with = "serve", value_name = "SIZE")]
     response_bytes: Option<u32>,
-    /// Processor time that the server works on each request, as measured on this machine now
+    /// Processor time of the server's work on each request, calibrated on this machine now
     #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
     work_usecs: u64,
-    /// The same as a fixed number of rounds, to be equal in every run of a comparison
+    /// The same as a fixed number of rounds, for equal work in all runs of a comparison
     #[arg(long, requires = "exchange", value_name = "N", conflicts_with_all = ["serve", "work_usecs"])]
     work_iterations: Option<u64>,
-    /// Processor time that the client works before each request
+    /// Processor time of the client's work before each request
     #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
     client_work_usecs: u64,
     /// The same as a fixed number of rounds
@@ -171,11 +171,11 @@ struct Exchange {
     think_usecs: u64,
 }
 
-/// What a test of remote procedure calls has.
+/// Options of a test of remote procedure calls.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Remote procedure calls")]
 struct Calls {
-    /// Calls over UDP as NFS makes them: a request that is not answered in time is sent again
+    /// Calls over UDP as NFS makes them: resend a request without an answer in time
     #[arg(long, conflicts_with_all = ["serve", "exchange"])]
     rpc: bool,
     /// Payload of a call's request
@@ -186,17 +186,17 @@ struct Calls {
     #[arg(long, value_parser = size32, default_value_t = traffic::RPC_RESPONSE_BYTES, requires = "rpc")]
     #[arg(conflicts_with = "serve", value_name = "SIZE")]
     reply_bytes: u32,
-    /// Calls that each stream has under way
+    /// Calls under way on each stream
     #[arg(long, default_value_t = traffic::RPC_OUTSTANDING, requires = "rpc", conflicts_with = "serve")]
     #[arg(value_name = "N")]
     outstanding: u32,
-    /// Time after which a request is sent again
+    /// Time until a request is resent
     #[arg(long, default_value_t = traffic::RPC_TIMER_USECS, requires = "rpc", conflicts_with = "serve")]
     #[arg(value_name = "USECS")]
     timer_usecs: u64,
 }
 
-/// What a test has whose requests are made whatever becomes of the answers.
+/// Options of open-loop requests, sent without regard to earlier answers.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Requests at given moments")]
 struct OpenLoop {
@@ -209,7 +209,7 @@ struct OpenLoop {
     /// Requests per second of each stream, at the moments of a Poisson process
     #[arg(long, default_value_t = 1000, requires = "open_loop", value_name = "N", conflicts_with_all = ["serve", "burst"])]
     per_second: u32,
-    /// Where these moments come from
+    /// Seed of these moments
     #[arg(long, default_value_t = 1, requires = "open_loop", conflicts_with_all = ["serve", "burst"], value_name = "SEED")]
     arrival_seed: u64,
     /// This number of requests at once instead, again and again
@@ -220,7 +220,7 @@ struct OpenLoop {
     every_usecs: Option<u32>,
 }
 
-/// What a UDP test has.
+/// Options of a UDP test.
 #[derive(clap::Args)]
 #[command(next_help_heading = "UDP")]
 struct Datagrams {
@@ -231,7 +231,7 @@ struct Datagrams {
     #[arg(long, value_parser = size32, default_value = "1472", requires = "udp")]
     #[arg(conflicts_with = "serve", value_name = "SIZE")]
     datagram_bytes: u32,
-    /// Datagrams that the kernel segments from one write (`UDP_SEGMENT`)
+    /// Datagrams per write, segmented by the kernel (`UDP_SEGMENT`)
     #[arg(long, default_value_t = 1, requires = "udp", conflicts_with = "serve", value_name = "N")]
     gso_segments: u32,
     /// The receiver takes several datagrams at once (`UDP_GRO`)
@@ -295,7 +295,7 @@ fn run_server(args: &Args) -> ExitCode {
     }
 }
 
-/// Listens at the address asked for, or at all of both families, or of IPv4 where IPv6 is off.
+/// Listens at the given address, by default at all of both families, or of IPv4 if IPv6 is off.
 fn listen(args: &Args) -> Result<(TcpListener, SocketAddr), String> {
     let all = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     let wanted = args.bind.map_or(all.to_vec(), |address| vec![address]);
@@ -484,14 +484,14 @@ fn json_of(event: &ServerEvent) -> serde_json::Value {
 }
 
 fn print_json(value: &impl serde::Serialize) {
-    // Every type that comes here has string keys and finite numbers; nothing in it can fail to become JSON.
+    // Every type here has string keys and finite numbers, so serialization cannot fail.
     print_line(serde_json::to_string(value).unwrap_or_default());
 }
 
-/// Prints one line at once, so that an observer at the other end of a pipe sees it when it happens.
+/// Prints and flushes one line, so that a reader of a pipe sees an event at once.
 fn print_line(line: impl Display) {
     let mut out = io::stdout().lock();
-    // When nobody reads any more, the test still runs to its end and the exit status tells how it went.
+    // Without a reader, the test still runs to its end, and the exit status has the result.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -515,7 +515,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     scaled(text, 1000)
 }
 
-/// A number with an optional K, M or G, each `step` times the one before.
+/// Parses a number with an optional K, M or G, each `step` times the one before.
 fn scaled(text: &str, step: u64) -> Result<u64, String> {
     let (digits, power) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1),

@@ -1,11 +1,11 @@
-//! Which packets of a capture are wanted: pcap-filter(7), compiled by tcpdump and run by the kernel on a socket.
+//! Capture filters: pcap-filter(7), compiled by tcpdump and run by the kernel on a socket.
 
 use offramp_ports::socket::{FilterInstruction, attach_filter};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 
-/// Two ends of a socket: what is sent into the one comes out of the other if the filter accepts it.
+/// A socket pair with the filter attached. A packet sent into one end comes out of the other if the filter accepts it.
 #[derive(Debug)]
 pub struct Filter {
     near: UnixDatagram,
@@ -16,7 +16,7 @@ impl Filter {
     /// Compiles an expression for Ethernet.
     ///
     /// # Errors
-    /// What is wrong with it, or that there is no tcpdump.
+    /// When tcpdump is missing or rejects the expression.
     pub fn new(expression: &str) -> Result<Self, String> {
         let compiled = Command::new("tcpdump").args(["-ddd", "-y", "EN10MB", "--", expression]).output();
         let compiled = compiled.map_err(|error| format!("tcpdump, which compiles it: {error}; install tcpdump"))?;
@@ -35,10 +35,10 @@ impl Filter {
         Ok(Self { near, far })
     }
 
-    /// Whether it accepts a packet.
+    /// Returns whether the filter accepts a packet.
     ///
     /// # Errors
-    /// When the system refuses it.
+    /// When the system refuses the packet.
     pub fn accepts(&self, packet: &[u8]) -> io::Result<bool> {
         self.near.send(packet)?;
         match self.far.recv(&mut [0]) {
@@ -49,7 +49,7 @@ impl Filter {
     }
 }
 
-/// The output of `tcpdump -ddd`: the number of instructions, then one in each line.
+/// Parses the output of `tcpdump -ddd`: the number of instructions, then one per line.
 fn parse(text: &str) -> Option<Vec<FilterInstruction>> {
     let instruction = |line: &str| {
         let mut numbers = line.split(' ');
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_accepted_or_not_whatever_came_before() {
-        // ldh [12]; jeq #0x806: accept; else not. A packet that ends before is not, either.
+        // ldh [12]; jeq #0x806: accept; else reject. A packet shorter than that is rejected, too.
         let filter = Filter::of(&[(0x28, 0, 0, 12), (0x15, 0, 1, 0x806), (6, 0, 0, 262_144), (6, 0, 0, 0)]).unwrap();
         let packet = |kind: u16, len| [&[0; 12][..], &kind.to_be_bytes(), &vec![1; len]].concat();
         for len in [46, 0, 70_000] {

@@ -1,4 +1,4 @@
-//! `offramp sa import`: what a Linux kernel's states and policies mean for a port.
+//! `offramp sa import`: a Linux kernel's states and policies as associations of a port.
 
 use super::STANDARD_INPUT;
 use offramp_daemon::control::client::ask;
@@ -21,20 +21,20 @@ pub struct Args {
     /// Commands "ip xfrm … add", or the output of "ip xfrm state" and "ip xfrm policy", with the keys
     #[arg(default_value = STANDARD_INPUT)]
     file: PathBuf,
-    /// It is the far end's configuration, not this host's own
+    /// The text is the far end's configuration, not this host's own
     #[arg(long)]
     peer: bool,
-    /// Allow suites that are only for old peers
+    /// Allow suites meant only for old peers
     #[arg(long)]
     legacy: bool,
-    /// Print it as [[port.sa]] for the daemon's file, without the keys, and install nothing
+    /// Print the associations as [[port.sa]] for the daemon's file, without the keys, and install nothing
     #[arg(long)]
     dry_run: bool,
 }
 
 /// An association as the daemon takes it.
 struct Entry {
-    /// Line of the text that it is from.
+    /// Line of its source in the text.
     line: usize,
     direction: Direction,
     spi: u32,
@@ -42,10 +42,10 @@ struct Entry {
     key: KeyText,
 }
 
-/// What is to be printed: the associations of the port, or what would be installed.
+/// Installs the associations and returns the text to print: the port's associations, or the entries of a dry run.
 ///
 /// # Errors
-/// In one line: what is wrong with the text or its file, or why the daemon refused; nothing is installed then.
+/// On a defect of the text or its file, or when the daemon refuses. The error is one line; nothing is installed then.
 pub fn run(args: &Args, control: &Path) -> Result<String, String> {
     let text = read(&args.file)?;
     let owner = if args.peer { Owner::Peer } else { Owner::Host };
@@ -56,10 +56,10 @@ pub fn run(args: &Args, control: &Path) -> Result<String, String> {
     install(&args.port, control, entries)
 }
 
-/// Reads a file that nobody but its owner may read, or standard input.
+/// Reads standard input, or a file. Refuses a file with permissions for anybody but its owner.
 fn read(file: &Path) -> Result<Zeroizing<String>, String> {
     let failed = |cause: String| format!("{}: {cause}", file.display());
-    // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
+    // Allocated at full length: a growing buffer leaves copies of the keys that nobody wipes.
     let mut text = Zeroizing::new(String::with_capacity(TEXT_LEN_MAX as usize + 1));
     let read = if file == Path::new(STANDARD_INPUT) {
         io::stdin().take(TEXT_LEN_MAX + 1).read_to_string(&mut text)
@@ -89,7 +89,7 @@ fn entries(text: &str, owner: Owner, is_legacy: bool) -> Result<Vec<Entry>, Stri
     associations.iter().map(Entry::of).collect()
 }
 
-/// Installs all, or none: what was added before a refusal is taken out again.
+/// Installs all, or none: removes the associations it added before a refusal.
 fn install(port: &str, control: &Path, entries: Vec<Entry>) -> Result<String, String> {
     let mut added: Vec<(Direction, u32)> = Vec::new();
     let mut last = String::new();
@@ -149,7 +149,7 @@ impl Entry {
     }
 }
 
-/// An association as it is written; what has its default is left out.
+/// Formats an association without the keys that have their defaults.
 fn keys_of(direction: Direction, config: &SaConfig) -> SaKeys {
     let mut keys = SaKeys {
         direction: Some(direction.to_string()),

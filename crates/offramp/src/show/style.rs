@@ -1,26 +1,26 @@
-//! How headings of `show` are set off. The lab has its own for its reports: a daemon is built without the lab, too.
+//! Styles of the headings of `show`. The lab has its own for its reports: a daemon is built without the lab, too.
 
 use std::io::IsTerminal;
 
-/// Whether headings are set off by the terminal's own means.
+/// The style of headings: bold and dim letters, or plain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     has_colour: bool,
 }
 
 impl Style {
-    /// Plain where `output` is no terminal or the environment has a `NO_COLOR` that is not empty (no-color.org).
+    /// Plain if `output` is no terminal or `NO_COLOR` is set and not empty (no-color.org).
     pub fn of(output: &impl IsTerminal) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { has_colour: output.is_terminal() && !refused }
     }
 
-    /// `text` in bold, where that is allowed.
+    /// Returns `text` in bold, unless plain.
     pub fn bold(self, text: &str) -> String {
         self.wrap("\x1b[1m", text)
     }
 
-    /// `text` in dim letters, where that is allowed.
+    /// Returns `text` in dim letters, unless plain.
     pub fn dim(self, text: &str) -> String {
         self.wrap("\x1b[2m", text)
     }

@@ -9,13 +9,13 @@ use offramp_daemon::schema::{
 };
 use std::collections::BTreeSet;
 
-/// Left of everything that belongs to a port.
+/// Indent of a port's lines.
 const INDENT: &str = "  ";
-/// Left of each column: as wide as the indent.
+/// Gap before each column, as wide as the indent.
 const GAP: u16 = 2;
-/// Why a guest does not use a feature yet that it may use, or still uses one that it may not.
+/// Text for a feature allowed and not yet in use by the guest, or in use and no longer allowed.
 const PENDING: &str = "pending: takes effect when the guest's driver is reset";
-/// In place of what is not there.
+/// Placeholder for an absent value.
 const NONE: &str = "-";
 const KILO: f64 = 1e3;
 
@@ -77,7 +77,7 @@ fn about(port: &PortStatus) -> String {
     parts.join(", ")
 }
 
-/// Rings, negotiated features and events of a guest that is there, or was.
+/// Formats rings, negotiated features and events of a guest, present or disconnected.
 fn guest(host: &HostStatus) -> Vec<String> {
     let HostStatus::VhostUser { virtio_features, ring_entries, control_queue, counters, last_refusal, .. } = host
     else {
@@ -110,7 +110,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     lines
 }
 
-/// What the guest has set itself.
+/// Formats the guest's own settings.
 fn guests_settings(control: &ControlQueueStatus) -> String {
     let offloads = if control.guest_offloads.is_empty() { "none".into() } else { control.guest_offloads.join(" ") };
     let mut parts = vec![format!("queue pairs {}", control.queue_pairs), format!("offloads on receive {offloads}")];
@@ -125,7 +125,7 @@ fn guests_settings(control: &ControlQueueStatus) -> String {
     format!("control queue: {}", parts.join(", "))
 }
 
-/// How a guest's received frames are hashed, and where their flows go.
+/// Formats the hash and the flow steering of a guest's received frames.
 fn hashing(hash: &HashStatus) -> String {
     let pairs: BTreeSet<_> = hash.table.iter().chain(&hash.unclassified).collect();
     let spread = if pairs.is_empty() { "hash".into() } else { format!("RSS over pairs {pairs:?}") };
@@ -133,7 +133,7 @@ fn hashing(hash: &HashStatus) -> String {
     format!("{spread} by {}{reported}", if hash.types.is_empty() { "nothing".into() } else { hash.types.join(" ") })
 }
 
-/// What a guest receives, as far as it has said so.
+/// Formats the guest's receive filter, if it has set one.
 fn guests_filter(filter: &FilterStatus) -> Vec<String> {
     let mut parts: Vec<String> = filter.mac.iter().map(|mac| format!("address {mac}")).collect();
     if let Some(modes) = &filter.modes {
@@ -176,7 +176,7 @@ fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {
     lines
 }
 
-/// Why a feature is not as the user has it.
+/// Returns the reason for a feature's difference from the user's setting.
 pub fn waits_text(reason: WaitsFor) -> &'static str {
     match reason {
         WaitsFor::Host => "not supported by the host",
@@ -228,7 +228,7 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
     table(&heading, rows, 2, style)
 }
 
-/// The longest wait that moderation allows and the interrupt cost that it measured, where it does anything.
+/// Formats moderation's longest wait and measured interrupt cost, if moderation is active.
 fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
     let what = match host {
         HostStatus::Tap { .. } => "frames",
@@ -247,7 +247,7 @@ fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
     moderated.map(line).collect()
 }
 
-/// How full the adapter's memory has been, where it has a limit and anything came.
+/// Formats the fill level of the adapter's memory, if it has a limit and stored any frame.
 fn memories(queues: &[QueueStatus]) -> Vec<String> {
     let limited = queues.iter().filter(|queue| queue.receive.burst_frames_max > 0);
     let line = |queue: &QueueStatus| {
@@ -260,13 +260,13 @@ fn memories(queues: &[QueueStatus]) -> Vec<String> {
     limited.map(line).collect()
 }
 
-/// Whether there is anything to say of IPsec.
+/// Returns whether IPsec has anything to show.
 fn is_used(ipsec: &IpsecStatus) -> bool {
     let bypasses = ipsec.transmit == "bypass" && ipsec.receive == "bypass";
     !ipsec.associations.is_empty() || !ipsec.events.is_empty() || !ipsec.policies.is_empty() || !bypasses
 }
 
-/// The policy, the associations and what happened to them.
+/// Formats the policy, the associations and their events.
 pub fn ipsec_lines(ipsec: &IpsecStatus) -> Vec<String> {
     let IpsecStatus { library, transmit, receive, .. } = ipsec;
     let mut lines = vec![format!("{INDENT}IPsec by {library}; no match: {transmit} on transmit, {receive} on receive")];
@@ -294,7 +294,7 @@ pub fn ipsec_lines(ipsec: &IpsecStatus) -> Vec<String> {
     lines
 }
 
-/// A line for each reason for which frames were lost, and for what else was wrong with some.
+/// Formats a line for each loss reason, and for each other defect of a frame.
 fn losses(queues: &[QueueStatus]) -> Vec<String> {
     let mut lines = Vec::new();
     for queue in queues {
@@ -311,7 +311,7 @@ fn losses(queues: &[QueueStatus]) -> Vec<String> {
     lines
 }
 
-/// A line for each reason for which frames were lost at the interface on a wire.
+/// Formats a line for each loss reason at the interface of a wire port.
 fn losses_on_wire(lost: &WireLost) -> Vec<String> {
     let ways = [("transmit", &lost.transmit), ("receive", &lost.receive)];
     let all = ways.into_iter().flat_map(|(way, lost)| lost.iter().map(move |(reason, count)| (way, reason, *count)));
@@ -319,7 +319,7 @@ fn losses_on_wire(lost: &WireLost) -> Vec<String> {
     all.filter(|(.., count)| *count > 0).map(line).collect()
 }
 
-/// A heading and rows; cells stand to the right from column `figures_from` on.
+/// Formats a heading and rows; cells are right-aligned from column `figures_from` on.
 fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>, figures_from: usize, style: Style) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(heading.iter().copied()).add_rows(rows);

@@ -1,4 +1,4 @@
-//! A kernel that is booted for the check: a veth pair inside of the guest, and its virtio-net card.
+//! A kernel booted for the check: a veth pair inside of the guest, and its virtio-net card.
 
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
@@ -15,29 +15,29 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// The argument by which the program knows that it is the first one of such a guest.
+/// The first argument of the program as such a guest's first process.
 pub const ARGUMENT: &str = "check-guest";
 /// Addresses for documentation (RFC 5737), in a namespace of their own: the TAP's and the guest's.
 const HOST: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), PREFIX_LEN);
 const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PREFIX_LEN: u8 = 24;
-/// Modules that the guest has besides its card's. Linux has packet sockets inside.
+/// The guest's modules besides its card's. Packet sockets are built into Linux.
 const MODULES: [&str; 1] = ["veth"];
 const VETH: [&str; 2] = ["va", "vb"];
-/// What the guest serves, each on the port after the one before.
+/// The guest's served interfaces, on consecutive ports.
 const SERVED: [&str; 3] = [INTERFACE, VETH[0], VETH[1]];
-/// How long the card may take to have a carrier: Linux tells of it at most once a second.
+/// Maximum wait for the card's carrier. Linux reports a change at most once a second.
 const CARRIER_PATIENCE: Duration = Duration::from_secs(10);
 const CARRIER_POLL: Duration = Duration::from_millis(20);
-/// The guest's file system is gone when it ends, and so are its interfaces.
+/// The guest's file system and its interfaces vanish with it.
 const STATE_DIR: &str = "/tmp";
 
-/// Which path of the guest is checked.
+/// A path of the guest to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum GuestPath {
     /// The guest's virtio-net card, against a TAP of this machine
     VirtioNet,
-    /// The same with two queue pairs and RSS
+    /// The virtio-net card with two queue pairs and RSS
     VirtioNetRss,
     /// A veth pair inside of the guest
     Veth,
@@ -112,7 +112,7 @@ fn serve(listener: &TcpListener, interface: &str) {
     }
 }
 
-/// The other side closes the port, or ends the machine.
+/// Waits until the other side closes the port, or ends the machine.
 fn wait_for_end(commands: File) -> io::Result<()> {
     BufReader::new(commands).lines().try_for_each(|line| line.map(drop))
 }

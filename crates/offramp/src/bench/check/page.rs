@@ -61,7 +61,7 @@ fn section(report: &Report, from: &str, to: &str) -> Option<Section> {
     let cells = |row: &&Row| {
         vec![row.offload.to_owned(), verdict_word(&row.verdict).to_owned(), row.interface.clone(), remark(row)]
     };
-    // A column of features would leave the others a word in each line.
+    // A column of features would squeeze the others to a word per line.
     let notes = |row: &&Row| {
         let features = (!row.features.is_empty()).then(|| format!("on: {}", row.features.join(", ")));
         let details = match &row.verdict {

@@ -1,4 +1,4 @@
-//! A port of a running daemon as an end: a TAP, and the receive offloads of its adapter, which the control socket switches.
+//! A port of a running daemon as an end: a TAP, and its adapter's receive offloads, switched over the control socket.
 
 use crate::show::ask_status;
 use offramp_check::Captured;
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Receive offloads of an adapter: the name that ethtool has for one of a card, and the adapter's features.
+/// Receive offloads of an adapter: ethtool's name of the offload, and the adapter's features.
 const RECEIVE: [(&str, &[&str]); 3] =
     [("rx-checksum", &["rx-checksum"]), ("rx-gro-hw", &["rsc4", "rsc6"]), ("rx-udp-gro-forwarding", &["rsc-udp"])];
-/// Linux coalesces nothing that comes from a TAP.
+/// Linux never coalesces frames from a TAP.
 const NOT_OF_A_TAP: &str = "rx-gro";
 
 /// A port of a running daemon.
@@ -21,16 +21,16 @@ pub struct PortEnd {
     tap: LocalEnd,
     description: Description,
     control: PathBuf,
-    /// The features as they were found.
+    /// The features at the start.
     found: BTreeMap<String, bool>,
-    /// The features as they are.
+    /// The features now.
     now: BTreeMap<String, bool>,
 }
 
-/// The two ports that are named, or the only two that there can be.
+/// Returns the two named ports, or the only possible pair.
 ///
 /// # Errors
-/// When there is no daemon, no such port, or there are several pairs.
+/// When there is no daemon or no such port, or several pairs are possible.
 pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], CheckError> {
     let status = ask_status(control, None).map_err(|error| failed(&error))?;
     let taps: Vec<&PortStatus> =
@@ -55,7 +55,7 @@ pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], Check
     }
 }
 
-/// Names of ports that frames go between: both ends of a cable, and neighbours on a switch.
+/// Returns pairs of connected ports: both ends of a cable, and neighbours on a switch.
 fn pairs(ports: &[&PortStatus]) -> Vec<[String; 2]> {
     let are_joined = |a: &PortStatus, b: &PortStatus| match (&a.wire, &b.wire) {
         (WireStatus::Cable { port }, _) => *port == b.name,
@@ -72,7 +72,7 @@ fn failed(error: &ClientError) -> CheckError {
 }
 
 impl PortEnd {
-    /// Opens the TAP of a port, and notes which features the daemon allows there.
+    /// Opens the TAP of a port, and notes the features allowed there by the daemon.
     ///
     /// # Errors
     /// As [`LocalEnd::open`].
@@ -106,7 +106,7 @@ impl PortEnd {
         }
     }
 
-    /// The adapter's features that stand for one of a card.
+    /// Returns the adapter's features for one of a card.
     fn of_adapter(feature: &str) -> Option<&'static [&'static str]> {
         RECEIVE.iter().find(|(name, _)| *name == feature).map(|(_, features)| *features)
     }
@@ -119,7 +119,7 @@ impl End for PortEnd {
 
     fn offered(&self, feature: &str) -> Offered {
         match Self::of_adapter(feature) {
-            // What the user has turned off stays so.
+            // A feature turned off by the user stays off.
             Some(features) if features.iter().any(|name| self.found.get(*name) == Some(&true)) => Offered::Switchable,
             Some(_) => Offered::No,
             None if feature == NOT_OF_A_TAP => Offered::No,
@@ -179,7 +179,7 @@ impl End for PortEnd {
 
 impl Drop for PortEnd {
     fn drop(&mut self) {
-        // The daemon may be gone; then there is nothing to put back.
+        // Fails if the daemon is gone; then there is nothing to restore.
         let _ = self.finish();
     }
 }

@@ -1,4 +1,4 @@
-//! What each right offload is worth, as `offramp lab --device` measures it.
+//! The worth of each correct offload, as measured by `offramp lab --device`.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +11,7 @@ use offramp_lab::device::{self, DeviceConfig};
 use offramp_lab::model::{Experiment, Verdict as Comparison};
 use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 
-/// The lab's experiments, and the offloads that each is about.
+/// The lab's experiments, and the offloads that each measures.
 const EXPERIMENTS: [(&str, &[&str]); 9] = [
     ("tx-checksum", &["tx-checksum"]),
     ("sg", &["tx-scatter-gather"]),
@@ -27,30 +27,30 @@ const EXPERIMENTS: [(&str, &[&str]); 9] = [
 const SAMPLES_QUICK: (usize, f64) = (3, 0.3);
 const SAMPLES_FULL: (usize, f64) = (5, 1.0);
 
-/// The lab's name of what goes through.
+/// The lab's name of the throughput.
 const THROUGHPUT: &str = "throughput_bps";
-/// An interval whose ends are this many times apart cannot tell a halving from nothing.
+/// Ratio of an interval's ends from which it cannot tell a halving from no effect.
 const TOO_NOISY_FROM: f64 = 2.0;
 
-/// What is to be measured.
+/// The end to measure, its peer, and the depth.
 #[derive(Clone, Debug)]
 pub struct WorthConfig {
     /// An end of the report, `IF` or `NS/IF` of this machine.
     pub end: String,
-    /// Where `offramp ttcp --serve` runs, reached through that interface: `host` or `host:port`.
+    /// Address of `offramp ttcp --serve`, reached through that interface: `host` or `host:port`.
     pub peer: String,
-    /// How long.
+    /// Number and length of the samples.
     pub depth: Depth,
-    /// Where is noted what is to be put back.
+    /// Directory of the settings to restore.
     pub state_dir: PathBuf,
 }
 
-/// Measures those offloads of an end that are right, and adds what they are worth to the report. Every setting is back when
-/// this returns.
+/// Measures the correct offloads of an end, and adds their worth to the report. Restores every setting before it
+/// returns.
 ///
 /// # Errors
-/// When the peer cannot be reached through the interface, nothing there can be switched, or something could not be put back.
-/// What was measured until then is in the report.
+/// When the peer cannot be reached through the interface, nothing there can be switched, or a setting could not be
+/// restored. The report has all measurements until then.
 pub fn measure(
     report: &mut Report,
     config: &WorthConfig,
@@ -97,7 +97,7 @@ pub fn measure(
     Ok(measured?)
 }
 
-/// Throughput decides, if it differs; else the processor time of this machine.
+/// Judges by throughput, if it differs; else by the processor time of this machine.
 fn effect(experiment: &Experiment) -> Effect {
     let is_worse = |verdict: &Comparison| (verdict.ratio > 1.0) == (verdict.metric != THROUGHPUT);
     match comparisons(experiment)[..] {
@@ -111,7 +111,7 @@ fn effect(experiment: &Experiment) -> Effect {
     }
 }
 
-/// With the offload against without it: the processor time of this machine, and the throughput where that was compared.
+/// Compares with and without the offload: this machine's processor time, and throughput if compared.
 fn comparisons(experiment: &Experiment) -> Vec<&Comparison> {
     let Some(main) = &experiment.verdict else { return Vec::new() };
     let is_same = |other: &&Comparison| other.base == main.base && other.variant == main.variant;

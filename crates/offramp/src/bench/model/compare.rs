@@ -8,14 +8,14 @@ use offramp_model::profile::{Profile, ProfileError};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Throughput, processor time and latency of two systems, and where their microseconds go.
+/// Compare throughput, processor time and latency of two systems, and the parts of their latencies.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// A system: its name, or a file that ends in .toml
     first: String,
     /// The other one; the same again, with --set-second
     second: String,
-    /// What is sent
+    /// The workload
     #[arg(long, value_parser = workload())]
     workload: Workload,
     /// Set a parameter of both, with its unit
@@ -40,7 +40,7 @@ impl Args {
         let mut second = load_with(&self.second, &[self.settings.clone(), self.set_second.clone()].concat())?;
         if !self.set_second.is_empty() {
             let set: Vec<_> = self.set_second.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            // Beside the same system what differs is name enough.
+            // For the same system twice, the differences are name enough.
             let system = if self.first == self.second { String::new() } else { format!("{} ", second.name) };
             second.name = format!("{system}{}", set.join(" "));
         }

@@ -1,4 +1,4 @@
-//! `offramp model dma`: what a bus moves.
+//! `offramp model dma`: the throughput of a bus.
 
 use super::{Done, OrFail, setting};
 use crate::exit::print;
@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use std::str::FromStr as _;
 use strum::VariantArray as _;
 
-/// Lengths of transfers that are shown where none is asked for.
+/// Default transfer lengths.
 const BYTES: [u64; 8] = [64, 128, 256, 512, 1024, 1514, 2048, 4096];
 
-/// Say what a bus moves for its master, by the length of a transfer.
+/// Print the throughput of a bus for its master, by the length of a transfer.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// A bus: its name, or a file that ends in .toml
@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Bytes of a transfer, with commas between several
     #[arg(long, value_delimiter = ',', default_values_t = BYTES, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     bytes: Vec<u64>,
-    /// What the adapter does: read, write or both; all three without it
+    /// Direction of the adapter: read, write or both [default: all three]
     #[arg(long, value_parser = Transfers::from_str)]
     op: Option<Transfers>,
     /// Set a parameter of the bus, with its unit: bus.iommu=on

@@ -1,4 +1,4 @@
-//! `offramp model params` and `offramp model workloads`: what can be set, and what can be run.
+//! `offramp model params` and `offramp model workloads`: the parameters and the workloads.
 
 use super::{Done, OrFail, print_as};
 use offramp_model::config::Workload;
@@ -6,10 +6,10 @@ use offramp_model::profile::parameters::{Parameter, parameters};
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Every parameter: unit, range, default, meaning, and which profiles set it.
+/// Lists every parameter: unit, range, default, meaning, and the profiles with a value for it.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Only those that have this in their name or meaning
+    /// Only parameters with this text in their name or meaning
     #[arg(default_value = "")]
     pattern: String,
     /// Print JSON instead of text

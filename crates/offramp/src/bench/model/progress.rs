@@ -1,12 +1,12 @@
-//! A line that says how far many runs are.
+//! A progress line for many runs.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Between two updates.
+/// Interval between updates.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// The line; it is shown on a terminal alone.
+/// The line, shown on a terminal alone.
 pub(super) struct Progress {
     started: Instant,
     shown_at: Option<Instant>,
@@ -18,7 +18,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of `of` runs, named `what`, `before` are done already.
+    /// Starts the line for `of` runs, named `what`, with `before` done already.
     pub(super) fn new(before: usize, of: usize, what: &'static str) -> Self {
         let is_terminal = io::stderr().is_terminal();
         Self { started: Instant::now(), shown_at: None, before, done: before, of, what, is_terminal }
@@ -42,7 +42,7 @@ impl Progress {
         }
     }
 
-    /// Since it began.
+    /// Time since the begin.
     pub(super) fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }

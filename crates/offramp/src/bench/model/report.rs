@@ -10,22 +10,22 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").args(["html", "charts"]).required(true).multiple(true)))]
 pub(super) struct Args {
-    /// Draw these charts instead of those that come with offramp: files that end in .toml, or directories of them
+    /// Draw these charts instead of offramp's own: files that end in .toml, or directories of them
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where the page goes
+    /// File of the page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write each chart as an SVG file into this directory
     #[arg(long, value_name = "DIR")]
     charts: Option<PathBuf>,
-    /// Set beside the claims what the lab measured: what `offramp lab --json` printed
+    /// Compare the claims with the lab's measurements: the output of `offramp lab --json`
     #[arg(long, value_name = "FILE", requires = "html")]
     live: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Done {
-    // Before the charts, which take longer: a file that cannot be read is reported at once.
+    // Read before the slower charts, to report an unreadable file at once.
     let table = args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false, 0)).transpose()?;
     let mechanisms = match args.files.as_slice() {
         [] => mechanism::all().or_failed()?,

@@ -1,4 +1,4 @@
-//! `offramp model sensitivity`: which parameters an outcome hangs on.
+//! `offramp model sensitivity`: the parameters with an effect on an outcome.
 
 use super::{Done, OrFail, SystemArgs, command_line, print_as, write_page};
 use clap::ValueEnum;
@@ -12,25 +12,25 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How far a number is varied of which nothing else is said.
+/// Default variation of a number, percent.
 const RANGE_PERCENT: f64 = 10.0;
 
-/// How much an outcome changes with each number of a profile.
+/// Measure the change of an outcome with each number of a profile.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     system: SystemArgs,
-    /// What is read off
+    /// The outcome
     #[arg(long, default_value = "throughput_kib_per_s", value_parser = metric)]
     metric: &'static Metric,
-    /// How: one parameter at a time, along random paths, or by shares of variance
+    /// The method: one parameter at a time, along random paths, or by shares of variance
     #[arg(long, value_enum, default_value = "elasticity")]
     method: Method,
     /// Only these parameters [default: every number of the profile that is not 0]
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     parameters: Vec<String>,
-    /// From value / (1 + this) to value * (1 + this) [default: 10; morris and sobol vary a number over the interval that
-    /// the profile has of it, if it has one]
+    /// Vary a number from value / (1 + PERCENT) to value * (1 + PERCENT) [default: 10; morris and sobol prefer the
+    /// profile's interval, if it has one]
     #[arg(long, value_name = "PERCENT")]
     range: Option<f64>,
     /// Paths of Morris' method
@@ -39,7 +39,7 @@ pub(super) struct Args {
     /// Samples of Sobol's method; each takes a run for every parameter and two more
     #[arg(long, default_value = "256")]
     samples: NonZeroUsize,
-    /// Of the random numbers
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print one JSON object instead of text
@@ -102,8 +102,8 @@ pub(super) fn run(args: &Args) -> Done {
     written.unwrap_or(Ok(ExitCode::SUCCESS))
 }
 
-/// An elasticity is of the neighbourhood of a value, whatever is known of it; the other methods ask what follows from
-/// all that it may be.
+/// An elasticity describes the neighbourhood of a value and ignores its interval. The other methods cover the whole
+/// interval.
 fn ranges(args: &Args) -> Result<Ranges, String> {
     let share = checked_share(args.range.unwrap_or(RANGE_PERCENT))?;
     match (args.range, args.method) {

@@ -25,10 +25,10 @@ pub(super) struct Args {
     /// A Latin hypercube with this number of points instead of a grid
     #[arg(long, value_name = "POINTS")]
     latin: Option<usize>,
-    /// Of the random numbers of the hypercube
+    /// Seed of the hypercube's random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the table goes, as CSV; what is done of an interrupted sweep is kept in FILE.partial
+    /// The table's file, as CSV; an interrupted sweep keeps its finished points in FILE.partial
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Write the table as Parquet too
@@ -67,7 +67,7 @@ impl Args {
 pub(super) fn run(args: &Args) -> Done {
     let sweep = args.sweep()?;
     let of = sweep.points()?.len();
-    // A signal ends the sweep after the points that are under way; it can go on.
+    // A signal ends the sweep after the points under way; a later run continues it.
     let stop = stop_flag().or_setup()?;
     let (mut journal, done) = Journal::open(&args.journal(), &sweep)?;
     let threads = args.threads.unwrap_or_else(pool::threads);
@@ -116,7 +116,7 @@ fn write(args: &Args, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whoever reads the file sees all of it or what was there before.
+/// Replaces the file at once: a reader finds all of the table or the old contents.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.to_owned().into_os_string();
     new.push(".new");
