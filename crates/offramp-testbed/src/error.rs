@@ -1,4 +1,4 @@
-//! Why an experiment could not be made.
+//! Errors of an experiment.
 
 use crate::device::DeviceError;
 use crate::guest::GuestError;
@@ -13,7 +13,7 @@ use offramp_ports::sys::privilege::SetupError;
 use offramp_ports::tap::TapError;
 use std::io;
 
-/// Why an experiment could not be made. Each is one line that says what was wrong, where, and what to do.
+/// A failure of an experiment. Each is one line: the place, the defect, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TestbedError {
     /// Namespaces or `/dev/net/tun` are refused.
@@ -49,7 +49,7 @@ pub enum TestbedError {
     /// The traffic did not run.
     #[error("traffic: {0}")]
     Traffic(String),
-    /// A run on an interface that exists was refused, or could not be undone.
+    /// A run on an existing interface was refused, or could not be restored.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// There is no guest.
@@ -58,9 +58,9 @@ pub enum TestbedError {
     /// No experiment of that name.
     #[error("no experiment \"{name}\"; there are: {known}")]
     UnknownExperiment {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
     /// The run was stopped from outside.

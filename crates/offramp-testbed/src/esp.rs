@@ -5,9 +5,9 @@
 //!  the host does it       TCP/IP ── esp0 ── program, ESP ── ofr0 ── adapter ══ cable ══
 //! ```
 //!
-//! The program is what user-space ESP is: it takes a frame from the kernel, seals it and gives it to the kernel
-//! again, one packet for each system call, and the same the other way. It seals and opens with the functions that
-//! the adapter uses, so that only the place of the work differs.
+//! The program is user-space ESP: it takes a frame from the kernel, seals it and returns it to the kernel, one packet
+//! for each system call, and the reverse on receive. It uses the adapter's functions to seal and open, so that only the
+//! place of the work differs.
 
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::port::{HostPort, PortError};
@@ -27,24 +27,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-/// Ends of the tunnel, of the range that is set aside for measuring (RFC 2544 C.2.2). No interface has them: the
-/// kernel is to leave sealed packets alone.
+/// Ends of the tunnel, from the range reserved for benchmarks (RFC 2544 C.2.2). No interface has them, so that the
+/// kernel leaves sealed packets alone.
 const TUNNEL_ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 19, 0, 1), Ipv4Addr::new(198, 19, 0, 2)];
-/// SPI of what each host sends.
+/// SPI of each host's sealed packets.
 const SPIS: [u32; 2] = [0x1000, 0x1001];
-/// Interface of a host's program, where it does ESP.
+/// Interface of a host's program, if it does ESP.
 pub(crate) const PROGRAM_INTERFACE: &str = "esp0";
-/// Frames that the program moves one way before it looks the other way.
+/// Frames moved by the program one way before it polls the other way.
 const PROGRAM_BATCH_FRAMES: usize = 64;
-/// When the program tries again after the kernel had no room for a packet, nanoseconds: the time of four full frames at
-/// 1 Gbit/s.
+/// Retry time after the kernel had no room for a packet, nanoseconds: the time of four full frames at 1 Gbit/s.
 const PROGRAM_RETRY_NS: u64 = 50_000;
 /// Longest sealed frame: an IP packet of 64 KiB behind an Ethernet header.
 const SEALED_LEN_MAX: usize = 65_536 + 14;
 /// Header length of IPv4 without options.
 const IPV4_HEADER_LEN: usize = 20;
 
-/// Who seals and opens.
+/// The place of sealing and opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EspBy {
     /// The adapters.
@@ -61,14 +60,14 @@ pub(crate) fn ciphers() -> &'static dyn CipherLibrary {
 /// An encrypted link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspLink {
-    /// What protects it.
+    /// The cipher suite.
     pub suite: Suite,
-    /// Who seals and opens.
+    /// The place of sealing and opening.
     pub by: EspBy,
 }
 
 impl EspLink {
-    /// What host `side` seals with, in a tunnel.
+    /// Returns the outbound association of host `side`, in a tunnel.
     fn outbound(&self, side: usize) -> SaConfig {
         let key = |len: usize, seed: u8| SecretKey::new(pattern(len, seed));
         let (encryption, integrity) = (self.suite.encryption_key_len(), self.suite.integrity_key_len());
@@ -81,12 +80,12 @@ impl EspLink {
         }
     }
 
-    /// What host `side` opens with: what the other one seals with.
+    /// Returns the inbound association of host `side`: the other host's outbound one.
     fn inbound(&self, side: usize) -> SaConfig {
         self.outbound(1 - side)
     }
 
-    /// The associations of the adapter of host `side`; none where the host does the work.
+    /// Returns the associations of the adapter of host `side`; none if the host does the work.
     pub(crate) fn adapter_changes(&self, side: usize) -> Vec<SaChange> {
         let add = |direction, config| SaChange::Add { direction, config: Box::new(config) };
         match self.by {
@@ -97,16 +96,16 @@ impl EspLink {
         }
     }
 
-    /// The longest clear packet whose sealed one fits into `mtu`.
+    /// Returns the longest clear packet that fits into `mtu` when sealed.
     ///
     /// # Errors
-    /// When no association can be made of the suite.
+    /// When the suite allows no association.
     pub(crate) fn clear_mtu(&self, mtu: usize) -> Result<usize, InvalidSa> {
         Ok(OutboundSa::new(&self.outbound(0))?.packet_len_max(mtu, IPV4_HEADER_LEN).unwrap_or(0))
     }
 }
 
-/// Bytes of a key that protects nothing but a measurement; no half of it repeats another, which 3DES refuses.
+/// Returns a key for measurements only. No half of it repeats another, which 3DES would refuse.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(37).wrapping_add(seed.wrapping_mul(101)) ^ 0x5a).collect()
 }
@@ -117,9 +116,9 @@ pub(crate) struct HostEsp {
     line: PacketQueue,
     sealing: OutboundSa,
     opening: InboundSa,
-    /// What is left of the frame that was last taken from the kernel.
+    /// The unsealed rest of the last frame from the kernel.
     pending: Option<SealedSegments>,
-    /// A sealed frame for which the kernel had no room.
+    /// A sealed frame waiting for room in the kernel.
     unsent: Option<(usize, usize)>,
     sealed: Vec<u8>,
     opened: Vec<u8>,
@@ -127,11 +126,11 @@ pub(crate) struct HostEsp {
 }
 
 impl HostEsp {
-    /// The program of host `side`, between the interface that its kernel sends clear frames to and the adapter's.
-    /// Packets that it cannot seal or open are counted in `lost`.
+    /// Makes the program of host `side`, between its kernel's interface for clear frames and the adapter's. Counts
+    /// packets that it cannot seal or open in `lost`.
     ///
     /// # Errors
-    /// When no association can be made of the suite.
+    /// When the suite allows no association.
     pub(crate) fn new(
         link: &EspLink,
         side: usize,
@@ -156,7 +155,7 @@ impl HostEsp {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Host to line: whether anything moved.
+    /// Moves frames from host to line. Returns whether anything moved.
     fn seal_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {
@@ -171,7 +170,7 @@ impl HostEsp {
         Ok(moved)
     }
 
-    /// Seals the next frame, and whether there was one.
+    /// Seals the next frame. Returns whether there was one.
     fn seal_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         loop {
             if let Some(plan) = &mut self.pending {
@@ -193,7 +192,7 @@ impl HostEsp {
         }
     }
 
-    /// Takes what the kernel sends next, and whether there was something.
+    /// Takes the kernel's next frame. Returns whether there was one.
     fn take_clear(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if !self.clear.tx_next(now_ns)? {
             return Ok(false);
@@ -206,7 +205,7 @@ impl HostEsp {
         Ok(true)
     }
 
-    /// Sends the sealed frame, and whether the kernel had room for it.
+    /// Sends the sealed frame. Returns whether the kernel had room for it.
     fn send(&mut self) -> Result<bool, PortError> {
         let Some((start, end)) = self.unsent else { return Ok(true) };
         match self.line.rx_deliver(&RxMeta::default(), &self.sealed[start..end]) {
@@ -219,7 +218,7 @@ impl HostEsp {
         Ok(true)
     }
 
-    /// Line to host: whether anything moved.
+    /// Moves frames from line to host. Returns whether anything moved.
     fn open_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {
@@ -255,7 +254,7 @@ impl HostEsp {
     }
 }
 
-/// Decrypts a frame of the wire and returns where the clear one lies; `None` for what is not ESP.
+/// Decrypts a frame of the wire and returns the range of the clear one; `None` if it is not ESP.
 fn open(opening: &mut InboundSa, bytes: &mut [u8]) -> Result<Option<(usize, usize)>, Refused> {
     let mut frame = Frame::received(bytes);
     let Arrival::Esp(packet) = Arrival::of(&frame, None)? else { return Ok(None) };

@@ -7,8 +7,8 @@
 //!  this process
 //! ```
 //!
-//! The guest boots from a file system in memory that holds this program, the libraries that its loader
-//! names, and the modules of its network card. Nothing is installed or downloaded for it.
+//! The guest boots from a file system in memory. It holds this program, its libraries, and the modules of the guest's
+//! network card. Nothing is installed or downloaded for it.
 
 pub mod agent;
 mod command;

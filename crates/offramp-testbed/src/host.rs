@@ -1,4 +1,4 @@
-//! What the hosts themselves are set to, beside their adapters.
+//! The hosts' own settings, besides their adapters'.
 
 use offramp_adapter::port::HostPort;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use crate::error::TestbedError;
 
-/// Where the kernel's settings are; those below `net` are the calling thread's namespace's (proc(5)).
+/// Directory of the kernel's settings; those below `net` are of the calling thread's namespace (proc(5)).
 const SYSCTLS: &str = "/proc/sys";
-/// How often a capture looks for frames: it need not be quick, the kernel holds them for it.
+/// Poll interval of a capture. It need not be short: the kernel holds the frames.
 const CAPTURE_LOOK: Duration = Duration::from_millis(2);
 
-/// What a guest's own driver asks its adapter for (`ethtool -C`).
+/// The receive coalescing of a guest's own driver (`ethtool -C`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RxCoalescing {
-    /// To interrupt it for received frames at the latest after this.
+    /// An interrupt for received frames after at most this time or number of frames.
     Fixed {
         /// Microseconds.
         usecs: u32,
         /// Frames.
         frames: u32,
     },
-    /// What its DIM finds best under the load (`adaptive-rx on`).
+    /// The driver's DIM adapts to the load (`adaptive-rx on`).
     Adaptive,
 }
 
@@ -36,25 +36,24 @@ pub enum RxCoalescing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 pub struct HostSettings {
-    /// Receive packet steering: a host's receive work runs on the hosts' processors, where they have their own, and not
-    /// on the adapter's that handed the frames over.
+    /// Receive packet steering: if the hosts have processors of their own, a host's receive work runs there and not on
+    /// the adapter's.
     pub rps: bool,
-    /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 leaves it to the kernel. Without effect behind a TAP
-    /// without `gro`, which has no NAPI.
+    /// `SO_BUSY_POLL` of every data socket, in microseconds; 0: the kernel's default. Without effect on a TAP without
+    /// `gro`: it has no NAPI.
     pub busy_poll_usecs: u32,
-    /// The processors do not sleep, so no figure includes the cost of waking them: in a virtual machine, that is many
-    /// times the rest. The threads that keep them awake count their idle time. A guest's processors sleep anyway.
+    /// Keeps the processors awake, so that no figure includes their wake-up cost: in a virtual machine, that is many
+    /// times the rest. The threads for that count the idle time. A guest's processors sleep anyway.
     pub awake: bool,
     /// Settings of the kernel in each host's namespace, by their names in sysctl(8), and the values.
     pub sysctls: &'static [(&'static str, &'static str)],
-    /// The host joins what it receives, as behind a hardware adapter (Linux' own GRO, by `IFF_NAPI` of the TAP). A
+    /// Coalesces a host's received segments, as with a hardware adapter (Linux' own GRO, by `IFF_NAPI` of the TAP). A
     /// guest has a setting of its own.
     pub gro: bool,
-    /// What a guest's own driver asks for, in place of the adapter's policy, where the guest's monitor hands the control
-    /// queue on.
+    /// Coalescing by a guest's own driver in place of the adapter's policy, if its monitor forwards the control queue.
     pub coalescing: Option<RxCoalescing>,
-    /// A capture runs at host B: a promiscuous packet socket sees every frame; and as the driver of claim R8 does, its
-    /// adapter verifies no checksums meanwhile.
+    /// Runs a capture at host B: a promiscuous packet socket sees every frame. Its adapter verifies no checksums
+    /// meanwhile, like the driver of claim R8.
     pub captured: bool,
 }
 
@@ -73,7 +72,7 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// What a user has set, in words; nothing where it is the default. What only experiments set is theirs to say.
+    /// Describes the user's settings, without defaults. Experiments describe their own.
     pub fn said(&self) -> String {
         let busy_poll = format!("busy polling for {} us", self.busy_poll_usecs);
         let said =
@@ -81,7 +80,7 @@ impl HostSettings {
         said.into_iter().filter(|(is_set, _)| *is_set).map(|(_, what)| what).collect::<Vec<_>>().join(", ")
     }
 
-    /// Makes the settings of the kernel, in the calling thread's namespace.
+    /// Applies the kernel settings, in the calling thread's namespace.
     ///
     /// # Errors
     /// When the kernel has no such setting or refuses the value; the error names both.
@@ -96,7 +95,7 @@ fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("cannot set {name} to {value} in {path}: {error}")))
 }
 
-/// A capture that runs: it sees every frame of an interface and throws it away. It ends when this is dropped.
+/// A running capture: it reads every frame of an interface and discards it. It ends on drop.
 #[derive(Debug)]
 pub struct Capture {
     shared: Arc<Shared>,
@@ -110,10 +109,10 @@ struct Shared {
 }
 
 impl Capture {
-    /// Captures what comes in at `interface` of a host.
+    /// Captures the frames that arrive at `interface` of a host.
     ///
     /// # Errors
-    /// When the interface cannot be opened, or no thread started.
+    /// When the interface cannot be opened, or the thread cannot be started.
     pub fn start(host: &NetNs, interface: &str) -> Result<Self, TestbedError> {
         let packet = Packet::open_in(host, &PacketConfig::new(interface))
             .map_err(|error| TestbedError::Io(io::Error::other(error)))?;
@@ -125,7 +124,7 @@ impl Capture {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Frames seen so far.
+    /// Returns the number of frames so far.
     pub fn frames(&self) -> u64 {
         self.shared.frames.load(Ordering::Relaxed)
     }
@@ -135,7 +134,7 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in it was reported when it happened.
+            // A panic in the thread was reported when it happened.
             let _ = thread.join();
         }
     }

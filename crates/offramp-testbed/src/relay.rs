@@ -1,7 +1,7 @@
 //! A bare relay: reads one TAP, writes the other, vnet header and all.
 //!
-//! Two adapters are measured against it: it does the least that a program between two TAPs can do.
-//! Super-frames cross it whole, so it is no adapter: it has no wire.
+//! The baseline for two adapters: it does the minimum of a program between two TAPs. Super-frames cross it whole, so it
+//! is no adapter: it has no wire.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// How long an idle relay sleeps before it checks whether it is to stop, in milliseconds.
+/// Interval at which an idle relay checks its stop flag, in milliseconds.
 const STOP_CHECK_MS: u16 = 50;
 
-/// A running relay, one thread per direction; it stops when this is dropped.
+/// A running relay, one thread per direction; it stops on drop.
 #[derive(Debug)]
 pub struct Relay {
     stop: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Relay {
             let cpus = cpus.map(<[usize]>::to_vec);
             relay.threads.push(builder.spawn(move || {
                 if let Some(cpus) = cpus {
-                    // A processor that cannot be had changes the speed, not what is carried.
+                    // A refused processor changes the speed, not the data.
                     let _ = cpu::pin_current_thread(&cpus);
                 }
                 run(&from, &to, &stop);

@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Length of a host's queue in frames: more than its largest send window. Without room a TAP drops the frame; a driver
 /// would hold the host back.
 const TX_QUEUE_LEN: u32 = 8192;
-/// Smallest MTU at which Linux runs IPv6 on an interface (RFC 8200 5).
+/// Minimum MTU of IPv6 on a Linux interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
 /// The host whose adapter may be a [`Card`].
 const CARD_SIDE: usize = 1;
@@ -63,7 +63,7 @@ impl Rig {
     /// Builds namespaces, TAPs, adapters and cable, and starts them.
     ///
     /// # Errors
-    /// When the system refuses any of it; nothing is left behind then.
+    /// When the system refuses any of it; nothing remains then.
     pub fn start(config: &RigConfig) -> Result<Self, TestbedError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,

@@ -73,7 +73,7 @@ impl CpuTime {
             user_us: less(self.user_us, earlier.user_us),
             nice_us: less(self.nice_us, earlier.nice_us),
             system_us: less(self.system_us, earlier.system_us),
-            // Idle time may run backwards in /proc/stat (`proc_stat(5)`); so it saturates, as all do.
+            // Idle time may run backwards in /proc/stat (`proc_stat(5)`), so all differences saturate.
             idle_us: less(self.idle_us, earlier.idle_us),
             irq_us: less(self.irq_us, earlier.irq_us),
             softirq_us: less(self.softirq_us, earlier.softirq_us),

@@ -39,7 +39,7 @@ pub enum DeviceError {
         /// The result of the first test.
         reason: String,
     },
-    /// The way to the peer does not lead through the interface, so that its features mean nothing.
+    /// The route to the peer bypasses the interface, so that its features have no effect.
     #[error(
         "traffic to {peer} does not go through interface \"{interface}\" (it counted {counted} bytes of {sent}); \
          see: ip route get {peer}"
@@ -86,12 +86,12 @@ pub enum DeviceError {
         /// The first difference.
         difference: String,
     },
-    /// Settings that could not be put back.
+    /// Settings that could not be restored.
     #[error("interface \"{interface}\" is not as it was: {left}; the state file {path} remains")]
     NotRestored {
         /// The interface.
         interface: String,
-        /// Each setting that could not be put back.
+        /// Each setting that could not be restored.
         left: String,
         /// The file with the former settings.
         path: PathBuf,

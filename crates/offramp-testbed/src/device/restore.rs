@@ -1,4 +1,4 @@
-//! Switching an interface, and putting it back as it was found.
+//! Changes to an interface, and their restoration.
 
 use std::path::Path;
 
@@ -86,7 +86,7 @@ impl Guard {
     /// is back.
     ///
     /// # Errors
-    /// When something could not be put back; the state file stays then.
+    /// When a setting could not be restored; the state file stays then.
     pub fn finish(mut self) -> Result<Vec<String>, TestbedError> {
         self.file.take().map_or(Ok(Vec::new()), put_back)
     }

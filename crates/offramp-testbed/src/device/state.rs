@@ -26,17 +26,17 @@ const OWN_DIR: &str = "offramp";
 const NAME_PREFIX: &str = "device-";
 /// Last part of every state file's name.
 const NAME_SUFFIX: &str = ".json";
-/// Largest state file that is read, in bytes; a real one has a few thousand.
+/// Maximum size of a state file, in bytes; a real one has a few thousand.
 const LEN_MAX: u64 = 1 << 20;
 /// Only the owner may read or write.
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 /// The calling thread's network namespace, as a file (namespaces(7)).
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
-/// A number that the kernel draws at each boot (random(4)).
+/// A random number drawn by the kernel at each boot (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Default directory of state files: `/var/lib/offramp` for root, else `$XDG_STATE_HOME/offramp` or
+/// Returns the default directory of state files: `/var/lib/offramp` for root, else `$XDG_STATE_HOME/offramp` or
 /// `~/.local/state/offramp`.
 pub fn default_state_dir() -> PathBuf {
     if nix::unistd::geteuid().is_root() {
@@ -131,16 +131,16 @@ pub struct State {
     pub(super) requested: BTreeMap<String, bool>,
     /// The active state of each feature. It follows from the requested states, and is compared afterwards.
     pub active: BTreeMap<String, bool>,
-    /// The host's own segmentation limit; `None` when the kernel does not say.
+    /// The host's own segmentation limit; `None` if the kernel does not report it.
     pub gso_segs_max: Option<u32>,
-    /// Process that changes the interface.
+    /// Process number of the run.
     pub(super) pid: u32,
     /// The time of the reading, in seconds since 1970.
     pub(super) written_unix_s: u64,
 }
 
 impl State {
-    /// Reads the interface as it is now, in the calling thread's network namespace.
+    /// Reads the interface's present state, in the calling thread's network namespace.
     ///
     /// # Errors
     /// When there is no such interface.
@@ -213,7 +213,7 @@ impl StateFile {
     /// Writes a new state file. It is whole and on the disk before this returns.
     ///
     /// # Errors
-    /// When there is one already, or the directory cannot be written.
+    /// When the file exists already, or the directory cannot be written.
     pub(super) fn create(dir: &Path, state: State) -> Result<Self, DeviceError> {
         DirBuilder::new()
             .recursive(true)
@@ -256,7 +256,7 @@ impl StateFile {
         };
         let is_gone = |file: &File| file.metadata().map_or(true, |metadata| metadata.nlink() == 0);
         if is_free && is_gone(&file) {
-            // Its owner put everything back between the opening and the locking.
+            // Its owner restored everything between the opening and the locking.
             return Ok(None);
         }
         let state = parse(path, &mut file)?;
@@ -276,7 +276,7 @@ impl StateFile {
         &self.path
     }
 
-    /// Removes the file: all has been put back.
+    /// Removes the file after the restoration.
     ///
     /// # Errors
     /// When the directory cannot be written.

@@ -1,5 +1,5 @@
-//! The guest's first and only program: it makes the system usable, sets up the card, and does what the lab
-//! says over the second serial port.
+//! The guest's first and only program. It makes the system usable, sets up the card, and obeys the lab's commands from
+//! the second serial port.
 
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
@@ -17,16 +17,16 @@ use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// The argument by which the program knows that it is one of a guest.
+/// The first argument of the program in a guest.
 pub const ARGUMENT: &str = "guest-agent";
 /// The second serial port; the first is the kernel's.
 const PORT: &str = "/dev/ttyS1";
-/// What is mounted where, before anything else can be done.
+/// The file systems to mount before anything else.
 const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")];
 /// The first program of a system.
 const FIRST_PROCESS: u32 = 1;
 
-/// Runs the guest until it is switched off. It returns only when it may not run, or cannot go on.
+/// Runs the guest until it is switched off. Returns only on failure.
 ///
 /// # Errors
 /// When this is not the first program of a system, or the system cannot be made usable.
@@ -34,8 +34,7 @@ pub fn run() -> io::Result<()> {
     first_program(|commands, port| Agent { port, began: Instant::now() }.serve(commands))
 }
 
-/// Runs `agent` as the first program of a guest, with the port that commands come from and answers go to. Then it
-/// switches the guest off.
+/// Runs `agent` as the first program of a guest, with the port of commands and answers. Then it switches the guest off.
 ///
 /// # Errors
 /// As [`run`].
@@ -67,7 +66,7 @@ fn prepare() -> io::Result<(File, File)> {
     Ok((port.try_clone()?, port))
 }
 
-/// The first answer of a guest.
+/// Returns the first answer of a guest.
 ///
 /// # Errors
 /// When the kernel does not say its version.
@@ -78,7 +77,7 @@ pub fn ready() -> io::Result<Answer> {
 /// Writes an answer to the port.
 ///
 /// # Errors
-/// When it is gone.
+/// When the port is closed.
 pub fn say(port: &mut File, answer: &Answer) -> io::Result<()> {
     let line = serde_json::to_string(answer).map_err(io::Error::other)? + "\n";
     port.write_all(line.as_bytes())
@@ -133,7 +132,7 @@ impl Agent {
     }
 
     fn time(&self) -> GuestTime {
-        // A guest whose /proc cannot be read has not come so far.
+        // Cannot fail here: without /proc the guest's set-up has failed before.
         let busy_us = CpuTimes::read().map_or(0, |times| times.all().iter().map(CpuTime::busy_us).sum());
         GuestTime { at_us: self.began.elapsed().as_micros() as u64, busy_us }
     }
@@ -142,7 +141,8 @@ impl Agent {
 fn set_up(network: &Network) -> Result<(), String> {
     let set = || {
         link::set_mtu(INTERFACE, network.mtu)?;
-        // Its neighbour and router messages would be counted with the traffic. A kernel without IPv6 has none.
+        // IPv6's neighbour and router messages would be counted with the traffic. A kernel without IPv6 has no such
+        // setting.
         let _ = link::disable_ipv6(INTERFACE);
         link::add_address(INTERFACE, IpAddr::V4(network.address), network.prefix_len)?;
         link::set_up(INTERFACE)?;

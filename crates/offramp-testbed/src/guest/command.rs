@@ -8,20 +8,20 @@ use std::process::Command;
 
 /// Processors of a guest: one for its one queue pair.
 pub const CPUS: usize = 1;
-/// Entries of each ring: QEMU's largest. A guest that is emulated needs time before it makes room again.
+/// Entries of each ring: QEMU's maximum. An emulated guest is slow to make room again.
 const RING_ENTRIES: u16 = 1024;
-/// QEMU's generic device as a network card (virtio 1.3, 5.1): its kind, its rings (receive, transmit, control), and the bytes of its
-/// configuration, which the port serves.
+/// QEMU's generic device as a network card (virtio 1.3, 5.1): its kind, its rings (receive, transmit, control), and the
+/// size of its configuration space. The port serves the configuration.
 const GENERIC_CARD: &str = "virtio-id=1,num_vqs=3,config_size=28";
 
-/// The host side of the guest's virtio-net card.
+/// The other end of the guest's virtio-net card.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Card<'a> {
-    /// A vhost-user port that listens there.
+    /// A listening vhost-user port.
     VhostUser(&'a Path),
-    /// A TAP that QEMU makes.
+    /// A TAP made by QEMU.
     Tap {
-        /// Where it is.
+        /// The TAP's namespace.
         namespace: &'a NetNs,
         /// Its name.
         name: &'a str,
@@ -31,7 +31,7 @@ pub(super) enum Card<'a> {
 }
 
 impl<'a> Card<'a> {
-    /// The namespace that QEMU must run in.
+    /// Returns the namespace in which QEMU must run.
     pub(super) fn namespace(self) -> Option<&'a NetNs> {
         match self {
             Self::VhostUser(_) => None,
@@ -40,11 +40,11 @@ impl<'a> Card<'a> {
     }
 }
 
-/// The configuration of one guest.
+/// The parts of a command line that differ between guests.
 #[derive(Debug)]
 pub(super) struct MachineConfig<'a> {
     pub runner: &'a Runner,
-    /// This program, which is also the guest's.
+    /// This program, also the guest's.
     pub program: &'a Path,
     /// The program's first argument.
     pub argument: &'a str,
@@ -94,7 +94,7 @@ fn add_devices(command: &mut Command, accelerator: Accelerator, config: &Machine
     }
     let (backend, backend_options) = match config.card {
         Card::VhostUser(_) => {
-            // More than 256 entries to send with, QEMU allows only here.
+            // QEMU allows more than 256 transmit entries only with this.
             let options = format!(",tx_queue_size={RING_ENTRIES}{}", accelerator.interrupts());
             ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
         }
@@ -112,7 +112,7 @@ fn add_devices(command: &mut Command, accelerator: Accelerator, config: &Machine
     command.args(["-netdev", &backend, "-device", &device]);
 }
 
-/// A path in one of QEMU's option lists, where a comma stands for itself when it is doubled.
+/// Formats a path for QEMU's option lists, with each comma doubled.
 fn quoted(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }

@@ -1,4 +1,4 @@
-//! An archive that the kernel unpacks as its first file system (cpio, "newc"; Linux
+//! An initramfs archive for the kernel (cpio, "newc"; Linux
 //! `Documentation/driver-api/early-userspace/buffer-format.rst`).
 
 use std::collections::BTreeSet;
@@ -23,13 +23,13 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a file (`path` without a leading slash), and the directories it lies in.
+    /// Adds a file (`path` without a leading slash), and its parent directories.
     pub fn file(&mut self, path: &str, mode: u32, data: &[u8]) {
         self.parents(path);
         self.entry(path, REGULAR | mode, (0, 0), data);
     }
 
-    /// Adds a directory and those it lies in.
+    /// Adds a directory and its parents.
     pub fn directory(&mut self, path: &str) {
         self.parents(&format!("{path}/"));
     }

@@ -1,10 +1,10 @@
-//! Why there is no guest.
+//! Errors of finding and starting a guest.
 
 use offramp_ports::vhost_user::VhostUserError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no guest. Each is one line that says what is missing or wrong, and what to do.
+/// A failure to find or start a guest. Each is one line: the missing or wrong thing, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     /// No QEMU for this processor.
@@ -12,7 +12,7 @@ pub enum GuestError {
         "no {0} in PATH; install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86; Fedora: qemu-system-x86-core)"
     )]
     NoQemu(&'static str),
-    /// A QEMU without the card that was asked for.
+    /// A QEMU without the requested card.
     #[error("{} ({version}) has no {device}; put QEMU 10.2 or later first in PATH", program.display())]
     OldQemu {
         /// The program.
@@ -25,26 +25,26 @@ pub enum GuestError {
     /// No User Mode Linux.
     #[error("no {0} in PATH; install User Mode Linux (Debian, Ubuntu: apt-get install user-mode-linux)")]
     NoUml(&'static str),
-    /// The machine has another kind of processor.
+    /// A machine with another kind of processor.
     #[error("guests are x86-64 machines, and so must this one be: the guest runs this program")]
     Processor,
     /// No kernel.
     #[error("no kernel in {}; install one (Debian: apt-get install linux-image-amd64) or name it with --guest-kernel", .0.display())]
     NoKernel(PathBuf),
-    /// The kernel is none.
+    /// A file that is not a kernel.
     #[error("{}: {why}; name one (vmlinuz) with --guest-kernel", kernel.display())]
     BadKernel {
         /// The file.
         kernel: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
     /// No modules.
     #[error("no modules of Linux {version} in {}; name their directory with --guest-modules", directory.display())]
     NoModules {
-        /// Where they were looked for.
+        /// The searched directories.
         directory: PathBuf,
-        /// Whose modules.
+        /// The kernel of the modules.
         version: String,
     },
     /// One module is missing.
@@ -52,7 +52,7 @@ pub enum GuestError {
     NoModule {
         /// Its name.
         module: String,
-        /// Where it was looked for.
+        /// The searched directory.
         directory: PathBuf,
     },
     /// A file could not be read or written.
@@ -63,14 +63,14 @@ pub enum GuestError {
         /// The system's answer.
         cause: io::Error,
     },
-    /// A program that unpacks modules failed.
+    /// A failure of the program that unpacks modules.
     #[error("cannot unpack {}: {program}: {why}; install {program}", path.display())]
     Unpack {
         /// The module.
         path: PathBuf,
-        /// Who was to unpack it.
+        /// The program.
         program: &'static str,
-        /// What it said.
+        /// Its message.
         why: String,
     },
     /// The port was not made.
@@ -79,7 +79,7 @@ pub enum GuestError {
     /// The program that runs the guest was not started.
     #[error("cannot start {}: {cause}", program.display())]
     Start {
-        /// Which.
+        /// The program.
         program: PathBuf,
         /// The system's answer.
         cause: io::Error,
@@ -87,18 +87,18 @@ pub enum GuestError {
     /// The guest did not come up.
     #[error("the guest did not start with {accelerator}: {why}")]
     Boot {
-        /// How it was run.
+        /// The runner.
         accelerator: &'static str,
-        /// The last that it did or printed.
+        /// The last action or output of the guest.
         why: String,
     },
-    /// What a run with a guest cannot do.
+    /// A request that a run with a guest does not support.
     #[error("--port vhost-user: {0}")]
     Unsupported(&'static str),
 }
 
 impl GuestError {
-    /// Says which file an error is about.
+    /// Adds the file to an error.
     pub(super) fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Self::File { path, cause }

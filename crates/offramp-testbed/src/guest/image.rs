@@ -1,4 +1,4 @@
-//! What a guest boots besides its kernel: a file system in memory with one program, its libraries and modules.
+//! The contents of a guest's initramfs: one program, its libraries, and kernel modules.
 
 use super::GuestError;
 use super::cpio::Archive;
@@ -7,20 +7,21 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Where modules lie, and the list of them in the order in which they can be loaded.
+/// Directory of the modules, and the list of them in load order.
 const MODULE_DIRECTORY: &str = "modules";
-/// The list, as the guest sees it.
+/// The list's path in the guest.
 pub(super) const MODULE_ORDER: &str = "/modules/order";
 /// The terminal of a program without another (Linux `Documentation/admin-guide/devices.txt`).
 const CONSOLE: (u32, u32) = (5, 1);
-/// Makes the loader say what it would load, and not run the program (ld.so(8)). A program without a loader
-/// runs, and prints its version.
+/// Makes the loader print the libraries instead of running the program (ld.so(8)). A program without a loader runs, and
+/// prints its version.
 const TRACE: (&str, &str) = ("LD_TRACE_LOADED_OBJECTS", "1");
 
-/// An archive in which `program` is the first program of a guest with that kernel, and `more` modules besides its card's.
+/// Builds an archive with `program` as first program for a guest with that kernel. It has `more` modules besides the
+/// card's.
 ///
 /// # Errors
-/// When a file or a module cannot be had.
+/// When a file or a module is missing.
 pub fn build(program: &Path, kernel: &Kernel, more: &[&str]) -> Result<Vec<u8>, GuestError> {
     let mut archive = skeleton();
     add_program(&mut archive, "init", program)?;
@@ -28,7 +29,7 @@ pub fn build(program: &Path, kernel: &Kernel, more: &[&str]) -> Result<Vec<u8>, 
     Ok(archive.finish())
 }
 
-/// An archive with the directories and the terminal that every guest has.
+/// Builds an archive with the directories and the terminal of every guest.
 pub fn skeleton() -> Archive {
     let mut archive = Archive::default();
     for directory in ["proc", "sys", "dev", "tmp"] {
@@ -38,8 +39,8 @@ pub fn skeleton() -> Archive {
     archive
 }
 
-/// Adds a program at `path` (without a leading slash), and the libraries that its loader names where it looks
-/// for them. One that is no ELF file, or has no loader, is run here with `--version`.
+/// Adds a program at `path` (without a leading slash), and its libraries at the loader's paths. A file without a
+/// loader, or not in ELF, is run here with `--version`.
 ///
 /// # Errors
 /// When a file cannot be read, or the program cannot be started here.
@@ -51,8 +52,8 @@ pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<
     Ok(())
 }
 
-/// Adds the modules of the guest's network card with those that they need, and `more`, in `/modules`, and in `/modules/order` their paths, a
-/// line each, in the order in which they can be loaded.
+/// Adds to `/modules` the network card's modules, their dependencies, and `more`. `/modules/order` lists their paths in
+/// load order, one per line.
 ///
 /// # Errors
 /// When a module cannot be had.
@@ -71,14 +72,13 @@ fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
     fs::read(path).map_err(GuestError::at(path))
 }
 
-/// The part of an ELF file for 64-bit little-endian machines that is used to run it. Symbols and debug
-/// information follow that part; they are most of a program and would only fill the guest's memory. Any
-/// other file is left whole.
+/// Returns the loaded part of an ELF file for 64-bit little-endian machines. The symbols and debug information after it
+/// are most of a program, and would only fill the guest's memory. Returns any other file whole.
 fn loaded_part(file: &[u8]) -> &[u8] {
     loaded_len(file).and_then(|len| file.get(..len)).unwrap_or(file)
 }
 
-/// End of the last segment (System V ABI, "ELF Header", "Program Header").
+/// Returns the end of the last segment (System V ABI, "ELF Header", "Program Header").
 fn loaded_len(file: &[u8]) -> Option<usize> {
     const IDENTITY: &[u8] = b"\x7fELF\x02\x01";
     if !file.starts_with(IDENTITY) {
@@ -101,7 +101,7 @@ fn libraries_of(program: &Path) -> Result<Vec<String>, GuestError> {
     Ok(libraries(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// The files that a loader names; they lie in the guest where it found them here.
+/// Parses the files named by a loader. The guest has them at the same paths as this machine.
 fn libraries(trace: &str) -> Vec<String> {
     trace.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
 }
@@ -123,7 +123,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("offramp-loaded-{}", std::process::id()));
         let written = path.with_extension("written");
         fs::write(&written, loaded_part(&whole)).unwrap();
-        // What another thread starts meanwhile may have inherited the descriptor of the write, and the file could not be run.
+        // A child of another thread may have inherited the write descriptor, and the file could not be run.
         assert!(Command::new("install").arg("-m755").args([&written, &path]).status().unwrap().success());
         let status = Command::new(&path).status();
         fs::remove_file(written).unwrap();

@@ -1,4 +1,4 @@
-//! The guest's kernel: which one, its version, and its modules.
+//! The guest's kernel: its choice, its version, and its modules.
 
 use super::GuestError;
 use super::program::{self, by_version};
@@ -8,26 +8,26 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where kernels lie.
+/// Directory of kernels.
 const BOOT: &str = "/boot";
-/// How their names begin.
+/// Prefix of their names.
 const NAME: &str = "vmlinuz-";
-/// The set-up header of a kernel for x86 (Linux `Documentation/arch/x86/boot.rst`): its mark, the pointer to
-/// the version, and what that counts from.
+/// The set-up header of a kernel for x86 (Linux `Documentation/arch/x86/boot.rst`): its mark, the pointer to the
+/// version, and the pointer's base.
 const HEADER_MARK: &[u8] = b"HdrS";
 const HEADER_MARK_AT: usize = 0x202;
 const VERSION_POINTER_AT: usize = 0x20e;
 const VERSION_BASE: usize = 0x200;
-/// Bytes of a kernel that the version lies in: a pointer of 16 bits, its base, and a long version.
+/// Bytes to read for a kernel's version: a pointer of 16 bits, its base, and a long version.
 const HEADER_LEN: u64 = 0x1_0400;
 
-/// Where the package of User Mode Linux has its modules, a directory for each version.
+/// The module directory of the User Mode Linux package, with a subdirectory for each version.
 const UML_MODULES: &str = "/usr/lib/uml/modules";
 
-/// A kernel and where its modules are.
+/// A kernel and its modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// The file that is booted.
+    /// The file to boot.
     pub path: PathBuf,
     /// `uname -r` of it.
     pub version: String,
@@ -38,11 +38,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel at `path`, or the newest in `/boot`; its modules in `modules`, or beside the kernel, or where
-    /// `lib/modules/VERSION` or `usr/lib/modules/VERSION` stands beside its directory, or in `/lib/modules/VERSION`.
+    /// Finds the kernel at `path`, or the newest in `/boot`. Its modules are in `modules`, beside the kernel, in
+    /// `lib/modules/VERSION` or `usr/lib/modules/VERSION` beside its directory, or in `/lib/modules/VERSION`.
     ///
     /// # Errors
-    /// When there is no kernel, it is not one, or it has no modules.
+    /// When there is no kernel, the file is not one, or it has no modules.
     pub fn find(path: Option<&Path>, modules: Option<&Path>) -> Result<Self, GuestError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -56,7 +56,7 @@ impl Kernel {
         Ok(Self { path, version, modules: directory, card: &["virtio_pci", "virtio_net"] })
     }
 
-    /// User Mode Linux; its modules in `modules`, or where Debian has them.
+    /// Finds User Mode Linux, with its modules in `modules` or in Debian's directory.
     ///
     /// # Errors
     /// When it is not installed, or has no modules.
@@ -71,10 +71,10 @@ impl Kernel {
         Ok(Self { path, version, modules: directory, card: &["virtio_net"] })
     }
 
-    /// Modules with all that they need, in the order in which they can be loaded: names and contents.
+    /// Reads modules and their dependencies, in load order: names and contents.
     ///
     /// # Errors
-    /// When one is missing, and not in the kernel itself, or cannot be read.
+    /// When a module is neither a file nor built into the kernel, or cannot be read.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>, GuestError> {
         let mut files = BTreeMap::new();
         find_modules(&self.modules.join("kernel"), &mut files)?;
@@ -91,7 +91,8 @@ impl Kernel {
     }
 }
 
-/// Where the modules of a kernel are: Debian's packages have had it in `boot`, and have it beside its modules since Linux 7.2.
+/// Returns the directory of a kernel's modules. Debian's packages place the kernel in `boot`, since Linux 7.2 beside
+/// its modules.
 fn modules_of(kernel: &Path, version: &str) -> PathBuf {
     let directory = kernel.parent().unwrap_or(kernel);
     let root = directory.parent().unwrap_or(directory);
@@ -101,7 +102,7 @@ fn modules_of(kernel: &Path, version: &str) -> PathBuf {
     known.find(|directory| directory.join("kernel").is_dir()).unwrap_or_else(system)
 }
 
-/// The newest kernel of a directory.
+/// Returns the newest kernel of a directory.
 fn newest(directory: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let version = |path: &PathBuf| Some(path.file_name()?.to_str()?.strip_prefix(NAME)?.to_owned());
@@ -117,7 +118,7 @@ fn read_version(path: &Path) -> Result<String, GuestError> {
         .ok_or_else(|| GuestError::BadKernel { kernel: path.to_owned(), why: "it is no kernel for x86".to_owned() })
 }
 
-/// The version in the set-up header of a kernel: the text up to a space or a zero byte.
+/// Returns the version in a kernel's set-up header: the text up to a space or a zero byte.
 fn version(kernel: &[u8]) -> Option<String> {
     if kernel.get(HEADER_MARK_AT..)?.get(..HEADER_MARK.len())? != HEADER_MARK {
         return None;
@@ -126,12 +127,12 @@ fn version(kernel: &[u8]) -> Option<String> {
     let text = kernel.get(VERSION_BASE + usize::from(pointer)..)?;
     let word = text.split(|&byte| byte == b' ' || byte == 0).next()?;
     let word = std::str::from_utf8(word).ok()?;
-    // It becomes part of a path.
+    // The version becomes part of a path.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-+~".contains(c);
     (pointer != 0 && !word.is_empty() && word.chars().all(is_plain)).then(|| word.to_owned())
 }
 
-/// Collects modules behind what they need.
+/// Collects modules after their dependencies.
 struct Loader {
     files: BTreeMap<String, PathBuf>,
     builtin: Vec<String>,
@@ -139,7 +140,7 @@ struct Loader {
 }
 
 impl Loader {
-    /// Whether the module is there, or needs not be.
+    /// Adds a module after its dependencies. Returns false if it is neither a file nor built in.
     fn add(&mut self, name: &str) -> Result<bool, GuestError> {
         if self.loaded.iter().any(|(loaded, _)| loaded == name) {
             return Ok(true);
@@ -170,14 +171,14 @@ fn find_modules(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Resu
     Ok(())
 }
 
-/// A module's name as the kernel has it, from the path of its file, packed or not.
+/// Returns the kernel's name of a module, from the path of its file, packed or not.
 fn module_name(path: &str) -> Option<String> {
     let file = path.rsplit('/').next()?;
     let (stem, packed) = file.split_once(".ko")?;
     matches!(packed, "" | ".xz" | ".zst" | ".gz").then(|| stem.replace('-', "_"))
 }
 
-/// A module's file, unpacked if it was packed.
+/// Reads a module's file, and unpacks it if necessary.
 fn read_module(path: &Path) -> Result<Vec<u8>, GuestError> {
     let program = match path.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => "xz",
@@ -194,7 +195,7 @@ fn read_module(path: &Path) -> Result<Vec<u8>, GuestError> {
     }
 }
 
-/// The modules that a module names in its `depends=` (Linux `include/linux/module.h`, `MODULE_INFO`).
+/// Returns the modules in a module's `depends=` (Linux `include/linux/module.h`, `MODULE_INFO`).
 fn needed_by(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! A guest that runs, and the talk with it.
+//! A running guest, and the exchange of commands with it.
 
 use super::command::{MachineConfig, command};
 use super::protocol::{Answer, Command};
@@ -21,20 +21,20 @@ const MEMORY_MIB: u64 = 192;
 /// The file system lies in memory twice while the kernel unpacks it.
 const ARCHIVE_COPIES: u64 = 2;
 const MIB: u64 = 1 << 20;
-/// For an answer to a command that only changes something.
+/// Timeout of a command that only changes something.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a wait polls whether the run is to stop.
+/// Interval at which a wait checks the stop flag.
 const STOP_POLL: Duration = Duration::from_millis(50);
-/// After the guest's end, how long a signal that ended it may take to arrive here too.
+/// After the guest's end, maximum delay of the same signal to this process.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 /// Part of the console that is read, in bytes from its end.
 const CONSOLE_LEN_MAX: u64 = 16 << 10;
-/// Mark of a line that is no failure.
+/// Mark of a harmless line.
 const WARNING: &str = "warning: ";
-/// Part of the guest's console that an error shows, in bytes from its end.
+/// Part of the guest's console in an error, in bytes from its end.
 const TAIL_LEN: usize = 600;
 
-/// A guest that runs. Dropping it ends it.
+/// A running guest. Dropping it ends it.
 #[derive(Debug)]
 pub struct Machine {
     process: Child,
@@ -49,7 +49,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots a guest, and waits until it answers. It is killed when the calling thread ends.
+    /// Boots a guest, and waits for its first answer. The guest is killed when the calling thread ends.
     pub(super) fn boot(config: &MachineConfig, stop: &AtomicBool) -> Result<Self, TestbedError> {
         let archive = image::build(config.program, &config.runner.kernel, config.modules)?;
         let initramfs = config.directory.join("initramfs");
@@ -106,7 +106,7 @@ impl Machine {
         GuestError::Boot { accelerator: self.accelerator.name(), why }.into()
     }
 
-    /// Has a command carried out.
+    /// Sends a command, and waits for its completion.
     ///
     /// # Errors
     /// When the guest fails at it, does not answer, or the run is stopped.
@@ -115,7 +115,7 @@ impl Machine {
         self.finish(stop)
     }
 
-    /// Waits until the command that was sent is carried out.
+    /// Waits for the completion of the command sent before.
     ///
     /// # Errors
     /// As [`Machine::command`].
@@ -137,10 +137,10 @@ impl Machine {
         sent.map_err(|cause| TestbedError::Traffic(format!("the guest takes no commands: {cause}{}", self.tail())))
     }
 
-    /// Waits for what the guest says next.
+    /// Waits for the guest's next answer.
     ///
     /// # Errors
-    /// When it says nothing in `timeout` or nothing sensible, has ended, or the run is stopped.
+    /// When the guest sends nothing valid within `timeout`, has ended, or the run is stopped.
     pub fn answer(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<Answer, TestbedError> {
         let end = Instant::now() + timeout;
         while Instant::now() < end {
@@ -151,7 +151,7 @@ impl Machine {
         Err(TestbedError::Traffic(format!("the guest did not answer for {} s{}", timeout.as_secs(), self.tail())))
     }
 
-    /// What the guest says in `patience`, if anything.
+    /// Returns the guest's answer within `patience`, if any.
     fn answer_within(&mut self, patience: Duration, stop: &AtomicBool) -> Result<Option<Answer>, TestbedError> {
         match self.answers.recv_timeout(patience) {
             Ok(line) => {
@@ -163,7 +163,7 @@ impl Machine {
         }
     }
 
-    /// The guest's end is closed: a signal to all of us, or its own end.
+    /// Returns the reason for the guest's closed port: a signal to all of us, or its own end.
     fn ended(&mut self, stop: &AtomicBool) -> TestbedError {
         std::thread::sleep(STOP_GRACE);
         if stop.load(Ordering::Relaxed) {
@@ -173,7 +173,7 @@ impl Machine {
         TestbedError::Traffic(format!("the guest ended{status}{}", self.tail()))
     }
 
-    /// The end of what was said before something went wrong, for a message of one line.
+    /// Returns the end of the console output, for a message of one line.
     fn tail(&self) -> String {
         let words = self.last_words();
         if words.is_empty() { words } else { format!("; its last words: {words}") }
@@ -183,44 +183,44 @@ impl Machine {
         last_words(&self.console())
     }
 
-    /// What the guest's kernel and the program that runs it have said so far.
+    /// Returns the console output of the guest's kernel and its runner so far.
     fn console(&self) -> String {
-        // The file has no name any more once the guest runs.
+        // The file is deleted once the guest runs, so it is read by its descriptor.
         let len = self.console.metadata().map_or(0, |metadata| metadata.len());
         let from = len.saturating_sub(CONSOLE_LEN_MAX);
         let mut bytes = vec![0; (len - from) as usize];
-        // What cannot be read is not shown.
+        // An unreadable part is not shown.
         let _ = self.console.read_exact_at(&mut bytes, from);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The processor time that the guest has taken of this machine, in nanoseconds, with all its processes.
+    /// Returns the processor time of all the guest's processes on this machine, in nanoseconds.
     ///
     /// # Errors
     /// When it has ended.
     pub fn cpu_ns(&self) -> io::Result<u64> {
         let of_all = family(self.process.id()).into_iter().map(|pid| cpu::process_cpu_ns_of(pid as i32));
-        // One that ends meanwhile counts no more; the first is there as long as the guest.
+        // A process that ends meanwhile counts no more. The first one lives as long as the guest.
         let known: Vec<u64> = of_all.filter_map(Result::ok).collect();
         if known.is_empty() { Err(io::Error::other("the guest has ended")) } else { Ok(known.into_iter().sum()) }
     }
 
-    /// `uname -r` in the guest.
+    /// Returns `uname -r` in the guest.
     pub fn kernel(&self) -> &str {
         &self.kernel
     }
 
-    /// What runs it.
+    /// Returns the guest's accelerator.
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
 
-    /// Its memory in MiB.
+    /// Returns the guest's memory in MiB.
     pub fn memory_mib(&self) -> u64 {
         self.memory_mib
     }
 
-    /// From its start to a guest that answers.
+    /// Returns the time from its start to its first answer.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
@@ -238,12 +238,12 @@ impl Drop for Machine {
     }
 }
 
-/// A process, those that it has started, and those that these have.
+/// Returns a process and all its descendants.
 fn family(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut next = 0;
     while let Some(parent) = family.get(next) {
-        // One that has ended meanwhile has none.
+        // An ended process has no children.
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
         family.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         next += 1;
@@ -251,7 +251,7 @@ fn family(root: u32) -> Vec<u32> {
     family
 }
 
-/// Reads lines on a thread of its own, which ends with the guest.
+/// Reads lines on a thread of its own until the guest ends.
 fn lines(output: ChildStdout) -> (Receiver<String>, Option<JoinHandle<()>>) {
     let (sender, receiver) = channel();
     let reader = std::thread::spawn(move || {
@@ -264,7 +264,7 @@ fn lines(output: ChildStdout) -> (Receiver<String>, Option<JoinHandle<()>>) {
     (receiver, Some(reader))
 }
 
-/// The end of a text in one line, without QEMU's warnings, which every run has.
+/// Returns the end of a text in one line, without the QEMU warnings of every run.
 fn last_words(text: &str) -> String {
     let from = text.ceil_char_boundary(text.len().saturating_sub(TAIL_LEN));
     let is_worth_it = |line: &String| !line.is_empty() && !line.contains(WARNING);

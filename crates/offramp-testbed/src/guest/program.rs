@@ -1,4 +1,4 @@
-//! The programs that run guests: where they are, and how versions are compared.
+//! The programs that run guests: their paths, and a comparison of versions.
 
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// User Mode Linux.
 pub const UML: &str = "linux.uml";
 
-/// Where a program is, by `PATH`.
+/// Returns the path of a program, by `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':').map(|place| Path::new(place).join(program)).find(|file| file.is_file())
@@ -19,7 +19,7 @@ pub(super) fn by_version(a: &str, b: &str) -> Ordering {
     parts(a).cmp(&parts(b))
 }
 
-/// Runs of digits and runs of other text; a text comes before a number, as `6.1-rc1` before `6.1.1`.
+/// Splits into runs of digits and of other text. A text comes before a number, as `6.1-rc1` before `6.1.1`.
 fn parts(version: &str) -> Vec<(Option<u64>, &str)> {
     let is_digit = |c: &char| c.is_ascii_digit();
     let mut rest = version;

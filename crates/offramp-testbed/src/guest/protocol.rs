@@ -1,7 +1,7 @@
-//! What lab and guest say to each other over a serial port: one JSON object a line.
+//! The protocol of lab and guest over a serial port: one JSON object a line.
 //!
-//! The lab commands, the guest answers each command with [`Answer::Done`] or [`Answer::Failed`], and with
-//! more before that where a command says so.
+//! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. Some commands have further
+//! answers before that.
 
 use crate::host::RxCoalescing;
 use crate::rig::{GSO_SEGS, RigConfig};
@@ -14,17 +14,17 @@ use std::net::Ipv4Addr;
 /// The guest's network card.
 pub const INTERFACE: &str = "eth0";
 
-/// What the lab wants.
+/// A command of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// Set up the network, and serve traffic from then on.
     SetUp(Network),
-    /// Switch what the guest's own TCP/IP does and hands over.
+    /// Switch the offloads of the guest's own TCP/IP and driver.
     Switch(Switches),
-    /// Run the client of one test; answered by an [`Answer::Event`] for everything that happens.
+    /// Run the client of one test; each of its events is an [`Answer::Event`].
     Run {
-        /// Where the server is.
+        /// Address of the server.
         server: Ipv4Addr,
         /// The test.
         params: Box<Params>,
@@ -48,20 +48,20 @@ pub struct Network {
     pub neighbour_mac: [u8; 6],
 }
 
-/// What the guest's driver hands over to the adapter, and what its TCP/IP does instead.
+/// The offloads of the guest's driver, and their software replacements in its TCP/IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
-    /// Names of the interface's features (`ethtool -k`), and how they are to stand; all at once.
+    /// Names of the interface's features (`ethtool -k`), and their wanted states; set all at once.
     pub features: Vec<(String, bool)>,
     /// Segments that TCP may put into one super-frame.
     pub gso_segs_max: u32,
-    /// When it wants to be interrupted, if it has a say.
+    /// The driver's interrupt coalescing, if it can set any.
     pub rx_coalescing: Option<RxCoalescing>,
 }
 
 impl Switches {
-    /// The switches of a guest of that configuration. Where it neither segments above its driver nor has large send, its
-    /// TCP sends one frame at a time.
+    /// Returns the switches for a guest of that configuration. Without GSO and large send, its TCP sends one frame at a
+    /// time.
     pub fn new(config: &RigConfig) -> Self {
         let (gso, gro) = (config.host_gso, config.host_gro);
         let offloads = config.offloads.with_prerequisites();
@@ -81,41 +81,41 @@ impl Switches {
     }
 }
 
-/// What the guest answers.
+/// An answer of the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It is up; said once, unasked.
+    /// The guest is up; sent once, without a command.
     Ready {
         /// `uname -r` there.
         kernel: String,
     },
     /// The command was carried out.
     Done,
-    /// It was not, and why.
+    /// The command failed, with the reason.
     Failed(String),
     /// Something happened in a test.
     Event {
-        /// What.
+        /// The event.
         event: Event,
-        /// When, and how much the guest had done by then.
+        /// Time of the event, and the guest's work until then.
         time: GuestTime,
     },
-    /// How much the guest has done.
+    /// The guest's work so far.
     Time(GuestTime),
 }
 
-/// A moment in the guest, and what its processors had done by then.
+/// A moment in the guest, and its processors' work until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTime {
     /// The guest's clock, in microseconds from any beginning.
     pub at_us: u64,
-    /// Time that all its processors together were not idle, by its `/proc/stat`, in microseconds.
+    /// Non-idle time of all its processors together, by its `/proc/stat`, in microseconds.
     pub busy_us: u64,
 }
 
 impl GuestTime {
-    /// Busy time since `earlier` as a share of one processor of the guest; `None` when no time has passed.
+    /// Returns the busy time since `earlier` as a share of one processor of the guest; `None` if no time has passed.
     pub fn busy_share_since(&self, earlier: &Self) -> Option<f64> {
         let elapsed_us = self.at_us.checked_sub(earlier.at_us).filter(|us| *us > 0)?;
         Some(self.busy_us.saturating_sub(earlier.busy_us) as f64 / elapsed_us as f64)

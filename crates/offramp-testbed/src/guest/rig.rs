@@ -1,4 +1,4 @@
-//! A guest, a namespace, and what lies between them.
+//! A guest, a namespace, and the adapters between them.
 
 use super::command::{Card, MachineConfig};
 use super::machine::Machine;
@@ -20,13 +20,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Which host is the guest.
+/// The guest's host number.
 const GUEST: usize = 0;
-/// Which one is the namespace.
+/// The namespace's host number.
 const OTHER: usize = 1;
 
-/// The guests of a run: one for each MTU and link rate, for drivers that set their coalescing and for those that adapt it, booted
-/// when it is first needed.
+/// The guests of a run, booted on first use. There is one for each MTU, link rate, and kind of driver coalescing (set
+/// or adaptive).
 #[derive(Debug)]
 pub struct Guests<'a> {
     spec: GuestSpec,
@@ -41,12 +41,12 @@ impl<'a> Guests<'a> {
         Self { spec, stop, rigs: Vec::new(), note: None }
     }
 
-    /// The rig of that configuration's MTU and rate, with everything else switched as the configuration says.
+    /// Returns the rig of that configuration's MTU and rate, with all other settings switched to the configuration.
     ///
     /// # Errors
     /// When the guest does not start or does not switch, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, TestbedError> {
-        // A driver that has set its coalescing has it until it is reset, and one that adapts it begins with what was set.
+        // A driver keeps its coalescing until a reset, and an adaptive driver starts from it.
         let boots_as = |config: &RigConfig| {
             let coalescing = config.host.coalescing;
             (config.mtu, config.rate_bps, coalescing.is_some(), coalescing == Some(RxCoalescing::Adaptive))
@@ -63,7 +63,7 @@ impl<'a> Guests<'a> {
         Ok(rig)
     }
 
-    /// Boots a guest with the first runner that does; the next one begins with that.
+    /// Boots a guest with the first runner that succeeds. Later guests begin with that runner.
     fn boot(&mut self, config: &RigConfig) -> Result<GuestRig<'a>, TestbedError> {
         let start = |runner: &Runner| GuestRig::start(runner, &self.spec.program, config, self.stop);
         let (rig, runner, refused) = boot_first(&self.spec.runners, start)?;
@@ -74,21 +74,21 @@ impl<'a> Guests<'a> {
         Ok(rig)
     }
 
-    /// The first guest and what runs it; `None` before it has booted.
+    /// Returns the first guest and its runner; `None` before the first boot.
     pub fn first(&self) -> Option<(&Machine, &Runner)> {
         Some(&self.rigs.first()?.machine).zip(self.spec.runners.first())
     }
 
-    /// Why KVM, which is there, does not run the guests.
+    /// Returns the reason for KVM's failure, if it is present and does not run the guests.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 }
 
-/// A guest and a namespace that run. Dropping it ends everything.
+/// A running guest and namespace. Dropping it ends everything.
 #[derive(Debug)]
 pub struct GuestRig<'a> {
-    // In the order in which they are to go: who uses the rings, who drives, what is driven, where it lies.
+    // In drop order: the user of the rings, their threads, the adapters, the namespace.
     machine: Machine,
     workers: Vec<Worker>,
     port: VhostUser,
@@ -137,11 +137,11 @@ impl<'a> GuestRig<'a> {
         let mut machine = Machine::boot(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
-        // The directory goes here: a guest that runs needs no file any more, so none is left however we end.
+        // The directory is removed here. A running guest needs no file any more, so none remains after any exit.
         Ok(Self { machine, workers, port, tap, controls, host, config, rps, stop })
     }
 
-    /// Makes both hosts and adapters what the configuration says.
+    /// Switches both hosts and adapters to the configuration.
     fn switch(&mut self, config: &RigConfig) -> Result<(), TestbedError> {
         let offloads = config.offloads.with_prerequisites();
         for control in &self.controls {
@@ -158,10 +158,10 @@ impl<'a> GuestRig<'a> {
         Ok(())
     }
 
-    /// Checks that a driver which is to adapt its interrupts has set them: nothing else does in that guest.
+    /// Checks that a driver with adaptive coalescing has set it: nothing else sets it in that guest.
     ///
     /// # Errors
-    /// When it has not: the sample is of something else.
+    /// When the driver has not set it: the sample measures something else.
     pub fn check_adapted(&self) -> Result<(), TestbedError> {
         let set = self.port.status().control.and_then(|control| control.coalescing.first().copied().flatten());
         if self.config.host.coalescing == Some(RxCoalescing::Adaptive) && set.is_none() {
@@ -182,7 +182,7 @@ fn network(config: &RigConfig) -> Network {
     }
 }
 
-/// An adapter at each end of a cable, and the threads that drive them.
+/// Starts an adapter at each end of a cable, and their threads.
 fn start_adapters(
     config: &RigConfig,
     adapter: &AdapterConfig,

@@ -1,4 +1,4 @@
-//! Ways to run a guest: which program, with which accelerator and kernel.
+//! Ways to run a guest: the program, the accelerator and the kernel.
 
 use super::GuestError;
 use super::kernel::Kernel;
@@ -11,26 +11,26 @@ use std::time::Duration;
 
 /// Access to the processor's own virtualisation.
 const KVM: &str = "/dev/kvm";
-/// QEMU's generic vhost-user device (10.2 and later), which leaves the control queue to the port.
+/// QEMU's generic vhost-user device (10.2 and later). It leaves the control queue to the port.
 pub(super) const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
-/// An option of the generic device, which QEMU lists where it has the device.
+/// An option of the generic device, in QEMU's list only if it has the device.
 const GENERIC_OPTION: &str = "num_vqs=";
 /// The first Linux whose `virtio_net` has DIM.
 const DIM_SINCE: &str = "6.8";
-/// From the start to a guest that answers: emulated, on a busy machine.
+/// Timeout from the start to the first answer: emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
-/// Boot time with KVM where emulation is possible instead. A working KVM takes a second or two; on some machines
+/// Timeout of a boot with KVM, if emulation is possible instead. A working KVM takes a second or two; on some machines
 /// /dev/kvm opens and runs nothing.
 const KVM_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program and accelerator of a guest.
+/// The processor or program that executes a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// QEMU, and the processor runs it.
+    /// QEMU with the processor's virtualisation.
     Kvm,
     /// User Mode Linux: the processor runs its programs, and its kernel is a program itself.
     Uml,
-    /// QEMU, which translates it instruction by instruction.
+    /// QEMU with translation of each instruction.
     Tcg,
 }
 
@@ -44,19 +44,19 @@ impl Accelerator {
         }
     }
 
-    /// The card's option for interrupts: QEMU 7.2 crashes when a vhost-user card has message interrupts and
-    /// there is no KVM (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
+    /// Returns the card's option for interrupts. Without KVM, QEMU 7.2 crashes on a vhost-user card with message
+    /// interrupts (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
     pub(super) fn interrupts(self) -> &'static str {
         if self == Self::Kvm { "" } else { ",vectors=0" }
     }
 }
 
-/// The programs allowed to run the guest.
+/// The allowed runners of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// KVM if a guest starts with it, else User Mode Linux if that is installed, else emulation.
     Auto,
-    /// QEMU, with that accelerator or the first that a guest starts with.
+    /// QEMU, with that accelerator or the first that boots a guest.
     Qemu(Option<Accelerator>),
     /// The same with its generic vhost-user device as the card.
     QemuGeneric(Option<Accelerator>),
@@ -64,14 +64,14 @@ pub enum Choice {
     Uml,
 }
 
-/// Interrupt settings available to a guest's own driver (`ethtool -C`).
+/// The coalescing that a guest's own driver can set (`ethtool -C`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverCoalescing {
-    /// Nothing: the port receives none of its settings.
+    /// None visible to the port.
     None,
     /// Time and frames.
     Fixed,
-    /// These, or it adapts both to the load (DIM).
+    /// Fixed values, or adapted to the load (DIM).
     Adaptive,
 }
 
@@ -80,20 +80,20 @@ pub enum DriverCoalescing {
 pub struct Runner {
     /// The accelerator.
     pub accelerator: Accelerator,
-    /// QEMU; of User Mode Linux, the kernel.
+    /// QEMU, or the kernel of User Mode Linux.
     pub program: PathBuf,
     /// The output of `--version`.
     pub version: String,
     /// Kernel and modules.
     pub kernel: Kernel,
-    /// The card forwards the guest's control queue to the port.
+    /// Marks a card that forwards the guest's control queue to the port.
     pub forwards_control_queue: bool,
-    /// From its start to a guest that answers.
+    /// Timeout from the start to the first answer.
     pub timeout: Duration,
 }
 
 impl Runner {
-    /// The interrupt settings available to the guest's driver.
+    /// Returns the coalescing that the guest's driver can set.
     pub fn driver_coalescing(&self) -> DriverCoalescing {
         match by_version(&self.kernel.version, DIM_SINCE) {
             _ if !self.forwards_control_queue => DriverCoalescing::None,
@@ -106,9 +106,9 @@ impl Runner {
 /// The runners and the program of guests.
 #[derive(Clone, Debug)]
 pub struct GuestSpec {
-    /// Ways to run one, the preferred first.
+    /// Ways to run a guest, the preferred first.
     pub runners: Vec<Runner>,
-    /// This program, which is also the guest's.
+    /// This program, also the guest's.
     pub program: PathBuf,
 }
 
@@ -116,7 +116,7 @@ impl GuestSpec {
     /// Finds runners and their kernels. `kernel` is one for QEMU.
     ///
     /// # Errors
-    /// When nothing is found; the message says what to install.
+    /// When nothing is found; the message names the packages to install.
     pub fn find(
         choice: Choice,
         kernel: Option<&Path>,
@@ -175,12 +175,12 @@ fn qemu_runners(
     Ok(attempts.into_iter().map(runner).collect())
 }
 
-/// The same QEMU with its generic card, if it has that.
+/// Returns the same QEMU with its generic card, if it has one.
 fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError> {
     for Runner { program, version, forwards_control_queue, .. } in &mut runners {
         let device = GENERIC_DEVICE;
         let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
-        // It succeeds without the card, too.
+        // QEMU succeeds without the card, too.
         if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
             return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });
         }
@@ -203,13 +203,13 @@ fn uml_runner(modules: Option<&Path>) -> Result<Runner, GuestError> {
     })
 }
 
-/// The version in what QEMU says of itself: `QEMU emulator version 7.2.22 (Debian …)`.
+/// Parses QEMU's version: `QEMU emulator version 7.2.22 (Debian …)`.
 fn version(said: &str) -> &str {
     let line = said.lines().next().unwrap_or_default();
     line.split_once("version ").map_or(line, |(_, version)| version).trim()
 }
 
-/// Boots with the first runner that does. Returns what `boot` made, the runner, and why KVM was not it.
+/// Boots with the first runner that succeeds. Returns `boot`'s result, the runner, and the reason for KVM's failure.
 pub(super) fn boot_first<T>(
     runners: &[Runner],
     mut boot: impl FnMut(&Runner) -> Result<T, TestbedError>,

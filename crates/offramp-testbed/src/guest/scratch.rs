@@ -1,10 +1,10 @@
-//! Files that a guest needs until it runs.
+//! Temporary files for a guest's start.
 
 use super::GuestError;
 use crate::error::TestbedError;
 use std::path::{Path, PathBuf};
 
-/// A directory that is removed with all that is in it.
+/// A directory, removed with its contents on drop.
 #[derive(Debug)]
 pub(super) struct Scratch(PathBuf);
 

@@ -1,4 +1,4 @@
-//! A guest whose card is connected to a TAP of a namespace, with nothing of ours in between.
+//! A guest with its card on a TAP of a namespace, without an adapter of ours in between.
 
 use super::command::{Card, MachineConfig};
 use super::machine::Machine;
@@ -12,10 +12,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// Bytes of IP in a frame: a TAP's, unless it is changed.
+/// IP bytes of a frame: a TAP's default.
 const MTU: usize = 1500;
 
-/// A guest that runs in QEMU, and the namespace with the other end of its card. Dropping it ends both.
+/// A running QEMU guest, and the namespace with the other end of its card. Dropping it ends both.
 #[derive(Debug)]
 pub struct TapGuest {
     machine: Machine,
@@ -26,8 +26,8 @@ impl TapGuest {
     /// The TAP's name.
     pub const TAP: &str = "tap0";
 
-    /// Boots a guest with those modules besides its card's. `argument` tells the program what to be in the guest.
-    /// The TAP gets that address. With several queue pairs the card does RSS.
+    /// Boots a guest with those modules besides its card's. `argument` selects the program's role in the guest. The TAP
+    /// gets that address. With several queue pairs the card does RSS.
     ///
     /// # Errors
     /// When the guest does not start, or the run is stopped.

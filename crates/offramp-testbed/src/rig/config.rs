@@ -117,7 +117,7 @@ impl Card {
 pub struct RigConfig {
     /// IP bytes of a frame, of both hosts and the wire.
     pub mtu: usize,
-    /// Link rate in bits per second; `None`: never the limit.
+    /// Link rate in bits per second; `None`: unlimited.
     pub rate_bps: Option<u64>,
     /// The offloads of both adapters.
     pub offloads: Offloads,

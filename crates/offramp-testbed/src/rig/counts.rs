@@ -17,9 +17,9 @@ pub struct Count {
     pub interrupts: u64,
     /// Frames lost, for any reason.
     pub lost: u64,
-    /// Frames among `lost` for which the adapter's memory had no room.
+    /// Frames among `lost` dropped by a full adapter memory.
     pub dropped: u64,
-    /// Frames among `lost` that newer ones overwrote in the adapter's memory.
+    /// Frames among `lost` overwritten by newer ones in the adapter's memory.
     pub overrun: u64,
     /// Most bytes stored at one time in an adapter's memory, since it was made.
     pub memory_bytes_max: u64,
