@@ -1,15 +1,12 @@
 //! The settings of a vhost-user port.
 
 use super::error::VhostUserError;
-use super::features::{MTU_MIN, RingFeatures};
+use super::features::{ControlQueue, MTU_MIN, RingFeatures};
 use crate::sys::socket_file::SocketRights;
 use offramp_offload::caps::Offloads;
 use offramp_virtio::ring::QUEUE_SIZE_MAX;
 use std::path::PathBuf;
 
-/// Most vrings that a frontend can name with a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user,
-/// "Vring descriptor index").
-const VRINGS_MAX: u16 = 256;
 /// Longest super-frame that a guest sends by default, in bytes: an Ethernet header with two VLAN tags and an
 /// IP packet of 65536 bytes.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
@@ -26,28 +23,6 @@ pub enum Mode {
     Server,
     /// The frontend listens; this port connects, again and again until it is there.
     Client,
-}
-
-/// The server of the guest's control queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ControlQueue {
-    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user); the port receives no commands.
-    #[default]
-    Frontend,
-    /// The port: a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that gives the control queue to the
-    /// backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux). It is the vring after those of all
-    /// queue pairs, or after the first pair's for a driver without `MQ` and `RSS` (virtio 1.3, 5.1.2).
-    Backend,
-    /// No one: `CTRL_VQ` and the features that need it are not offered. For a frontend without a control queue of its
-    /// own, such as User Mode Linux.
-    None,
-}
-
-impl ControlQueue {
-    /// Returns the most queue pairs of a port: 128, or one less if the control queue is a vring, too.
-    pub fn queue_pairs_max(self) -> u16 {
-        (VRINGS_MAX - u16::from(self == Self::Backend)) / 2
-    }
 }
 
 /// The settings of a vhost-user port.

@@ -1,6 +1,5 @@
 //! The virtio features that a port offers (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and their offloads.
 
-use super::config::ControlQueue;
 use offramp_offload::caps::Offloads;
 pub use offramp_virtio::features::RingFeatures;
 pub(super) use offramp_virtio::features::{
@@ -14,6 +13,9 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_STATUS,
 };
 
+/// Most vrings that a frontend can name with a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user,
+/// "Vring descriptor index").
+const VRINGS_MAX: u16 = 256;
 /// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
 pub const MTU_MIN: u16 = 68;
 /// The frontend is to log what the device writes (`VHOST_F_LOG_ALL`).
@@ -44,6 +46,28 @@ const OFFLOADS: [(Offloads, u64); 11] = [
     (Offloads::RSC_ECN, 1 << VIRTIO_NET_F_GUEST_ECN),
     (Offloads::RSC_UDP, 1 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
 ];
+
+/// The server of the guest's control queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlQueue {
+    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user); the port receives no commands.
+    #[default]
+    Frontend,
+    /// The port: a guest's `ethtool -C` and `-L` reach the adapter. For a monitor that gives the control queue to the
+    /// backend (QEMU's generic vhost-user device, crosvm, libkrun, User Mode Linux). It is the vring after those of all
+    /// queue pairs, or after the first pair's for a driver without `MQ` and `RSS` (virtio 1.3, 5.1.2).
+    Backend,
+    /// No one: `CTRL_VQ` and the features that need it are not offered. For a frontend without a control queue of its
+    /// own, such as User Mode Linux.
+    None,
+}
+
+impl ControlQueue {
+    /// Returns the most queue pairs of a port: 128, or one less if the control queue is a vring, too.
+    pub fn queue_pairs_max(self) -> u16 {
+        (VRINGS_MAX - u16::from(self == Self::Backend)) / 2
+    }
+}
 
 /// Returns the feature bits of an offer, except those that depend on the configuration ([`MQ`], [`MAC`], [`MTU`],
 /// [`SPEED_DUPLEX`]).

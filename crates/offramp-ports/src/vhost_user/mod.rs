@@ -47,11 +47,11 @@ mod session;
 mod socket_file;
 mod status;
 
-pub use config::{ControlQueue, FRAME_LEN_MAX, MEMORY_BYTES_MAX, Mode, VhostUserConfig};
+pub use config::{FRAME_LEN_MAX, MEMORY_BYTES_MAX, Mode, VhostUserConfig};
 pub use control::{ControlStatus, FilterStatus};
 pub use counters::{ChannelCounters, QueueCounters};
 pub use error::VhostUserError;
-pub use features::{MTU_MIN, RingFeatures, feature_name};
+pub use features::{ControlQueue, MTU_MIN, RingFeatures, feature_name};
 pub use link::Link;
 pub use offramp_virtio::control::ReceiveModes;
 pub use offramp_virtio::ring::QUEUE_SIZE_MAX;

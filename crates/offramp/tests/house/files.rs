@@ -153,6 +153,9 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         }
     }
 
+    /// Skips the path of `pub(in PATH)`: it names no import.
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let words: Module = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         self.words.extend(words.first().cloned());
