@@ -185,9 +185,13 @@ fn modules(source: &Path) -> BTreeMap<Module, syn::File> {
             let Item::Mod(item) = item else { continue };
             if item.content.is_none() && !is_test(&item.attrs) {
                 let child = [&module[..], &[item.ident.to_string()]].concat();
-                let stem = source.join(child.join("/"));
-                let plain = stem.with_extension("rs");
-                open.push((child, if plain.exists() { plain } else { stem.join("mod.rs") }));
+                let path = source.join(child.join("/")).with_extension("rs");
+                assert!(
+                    path.exists(),
+                    "{} does not exist: a module's file is x.rs, its children's are in x/",
+                    path.display()
+                );
+                open.push((child, path));
             }
         }
         modules.insert(module, file);
