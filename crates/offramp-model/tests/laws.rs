@@ -106,7 +106,7 @@ fn outcome(mut settings: Texts) -> Value {
     });
     let activities: Vec<_> = outcome.processor_loads.iter().map(|of| of.activities).collect();
     let counts = context! { counts => Serde(outcome.counts), activities => Serde(activities) };
-    merge_maps([used.collect(), counts, Value::from(Serde(&outcome))])
+    merge_maps([Value::from_pairs(used), counts, Value::from(Serde(&outcome))])
 }
 
 impl Law {

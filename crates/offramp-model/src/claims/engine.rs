@@ -103,7 +103,7 @@ impl Engine {
 
     /// Returns whether a condition on the curves of a chart holds.
     pub(super) fn holds(&self, text: &str, curves: &impl Serialize) -> Result<bool, String> {
-        let curves = Value::from_iter([("of", Value::from(Serde(curves)))]);
+        let curves = Value::from_pairs([("of", Value::from(Serde(curves)))]);
         let found = self.environment.compile_expression(text).and_then(|expression| expression.eval(curves));
         found.map(|value| value.is_true()).map_err(|error| error.to_string())
     }
@@ -142,7 +142,7 @@ impl Engine {
             };
             names.insert(name.to_owned(), value);
         }
-        Ok(Value::from_iter(names))
+        Ok(Value::from_pairs(names))
     }
 
     /// Returns the figures of a run by name; a list of them for a varied run.
@@ -205,15 +205,15 @@ fn fields(result: Result<Outcome, ModelError>) -> Value {
     let outcome = match result {
         Ok(outcome) => outcome,
         Err(ModelError::Stalled { waiting: why, .. } | ModelError::Nothing { waiting: why, .. }) => {
-            return Value::from_iter([(STALLED, why)]);
+            return Value::from_pairs([(STALLED, why)]);
         }
-        Err(error) => return Value::from_iter([(STALLED, error.to_string())]),
+        Err(error) => return Value::from_pairs([(STALLED, error.to_string())]),
     };
     let of_run = [("seconds", Value::from(outcome.seconds)), ("events", Value::from(outcome.events))];
     let metrics = METRICS.iter().map(|metric| (metric.name, (metric.value)(&outcome)));
     let metrics = metrics.filter(|(_, value)| !value.is_nan()).map(|(name, value)| (name, Value::from(value)));
     // The whole number of a counter wins over a metric of the same name.
-    merge_maps([metrics.chain(of_run).collect(), Value::from(Serde(outcome.counts))])
+    merge_maps([Value::from_pairs(metrics.chain(of_run)), Value::from(Serde(outcome.counts))])
 }
 
 /// Returns whether a number of the case's runs has an interval.
