@@ -566,6 +566,7 @@ fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Returns headers and frames that contradict each other: 8, 10 to 13, 15 to 19, and 28.
+#[expect(clippy::too_many_lines, reason = "a list of cases")]
 fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
     let tcp4 = Packet { checksum: Checksum::Partial, ..Packet::tcp(3000) };
     let tcp6 = Packet { is_ipv6: true, ..tcp4.clone() };
@@ -980,6 +981,7 @@ fn file_in_memory(len: i64) -> OwnedFd {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list of cases")]
 fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
     // 21, 22 and 23.
     let rig = Rig::with(&RigConfig::mtu(1500).queue_pairs(2));

@@ -348,6 +348,7 @@ fn a_value_of_the_wrong_kind_is_refused_in_its_line_with_the_line() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list of cases")]
 fn a_value_out_of_range_is_refused_with_its_range() {
     let rest = "host.tap = \"t0\"\nwire.cable = \"b\"\n";
     // Port "a" begins behind the four lines of its peer.
