@@ -295,7 +295,7 @@ fn a_chart_in_a_file_is_drawn_and_what_is_wrong_in_it_is_refused() {
         ("lost_frames", "lost_frame", "did you mean \"lost_frames\"?"),
         ("bus.clock", "bus.clok", "did you mean \"bus.clock\"?"),
         ("[6.7, 20]", "[6.7, 0]", "bus.clock: 0 Hz is out of range"),
-        ("/ x", "/ 0", "panel.curves.modelled: a curve has points"),
+        ("/ x", "/ 0", "panel.curves.y: invalid operation: unable to calculate"),
         ("[[6.7, 740]]", "[]", "panel.curves.published: a curve has points"),
     ] {
         let (code, text) = draw((from, to));
