@@ -88,7 +88,7 @@ impl<'a> Guests<'a> {
 /// A running guest and namespace. Dropping it ends everything.
 #[derive(Debug)]
 pub struct GuestRig<'a> {
-    // In drop order: the user of the rings, their threads, the adapters, the namespace.
+    // In drop order: the user of the rings, the threads, the port and the TAP, the namespace.
     machine: Machine,
     workers: Vec<Worker>,
     port: VhostUser,
