@@ -50,7 +50,7 @@ impl Port {
     ) -> Result<Outcome, String> {
         let direction = direction(way)?;
         let old = self.control.ipsec().config(direction, spi);
-        let missing = || format!("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that exist");
+        let missing = || format!("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists the present ones");
         let config = Box::new(to.next_of(&old.ok_or_else(missing)?, key)?);
         let grace_ns = grace_seconds.map_or(REKEY_GRACE_NS_DEFAULT, |seconds| seconds.saturating_mul(NS_PER_SECOND));
         self.change(&[SaChange::Rekey { direction, spi, config, grace_ns }])

@@ -34,7 +34,7 @@ pub enum MemoryError {
     #[error("no such region")]
     Unknown,
     /// The file is shorter than the region.
-    #[error("a file that is shorter than the region in it")]
+    #[error("a file shorter than its region")]
     PastEnd,
     /// The file lies on another file system than tmpfs or hugetlbfs. The server of that file system could delay each
     /// access.

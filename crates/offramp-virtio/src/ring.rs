@@ -49,7 +49,7 @@ pub enum BadChain {
     #[error("more than {CHAIN_DESCRIPTORS_MAX} descriptors")]
     TooMany,
     /// An indirect table that was not negotiated, is too long or empty, or not aligned.
-    #[error("an indirect table that is none")]
+    #[error("an invalid indirect table")]
     Indirect,
     /// A buffer to read in a receive ring, or one to write in a transmit ring.
     #[error("a buffer of the wrong direction")]
@@ -66,7 +66,7 @@ pub enum Broken {
     #[error("the available index ran past the ring")]
     AvailableIndex,
     /// A head beyond the ring, or a chain longer than the driver's descriptors: it cannot be given back.
-    #[error("a chain that cannot be given back")]
+    #[error("a chain with an invalid head")]
     Head,
 }
 
@@ -86,7 +86,7 @@ pub enum BadRing {
     #[error("a base beyond the ring")]
     Base,
     /// The inflight region has positions beyond the ring.
-    #[error("an inflight region whose positions are beyond the ring")]
+    #[error("an inflight region with positions beyond the ring")]
     Inflight,
 }
 

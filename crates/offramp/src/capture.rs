@@ -28,8 +28,9 @@ Examples:
   offramp capture vm0 | tcpdump -r -
   offramp capture vm0 -w vm0.pcapng          until SIGINT
   offramp capture vm0 --filter 'tcp port 80' | tcpdump -r -
-A packet is what the host sends or receives: super-frames are whole. Its comment has the vnet header, and why it was lost.
-docs/control.md describes the format. A reader that is too slow loses packets, which are counted in it; the port does not wait.
+Packets are captured as the host sends or receives them: super-frames are whole. A packet's comment has its vnet header, and
+the reason of its loss. docs/control.md describes the format. A slow reader loses packets, and the capture counts them; the
+port does not wait.
 
 Exit status: 0 stopped by SIGINT or SIGTERM, or its reader has gone; 1 the port or the daemon is gone; 2 wrong options,
 refused, or no daemon answered.";

@@ -15,14 +15,14 @@ Examples:
   name = \"vm7\"
   host.vhost_user = \"/run/offramp/vm7.sock\"
   wire.switch = \"lan\"' | offramp port add -
-Everything that FILE has is added, or nothing. A cable comes with both of its ports, so they are in one file.
-No other port loses a frame. docs/config.md has the keys, docs/control.md what cannot be added to a running daemon.
+All ports and switches of FILE are added, or none. Both ports of a cable must be in one file.
+No other port loses a frame. docs/config.md has the keys, docs/control.md the limits of a running daemon.
 
 Exit status: 0 added; 2 wrong options, refused, or no daemon answered.";
 
 const REMOVE_NOTES: &str = "\
-All that are named go, or none. The guests of ports are disconnected, and their frames that are on the way are lost.
-No other port loses a frame. A switch goes after its ports, both ports of a cable together.
+All named ports and switches are removed, or none. Guests are disconnected, and their frames under way are lost.
+No other port loses a frame. Remove a switch after its ports, and both ports of a cable together.
 
 Exit status: 0 removed; 2 wrong options, refused, or no daemon answered.";
 

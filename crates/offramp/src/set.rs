@@ -23,17 +23,17 @@ const LINK: &str = "link";
 const NOTES: &str = "\
 Examples:
   offramp set vm0 rsc off               frames for this host are no longer coalesced
-  offramp set vm0 all off tso4 on       only what tso4 is, if what it needs is on
+  offramp set vm0 all off tso4 on       TSO4 only (it needs tx-checksum); the last setting wins
   offramp set vm0 moderation quiet-or-area
   offramp set vm0 moderation rx_usecs=50 rx_frames=32
   offramp set vm0 limit tx_bits_per_second=1000000000 rx_frames_per_second=100000
   offramp set vm0 limit off
   offramp set vm0 link off              as if its cable were unplugged: no frame passes
   offramp set vm0 link on
-Features: those that `offramp show` lists, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
+Features: those of `offramp show`, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
 quiet-or-area, max_interrupts_per_second=N, rx_usecs=N. Limit: tx_ or rx_ with bits_per_second=N,
-frames_per_second=N, burst_bytes=N, burst_frames=N; what is not named has none. docs/config.md has all keys.
-No frame is lost by a change, but for those that come while the link is off.
+frames_per_second=N, burst_bytes=N, burst_frames=N; an absent one is no limit. docs/config.md has all keys.
+A change loses no frame. While the link is off, every frame is lost and counted.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
 

@@ -61,7 +61,7 @@ pub enum SaError {
     #[error(transparent)]
     Invalid(#[from] InvalidSa),
     /// There is none to remove or to replace.
-    #[error("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that there are")]
+    #[error("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists the present ones")]
     Unknown {
         /// Its requested direction.
         direction: SaDirection,

@@ -109,12 +109,12 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
     print!("\n{}", figures_text(&predict_responses(&path.to_string_lossy(), &calibration, &experiments)?));
     if calibration.costs.receiver.is_none() {
         println!(
-            "\nwhat a host pays that only receives was not measured: its receive work could not be moved to a processor of its own"
+            "\nthe cost of a host that only receives was not measured: its receive work could not move to another processor"
         );
     }
     if stolen_share > STOLEN_SHARE_TOLD {
         println!(
-            "\nthe hypervisor took {:.0} % of the processors' time meanwhile, which is in no cost: measure again when it takes less",
+            "\nthe hypervisor took {:.0} % of the processors' time meanwhile, and no cost includes it: measure again when it takes less",
             stolen_share * 100.0
         );
     }

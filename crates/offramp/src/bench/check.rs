@@ -30,21 +30,21 @@ use worth::WorthConfig;
 const EXAMPLES: &str = "\
 Examples:
   offramp check --pair eth0 eth1                  two interfaces of this machine with a cable between them
-  offramp check --pair va blue/vb                 the other one in the network namespace blue of `ip netns`
+  offramp check --pair va blue/vb                 the second one in the network namespace blue of `ip netns`
   offramp check --pair va vb --quick              a few cases of each kind
   offramp check --pair va vb --only tso4,rx-gro   two offloads
   offramp check --serve eth1                      the other end of a cable, on another machine
-  offramp check --device eth0 --peer 10.0.0.2     here, against that one
+  offramp check --device eth0 --peer 10.0.0.2     this end, against that server
   offramp check --self a b                        two ports of a running daemon
   offramp check --guest-kernel vmlinuz            a kernel's virtio-net driver, in QEMU against a TAP
-  offramp check --pair va vb --worth 10.0.0.2     and what each right offload of va is worth
-  offramp check --list                            what there is
+  offramp check --pair va vb --worth 10.0.0.2     also the worth of each right offload of va
+  offramp check --list                            all offloads and cases
 
-Both interfaces are switched through ethtool's kernel interface, and every setting is put back; after a crash,
-`offramp lab --restore` does that, as the next check of the interface does. Frames have addresses from 198.18.0.0/15 and
-fd00::/8 and an Ethernet address that is nobody's, so that other traffic can go on.
+The check switches both interfaces by ethtool's kernel interface, and restores every setting. After a crash
+`offramp lab --restore` or the next check of the interface restores them. Frames have addresses from 198.18.0.0/15 and
+fd00::/8 and an unused Ethernet address: other traffic can go on.
 
-Exit status: 0 all right; 1 something is wrong; 2 it could not be checked; 130 stopped.";
+Exit status: 0 all right; 1 at least one offload is wrong; 2 not checked; 130 stopped.";
 
 /// Check each offload of an interface for correctness: send known frames, and compare the received ones to the byte
 #[derive(clap::Args)]

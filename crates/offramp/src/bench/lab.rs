@@ -43,8 +43,8 @@ const THOROUGH_RTT_TIME: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp lab                                  what each offload is worth, in 90 s
-  offramp lab --list                           what there is
+  offramp lab                                  the worth of each offload, in 90 s
+  offramp lab --list                           all experiments and variants
   offramp lab --only lso,rsc --repeats 9       two of them, with narrower intervals
   offramp lab --only moderation                every rule of interrupt moderation under four loads
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
@@ -52,8 +52,8 @@ Examples:
   offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
   offramp lab --restore                        put an adapter's settings back after a crash
 
-Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped. What was finished before a
-failure or a stop is in the page, and in the object of --json.";
+Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped. After a failure or a stop,
+the page and the object of --json have all finished experiments.";
 
 /// Measure the worth of each offload, with real TCP through two adapters on this machine.
 #[derive(clap::Args)]

@@ -77,8 +77,8 @@ fn entries(text: &str, owner: Owner, is_legacy: bool) -> Result<Vec<Entry>, Stri
     let config = XfrmConfig::parse(text).map_err(|error| error.to_string())?;
     if let Some(policy) = config.clear_policies().next() {
         return Err(format!(
-            "line {}: a policy without a tmpl is not installed; say by port.policy which packets pass or are \
-             discarded, and leave it out",
+            "line {}: a policy without a tmpl is not installed; leave it out, and write port.policy for the packets \
+             to pass or to discard",
             policy.line
         ));
     }

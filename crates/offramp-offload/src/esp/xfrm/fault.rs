@@ -13,7 +13,7 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Some(word) => write!(f, "\"{word}\""),
-            None => f.write_str("a word that is not shown, as it may be part of a key,"),
+            None => f.write_str("a word (hidden, it may be part of a key)"),
         }
     }
 }
@@ -48,7 +48,7 @@ pub enum Fault {
         why: &'static str,
     },
     /// An invalid value.
-    #[error("what follows {after} must be {expected}")]
+    #[error("the value after {after} must be {expected}")]
     Value {
         /// The word before the value.
         after: &'static str,
@@ -66,12 +66,12 @@ pub enum Fault {
     Association(InvalidSa),
     /// No policy gives the state with this SPI a direction.
     #[error(
-        "no policy uses SA {0:#010x}, so that its direction is not known; \
+        "no policy uses SA {0:#010x}, so its direction is unknown; \
          give the output of \"ip xfrm policy\" too, or the commands that add its policies"
     )]
     NoDirection(u32),
     /// No policy selects the packets of an outbound state.
-    #[error("no policy says which packets go into SA {spi:#010x}; give its policy with dir {direction} too")]
+    #[error("no policy selects the packets of SA {spi:#010x}; give its policy with dir {direction} too")]
     NoPolicy {
         /// Its SPI.
         spi: u32,

@@ -184,7 +184,7 @@ fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
 }
 
 fn only_a_shell(line: usize) -> XfrmError {
-    let why = "only a shell knows what it stands for; write the value itself, in quotes if it has brackets";
+    let why = "only a shell can expand it; write the value itself, in quotes if it has brackets";
     Fault::Unsupported { word: Shown(None), why }.at(line)
 }
 
@@ -355,7 +355,7 @@ impl<'a> Words<'a> {
             self.next();
             return self.xfrm_object();
         }
-        let object = self.required("what the command is about")?;
+        let object = self.required("the object of the command")?;
         if OBJECTS.contains(&object.text) || matches!(object.text, "a" | "l" | "r" | "n" | "ro" | "li" | "exec") {
             return Ok(None);
         }
