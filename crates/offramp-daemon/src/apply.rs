@@ -6,7 +6,7 @@
 
 use super::build::{Devices, connect_to, open, privileged_key};
 use super::change::{Asked, Change, Outcome};
-use super::config::{Config, HostConfig, PortConfig, SwitchConfig};
+use super::config::{Config, PortConfig, SwitchConfig};
 use super::daemon::{Daemon, State, allow};
 use super::error::BuildError;
 use super::events::Events;
@@ -15,7 +15,6 @@ use super::switch::RunningSwitch;
 use crate::schema::{Difference, EventKind, RefusalCode, unknown};
 use offramp_adapter::ipsec::{KeyRegistry, SaChange};
 use offramp_adapter::pair::PreparedIpsec;
-use offramp_ports::vhost_user::Mode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
@@ -201,22 +200,21 @@ impl Daemon {
                  file and restart it, or give the port a guest (host.vhost_user) and a cable or a switch"
             ));
         }
-        let HostConfig::VhostUser(guest) = &config.host else { return Ok(()) };
+        let Some(socket) = config.host.socket() else { return Ok(()) };
         let threads = self.threads();
-        if let Some(group) = guest.socket_group.as_ref().filter(|group| !threads.groups.has(group)) {
+        if let Some(group) = socket.group.as_ref().filter(|group| !threads.groups.has(group)) {
             return Err(format!(
                 "port \"{name}\": host.socket_group \"{group}\": the daemon is a member of the groups that its file named when it \
                  started, and this is none of them; name it there and restart the daemon"
             ));
         }
         let listed = threads.socket_directories.iter().flatten();
-        let is_closed = threads.socket_directories.is_some() && guest.mode == Mode::Server;
-        if is_closed && !listed.clone().any(|directory| guest.socket.starts_with(directory)) {
+        if threads.socket_directories.is_some() && !listed.clone().any(|directory| socket.path.starts_with(directory)) {
             let listed: Vec<_> = listed.map(|directory| directory.display().to_string()).collect();
             return Err(format!(
                 "port \"{name}\": host.vhost_user {}: the sandbox lets this daemon make sockets in {} alone; use one of \
                  these directories, or restart the daemon with a file that has a socket in yours",
-                guest.socket.display(),
+                socket.path.display(),
                 listed.join(", ")
             ));
         }

@@ -5,30 +5,38 @@
 //!
 //! The same code opens the ports of the file and ports added later. Only the start opens privileged devices.
 
-use super::config::{Config, HostConfig, PortConfig, WireConfig};
+use super::config::{Config, PortConfig};
 use super::error::BuildError;
-use super::host::{Host, open_guest, open_privileged, open_tap_here};
-use super::port::{Place, Port, Queue, Wire};
+use super::kind::host::Means;
+use super::kind::wire::Interface;
+use super::kind::{RunningHost, WireConfig};
+use super::port::{Place, Port, Queue};
 use super::switch::{RunningSwitch, SwitchThread, start_worker};
 use super::threads::Threads;
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::switch::{self, Switch};
-use offramp_offload::caps::Offloads;
-use offramp_ports::packet::{Packet, PacketConfig};
-use offramp_ports::tap::TapConfig;
+use offramp_offload::sync::lock;
 use std::sync::Arc;
 
-/// Open privileged devices: for each port a TAP as its host, and the interface on its wire.
+/// The privileged devices of a port: its host, and the interface on its wire.
+type PortDevices = (Option<RunningHost>, Option<Box<dyn Interface>>);
+
+/// Open privileged devices of each port.
 #[derive(Debug)]
-pub struct Devices(Vec<(Option<Host>, Option<Wire>)>);
+pub struct Devices(Vec<PortDevices>);
 
 /// Opens every privileged device. No later step needs privileges.
 ///
 /// # Errors
 /// The first device that fails to open; the devices before it are closed again.
 pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
-    let opened = config.ports.iter().map(|port| Ok((open_privileged(port)?, open_wire(port)?)));
-    opened.collect::<Result<_, BuildError>>().map(Devices)
+    let open = |port: &PortConfig| {
+        let is_privileged = port.host.privileged_key().is_some();
+        let host = is_privileged.then(|| port.host.open(&port.settings(), Means::default())).transpose();
+        let both = host.and_then(|host| Ok((host, port.wire.open(port.mtu)?)));
+        both.map_err(|cause| BuildError::Device { port: port.name.clone(), cause })
+    };
+    config.ports.iter().map(open).collect::<Result<_, _>>().map(Devices)
 }
 
 impl Devices {
@@ -40,29 +48,20 @@ impl Devices {
 
 /// Returns the first key that names a privileged device of the port.
 pub fn privileged_key(config: &PortConfig) -> Option<&'static str> {
-    match (&config.host, &config.wire) {
-        (HostConfig::Tap(_), _) => Some("host.tap"),
-        (_, WireConfig::Tap(_)) => Some("wire.tap"),
-        (_, WireConfig::Packet(_)) => Some("wire.packet"),
-        (_, WireConfig::Cable(_) | WireConfig::Switch(_)) => None,
-    }
+    config.host.privileged_key().or(config.wire.privileged_key())
 }
 
-fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
-    match &config.wire {
-        WireConfig::Cable(_) | WireConfig::Switch(_) => Ok(None),
-        WireConfig::Tap(interface) => {
-            let wanted = TapConfig { mtu: config.mtu as u32, ..TapConfig::new(interface) };
-            let all = PortConfig { offloads: Offloads::all(), ..config.clone() };
-            Ok(Some(Wire::Tap(open_tap_here(&wanted, &all)?)))
-        }
-        WireConfig::Packet(interface) => {
-            let opened = Packet::open(&PacketConfig::new(interface));
-            opened
-                .map(|packet| Some(Wire::Packet(packet)))
-                .map_err(|cause| BuildError::Packet { port: config.name.clone(), cause })
-        }
-    }
+/// Opens a host without need for privileges.
+fn open_host(config: &PortConfig, threads: &Threads) -> Result<RunningHost, BuildError> {
+    let rights = config.host.socket().map(|socket| threads.groups.rights(socket.mode, socket.group.as_ref()));
+    let means = Means {
+        events: Arc::clone(&threads.events),
+        sandbox: threads.sandbox.clone(),
+        listener: threads.given.listener(&config.name),
+        rights: rights.unwrap_or_default(),
+    };
+    let opened = config.host.open(&config.settings(), means);
+    opened.map_err(|cause| BuildError::Device { port: config.name.clone(), cause })
 }
 
 /// Opens the guests, and starts the threads of cables and links. Ports on switches wait for [`connect_to`].
@@ -72,15 +71,12 @@ fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
 pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result<Vec<Port>, BuildError> {
     let mut opened = Vec::new();
     for (port, (host, wire)) in ports.iter().zip(devices.0) {
-        // One of the two has it.
-        if let Some(host) = host.or(open_guest(port, threads)?) {
-            opened.push(Port::new(port, host, wire, &threads.keys)?);
-        }
+        let host = host.map_or_else(|| open_host(port, threads), Ok)?;
+        opened.push(Port::new(port, host, wire, &threads.keys)?);
     }
     for (near, port) in ports.iter().enumerate() {
         match &port.wire {
             WireConfig::Switch(_) => {}
-            WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut opened[near], port, threads)?,
             WireConfig::Cable(peer) => {
                 let far = ports.iter().position(|other| &other.name == peer);
                 // Each cable once: from the port nearer to the start of the list.
@@ -90,6 +86,7 @@ pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result
                     run_cable((near_port, port), (far_port, &ports[far]), threads)?;
                 }
             }
+            _ => run_link(&mut opened[near], port, threads)?,
         }
     }
     Ok(opened)
@@ -113,7 +110,10 @@ fn run_cable(
     (far, far_config): (&mut Port, &PortConfig),
     threads: &Threads,
 ) -> Result<(), BuildError> {
-    near.host.join(&far.host);
+    // Each guest sees its link up while the other is there.
+    if let (Some(near), Some(far)) = (near.host.guest(), far.host.guest()) {
+        lock(near).join(&lock(far));
+    }
     let line = CableConfig { mtu: near.adapter.mtu, rate_bps: near_config.bits_per_second, ..CableConfig::default() };
     let (near_polling, far_polling) = (near_config.polling(), far_config.polling());
     for queue in 0..usize::from(near.queue_pairs) {
@@ -143,7 +143,7 @@ fn run_cable(
 fn run_link(port: &mut Port, config: &PortConfig, threads: &Threads) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
     port.connect(config, link.control(), None)?;
-    if let Some(wire) = port.wire.as_ref().and_then(Wire::switch_port) {
+    if let Some(wire) = port.wire.as_ref().and_then(|wire| wire.switch_port()) {
         let shape = switch::PortConfig { mtu: port.adapter.mtu, flood_limit: None, ..switch::PortConfig::default() };
         let added = link.control().add(wire, &shape);
         port.interface = Some(added.map_err(|cause| BuildError::Switch { port: port.name.clone(), cause })?);

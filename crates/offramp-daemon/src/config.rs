@@ -3,12 +3,11 @@
 //! Every error names the file, the line, the key and what to write instead.
 
 mod card;
-mod check;
+pub(crate) mod check;
 mod daemon;
-mod host;
 mod ipsec;
 mod load;
-mod place;
+pub(crate) mod place;
 mod port;
 mod security;
 mod share;
@@ -19,7 +18,4 @@ mod types;
 mod wire;
 
 pub use place::ConfigError;
-pub use types::{
-    Config, DaemonConfig, HostConfig, IpsecConfig, MetricsAddress, PortConfig, SaEntry, SwitchConfig, TapHost,
-    VhostUserHost, WireConfig,
-};
+pub use types::{Config, DaemonConfig, IpsecConfig, MetricsAddress, PortConfig, SaEntry, SwitchConfig};

@@ -1,7 +1,7 @@
 //! The running daemon: its answers, its changes, and its end.
 
 use super::change::{Asked, Change, Outcome as Changes};
-use super::config::{Config, PortConfig, WireConfig};
+use super::config::{Config, PortConfig};
 use super::port::{Port, Queue};
 use super::switch::RunningSwitch;
 use super::threads::Threads;
@@ -9,8 +9,7 @@ use crate::control::server::Handler;
 use crate::schema::moderation::gap_usecs;
 use crate::schema::{
     Answer, Changed, DirectionStatus, Event, FeatureStatus, HistogramStatus, Limit, Moderation, Names, Outcome,
-    PortStatus, QueueStatus, RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, WireStatus, feature,
-    unknown,
+    PortStatus, QueueStatus, RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, feature, unknown,
 };
 use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
@@ -287,12 +286,7 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
     PortStatus {
         name: port.name.clone(),
         host: port.host.status(),
-        wire: match &config.wire {
-            WireConfig::Cable(peer) => WireStatus::Cable { port: peer.clone() },
-            WireConfig::Tap(interface) => WireStatus::Tap { interface: interface.clone() },
-            WireConfig::Packet(interface) => WireStatus::Packet { interface: interface.clone() },
-            WireConfig::Switch(name) => WireStatus::Switch { name: name.clone() },
-        },
+        wire: config.wire.status(),
         wire_running: port.is_wire_there(),
         wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),
         mtu: port.adapter.mtu,

@@ -1,18 +1,14 @@
 //! A port, a switch or a thread could not be started.
 
-use super::host::HostError;
 use offramp_adapter::ipsec::SaError;
 use offramp_adapter::switch::SwitchError;
-use offramp_ports::packet::PacketError;
 use std::io;
 
 /// A port, a switch or a thread could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    #[error(transparent)]
-    Host(#[from] HostError),
-    #[error("port \"{port}\": wire: {cause}")]
-    Packet { port: String, cause: PacketError },
+    #[error("port \"{port}\": {cause}")]
+    Device { port: String, cause: String },
     #[error("port \"{port}\": wire: {cause}")]
     Switch { port: String, cause: SwitchError },
     #[error("port \"{port}\": {cause}")]

@@ -1,11 +1,10 @@
 //! Sockets of guests without a name in the file: from `--socket-path`, `--fd`, or a service manager
 //! (`sd_listen_fds(3)`).
 
-use super::config::{Config, HostConfig};
+use super::config::Config;
 use crate::schema::unknown;
 use offramp_offload::sync::lock;
 use offramp_ports::sys::socket_file::passed;
-use offramp_ports::vhost_user::Mode;
 use std::collections::BTreeMap;
 use std::env::var;
 use std::io;
@@ -123,8 +122,5 @@ impl Given {
 
 /// Returns the ports with guests at a listening socket of the daemon, and their sockets.
 fn guests(config: &mut Config) -> impl Iterator<Item = (&String, &mut PathBuf)> {
-    config.ports.iter_mut().filter_map(|port| match &mut port.host {
-        HostConfig::VhostUser(host) if host.mode == Mode::Server => Some((&port.name, &mut host.socket)),
-        HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,
-    })
+    config.ports.iter_mut().filter_map(|port| Some((&port.name, &mut port.host.socket_mut()?.path)))
 }

@@ -11,7 +11,8 @@
 //! | [`control`] | the control protocol; [`control::client`] asks a daemon |
 //! | `config` | the file, checked; every error names the line and what to write instead |
 //! | `run` | [`Process`] and [`Daemon::start`]: what starts, in which order |
-//! | `build`, `port`, `host`, `switch` | from a configuration to running ports and switches |
+//! | `kind` | the kinds of hosts and of interfaces on a wire, a file for each |
+//! | `build`, `port`, `switch` | from a configuration to running ports and switches |
 //! | `daemon`, `change`, `apply` | answers to requests; ports and switches that come and go while others run |
 //! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers over a crash |
 //! | `drain`, `watchdog`, `events`, `report` | an end without a lost frame; stalled threads; events and log lines |
@@ -55,8 +56,8 @@ mod drain;
 mod error;
 mod events;
 mod given;
-mod host;
 mod ipsec;
+mod kind;
 mod metrics;
 mod notify;
 mod port;

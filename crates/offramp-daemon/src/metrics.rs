@@ -10,8 +10,8 @@ use crate::control::line::left;
 use crate::control::server::{Handler, Listener, serve_each};
 use crate::control::socket::SocketError;
 use crate::schema::{
-    Answer, AssociationStatus, DirectionStatus, GuestCounters, HistogramStatus, HostStatus, Outcome, PortStatus,
-    Request, Status, VERSION,
+    Answer, AssociationStatus, DirectionStatus, GuestCounters, HistogramStatus, Outcome, PortStatus, Request, Status,
+    VERSION,
 };
 use nix::sys::utsname::uname;
 use offramp_adapter::stats::Histogram;
@@ -242,12 +242,8 @@ impl Metrics {
     }
 
     fn guests(&self) -> impl Iterator<Item = (&PortStatus, &GuestCounters, bool, u64)> {
-        self.0.ports.iter().filter_map(|port| match &port.host {
-            HostStatus::VhostUser { counters, connected, memory_bytes, .. } => {
-                Some((port, counters, *connected, *memory_bytes))
-            }
-            HostStatus::Tap { .. } => None,
-        })
+        let guests = self.0.ports.iter().filter_map(|port| Some((port, port.host.guest()?)));
+        guests.map(|(port, guest)| (port, &guest.counters, guest.connected, guest.memory_bytes))
     }
 
     fn associations(&self) -> impl Iterator<Item = (&PortStatus, &AssociationStatus)> {

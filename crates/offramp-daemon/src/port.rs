@@ -1,9 +1,11 @@
 //! A running port.
 
-use super::config::{HostConfig, PortConfig, WireConfig};
+use super::config::PortConfig;
 use super::drain::{AnyHost, Mark, Rest};
 use super::error::BuildError;
-use super::host::{Host, TaskParts};
+use super::kind::host::{TaskParts, Watch};
+use super::kind::wire::Interface;
+use super::kind::{RunningHost, WireConfig};
 use super::sa_log::{EventLog, warn_of};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
@@ -13,8 +15,6 @@ use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{self, FloodLimit, Serving, SwitchControl, SwitchPort};
 use offramp_ports::capture::CapturePoint;
 use offramp_ports::ipsec_mb;
-use offramp_ports::packet::Packet;
-use offramp_ports::tap::Tap;
 use offramp_ports::worker::{Task, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ pub struct Port {
     /// No other port of this process has it, before or after.
     pub id: usize,
     pub name: String,
-    pub host: Host,
+    pub host: RunningHost,
     pub queue_pairs: u16,
     pub adapter: AdapterConfig,
     pub control: Arc<PortControl>,
@@ -47,7 +47,7 @@ pub struct Port {
     /// The place of the interface on its wire.
     pub interface: Option<Arc<SwitchPort>>,
     /// The interface on its wire; it lives as long as this.
-    pub wire: Option<Wire>,
+    pub wire: Option<Box<dyn Interface>>,
 }
 
 impl Port {
@@ -57,8 +57,8 @@ impl Port {
     /// When an association is refused, or no thread can be started.
     pub fn new(
         config: &PortConfig,
-        host: Host,
-        wire: Option<Wire>,
+        host: RunningHost,
+        wire: Option<Box<dyn Interface>>,
         keys: &Arc<KeyRegistry>,
     ) -> Result<Self, BuildError> {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
@@ -68,7 +68,7 @@ impl Port {
             offloads: config.offloads,
             moderation: config.moderation,
             // A guest steers by itself over its queues.
-            queues: if matches!(config.host, HostConfig::Tap(_)) { queue_pairs } else { 1 },
+            queues: if config.host.is_steered() { queue_pairs } else { 1 },
             ..AdapterConfig::default()
         };
         let name = config.name.clone();
@@ -99,7 +99,9 @@ impl Port {
         switch: &Arc<SwitchControl<AnyHost>>,
         flood_limit: Option<FloodLimit>,
     ) -> Result<(), BuildError> {
-        let Some(host) = self.host.switch_port(&self.capture, &self.control) else { return Ok(()) };
+        let Some(host) = self.host.switch_port(Watch { point: &self.capture, control: &self.control }) else {
+            return Ok(());
+        };
         let AdapterConfig { mtu, coalesce, queues, .. } = self.adapter;
         let shape = switch::PortConfig { mtu, coalesce, queues, flood_limit, ..Default::default() };
         let shape = switch::PortConfig { isolated: config.isolated, ..shape };
@@ -111,7 +113,7 @@ impl Port {
 
     /// Returns the task of one queue pair on a cable, and its progress; `None` when there is no such queue.
     pub fn cable_task(
-        &mut self,
+        &self,
         config: &PortConfig,
         queue: usize,
         wire: CableEnd,
@@ -120,8 +122,9 @@ impl Port {
         let mark = Arc::new(Mark::default());
         let Self { host, adapter, control, capture: point, .. } = self;
         let PortConfig { memory, faults, .. } = config;
-        let parts = TaskParts { adapter, memory, faults, control, point, rest, mark: &mark };
-        Some((host.cable_task(queue, wire, &parts)?, mark))
+        let watch = Watch { point, control };
+        let parts = TaskParts { queue, wire, adapter, memory, faults, watch, rest, mark: &mark };
+        Some((host.cable_task(parts)?, mark))
     }
 
     /// Returns whether the host is there, as far as a switch knows.
@@ -157,10 +160,7 @@ impl Port {
     /// Returns the frames lost at the interface on its wire because nobody took them in time, if the kernel counts
     /// them.
     pub fn wire_unread(&self) -> u64 {
-        match &self.wire {
-            Some(Wire::Packet(packet)) => packet.dropped(),
-            Some(Wire::Tap(_)) | None => 0,
-        }
+        self.wire.as_ref().map_or(0, |wire| wire.unread())
     }
 
     /// Names its parts gone for good, each with the error number.
@@ -203,21 +203,4 @@ pub enum Place {
     Task(usize),
     /// A port of a switch. The switch is the worker's only task.
     Switch(Arc<Serving>),
-}
-
-/// An interface on the wire's side.
-#[derive(Debug)]
-pub enum Wire {
-    Tap(Tap),
-    Packet(Packet),
-}
-
-impl Wire {
-    /// Returns the port for a switch; `None` when it is in use.
-    pub fn switch_port(&self) -> Option<AnyHost> {
-        Some(match self {
-            Self::Tap(tap) => Box::new(tap.queue(0)?),
-            Self::Packet(packet) => Box::new(packet.queue(0)?),
-        })
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Capabilities belong to a thread: the first thread must start after this.
 
-use super::config::{Config, HostConfig};
+use super::config::Config;
 use crate::schema::key::NOBODY;
 use caps::{CapSet, Capability};
 use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist, getgroups, setgroups, setresgid, setresuid};
@@ -57,10 +57,8 @@ impl Groups {
     /// When one of them does not exist.
     pub fn find(config: &Config) -> Result<Self, PrivilegeError> {
         let control = config.daemon.control_group.iter().map(|name| ("daemon.control_group", name));
-        let of_guests = config.ports.iter().filter_map(|port| match &port.host {
-            HostConfig::VhostUser(host) => Some(("port.host.socket_group", host.socket_group.as_ref()?)),
-            HostConfig::Tap(_) => None,
-        });
+        let sockets = config.ports.iter().filter_map(|port| port.host.socket());
+        let of_guests = sockets.filter_map(|socket| Some(("port.host.socket_group", socket.group.as_ref()?)));
         let found = control.chain(of_guests).map(|(key, name)| {
             let group = Group::from_name(name).map_err(|e| system("reading the groups")(e.into()))?;
             let group = group.ok_or_else(|| PrivilegeError::NoGroup { key, name: name.clone() })?;

@@ -21,6 +21,7 @@ mod status;
 mod tests;
 mod word;
 
+pub use crate::kind::{HostStatus, WireStatus, tap::Status as TapStatus, vhost_user::Status as GuestStatus};
 pub use answer::{Answer, Changed, Outcome, Refusal, RefusalCode};
 pub use association::{AssociationStatus, IpsecStatus};
 pub use event::{Event, EventKind, LimitDirection};
@@ -33,7 +34,5 @@ pub use moderation::Moderation;
 pub use names::{Difference, Names};
 pub use request::{Request, SNAPLEN_MAX, VERSION};
 pub use sandbox::{SandboxLevel, SandboxStatus};
-pub use status::{
-    DirectionStatus, HistogramStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WireLost, WireStatus,
-};
+pub use status::{DirectionStatus, HistogramStatus, PortStatus, QueueStatus, Rates, Status, WireLost};
 pub use word::unknown;

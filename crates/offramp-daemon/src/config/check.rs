@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 /// Permissions of a socket: the daemon's user alone.
-pub(super) const SOCKET_MODE_DEFAULT: u32 = 0o600;
+pub(crate) const SOCKET_MODE_DEFAULT: u32 = 0o600;
 /// All meaningful permission bits of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
 /// Longest path of a Unix socket in bytes (unix(7): 108 with the zero byte), less the room for the temporary name of
@@ -19,12 +19,12 @@ const SOCKET_PATH_LEN_MAX: usize = 96;
 const NAME_LEN_MAX: usize = 32;
 
 /// The checks, each with the place to name.
-pub(super) struct Check<'a>(pub(super) Place<'a>);
+pub(crate) struct Check<'a>(pub(crate) Place<'a>);
 
 impl Check<'_> {
     /// Parses the permission bits of a socket.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
-    pub(super) fn permissions(&self, key: &str, written: &Key<i64>, default: u32) -> Result<u32, ConfigError> {
+    pub(crate) fn permissions(&self, key: &str, written: &Key<i64>, default: u32) -> Result<u32, ConfigError> {
         match written {
             None => Ok(default),
             Some(mode) => {
@@ -41,7 +41,7 @@ impl Check<'_> {
 
     /// Parses an enumerated string key.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
-    pub(super) fn one_of<T: Copy>(
+    pub(crate) fn one_of<T: Copy>(
         &self,
         table: &str,
         key: &str,
@@ -57,7 +57,7 @@ impl Check<'_> {
         found.map(|(_, meant)| Some(*meant)).ok_or_else(wrong)
     }
 
-    pub(super) fn address_of_host(&self, key: &str, written: &Spanned<String>) -> Result<[u8; 6], ConfigError> {
+    pub(crate) fn address_of_host(&self, key: &str, written: &Spanned<String>) -> Result<[u8; 6], ConfigError> {
         let text = written.as_ref();
         parse_mac(text).ok_or_else(|| {
             let message = format!(
@@ -68,7 +68,18 @@ impl Check<'_> {
         })
     }
 
-    pub(super) fn interface(&self, key: &str, written: &Spanned<String>) -> Result<String, ConfigError> {
+    /// Parses `port.host.mac`.
+    pub(crate) fn mac(&self, written: Option<&Spanned<String>>) -> Result<Option<[u8; 6]>, ConfigError> {
+        written.map(|written| self.address_of_host("port.host.mac", written)).transpose()
+    }
+
+    /// Parses `port.host.queue_pairs`.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    pub(crate) fn queue_pairs(&self, written: &Key<i64>, most: u16) -> Result<u16, ConfigError> {
+        Ok(self.number("port.host.queue_pairs", written, 1..=i64::from(most), 1)? as u16)
+    }
+
+    pub(crate) fn interface(&self, key: &str, written: &Spanned<String>) -> Result<String, ConfigError> {
         let name = written.as_ref();
         if link::is_valid_name(name) {
             return Ok(name.clone());
@@ -80,7 +91,7 @@ impl Check<'_> {
         Err(self.0.wrong(written.span(), message))
     }
 
-    pub(super) fn socket(&self, key: &str, written: &Spanned<String>) -> Result<PathBuf, ConfigError> {
+    pub(crate) fn socket(&self, key: &str, written: &Spanned<String>) -> Result<PathBuf, ConfigError> {
         let path = PathBuf::from(written.as_ref());
         if path.is_absolute() && path.file_name().is_some() && path.as_os_str().len() <= SOCKET_PATH_LEN_MAX {
             return Ok(path);
@@ -90,7 +101,7 @@ impl Check<'_> {
         Err(self.0.wrong(written.span(), message))
     }
 
-    pub(super) fn name<T>(
+    pub(crate) fn name<T>(
         &self,
         what: &str,
         key: Option<&Spanned<String>>,
@@ -108,7 +119,7 @@ impl Check<'_> {
         Err(self.0.wrong(written.span(), message))
     }
 
-    pub(super) fn names_are_unique<'b>(
+    pub(crate) fn names_are_unique<'b>(
         &self,
         what: &str,
         names: impl Iterator<Item = &'b Key<String>>,
@@ -126,7 +137,7 @@ impl Check<'_> {
     }
 
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
-    pub(super) fn number(
+    pub(crate) fn number(
         &self,
         key: &str,
         written: &Key<i64>,

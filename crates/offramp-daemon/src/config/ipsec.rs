@@ -3,7 +3,8 @@
 use super::check::Check;
 use super::place::ConfigError;
 use super::share::last;
-use super::types::{DaemonConfig, HostConfig, IpsecConfig, PortConfig, SaEntry};
+use super::types::{DaemonConfig, IpsecConfig, PortConfig, SaEntry};
+use crate::kind::host::PortKind;
 use crate::schema::ipsec::{PolicyKeys, no_match, other};
 use crate::schema::{KeyText, SaKeys, Shape, Word, file};
 use offramp_adapter::config::AdapterConfig;
@@ -26,7 +27,7 @@ impl Check<'_> {
         port: &str,
         written: &file::Port,
         directory: &Path,
-        host: &HostConfig,
+        host: &dyn PortKind,
         daemon: &DaemonConfig,
     ) -> Result<IpsecConfig, ConfigError> {
         let policy = self.policy(port, written)?;

@@ -6,6 +6,7 @@ use super::types::{Config, DaemonConfig};
 use crate::schema::file;
 use std::path::Path;
 use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 impl Config {
     /// Reads and checks a file.
@@ -54,6 +55,7 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let check = Check(Place::new(file, text));
         let written: file::File = toml::from_str(text).map_err(|error| check.0.refused(&error))?;
+        let tables = DeTable::parse(text).map_err(|error| check.0.refused(&error))?;
         if written.port.is_empty() && written.switch.is_empty() {
             return Err(check
                 .0
@@ -73,8 +75,8 @@ impl Config {
         let has_faults = written.faults.as_ref().is_some_and(|faults| *faults.as_ref());
         let directory = file.parent().unwrap_or(Path::new(""));
         let mut ports = others.ports.clone();
-        for port in &written.port {
-            ports.push(check.port(port, has_faults, directory, &daemon)?);
+        for (port, table) in written.port.iter().zip(tables.as_ref().get("port").into_iter().flat_map(tables_of)) {
+            ports.push(check.port(port, table, has_faults, directory, &daemon)?);
         }
         let names = written.port.iter().map(|port| &port.as_ref().name);
         check.names_are_unique("port", names, others.ports.iter().map(|port| &*port.name))?;
@@ -92,6 +94,11 @@ impl Config {
         let (ports, switches) = (ports.split_off(others.ports.len()), switches.split_off(others.switches.len()));
         Ok(Self { daemon, ports, switches, key_files })
     }
+}
+
+/// Returns the elements of an array.
+fn tables_of<'a, 'b>(array: &'a Spanned<DeValue<'b>>) -> impl Iterator<Item = &'a DeValue<'b>> {
+    array.as_ref().as_array().into_iter().flatten().map(Spanned::as_ref)
 }
 
 fn read(file: &Path) -> Result<String, ConfigError> {

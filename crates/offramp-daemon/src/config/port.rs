@@ -3,6 +3,7 @@
 use super::check::Check;
 use super::place::ConfigError;
 use super::types::{DaemonConfig, PortConfig};
+use crate::kind::{self, WireConfig};
 use crate::schema::feature;
 use crate::schema::file;
 use crate::schema::moderation::{RX_USECS_MAX, fixed_gap};
@@ -13,6 +14,7 @@ use offramp_ports::sys::cpu;
 use std::collections::BTreeMap;
 use std::path::Path;
 use toml::Spanned;
+use toml::de::DeValue;
 
 /// Longest polling time of a thread. Beyond it the user means a thread that never sleeps.
 pub(super) const POLL_USECS_MAX: i64 = 1_000_000;
@@ -21,40 +23,44 @@ impl Check<'_> {
     pub(super) fn port(
         &self,
         whole: &Spanned<file::Port>,
+        table: &DeValue<'_>,
         has_faults: bool,
         directory: &Path,
         daemon: &DaemonConfig,
     ) -> Result<PortConfig, ConfigError> {
         let written = whole.as_ref();
+        let host = table.get("host").map(|value| kind::host(self, value)).transpose()?;
+        let wire = table.get("wire").map(|value| kind::wire(self, value)).transpose()?;
         let name = self.name("port", written.name.as_ref(), whole)?;
         let missing = |key: &str, what: &str| {
             self.0.wrong(whole.span(), format!("port \"{name}\" has no {key}; write {key} = {{ {what} }}"))
         };
-        let host = written.host.as_ref().ok_or_else(|| missing("host", "tap = \"NAME\""))?;
-        let wire = written.wire.as_ref().ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
+        let host = host.ok_or_else(|| missing("host", "tap = \"NAME\""))?;
+        let (wire, wire_keys) = wire.ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
         let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
-        let (host, line) = (self.host(host)?, self.wire(wire)?);
+        // Frames can wait on a cable, or the host sees them before an interrupt.
+        let can_moderate = matches!(wire, WireConfig::Cable(_)) || host.has_interrupts();
         Ok(PortConfig {
-            ipsec: self.ipsec(&name, written, directory, &host, daemon)?,
+            ipsec: self.ipsec(&name, written, directory, &*host, daemon)?,
             security: self.security(written, host.mac())?,
-            isolated: self.isolated(written, &line)?,
-            host,
-            wire: line,
+            isolated: self.isolated(written, &wire)?,
             mtu: mtu as usize,
             offloads: self.features(&written.features)?,
-            moderation: self.moderation(written)?,
+            moderation: self.moderation(written, can_moderate)?,
             limits: written.limit.as_ref().map(|limit| limit.as_ref().0).unwrap_or_default(),
             poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
-            bits_per_second: self.bits_per_second(wire.as_ref())?,
+            bits_per_second: self.bits_per_second(&wire, &wire_keys)?,
             memory: self.memory(written.memory.as_ref(), mtu as usize)?,
             faults: self.faults(written.faults.as_ref(), has_faults)?,
             cpus: self.cpus(written.cpus.as_ref())?,
+            host,
+            wire,
             name,
         })
     }
 
-    pub(super) fn moderation(&self, written: &file::Port) -> Result<ModerationConfig, ConfigError> {
+    pub(super) fn moderation(&self, written: &file::Port, can_moderate: bool) -> Result<ModerationConfig, ConfigError> {
         let rx_usecs = self.number("port.rx_usecs", &written.rx_usecs, 0..=RX_USECS_MAX, 0)?;
         match (&written.moderation, &written.rx_usecs) {
             (Some(moderation), None) => Ok(moderation.as_ref().config()),
@@ -63,7 +69,7 @@ impl Check<'_> {
                 Err(self.0.wrong(moderation.span(), message))
             }
             (None, Some(_)) => Ok(fixed_gap(rx_usecs as u32)),
-            (None, None) if can_moderate(written) => Ok(ModerationConfig::adaptive()),
+            (None, None) if can_moderate => Ok(ModerationConfig::adaptive()),
             (None, None) => Ok(ModerationConfig::default()),
         }
     }
@@ -88,10 +94,4 @@ impl Check<'_> {
         });
         checked.collect()
     }
-}
-
-/// Returns whether frames can wait for the host: on a cable, or where the host sees them before an interrupt.
-fn can_moderate(port: &file::Port) -> bool {
-    let is_on_cable = port.wire.as_ref().is_some_and(|wire| wire.as_ref().cable.is_some());
-    is_on_cable || port.host.as_ref().is_some_and(|host| host.as_ref().vhost_user.is_some())
 }

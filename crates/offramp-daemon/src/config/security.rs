@@ -4,7 +4,8 @@
 use super::check::Check;
 use super::place::ConfigError;
 use super::share::last;
-use super::types::{PortConfig, WireConfig};
+use super::types::PortConfig;
+use crate::kind::WireConfig;
 use crate::schema::file;
 use crate::schema::ipsec::prefix;
 use offramp_adapter::port_security::PortSecurity;

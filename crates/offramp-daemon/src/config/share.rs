@@ -2,34 +2,12 @@
 
 use super::check::Check;
 use super::place::ConfigError;
-use super::types::{DaemonConfig, HostConfig, PortConfig, SwitchConfig, WireConfig};
+use super::types::{DaemonConfig, PortConfig, SwitchConfig};
+use crate::kind::WireConfig;
 use crate::schema::file::{self, Key};
-use offramp_ports::vhost_user::Mode;
-use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use toml::Spanned;
-
-/// A thing made by a port, and made only once.
-#[derive(PartialEq, Eq)]
-enum Made<'a> {
-    /// A listening socket of the daemon.
-    Socket(&'a Path),
-    /// A TAP interface; in the daemon's own namespace if `namespace` is `None`.
-    Tap { interface: &'a str, namespace: Option<&'a PathBuf> },
-}
-
-impl fmt::Display for Made<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Socket(path) => write!(f, "the socket {}", path.display()),
-            Self::Tap { interface, namespace: None } => write!(f, "the interface {interface}"),
-            Self::Tap { interface, namespace: Some(namespace) } => {
-                write!(f, "the interface {interface} in {}", namespace.display())
-            }
-        }
-    }
-}
 
 /// Returns the ports of the file, with their places among all ports. They are the last ones.
 pub(super) fn last<'a>(
@@ -41,23 +19,13 @@ pub(super) fn last<'a>(
 }
 
 /// Lists the things made by a port, each with its place in the file.
-fn made<'a>(
-    port: &'a PortConfig,
-    written: Option<&Spanned<file::Port>>,
-) -> impl Iterator<Item = (Made<'a>, Range<usize>)> {
-    let of_host = match &port.host {
-        HostConfig::Tap(tap) => Some(Made::Tap { interface: &tap.interface, namespace: tap.namespace.as_ref() }),
-        HostConfig::VhostUser(guest) => (guest.mode == Mode::Server).then_some(Made::Socket(&guest.socket)),
-    };
-    let of_wire = match &port.wire {
-        WireConfig::Tap(interface) => Some(Made::Tap { interface, namespace: None }),
-        WireConfig::Cable(_) | WireConfig::Packet(_) | WireConfig::Switch(_) => None,
-    };
+fn made(port: &PortConfig, written: Option<&Spanned<file::Port>>) -> impl Iterator<Item = (String, Range<usize>)> {
     let place = |written: &Spanned<file::Port>| {
         (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written))
     };
     let (host, wire) = written.map(place).unwrap_or_default();
-    of_host.map(|made| (made, host)).into_iter().chain(of_wire.map(|made| (made, wire)))
+    let of_host = port.host.made().map(|made| (made, host));
+    of_host.into_iter().chain(port.wire.made().map(|made| (made, wire)))
 }
 
 #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
@@ -67,9 +35,9 @@ fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
 
 impl Check<'_> {
     /// Refuses duplicates here, as the daemon's start would blame the wrong part.
-    pub(super) fn nothing_is_made_twice<'a>(
+    pub(super) fn nothing_is_made_twice(
         &self,
-        daemon: &'a DaemonConfig,
+        daemon: &DaemonConfig,
         ports: &[PortConfig],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
@@ -79,9 +47,9 @@ impl Check<'_> {
                 return Err(self.0.wrong(0..0, message));
             }
         }
-        let of_daemon = |(key, path): (&str, &'a PathBuf)| {
+        let of_daemon = |(key, path): (&str, &PathBuf)| {
             let what = if key == "daemon.metrics" { "socket for metrics" } else { "control socket" };
-            (Made::Socket(path), format!("the daemon's {what}"))
+            (format!("the socket {}", path.display()), format!("the daemon's {what}"))
         };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
         // The other ports were checked before.

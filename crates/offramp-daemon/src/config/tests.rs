@@ -3,15 +3,16 @@
 use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::check::SOCKET_MODE_DEFAULT;
 use super::daemon::READ_ONLY_MODE_DEFAULT;
-use super::host::{MEMORY_BYTES, QUEUE_SIZE, QUEUE_SIZE_DEFAULT};
 use super::port::POLL_USECS_MAX;
 use super::switch::{
     AGE_SECONDS, AGE_SECONDS_DEFAULT, FLOOD_FRAMES, FLOOD_FRAMES_DEFAULT, MAC_ENTRIES, MAC_ENTRIES_DEFAULT,
 };
-use super::types::GUEST_POLL_TIME_MAX;
 use super::wire::BITS_PER_SECOND;
 use super::*;
 use crate::control::CONTROL_DEFAULT;
+use crate::kind::host::ListeningSocket;
+use crate::kind::vhost_user::{GUEST_POLL_TIME_MAX, MEMORY_BYTES, QUEUE_SIZE, QUEUE_SIZE_DEFAULT};
+use crate::kind::{self, HostConfig, WireConfig, WireKeys, host_keys, keys_of};
 use crate::schema::FEATURE_GROUPS;
 use crate::schema::ipsec::PolicyKeys;
 use crate::schema::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX, RX_USECS_MAX, fixed_gap};
@@ -43,9 +44,6 @@ use offramp_ports::sys::cpu;
 use offramp_ports::tap::QUEUES_MAX;
 use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, RingFeatures};
 use offramp_ports::worker::Polling;
-use serde::de::value::Error as ValueError;
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
-use serde::forward_to_deserialize_any;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
@@ -93,7 +91,7 @@ fn a_short_file_gets_the_defaults() {
     assert_eq!((control_read_only, metrics), (None, None));
     assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
     assert_eq!((control_group, user, state_directory, sandbox), (None, None, None, SandboxLevel::Full));
-    let host = TapHost { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
+    let host = kind::tap::Config { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
     let a = PortConfig {
         name: "a".into(),
         host: HostConfig::Tap(host),
@@ -138,8 +136,8 @@ fn every_key_of_a_port_arrives() {
          rx_usecs = 12\npoll_usecs = 7\ncpus = [{cpu}]\n"
     );
     let port = port(&text).unwrap();
-    let vhost = VhostUserHost {
-        socket: "/run/a.sock".into(),
+    let vhost = kind::vhost_user::Config {
+        socket: ListeningSocket { path: "/run/a.sock".into(), mode: 0o600, group: None },
         mode: offramp_ports::vhost_user::Mode::Client,
         queue_pairs: 1,
         mac: Some([2, 0, 0, 10, 255, 1]),
@@ -148,8 +146,6 @@ fn every_key_of_a_port_arrives() {
         rings: RingFeatures::RING_RESET,
         queue_size_max: 256,
         memory_bytes_max: 1 << 20,
-        socket_mode: 0o600,
-        socket_group: None,
         allowed_uid: Some(64055),
     };
     assert_eq!(port.host, HostConfig::VhostUser(vhost));
@@ -532,58 +528,26 @@ fn the_examples_are_right() {
     }
 }
 
-/// Records the fields requested by a struct, and gives it nothing.
-struct Asked<'a>(&'a mut Vec<&'static str>);
-
-impl<'de> Deserializer<'de> for Asked<'_> {
-    type Error = ValueError;
-
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ValueError> {
-        Err(ValueError::custom("only structs are asked about"))
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, ValueError> {
-        self.0.extend(fields);
-        Err(ValueError::custom("asked"))
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
-    }
-}
-
-fn fields_of<T: for<'de> Deserialize<'de>>() -> Vec<&'static str> {
-    let mut fields = Vec::new();
-    assert!(T::deserialize(Asked(&mut fields)).is_err());
-    fields
-}
-
 #[test]
 fn every_key_is_documented_and_nothing_else_is() {
     let sections = [
-        ("daemon", fields_of::<file::Daemon>()),
-        ("port", fields_of::<file::Port>()),
-        ("port.moderation", KEYS.iter().map(|(key, ..)| *key).chain(["policy"]).collect()),
-        ("port.limit", limit::KEYS.iter().map(|key| key.name).collect()),
-        ("port.memory", fields_of::<file::Memory>()),
-        ("port.faults", fields_of::<file::Faults>()),
-        ("port.host", fields_of::<file::Host>()),
-        ("port.wire", fields_of::<file::Wire>()),
-        ("port.ipsec", fields_of::<file::Ipsec>()),
-        ("port.policy", fields_of::<PolicyKeys>()),
-        ("port.sa", fields_of::<SaKeys>()),
-        ("port.sa.udp", fields_of::<UdpKeys>()),
-        ("port.sa.lifetime", fields_of::<LifetimeKeys>()),
-        ("port.sa.selector", fields_of::<SelectorKeys>()),
-        ("switch", fields_of::<file::Switch>()),
+        ("daemon", keys_of::<file::Daemon>()),
+        ("port", keys_of::<file::Port>()),
+        ("port.moderation", KEYS.iter().map(|(key, ..)| *key).chain(["policy"]).map(str::to_owned).collect()),
+        ("port.limit", limit::KEYS.iter().map(|key| key.name.to_owned()).collect()),
+        ("port.memory", keys_of::<file::Memory>()),
+        ("port.faults", keys_of::<file::Faults>()),
+        ("port.host", host_keys()),
+        ("port.wire", keys_of::<WireKeys>()),
+        ("port.ipsec", keys_of::<file::Ipsec>()),
+        ("port.policy", keys_of::<PolicyKeys>()),
+        ("port.sa", keys_of::<SaKeys>()),
+        ("port.sa.udp", keys_of::<UdpKeys>()),
+        ("port.sa.lifetime", keys_of::<LifetimeKeys>()),
+        ("port.sa.selector", keys_of::<SelectorKeys>()),
+        ("switch", keys_of::<file::Switch>()),
     ];
-    assert_eq!(fields_of::<file::File>(), ["daemon", "faults", "port", "switch"]);
+    assert_eq!(keys_of::<file::File>(), ["daemon", "faults", "port", "switch"]);
     let mut known: Vec<String> = sections
         .iter()
         .flat_map(|(section, fields)| fields.iter().map(move |field| format!("{section}.{field}")))

@@ -1,5 +1,7 @@
 //! The configuration, checked: the daemon, its ports and its switches.
 
+use crate::kind::host::Settings;
+use crate::kind::{HostConfig, WireConfig};
 use crate::schema::{Names, SandboxLevel};
 use offramp_adapter::ipsec::{KeyRegistry, Policy, SaChange, SaDirection};
 use offramp_adapter::limit::PortLimits;
@@ -10,7 +12,6 @@ use offramp_impair::fault::FaultConfig;
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::SaConfig;
-use offramp_ports::vhost_user::{ControlQueue, Mode, RingFeatures};
 use offramp_ports::worker::Polling;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,10 +59,7 @@ impl Config {
 
     /// Returns the listening sockets of this process.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
-        let of_guests = self.ports.iter().filter_map(|port| match &port.host {
-            HostConfig::VhostUser(host) if host.mode == Mode::Server => Some(&host.socket),
-            HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,
-        });
+        let of_guests = self.ports.iter().filter_map(|port| Some(&port.host.socket()?.path));
         self.daemon.sockets().map(|(_, path)| path).chain(of_guests)
     }
 }
@@ -145,10 +143,6 @@ pub struct PortConfig {
     pub isolated: bool,
 }
 
-/// Longest polling time of a guest's thread before it sleeps, while frames arrive in quick succession. It is about the
-/// cost of a sleep, a kick and a wake-up.
-pub(super) const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
-
 impl PortConfig {
     /// Returns whether its wire leads to the switch of this name.
     pub fn is_on(&self, switch: &str) -> bool {
@@ -161,82 +155,27 @@ impl PortConfig {
         Some(vec![self.cpus[position]])
     }
 
-    /// Returns the polling of the port's threads: a guest's kicks are costly, a TAP's readiness is not.
+    /// Returns the polling of the port's threads.
     pub fn polling(&self) -> Polling {
-        match (self.poll_usecs, &self.host) {
-            (Some(0), _) | (None, HostConfig::Tap(_)) => Polling::Off,
-            (Some(usecs), _) => Polling::Fixed(Duration::from_micros(u64::from(usecs))),
-            (None, HostConfig::VhostUser(_)) => Polling::Adaptive(GUEST_POLL_TIME_MAX),
-        }
-    }
-}
-
-/// The host's side.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostConfig {
-    Tap(TapHost),
-    VhostUser(VhostUserHost),
-}
-
-impl HostConfig {
-    /// Returns the number of the host's queue pairs.
-    pub fn queue_pairs(&self) -> u16 {
-        match self {
-            Self::Tap(tap) => tap.queue_pairs,
-            Self::VhostUser(vhost) => vhost.queue_pairs,
+        match self.poll_usecs {
+            None => self.host.polling(),
+            Some(0) => Polling::Off,
+            Some(usecs) => Polling::Fixed(Duration::from_micros(u64::from(usecs))),
         }
     }
 
-    /// Returns the Ethernet address of the host, if the file has one.
-    pub(super) fn mac(&self) -> Option<[u8; 6]> {
-        match self {
-            Self::Tap(tap) => tap.mac,
-            Self::VhostUser(vhost) => vhost.mac,
+    /// Returns the settings for its host.
+    pub fn settings(&self) -> Settings<'_> {
+        Settings {
+            name: &self.name,
+            mtu: self.mtu,
+            offloads: self.offloads,
+            mac_addresses: &self.security.mac_addresses,
+            bits_per_second: self.bits_per_second,
+            is_on_cable: matches!(self.wire, WireConfig::Cable(_)),
+            interface: self.wire.interface(),
         }
     }
-}
-
-/// The kernel, behind a TAP interface made by the daemon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TapHost {
-    pub interface: String,
-    pub queue_pairs: u16,
-    /// File of the interface's network namespace; the daemon's own when `None`.
-    pub namespace: Option<PathBuf>,
-    pub mac: Option<[u8; 6]>,
-}
-
-/// A guest, behind a vhost-user socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VhostUserHost {
-    pub socket: PathBuf,
-    pub mode: Mode,
-    pub queue_pairs: u16,
-    pub mac: Option<[u8; 6]>,
-    pub control_queue: ControlQueue,
-    pub rings: RingFeatures,
-    pub queue_size_max: u16,
-    /// Most bytes of the guest's memory.
-    pub memory_bytes_max: u64,
-    /// Permission bits of the socket.
-    pub socket_mode: u32,
-    /// Its group, by name; the process's own when `None`.
-    pub socket_group: Option<String>,
-    /// The only allowed user of the frontend.
-    pub allowed_uid: Option<u32>,
-}
-
-/// The wire's side.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WireConfig {
-    /// The port of this name, at the other end of a cable.
-    Cable(String),
-    /// A TAP interface made by the daemon.
-    Tap(String),
-    /// An existing interface.
-    Packet(String),
-    /// The switch of this name.
-    Switch(String),
 }
 
 /// A learning switch among ports.

@@ -2,8 +2,9 @@
 
 use super::check::Check;
 use super::place::ConfigError;
-use super::types::{PortConfig, SwitchConfig, WireConfig};
-use crate::schema::file::{self, Wire};
+use super::types::{PortConfig, SwitchConfig};
+use crate::kind::{WireConfig, WireKeys};
+use crate::schema::file;
 use crate::schema::unknown;
 use offramp_adapter::cable::RATE_BPS;
 use std::ops::RangeInclusive;
@@ -13,22 +14,10 @@ use toml::Spanned;
 pub(super) const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
 
 impl Check<'_> {
-    pub(super) fn wire(&self, written: &Spanned<Wire>) -> Result<WireConfig, ConfigError> {
-        let wire = written.as_ref();
-        let name = |key: &Spanned<String>| key.as_ref().clone();
-        match (&wire.cable, &wire.tap, &wire.packet, &wire.switch) {
-            (Some(port), None, None, None) => Ok(WireConfig::Cable(name(port))),
-            (None, Some(tap), None, None) => Ok(WireConfig::Tap(self.interface("port.wire.tap", tap)?)),
-            (None, None, Some(device), None) => Ok(WireConfig::Packet(self.interface("port.wire.packet", device)?)),
-            (None, None, None, Some(switch)) => Ok(WireConfig::Switch(name(switch))),
-            _ => Err(self.0.wrong(written.span(), "port.wire: write exactly one of cable, tap, packet, switch")),
-        }
-    }
-
-    pub(super) fn bits_per_second(&self, wire: &Wire) -> Result<Option<u64>, ConfigError> {
-        let rate = self.number("port.wire.bits_per_second", &wire.bits_per_second, BITS_PER_SECOND, 0)?;
-        match &wire.bits_per_second {
-            Some(written) if wire.cable.is_none() => {
+    pub(super) fn bits_per_second(&self, wire: &WireConfig, keys: &WireKeys) -> Result<Option<u64>, ConfigError> {
+        let rate = self.number("port.wire.bits_per_second", &keys.bits_per_second, BITS_PER_SECOND, 0)?;
+        match &keys.bits_per_second {
+            Some(written) if !matches!(wire, WireConfig::Cable(_)) => {
                 Err(self.0.wrong(written.span(), "port.wire.bits_per_second belongs to a cable; leave it out here"))
             }
             written => Ok(written.is_some().then_some(rate as u64)),
@@ -49,7 +38,6 @@ impl Check<'_> {
             return wrong("port.wire: memory and faults need a cable; leave them out".to_owned());
         }
         match &port.wire {
-            WireConfig::Tap(_) | WireConfig::Packet(_) => Ok(()),
             WireConfig::Switch(name) if switches.iter().any(|switch| &switch.name == name) => Ok(()),
             WireConfig::Switch(name) => {
                 let known = switches.iter().map(|switch| switch.name.as_str());
@@ -59,6 +47,7 @@ impl Check<'_> {
                 Ok(()) => Ok(()),
                 Err(message) => wrong(format!("port.wire: {message}")),
             },
+            _ => Ok(()),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::ipsec::{PolicyKeys, SaKeys, Word};
 use super::limit::Limit;
 use super::moderation::Moderation;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use toml::Spanned;
 
@@ -45,8 +46,9 @@ pub struct Daemon {
 #[serde(deny_unknown_fields)]
 pub struct Port {
     pub name: Key<String>,
-    pub host: Key<Host>,
-    pub wire: Key<Wire>,
+    /// Its kind reads it.
+    pub host: Key<IgnoredAny>,
+    pub wire: Key<IgnoredAny>,
     pub mtu: Key<i64>,
     #[serde(default)]
     pub features: BTreeMap<Spanned<String>, Spanned<bool>>,
@@ -107,40 +109,6 @@ pub struct Faults {
     pub verdict: Key<String>,
     pub verdict_one_in: Key<i64>,
     pub seed: Key<i64>,
-}
-
-/// `port.host`: keys of every kind of host. A later check refuses keys of different kinds together.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Host {
-    pub tap: Key<String>,
-    pub namespace: Key<String>,
-    pub vhost_user: Key<String>,
-    pub mode: Key<String>,
-    pub queue_pairs: Key<i64>,
-    pub mac: Key<String>,
-    pub control_queue: Key<String>,
-    pub packed: Key<bool>,
-    pub indirect: Key<bool>,
-    pub event_idx: Key<bool>,
-    pub in_order: Key<bool>,
-    pub mrg_rxbuf: Key<bool>,
-    pub queue_size_max: Key<i64>,
-    pub memory_bytes_max: Key<i64>,
-    pub socket_mode: Key<i64>,
-    pub socket_group: Key<String>,
-    pub allowed_uid: Key<i64>,
-}
-
-/// `port.wire`: one of these.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wire {
-    pub cable: Key<String>,
-    pub tap: Key<String>,
-    pub packet: Key<String>,
-    pub switch: Key<String>,
-    pub bits_per_second: Key<i64>,
 }
 
 /// `[[switch]]`

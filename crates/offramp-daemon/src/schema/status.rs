@@ -2,13 +2,12 @@
 
 use super::association::IpsecStatus;
 use super::feature::FeatureStatus;
-use super::guest::{ControlQueueStatus, GuestCounters};
 use super::limit::Limit;
 use super::moderation::Moderation;
 use super::sandbox::SandboxStatus;
+use crate::kind::{HostStatus, WireStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 /// The daemon and its ports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,65 +66,6 @@ pub struct PortStatus {
 /// Returns the default for daemons without this field: they ended when an interface was gone.
 fn is_there() -> bool {
     true
-}
-
-/// The host's side of a port.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum HostStatus {
-    /// A TAP interface.
-    Tap {
-        /// The name of the interface.
-        interface: String,
-        /// The file of its namespace; `None`: the daemon's own.
-        namespace: Option<PathBuf>,
-    },
-    /// A guest behind a vhost-user socket.
-    VhostUser {
-        /// The path of the socket.
-        socket: PathBuf,
-        /// A frontend is there.
-        connected: bool,
-        /// Negotiated virtio features, by the specification's names.
-        virtio_features: Vec<String>,
-        /// Entries of each ring, 0 for a stopped one: receive and transmit of each pair.
-        ring_entries: Vec<u16>,
-        /// Guest memory mapped by the daemon.
-        memory_bytes: u64,
-        /// The guest's settings by its control queue; `None` if the port has no control queue.
-        #[serde(default)]
-        control_queue: Option<Box<ControlQueueStatus>>,
-        /// The reason for the last disconnection by the daemon.
-        last_refusal: Option<String>,
-        /// Counters besides frames.
-        counters: GuestCounters,
-    },
-}
-
-/// The wire of a port.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum WireStatus {
-    /// A cable to another port.
-    Cable {
-        /// The port at its other end.
-        port: String,
-    },
-    /// A TAP interface made by the daemon.
-    Tap {
-        /// The name of the interface.
-        interface: String,
-    },
-    /// An existing interface.
-    Packet {
-        /// The name of the interface.
-        interface: String,
-    },
-    /// A switch.
-    Switch {
-        /// The name of the switch.
-        name: String,
-    },
 }
 
 /// Frames lost at the interface on a port's wire, by reason.

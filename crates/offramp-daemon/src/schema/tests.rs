@@ -57,7 +57,7 @@ fn example() -> Status {
     };
     let port = PortStatus {
         name: "a".into(),
-        host: HostStatus::Tap { interface: "t".into(), namespace: None },
+        host: HostStatus::Tap(TapStatus { interface: "t".into(), namespace: None }),
         wire: WireStatus::Cable { port: "b".into() },
         wire_running: true,
         wire_lost: Some(WireLost { transmit: lost.clone(), receive: lost }),
@@ -84,7 +84,7 @@ fn example() -> Status {
         broken_rings: 0,
         discarded: 0,
     };
-    let guest = HostStatus::VhostUser {
+    let guest = HostStatus::VhostUser(GuestStatus {
         socket: "/s".into(),
         connected: true,
         virtio_features: vec!["CSUM".into()],
@@ -106,7 +106,7 @@ fn example() -> Status {
         })),
         last_refusal: Some("x".into()),
         counters,
-    };
+    });
     let guest = PortStatus { host: guest, wire: WireStatus::Switch { name: "lan".into() }, ..port.clone() };
     Status { offramp: "0".into(), process: 1, uptime_ns: 5, sandbox: None, ports: vec![port, guest] }
 }

@@ -4,8 +4,8 @@ use super::style::Style;
 use comfy_table::{CellAlignment, Table, presets};
 use offramp_daemon::schema::{AssociationStatus, IpsecStatus};
 use offramp_daemon::schema::{
-    ControlQueueStatus, DirectionStatus, FeatureStatus, FilterStatus, HashStatus, HostStatus, PortStatus, QueueStatus,
-    Rates, Status, WaitsFor, WireLost, WireStatus,
+    ControlQueueStatus, DirectionStatus, FeatureStatus, FilterStatus, GuestStatus, HashStatus, HostStatus, PortStatus,
+    QueueStatus, Rates, Status, WaitsFor, WireLost,
 };
 use std::collections::BTreeSet;
 
@@ -46,19 +46,7 @@ fn port(port: &PortStatus, style: Style) -> String {
 }
 
 fn about(port: &PortStatus) -> String {
-    let host = match &port.host {
-        HostStatus::Tap { interface, namespace: None } => format!("tap {interface}"),
-        HostStatus::Tap { interface, namespace: Some(file) } => format!("tap {interface} in {}", file.display()),
-        HostStatus::VhostUser { socket, connected, .. } => {
-            format!("vhost-user {}, {}", socket.display(), if *connected { "connected" } else { "disconnected" })
-        }
-    };
-    let wire = match &port.wire {
-        WireStatus::Cable { port } => format!("cable to {port}"),
-        WireStatus::Tap { interface } => format!("tap {interface}"),
-        WireStatus::Packet { interface } => format!("interface {interface}"),
-        WireStatus::Switch { name } => format!("switch {name}"),
-    };
+    let (host, wire) = (&port.host, &port.wire);
     let gone = if port.wire_running { "" } else { " (gone)" };
     let mut parts = vec![format!("host: {host}"), format!("wire: {wire}{gone}"), format!("MTU {}", port.mtu)];
     parts.extend(port.vlan.map(|vid| format!("VLAN {vid} untagged")));
@@ -79,10 +67,8 @@ fn about(port: &PortStatus) -> String {
 
 /// Formats rings, negotiated features and events of a guest, present or disconnected.
 fn guest(host: &HostStatus) -> Vec<String> {
-    let HostStatus::VhostUser { virtio_features, ring_entries, control_queue, counters, last_refusal, .. } = host
-    else {
-        return Vec::new();
-    };
+    let Some(guest) = host.guest() else { return Vec::new() };
+    let GuestStatus { virtio_features, ring_entries, control_queue, counters, last_refusal, .. } = guest;
     let mut lines = Vec::new();
     if ring_entries.iter().any(|&entries| entries > 0) {
         lines.push(format!("ring entries (receive, transmit of each pair): {ring_entries:?}"));
@@ -230,10 +216,7 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
 
 /// Formats moderation's longest wait and measured interrupt cost, if moderation is active.
 fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
-    let what = match host {
-        HostStatus::Tap { .. } => "frames",
-        HostStatus::VhostUser { .. } => "interrupts",
-    };
+    let what = if host.guest().is_some() { "interrupts" } else { "frames" };
     let moderated = queues.iter().filter(|queue| queue.receive.wait_max_ns > 0);
     let line = |queue: &QueueStatus| {
         let usecs = |ns: u64| ns as f64 / KILO;

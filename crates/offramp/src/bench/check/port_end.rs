@@ -5,7 +5,7 @@ use offramp_check::Captured;
 use offramp_check::end::{Description, End, LocalEnd, Offered, Outgoing};
 use offramp_check::error::CheckError;
 use offramp_daemon::control::client::{ClientError, ask};
-use offramp_daemon::schema::{HostStatus, Outcome, PortStatus, Request, VERSION, WireStatus};
+use offramp_daemon::schema::{HostStatus, Outcome, PortStatus, Request, TapStatus, VERSION, WireStatus};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,8 +33,7 @@ pub struct PortEnd {
 /// When there is no daemon or no such port, or several pairs are possible.
 pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], CheckError> {
     let status = ask_status(control, None).map_err(|error| failed(&error))?;
-    let taps: Vec<&PortStatus> =
-        status.ports.iter().filter(|port| matches!(port.host, HostStatus::Tap { .. })).collect();
+    let taps: Vec<&PortStatus> = status.ports.iter().filter(|port| matches!(port.host, HostStatus::Tap(_))).collect();
     let find = |name: &str| {
         let known = || taps.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
         let port = taps.iter().find(|port| port.name == name);
@@ -82,7 +81,7 @@ impl PortEnd {
         state_dir: &Path,
         progress: &mut (dyn FnMut(&str) + Send),
     ) -> Result<Self, CheckError> {
-        let HostStatus::Tap { interface, namespace } = port.host else {
+        let HostStatus::Tap(TapStatus { interface, namespace }) = port.host else {
             return Err(CheckError::Daemon(format!("port \"{}\" has no TAP", port.name)));
         };
         let within = namespace.map_or_else(String::new, |namespace| format!("{}/", namespace.display()));

@@ -1,0 +1,265 @@
+//! The interface of a kind of host: its configuration, and a running host.
+
+use crate::config::check::Check;
+use crate::config::place::ConfigError;
+use crate::drain::{AnyHost, Mark, Rest, Resting};
+use crate::events::Events;
+use crate::schema::GuestCounters;
+use offramp_adapter::cable::CableEnd;
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{PortControl, QueuePair};
+use offramp_adapter::port::Line;
+use offramp_impair::fault::{self, FaultConfig};
+use offramp_impair::memory::MemoryConfig;
+use offramp_offload::caps::Offloads;
+use offramp_ports::capture::{CapturePoint, Watched};
+use offramp_ports::sys::sandbox::Sandbox;
+use offramp_ports::sys::socket_file::SocketRights;
+use offramp_ports::vhost_user::VhostUser;
+use offramp_ports::worker::{HostIo, Polling, Task};
+use serde::de::DeserializeOwned;
+use std::fmt::{self, Debug};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// A host as configured.
+pub trait PortKind: Debug + Send + Sync {
+    fn queue_pairs(&self) -> u16 {
+        1
+    }
+
+    /// Returns the Ethernet address of the host, if the file has one.
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+
+    /// Returns whether the adapter spreads received flows over the queue pairs. Otherwise the port steers by itself.
+    fn is_steered(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the host sees frames before an interrupt, so moderation delays no frame.
+    fn has_interrupts(&self) -> bool {
+        false
+    }
+
+    /// Returns the default polling of the port's threads.
+    fn polling(&self) -> Polling {
+        Polling::Off
+    }
+
+    /// Returns the key, if only a privileged process can open the host.
+    fn privileged_key(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Names the thing that only one port may make.
+    fn made(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the socket on which the daemon listens for the host.
+    fn socket(&self) -> Option<&ListeningSocket> {
+        None
+    }
+
+    /// As [`PortKind::socket`], to replace its path.
+    fn socket_mut(&mut self) -> Option<&mut ListeningSocket> {
+        None
+    }
+}
+
+/// The parts of a kind that differ in type.
+pub trait Parts: PortKind + Sized {
+    /// Its keys in `port.host`.
+    type Keys: DeserializeOwned;
+    /// A running host.
+    type Host: Host;
+    /// The state of a running host, for `show`.
+    type Status;
+    /// The key that chooses the kind, with a value.
+    const EXAMPLE: &str;
+
+    /// Checks the keys.
+    ///
+    /// # Errors
+    /// The first wrong value.
+    fn check(check: &Check<'_>, keys: &Self::Keys) -> Result<Self, ConfigError>;
+
+    /// Opens the host, and offers the features of the configuration. A host with [`PortKind::privileged_key`] is opened
+    /// before the daemon gives up its privileges. Threads may start in any other, and must not have them.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    fn open(&self, port: &Settings<'_>, means: Means) -> Result<Self::Host, String>;
+
+    fn status(host: &Self::Host) -> Self::Status;
+}
+
+/// A socket on which the daemon listens for a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListeningSocket {
+    pub path: PathBuf,
+    /// Permission bits.
+    pub mode: u32,
+    /// The group, by name; the process's own when `None`.
+    pub group: Option<String>,
+}
+
+impl fmt::Display for ListeningSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the socket {}", self.path.display())
+    }
+}
+
+/// The settings of a port, as far as its host depends on them.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    pub name: &'a str,
+    pub mtu: usize,
+    pub offloads: Offloads,
+    pub mac_addresses: &'a [[u8; 6]],
+    pub bits_per_second: Option<u64>,
+    pub is_on_cable: bool,
+    /// The interface on the wire.
+    pub interface: Option<&'a str>,
+}
+
+/// The daemon's means for a host without privileges.
+#[derive(Debug, Default)]
+pub struct Means {
+    pub events: Arc<Events>,
+    pub sandbox: Sandbox,
+    /// A socket passed by the daemon's parent.
+    pub listener: Option<UnixListener>,
+    /// The rights of [`PortKind::socket`].
+    pub rights: SocketRights,
+}
+
+/// A running host.
+pub trait Host: Debug + Send + Sync {
+    /// Returns the features supported by this kind of host.
+    fn supported(&self) -> Offloads {
+        Offloads::all()
+    }
+
+    /// Returns the accepted features.
+    fn negotiated(&self) -> Offloads {
+        self.supported()
+    }
+
+    /// Returns the features in use if the user allows `allowed`.
+    fn in_use(&self, allowed: Offloads) -> Offloads {
+        (self.negotiated() & allowed).with_prerequisites()
+    }
+
+    /// Returns the features on offer if the user allows `allowed`.
+    fn offered(&self, allowed: Offloads) -> Offloads {
+        Offloads::offer(self.supported(), Offloads::all(), allowed)
+    }
+
+    /// Offers a set from now on, or from the next negotiation.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    fn offer(&self, offloads: Offloads) -> Result<(), String> {
+        let _ = offloads;
+        Ok(())
+    }
+
+    /// Sets the link for the host.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    fn set_link_on(&self, is_on: bool) -> Result<(), String> {
+        let _ = is_on;
+        Ok(())
+    }
+
+    /// Returns the port of a guest. Two guests on a cable each see the link up while the other is there.
+    fn guest(&self) -> Option<&Mutex<VhostUser>> {
+        None
+    }
+
+    /// Disconnects a guest's frontend, with the reason for `show`. Returns whether there is one.
+    fn disconnect(&self, why: &str) -> bool {
+        let _ = why;
+        false
+    }
+
+    /// Begins [`Host::close`] without waiting.
+    fn begin_close(&self) {}
+
+    /// Disconnects a guest's frontend for good, and so gives back the guest's memory.
+    fn close(&self) {}
+
+    /// Removes the socket's file, if the host has one.
+    fn remove_socket(&self) {}
+
+    /// Returns the counters of its guest and frontend, if it has one.
+    fn guest_counters(&self) -> Option<GuestCounters> {
+        None
+    }
+
+    /// Returns the reason why its last frontend was disconnected, if one was.
+    fn last_refusal(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the task of one queue pair with a cable as its wire; `None` if there is no such queue.
+    fn cable_task(&self, parts: TaskParts<'_>) -> Option<Box<dyn Task>>;
+
+    /// Returns all its queue pairs as one port of a switch; `None` when they are in use.
+    fn switch_port(&self, watch: Watch<'_>) -> Option<AnyHost>;
+}
+
+/// The places to capture and count a host's frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch<'a> {
+    pub point: &'a Arc<CapturePoint>,
+    pub control: &'a Arc<PortControl>,
+}
+
+impl Watch<'_> {
+    /// Returns a host as the port of a switch.
+    pub fn port(self, host: impl HostIo + Send + 'static) -> AnyHost {
+        Box::new(Watched::new(host, self.point, self.control, 0))
+    }
+}
+
+/// The parts of a task besides its host.
+#[derive(Debug)]
+pub struct TaskParts<'a> {
+    pub queue: usize,
+    pub wire: CableEnd,
+    pub adapter: &'a AdapterConfig,
+    pub memory: &'a MemoryConfig,
+    pub faults: &'a FaultConfig,
+    pub watch: Watch<'a>,
+    pub rest: &'a Arc<Rest>,
+    pub mark: &'a Arc<Mark>,
+}
+
+impl TaskParts<'_> {
+    /// Returns the task of `host`.
+    pub fn task(self, host: impl HostIo + Send + 'static) -> Box<dyn Task> {
+        let Self { queue, wire, adapter, memory, faults, watch, rest, mark } = self;
+        let host = Watched::new(host, watch.point, watch.control, queue);
+        if memory.is_none() && faults.is_none() {
+            resting(QueuePair::new(adapter, watch.control, queue, host, wire), rest, mark)
+        } else {
+            let (host, wire) = (fault::host(host, faults, watch.control, queue), fault::wire(wire, faults, memory));
+            resting(QueuePair::new(adapter, watch.control, queue, host, wire), rest, mark)
+        }
+    }
+}
+
+/// Makes a queue pair that can be brought to rest.
+fn resting<H, W>(pair: QueuePair<H, W>, rest: &Arc<Rest>, mark: &Arc<Mark>) -> Box<dyn Task>
+where
+    H: HostIo + Send + 'static,
+    W: Line + Send + 'static,
+{
+    Box::new(Resting::new(pair, rest, mark))
+}

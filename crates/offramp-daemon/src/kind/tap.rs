@@ -1,0 +1,185 @@
+//! The kernel behind a TAP interface that the daemon makes, as the host or on the wire.
+
+use super::host::{Host, Means, Parts, PortKind, Settings, TaskParts, Watch};
+use super::wire::Interface;
+use crate::config::check::Check;
+use crate::config::place::ConfigError;
+use crate::drain::AnyHost;
+use offramp_offload::caps::Offloads;
+use offramp_ports::sys::{NetNs, link};
+use offramp_ports::tap::{QUEUES_MAX, Tap, TapConfig};
+use offramp_ports::worker::Task;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// Frames held per queue by a TAP's host: more than its largest send window. A TAP drops frames beyond its queue; a
+/// driver would hold the host back.
+const TAP_TX_QUEUE_LEN: u32 = 8192;
+/// Directory of named network namespaces (ip-netns(8)).
+const NETNS_DIRECTORY: &str = "/run/netns";
+
+/// `port.host`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Keys {
+    tap: Spanned<String>,
+    namespace: Option<Spanned<String>>,
+    queue_pairs: Option<Spanned<i64>>,
+    mac: Option<Spanned<String>>,
+}
+
+/// The interface as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub interface: String,
+    pub queue_pairs: u16,
+    /// File of the interface's network namespace; the daemon's own when `None`.
+    pub namespace: Option<PathBuf>,
+    pub mac: Option<[u8; 6]>,
+}
+
+impl PortKind for Config {
+    fn queue_pairs(&self) -> u16 {
+        self.queue_pairs
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        self.mac
+    }
+
+    fn is_steered(&self) -> bool {
+        true
+    }
+
+    fn privileged_key(&self) -> Option<&'static str> {
+        Some("host.tap")
+    }
+
+    fn made(&self) -> Option<String> {
+        let place = self.namespace.as_ref().map(|file| format!(" in {}", file.display()));
+        Some(made(&self.interface)? + &place.unwrap_or_default())
+    }
+}
+
+impl Parts for Config {
+    type Keys = Keys;
+    type Host = TapHost;
+    type Status = Status;
+    const EXAMPLE: &str = "tap = \"INTERFACE\"";
+
+    fn check(check: &Check<'_>, keys: &Keys) -> Result<Self, ConfigError> {
+        Ok(Self {
+            interface: check.interface("port.host.tap", &keys.tap)?,
+            queue_pairs: check.queue_pairs(&keys.queue_pairs, QUEUES_MAX)?,
+            // A name stands for a file of `ip netns`; an absolute path replaces the directory.
+            namespace: keys.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref())),
+            mac: check.mac(keys.mac.as_ref())?,
+        })
+    }
+
+    fn open(&self, port: &Settings<'_>, _: Means) -> Result<TapHost, String> {
+        let wanted = TapConfig {
+            queues: self.queue_pairs,
+            mtu: port.mtu as u32,
+            mac: self.mac,
+            tx_queue_len: Some(TAP_TX_QUEUE_LEN),
+            ..TapConfig::new(&self.interface)
+        };
+        let open = || open(&wanted, port.offloads);
+        let tap = match &self.namespace {
+            None => open()?,
+            Some(file) => NetNs::open(file)
+                .and_then(|namespace| namespace.run(open))
+                .map_err(|cause| format!("host.namespace {}: {cause}", file.display()))??,
+        };
+        Ok(TapHost { tap, namespace: self.namespace.clone() })
+    }
+
+    fn status(host: &TapHost) -> Status {
+        Status { interface: host.tap.name().to_owned(), namespace: host.namespace.clone() }
+    }
+}
+
+/// Makes a TAP in the calling thread's namespace and brings it up.
+fn open(wanted: &TapConfig, offloads: Offloads) -> Result<Tap, String> {
+    let tap = Tap::open(wanted).map_err(|cause| cause.to_string())?;
+    tap.offer(offloads).map_err(|cause| cause.to_string())?;
+    link::set_up(&wanted.name).map_err(|cause| cause.to_string())?;
+    Ok(tap)
+}
+
+/// The interface as a running host.
+#[derive(Debug)]
+pub struct TapHost {
+    tap: Tap,
+    namespace: Option<PathBuf>,
+}
+
+impl Host for TapHost {
+    fn supported(&self) -> Offloads {
+        self.tap.supported()
+    }
+
+    /// The kernel accepts a whole offer at once.
+    fn negotiated(&self) -> Offloads {
+        self.tap.offered()
+    }
+
+    fn offer(&self, offloads: Offloads) -> Result<(), String> {
+        self.tap.offer(offloads).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn set_link_on(&self, is_on: bool) -> Result<(), String> {
+        self.tap.set_carrier(is_on).map_err(|error| error.to_string())
+    }
+
+    fn cable_task(&self, parts: TaskParts<'_>) -> Option<Box<dyn Task>> {
+        let queue = self.tap.queue(parts.queue)?;
+        Some(parts.task(queue))
+    }
+
+    fn switch_port(&self, watch: Watch<'_>) -> Option<AnyHost> {
+        Some(watch.port(self.tap.port()))
+    }
+}
+
+/// A TAP interface.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The name of the interface.
+    pub interface: String,
+    /// The file of its namespace; `None`: the daemon's own.
+    pub namespace: Option<PathBuf>,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tap {}", self.interface)?;
+        self.namespace.iter().try_for_each(|file| write!(f, " in {}", file.display()))
+    }
+}
+
+/// The word for it on a wire, in `show`.
+pub const NOUN: &str = "tap";
+
+/// Names the interface on a wire: only one port may make it.
+#[expect(clippy::unnecessary_wraps, reason = "other interfaces exist before")]
+pub fn made(interface: &str) -> Option<String> {
+    Some(format!("the interface {interface}"))
+}
+
+/// Makes the interface on a wire.
+///
+/// # Errors
+/// The system's refusal.
+pub fn open_wire(interface: &str, mtu: usize) -> Result<Box<dyn Interface>, String> {
+    Ok(Box::new(open(&TapConfig { mtu: mtu as u32, ..TapConfig::new(interface) }, Offloads::all())?))
+}
+
+impl Interface for Tap {
+    fn switch_port(&self) -> Option<AnyHost> {
+        Some(Box::new(self.queue(0)?))
+    }
+}
