@@ -121,20 +121,6 @@ pub fn text(comparison: &Comparison) -> String {
     render("compare.txt", Value::from(Serde(comparison)))
 }
 
-/// Formats a number with at least four digits, and no more of them after the point than necessary.
-pub(crate) fn number(value: f64) -> String {
-    if !value.is_finite() {
-        return "-".to_owned();
-    }
-    let decimals = match value.abs() {
-        size if size >= 1000.0 || size.fract() == 0.0 => 0,
-        size if size >= 100.0 => 1,
-        size if size >= 10.0 => 2,
-        _ => 3,
-    };
-    format!("{value:.decimals$}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

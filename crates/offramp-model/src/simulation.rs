@@ -2,61 +2,62 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `simulation.rs` | the events, and their handlers |
+//! | `simulation.rs` | start, event loop and end of a run |
 //! | `simulation/line.rs` | the stations and the line |
-//! | `simulation/dma.rs` | the path through an adapter that is bus master |
+//! | `simulation/transfer.rs` | the path through an adapter that is bus master |
 //! | `simulation/driver.rs` | interrupts, reading frames out |
 //! | `simulation/napi.rs` | polling in place of interrupts |
-//! | `simulation/steering.rs` | the queue of each connection |
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
-//! | `simulation/exchange.rs` | requests, responses, datagrams and raw frames, and their queues |
-//! | `simulation/latency.rs` | their results |
+//! | `simulation/message.rs` | requests, responses, datagrams and raw frames |
 //! | `simulation/peer.rs` | the other machine |
-//! | `simulation/outcome.rs` | counters and results |
+//! | `simulation/state.rs` | the state of a run, its events, the work of its processors |
+//! | `simulation/engine.rs` | FIFOs, engine and bus of an adapter |
+//! | `simulation/queue.rs` | a queue pair |
+//! | `simulation/exchange.rs` | exchanges under way, and their queues |
+//! | `simulation/steering.rs` | the queue of each connection |
+//! | `simulation/outcome.rs`, `latency.rs` | counters and results |
+//! | `simulation/frame.rs` | a frame |
 
-mod dma;
 mod driver;
+mod engine;
 mod exchange;
+mod frame;
 mod host;
 mod latency;
 mod line;
+mod message;
 mod napi;
 mod outcome;
 mod peer;
+mod queue;
 mod send;
+mod state;
 mod steering;
+mod transfer;
 
 pub use latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
 pub use outcome::{Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
-use crate::config::{Config, Placement, Workload};
-use crate::cpu::{Completion, Cpu, Priority};
+use crate::config::{Config, Workload};
+use crate::cpu::{Cpu, PRIORITIES};
 use crate::events::EventQueue;
-use crate::link::{Begin, Link, STATIONS, Station};
 use crate::profile::{Profile, ProfileError};
 use crate::rpc::{Call, datagram_frames, reply_frames};
-use crate::tcp::{Receiver, Sender};
 use crate::time::{Span, Time};
-use dma::{Dma, Master};
-use driver::{Completed, Driver};
-use exchange::{Exchanges, Message};
-use line::StationState;
-use napi::Polls;
+use engine::Master;
+use exchange::Exchanges;
+use frame::{HOST, PEER};
 use offramp_impair::OutOfRange;
 use offramp_offload::segment::Refused;
-use outcome::Since;
+use outcome::{Parts, ProcessorCounts, QueueCounts, Since};
+use queue::{Driver, Polls};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use send::DATAGRAM_LEN_MAX;
+use state::{Adapter, Event, Flow, Job, Simulation};
 use steering::Steering;
 use strum::EnumCount;
-
-/// The host under study.
-const HOST: Station = 0;
-/// The machine at the other end.
-const PEER: Station = 1;
-/// Data of the largest datagram of a process (RFC 768 and 791).
-const DATAGRAM_LEN_MAX: u64 = 65_507;
 
 /// Maximum events per virtual [`SPAN_MIN_US`]: a hundred times those of the smallest frames of 64 connections at 400
 /// Gbit/s.
@@ -105,234 +106,6 @@ pub enum ModelError {
         /// The waiting connections and calls.
         waiting: String,
     },
-}
-
-/// A frame on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Frame {
-    /// Bytes without FCS.
-    len: u64,
-    content: Content,
-    /// Ends its send: `true` for every frame but the segments before the last one of a large send.
-    completes: bool,
-}
-
-impl Frame {
-    fn new(len: u64, content: Content) -> Self {
-        Self { len, content, completes: true }
-    }
-
-    /// Returns the connection of a segment.
-    fn flow(&self) -> Option<usize> {
-        match self.content {
-            Content::Segment { flow, .. } => Some(flow),
-            _ => None,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
-    Segment { flow: usize, start: u64, len: u64 },
-    Ack { flow: usize, next: u64, window: u64 },
-    Request { slot: usize, number: u64, attempt: u32 },
-    Fragment { slot: usize, number: u64, attempt: u32 },
-    Datagram { payload: u64 },
-    Message(Message),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    /// A processor's job is done.
-    Cpu { processor: usize, generation: u64 },
-    /// A station on the line of an adapter has waited its time between two frames.
-    Ready { adapter: usize, station: Station },
-    /// The last bit of a frame has left.
-    Sent { adapter: usize, station: Station, transmission: u64 },
-    /// A station begins to send, unless it has heard the other one.
-    Begin { adapter: usize, begin: Begin },
-    /// A frame of the host has left, on a line of its own.
-    Left(Frame),
-    /// A frame has reached a station.
-    Arrive(Station, Frame),
-    /// The bus has taken a frame to the host.
-    DmaWritten(Frame),
-    /// The bus has taken a frame to the adapter, and its engine is done with it.
-    DmaRead(Frame),
-    /// The driver's timer.
-    Poll { queue: usize },
-    /// The timer of a queue with its interrupts off begins a poll.
-    NapiTimer { queue: usize },
-    /// A queue's moderator may want an interrupt.
-    Moderation { queue: usize },
-    /// The peer's answer to something is there.
-    PeerSends(Frame),
-    /// The peer's reply to a call is there.
-    PeerReplies { slot: usize, number: u64, attempt: u32 },
-    /// The peer has processed an acknowledgement.
-    PeerAck { flow: usize, next: u64, window: u64 },
-    /// The peer's application writes.
-    Write { flow: usize },
-    /// The host's process wants to send another datagram.
-    NextDatagram,
-    /// A request, a datagram or a raw frame is due.
-    RequestDue { from_host: bool },
-    /// A process wakes up for a message.
-    WakeUp(Message),
-    /// A closed loop goes on.
-    NextExchange { from_host: bool },
-    /// A message is to be sent: the peer has it ready, or it was lost.
-    SendMessage(Message),
-    /// A sender's time may be out.
-    Retransmission { flow: usize },
-    /// An acknowledgement has waited long enough.
-    DelayedAck { flow: usize },
-    /// A call's time may be out.
-    RpcTimer { slot: usize },
-    /// Interrupts are shut out.
-    Mask,
-    /// Counting begins.
-    Warm,
-}
-
-/// Work of the host's processor.
-#[derive(Clone, Copy, Debug)]
-enum Job {
-    InterruptEntry { queue: usize },
-    ReadOut { queue: usize },
-    BatchFrame { queue: usize, frame: Frame },
-    BatchBegin { queue: usize },
-    PollTurn { queue: usize },
-    Segment { flow: usize, start: u64, len: u64 },
-    Ack { flow: usize, next: u64, window: u64 },
-    Read { flow: usize, bytes: u64 },
-    BusyPoll { flow: usize, until: Time },
-    Fragment { slot: usize, number: u64, attempt: u32 },
-    Call { slot: usize },
-    Reply { slot: usize },
-    Completions { queue: usize, completed: Completed },
-    AckIn { flow: usize, next: u64, window: u64 },
-    Write { flow: usize },
-    Send { flow: usize, start: u64, len: u64 },
-    Datagram,
-    Message(Message),
-    Process(Message),
-    Mask,
-}
-
-impl Job {
-    /// Returns whether a protocol takes a frame.
-    fn is_of_protocol(&self) -> bool {
-        matches!(self, Self::Segment { .. } | Self::Fragment { .. } | Self::AckIn { .. } | Self::Message(_))
-    }
-
-    fn owner(&self) -> Owner {
-        match *self {
-            Self::InterruptEntry { queue }
-            | Self::ReadOut { queue }
-            | Self::BatchFrame { queue, .. }
-            | Self::BatchBegin { queue }
-            | Self::PollTurn { queue }
-            | Self::Completions { queue, .. } => Owner::Queue(queue),
-            Self::Segment { flow, .. }
-            | Self::Ack { flow, .. }
-            | Self::Read { flow, .. }
-            | Self::BusyPoll { flow, .. }
-            | Self::AckIn { flow, .. }
-            | Self::Write { flow }
-            | Self::Send { flow, .. } => Owner::Flow(flow),
-            Self::Message(message) | Self::Process(message) => Owner::Flow(message.flow),
-            Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Owner::Call(slot),
-            Self::Datagram | Self::Mask => Owner::None,
-        }
-    }
-
-    /// Returns the number of its connection, or of its call. A job of the driver has none.
-    fn connection(&self) -> Option<usize> {
-        match self.owner() {
-            Owner::Flow(number) | Owner::Call(number) => Some(number),
-            Owner::Queue(_) | Owner::None => None,
-        }
-    }
-}
-
-/// The owner of a job: a queue's driver, a connection, or a call.
-enum Owner {
-    Queue(usize),
-    Flow(usize),
-    Call(usize),
-    None,
-}
-
-/// A TCP connection with data in one direction.
-#[derive(Debug, Default)]
-struct Flow {
-    /// From the peer to the host; else from the host to the peer.
-    is_to_host: bool,
-    sender: Sender,
-    receiver: Receiver,
-    /// The process reads or writes.
-    process_works: bool,
-    /// Segments refused by the host because the adapter reported them as bad.
-    refused: u64,
-    /// The earliest event of the sender's timer.
-    timer_at: Option<Time>,
-    /// The time of a delayed acknowledgement.
-    ack_due: Option<Time>,
-    ack_timer_runs: bool,
-    /// Bytes written by the process.
-    written: u64,
-    /// The scheduled time of the next write at a rate.
-    write_at: Option<Time>,
-}
-
-/// An adapter of the host, with its line and the stations at both of its ends, but without its queue pairs.
-#[derive(Debug)]
-struct Adapter {
-    dma: Dma,
-    link: Link,
-    stations: [StationState; STATIONS],
-}
-
-/// A run under way.
-#[derive(Debug)]
-struct Simulation {
-    config: Config,
-    events: EventQueue<Event>,
-    now: Time,
-    rng: ChaCha8Rng,
-    cpus: Vec<Cpu<Job>>,
-    /// Work given to each processor, by activity.
-    activities: Vec<[Span; Activity::COUNT]>,
-    /// The processor with a job just done, and its follow-up jobs not submitted yet.
-    deciding: Option<usize>,
-    /// Interrupts given to processors in turn so far.
-    interrupt_turn: usize,
-    adapters: Vec<Adapter>,
-    /// The buses of the adapters.
-    masters: Vec<Master>,
-    steering: Steering,
-    /// One for each queue, those of the first adapter first.
-    drivers: Vec<Driver>,
-    flows: Vec<Flow>,
-    calls: Vec<Call>,
-    reply_frames: Vec<u64>,
-    datagram_frames: Vec<u64>,
-    /// The process waits for room to send another datagram.
-    datagram_waits: bool,
-    /// Payload of all datagrams so far.
-    datagram_bytes_sent: u64,
-    /// Payload of datagrams with a completion not yet processed by the host.
-    datagram_bytes: u64,
-    exchanges: Option<Exchanges>,
-    /// Frames on each processor between the interrupt handler and their protocol.
-    backlogs: Vec<usize>,
-    /// Polls of the softirqs of each processor.
-    polls: Vec<Polls>,
-    /// The time at which the slower link of the peer is free again.
-    hop_free: Time,
-    counts: Counts,
-    handled: u64,
 }
 
 /// Runs a workload on a system, and returns its outcome.
@@ -507,83 +280,56 @@ impl Simulation {
         self.expect(processor, next);
     }
 
-    /// Returns the processor for a job.
-    fn place(&self, priority: Priority, job: &Job) -> usize {
-        let count = self.cpus.len();
-        if count == 1 {
-            return 0;
-        }
-        if priority == Priority::Softirq
-            && let Some(processor) = self.drivers[self.queue_of(job)].napi.polled_on
-        {
-            return processor;
-        }
-        match self.config.host.placement {
-            // A process without a connection.
-            _ if matches!(job, Job::Datagram) => count - 1,
-            Placement::Balanced => job.connection().unwrap_or_else(|| self.turn_of(job)) % count,
-            Placement::Pinned | Placement::Spread
-                if priority != Priority::User || matches!(job, Job::PollTurn { .. }) =>
-            {
-                self.queue_of(job) % count
-            }
-            Placement::Pinned => count - 1,
-            Placement::Spread => job.connection().map_or(count - 1, |connection| self.steering.process(connection)),
-        }
-    }
-
-    /// Returns the turn of the interrupt behind a job of the driver.
-    fn turn_of(&self, job: &Job) -> usize {
-        if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
-    }
-
-    /// Returns the queue whose interrupts cause a job. Interrupts are shut out on the first processor.
-    fn queue_of(&self, job: &Job) -> usize {
-        match job.owner() {
-            Owner::Queue(queue) => queue,
-            Owner::Flow(flow) => self.steering.of_flow(flow),
-            Owner::Call(_) => self.steering.of_replies(),
-            Owner::None => Steering::OF_DATAGRAMS,
+    /// Returns all counters, also those of other parts.
+    fn counts_now(&self) -> Counts {
+        let of_queues = |count: fn(&Driver) -> u64| self.drivers.iter().map(count).sum::<u64>();
+        let of_flows = |count: fn(&Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
+        let of_adapters = |count: fn(&Adapter) -> u64| self.adapters.iter().map(count).sum::<u64>();
+        Counts {
+            dropped: of_queues(|queue| queue.memory.counts().dropped) + of_adapters(|of| of.dma.dropped),
+            frames_received: of_queues(|queue| queue.received),
+            interrupts: of_queues(|queue| queue.interrupts),
+            bus_busy: std::array::from_fn(|direction| {
+                self.adapters.iter().fold(Span::ZERO, |sum, of| sum + of.dma.busy[direction].until(self.now))
+            }),
+            line_busy: std::array::from_fn(|station| self.counts.line_busy[station] - self.promised(station)),
+            overrun: of_queues(|queue| queue.memory.counts().overrun),
+            out_of_order: of_flows(|flow| flow.receiver.out_of_order),
+            retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
+            timeouts: self.counts.timeouts + of_flows(|flow| flow.sender.timeouts),
+            duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
+            collisions: of_adapters(|of| of.link.collisions),
+            excessive_collisions: of_adapters(|of| of.link.excessive_collisions),
+            busy: PRIORITIES
+                .map(|priority| self.cpus.iter().fold(Span::ZERO, |sum, cpu| sum + cpu.busy(self.now, priority))),
+            activities: std::array::from_fn(|activity| {
+                self.activities.iter().fold(Span::ZERO, |sum, of| sum + of[activity])
+            }),
+            ..self.counts
         }
     }
 
-    /// Returns the adapter on the path of a frame: the second one carries forwarded frames.
-    fn adapter_of(&self, frame: &Frame) -> usize {
-        usize::from(self.steering.is_forwarded(&frame.content))
-    }
-
-    /// Submits work for the processor, and charges it to its activities.
-    fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
-        let processor = self.place(priority, &job);
-        let cost = self.charge(processor, costs);
-        let completion = self.cpus[processor].submit(self.now, priority, job, cost);
-        self.expect(processor, completion);
-    }
-
-    /// Submits follow-up work of a job. If that job was on the same processor, the work comes before all else of its
-    /// priority.
-    fn work_next(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
-        let processor = self.place(priority, &job);
-        if self.deciding != Some(processor) {
-            return self.work(priority, job, costs);
+    /// Returns the time of frames not sent yet on lines of a station's own. It is booked in advance.
+    fn promised(&self, station: usize) -> Span {
+        if !self.config.link.full_duplex {
+            return Span::ZERO;
         }
-        let cost = self.charge(processor, costs);
-        self.cpus[processor].submit_next(priority, job, cost);
+        let given = self.adapters.iter().map(|of| of.stations[station].ready_at.since(self.now));
+        given.fold(Span::ZERO, |sum, span| sum + span)
     }
 
-    fn charge(&mut self, processor: usize, costs: &[(Activity, Span)]) -> Span {
-        let mut sum = Span::ZERO;
-        for &(activity, span) in costs {
-            self.activities[processor][activity as usize] += span;
-            sum += span;
-        }
-        sum
-    }
-
-    fn expect(&mut self, processor: usize, completion: Option<Completion>) {
-        if let Some(Completion { at, generation }) = completion {
-            self.events.schedule(at, Event::Cpu { processor, generation });
-        }
+    /// Returns the counters of each processor and of each queue.
+    fn parts_now(&self) -> Parts {
+        let processors = self.cpus.iter().zip(&self.activities).map(|(cpu, &activities)| ProcessorCounts {
+            busy: PRIORITIES.map(|priority| cpu.busy(self.now, priority)),
+            activities,
+        });
+        let queues = self.drivers.iter().map(|queue| QueueCounts {
+            frames: queue.received,
+            interrupts: queue.interrupts,
+            lost: queue.memory.counts().dropped + queue.memory.counts().overrun,
+        });
+        Parts { processors: processors.collect(), queues: queues.collect() }
     }
 
     /// Lists the waiting connections and calls of a stalled run.
@@ -615,36 +361,4 @@ fn directions(config: &Config) -> Vec<bool> {
     let from_host = matches!(config.workload.workload, Workload::TtcpSend | Workload::TtcpBoth);
     let of = |is_there: bool| if is_there { config.workload.flows as usize } else { 0 };
     [vec![true; of(to_host)], vec![false; of(from_host)]].concat()
-}
-
-impl Adapter {
-    fn new(config: &Config) -> Self {
-        Self {
-            dma: Dma::default(),
-            link: Link::new(config.link),
-            stations: [StationState::new(config.adapter.gap), StationState::new(config.peer.gap)],
-        }
-    }
-}
-
-impl Flow {
-    fn new(Config { host, peer, .. }: &Config, is_to_host: bool) -> Self {
-        let (sender, policy) =
-            if is_to_host { (peer.sender, host.ack_policy) } else { (host.send.sender, peer.ack_policy) };
-        Self { is_to_host, sender: Sender::new(sender), receiver: Receiver::new(policy), ..Self::default() }
-    }
-
-    fn waiting(&self, at: usize) -> String {
-        let who = if self.is_to_host { "peer" } else { "host" };
-        let (byte, under_way, times) =
-            (self.sender.unacknowledged(), self.sender.in_flight(), self.sender.timeouts_in_row);
-        let refused = match self.refused {
-            0 => String::new(),
-            count => format!("; the host has refused {count} segments that its adapter called bad"),
-        };
-        format!(
-            "connection {at}: the {who} waits for byte {byte} to be acknowledged, with {under_way} bytes under way, \
-             after {times} timeouts in a row{refused}"
-        )
-    }
 }

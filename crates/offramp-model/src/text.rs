@@ -1,7 +1,5 @@
 //! Output for people: templates in `texts/`, filled with the same values as JSON.
 
-use crate::compare::number;
-use crate::uncertainty::intervals;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value};
 use std::sync::LazyLock;
@@ -37,4 +35,26 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
 pub(crate) fn render(template: &str, values: Value) -> String {
     let template = TEMPLATES.get_template(&format!("texts/{template}")).unwrap_or_else(|error| panic!("{error:#}"));
     template.render(values).unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+/// Formats a number with at least four digits, and no more of them after the point than necessary.
+fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    let decimals = match value.abs() {
+        size if size >= 1000.0 || size.fract() == 0.0 => 0,
+        size if size >= 100.0 => 1,
+        size if size >= 10.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Describes the number of intervals in words.
+pub fn intervals(varied: &[&str]) -> String {
+    match varied {
+        [only] => format!("the interval of {only}"),
+        _ => format!("{} intervals", varied.len()),
+    }
 }

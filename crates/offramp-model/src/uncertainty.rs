@@ -15,6 +15,8 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
 
+pub use crate::text::intervals;
+
 /// Default number of runs.
 pub const SAMPLES: usize = 64;
 
@@ -165,14 +167,6 @@ impl Samples {
             failed: spreads.each_ref().map(|of| of.failed),
             figures,
         }
-    }
-}
-
-/// Describes the number of intervals in words.
-pub fn intervals(varied: &[&str]) -> String {
-    match varied {
-        [only] => format!("the interval of {only}"),
-        _ => format!("{} intervals", varied.len()),
     }
 }
 

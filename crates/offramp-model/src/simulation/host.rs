@@ -1,7 +1,9 @@
 //! TCP, UDP and the processes of the host under study.
 
 use super::exchange::{Place, Queue};
-use super::{Activity, Content, Event, Frame, Job, Simulation};
+use super::frame::{Content, Frame};
+use super::outcome::Activity;
+use super::state::{Event, Job, Simulation};
 use crate::config::ReceiveIn;
 use crate::cpu::Priority;
 use crate::link::FRAME_LEN_MIN;

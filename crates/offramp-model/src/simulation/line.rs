@@ -1,33 +1,13 @@
 //! The two stations and the line between them.
 
 use super::exchange::{Place, Stage};
-use super::{Adapter, Event, Frame, HOST, Simulation};
+use super::frame::{Frame, HOST};
+use super::state::{Adapter, Event, Simulation};
 use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
-use std::collections::VecDeque;
 
 /// Maximum raw frames in their sender's queue, unless a burst has more: Linux' `DEFAULT_TX_QUEUE_LEN`.
 pub(super) const SENDER_FRAMES: u64 = 1000;
-
-/// A station, with its frames to send.
-#[derive(Debug)]
-pub(super) struct StationState {
-    queue: VecDeque<Frame>,
-    /// It has nothing to send.
-    is_idle: bool,
-    /// From the end of one frame until it is ready for the next one.
-    gap: Span,
-    /// The earliest time of its next frame.
-    pub(super) ready_at: Time,
-    /// Serial number of the transmission under way; a collision ends it.
-    transmission: u64,
-}
-
-impl StationState {
-    pub(super) fn new(gap: Span) -> Self {
-        Self { queue: VecDeque::new(), is_idle: true, gap, ready_at: Time::START, transmission: 0 }
-    }
-}
 
 impl Simulation {
     /// Queues a frame at a station.

@@ -8,38 +8,13 @@
 //! | busy polling (`host.busy_poll`) | the process without data to read, on its own processor |
 //! | suspension (`host.irq_suspend_timeout`) | the same; interrupts stay off while the process works on the found data |
 
-use super::{Activity, Event, Job, Simulation};
+use super::outcome::Activity;
+use super::state::{Event, Job, Simulation};
 use crate::cpu::Priority;
 use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
 
 /// A tick of Linux' clock at `CONFIG_HZ=1000`, ps: aggregates of an earlier tick are handed over.
 const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
-
-/// The state of a queue's polling.
-#[derive(Debug, Default)]
-pub(super) struct Napi {
-    /// Frames found by the poll under way.
-    found: usize,
-    /// Polls without a frame until interrupts are on again.
-    deferrals_left: u64,
-    /// The time at which the timer begins a poll, with interrupts on or off.
-    timer_at: Option<Time>,
-    /// Interrupts are off, and no poll is under way.
-    is_waiting: bool,
-    /// The processor of a polling process.
-    pub(super) polled_on: Option<usize>,
-}
-
-/// Polls of the softirqs of a processor.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Polls {
-    /// Queues with an incomplete poll.
-    queues: usize,
-    /// Frames taken from all of them since the last turn of processes.
-    taken: usize,
-    /// The queues among them to poll on after the next turn of processes.
-    waiting: Vec<usize>,
-}
 
 impl Simulation {
     /// Schedules the poll of a queue in a softirq.

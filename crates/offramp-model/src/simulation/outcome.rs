@@ -1,7 +1,5 @@
 //! The counters and results of a run.
 
-use super::Simulation;
-use super::driver::Driver;
 use super::latency::Latency;
 use super::steering::Steering;
 use crate::bus::Bus;
@@ -163,66 +161,12 @@ growing! {
     }
 }
 
-impl Simulation {
-    /// Returns all counters, also those of other parts.
-    pub(super) fn counts_now(&self) -> Counts {
-        let of_queues = |count: fn(&Driver) -> u64| self.drivers.iter().map(count).sum::<u64>();
-        let of_flows = |count: fn(&super::Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
-        let of_adapters = |count: fn(&super::Adapter) -> u64| self.adapters.iter().map(count).sum::<u64>();
-        Counts {
-            dropped: of_queues(|queue| queue.memory.counts().dropped) + of_adapters(|of| of.dma.dropped),
-            frames_received: of_queues(|queue| queue.received),
-            interrupts: of_queues(|queue| queue.interrupts),
-            bus_busy: std::array::from_fn(|direction| {
-                self.adapters.iter().fold(Span::ZERO, |sum, of| sum + of.dma.busy[direction].until(self.now))
-            }),
-            line_busy: std::array::from_fn(|station| self.counts.line_busy[station] - self.promised(station)),
-            overrun: of_queues(|queue| queue.memory.counts().overrun),
-            out_of_order: of_flows(|flow| flow.receiver.out_of_order),
-            retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
-            timeouts: self.counts.timeouts + of_flows(|flow| flow.sender.timeouts),
-            duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
-            collisions: of_adapters(|of| of.link.collisions),
-            excessive_collisions: of_adapters(|of| of.link.excessive_collisions),
-            busy: PRIORITIES
-                .map(|priority| self.cpus.iter().fold(Span::ZERO, |sum, cpu| sum + cpu.busy(self.now, priority))),
-            activities: std::array::from_fn(|activity| {
-                self.activities.iter().fold(Span::ZERO, |sum, of| sum + of[activity])
-            }),
-            ..self.counts
-        }
-    }
-
-    /// Returns the time of frames not sent yet on lines of a station's own. It is booked in advance.
-    fn promised(&self, station: usize) -> Span {
-        if !self.config.link.full_duplex {
-            return Span::ZERO;
-        }
-        let given = self.adapters.iter().map(|of| of.stations[station].ready_at.since(self.now));
-        given.fold(Span::ZERO, |sum, span| sum + span)
-    }
-
-    /// Returns the counters of each processor and of each queue.
-    pub(super) fn parts_now(&self) -> Parts {
-        let processors = self.cpus.iter().zip(&self.activities).map(|(cpu, &activities)| ProcessorCounts {
-            busy: PRIORITIES.map(|priority| cpu.busy(self.now, priority)),
-            activities,
-        });
-        let queues = self.drivers.iter().map(|queue| QueueCounts {
-            frames: queue.received,
-            interrupts: queue.interrupts,
-            lost: queue.memory.counts().dropped + queue.memory.counts().overrun,
-        });
-        Parts { processors: processors.collect(), queues: queues.collect() }
-    }
-}
-
 growing! {
     /// Counters of one processor, all growing.
     #[derive(Clone, Copy, Debug)]
     pub(super) struct ProcessorCounts {
-        busy: [Span; PRIORITIES.len()],
-        activities: [Span; Activity::COUNT],
+        pub(super) busy: [Span; PRIORITIES.len()],
+        pub(super) activities: [Span; Activity::COUNT],
     }
 }
 
@@ -230,9 +174,9 @@ growing! {
     /// Counters of one queue, all growing.
     #[derive(Clone, Copy, Debug)]
     pub(super) struct QueueCounts {
-        frames: u64,
-        interrupts: u64,
-        lost: u64,
+        pub(super) frames: u64,
+        pub(super) interrupts: u64,
+        pub(super) lost: u64,
     }
 }
 
@@ -240,8 +184,8 @@ growing! {
     /// Counters of each processor and of each queue.
     #[derive(Clone, Debug)]
     pub(super) struct Parts {
-        processors: Vec<ProcessorCounts>,
-        queues: Vec<QueueCounts>,
+        pub(super) processors: Vec<ProcessorCounts>,
+        pub(super) queues: Vec<QueueCounts>,
     }
 }
 

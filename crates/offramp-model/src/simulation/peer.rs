@@ -1,7 +1,8 @@
 //! The other machine: it sends streams, and answers requests. Its processor is not modelled, except for the time
 //! between two of its frames.
 
-use super::{Content, Event, Frame, PEER, Simulation};
+use super::frame::{Content, Frame, PEER};
+use super::state::{Event, Simulation};
 use crate::tcp::Received;
 use crate::time::{Span, Time};
 

@@ -3,12 +3,17 @@
 //! The process sends all of TCP's data, even if an acknowledgement has made room for it. So the work stays in order,
 //! and on the processor of the process.
 
-use super::dma::PAGE_LEN;
+use super::engine::PAGE_LEN;
+use super::frame::{Content, Frame};
+use super::outcome::Activity;
+use super::state::{Event, Job, Simulation};
 use super::steering::Steering;
-use super::{Activity, Content, DATAGRAM_LEN_MAX, Event, Frame, Job, Simulation};
 use crate::config::Workload;
 use crate::cpu::Priority;
 use crate::time::{Span, Time};
+
+/// Data of the largest datagram of a process (RFC 768 and 791).
+pub(super) const DATAGRAM_LEN_MAX: u64 = 65_507;
 
 impl Simulation {
     /// Writes if the process' write is due and fits into the socket's buffer. A late write does not delay those after

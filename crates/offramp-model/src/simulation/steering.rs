@@ -4,7 +4,7 @@
 //! listening end and a random one at the calling end. The random ports follow from the seed of the run, in a stream of
 //! their own: another seed gives another set of connections, and takes nothing from other random numbers.
 
-use super::Content;
+use super::frame::Content;
 use crate::config::{Config, Workload};
 use crate::rpc::{Endpoint, first_reply_frame, tcp_frame};
 use offramp_offload::frame::Frame;

@@ -4,8 +4,7 @@
 //! the other FIFO has room, segmented there if it is a large send, and put on the wire. The product's own code
 //! ([`offramp_offload::segment`]) decides the segments of a large send.
 
-use super::exchange::Place;
-use super::{Content, Event, Frame, HOST, Simulation};
+use super::frame::{Content, Frame};
 use crate::bus::pci::{Command, Pci};
 use crate::bus::pcie::{Pcie, PcieState, REGISTER_LEN, Use};
 use crate::bus::pcix::{self, PciX, PciXState};
@@ -157,12 +156,12 @@ impl Descriptors {
 
 /// A frame handed down by the host, and not yet read completely by the adapter.
 #[derive(Clone, Copy, Debug)]
-struct Posted {
-    frame: Frame,
+pub(super) struct Posted {
+    pub(super) frame: Frame,
     /// Bytes of its payload read so far.
-    taken: u64,
+    pub(super) taken: u64,
     /// Index of its next segment.
-    piece: usize,
+    pub(super) piece: usize,
 }
 
 /// Size of a memory page, bytes. A large send is made of pages.
@@ -171,14 +170,14 @@ pub(super) const PAGE_LEN: u64 = 4096;
 /// The adapter between bus and line.
 #[derive(Debug, Default)]
 pub(super) struct Dma {
-    receive_free: Time,
-    transmit_free: Time,
-    crypt_free: Time,
-    receive_fifo: u64,
-    transmit_fifo: u64,
-    posted: VecDeque<Posted>,
+    pub(super) receive_free: Time,
+    pub(super) transmit_free: Time,
+    pub(super) crypt_free: Time,
+    pub(super) receive_fifo: u64,
+    pub(super) transmit_fifo: u64,
+    pub(super) posted: VecDeque<Posted>,
     /// Length of the last segmented large send, and the payload lengths of its segments.
-    segmented: (u64, Vec<u64>),
+    pub(super) segmented: (u64, Vec<u64>),
     /// Frames without room in the receive FIFO.
     pub(super) dropped: u64,
     /// Time of the bus towards the host, and from it.
@@ -198,7 +197,7 @@ impl Dma {
 
     /// Returns the time at which the host can have a frame with its first bytes at `began`; `None` if the frame is
     /// lost.
-    fn receive(
+    pub(super) fn receive(
         &mut self,
         engine: &EngineConfig,
         master: &mut Master,
@@ -220,7 +219,7 @@ impl Dma {
     }
 
     /// Returns the next piece with room in the FIFO, and the time at which it is on the adapter, ready for the line.
-    fn next_piece(&mut self, config: &Config, master: &mut Master, now: Time) -> Option<(Frame, Time)> {
+    pub(super) fn next_piece(&mut self, config: &Config, master: &mut Master, now: Time) -> Option<(Frame, Time)> {
         let (mss, headers_len) = (config.host.send.sender.mss, config.workload.headers_len);
         let engine = &config.adapter.engine;
         let posted = *self.posted.front()?;
@@ -268,59 +267,6 @@ impl Dma {
         let is_last = posted.piece + 1 == self.segmented.1.len();
         let content = Content::Segment { flow, start: start + posted.taken, len: payload };
         (Frame { len: headers_len + payload, content, completes: is_last }, is_last)
-    }
-}
-
-impl Simulation {
-    /// Moves a received frame towards the host.
-    pub(super) fn dma_receive(&mut self, frame: Frame) {
-        let now = self.now;
-        let early = match self.config.adapter.engine.cut_through {
-            0 => Span::ZERO,
-            len => self.config.link.frame_time(frame.len) - self.config.link.frame_time(len.min(frame.len)),
-        };
-        let began = Time(now.0.saturating_sub(early.0));
-        let adapter = self.adapter_of(&frame);
-        let master = adapter % self.masters.len();
-        let engine = &self.config.adapter.engine;
-        match self.adapters[adapter].dma.receive(engine, &mut self.masters[master], began, now, frame.len) {
-            Some(done) if done > now => self.events.schedule(done, Event::DmaWritten(frame)),
-            Some(_) => self.on_dma_written(frame),
-            None => self.lose_frame(&frame, Place::Adapter),
-        }
-    }
-
-    pub(super) fn on_dma_written(&mut self, frame: Frame) {
-        let adapter = self.adapter_of(&frame);
-        self.adapters[adapter].dma.receive_fifo -= frame.len;
-        self.frame_is_held(frame);
-    }
-
-    /// Takes a frame or a large send from the host.
-    pub(super) fn dma_transmit(&mut self, frame: Frame) {
-        let adapter = self.adapter_of(&frame);
-        self.adapters[adapter].dma.posted.push_back(Posted { frame, taken: 0, piece: 0 });
-        self.fill_transmit_fifo(adapter);
-    }
-
-    fn fill_transmit_fifo(&mut self, adapter: usize) {
-        let master = adapter % self.masters.len();
-        while let Some((piece, ready)) =
-            self.adapters[adapter].dma.next_piece(&self.config, &mut self.masters[master], self.now)
-        {
-            if ready > self.now {
-                self.events.schedule(ready, Event::DmaRead(piece));
-            } else {
-                self.send(HOST, piece);
-            }
-        }
-    }
-
-    /// Frees the FIFO of a frame sent on the line, and fills it again.
-    pub(super) fn dma_sent(&mut self, frame: Frame) {
-        let adapter = self.adapter_of(&frame);
-        self.adapters[adapter].dma.transmit_fifo -= frame.len;
-        self.fill_transmit_fifo(adapter);
     }
 }
 

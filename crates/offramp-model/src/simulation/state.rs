@@ -1,0 +1,345 @@
+//! The state of a run, its events, and the work of its processors.
+
+use super::engine::{Dma, Master};
+use super::exchange::Exchanges;
+use super::frame::{Frame, Message};
+use super::outcome::{Activity, Counts};
+use super::queue::{Completed, Driver, Polls};
+use super::steering::Steering;
+use crate::config::{Config, Placement};
+use crate::cpu::{Completion, Cpu, Priority};
+use crate::events::EventQueue;
+use crate::link::{Begin, Link, STATIONS, Station};
+use crate::rpc::Call;
+use crate::tcp::{Receiver, Sender};
+use crate::time::{Span, Time};
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+use strum::EnumCount;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A processor's job is done.
+    Cpu { processor: usize, generation: u64 },
+    /// A station on the line of an adapter has waited its time between two frames.
+    Ready { adapter: usize, station: Station },
+    /// The last bit of a frame has left.
+    Sent { adapter: usize, station: Station, transmission: u64 },
+    /// A station begins to send, unless it has heard the other one.
+    Begin { adapter: usize, begin: Begin },
+    /// A frame of the host has left, on a line of its own.
+    Left(Frame),
+    /// A frame has reached a station.
+    Arrive(Station, Frame),
+    /// The bus has taken a frame to the host.
+    DmaWritten(Frame),
+    /// The bus has taken a frame to the adapter, and its engine is done with it.
+    DmaRead(Frame),
+    /// The driver's timer.
+    Poll { queue: usize },
+    /// The timer of a queue with its interrupts off begins a poll.
+    NapiTimer { queue: usize },
+    /// A queue's moderator may want an interrupt.
+    Moderation { queue: usize },
+    /// The peer's answer to something is there.
+    PeerSends(Frame),
+    /// The peer's reply to a call is there.
+    PeerReplies { slot: usize, number: u64, attempt: u32 },
+    /// The peer has processed an acknowledgement.
+    PeerAck { flow: usize, next: u64, window: u64 },
+    /// The peer's application writes.
+    Write { flow: usize },
+    /// The host's process wants to send another datagram.
+    NextDatagram,
+    /// A request, a datagram or a raw frame is due.
+    RequestDue { from_host: bool },
+    /// A process wakes up for a message.
+    WakeUp(Message),
+    /// A closed loop goes on.
+    NextExchange { from_host: bool },
+    /// A message is to be sent: the peer has it ready, or it was lost.
+    SendMessage(Message),
+    /// A sender's time may be out.
+    Retransmission { flow: usize },
+    /// An acknowledgement has waited long enough.
+    DelayedAck { flow: usize },
+    /// A call's time may be out.
+    RpcTimer { slot: usize },
+    /// Interrupts are shut out.
+    Mask,
+    /// Counting begins.
+    Warm,
+}
+
+/// Work of the host's processor.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Job {
+    InterruptEntry { queue: usize },
+    ReadOut { queue: usize },
+    BatchFrame { queue: usize, frame: Frame },
+    BatchBegin { queue: usize },
+    PollTurn { queue: usize },
+    Segment { flow: usize, start: u64, len: u64 },
+    Ack { flow: usize, next: u64, window: u64 },
+    Read { flow: usize, bytes: u64 },
+    BusyPoll { flow: usize, until: Time },
+    Fragment { slot: usize, number: u64, attempt: u32 },
+    Call { slot: usize },
+    Reply { slot: usize },
+    Completions { queue: usize, completed: Completed },
+    AckIn { flow: usize, next: u64, window: u64 },
+    Write { flow: usize },
+    Send { flow: usize, start: u64, len: u64 },
+    Datagram,
+    Message(Message),
+    Process(Message),
+    Mask,
+}
+
+impl Job {
+    /// Returns whether a protocol takes a frame.
+    pub(super) fn is_of_protocol(&self) -> bool {
+        matches!(self, Self::Segment { .. } | Self::Fragment { .. } | Self::AckIn { .. } | Self::Message(_))
+    }
+
+    fn owner(&self) -> Owner {
+        match *self {
+            Self::InterruptEntry { queue }
+            | Self::ReadOut { queue }
+            | Self::BatchFrame { queue, .. }
+            | Self::BatchBegin { queue }
+            | Self::PollTurn { queue }
+            | Self::Completions { queue, .. } => Owner::Queue(queue),
+            Self::Segment { flow, .. }
+            | Self::Ack { flow, .. }
+            | Self::Read { flow, .. }
+            | Self::BusyPoll { flow, .. }
+            | Self::AckIn { flow, .. }
+            | Self::Write { flow }
+            | Self::Send { flow, .. } => Owner::Flow(flow),
+            Self::Message(message) | Self::Process(message) => Owner::Flow(message.flow),
+            Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Owner::Call(slot),
+            Self::Datagram | Self::Mask => Owner::None,
+        }
+    }
+
+    /// Returns the number of its connection, or of its call. A job of the driver has none.
+    fn connection(&self) -> Option<usize> {
+        match self.owner() {
+            Owner::Flow(number) | Owner::Call(number) => Some(number),
+            Owner::Queue(_) | Owner::None => None,
+        }
+    }
+}
+
+/// The owner of a job: a queue's driver, a connection, or a call.
+pub(super) enum Owner {
+    Queue(usize),
+    Flow(usize),
+    Call(usize),
+    None,
+}
+
+/// A TCP connection with data in one direction.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    /// From the peer to the host; else from the host to the peer.
+    pub(super) is_to_host: bool,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    /// The process reads or writes.
+    pub(super) process_works: bool,
+    /// Segments refused by the host because the adapter reported them as bad.
+    pub(super) refused: u64,
+    /// The earliest event of the sender's timer.
+    pub(super) timer_at: Option<Time>,
+    /// The time of a delayed acknowledgement.
+    pub(super) ack_due: Option<Time>,
+    pub(super) ack_timer_runs: bool,
+    /// Bytes written by the process.
+    pub(super) written: u64,
+    /// The scheduled time of the next write at a rate.
+    pub(super) write_at: Option<Time>,
+}
+
+/// An adapter of the host, with its line and the stations at both of its ends, but without its queue pairs.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    pub(super) dma: Dma,
+    pub(super) link: Link,
+    pub(super) stations: [StationState; STATIONS],
+}
+
+/// A run under way.
+#[derive(Debug)]
+pub(super) struct Simulation {
+    pub(super) config: Config,
+    pub(super) events: EventQueue<Event>,
+    pub(super) now: Time,
+    pub(super) rng: ChaCha8Rng,
+    pub(super) cpus: Vec<Cpu<Job>>,
+    /// Work given to each processor, by activity.
+    pub(super) activities: Vec<[Span; Activity::COUNT]>,
+    /// The processor with a job just done, and its follow-up jobs not submitted yet.
+    pub(super) deciding: Option<usize>,
+    /// Interrupts given to processors in turn so far.
+    pub(super) interrupt_turn: usize,
+    pub(super) adapters: Vec<Adapter>,
+    /// The buses of the adapters.
+    pub(super) masters: Vec<Master>,
+    pub(super) steering: Steering,
+    /// One for each queue, those of the first adapter first.
+    pub(super) drivers: Vec<Driver>,
+    pub(super) flows: Vec<Flow>,
+    pub(super) calls: Vec<Call>,
+    pub(super) reply_frames: Vec<u64>,
+    pub(super) datagram_frames: Vec<u64>,
+    /// The process waits for room to send another datagram.
+    pub(super) datagram_waits: bool,
+    /// Payload of all datagrams so far.
+    pub(super) datagram_bytes_sent: u64,
+    /// Payload of datagrams with a completion not yet processed by the host.
+    pub(super) datagram_bytes: u64,
+    pub(super) exchanges: Option<Exchanges>,
+    /// Frames on each processor between the interrupt handler and their protocol.
+    pub(super) backlogs: Vec<usize>,
+    /// Polls of the softirqs of each processor.
+    pub(super) polls: Vec<Polls>,
+    /// The time at which the slower link of the peer is free again.
+    pub(super) hop_free: Time,
+    pub(super) counts: Counts,
+    pub(super) handled: u64,
+}
+
+/// A station, with its frames to send.
+#[derive(Debug)]
+pub(super) struct StationState {
+    pub(super) queue: VecDeque<Frame>,
+    /// It has nothing to send.
+    pub(super) is_idle: bool,
+    /// From the end of one frame until it is ready for the next one.
+    pub(super) gap: Span,
+    /// The earliest time of its next frame.
+    pub(super) ready_at: Time,
+    /// Serial number of the transmission under way; a collision ends it.
+    pub(super) transmission: u64,
+}
+
+impl StationState {
+    pub(super) fn new(gap: Span) -> Self {
+        Self { queue: VecDeque::new(), is_idle: true, gap, ready_at: Time::START, transmission: 0 }
+    }
+}
+
+impl Simulation {
+    /// Returns the processor for a job.
+    pub(super) fn place(&self, priority: Priority, job: &Job) -> usize {
+        let count = self.cpus.len();
+        if count == 1 {
+            return 0;
+        }
+        if priority == Priority::Softirq
+            && let Some(processor) = self.drivers[self.queue_of(job)].napi.polled_on
+        {
+            return processor;
+        }
+        match self.config.host.placement {
+            // A process without a connection.
+            _ if matches!(job, Job::Datagram) => count - 1,
+            Placement::Balanced => job.connection().unwrap_or_else(|| self.turn_of(job)) % count,
+            Placement::Pinned | Placement::Spread
+                if priority != Priority::User || matches!(job, Job::PollTurn { .. }) =>
+            {
+                self.queue_of(job) % count
+            }
+            Placement::Pinned => count - 1,
+            Placement::Spread => job.connection().map_or(count - 1, |connection| self.steering.process(connection)),
+        }
+    }
+
+    /// Returns the turn of the interrupt behind a job of the driver.
+    fn turn_of(&self, job: &Job) -> usize {
+        if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
+    }
+
+    /// Returns the queue whose interrupts cause a job. Interrupts are shut out on the first processor.
+    fn queue_of(&self, job: &Job) -> usize {
+        match job.owner() {
+            Owner::Queue(queue) => queue,
+            Owner::Flow(flow) => self.steering.of_flow(flow),
+            Owner::Call(_) => self.steering.of_replies(),
+            Owner::None => Steering::OF_DATAGRAMS,
+        }
+    }
+
+    /// Returns the adapter on the path of a frame: the second one carries forwarded frames.
+    pub(super) fn adapter_of(&self, frame: &Frame) -> usize {
+        usize::from(self.steering.is_forwarded(&frame.content))
+    }
+
+    /// Submits work for the processor, and charges it to its activities.
+    pub(super) fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
+        let processor = self.place(priority, &job);
+        let cost = self.charge(processor, costs);
+        let completion = self.cpus[processor].submit(self.now, priority, job, cost);
+        self.expect(processor, completion);
+    }
+
+    /// Submits follow-up work of a job. If that job was on the same processor, the work comes before all else of its
+    /// priority.
+    pub(super) fn work_next(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
+        let processor = self.place(priority, &job);
+        if self.deciding != Some(processor) {
+            return self.work(priority, job, costs);
+        }
+        let cost = self.charge(processor, costs);
+        self.cpus[processor].submit_next(priority, job, cost);
+    }
+
+    fn charge(&mut self, processor: usize, costs: &[(Activity, Span)]) -> Span {
+        let mut sum = Span::ZERO;
+        for &(activity, span) in costs {
+            self.activities[processor][activity as usize] += span;
+            sum += span;
+        }
+        sum
+    }
+
+    pub(super) fn expect(&mut self, processor: usize, completion: Option<Completion>) {
+        if let Some(Completion { at, generation }) = completion {
+            self.events.schedule(at, Event::Cpu { processor, generation });
+        }
+    }
+}
+
+impl Adapter {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            dma: Dma::default(),
+            link: Link::new(config.link),
+            stations: [StationState::new(config.adapter.gap), StationState::new(config.peer.gap)],
+        }
+    }
+}
+
+impl Flow {
+    pub(super) fn new(Config { host, peer, .. }: &Config, is_to_host: bool) -> Self {
+        let (sender, policy) =
+            if is_to_host { (peer.sender, host.ack_policy) } else { (host.send.sender, peer.ack_policy) };
+        Self { is_to_host, sender: Sender::new(sender), receiver: Receiver::new(policy), ..Self::default() }
+    }
+
+    pub(super) fn waiting(&self, at: usize) -> String {
+        let who = if self.is_to_host { "peer" } else { "host" };
+        let (byte, under_way, times) =
+            (self.sender.unacknowledged(), self.sender.in_flight(), self.sender.timeouts_in_row);
+        let refused = match self.refused {
+            0 => String::new(),
+            count => format!("; the host has refused {count} segments that its adapter called bad"),
+        };
+        format!(
+            "connection {at}: the {who} waits for byte {byte} to be acknowledged, with {under_way} bytes under way, \
+             after {times} timeouts in a row{refused}"
+        )
+    }
+}
