@@ -5,10 +5,8 @@
 //! | [`port`] | the two traits, the host's side and the wire's side of an adapter, and the life of a port |
 //! | [`port_security`] | the source addresses that a port's host may use |
 //! | [`vlan`] | the VLANs of a port, and the tags that it puts in and takes out |
-//! | [`pipeline`] | the way of a frame, the same for a pair and a switch: plan, route, deliver |
+//! | [`pipeline`] | the way of a frame, the same for a pair and a switch: source, route, sink |
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
-//! | [`transmit`] | host to wire |
-//! | [`receive`] | wire to host |
 //! | [`switch`] | a learning switch among host ports, and the link between two |
 //! | [`cable`] | a link between two adapters, with a rate, a delay and a bounded queue |
 //! | [`moderation`] | the interrupts to the host for arrived frames |
@@ -36,9 +34,8 @@ pub mod pair;
 pub mod pipeline;
 pub mod port;
 pub mod port_security;
-pub mod receive;
+mod receive;
 pub mod stats;
 pub mod steering;
 pub mod switch;
-pub mod transmit;
 pub mod vlan;

@@ -1,40 +1,44 @@
 //! One queue pair: both directions over one host port and one wire port, in one thread.
 
 use crate::config::AdapterConfig;
+use crate::pipeline::Progress;
+use crate::pipeline::budget::Budget;
 pub use crate::pipeline::control::{PortControl, PreparedIpsec};
+use crate::pipeline::sink::{HostSink, ToWire};
+use crate::pipeline::source::Source;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::receive::Receive;
-use crate::transmit::{Progress, Transmit};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// A queue pair and its pipelines. It shares nothing on the way of a frame.
+/// A queue pair: a source and a sink each way. It shares nothing on the way of a frame.
 #[derive(Debug)]
 pub struct QueuePair<H, W> {
     host: H,
     wire: W,
-    transmit: Transmit,
-    receive: Receive,
+    source: Source,
+    sink: HostSink,
     control: Arc<PortControl>,
     queue: usize,
-    moderation_changes: u32,
-    /// Set for a host with interrupts apart from handing over.
-    next_interrupt_ns: Option<u64>,
+    mtu: usize,
+    transmit_batch_bytes: usize,
+    receive_batch_frames: usize,
 }
 
 impl<H: HostPort, W: WirePort> QueuePair<H, W> {
-    /// Connects a host port and a wire port. `queue` is the index of this pair in `control`.
+    /// Connects a host port and a wire port. `queue` is the index of this pair in `control`. A host that sees frames
+    /// before it is interrupted ([`HostPort::interrupts`]) gets all arrived frames at once, under any moderation.
     pub fn new(config: &AdapterConfig, control: &Arc<PortControl>, queue: usize, mut host: H, wire: W) -> Self {
-        let receive = Receive::new(config, control, &mut host);
         Self {
-            transmit: Transmit::new(config, control),
-            receive,
+            source: Source::new(control, &mut host),
+            sink: HostSink::new(&config.coalesce, config.queues, control, &mut host),
             host,
             wire,
             control: Arc::clone(control),
             queue,
-            moderation_changes: 0,
-            next_interrupt_ns: None,
+            mtu: config.mtu,
+            transmit_batch_bytes: config.transmit_batch_bytes,
+            receive_batch_frames: config.receive_batch_frames,
         }
     }
 
@@ -66,51 +70,35 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         now_ns: u64,
         clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
-        let Self { host, wire, transmit, receive, control, queue, moderation_changes, next_interrupt_ns } = self;
+        let Self { host, wire, source, sink, control, queue, mtu, .. } = self;
         let (host, stats) = (within(host), &control.queues()[*queue]);
-        if host.interrupts().is_none()
-            && let Some(moderation) = control.changed_moderation(moderation_changes)
-        {
-            receive.set_moderation(moderation, &stats.receive);
-        }
-        receive.take_over(control, now_ns);
-        transmit.take_over(control, now_ns);
-        let received = receive.poll(host, wire, control.offloads(), &stats.receive, now_ns, clock)?;
-        // Sends due interrupts to a host that sees frames before it is interrupted. Returns whether this host is one.
-        let mut interrupt = |host: &mut P| {
-            let Some(interrupts) = host.interrupts() else { return false };
-            *next_interrupt_ns = control.send_interrupts(*queue, interrupts, moderation_changes, now_ns);
-            true
-        };
+        sink.take_over(control, &stats.receive, now_ns);
+        source.take_over(control, *mtu, control.queues().len() > 1, now_ns);
+        let (allowed, batch_frames) = (control.offloads(), self.receive_batch_frames);
+        let receive = Receive { wire: &mut *wire, port: &*source, allowed, mtu: *mtu, batch_frames };
+        let received = receive.poll(host, sink, &stats.receive, now_ns, clock)?;
         // Raise the receive interrupt before starting transmit: a transmit batch may take long.
-        interrupt(host);
-        let stats = &stats.transmit;
-        let sent = transmit.poll(host, wire, stats, now_ns)?;
-        // Idle transmit must not dirty this cache line; another worker may own it.
-        if sent.host_frames > 0 {
-            stats.end_batch();
-        }
-        if !interrupt(host) && sent.moved {
-            // Idle transmit must not dirty this cache line; another worker may own it.
-            if sent.host_frames > 0 {
-                stats.interrupts.add(1);
-            }
-            receive.sent(sent.bytes_out as u64);
-        }
+        sink.interrupt(host, control, *queue, now_ns);
+        let mut budget = Budget::new(usize::MAX, self.transmit_batch_bytes);
+        let mut route = ToWire { wire, mtu: *mtu };
+        let sent = source.poll(host, &mut route, &stats.transmit, &mut budget, now_ns);
+        route.wire.flush();
+        let sent = sent?;
+        sink.hold.sent(source.sent_bytes as u64);
+        sink.interrupt(host, control, *queue, now_ns);
         Ok(received.and(sent))
     }
 
     /// Sets whether frames are still fetched from the host. A drained pair sends the frames it has, delivers arriving
     /// ones regardless of the limit, and then holds nothing ([`QueuePair::held`]).
     pub fn set_draining(&mut self, is_draining: bool) {
-        self.transmit.is_draining = is_draining;
-        self.receive.is_draining = is_draining;
+        self.source.is_draining = is_draining;
     }
 
     /// Returns whether the host has reached its send limit. Its frames wait until [`QueuePair::next_deadline_ns`] at
     /// the latest, and need not wake the caller.
     pub fn is_host_held(&self) -> bool {
-        self.transmit.plan.meter.opens_ns().is_some()
+        self.source.plan.meter.opens_ns().is_some()
     }
 
     /// Sets the waker for changes of settings.
@@ -120,14 +108,14 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
 
     /// Returns the number of frames inside the pipelines: taken, and neither handed over nor counted as lost.
     pub fn held(&self) -> usize {
-        self.transmit.held() + self.receive.held()
+        self.source.held() + self.sink.deliver.held()
     }
 
     /// Returns the next time of work without any new frame: an arrival, waiting frames, held ones, an interrupt, or the
     /// end of a wait for the limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let receive_ns = self.receive.next_deadline_ns(&self.wire);
-        receive_ns.into_iter().chain(self.transmit.plan.next_deadline_ns()).chain(self.next_interrupt_ns).min()
+        let receive_ns = self.sink.next_deadline_ns(self.sink.hold.next_open_ns(&self.wire));
+        receive_ns.into_iter().chain(self.source.plan.next_deadline_ns()).min()
     }
 
     /// Returns the host's side.

@@ -26,7 +26,6 @@
 mod config;
 mod control;
 mod limit;
-mod pending;
 mod port;
 mod route;
 mod stations;
@@ -37,16 +36,13 @@ pub use control::{Serving, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
 
 use crate::moderation::ModerationConfig;
-use crate::pipeline::backlog::Backlog;
-use crate::pipeline::deliver::{Deliver, FRAME_ALIGN, SCRATCH_LEN, Scratch};
-use crate::pipeline::plan::Plan;
+use crate::pipeline::Progress;
+use crate::pipeline::budget::{FRAME_ALIGN, SCRATCH_LEN, Scratch};
 use crate::port::HostPort;
 use crate::stats::Loss;
-use crate::transmit::Progress;
 use control::Request;
-use offramp_offload::caps::Offloads;
 use offramp_offload::frame::FrameBuffer;
-use port::{Port, conclude, leave_out};
+use port::Port;
 use stations::Stations;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,7 +56,7 @@ const SEALED_AT: usize = FRAME_ALIGN;
 pub struct Switch<P> {
     config: SwitchConfig,
     /// Ends at the highest number in use: a turn costs nothing for ports not yet added.
-    ports: Vec<Option<Port<P>>>,
+    ports: Vec<Option<Box<Port<P>>>>,
     stations: Stations,
     scratch: Scratch,
     /// Sealed frames before they are brought to each port.
@@ -106,7 +102,7 @@ impl<P: HostPort> Switch<P> {
     /// [`Switch::next_deadline_ns`] at the latest, and need not wake the caller.
     pub fn hosts(&self) -> impl Iterator<Item = (&P, bool)> {
         let open = self.ports.iter().flatten().filter(|port| port.is_open());
-        open.map(|port| (&port.host, port.plan.meter.opens_ns().is_some()))
+        open.map(|port| (&port.host, port.source.plan.meter.opens_ns().is_some()))
     }
 
     /// Returns the open ports, to change them between batches.
@@ -136,13 +132,13 @@ impl<P: HostPort> Switch<P> {
     /// Counts the frames waiting for the port of that number: for coalescing, a due interrupt, or the port's limit.
     pub fn held(&self, index: usize) -> usize {
         let port = self.ports.get(index).and_then(Option::as_ref);
-        port.map_or(0, |port| port.deliver.held() + port.backlog.len())
+        port.map_or(0, |port| port.sink.deliver.held() + port.sink.hold.queued())
     }
 
     /// Returns the next deadline without a new frame: held frames, an interrupt, an association, the end of a wait for
     /// a limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(Port::next_deadline_ns).min()
+        self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(|port| port.next_deadline_ns()).min()
     }
 
     /// Wakes `waker` when a port is added or removed, or its settings change. The caller must poll once more before it
@@ -202,34 +198,18 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    fn add(&mut self, mut host: P, shared: Arc<SwitchPort>, now_ns: u64) {
+    fn add(&mut self, host: P, shared: Arc<SwitchPort>, now_ns: u64) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
         if self.ports.len() <= shared.index {
             self.ports.resize_with(shared.index + 1, || None);
         }
-        let deliver = Deliver::new(&shared.config.coalesce, shared.config.queues, &shared, &mut host);
         let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(FloodLimit::bucket);
         if let Some(waker) = &self.waker {
             shared.register(waker);
         }
         let index = shared.index;
-        let plan = Plan::new(&shared);
-        let vlans = shared.security().vlans.clone();
         self.stations.bind(index, &shared.security().mac_addresses);
-        let mut port = Port {
-            host,
-            shared,
-            vlans,
-            plan,
-            deliver,
-            enabled: Offloads::empty(),
-            backlog: Backlog::default(),
-            floods,
-            debt_bytes: 0,
-            pending: None,
-            moderation_changes: 0,
-            next_interrupt_ns: None,
-        };
+        let mut port = Box::new(Port::new(host, shared, floods));
         port.begin_batch(now_ns);
         self.ports[index] = Some(port);
         self.share_stations();
@@ -257,9 +237,11 @@ impl<P: HostPort> Switch<P> {
             // Later interrupts are sent now: the port is not polled any more.
             interrupts.moderate(&ModerationConfig::default());
         }
-        conclude(&mut port, Loss::NoDestination);
-        for other in self.ports.iter_mut().flatten() {
-            leave_out(other, index);
+        port.source.conclude(&port.shared.stats().transmit, Loss::NoDestination);
+        for pending in self.ports.iter_mut().flatten().filter_map(|other| other.source.pending.as_mut()) {
+            if pending.to.ports.start == index {
+                pending.advance();
+            }
         }
         self.stations.forget(index);
         self.stations.bind(index, &[]);

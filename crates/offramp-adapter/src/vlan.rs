@@ -228,7 +228,7 @@ impl FrameVlan {
 
     /// Returns the change after which its bytes name its VLAN.
     #[inline]
-    fn tagged(self) -> TagChange {
+    pub(crate) fn tagged(self) -> TagChange {
         match self.tag {
             Tag::None if self.vid != 0 => TagChange::Push(self.vid),
             Tag::Customer(tci) if tci & VID_MASK != self.vid => TagChange::Set(tci & !VID_MASK | self.vid),

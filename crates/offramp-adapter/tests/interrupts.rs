@@ -148,7 +148,7 @@ fn on_a_cable_frames_are_handed_over_at_once_and_the_interrupt_waits() {
     assert_eq!(right.host().memory.given.len(), 3);
     let stats = &controls[1].queues()[0];
     assert_eq!((interrupts(stats), right.next_deadline_ns()), ((0, 0), Some(51_000)));
-    assert_eq!(right.poll(50_999), Ok(offramp_adapter::transmit::Progress::default()));
+    assert_eq!(right.poll(50_999), Ok(offramp_adapter::pipeline::Progress::default()));
     assert_eq!((interrupts(stats), right.next_deadline_ns()), ((0, 0), Some(51_000)));
     assert!(!right.poll(51_000).unwrap().moved, "an interrupt is no frame");
     assert_eq!((interrupts(stats), right.next_deadline_ns()), ((1, 0), None));

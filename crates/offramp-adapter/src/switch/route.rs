@@ -2,11 +2,12 @@
 
 use super::Switch;
 use super::config::UnknownUnicast;
-use super::port::Port;
+use super::control::SwitchPort;
 use super::stations::Station;
+use crate::limit::TokenBucket;
 use crate::port::HostPort;
 use crate::stats::Loss;
-use crate::vlan::{FrameVlan, PortVlans};
+use crate::vlan::FrameVlan;
 use std::ops::Range;
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
@@ -15,28 +16,28 @@ const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 const RESERVED_LAST_MASK: u8 = 0xf0;
 
 impl<P: HostPort> Switch<P> {
-    /// Returns the destination ports of a frame from `from`.
+    /// Returns the destination ports of a frame from `from`, a port that has its turn and the flood limit `floods`.
     pub(super) fn route(
         &mut self,
-        from: usize,
+        from: &SwitchPort,
+        floods: &mut Option<TokenBucket>,
         frame: &FrameStations,
         frames: usize,
         now_ns: u64,
     ) -> Result<Range<usize>, Loss> {
         let Self { config, ports, stations, .. } = self;
-        let Some(port) = &ports[from] else { return Err(Loss::NoDestination) };
         if config.learning {
             let now_s = now_ns / NANOSECONDS_PER_SECOND;
             if frame.is_reserved {
                 return Err(Loss::Reserved);
             }
-            if frame.source.is_some_and(|source| !stations.learn(source, from, now_s)) {
+            if frame.source.is_some_and(|source| !stations.learn(source, from.index, now_s)) {
                 return Err(Loss::Spoofed);
             }
             if let Some(to) = frame.destination.and_then(|station| stations.find(station, now_s)) {
                 return match &ports[to] {
-                    _ if to == from => Err(Loss::Hairpin),
-                    Some(other) if port.reaches(other, frame.vlan) => Ok(to..to + 1),
+                    _ if to == from.index => Err(Loss::Hairpin),
+                    Some(other) if other.is_reached(from, frame.vlan) => Ok(to..to + 1),
                     Some(other) if other.is_in(frame.vlan) => Err(Loss::Isolated),
                     Some(other) if other.is_open() => Err(Loss::Vlan),
                     _ => Err(Loss::NoDestination),
@@ -46,23 +47,21 @@ impl<P: HostPort> Switch<P> {
                 return Err(Loss::NoDestination);
             }
         }
-        let others = || ports.iter().enumerate().filter(|&(index, _)| index != from).filter_map(|(_, p)| p.as_ref());
-        if !others().any(|other| port.reaches(other, frame.vlan)) {
+        let others = || ports.iter().flatten();
+        if !others().any(|other| other.is_reached(from, frame.vlan)) {
             let loss = if others().any(|other| other.is_in(frame.vlan)) {
                 Loss::Isolated
-            } else if !config.learning && others().any(Port::is_open) {
+            } else if !config.learning && others().any(|other| other.is_open()) {
                 Loss::Vlan
             } else {
                 Loss::NoDestination
             };
             return Err(loss);
         }
-        let end = ports.len();
-        let bucket = ports[from].as_mut().and_then(|port| port.floods.as_mut());
-        if bucket.is_some_and(|bucket| !bucket.take(frames as u64, now_ns)) {
+        if floods.as_mut().is_some_and(|bucket| !bucket.take(frames as u64, now_ns)) {
             return Err(Loss::FloodLimit);
         }
-        Ok(0..end)
+        Ok(0..ports.len())
     }
 }
 
@@ -75,11 +74,10 @@ pub(super) struct FrameStations {
 }
 
 impl FrameStations {
-    /// Reads them from a frame sent by the host of a port with these VLANs.
-    pub(super) fn of(frame: &[u8], vlans: &PortVlans) -> Result<Self, Loss> {
-        let vlan = vlans.of_sent(frame)?;
+    /// Reads them from a frame in this VLAN.
+    pub(super) fn of(frame: &[u8], vlan: FrameVlan) -> Self {
         let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
-        Ok(Self { source, destination, is_reserved: is_reserved(frame), vlan })
+        Self { source, destination, is_reserved: is_reserved(frame), vlan }
     }
 }
 

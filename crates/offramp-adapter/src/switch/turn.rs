@@ -1,16 +1,17 @@
-//! One turn of a port: fetches its frames and brings them to the other ports.
+//! One turn of a port: its source brings its frames to the other ports.
 
-use super::pending::Pending;
-use super::port::{Port, close, conclude, leave_out, next_of};
+use super::control::SwitchPort;
 use super::route::FrameStations;
 use super::{SEALED_AT, Switch};
-use crate::pipeline::deliver::{Budget, FRAME_ALIGN, Lent, Work};
-use crate::pipeline::plan::{Plan, Planned};
-use crate::port::{HostPort, PortError};
-use crate::stats::Loss;
-use crate::transmit::{Progress, lent};
-use crate::vlan::FrameVlan;
-use offramp_offload::frame::Frame;
+use crate::limit::TokenBucket;
+use crate::pipeline::Progress;
+use crate::pipeline::budget::{Budget, FRAME_ALIGN, Work};
+use crate::pipeline::lent::Lent;
+use crate::pipeline::plan::Planned;
+use crate::pipeline::source::{Destination, Pending, Route, Source, lent};
+use crate::port::{HostPort, Loan};
+use crate::stats::{Direction, Loss};
+use crate::vlan::{FrameVlan, PortVlans};
 use offramp_offload::meta::TxMeta;
 use offramp_offload::vlan::TagChange;
 use std::ops::Range;
@@ -19,137 +20,70 @@ use std::ops::Range;
 const TIMED_BYTES: usize = 16 * 1024;
 
 impl<P: HostPort> Switch<P> {
-    /// Moves frames of one port until it has no more, or its budget is spent.
+    /// Moves frames of one port until it has no more, or its budget is spent. Meanwhile the port is none of the others.
     pub(super) fn turn(&mut self, from: usize, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
-        self.send_keepalives(from, now_ns);
-        let Some(port) = &mut self.ports[from] else { return Progress::default() };
+        let Some(mut port) = self.ports[from].take() else { return Progress::default() };
         let bytes = self.config.turn_bytes.max(1);
         let paid_bytes = port.debt_bytes.min(bytes);
         port.debt_bytes -= paid_bytes;
         let mut budget = Budget::new(self.config.turn_frames.max(1), bytes - paid_bytes);
-        let progress = self.move_frames(from, &mut budget, now_ns, clock);
-        if let Some(port) = &mut self.ports[from] {
-            port.debt_bytes += budget.debt_bytes;
-            port.note_offloads();
-            port.shared.stats().transmit.end_batch();
+        let (shared, source) = (&port.shared, &mut port.source);
+        source.is_draining = self.is_draining || shared.closed().is_some();
+        let (timer, floods) = (TurnTimer { bytes: budget.bytes, since_ns: None }, &mut port.floods);
+        let mut others = Others { switch: self, from: shared, floods, timer, clock };
+        let outcome = source.poll(&mut port.host, &mut others, &shared.stats().transmit, &mut budget, now_ns);
+        port.sink.hold.sent(source.sent_bytes as u64);
+        port.debt_bytes += budget.debt_bytes;
+        port.note_offloads();
+        port.close(outcome.err());
+        if !port.is_open() {
+            self.stations.forget(from);
         }
-        progress
+        self.ports[from] = Some(port);
+        outcome.unwrap_or(Progress { moved: true, more: false })
+    }
+}
+
+/// The route of a port of a switch: the other ports.
+struct Others<'a, P, C> {
+    switch: &'a mut Switch<P>,
+    from: &'a SwitchPort,
+    floods: &'a mut Option<TokenBucket>,
+    timer: TurnTimer,
+    clock: &'a C,
+}
+
+impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
+    #[inline]
+    fn room(&mut self, budget: &mut Budget, _now_ns: u64) -> usize {
+        self.switch.serving.enter(self.from.index);
+        if self.timer.is_over(budget, self.switch.config.turn_ns, self.clock) {
+            budget.frames = 0;
+        }
+        if budget.is_left() { budget.frames } else { 0 }
     }
 
-    fn move_frames(&mut self, from: usize, budget: &mut Budget, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
-        let mut progress = Progress::default();
-        let mut timer = TurnTimer { bytes: budget.bytes, since_ns: None };
-        while budget.is_left() && !timer.is_over(budget, self.config.turn_ns, clock) {
-            let is_pending = matches!(&self.ports[from], Some(Port { pending: Some(_), .. }));
-            let mut cost_bytes = 0;
-            if !is_pending {
-                let Some(cost) = self.take(from, now_ns, budget) else { return progress };
-                cost_bytes = cost;
-            }
-            if let Some(port) = &self.ports[from]
-                && !progress.moved
-                && port.deliver.interrupts_by_handing_over
-            {
-                // Its buffers are free again.
-                port.shared.stats().transmit.interrupts.add(1);
-            }
-            progress.moved = true;
-            self.forward(from, now_ns, budget);
-            budget.spend(0, cost_bytes);
-        }
-        Progress { moved: true, more: true, ..Progress::default() }
+    fn change(&self, _vlan: FrameVlan) -> TagChange {
+        TagChange::Keep
     }
 
-    /// Takes the next frame of a port and routes it. Returns the cost of the fetch in bytes; `None` without a frame, or
-    /// if the port is at its limit.
-    fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> Option<usize> {
-        let is_draining = self.is_draining;
-        let port = self.ports[from].as_mut().filter(|port| port.is_open() && !is_draining)?;
-        self.serving.enter(from);
-        if !port.plan.meter.is_open(now_ns) {
-            port.host.tx_hold();
-            budget.spend(0, port.host.tx_cost_bytes());
-            return None;
-        }
-        let refused = match port.host.tx_next(now_ns) {
-            Ok(true) => None,
-            Err(PortError::Refused(_)) => {
-                port.plan.meter.spend_refused();
-                Some((Loss::BadRequest, 1))
-            }
-            Ok(false) | Err(PortError::Full | PortError::Filtered) => {
-                budget.spend(0, port.host.tx_cost_bytes());
-                return None;
-            }
-            Err(PortError::Closed(errno)) => {
-                port.shared.close(errno);
-                self.stations.forget(from);
-                return None;
-            }
-        };
-        let cost_bytes = port.host.tx_cost_bytes();
-        if let Some((loss, frames)) = refused.or_else(|| self.admit(from, now_ns).err()) {
-            self.refuse(from, loss, frames, budget);
-        }
-        Some(cost_bytes)
+    fn find(&mut self, frame: &[u8], vlan: FrameVlan, frames: usize, now_ns: u64) -> Result<Range<usize>, Loss> {
+        self.switch.route(self.from, self.floods, &FrameStations::of(frame, vlan), frames, now_ns)
     }
 
-    /// Plans the frame fetched from a port and routes it. If it goes nowhere, the error has the reason and the number
-    /// of frames.
-    fn admit(&mut self, from: usize, now_ns: u64) -> Result<(), (Loss, usize)> {
-        let Some(port) = &mut self.ports[from] else { return Ok(()) };
-        let stats = &port.shared.stats().transmit;
-        stats.host_frames.add(1);
-        let mut frame = port.host.tx_frame();
-        let frame_len = frame.bytes().len();
-        let stations = FrameStations::of(frame.bytes(), &port.vlans).map_err(|loss| {
-            port.plan.meter.spend_frame(&frame, 1);
-            (loss, 1)
-        })?;
-        let planned = port.plan.plan(&mut frame, stats, now_ns);
-        port.backlog.sent(frame_len as u64);
-        if let Some(outcome) = port.plan.answer(&mut port.host, false) {
-            close(&port.shared, outcome.err());
-            port.deliver.is_unflushed = true;
-        }
-        let planned = planned.map_err(|loss| (loss, 1))?;
-        let frames = planned.frames_left();
-        let to = self.route(from, &stations, frames, now_ns).map_err(|loss| (loss, frames))?;
-        if let Some(port) = &mut self.ports[from] {
-            port.shared.stats().transmit.frames_in.add(frames as u64);
-            let vlan = stations.vlan;
-            port.pending = Some(Pending { planned, frame_len, vlan, to, frames_handed: 0, segments: None });
-        }
-        Ok(())
-    }
-
-    /// Counts frames without a destination.
-    fn refuse(&self, from: usize, loss: Loss, frames: usize, budget: &mut Budget) {
-        budget.spend(1, 0);
-        if let Some(port) = &self.ports[from] {
-            let stats = &port.shared.stats().transmit;
-            stats.frames_in.add(frames as u64);
-            stats.lose(loss, frames);
-        }
-    }
-
-    /// Brings the pending frame of a port to all its destinations, or as many as the budget allows.
-    fn forward(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
-        if matches!(&self.ports[from], Some(Port { pending: Some(Pending { planned: Planned::Sealed(..), .. }), .. })) {
-            return self.forward_sealed(from, now_ns, budget);
-        }
-        let Self { ports, stations, scratch, serving, .. } = self;
-        while let Some(next) = next_of(ports, from) {
+    /// Brings a frame in the clear to all its destinations, or as many as the budget allows.
+    fn bring(&mut self, source: &mut Source, host: &mut P, stats: &Direction, budget: &mut Budget, now_ns: u64) {
+        let Switch { ports, stations, scratch, serving, .. } = &mut *self.switch;
+        let Some(pending) = &mut source.pending else { return };
+        while let Some(next) = pending.to.ports.clone().next() {
+            let Pending { planned, frame_len, to, segments, .. } = &mut *pending;
+            let Planned::Clear(plan) = planned else { return source.write(host, self, stats, budget, now_ns) };
             if !budget.is_left() {
                 return;
             }
-            if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, next])
-                && let Some(vlan) = source.pending.as_ref().map(|pending| pending.vlan)
-                && source.reaches(port, vlan)
-                && let Some(Pending { planned: Planned::Clear(plan), frame_len, segments, .. }) = &mut source.pending
-            {
+            if let Some(port) = ports[next].as_mut().filter(|port| port.is_reached(self.from, to.vlan)) {
                 let mut work = Work { scratch, budget, now_ns };
-                let is_done = match port.change_for(vlan) {
+                let is_done = match port.change_for(to.vlan) {
                     Err(reason) => {
                         // Some segments may have been delivered before the link went off.
                         let frames = segments.take().map_or_else(|| plan.frames_left(), |rest| rest.frames_left());
@@ -158,11 +92,9 @@ impl<P: HostPort> Switch<P> {
                     }
                     Ok(change) => {
                         let planned_len = frame_len.wrapping_add_signed(change.added_len());
-                        let frame = lent(&mut source.host, change);
-                        let Some(frame) = frame.filter(|frame| frame.bytes().len() == planned_len) else {
-                            conclude(source, Loss::NoDestination); // The port took back what it lent.
-                            return;
-                        };
+                        let frame = lent(host, change).filter(|frame| frame.bytes().len() == planned_len);
+                        // The port took back what it lent.
+                        let Some(frame) = frame else { break };
                         let changed = (change != TagChange::Keep).then(|| plan.after_tag_change(change));
                         serving.enter(next);
                         port.push(Lent { frame, plan: changed.as_ref().unwrap_or(plan) }, segments, &mut work)
@@ -174,97 +106,64 @@ impl<P: HostPort> Switch<P> {
                 if !is_done {
                     return;
                 }
-                if let Some(pending) = &mut source.pending {
-                    pending.frames_handed = pending.planned.frames_left();
-                    pending.advance();
-                }
-            } else if let Some(source) = &mut ports[from] {
-                leave_out(source, next);
+                pending.frames_handed = pending.planned.frames_left();
             }
+            pending.advance();
         }
-        if let Some(port) = &mut ports[from] {
-            conclude(port, Loss::NoDestination);
-        }
+        source.conclude(stats, Loss::NoDestination);
     }
 
-    /// Seals the pending frame of a port run by run, and brings each to all its destinations.
-    fn forward_sealed(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
-        while budget.is_left() {
-            let Some(Port { host, shared, plan, pending, .. }) = &mut self.ports[from] else { return };
-            let Some(Pending { planned, to, vlan, .. }) = pending else { return };
-            if planned.frames_left() == 0 {
-                *pending = None;
-                return;
-            }
-            let (to, vlan) = (to.clone(), *vlan);
-            let out = &mut self.sealed.memory_mut()[SEALED_AT..];
-            let (len, stride, count) = match write_sealed(plan, planned, &mut host.tx_frame(), out, now_ns) {
-                Ok(run) => run,
-                Err(reason) => {
-                    // When its association ends, the rest of a frame is lost.
-                    shared.stats().transmit.lose(reason, planned.frames_left());
-                    *pending = None;
-                    return;
-                }
-            };
-            budget.spend(count, count * len);
-            let handed = (0..count).filter(|nth| {
-                let start = SEALED_AT + nth * stride;
-                self.bring(from, &to, vlan, start..start + len, now_ns)
-            });
-            let handed = handed.count();
-            let Some(port) = &self.ports[from] else { return };
-            let stats = &port.shared.stats().transmit;
-            stats.lose(Loss::NoDestination, count - handed);
-            stats.frames_out.add(handed as u64);
-            stats.bytes_out.add((handed * len) as u64);
-        }
+    fn mtu(&self) -> usize {
+        usize::MAX
     }
 
-    /// Brings one sealed frame, in `vlan`, to all its destinations. Returns whether there was one.
-    fn bring(&mut self, from: usize, to: &Range<usize>, vlan: FrameVlan, place: Range<usize>, now_ns: u64) -> bool {
-        let Self { ports, stations, scratch, sealed, serving, .. } = self;
+    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
+        let memory = &mut self.switch.sealed.memory_mut()[SEALED_AT..];
+        let stride = len.next_multiple_of(FRAME_ALIGN);
+        let slots = memory.len().checked_div(stride).unwrap_or(0).min(count);
+        (slots > 0).then(|| Loan { bytes: &mut memory[..slots * stride], stride })
+    }
+
+    /// Brings sealed frames to all their destinations.
+    fn put(&mut self, to: &Destination, len: usize, count: usize, now_ns: u64) -> usize {
+        let start = |nth| SEALED_AT + nth * len.next_multiple_of(FRAME_ALIGN);
+        (0..count).filter(|&nth| self.bring_sealed(to, start(nth)..start(nth) + len, now_ns)).count()
+    }
+
+    /// A keepalive is no frame of the host's: an undeliverable one is not counted.
+    fn put_keepalive(&mut self, frame: &[u8], vlans: &PortVlans, now_ns: u64) -> bool {
+        let place = SEALED_AT..SEALED_AT + frame.len();
+        self.switch.sealed.memory_mut()[place.clone()].copy_from_slice(frame);
+        if let Ok(vlan) = vlans.of_sent(frame)
+            && let Ok(ports) = self.find(frame, vlan, 1, now_ns)
+        {
+            self.bring_sealed(&Destination { vlan, ports }, place, now_ns);
+        }
+        true
+    }
+}
+
+impl<P: HostPort, C> Others<'_, P, C> {
+    /// Brings one sealed frame to all its destinations. Returns whether there was one.
+    fn bring_sealed(&mut self, to: &Destination, place: Range<usize>, now_ns: u64) -> bool {
+        let Switch { ports, stations, scratch, sealed, serving, .. } = &mut *self.switch;
         sealed.set(place, TxMeta::default());
         let mut budget = Budget::UNLIMITED;
         let mut is_handed = false;
-        for to in to.clone() {
-            if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, to])
-                && source.reaches(port, vlan)
-            {
-                serving.enter(to);
-                let mut work = Work { scratch, budget: &mut budget, now_ns };
-                match port.change_for(vlan).map(|change| sealed.frame_with_tag(change)) {
-                    Ok(frame) => frame.into_iter().for_each(|mut frame| port.push_received(&mut frame, &mut work)),
-                    Err(reason) => port.lose(reason, 1, &mut work),
-                }
-                if !port.is_open() {
-                    stations.forget(to);
-                }
-                is_handed = true;
+        for next in to.ports.clone() {
+            let Some(port) = ports[next].as_mut().filter(|port| port.is_reached(self.from, to.vlan)) else { continue };
+            serving.enter(next);
+            let mut work = Work { scratch, budget: &mut budget, now_ns };
+            match port.change_for(to.vlan).map(|change| sealed.frame_with_tag(change)) {
+                Ok(frame) => frame.into_iter().for_each(|mut frame| port.push_received(&mut frame, &mut work)),
+                Err(reason) => port.lose(reason, 1, &mut work),
             }
+            if !port.is_open() {
+                stations.forget(next);
+            }
+            is_handed = true;
         }
         is_handed
-    }
-
-    /// Sends the due keepalives of a port.
-    fn send_keepalives(&mut self, from: usize, now_ns: u64) {
-        let Some(Port { plan, shared, .. }) = &mut self.ports[from] else { return };
-        let mut due = Vec::new();
-        plan.send_keepalives(&shared.stats().transmit, now_ns, |frame| {
-            due.push(frame.to_vec());
-            true
-        });
-        for bytes in due {
-            let place = SEALED_AT..SEALED_AT + bytes.len();
-            self.sealed.memory_mut()[place.clone()].copy_from_slice(&bytes);
-            let Some(port) = &self.ports[from] else { return };
-            // It is no frame of the host's: an undeliverable one is not counted.
-            if let Ok(stations) = FrameStations::of(&bytes, &port.vlans)
-                && let Ok(to) = self.route(from, &stations, 1, now_ns)
-            {
-                self.bring(from, &to, stations.vlan, place, now_ns);
-            }
-        }
     }
 }
 
@@ -280,29 +179,11 @@ impl TurnTimer {
     /// Returns whether the turn has reached its maximum time.
     #[inline]
     fn is_over(&mut self, budget: &Budget, turn_ns: u64, clock: &impl Fn() -> u64) -> bool {
-        if self.bytes - budget.bytes < TIMED_BYTES {
+        if self.bytes.saturating_sub(budget.bytes) < TIMED_BYTES {
             return false;
         }
         self.bytes = budget.bytes;
         let now_ns = clock();
         now_ns.saturating_sub(*self.since_ns.get_or_insert(now_ns)) >= turn_ns
     }
-}
-
-/// Seals the next frames of one length into the front of `out`. Returns their length, their stride and their number.
-fn write_sealed(
-    plan: &mut Plan,
-    planned: &mut Planned,
-    frame: &mut Frame<'_>,
-    out: &mut [u8],
-    now_ns: u64,
-) -> Result<(usize, usize, usize), Loss> {
-    let (len, frames_left) = plan.next_run(frame, planned, usize::MAX)?;
-    let stride = len.next_multiple_of(FRAME_ALIGN);
-    let slots = out.len().checked_div(stride).unwrap_or(0).min(frames_left);
-    if slots == 0 {
-        return Err(Loss::TooLong);
-    }
-    let count = plan.write_run(frame, planned, &mut out[..slots * stride], stride, now_ns)?;
-    Ok((len, stride, count))
 }

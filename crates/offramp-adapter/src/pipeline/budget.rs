@@ -1,0 +1,74 @@
+//! A turn of a host: its budget, its memory and its result.
+
+use crate::config::frame_len_max;
+
+/// Alignment of consecutively written frames: a cache line.
+pub(crate) const FRAME_ALIGN: usize = 64;
+/// Bytes of a scratch: a run stays near the first-level cache, and the longest frame of the largest MTU fits.
+pub(crate) const SCRATCH_LEN: usize =
+    (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
+
+/// Memory for rewritten frames. All ports of a switch share it.
+pub(crate) type Scratch = Box<[u8]>;
+
+/// Bytes charged for a lost frame (the shortest of Ethernet), so that a flood of bad frames cannot monopolise the
+/// thread.
+const LOST_FRAME_BYTES: usize = 60;
+
+/// The result of a poll.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// At least one frame moved.
+    pub moved: bool,
+    /// There is, or may be, more to do at once.
+    pub more: bool,
+}
+
+impl Progress {
+    /// Returns the sum of two polls.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { moved: self.moved || other.moved, more: self.more || other.more }
+    }
+}
+
+/// The rest of a turn.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) frames: usize,
+    pub(crate) bytes: usize,
+    /// Excess bytes of the last frame.
+    pub(crate) debt_bytes: usize,
+}
+
+impl Budget {
+    pub(crate) const UNLIMITED: Self = Self { frames: usize::MAX, bytes: usize::MAX, debt_bytes: 0 };
+
+    pub(crate) fn new(frames: usize, bytes: usize) -> Self {
+        Self { frames, bytes, debt_bytes: 0 }
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        self.frames > 0 && self.bytes > 0
+    }
+
+    /// Charges one frame of `len` bytes; 0 for a lost one.
+    #[inline]
+    pub(crate) fn spend_frame(&mut self, len: usize) {
+        self.spend(1, len.max(LOST_FRAME_BYTES));
+    }
+
+    #[inline]
+    pub(crate) fn spend(&mut self, frames: usize, bytes: usize) {
+        self.frames = self.frames.saturating_sub(frames);
+        self.debt_bytes += bytes.saturating_sub(self.bytes);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// The memory, budget and time of a turn.
+pub(crate) struct Work<'a> {
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) budget: &'a mut Budget,
+    pub(crate) now_ns: u64,
+}

@@ -1,0 +1,203 @@
+//! The waiting frames of a host: for moderation, where handing over is the interrupt as for a TAP, and for the host's
+//! limit.
+//!
+//! On a cable they wait on the wire. A switch has no wire, so they wait in a queue, as their senders lent them. One
+//! decision releases all waiting frames, in as many batches as their delivery takes; later ones wait for the next one.
+
+use crate::moderation::{ModerationConfig, Moderator};
+use crate::port::{Arrival, WirePort};
+use crate::stats::Direction;
+use offramp_offload::frame::{Frame, FrameBuffer};
+use std::collections::VecDeque;
+
+/// Most queued frames and super-frames, and their bytes: as many as a cable without delay holds. Above this, queued
+/// frames are handed over under any policy, as far as the limit allows.
+const FRAMES_MAX: usize = 512;
+const BYTES_MAX: usize = 1024 * 1024;
+
+/// The waiting frames of one host.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    moderator: Moderator,
+    /// Waiting frames noted by the moderator and not yet released; they come after the released ones.
+    noted: usize,
+    /// The oldest frames, with only the limit to wait for.
+    released: usize,
+    /// The moderator knows the wire's room, and so when to wake for the first frames.
+    knows_room: bool,
+    /// All of them on a switch, none on a cable.
+    queue: VecDeque<FrameBuffer<Vec<u8>>>,
+    queued_bytes: usize,
+    free: Vec<FrameBuffer<Vec<u8>>>,
+}
+
+impl Hold {
+    /// Changes the moderation, also for waiting frames. Released frames stay so; without moderation all are released.
+    pub(crate) fn set(&mut self, config: ModerationConfig, stats: &Direction) {
+        self.moderator.set(config);
+        if self.moderator.is_off() {
+            self.moderator.seen();
+            (self.noted, self.released) = (0, self.queue.len());
+        }
+        self.moderator.show(stats);
+    }
+
+    /// Records how many bytes the host sent.
+    #[inline]
+    pub(crate) fn sent(&mut self, bytes: u64) {
+        self.moderator.other_direction(bytes);
+    }
+
+    /// Begins a delivery. Reads `clock`, the caller's processor time, if the moderator learns its cost.
+    #[inline]
+    pub(crate) fn begin(&mut self, clock: &impl Fn() -> u64) -> Option<u64> {
+        (!self.moderator.is_off() && self.moderator.measures_next()).then(clock)
+    }
+
+    /// Ends a delivery of the oldest `frames`, begun at `begun_ns`.
+    #[inline]
+    pub(crate) fn end(&mut self, begun_ns: Option<u64>, frames: usize, stats: &Direction, clock: &impl Fn() -> u64) {
+        self.left(frames);
+        if self.moderator.is_off() || frames == 0 {
+            return;
+        }
+        if let Some(begun_ns) = begun_ns {
+            self.moderator.handled(frames as u32, clock().saturating_sub(begun_ns));
+        }
+        self.moderator.show(stats);
+    }
+
+    /// Records that the oldest `frames` wait no more: they were handed over, or lost on the wire.
+    #[inline]
+    pub(crate) fn left(&mut self, frames: usize) {
+        if frames > 0 {
+            let released = frames.min(self.released);
+            self.released -= released;
+            self.noted = self.noted.saturating_sub(frames - released);
+        }
+    }
+
+    fn release_noted(&mut self, stats: &Direction, now_ns: u64) {
+        if !self.moderator.is_off() {
+            stats.interrupt_wait_ns.record(self.moderator.waited_ns(now_ns));
+        }
+        self.moderator.fired(now_ns);
+        self.released = std::mem::take(&mut self.noted);
+    }
+
+    /// Returns the number of frames that may be fetched from the wire now.
+    #[inline]
+    pub(crate) fn open(&mut self, wire: &impl WirePort, stats: &Direction, now_ns: u64) -> usize {
+        if self.moderator.is_off() { usize::MAX } else { self.open_moderated(wire, stats, now_ns) }
+    }
+
+    fn open_moderated(&mut self, wire: &impl WirePort, stats: &Direction, now_ns: u64) -> usize {
+        let Self { moderator, noted, knows_room, .. } = self;
+        let known = *noted;
+        let room = wire.arrivals(self.released + known, now_ns, |arrival| {
+            *noted += 1;
+            moderator.arrived(arrival.at_ns, arrival.len as u64);
+        });
+        if *noted > known || !*knows_room {
+            moderator.ring_has(room);
+            *knows_room = true;
+        }
+        if self.released == 0 && moderator.is_due(now_ns) {
+            self.release_noted(stats, now_ns);
+        }
+        self.released
+    }
+
+    /// Returns when the frames now on the wire are released if no other one comes.
+    pub(crate) fn next_open_ns(&self, wire: &impl WirePort) -> Option<u64> {
+        if self.moderator.is_off() || self.released > 0 {
+            return wire.next_arrival_ns();
+        }
+        // Frames under way may bring the release forward. Computing this now spares a wake-up for each of them.
+        let mut ahead = self.moderator.clone();
+        let mut due_ns = ahead.next_due_ns();
+        wire.arrivals(self.noted, u64::MAX, |Arrival { at_ns, len }| {
+            if due_ns.is_none_or(|due_ns| at_ns < due_ns) {
+                ahead.arrived(at_ns, len as u64);
+                // Not before it is there, even when it makes as many frames as may wait.
+                due_ns = ahead.next_due_ns().map(|due_ns| due_ns.max(at_ns));
+            }
+        });
+        due_ns
+    }
+
+    /// Returns whether frames are handed over at once, and overtake none in the queue.
+    #[inline]
+    pub(crate) fn is_passed_by(&self) -> bool {
+        self.moderator.is_off() && self.queue.is_empty()
+    }
+
+    /// Returns whether no more should be queued.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() >= FRAMES_MAX || self.queued_bytes >= BYTES_MAX
+    }
+
+    /// Returns the bytes in the queue.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// Returns the number of queued frames and super-frames.
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Queues a copy of a frame until it is due.
+    pub(crate) fn push(&mut self, frame: &Frame<'_>, now_ns: u64) {
+        let mut copy = self.free.pop().unwrap_or_else(|| FrameBuffer::new(Vec::new()));
+        copy.copy_from(frame);
+        self.queued_bytes += frame.bytes().len();
+        self.queue.push_back(copy);
+        self.noted += 1;
+        self.moderator.arrived(now_ns, frame.bytes().len() as u64);
+        self.moderator.ring_has(FRAMES_MAX.saturating_sub(self.queue.len()) as u32);
+    }
+
+    /// Returns whether to hand over the queued frames now; `is_forced`: under any policy.
+    pub(crate) fn is_due(&self, now_ns: u64, is_forced: bool) -> bool {
+        let is_released = is_forced || self.released > 0 || self.moderator.is_off();
+        !self.queue.is_empty() && (is_released || self.is_full() || self.moderator.is_due(now_ns))
+    }
+
+    /// Returns when the queued frames are due; 0 if they wait for the limit alone.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        match self.queue.len() {
+            0 => None,
+            _ if self.released > 0 || self.moderator.is_off() => Some(0),
+            _ => self.moderator.next_due_ns(),
+        }
+    }
+
+    /// Hands over queued frames to `deliver`, until it returns `false`: the frame stays then.
+    pub(crate) fn release(
+        &mut self,
+        stats: &Direction,
+        now_ns: u64,
+        clock: &impl Fn() -> u64,
+        mut deliver: impl FnMut(Frame<'_>) -> bool,
+    ) {
+        let begun_ns = self.begin(clock);
+        if self.released == 0 {
+            self.release_noted(stats, now_ns);
+        }
+        let mut handed = 0;
+        while handed < self.released
+            && let Some(buffer) = self.queue.front_mut()
+        {
+            let frame = buffer.frame();
+            let len = frame.bytes().len();
+            if !deliver(frame) {
+                break;
+            }
+            handed += 1;
+            self.queued_bytes -= len;
+            self.free.extend(self.queue.pop_front());
+        }
+        self.end(begun_ns, handed, stats, clock);
+    }
+}

@@ -1,0 +1,95 @@
+//! A frame lent by its sender to a host of a switch.
+
+use super::budget::{FRAME_ALIGN, Work};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::PACKET_LEN_MAX;
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
+use offramp_offload::segment::Segmenter;
+
+/// A frame lent by its sender, and its segmentation plan.
+pub(crate) struct Lent<'a> {
+    pub(crate) frame: Frame<'a>,
+    pub(crate) plan: &'a Segmenter,
+}
+
+impl Lent<'_> {
+    pub(super) fn len(&self) -> usize {
+        self.frame.bytes().len()
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.plan.frames_left()
+    }
+
+    /// Returns the segmentation if the frame makes more than one.
+    pub(super) fn segmentation(&self) -> Option<Segmentation> {
+        self.frame.request().segmentation.filter(|_| self.frames() > 1)
+    }
+
+    /// Returns whether the longest of its frames fits.
+    pub(super) fn fits(&self, mtu: usize) -> bool {
+        self.plan.next_len() - self.plan.link_header_len() <= mtu
+    }
+
+    /// Returns the marks of an untouched super-frame; `None` if `enabled` cannot express them.
+    ///
+    /// A super-frame with CWR is marked as one, even if its sender did not mark it, and goes only to a driver with ECN
+    /// negotiated (virtio 1.3, 5.1.6.4.1).
+    pub(super) fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
+        let partial = self.frame.request().checksum?;
+        if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
+            return None; // Too long for an IP header's length field and for a guest's buffers.
+        }
+        let (needed, is_tcp) = match segmentation.kind {
+            SegmentationKind::Tcp4 => (Offloads::RSC4, true),
+            SegmentationKind::Tcp6 => (Offloads::RSC6, true),
+            SegmentationKind::Udp => (Offloads::RSC_UDP, false),
+            SegmentationKind::UdpFragments => return None,
+        };
+        let has_cwr = is_tcp && (segmentation.ecn || carries_cwr(self.frame.bytes(), partial));
+        let needed = if has_cwr { needed | Offloads::RSC_ECN } else { needed };
+        enabled.contains(needed).then(|| RxMeta {
+            checksum: ChecksumState::Partial(partial),
+            segmentation: Some(Segmentation { ecn: has_cwr, ..segmentation }),
+            header_len: self.header_len(segmentation),
+            segments: self.frames() as u16,
+            ..RxMeta::default()
+        })
+    }
+
+    /// Returns the bytes of all headers of a super-frame. 0 for a datagram to be fragmented, as only its first fragment
+    /// has a UDP header.
+    pub(super) fn header_len(&self, segmentation: Segmentation) -> u16 {
+        match segmentation.kind {
+            SegmentationKind::UdpFragments => 0,
+            _ => (self.plan.next_len() - usize::from(segmentation.size)) as u16,
+        }
+    }
+}
+
+/// Returns whether the TCP header, at the checksum's start, has CWR set.
+fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
+    frame.get(usize::from(partial.start) + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_CWR != 0)
+}
+
+/// Returns whether the host began the checksum with the frame's pseudo-header: then the segments' checksums will be
+/// right. A guest may begin with anything, and the checksum of a fragment does not cover its bytes.
+pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
+    let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
+    let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
+    let pseudo_header = frame.pseudo_header(layout.transport_len() as u32).fold();
+    !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
+}
+
+/// Writes the next frames of one length into the scratch, as many as fit. Returns their length, their stride and their
+/// number.
+pub(super) fn write_run(lent: &Lent<'_>, rest: &mut Segmenter, work: &mut Work<'_>) -> (usize, usize, usize) {
+    let len = rest.next_len();
+    let stride = len.next_multiple_of(FRAME_ALIGN);
+    let slots = (work.scratch.len() / stride).min(work.budget.frames.max(1));
+    let count = rest.write_run(&lent.frame, &mut work.scratch[..slots * stride], stride);
+    work.budget.spend(count, count * len);
+    (len, stride, count)
+}

@@ -1,0 +1,128 @@
+//! A host as destination: hands frames over and counts the outcome.
+
+use crate::port::{HostPort, PortError};
+use crate::stats::{Direction, Loss};
+use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::Sum;
+use offramp_offload::coalesce::{Appended, Sink};
+use offramp_offload::layout::Malformed;
+use offramp_offload::meta::RxMeta;
+use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
+
+/// A host as destination, with its current offloads and MTU.
+pub(crate) struct Outlet<'a, H> {
+    pub(crate) host: &'a mut H,
+    pub(crate) stats: &'a Direction,
+    /// Offloads accepted by the host and allowed by the user.
+    pub(crate) enabled: Offloads,
+    /// Maximum IP bytes of a frame.
+    pub(crate) mtu: usize,
+    /// The reason if the host is gone.
+    pub(crate) closed: Option<PortError>,
+    /// The host took a frame.
+    pub(crate) has_taken: bool,
+}
+
+impl<'a, H: HostPort> Outlet<'a, H> {
+    pub(crate) fn new(host: &'a mut H, stats: &'a Direction, enabled: Offloads, mtu: usize) -> Self {
+        Self { host, stats, enabled, mtu, closed: None, has_taken: false }
+    }
+
+    /// Checks a wire frame of `len` bytes: it must have a link header and fit into the MTU.
+    #[inline]
+    pub(super) fn takes(&self, link_header_len: Result<usize, Malformed>, len: usize) -> Result<(), Loss> {
+        match link_header_len {
+            Ok(link_header_len) if len - link_header_len > self.mtu => Err(Loss::TooLong),
+            Ok(_) => Ok(()),
+            Err(_) => Err(Loss::Malformed),
+        }
+    }
+
+    #[inline]
+    pub(super) fn hand_over(&mut self, rss: Option<&Rss>, meta: &RxMeta, frame: &[u8]) {
+        match with_queue(rss, meta) {
+            Some(meta) => self.hand_over_marked(&meta, frame),
+            None => self.hand_over_marked(meta, frame),
+        }
+    }
+
+    #[inline]
+    fn hand_over_marked(&mut self, meta: &RxMeta, frame: &[u8]) {
+        let outcome = self.host.rx_deliver(meta, frame);
+        self.count(meta, frame.len(), outcome);
+    }
+
+    /// Counts the outcome of a delivery.
+    #[inline]
+    fn count(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
+        self.stats.given(meta, len, outcome.map_err(PortError::loss));
+        self.has_taken |= outcome.is_ok();
+        if let Err(error @ PortError::Closed(_)) = outcome {
+            self.closed = Some(error);
+        }
+    }
+
+    pub(crate) fn lose(&self, reason: Loss, frames: usize) {
+        self.stats.frames_in.add(frames as u64);
+        self.stats.lose(reason, frames);
+    }
+}
+
+/// Returns `meta` with the flow's queue; `None` if queues are not chosen here.
+///
+/// A copy for every frame would cost more than it seems. A read of bytes just written in smaller pieces waits until all
+/// earlier writes are done, those into a guest's memory too.
+#[inline]
+fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
+    let rss = rss?;
+    let queue = meta.hash.map_or(0, |hash| rss.table.queue(hash));
+    Some(RxMeta { queue, ..*meta })
+}
+
+/// The choice of a host's queue for a flow (receive-side scaling).
+#[derive(Debug)]
+pub(super) struct Rss {
+    pub(super) hash: Toeplitz,
+    table: IndirectionTable,
+}
+
+impl Rss {
+    /// Returns `None` for a single queue: there is no choice.
+    pub(super) fn new(queues: u16) -> Option<Self> {
+        let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok()?;
+        (queues > 1).then(|| Self { hash: Toeplitz::default(), table })
+    }
+}
+
+/// The coalescer's sink: hands its frames to the host.
+pub(super) struct ToHost<'a, 'b, H> {
+    pub(super) outlet: &'a mut Outlet<'b, H>,
+    pub(super) rss: Option<&'a Rss>,
+    /// The host's own buffers may be lent. Not across batches: a host must not wait for its buffers.
+    pub(super) is_lending: bool,
+}
+
+impl<H: HostPort> Sink for ToHost<'_, '_, H> {
+    #[inline]
+    fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) {
+        self.outlet.hand_over(self.rss, meta, frame);
+    }
+
+    #[inline]
+    fn reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.is_lending && self.outlet.host.rx_reserve(slot, head)
+    }
+
+    #[inline]
+    fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        self.outlet.host.rx_append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {
+        let marked = with_queue(self.rss, meta);
+        let meta = marked.as_ref().unwrap_or(meta);
+        let outcome = self.outlet.host.rx_commit(slot, meta, head, len);
+        self.outlet.count(meta, len, outcome);
+    }
+}

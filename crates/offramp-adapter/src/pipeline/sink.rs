@@ -1,0 +1,143 @@
+//! The two ends of a frame's way: a host, and a wire.
+
+use super::budget::Budget;
+use super::control::PortControl;
+use super::deliver::Deliver;
+use super::hold::Hold;
+use super::plan::Plan;
+use super::source::{Destination, Route};
+use crate::port::{HostPort, Loan, WirePort};
+use crate::stats::{Direction, Loss};
+use crate::vlan::{FrameVlan, PortVlans};
+use offramp_offload::coalesce::CoalesceConfig;
+use offramp_offload::count;
+use offramp_offload::layout::{VLAN_TAG_LEN, link_header_len};
+use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT, TagChange};
+use std::ops::Range;
+
+/// The receiving side of a host.
+#[derive(Debug)]
+pub(crate) struct HostSink {
+    pub(crate) deliver: Deliver,
+    pub(crate) hold: Hold,
+    /// The last moderation change taken over.
+    moderation_changes: u32,
+    /// Set for a host that sees frames before it is interrupted.
+    next_interrupt_ns: Option<u64>,
+}
+
+impl HostSink {
+    pub(crate) fn new(coalesce: &CoalesceConfig, queues: u16, control: &PortControl, host: &mut impl HostPort) -> Self {
+        Self {
+            deliver: Deliver::new(coalesce, queues, control, host),
+            hold: Hold::default(),
+            moderation_changes: 0,
+            next_interrupt_ns: None,
+        }
+    }
+
+    /// Takes over changed moderation, limit and associations, and advances their time.
+    #[inline]
+    pub(crate) fn take_over(&mut self, control: &PortControl, stats: &Direction, now_ns: u64) {
+        if self.deliver.interrupts_by_handing_over
+            && let Some(moderation) = control.changed_moderation(&mut self.moderation_changes)
+        {
+            self.hold.set(moderation, stats);
+        }
+        self.deliver.take_over(control, now_ns);
+    }
+
+    /// Sends due interrupts to a host that sees frames before it is interrupted.
+    #[inline]
+    pub(crate) fn interrupt(&mut self, host: &mut impl HostPort, control: &PortControl, queue: usize, now_ns: u64) {
+        if let Some(interrupts) = host.interrupts() {
+            self.next_interrupt_ns = control.send_interrupts(queue, interrupts, &mut self.moderation_changes, now_ns);
+        }
+    }
+
+    /// Returns the next time of work without any new frame, with `frames_ns` for the waiting ones.
+    pub(crate) fn next_deadline_ns(&self, frames_ns: Option<u64>) -> Option<u64> {
+        let limit_ns = self.deliver.meter.opens_ns().unwrap_or(0);
+        let frames_ns = frames_ns.map(|at| at.max(limit_ns));
+        self.deliver.next_deadline_ns().into_iter().chain(frames_ns).chain(self.next_interrupt_ns).min()
+    }
+}
+
+/// The route of a queue pair: its wire, whatever the destination.
+pub(crate) struct ToWire<'a, W> {
+    pub(crate) wire: &'a mut W,
+    pub(crate) mtu: usize,
+}
+
+impl<H: HostPort, W: WirePort> Route<H> for ToWire<'_, W> {
+    #[inline]
+    fn room(&mut self, _budget: &mut Budget, now_ns: u64) -> usize {
+        self.wire.room(now_ns)
+    }
+
+    #[inline]
+    fn put_whole(&mut self, frame: &[u8], (plan, vlans): (&Plan, &PortVlans), now_ns: u64) -> Option<usize> {
+        let is_whole = plan.leaves(frame) && frame.len() - link_header_len(frame).ok()? <= self.mtu;
+        match vlans.change_to_wire(frame).ok().filter(|_| is_whole)? {
+            TagChange::Keep => put_frame(frame, self.wire, now_ns).then_some(frame.len()),
+            TagChange::Push(tci) => put_tagged(frame, tci, self.wire, now_ns),
+            TagChange::Pop | TagChange::Set(_) => None,
+        }
+    }
+
+    #[inline]
+    fn change(&self, vlan: FrameVlan) -> TagChange {
+        vlan.tagged()
+    }
+
+    #[inline]
+    fn find(&mut self, _frame: &[u8], _vlan: FrameVlan, _frames: usize, _now_ns: u64) -> Result<Range<usize>, Loss> {
+        Ok(0..0)
+    }
+
+    #[inline]
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    #[inline]
+    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
+        self.wire.lend(len, count)
+    }
+
+    #[inline]
+    fn put(&mut self, _to: &Destination, len: usize, count: usize, now_ns: u64) -> usize {
+        self.wire.put(len, count, now_ns);
+        count
+    }
+
+    fn put_keepalive(&mut self, frame: &[u8], _vlans: &PortVlans, now_ns: u64) -> bool {
+        self.wire.room(now_ns) > 0 && put_frame(frame, self.wire, now_ns)
+    }
+}
+
+/// Puts a frame on the wire. Returns `false` without room for it.
+#[inline]
+fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
+    let Some(loan) = wire.lend(frame.len(), 1) else { return false };
+    count::copied(frame.len());
+    loan.bytes[..frame.len()].copy_from_slice(frame);
+    wire.put(frame.len(), 1, now_ns);
+    true
+}
+
+/// Puts a frame with a tag more on the wire. Returns its length then; `None` without room for it.
+#[inline]
+fn put_tagged(frame: &[u8], tci: u16, wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
+    let (addresses, rest) = frame.split_at_checked(TAG_AT)?;
+    let len = frame.len() + VLAN_TAG_LEN;
+    let loan = wire.lend(len, 1)?;
+    count::copied(frame.len());
+    let (new_addresses, tagged) = loan.bytes[..len].split_at_mut(TAG_AT);
+    new_addresses.copy_from_slice(addresses);
+    tagged[..2].copy_from_slice(&CUSTOMER_TAG);
+    tagged[2..VLAN_TAG_LEN].copy_from_slice(&tci.to_be_bytes());
+    tagged[VLAN_TAG_LEN..].copy_from_slice(rest);
+    wire.put(len, 1, now_ns);
+    Some(len)
+}

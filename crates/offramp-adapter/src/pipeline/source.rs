@@ -1,0 +1,401 @@
+//! The sending side of a host: fetches its frames, plans them, and brings them to their route.
+//!
+//! If the route has no room for a super-frame, it stays with its owner, sent in part if need be: the wire's shortage
+//! holds the host back and nothing is lost for it.
+
+use super::budget::{Budget, Progress};
+use super::control::PortControl;
+use super::plan::{Plan, Planned};
+use crate::port::{HostPort, Loan, PortError};
+use crate::stats::{Direction, Loss};
+use crate::vlan::{FrameVlan, PortVlans};
+use offramp_offload::frame::Frame;
+use offramp_offload::segment::Segmenter;
+use offramp_offload::vlan::TagChange;
+use std::ops::Range;
+
+/// The way of planned frames: the wire, or the other ports of a switch.
+pub(crate) trait Route<H: HostPort> {
+    /// Returns the number of frames that may go now. 0 ends the turn.
+    fn room(&mut self, budget: &mut Budget, now_ns: u64) -> usize;
+
+    /// Sends a frame without offload requests, unplanned. Returns its length; `None` if it cannot go this way.
+    #[inline]
+    fn put_whole(&mut self, frame: &[u8], source: (&Plan, &PortVlans), now_ns: u64) -> Option<usize> {
+        let _ = (frame, source, now_ns);
+        None
+    }
+
+    /// Returns the change of the host's tag before the frame is planned.
+    fn change(&self, vlan: FrameVlan) -> TagChange;
+
+    /// Returns the destination ports of a frame that makes `frames`.
+    ///
+    /// # Errors
+    /// The reason for losing it.
+    fn find(&mut self, frame: &[u8], vlan: FrameVlan, frames: usize, now_ns: u64) -> Result<Range<usize>, Loss>;
+
+    /// Brings the pending frame to its destinations, as far as there is room.
+    #[inline]
+    fn bring(&mut self, source: &mut Source, host: &mut H, stats: &Direction, budget: &mut Budget, now_ns: u64)
+    where
+        Self: Sized,
+    {
+        source.write(host, self, stats, budget, now_ns);
+    }
+
+    /// Maximum IP bytes of a frame, where the frames after the plan are checked.
+    fn mtu(&self) -> usize;
+
+    /// Lends buffers for the next frames, up to `count` of `len` bytes each. `None` without room, or if the frame is
+    /// too long.
+    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
+
+    /// Sends the first `count` of the lent buffers. Returns how many of them reached a destination.
+    fn put(&mut self, to: &Destination, len: usize, count: usize, now_ns: u64) -> usize;
+
+    /// Sends a keepalive. Returns whether there was room.
+    fn put_keepalive(&mut self, frame: &[u8], vlans: &PortVlans, now_ns: u64) -> bool;
+}
+
+/// The destination of a frame.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    pub(crate) vlan: FrameVlan,
+    /// The ports still to be visited; of no meaning on a wire.
+    pub(crate) ports: Range<usize>,
+}
+
+/// A fetched frame on its way.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) planned: Planned,
+    /// Bytes of the planned frame.
+    pub(crate) frame_len: usize,
+    pub(crate) to: Destination,
+    /// Frames of it handed to a port and not yet counted; the maximum over the ports.
+    pub(crate) frames_handed: usize,
+    /// The rest of a begun segmentation for the next port.
+    pub(crate) segments: Option<Segmenter>,
+}
+
+impl Pending {
+    /// Goes on to the next port, even if this one was handed only a part of the frame.
+    pub(crate) fn advance(&mut self) {
+        self.note_segments();
+        self.to.ports.start += 1;
+    }
+
+    /// Counts the written segments as handed and drops the rest.
+    fn note_segments(&mut self) {
+        if let Some(rest) = self.segments.take() {
+            self.frames_handed = self.frames_handed.max(self.planned.frames_left() - rest.frames_left());
+        }
+    }
+}
+
+/// The counts of a batch.
+#[derive(Default)]
+struct Batch {
+    /// Frames and super-frames fetched from the host, and the bytes of those that went on.
+    host_frames: usize,
+    host_bytes: usize,
+    /// Frames sent unchanged, and their bytes: counted once per batch.
+    whole_frames: usize,
+    whole_bytes: usize,
+}
+
+impl Batch {
+    fn count(&self, is_interrupt: bool, stats: &Direction) {
+        // Idle transmit must not dirty this cache line; another worker may own it.
+        if self.whole_frames > 0 {
+            for counter in [&stats.host_frames, &stats.frames_in, &stats.frames_out] {
+                counter.add(self.whole_frames as u64);
+            }
+            stats.bytes_out.add(self.whole_bytes as u64);
+        }
+        if self.host_frames > 0 {
+            stats.end_batch();
+            stats.interrupts.add(u64::from(is_interrupt));
+        }
+    }
+}
+
+/// The sending side of a host.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) plan: Plan,
+    pub(crate) vlans: PortVlans,
+    pub(crate) pending: Option<Pending>,
+    /// The tag change of the frame fetched last.
+    change: TagChange,
+    /// Nothing more is fetched from the host. Fetched frames go out in either case.
+    pub(crate) is_draining: bool,
+    /// Taking a frame interrupts the host: its buffers are free again.
+    interrupts_by_taking: bool,
+    /// Bytes taken from the host in the last turn.
+    pub(crate) sent_bytes: usize,
+}
+
+impl Source {
+    pub(crate) fn new(control: &PortControl, host: &mut impl HostPort) -> Self {
+        Self {
+            plan: Plan::new(control),
+            vlans: control.security().vlans.clone(),
+            pending: None,
+            change: TagChange::Keep,
+            is_draining: false,
+            interrupts_by_taking: host.interrupts().is_none(),
+            sent_bytes: 0,
+        }
+    }
+
+    /// Returns the number of frames waiting for room.
+    pub(crate) fn held(&self) -> usize {
+        self.pending.as_ref().map_or(0, |pending| pending.planned.frames_left())
+    }
+
+    /// Takes over changed settings, associations between two super-frames, and advances their time.
+    #[inline]
+    pub(crate) fn take_over(&mut self, control: &PortControl, mtu: usize, is_shared: bool, now_ns: u64) {
+        let pending = self.pending.as_ref().map(|pending| &pending.planned);
+        self.plan.take_over(control, pending, mtu, is_shared, now_ns);
+    }
+
+    /// Moves frames until the host has none or is at its limit, the route has no room, or the budget is spent.
+    ///
+    /// # Errors
+    /// [`PortError::Closed`] when the host is gone.
+    pub(crate) fn poll<H: HostPort>(
+        &mut self,
+        host: &mut H,
+        route: &mut impl Route<H>,
+        stats: &Direction,
+        budget: &mut Budget,
+        now_ns: u64,
+    ) -> Result<Progress, PortError> {
+        if !self.plan.is_link_on {
+            self.conclude(stats, Loss::LinkOff);
+        }
+        let Self { plan, vlans, .. } = self;
+        plan.send_keepalives(stats, now_ns, |frame| route.put_keepalive(frame, vlans, now_ns));
+        let mut batch = Batch::default();
+        let outcome = self.move_batch(host, route, &mut batch, stats, budget, now_ns);
+        batch.count(self.interrupts_by_taking, stats);
+        self.sent_bytes = batch.host_bytes;
+        outcome
+    }
+
+    #[inline]
+    fn move_batch<H: HostPort>(
+        &mut self,
+        host: &mut H,
+        route: &mut impl Route<H>,
+        batch: &mut Batch,
+        stats: &Direction,
+        budget: &mut Budget,
+        now_ns: u64,
+    ) -> Result<Progress, PortError> {
+        let mut moved = false;
+        while budget.is_left() && route.room(budget, now_ns) > 0 {
+            let mut cost_bytes = 0;
+            if self.pending.is_none() {
+                if self.is_draining {
+                    return Ok(Progress { moved, more: false });
+                }
+                let has_frame = self.fetch(host, route, batch, stats, budget, now_ns)?;
+                cost_bytes = host.tx_cost_bytes();
+                if !has_frame {
+                    budget.spend(0, cost_bytes);
+                    return Ok(Progress { moved, more: false });
+                }
+            }
+            moved = true;
+            if self.pending.is_some() {
+                route.bring(self, host, stats, budget, now_ns);
+            }
+            budget.spend(0, cost_bytes);
+        }
+        let more = !budget.is_left();
+        Ok(Progress { moved: moved || more, more })
+    }
+
+    /// Fetches the next frame, and sends it at once if it needs no change. Returns `false` when the host has none, or
+    /// is at its limit; `true` when one is pending, sent, or lost and counted.
+    #[inline]
+    fn fetch<H: HostPort>(
+        &mut self,
+        host: &mut H,
+        route: &mut impl Route<H>,
+        batch: &mut Batch,
+        stats: &Direction,
+        budget: &mut Budget,
+        now_ns: u64,
+    ) -> Result<bool, PortError> {
+        if !self.plan.meter.is_open(now_ns) {
+            host.tx_hold();
+            return Ok(false);
+        }
+        match host.tx_next(now_ns) {
+            Ok(true) => batch.host_frames += 1,
+            Err(PortError::Refused(_)) => {
+                self.plan.meter.spend_refused();
+                lose(Loss::BadRequest, 1, stats, budget);
+                return Ok(true);
+            }
+            Err(error @ PortError::Closed(_)) => return Err(error),
+            Ok(false) | Err(PortError::Full | PortError::Filtered) => return Ok(false),
+        }
+        let source = (&self.plan, &self.vlans);
+        if let Some(len) = host.tx_unasked().and_then(|frame| route.put_whole(frame, source, now_ns)) {
+            self.plan.meter.spend(1, len);
+            budget.spend_frame(len);
+            batch.whole_frames += 1;
+            batch.whole_bytes += len;
+            batch.host_bytes += len;
+            return Ok(true);
+        }
+        stats.host_frames.add(1);
+        match self.admit(host, route, stats, now_ns) {
+            Ok(pending) => {
+                stats.frames_in.add(pending.planned.frames_left() as u64);
+                batch.host_bytes += pending.frame_len;
+                self.pending = Some(pending);
+            }
+            Err((reason, frames)) => lose(reason, frames, stats, budget),
+        }
+        if let Some(outcome) = self.plan.answer(host, self.change != TagChange::Keep) {
+            host.rx_flush(now_ns);
+            if let Err(error @ PortError::Closed(_)) = outcome {
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Plans and routes the fetched frame. If it goes nowhere, the error has the reason and the number of frames.
+    #[inline]
+    fn admit<H: HostPort>(
+        &mut self,
+        host: &mut H,
+        route: &mut impl Route<H>,
+        stats: &Direction,
+        now_ns: u64,
+    ) -> Result<Pending, (Loss, usize)> {
+        let Self { plan, vlans, change, .. } = self;
+        let mut frame = host.tx_frame();
+        let vlan = vlans.of_sent(frame.bytes()).map_err(|reason| {
+            plan.meter.spend_frame(&frame, 1);
+            (reason, 1)
+        })?;
+        *change = route.change(vlan);
+        if *change != TagChange::Keep {
+            frame = host.tx_frame_with_tag(*change).ok_or((Loss::BadRequest, 1))?;
+        }
+        let planned = plan.plan(&mut frame, stats, now_ns).map_err(|reason| (reason, 1))?;
+        let frames = planned.frames_left();
+        let ports = route.find(frame.bytes(), vlan, frames, now_ns).map_err(|reason| (reason, frames))?;
+        let (to, frame_len) = (Destination { vlan, ports }, frame.bytes().len());
+        Ok(Pending { planned, frame_len, to, frames_handed: 0, segments: None })
+    }
+
+    /// Writes frames of the pending plan into memory that the route lends, while there is room. When the association of
+    /// sealed frames ends, the rest of them is lost.
+    pub(crate) fn write<H: HostPort>(
+        &mut self,
+        host: &mut H,
+        route: &mut impl Route<H>,
+        stats: &Direction,
+        budget: &mut Budget,
+        now_ns: u64,
+    ) {
+        let Self { plan, pending: slot, change, .. } = self;
+        let Some(pending) = &mut *slot else { return };
+        let Some(mut frame) = lent(host, *change) else { return self.conclude(stats, Loss::BadRequest) };
+        let (mut frames, mut bytes) = (0, 0);
+        let is_over = loop {
+            if pending.planned.frames_left() == 0 {
+                break true;
+            }
+            let room = route.room(budget, now_ns);
+            if room == 0 {
+                break false;
+            }
+            match (write_run(plan, pending, &mut frame, route, room, now_ns), &mut pending.planned) {
+                (Ok((len, count, handed)), _) => {
+                    budget.spend(count, count * len);
+                    frames += handed;
+                    bytes += handed * len;
+                    if handed < count {
+                        stats.lose(Loss::NoDestination, count - handed);
+                    }
+                }
+                (Err(reason), Planned::Clear(segments)) => {
+                    segments.skip_next();
+                    budget.spend_frame(0);
+                    stats.lose(reason, 1);
+                }
+                (Err(reason), Planned::Sealed(rest, _)) => {
+                    budget.spend_frame(0);
+                    stats.lose(reason, rest.frames_left());
+                    break true;
+                }
+            }
+        };
+        if is_over {
+            *slot = None;
+        }
+        stats.frames_out.add(frames as u64);
+        stats.bytes_out.add(bytes as u64);
+    }
+
+    /// Concludes the pending frame: counts its frames handed to no port as lost for `reason`.
+    pub(crate) fn conclude(&mut self, stats: &Direction, reason: Loss) {
+        let Some(mut pending) = self.pending.take() else { return };
+        pending.note_segments();
+        let handed = pending.frames_handed;
+        stats.lose(reason, pending.planned.frames_left() - handed);
+        stats.frames_out.add(handed as u64);
+        if handed > 0 {
+            stats.bytes_out.add(pending.frame_len as u64);
+        }
+    }
+}
+
+/// Counts frames that go nowhere.
+fn lose(reason: Loss, frames: usize, stats: &Direction, budget: &mut Budget) {
+    budget.spend_frame(0);
+    stats.frames_in.add(frames as u64);
+    stats.lose(reason, frames);
+}
+
+/// Returns the last fetched frame, with its tag changed.
+#[inline]
+pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<'_>> {
+    match change {
+        TagChange::Keep => Some(host.tx_frame()),
+        change => host.tx_frame_with_tag(change),
+    }
+}
+
+/// Sends the next frames of one length where there is `room`. Returns their length, their number, and how many reached
+/// a destination.
+#[inline]
+fn write_run<H: HostPort>(
+    plan: &mut Plan,
+    pending: &mut Pending,
+    frame: &mut Frame<'_>,
+    route: &mut impl Route<H>,
+    room: usize,
+    now_ns: u64,
+) -> Result<(usize, usize, usize), Loss> {
+    let Pending { planned, to, .. } = pending;
+    let (len, count) = plan.next_run(frame, planned, route.mtu())?;
+    let Some(loan) = route.lend(len, room.min(count)) else {
+        // If there is room and nothing is lent, the frame is too long.
+        let mut unlimited = Budget::UNLIMITED;
+        return if route.room(&mut unlimited, now_ns) > 0 { Err(Loss::TooLong) } else { Ok((len, 0, 0)) };
+    };
+    let count = plan.write_run(frame, planned, loan.bytes, loan.stride, now_ns)?;
+    Ok((len, count, route.put(to, len, count, now_ns)))
+}
