@@ -1,6 +1,7 @@
 //! The kinds of ports: hosts, and interfaces on a wire. A kind is one file here, and one line in one of the two lists.
 
 pub mod host;
+pub mod null;
 mod packet;
 pub mod tap;
 pub mod vhost_user;
@@ -228,6 +229,7 @@ macro_rules! wires {
 hosts! {
     Tap(tap),
     VhostUser(vhost_user),
+    Null(null),
 }
 
 wires! {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`tap`] | a TAP interface that the adapter makes, for the host's kernel |
 //! | [`packet`] | an interface that exists, over packet sockets |
+//! | [`null`] | a sink and a source of frames, without a host |
 //! | [`vhost_user`] | a virtual machine's network device over vhost-user |
 //! | [`vnet_hdr`] | requests and reports of the header in front of each frame |
 //! | [`worker`] | a thread that drives tasks: queue pairs on a cable, and the switch |
@@ -18,6 +19,7 @@
 mod bell;
 pub mod capture;
 pub mod ipsec_mb;
+pub mod null;
 pub mod packet;
 pub mod socket;
 mod switch_task;
