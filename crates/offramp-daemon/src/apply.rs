@@ -166,7 +166,7 @@ impl Daemon {
         let mut difference = Difference::default();
         let gone: Vec<Arc<Port>> = gone;
         for port in &gone {
-            port.host.begin_close();
+            port.with_guest(|guest| guest.begin_close());
         }
         for port in gone {
             difference.removed.ports.push(port.name.clone());
@@ -200,7 +200,7 @@ impl Daemon {
                  file and restart it, or give the port a guest (host.vhost_user) and a cable or a switch"
             ));
         }
-        let Some(socket) = config.host.socket() else { return Ok(()) };
+        let Some(socket) = &config.host.socket else { return Ok(()) };
         let threads = self.threads();
         if let Some(group) = socket.group.as_ref().filter(|group| !threads.groups.has(group)) {
             return Err(format!(

@@ -8,7 +8,7 @@
 use super::config::{Config, PortConfig};
 use super::error::BuildError;
 use super::kind::host::Means;
-use super::kind::wire::Interface;
+use super::kind::wire::{Interface, WireKind};
 use super::kind::{RunningHost, WireConfig};
 use super::port::{Place, Port, Queue};
 use super::switch::{RunningSwitch, SwitchThread, start_worker};
@@ -31,9 +31,10 @@ pub struct Devices(Vec<PortDevices>);
 /// The first device that fails to open; the devices before it are closed again.
 pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
     let open = |port: &PortConfig| {
-        let is_privileged = port.host.privileged_key().is_some();
+        let is_privileged = port.host.privileged_key.is_some();
         let host = is_privileged.then(|| port.host.open(&port.settings(), Means::default())).transpose();
-        let both = host.and_then(|host| Ok((host, port.wire.open(port.mtu)?)));
+        let wire = |(kind, name): (&WireKind, &str)| (kind.open)(name, port.mtu);
+        let both = host.and_then(|host| Ok((host, port.wire.interface().map(wire).transpose()?)));
         both.map_err(|cause| BuildError::Device { port: port.name.clone(), cause })
     };
     config.ports.iter().map(open).collect::<Result<_, _>>().map(Devices)
@@ -47,13 +48,14 @@ impl Devices {
 }
 
 /// Returns the first key that names a privileged device of the port.
-pub fn privileged_key(config: &PortConfig) -> Option<&'static str> {
-    config.host.privileged_key().or(config.wire.privileged_key())
+pub fn privileged_key(config: &PortConfig) -> Option<String> {
+    let of_wire = config.wire.interface().map(|(kind, _)| format!("wire.{}", kind.name));
+    config.host.privileged_key.map(str::to_owned).or(of_wire)
 }
 
 /// Opens a host without need for privileges.
 fn open_host(config: &PortConfig, threads: &Threads) -> Result<RunningHost, BuildError> {
-    let rights = config.host.socket().map(|socket| threads.groups.rights(socket.mode, socket.group.as_ref()));
+    let rights = config.host.socket.as_ref().map(|socket| threads.groups.rights(socket.mode, socket.group.as_ref()));
     let means = Means {
         events: Arc::clone(&threads.events),
         sandbox: threads.sandbox.clone(),
@@ -86,7 +88,7 @@ pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result
                     run_cable((near_port, port), (far_port, &ports[far]), threads)?;
                 }
             }
-            _ => run_link(&mut opened[near], port, threads)?,
+            WireConfig::Interface(..) => run_link(&mut opened[near], port, threads)?,
         }
     }
     Ok(opened)

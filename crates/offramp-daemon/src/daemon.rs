@@ -197,7 +197,9 @@ impl Daemon {
             eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
         // Their ports may outlive the end of the program's last function.
-        self.state().ports.iter().for_each(|port| port.host.remove_socket());
+        for port in self.state().ports.iter() {
+            port.with_guest(|guest| guest.remove_socket());
+        }
         is_at_rest
     }
 

@@ -122,5 +122,5 @@ impl Given {
 
 /// Returns the ports with guests at a listening socket of the daemon, and their sockets.
 fn guests(config: &mut Config) -> impl Iterator<Item = (&String, &mut PathBuf)> {
-    config.ports.iter_mut().filter_map(|port| Some((&port.name, &mut port.host.socket_mut()?.path)))
+    config.ports.iter_mut().filter_map(|port| Some((&port.name, &mut port.host.socket.as_mut()?.path)))
 }

@@ -10,14 +10,14 @@ pub mod wire;
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
 use crate::schema::unknown;
-use host::{Host, Means, Parts, PortKind, Settings};
+use host::{Host, HostTraits, Means, PortKind, Settings};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use wire::Interface;
+use wire::WireKind;
 
 /// Returns the value of a table, at its place in the file.
 type Value<'a> = Spanned<DeValue<'a>>;
@@ -31,21 +31,21 @@ macro_rules! hosts {
         }
 
         impl Deref for HostConfig {
-            type Target = dyn PortKind;
+            type Target = HostTraits;
 
             fn deref(&self) -> &Self::Target {
-                match self { $(Self::$kind(config) => config,)* }
+                match self { $(Self::$kind(config) => &config.traits,)* }
             }
         }
 
         impl DerefMut for HostConfig {
             fn deref_mut(&mut self) -> &mut Self::Target {
-                match self { $(Self::$kind(config) => config,)* }
+                match self { $(Self::$kind(config) => &mut config.traits,)* }
             }
         }
 
         impl HostConfig {
-            /// Opens the host, as [`Parts::open`].
+            /// Opens the host, as [`PortKind::open`].
             ///
             /// # Errors
             /// The system's refusal.
@@ -57,7 +57,7 @@ macro_rules! hosts {
         /// The host's side of a running port.
         #[derive(Debug)]
         pub enum RunningHost {
-            $($kind(Box<<$module::Config as Parts>::Host>),)*
+            $($kind(Box<<$module::Config as PortKind>::Host>),)*
         }
 
         impl Deref for RunningHost {
@@ -92,137 +92,12 @@ macro_rules! hosts {
         /// The kinds of hosts.
         const HOSTS: &[Kind] = &[$(Kind {
             name: stringify!($module),
-            example: <$module::Config as Parts>::EXAMPLE,
-            keys: keys_of::<<$module::Config as Parts>::Keys>,
+            example: <$module::Config as PortKind>::EXAMPLE,
+            keys: keys_of::<<$module::Config as PortKind>::Keys>,
             check: |check, value| {
-                Ok(HostConfig::$kind($module::Config::check(check, &keys(check, value)?)?))
+                Ok(HostConfig::$kind($module::Config::check(check, &parsed(check, value)?)?))
             },
         },)*];
-    };
-}
-
-macro_rules! wires {
-    ($($kind:ident($module:ident),)*) => {
-        /// The wire's side of a port as configured.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum WireConfig {
-            /// The port of this name, at the other end of a cable.
-            Cable(String),
-            /// The switch of this name.
-            Switch(String),
-            $($kind(String),)*
-        }
-
-        impl WireConfig {
-            /// Returns the interface on the wire.
-            pub fn interface(&self) -> Option<&str> {
-                match self {
-                    Self::Cable(_) | Self::Switch(_) => None,
-                    $(Self::$kind(interface) => Some(interface),)*
-                }
-            }
-
-            /// Returns the key of the interface on the wire. Only a privileged process can open it.
-            pub fn privileged_key(&self) -> Option<&'static str> {
-                match self {
-                    Self::Cable(_) | Self::Switch(_) => None,
-                    $(Self::$kind(_) => Some(concat!("wire.", stringify!($module))),)*
-                }
-            }
-
-            /// Names the thing that only one port may make.
-            pub fn made(&self) -> Option<String> {
-                match self {
-                    Self::Cable(_) | Self::Switch(_) => None,
-                    $(Self::$kind(interface) => $module::made(interface),)*
-                }
-            }
-
-            /// Opens the interface on the wire.
-            ///
-            /// # Errors
-            /// The system's refusal.
-            pub fn open(&self, mtu: usize) -> Result<Option<Box<dyn Interface>>, String> {
-                match self {
-                    Self::Cable(_) | Self::Switch(_) => Ok(None),
-                    $(Self::$kind(interface) => $module::open_wire(interface, mtu).map(Some),)*
-                }
-            }
-
-            /// Returns the state for `show`.
-            pub fn status(&self) -> WireStatus {
-                match self.clone() {
-                    Self::Cable(port) => WireStatus::Cable { port },
-                    Self::Switch(name) => WireStatus::Switch { name },
-                    $(Self::$kind(interface) => WireStatus::$kind { interface },)*
-                }
-            }
-        }
-
-        /// The wire of a port.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "kind", rename_all = "snake_case")]
-        pub enum WireStatus {
-            /// A cable to another port.
-            Cable {
-                /// The port at its other end.
-                port: String,
-            },
-            /// A switch.
-            Switch {
-                /// The name of the switch.
-                name: String,
-            },
-            $(
-                /// An interface.
-                $kind {
-                    /// The name of the interface.
-                    interface: String,
-                },
-            )*
-        }
-
-        impl fmt::Display for WireStatus {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self {
-                    Self::Cable { port } => write!(f, "cable to {port}"),
-                    Self::Switch { name } => write!(f, "switch {name}"),
-                    $(Self::$kind { interface } => write!(f, "{} {interface}", $module::NOUN),)*
-                }
-            }
-        }
-
-        /// `port.wire`: one of these.
-        #[derive(Debug, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        pub struct WireKeys {
-            cable: Option<Spanned<String>>,
-            $($module: Option<Spanned<String>>,)*
-            switch: Option<Spanned<String>>,
-            pub bits_per_second: Option<Spanned<i64>>,
-        }
-
-        /// Checks `port.wire`.
-        ///
-        /// # Errors
-        /// The first wrong key or value.
-        pub fn wire(check: &Check<'_>, value: &Value<'_>) -> Result<(WireConfig, WireKeys), ConfigError> {
-            let keys: WireKeys = keys(check, value)?;
-            let name = |key: &Spanned<String>| key.as_ref().clone();
-            let mut found: Vec<_> = keys.cable.iter().map(|port| WireConfig::Cable(name(port))).collect();
-            $(if let Some(written) = &keys.$module {
-                let key = concat!("port.wire.", stringify!($module));
-                found.push(WireConfig::$kind(check.interface(key, written)?));
-            })*
-            found.extend(keys.switch.iter().map(|switch| WireConfig::Switch(name(switch))));
-            match (found.pop(), found.is_empty()) {
-                (Some(wire), true) => Ok((wire, keys)),
-                _ => {
-                    let kinds = concat!("cable", $(", ", stringify!($module),)* ", switch");
-                    Err(check.0.wrong(value.span(), format!("port.wire: write exactly one of {kinds}")))
-                }
-            }
-        }
     };
 }
 
@@ -232,9 +107,97 @@ hosts! {
     Null(null),
 }
 
-wires! {
-    Tap(tap),
-    Packet(packet),
+/// The kinds of interfaces on a wire.
+const WIRES: &[WireKind] = &[tap::WIRE, packet::WIRE];
+
+/// The wire's side of a port as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireConfig {
+    /// The port of this name, at the other end of a cable.
+    Cable(String),
+    /// The switch of this name.
+    Switch(String),
+    /// An interface: the name of its kind, and its own.
+    Interface(&'static str, String),
+}
+
+impl WireConfig {
+    /// Returns the kind and the name of the interface on the wire.
+    pub fn interface(&self) -> Option<(&'static WireKind, &str)> {
+        let Self::Interface(kind, interface) = self else { return None };
+        Some((WIRES.iter().find(|known| known.name == *kind)?, interface))
+    }
+
+    /// Returns the state for `show`.
+    pub fn status(&self) -> WireStatus {
+        match self.clone() {
+            Self::Cable(port) => WireStatus::Cable { port },
+            Self::Switch(name) => WireStatus::Switch { name },
+            Self::Interface(kind, interface) => WireStatus::Interface { kind: kind.to_owned(), interface },
+        }
+    }
+}
+
+/// The wire of a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum WireStatus {
+    /// A cable to another port.
+    Cable {
+        /// The port at its other end.
+        port: String,
+    },
+    /// A switch.
+    Switch {
+        /// The name of the switch.
+        name: String,
+    },
+    /// An interface.
+    #[serde(untagged)]
+    Interface {
+        /// The key that chose it in the file.
+        kind: String,
+        /// The name of the interface.
+        interface: String,
+    },
+}
+
+impl fmt::Display for WireStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cable { port } => write!(f, "cable to {port}"),
+            Self::Switch { name } => write!(f, "switch {name}"),
+            Self::Interface { kind, interface } => {
+                let known = WIRES.iter().find(|known| known.name == *kind);
+                write!(f, "{} {interface}", known.map_or(kind.as_str(), |known| known.noun))
+            }
+        }
+    }
+}
+
+/// Checks `port.wire`. Returns the wire, and the rate of a cable as written.
+///
+/// # Errors
+/// The first wrong key or value.
+pub fn wire(check: &Check<'_>, value: &Value<'_>) -> Result<(WireConfig, Option<Spanned<i64>>), ConfigError> {
+    let kinds = wire_kinds();
+    let table = known_table(check, value, &[&kinds[..], &["bits_per_second"]].concat())?;
+    let mut found = kinds.iter().filter(|kind| table.contains_key(**kind));
+    let (Some(kind), None) = (found.next(), found.next()) else {
+        return Err(check.0.wrong(value.span(), format!("port.wire: write exactly one of {}", kinds.join(", "))));
+    };
+    let name: Spanned<String> = parsed(check, &table[*kind])?;
+    let wire = match *kind {
+        "cable" => WireConfig::Cable(name.into_inner()),
+        "switch" => WireConfig::Switch(name.into_inner()),
+        kind => WireConfig::Interface(kind, check.interface(&format!("port.wire.{kind}"), &name)?),
+    };
+    Ok((wire, table.get("bits_per_second").map(|rate| parsed(check, rate)).transpose()?))
+}
+
+/// Returns the keys that choose a wire.
+pub fn wire_kinds() -> Vec<&'static str> {
+    ["cable"].into_iter().chain(WIRES.iter().map(|kind| kind.name)).chain(["switch"]).collect()
 }
 
 impl HostStatus {
@@ -253,8 +216,21 @@ struct Kind {
     check: fn(&Check<'_>, &Value<'_>) -> Result<HostConfig, ConfigError>,
 }
 
-/// Parses a table of keys.
-fn keys<K: DeserializeOwned>(check: &Check<'_>, value: &Value<'_>) -> Result<K, ConfigError> {
+/// Returns a table with known keys alone.
+fn known_table<'a, 'b>(
+    check: &Check<'_>,
+    value: &'a Value<'b>,
+    known: &[&str],
+) -> Result<&'a DeTable<'b>, ConfigError> {
+    let Some(table) = value.as_ref().as_table() else { return Err(check.0.wrong(value.span(), "not a table")) };
+    match table.keys().find(|key| !known.contains(&key.as_ref().as_ref())) {
+        None => Ok(table),
+        Some(key) => Err(check.0.wrong(key.span(), unknown("key", key.as_ref(), known.iter().copied()))),
+    }
+}
+
+/// Parses a value.
+fn parsed<K: DeserializeOwned>(check: &Check<'_>, value: &Value<'_>) -> Result<K, ConfigError> {
     K::deserialize(value.clone().into_deserializer()).map_err(|error| check.0.refused(&error))
 }
 
@@ -281,13 +257,8 @@ pub fn host_keys() -> Vec<String> {
 /// # Errors
 /// The first wrong key or value.
 pub fn host(check: &Check<'_>, value: &Value<'_>) -> Result<HostConfig, ConfigError> {
-    let empty = DeTable::new();
-    let table = value.as_ref().as_table().unwrap_or(&empty);
     let known = host_keys();
-    if let Some(key) = table.keys().find(|key| !known.iter().any(|known| known == key.as_ref())) {
-        let known = known.iter().map(String::as_str);
-        return Err(check.0.wrong(key.span(), unknown("key", key.as_ref(), known)));
-    }
+    let table = known_table(check, value, &known.iter().map(String::as_str).collect::<Vec<_>>())?;
     let mut named = HOSTS.iter().filter(|kind| table.contains_key(kind.name));
     let (Some(kind), None) = (named.next(), named.next()) else {
         let examples: Vec<&str> = HOSTS.iter().map(|kind| kind.example).collect();

@@ -13,8 +13,10 @@ use offramp_adapter::ipsec::KeyRegistry;
 use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{self, FloodLimit, Serving, SwitchControl, SwitchPort};
+use offramp_offload::sync::lock;
 use offramp_ports::capture::CapturePoint;
 use offramp_ports::ipsec_mb;
+use offramp_ports::vhost_user::VhostUser;
 use offramp_ports::worker::{Task, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,13 +64,13 @@ impl Port {
         keys: &Arc<KeyRegistry>,
     ) -> Result<Self, BuildError> {
         static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
-        let queue_pairs = config.host.queue_pairs();
+        let queue_pairs = config.host.queue_pairs;
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
             moderation: config.moderation,
             // A guest steers by itself over its queues.
-            queues: if config.host.is_steered() { queue_pairs } else { 1 },
+            queues: if config.host.is_steered { queue_pairs } else { 1 },
             ..AdapterConfig::default()
         };
         let name = config.name.clone();
@@ -127,6 +129,11 @@ impl Port {
         Some((host.cable_task(parts)?, mark))
     }
 
+    /// Calls `function` with the port of its guest, if it has one.
+    pub fn with_guest<T>(&self, function: impl FnOnce(&mut VhostUser) -> T) -> Option<T> {
+        self.host.guest().map(|guest| function(&mut lock(guest)))
+    }
+
     /// Returns whether the host is there, as far as a switch knows.
     pub fn is_open(&self) -> bool {
         self.on_switch.as_ref().is_none_or(|(port, _)| port.closed().is_none())
@@ -176,7 +183,7 @@ impl Port {
     /// Ends it: disconnects its guest, removes it from its switch, and closes its devices, all in the calling thread.
     /// No other port's frames wait for this.
     pub fn end(self) {
-        self.host.close();
+        self.with_guest(VhostUser::close);
         if let Some((port, switch)) = &self.on_switch {
             switch.remove(port);
             let until = Instant::now() + END_TIME_MAX;

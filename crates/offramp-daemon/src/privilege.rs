@@ -57,7 +57,7 @@ impl Groups {
     /// When one of them does not exist.
     pub fn find(config: &Config) -> Result<Self, PrivilegeError> {
         let control = config.daemon.control_group.iter().map(|name| ("daemon.control_group", name));
-        let sockets = config.ports.iter().filter_map(|port| port.host.socket());
+        let sockets = config.ports.iter().filter_map(|port| port.host.socket.as_ref());
         let of_guests = sockets.filter_map(|socket| Some(("port.host.socket_group", socket.group.as_ref()?)));
         let found = control.chain(of_guests).map(|(key, name)| {
             let group = Group::from_name(name).map_err(|e| system("reading the groups")(e.into()))?;

@@ -21,9 +21,7 @@ mod status;
 mod tests;
 mod word;
 
-pub use crate::kind::{
-    HostStatus, WireStatus, null::Status as NullStatus, tap::Status as TapStatus, vhost_user::Status as GuestStatus,
-};
+pub use crate::kind::{HostStatus, WireStatus, tap::Status as TapStatus, vhost_user::Status as GuestStatus};
 pub use answer::{Answer, Changed, Outcome, Refusal, RefusalCode};
 pub use association::{AssociationStatus, IpsecStatus};
 pub use event::{Event, EventKind, LimitDirection};

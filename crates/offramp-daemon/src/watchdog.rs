@@ -255,9 +255,11 @@ fn look<'a>(
 
 /// Logs new faults of a guest.
 fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
-    let Some(counters) = port.host.guest_counters() else { return };
-    if let Some(news) = report.next(&counters, now_ns) {
-        let why = port.host.last_refusal().map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
+    let status = port.host.status();
+    let Some(guest) = status.guest() else { return };
+    if let Some(news) = report.next(&guest.counters, now_ns) {
+        let why = guest.last_refusal.as_ref();
+        let why = why.map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
         eprintln!("offramp: port \"{}\": {news}{why}", port.name);
     }
 }
@@ -285,7 +287,8 @@ fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &E
 
 /// Disconnects the guest that a thread stands still in.
 fn end(port: &Port) {
-    if port.host.disconnect("the thread of its frames stood still at this guest for two seconds") {
+    let why = "the thread of its frames stood still at this guest for two seconds";
+    if port.with_guest(|guest| guest.disconnect(why)).unwrap_or_default() {
         eprintln!("offramp: port \"{}\": its thread stands still there; the frontend is disconnected", port.name);
     }
 }

@@ -4,7 +4,6 @@ use super::check::Check;
 use super::place::ConfigError;
 use super::share::last;
 use super::types::{DaemonConfig, IpsecConfig, PortConfig, SaEntry};
-use crate::kind::host::PortKind;
 use crate::schema::ipsec::{PolicyKeys, no_match, other};
 use crate::schema::{KeyText, SaKeys, Shape, Word, file};
 use offramp_adapter::config::AdapterConfig;
@@ -27,11 +26,11 @@ impl Check<'_> {
         port: &str,
         written: &file::Port,
         directory: &Path,
-        host: &dyn PortKind,
+        queue_pairs: u16,
         daemon: &DaemonConfig,
     ) -> Result<IpsecConfig, ConfigError> {
         let policy = self.policy(port, written)?;
-        let shape = Shape { queue_pairs: host.queue_pairs() };
+        let shape = Shape { queue_pairs };
         let entry = |(n, sa): (usize, &Spanned<SaKeys>)| {
             let made = association(sa.as_ref(), directory, shape, daemon);
             made.map_err(|message| self.entry_is_wrong(port, n, sa, &message))

@@ -36,21 +36,21 @@ impl Check<'_> {
             self.0.wrong(whole.span(), format!("port \"{name}\" has no {key}; write {key} = {{ {what} }}"))
         };
         let host = host.ok_or_else(|| missing("host", "tap = \"NAME\""))?;
-        let (wire, wire_keys) = wire.ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
+        let (wire, rate) = wire.ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
         let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
         // Frames can wait on a cable, or the host sees them before an interrupt.
-        let can_moderate = matches!(wire, WireConfig::Cable(_)) || host.has_interrupts();
+        let can_moderate = matches!(wire, WireConfig::Cable(_)) || host.has_interrupts;
         Ok(PortConfig {
-            ipsec: self.ipsec(&name, written, directory, &*host, daemon)?,
-            security: self.security(written, host.mac())?,
+            ipsec: self.ipsec(&name, written, directory, host.queue_pairs, daemon)?,
+            security: self.security(written, host.mac)?,
             isolated: self.isolated(written, &wire)?,
             mtu: mtu as usize,
             offloads: self.features(&written.features)?,
             moderation: self.moderation(written, can_moderate)?,
             limits: written.limit.as_ref().map(|limit| limit.as_ref().0).unwrap_or_default(),
             poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
-            bits_per_second: self.bits_per_second(&wire, &wire_keys)?,
+            bits_per_second: self.bits_per_second(&wire, &rate)?,
             memory: self.memory(written.memory.as_ref(), mtu as usize)?,
             faults: self.faults(written.faults.as_ref(), has_faults)?,
             cpus: self.cpus(written.cpus.as_ref())?,

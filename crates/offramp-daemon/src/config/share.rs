@@ -6,7 +6,7 @@ use super::types::{DaemonConfig, PortConfig, SwitchConfig};
 use crate::kind::WireConfig;
 use crate::schema::file::{self, Key};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 /// Returns the ports of the file, with their places among all ports. They are the last ones.
@@ -18,14 +18,20 @@ pub(super) fn last<'a>(
     (first..).zip(ports[first..].iter().zip(written))
 }
 
+fn the_socket(path: &Path) -> String {
+    format!("the socket {}", path.display())
+}
+
 /// Lists the things made by a port, each with its place in the file.
 fn made(port: &PortConfig, written: Option<&Spanned<file::Port>>) -> impl Iterator<Item = (String, Range<usize>)> {
     let place = |written: &Spanned<file::Port>| {
         (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written))
     };
     let (host, wire) = written.map(place).unwrap_or_default();
-    let of_host = port.host.made().map(|made| (made, host));
-    of_host.into_iter().chain(port.wire.made().map(|made| (made, wire)))
+    let of_wire = port.wire.interface().filter(|(kind, _)| kind.is_made);
+    let of_wire = of_wire.map(|(_, interface)| (format!("the interface {interface}"), wire));
+    let socket = port.host.socket.as_ref().map(|socket| the_socket(&socket.path));
+    port.host.made.clone().or(socket).map(|made| (made, host)).into_iter().chain(of_wire)
 }
 
 #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
@@ -49,7 +55,7 @@ impl Check<'_> {
         }
         let of_daemon = |(key, path): (&str, &PathBuf)| {
             let what = if key == "daemon.metrics" { "socket for metrics" } else { "control socket" };
-            (format!("the socket {}", path.display()), format!("the daemon's {what}"))
+            (the_socket(path), format!("the daemon's {what}"))
         };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
         // The other ports were checked before.

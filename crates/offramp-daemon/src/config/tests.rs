@@ -10,9 +10,9 @@ use super::switch::{
 use super::wire::BITS_PER_SECOND;
 use super::*;
 use crate::control::CONTROL_DEFAULT;
-use crate::kind::host::ListeningSocket;
+use crate::kind::host::HostTraits;
 use crate::kind::vhost_user::{GUEST_POLL_TIME_MAX, MEMORY_BYTES, QUEUE_SIZE, QUEUE_SIZE_DEFAULT};
-use crate::kind::{self, HostConfig, WireConfig, WireKeys, host_keys, keys_of};
+use crate::kind::{self, HostConfig, WireConfig, host_keys, keys_of, wire_kinds};
 use crate::schema::FEATURE_GROUPS;
 use crate::schema::ipsec::PolicyKeys;
 use crate::schema::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX, RX_USECS_MAX, fixed_gap};
@@ -91,7 +91,9 @@ fn a_short_file_gets_the_defaults() {
     assert_eq!((control_read_only, metrics), (None, None));
     assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
     assert_eq!((control_group, user, state_directory, sandbox), (None, None, None, SandboxLevel::Full));
-    let host = kind::tap::Config { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
+    let made = Some("the interface t0".to_owned());
+    let traits = HostTraits { is_steered: true, privileged_key: Some("host.tap"), made, ..HostTraits::default() };
+    let host = kind::tap::Config { interface: "t0".into(), namespace: None, traits };
     let a = PortConfig {
         name: "a".into(),
         host: HostConfig::Tap(host),
@@ -137,10 +139,14 @@ fn every_key_of_a_port_arrives() {
     );
     let port = port(&text).unwrap();
     let vhost = kind::vhost_user::Config {
-        socket: ListeningSocket { path: "/run/a.sock".into(), mode: 0o600, group: None },
-        mode: offramp_ports::vhost_user::Mode::Client,
-        queue_pairs: 1,
-        mac: Some([2, 0, 0, 10, 255, 1]),
+        traits: HostTraits {
+            queue_pairs: 1,
+            mac: Some([2, 0, 0, 10, 255, 1]),
+            has_interrupts: true,
+            polling: Polling::Adaptive(GUEST_POLL_TIME_MAX),
+            ..HostTraits::default()
+        },
+        peer: Some("/run/a.sock".into()),
         control_queue: ControlQueue::None,
         // No key switches it off.
         rings: RingFeatures::RING_RESET,
@@ -538,7 +544,7 @@ fn every_key_is_documented_and_nothing_else_is() {
         ("port.memory", keys_of::<file::Memory>()),
         ("port.faults", keys_of::<file::Faults>()),
         ("port.host", host_keys()),
-        ("port.wire", keys_of::<WireKeys>()),
+        ("port.wire", wire_kinds().into_iter().chain(["bits_per_second"]).map(str::to_owned).collect()),
         ("port.ipsec", keys_of::<file::Ipsec>()),
         ("port.policy", keys_of::<PolicyKeys>()),
         ("port.sa", keys_of::<SaKeys>()),

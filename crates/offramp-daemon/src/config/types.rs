@@ -59,7 +59,7 @@ impl Config {
 
     /// Returns the listening sockets of this process.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
-        let of_guests = self.ports.iter().filter_map(|port| Some(&port.host.socket()?.path));
+        let of_guests = self.ports.iter().filter_map(|port| Some(&port.host.socket.as_ref()?.path));
         self.daemon.sockets().map(|(_, path)| path).chain(of_guests)
     }
 }
@@ -158,7 +158,7 @@ impl PortConfig {
     /// Returns the polling of the port's threads.
     pub fn polling(&self) -> Polling {
         match self.poll_usecs {
-            None => self.host.polling(),
+            None => self.host.polling,
             Some(0) => Polling::Off,
             Some(usecs) => Polling::Fixed(Duration::from_micros(u64::from(usecs))),
         }
@@ -173,7 +173,7 @@ impl PortConfig {
             mac_addresses: &self.security.mac_addresses,
             bits_per_second: self.bits_per_second,
             is_on_cable: matches!(self.wire, WireConfig::Cable(_)),
-            interface: self.wire.interface(),
+            interface: self.wire.interface().map(|(_, interface)| interface),
         }
     }
 }

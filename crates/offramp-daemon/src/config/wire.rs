@@ -3,8 +3,8 @@
 use super::check::Check;
 use super::place::ConfigError;
 use super::types::{PortConfig, SwitchConfig};
-use crate::kind::{WireConfig, WireKeys};
-use crate::schema::file;
+use crate::kind::WireConfig;
+use crate::schema::file::{self, Key};
 use crate::schema::unknown;
 use offramp_adapter::cable::RATE_BPS;
 use std::ops::RangeInclusive;
@@ -14,9 +14,10 @@ use toml::Spanned;
 pub(super) const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
 
 impl Check<'_> {
-    pub(super) fn bits_per_second(&self, wire: &WireConfig, keys: &WireKeys) -> Result<Option<u64>, ConfigError> {
-        let rate = self.number("port.wire.bits_per_second", &keys.bits_per_second, BITS_PER_SECOND, 0)?;
-        match &keys.bits_per_second {
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    pub(super) fn bits_per_second(&self, wire: &WireConfig, written: &Key<i64>) -> Result<Option<u64>, ConfigError> {
+        let rate = self.number("port.wire.bits_per_second", written, BITS_PER_SECOND, 0)?;
+        match written {
             Some(written) if !matches!(wire, WireConfig::Cable(_)) => {
                 Err(self.0.wrong(written.span(), "port.wire.bits_per_second belongs to a cable; leave it out here"))
             }
@@ -47,7 +48,7 @@ impl Check<'_> {
                 Ok(()) => Ok(()),
                 Err(message) => wrong(format!("port.wire: {message}")),
             },
-            _ => Ok(()),
+            WireConfig::Interface(..) => Ok(()),
         }
     }
 }
@@ -74,7 +75,7 @@ fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(),
         let (here, there) = (rate(port), rate(other));
         return Err(format!("bits_per_second {here} here and {there} at the other end of the cable; make them equal"));
     }
-    let (here, there) = (port.host.queue_pairs(), other.host.queue_pairs());
+    let (here, there) = (port.host.queue_pairs, other.host.queue_pairs);
     if here != there {
         return Err(format!("queue_pairs {here} here and {there} at the other end of the cable; make them equal"));
     }

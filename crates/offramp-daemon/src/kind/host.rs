@@ -4,7 +4,6 @@ use crate::config::check::Check;
 use crate::config::place::ConfigError;
 use crate::drain::{AnyHost, Mark, Rest, Resting};
 use crate::events::Events;
-use crate::schema::GuestCounters;
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -18,60 +17,41 @@ use offramp_ports::sys::socket_file::SocketRights;
 use offramp_ports::vhost_user::VhostUser;
 use offramp_ports::worker::{HostIo, Polling, Task};
 use serde::de::DeserializeOwned;
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// A host as configured.
-pub trait PortKind: Debug + Send + Sync {
-    fn queue_pairs(&self) -> u16 {
-        1
-    }
+/// The part of a host's configuration that every kind has. The default has no privilege, no address and one queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostTraits {
+    pub queue_pairs: u16,
+    /// The Ethernet address of the host, if the file has one.
+    pub mac: Option<[u8; 6]>,
+    /// The adapter spreads received flows over the queue pairs. Otherwise the port steers by itself.
+    pub is_steered: bool,
+    /// The host sees frames before an interrupt, so moderation delays no frame.
+    pub has_interrupts: bool,
+    /// The default polling of the port's threads.
+    pub polling: Polling,
+    /// The key, if only a privileged process can open the host.
+    pub privileged_key: Option<&'static str>,
+    /// The thing besides a socket that only one port may make.
+    pub made: Option<String>,
+    /// The socket on which the daemon listens for the host.
+    pub socket: Option<ListeningSocket>,
+}
 
-    /// Returns the Ethernet address of the host, if the file has one.
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
-
-    /// Returns whether the adapter spreads received flows over the queue pairs. Otherwise the port steers by itself.
-    fn is_steered(&self) -> bool {
-        false
-    }
-
-    /// Returns whether the host sees frames before an interrupt, so moderation delays no frame.
-    fn has_interrupts(&self) -> bool {
-        false
-    }
-
-    /// Returns the default polling of the port's threads.
-    fn polling(&self) -> Polling {
-        Polling::Off
-    }
-
-    /// Returns the key, if only a privileged process can open the host.
-    fn privileged_key(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Names the thing that only one port may make.
-    fn made(&self) -> Option<String> {
-        None
-    }
-
-    /// Returns the socket on which the daemon listens for the host.
-    fn socket(&self) -> Option<&ListeningSocket> {
-        None
-    }
-
-    /// As [`PortKind::socket`], to replace its path.
-    fn socket_mut(&mut self) -> Option<&mut ListeningSocket> {
-        None
+impl Default for HostTraits {
+    fn default() -> Self {
+        let (is_steered, has_interrupts, polling) = (false, false, Polling::Off);
+        let (mac, privileged_key, made, socket) = (None, None, None, None);
+        Self { queue_pairs: 1, mac, is_steered, has_interrupts, polling, privileged_key, made, socket }
     }
 }
 
-/// The parts of a kind that differ in type.
-pub trait Parts: PortKind + Sized {
+/// A kind of host as configured.
+pub trait PortKind: Sized {
     /// Its keys in `port.host`.
     type Keys: DeserializeOwned;
     /// A running host.
@@ -87,7 +67,7 @@ pub trait Parts: PortKind + Sized {
     /// The first wrong value.
     fn check(check: &Check<'_>, keys: &Self::Keys) -> Result<Self, ConfigError>;
 
-    /// Opens the host, and offers the features of the configuration. A host with [`PortKind::privileged_key`] is opened
+    /// Opens the host, and offers the features of the configuration. A host with a [`HostTraits::privileged_key`] is opened
     /// before the daemon gives up its privileges. Threads may start in any other, and must not have them.
     ///
     /// # Errors
@@ -105,12 +85,6 @@ pub struct ListeningSocket {
     pub mode: u32,
     /// The group, by name; the process's own when `None`.
     pub group: Option<String>,
-}
-
-impl fmt::Display for ListeningSocket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the socket {}", self.path.display())
-    }
 }
 
 /// The settings of a port, as far as its host depends on them.
@@ -133,7 +107,7 @@ pub struct Means {
     pub sandbox: Sandbox,
     /// A socket passed by the daemon's parent.
     pub listener: Option<UnixListener>,
-    /// The rights of [`PortKind::socket`].
+    /// The rights of [`HostTraits::socket`].
     pub rights: SocketRights,
 }
 
@@ -179,31 +153,6 @@ pub trait Host: Debug + Send + Sync {
 
     /// Returns the port of a guest. Two guests on a cable each see the link up while the other is there.
     fn guest(&self) -> Option<&Mutex<VhostUser>> {
-        None
-    }
-
-    /// Disconnects a guest's frontend, with the reason for `show`. Returns whether there is one.
-    fn disconnect(&self, why: &str) -> bool {
-        let _ = why;
-        false
-    }
-
-    /// Begins [`Host::close`] without waiting.
-    fn begin_close(&self) {}
-
-    /// Disconnects a guest's frontend for good, and so gives back the guest's memory.
-    fn close(&self) {}
-
-    /// Removes the socket's file, if the host has one.
-    fn remove_socket(&self) {}
-
-    /// Returns the counters of its guest and frontend, if it has one.
-    fn guest_counters(&self) -> Option<GuestCounters> {
-        None
-    }
-
-    /// Returns the reason why its last frontend was disconnected, if one was.
-    fn last_refusal(&self) -> Option<String> {
         None
     }
 

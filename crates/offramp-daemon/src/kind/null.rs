@@ -1,6 +1,6 @@
 //! No host: a sink of frames, or a source of one, for benchmarks and tests.
 
-use super::host::{Host, Means, Parts, PortKind, Settings, TaskParts, Watch};
+use super::host::{Host, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
@@ -32,18 +32,12 @@ pub struct Keys {
 /// The sink or source as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    mac: Option<[u8; 6]>,
+    pub traits: HostTraits,
     /// The frame of a source; empty for a sink.
     frame: Vec<u8>,
 }
 
 impl PortKind for Config {
-    fn mac(&self) -> Option<[u8; 6]> {
-        self.mac
-    }
-}
-
-impl Parts for Config {
     type Keys = Keys;
     type Host = NullHost;
     type Status = Status;
@@ -62,7 +56,8 @@ impl Parts for Config {
         let len = check.number("port.host.frame_bytes", &keys.frame_bytes, FRAME_BYTES, FRAME_BYTES_DEFAULT)? as usize;
         let mut frame = [&to.unwrap_or(BROADCAST)[..], &mac.unwrap_or(SOURCE), &ETHERTYPE].concat();
         frame.resize(len, 0);
-        Ok(Self { mac, frame: if is_source { frame } else { Vec::new() } })
+        let traits = HostTraits { mac, ..HostTraits::default() };
+        Ok(Self { traits, frame: if is_source { frame } else { Vec::new() } })
     }
 
     fn open(&self, _: &Settings<'_>, _: Means) -> Result<NullHost, String> {

@@ -1,7 +1,7 @@
 //! The kernel behind a TAP interface that the daemon makes, as the host or on the wire.
 
-use super::host::{Host, Means, Parts, PortKind, Settings, TaskParts, Watch};
-use super::wire::Interface;
+use super::host::{Host, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
+use super::wire::{Interface, WireKind};
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
@@ -34,56 +34,38 @@ pub struct Keys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub interface: String,
-    pub queue_pairs: u16,
     /// File of the interface's network namespace; the daemon's own when `None`.
     pub namespace: Option<PathBuf>,
-    pub mac: Option<[u8; 6]>,
+    pub traits: HostTraits,
 }
 
 impl PortKind for Config {
-    fn queue_pairs(&self) -> u16 {
-        self.queue_pairs
-    }
-
-    fn mac(&self) -> Option<[u8; 6]> {
-        self.mac
-    }
-
-    fn is_steered(&self) -> bool {
-        true
-    }
-
-    fn privileged_key(&self) -> Option<&'static str> {
-        Some("host.tap")
-    }
-
-    fn made(&self) -> Option<String> {
-        let place = self.namespace.as_ref().map(|file| format!(" in {}", file.display()));
-        Some(made(&self.interface)? + &place.unwrap_or_default())
-    }
-}
-
-impl Parts for Config {
     type Keys = Keys;
     type Host = TapHost;
     type Status = Status;
     const EXAMPLE: &str = "tap = \"INTERFACE\"";
 
     fn check(check: &Check<'_>, keys: &Keys) -> Result<Self, ConfigError> {
-        Ok(Self {
-            interface: check.interface("port.host.tap", &keys.tap)?,
+        let interface = check.interface("port.host.tap", &keys.tap)?;
+        // A name stands for a file of `ip netns`; an absolute path replaces the directory.
+        let namespace = keys.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref()));
+        let place = namespace.iter().map(|file| format!(" in {}", file.display()));
+        let traits = HostTraits {
             queue_pairs: check.queue_pairs(&keys.queue_pairs, QUEUES_MAX)?,
-            // A name stands for a file of `ip netns`; an absolute path replaces the directory.
-            namespace: keys.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref())),
             mac: check.mac(keys.mac.as_ref())?,
-        })
+            is_steered: true,
+            privileged_key: Some("host.tap"),
+            made: Some([format!("the interface {interface}")].into_iter().chain(place).collect()),
+            ..HostTraits::default()
+        };
+        Ok(Self { interface, namespace, traits })
     }
 
     fn open(&self, port: &Settings<'_>, _: Means) -> Result<TapHost, String> {
         let wanted = TapConfig {
-            queues: self.queue_pairs,
+            queues: self.traits.queue_pairs,
             mtu: port.mtu as u32,
-            mac: self.mac,
+            mac: self.traits.mac,
             tx_queue_len: Some(TAP_TX_QUEUE_LEN),
             ..TapConfig::new(&self.interface)
         };
@@ -161,22 +143,15 @@ impl fmt::Display for Status {
     }
 }
 
-/// The word for it on a wire, in `show`.
-pub const NOUN: &str = "tap";
-
-/// Names the interface on a wire: only one port may make it.
-#[expect(clippy::unnecessary_wraps, reason = "other interfaces exist before")]
-pub fn made(interface: &str) -> Option<String> {
-    Some(format!("the interface {interface}"))
-}
-
-/// Makes the interface on a wire.
-///
-/// # Errors
-/// The system's refusal.
-pub fn open_wire(interface: &str, mtu: usize) -> Result<Box<dyn Interface>, String> {
-    Ok(Box::new(open(&TapConfig { mtu: mtu as u32, ..TapConfig::new(interface) }, Offloads::all())?))
-}
+/// The interface on a wire.
+pub const WIRE: WireKind = WireKind {
+    name: "tap",
+    noun: "tap",
+    is_made: true,
+    open: |interface, mtu| {
+        Ok(Box::new(open(&TapConfig { mtu: mtu as u32, ..TapConfig::new(interface) }, Offloads::all())?))
+    },
+};
 
 impl Interface for Tap {
     fn switch_port(&self) -> Option<AnyHost> {

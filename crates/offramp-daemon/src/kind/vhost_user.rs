@@ -1,6 +1,6 @@
 //! A guest behind a vhost-user socket.
 
-use super::host::{Host, ListeningSocket, Means, Parts, PortKind, Settings, TaskParts, Watch};
+use super::host::{Host, HostTraits, ListeningSocket, Means, PortKind, Settings, TaskParts, Watch};
 use crate::config::check::{Check, SOCKET_MODE_DEFAULT};
 use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
@@ -61,10 +61,9 @@ pub struct Keys {
 /// The guest as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub socket: ListeningSocket,
-    pub mode: Mode,
-    pub queue_pairs: u16,
-    pub mac: Option<[u8; 6]>,
+    pub traits: HostTraits,
+    /// The frontend's socket, with mode `client`.
+    pub peer: Option<PathBuf>,
     pub control_queue: ControlQueue,
     pub rings: RingFeatures,
     pub queue_size_max: u16,
@@ -75,37 +74,6 @@ pub struct Config {
 }
 
 impl PortKind for Config {
-    fn queue_pairs(&self) -> u16 {
-        self.queue_pairs
-    }
-
-    fn mac(&self) -> Option<[u8; 6]> {
-        self.mac
-    }
-
-    fn has_interrupts(&self) -> bool {
-        true
-    }
-
-    /// A guest's kicks are costly.
-    fn polling(&self) -> Polling {
-        Polling::Adaptive(GUEST_POLL_TIME_MAX)
-    }
-
-    fn made(&self) -> Option<String> {
-        self.socket().map(ListeningSocket::to_string)
-    }
-
-    fn socket(&self) -> Option<&ListeningSocket> {
-        (self.mode == Mode::Server).then_some(&self.socket)
-    }
-
-    fn socket_mut(&mut self) -> Option<&mut ListeningSocket> {
-        (self.mode == Mode::Server).then_some(&mut self.socket)
-    }
-}
-
-impl Parts for Config {
     type Keys = Keys;
     type Host = Mutex<VhostUser>;
     type Status = Status;
@@ -134,16 +102,25 @@ impl Parts for Config {
         }
         let allowed_uid = number("allowed_uid", &keys.allowed_uid, UIDS, 0)?;
         let control_queue = control_queue(check, keys)?;
-        Ok(Self {
-            socket: ListeningSocket {
-                path: check.socket("port.host.vhost_user", &keys.vhost_user)?,
-                mode: check.permissions("port.host.socket_mode", &keys.socket_mode, SOCKET_MODE_DEFAULT)?,
-                group: keys.socket_group.as_ref().map(|group| group.as_ref().clone()),
-            },
-            mode,
-            allowed_uid: keys.allowed_uid.is_some().then_some(allowed_uid as u32),
+        let socket = ListeningSocket {
+            path: check.socket("port.host.vhost_user", &keys.vhost_user)?,
+            mode: check.permissions("port.host.socket_mode", &keys.socket_mode, SOCKET_MODE_DEFAULT)?,
+            group: keys.socket_group.as_ref().map(|group| group.as_ref().clone()),
+        };
+        let is_server = mode == Mode::Server;
+        let traits = HostTraits {
             queue_pairs: check.queue_pairs(&keys.queue_pairs, control_queue.queue_pairs_max())?,
             mac: check.mac(keys.mac.as_ref())?,
+            has_interrupts: true,
+            // A guest's kicks are costly.
+            polling: Polling::Adaptive(GUEST_POLL_TIME_MAX),
+            socket: is_server.then(|| socket.clone()),
+            ..HostTraits::default()
+        };
+        Ok(Self {
+            traits,
+            peer: (!is_server).then_some(socket.path),
+            allowed_uid: keys.allowed_uid.is_some().then_some(allowed_uid as u32),
             control_queue,
             rings: off.fold(RingFeatures::all(), |rings, (ring, _)| rings - ring),
             queue_size_max: queue_size_max as u16,
@@ -182,12 +159,17 @@ fn control_queue(check: &Check<'_>, keys: &Keys) -> Result<ControlQueue, ConfigE
 
 impl Config {
     fn guest(&self, port: &Settings<'_>, socket_rights: SocketRights) -> VhostUserConfig {
+        let HostTraits { queue_pairs, mac, socket, .. } = &self.traits;
+        let (mode, path) = match (&self.peer, socket) {
+            (None, Some(socket)) => (Mode::Server, socket.path.clone()),
+            (peer, _) => (Mode::Client, peer.clone().unwrap_or_default()),
+        };
         VhostUserConfig {
-            mode: self.mode,
+            mode,
             socket_rights,
             allowed_uid: self.allowed_uid,
-            queue_pairs: self.queue_pairs,
-            mac: self.mac,
+            queue_pairs: *queue_pairs,
+            mac: *mac,
             steers: !port.is_on_cable,
             mac_addresses: port.mac_addresses.to_owned(),
             // Below one megabit per second a guest can read no speed.
@@ -202,7 +184,7 @@ impl Config {
             queue_size_max: self.queue_size_max,
             memory_bytes_max: self.memory_bytes_max,
             carrier: port.interface.map(str::to_owned),
-            ..VhostUserConfig::new(&self.socket.path)
+            ..VhostUserConfig::new(path)
         }
     }
 }
@@ -253,30 +235,6 @@ impl Host for Mutex<VhostUser> {
 
     fn guest(&self) -> Option<&Mutex<VhostUser>> {
         Some(self)
-    }
-
-    fn disconnect(&self, why: &str) -> bool {
-        lock(self).disconnect(why)
-    }
-
-    fn begin_close(&self) {
-        lock(self).begin_close();
-    }
-
-    fn close(&self) {
-        lock(self).close();
-    }
-
-    fn remove_socket(&self) {
-        lock(self).remove_socket();
-    }
-
-    fn guest_counters(&self) -> Option<GuestCounters> {
-        Some(guest_counters(&lock(self)))
-    }
-
-    fn last_refusal(&self) -> Option<String> {
-        lock(self).status().last_refusal
     }
 
     fn cable_task(&self, parts: TaskParts<'_>) -> Option<Box<dyn Task>> {

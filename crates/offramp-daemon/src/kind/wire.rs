@@ -13,3 +13,19 @@ pub trait Interface: Debug + Send + Sync {
         0
     }
 }
+
+/// An open interface, or the system's refusal.
+pub type Opened = Result<Box<dyn Interface>, String>;
+
+/// A kind of interface on a wire.
+#[derive(Debug)]
+pub struct WireKind {
+    /// Its key in `port.wire`.
+    pub name: &'static str,
+    /// The word for it in `show`.
+    pub noun: &'static str,
+    /// The port makes the interface, so no other port may.
+    pub is_made: bool,
+    /// Opens the interface of this name, with this MTU.
+    pub open: fn(&str, usize) -> Opened,
+}
