@@ -1,6 +1,7 @@
 //! Errors of an experiment.
 
 use crate::device::DeviceError;
+use crate::failure::Failure;
 use crate::guest::GuestError;
 use offramp_adapter::cable::CableConfigError;
 use offramp_adapter::config::ConfigError;
@@ -66,4 +67,13 @@ pub enum TestbedError {
     /// The run was stopped from outside.
     #[error("stopped")]
     Stopped,
+}
+
+impl From<Failure> for TestbedError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Stopped => Self::Stopped,
+            other => Self::Io(io::Error::other(other)),
+        }
+    }
 }

@@ -11,6 +11,7 @@
 //! network card. Nothing is installed or downloaded for it.
 
 pub mod agent;
+pub mod busybox;
 mod command;
 pub mod cpio;
 mod error;
@@ -19,15 +20,17 @@ pub mod kernel;
 mod machine;
 mod program;
 pub mod protocol;
+mod remote;
 mod rig;
 mod runner;
-mod scratch;
+pub mod shell;
 mod tap;
 pub mod vmm;
 
-pub use command::CPUS;
+pub use command::{CPUS, mac_text};
 pub use error::GuestError;
-pub use machine::Machine;
+pub use machine::{Machine, Speech};
+pub use remote::Remote;
 pub use rig::{GuestRig, Guests};
 pub use runner::{Accelerator, Choice, DriverCoalescing, GuestSpec, Runner};
 pub use tap::TapGuest;

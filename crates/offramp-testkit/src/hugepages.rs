@@ -1,4 +1,4 @@
-//! Huge pages for a test, taken for a while and given back.
+//! Huge pages for a test or a measurement, taken for a while and given back.
 
 use std::fs;
 use std::io;
@@ -36,6 +36,14 @@ impl HugePages {
                 None
             }
         }
+    }
+
+    /// Makes sure of `mib` MiB of free huge pages.
+    ///
+    /// # Errors
+    /// When this process may not ask for them, or the machine has not enough memory in one piece.
+    pub fn of_mib(mib: u64) -> io::Result<Self> {
+        Self::try_reserve((mib * 1024).div_ceil(meminfo("Hugepagesize")?))
     }
 
     fn try_reserve(count: u64) -> io::Result<Self> {

@@ -1,10 +1,12 @@
 //! Two adapters on a cable, driven by one thread: the path between a harness' own host and the other end.
 
-use crate::failure::{Doing, Result};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
+use offramp_offload::caps::Offloads;
+use offramp_ports::tap::{Tap, TapConfig, TapError};
 use offramp_ports::worker::{HostIo, Task, Worker};
+use offramp_testbed::failure::{self, Doing};
 use std::sync::Arc;
 
 /// Two running adapters. Drop them before the ports in their use.
@@ -19,7 +21,7 @@ impl Adapters {
     ///
     /// # Errors
     /// When the thread cannot start.
-    pub fn start<H, F>(name: &'static str, config: &AdapterConfig, host: H, far: F) -> Result<Self>
+    pub fn start<H, F>(name: &'static str, config: &AdapterConfig, host: H, far: F) -> failure::Result<Self>
     where
         H: HostIo + Send + 'static,
         F: HostIo + Send + 'static,
@@ -38,4 +40,14 @@ impl Adapters {
     pub fn is_running(&self) -> bool {
         self.worker.is_running()
     }
+}
+
+/// Makes a TAP with every offload.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn open_tap(config: &TapConfig) -> Result<Tap, TapError> {
+    let tap = Tap::open(config)?;
+    tap.offer(Offloads::all())?;
+    Ok(tap)
 }

@@ -3,10 +3,10 @@
 
 mod image;
 
-use crate::cargo::ROOT;
-use crate::failure::{Doing, Result, failed};
-use crate::packages::{self, Needed};
-use crate::program::shown;
+use offramp_testbed::cargo::ROOT;
+use offramp_testbed::failure::{Doing, Result, failed};
+use offramp_testbed::packages::{self, Needed};
+use offramp_testbed::program::shown;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::fs;

@@ -5,26 +5,25 @@
 
 mod backports;
 pub mod control_queue;
-mod image;
 pub mod kernel;
-mod machine;
 pub mod migrate;
-mod options;
+pub mod options;
 mod restart;
 mod selftest;
 mod switch;
-pub mod tcp;
 
-use crate::failure::{Doing, Failure, Result, failed, not_possible};
-use crate::interop::Tally;
-use crate::packages;
-use crate::program::{Program, shown};
-use crate::scratch::Scratch;
-use image::Image;
-use machine::{MachineConfig, Monitor};
-use offramp_ports::sys::{NetNs, confine, link};
+use crate::tally::{Only, Tally};
+use crate::tcp;
+use offramp_ports::sys::{NetNs, link};
+use offramp_testbed::failure::{Doing, Result, failed, inside, new_namespace, not_possible};
+use offramp_testbed::guest::Speech;
+use offramp_testbed::guest::busybox::{Base, Extras, HOST, TAP, prepare_host, qemu_tap_network, vhost_user_network};
+use offramp_testbed::guest::kernel::Kernel;
+use offramp_testbed::guest::shell::{Machine, Shell};
+use offramp_testbed::guest::vmm::MachineConfig;
+use offramp_testbed::program::{Program, shown};
+use offramp_testbed::scratch::Scratch;
 use options::Options;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -33,17 +32,8 @@ use std::time::{Duration, Instant};
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for offramp to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// The TAP of the host's TCP/IP.
-pub const TAP: &str = "xtask0";
 /// Queue pairs of a guest with several.
 const QUEUE_PAIRS: u16 = 2;
-
-pub use image::Extras;
-pub use machine::{Machine, PREFIX_LEN};
-pub use tcp::HOST;
-
-/// Default IP bytes of a frame.
-pub const MTU: u16 = 1500;
 
 /// The backend of the guest's network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -77,9 +67,8 @@ pub struct Args {
     kind: GuestKind,
     #[command(flatten)]
     guest: GuestArgs,
-    /// Only combinations and cases with this in their text
-    #[arg(long, value_name = "FILTER")]
-    only: Option<String>,
+    #[command(flatten)]
+    only: Only,
     /// Print the command lines of each combination instead of running it
     #[arg(long)]
     print_commands: bool,
@@ -105,91 +94,15 @@ impl GuestArgs {
     /// # Errors
     /// When QEMU or the kernel is not available.
     pub fn base(&self, extras: Extras, scratch: &Scratch) -> Result<Base> {
-        let qemu = packages::need(packages::QEMU)?;
-        let image = Image::build(self.cache.as_deref(), extras, scratch)?;
-        Ok(Base { qemu: Some((qemu, self.accel.clone())), image })
+        let kernel = Kernel::find(Some(&kernel::path(self.cache.as_deref())?), None).doing("the guest's kernel")?;
+        Base::in_qemu(&self.accel, kernel, extras, scratch)
     }
 }
 
-/// The common part of all guests.
-#[derive(Debug)]
-pub struct Base {
-    /// The program and its accelerators; none for User Mode Linux.
-    qemu: Option<(PathBuf, Vec<String>)>,
-    image: Image,
-}
-
-impl Base {
-    /// Makes User Mode Linux and its boot files in the scratch directory.
-    fn user_mode(scratch: &Scratch) -> Result<Self> {
-        Ok(Self { qemu: None, image: Image::user_mode(Extras::default(), scratch)? })
-    }
-
-    /// Configures a guest with the address [`tcp::GUEST`], in QEMU.
-    fn machine(&self, network: Vec<String>, device: String) -> Result<MachineConfig> {
-        let Some((program, accel)) = self.qemu.clone() else { return failed("these guests are not QEMU's") };
-        let device = ["virtio-net-pci,netdev=net0,romfile=".to_owned(), device].join(",");
-        Ok(self.with(Monitor::Qemu { program, accel, network, device }))
-    }
-
-    fn with(&self, monitor: Monitor) -> MachineConfig {
-        let Image { kernel, initramfs, .. } = &self.image;
-        MachineConfig {
-            monitor,
-            kernel: kernel.clone(),
-            initramfs: initramfs.clone(),
-            address: tcp::GUEST,
-            cpus: machine::CPUS,
-            arguments: "",
-        }
-    }
-
-    /// Returns the content of the guest's `/payload`.
-    pub fn payload(&self) -> &[u8] {
-        &self.image.payload
-    }
-
-    /// Starts a guest with one processor, and a card with one queue pair of split rings; [`Machine::wait_until_ready`]
-    /// must follow.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn start_small(&self, small: Small, ns: &NetNs) -> Result<Machine> {
-        let options = [("mq", "off"), ("packed", "off"), ("tx_queue_size", "1024"), ("host_mtu", small.mtu)];
-        let device = options::short(&options).device_arguments(1, BackendKind::Offramp);
-        let config = MachineConfig {
-            address: small.address,
-            cpus: 1,
-            arguments: small.arguments,
-            ..self.machine(small.network, format!("{device},mac={}", small.mac))?
-        };
-        Machine::start(&config, ns)
-    }
-
-    /// Boots a guest with one queue pair. Its card has every feature of both QEMU's own backend and offramp on, and
-    /// interrupts supported by both.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub fn boot(&self, network: Vec<String>, ns: &NetNs) -> Result<Machine> {
-        let options = options::short(&[("mq", "off")]);
-        Machine::boot(&self.machine(network, options.device_arguments(1, BackendKind::Offramp))?, ns)
-    }
-}
-
-/// The parameters of a guest with one processor.
-#[derive(Clone, Debug)]
-pub struct Small<'a> {
-    /// The host's side of its card: [`vhost_user_network`] or [`qemu_tap_network`].
-    pub network: Vec<String>,
-    /// Its Ethernet address.
-    pub mac: &'a str,
-    /// Its address.
-    pub address: Ipv4Addr,
-    /// Largest MTU announced by its card, where its backend announces one.
-    pub mtu: &'static str,
-    /// Additions to its kernel's command line.
-    pub arguments: &'static str,
+/// Returns the machine of a guest in QEMU with those options of its card, behind a vhost-user port.
+pub fn behind_port(base: &Base, options: &Options, network: Vec<String>, more: &str) -> Result<MachineConfig> {
+    let device = options.device_arguments(1, BackendKind::Offramp);
+    base.machine(network, &format!("{device}{more}"))
 }
 
 /// The start of every case.
@@ -200,24 +113,16 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn is_wanted(&self, name: &str) -> bool {
-        self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
-    }
-
     /// Configures a guest with those options, behind a port or behind QEMU's own backend.
     fn machine(&self, options: &Options) -> Result<MachineConfig> {
-        let backend = self.args.backend;
-        match self.args.kind {
-            GuestKind::Uml => Ok(self.user_mode(&socket(&self.scratch))),
-            GuestKind::Qemu => self
-                .base
-                .machine(network(backend, options, &self.scratch), options.device_arguments(QUEUE_PAIRS, backend)),
-        }
-    }
-
-    /// Configures a guest in User Mode Linux behind the port at that socket.
-    fn user_mode(&self, socket: &str) -> MachineConfig {
-        self.base.with(Monitor::Uml { socket: socket.into(), directory: self.scratch.path().to_owned() })
+        let (backend, socket) = (self.args.backend, socket(&self.scratch));
+        let queues = options.queue_pairs(QUEUE_PAIRS);
+        let network = match (self.args.kind, backend) {
+            (GuestKind::Uml, _) => return Ok(self.base.in_user_mode(&socket, &self.scratch)),
+            (GuestKind::Qemu, BackendKind::QemuTap) => qemu_tap_network(TAP, queues),
+            (GuestKind::Qemu, BackendKind::Offramp) => vhost_user_network(&socket, queues, ""),
+        };
+        self.base.machine(network, &options.device_arguments(QUEUE_PAIRS, backend))
     }
 }
 
@@ -262,7 +167,7 @@ const CASES: [Case; 3] = [
 pub fn run(args: &Args) -> Result<bool> {
     let scratch = Scratch::new()?;
     let base = match (args.kind, args.backend) {
-        (GuestKind::Uml, BackendKind::Offramp) => Base::user_mode(&scratch)?,
+        (GuestKind::Uml, BackendKind::Offramp) => Base::user_mode(Extras::default(), &scratch)?,
         (GuestKind::Uml, BackendKind::QemuTap) => return failed("User Mode Linux needs --backend offramp"),
         (GuestKind::Qemu, _) => args.guest.base(Extras::default(), &scratch)?,
     };
@@ -283,7 +188,7 @@ fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
     let mut boots: Vec<Duration> = Vec::new();
     for options in options::combinations(args.full, args.backend, args.kind) {
         let name = options.name();
-        if !bench.is_wanted(&name) {
+        if !args.only.has(&name) {
             continue;
         }
         let config = bench.machine(&options)?;
@@ -292,15 +197,15 @@ fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
             if args.backend == BackendKind::Offramp {
                 println!("{}", shown(&offramp_command(args.kind, &options, &bench.scratch)?));
             }
-            println!("{}", shown(&config.command()));
+            println!("{}", shown(&config.command(Shell::LINES)));
             continue;
         }
         let began = Instant::now();
-        let judged = run_one(args, &options, &config, &bench.base.image, &bench.scratch);
+        let judged = run_one(bench, &options, &config);
         boots.extend(judged.as_ref().ok());
         tally.count(&name, began, judged.map(drop))?;
     }
-    if args.full && args.kind == GuestKind::Qemu && args.only.is_none() && !args.print_commands {
+    if args.full && args.kind == GuestKind::Qemu && args.only.has_all() && !args.print_commands {
         let why = "QEMU 7.2's card has no such option, and Linux 6.1's driver does not take the feature";
         tally.count("in_order", Instant::now(), not_possible(why))?;
     }
@@ -312,7 +217,7 @@ fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
 
 fn run_cases(bench: &Bench, tally: &mut Tally) -> Result<()> {
     let args = bench.args;
-    for case in CASES.iter().filter(|case| (args.full || case.is_short) && bench.is_wanted(case.name)) {
+    for case in CASES.iter().filter(|case| (args.full || case.is_short) && args.only.has(case.name)) {
         if !case.guests.contains(&args.kind) {
             continue;
         }
@@ -329,34 +234,9 @@ fn socket(scratch: &Scratch) -> String {
     scratch.file("guest.sock")
 }
 
-/// Returns QEMU's arguments for the host's side of the card.
-fn network(backend: BackendKind, options: &Options, scratch: &Scratch) -> Vec<String> {
-    let queues = options.queue_pairs(QUEUE_PAIRS);
-    match backend {
-        BackendKind::QemuTap => qemu_tap_network(TAP, queues),
-        BackendKind::Offramp => vhost_user_network(&socket(scratch), queues, ""),
-    }
-}
-
-/// Returns the same for QEMU's own backend, without the kernel's help (vhost).
-pub fn qemu_tap_network(tap: &str, queues: u16) -> Vec<String> {
-    vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={tap},script=no,downscript=no,vhost=off,queues={queues}")]
-}
-
-/// Returns the same for a vhost-user port; `chardev` are more options of the socket (`,reconnect=1`).
-pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<String> {
-    vec![
-        "-chardev".to_owned(),
-        format!("socket,id=vhost0,path={socket}{chardev}"),
-        "-netdev".to_owned(),
-        format!("vhost-user,id=net0,chardev=vhost0,queues={queues}"),
-    ]
-}
-
 fn offramp_command(kind: GuestKind, options: &Options, scratch: &Scratch) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
-    command.args(["vhost-relay", "--socket", &socket(scratch), "--tap", TAP]);
-    command.args(["--queues", &options.queue_pairs(QUEUE_PAIRS).to_string(), "--mtu", &options.mtu().to_string()]);
+    let mut command = relay_command(&socket(scratch), options.mtu())?;
+    command.args(["--queues", &options.queue_pairs(QUEUE_PAIRS).to_string()]);
     // QEMU's card filters the offer for its guest; User Mode Linux shows all of it.
     if kind == GuestKind::Uml {
         command.args(["--user-mode-linux", &format!("--without={}", options.off().join(","))]);
@@ -364,44 +244,41 @@ fn offramp_command(kind: GuestKind, options: &Options, scratch: &Scratch) -> Res
     Ok(command)
 }
 
-/// Boots a guest, judges it, and returns the time of its boot.
-fn run_one(
-    args: &Args,
-    options: &Options,
-    config: &MachineConfig,
-    image: &Image,
-    scratch: &Scratch,
-) -> Result<Duration> {
-    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
-    let relay = match args.backend {
-        BackendKind::QemuTap => None,
-        BackendKind::Offramp => Some(start_offramp(args.kind, options, scratch, &ns)?),
-    };
-    let mut machine = Machine::boot(config, &ns)?;
-    let mut judged = judge(args, options, &mut machine, &ns, image);
-    let boot_time = machine.boot_time();
-    if let Err(Failure::Failed(why)) = &mut judged {
-        why.push_str(&counters(&mut machine, &ns));
-    }
-    machine.power_off();
-    let last_words = relay.map(|relay| relay.terminate(END_TIMEOUT)).unwrap_or_default();
-    if let Err(Failure::Failed(why)) = &mut judged {
-        why.push_str(&last_words);
-    }
-    judged.map(|()| boot_time)
+/// Returns the command of two adapters between a socket and the host's TAP.
+fn relay_command(socket: &str, mtu: u16) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
+    command.args(["vhost-relay", "--socket", socket, "--tap", TAP, "--mtu", &mtu.to_string()]);
+    Ok(command)
 }
 
-fn start_offramp(kind: GuestKind, options: &Options, scratch: &Scratch, ns: &NetNs) -> Result<Program> {
+fn start_relay(command: Command, socket: &str, ns: &NetNs) -> Result<Program> {
     // A missing file need not be removed.
-    let _ = std::fs::remove_file(socket(scratch));
-    let mut command = offramp_command(kind, options, scratch)?;
-    confine(&mut command, Some(ns), None).doing("preparing offramp")?;
-    let mut program = Program::start("offramp", command)?;
-    program.wait_for("\"ready\"", 0, READY_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
+    let _ = std::fs::remove_file(socket);
+    let mut program = Program::start("offramp", command, Some(ns))?;
+    program.wait_ready(READY_TIMEOUT)?;
     Ok(program)
 }
 
-fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, image: &Image) -> Result<()> {
+/// Boots a guest, judges it, and returns the time of its boot.
+fn run_one(bench: &Bench, options: &Options, config: &MachineConfig) -> Result<Duration> {
+    let (args, scratch, ns) = (bench.args, &bench.scratch, new_namespace()?);
+    let relay = match args.backend {
+        BackendKind::QemuTap => None,
+        BackendKind::Offramp => {
+            let command = offramp_command(args.kind, options, scratch)?;
+            Some(start_relay(command, &socket(scratch), &ns)?)
+        }
+    };
+    let mut machine = Machine::boot(config, &ns)?;
+    let judged = judge(args, options, &mut machine, &ns, &bench.base.payload);
+    let judged = judged.map_err(|why| why.map(|why| why + &counters(&mut machine, &ns)));
+    let boot_time = machine.boot_time();
+    machine.power_off();
+    let last_words = relay.map(|relay| relay.terminate(END_TIMEOUT)).unwrap_or_default();
+    judged.map(|()| boot_time).map_err(|why| why.map(|why| why + &last_words))
+}
+
+fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, payload: &[u8]) -> Result<()> {
     prepare_host(ns, options.mtu())?;
     let features = machine.run("ethtool -k eth0")?;
     if args.show_ethtool {
@@ -415,29 +292,14 @@ fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, imag
     if !wrong.is_empty() {
         return failed(wrong.join("; "));
     }
-    tcp::guest_to_host(machine, ns, tcp::HOST.into(), &image.payload)?;
-    tcp::host_to_guest(machine, ns, tcp::HOST.into())?;
-    Ok(())
+    tcp::guest_to_host(machine, ns, HOST.into(), payload)?;
+    tcp::host_to_guest(machine, ns, HOST.into())
 }
 
 /// Returns the counters of both ends, for a message.
 fn counters(machine: &mut Machine, ns: &NetNs) -> String {
     let guest =
         machine.run("grep -H . /sys/class/net/eth0/statistics/[rt]x_* | sed 's/.*statistics.//' | grep -v ':0'");
-    let host =
-        ns.run(|| link::statistics(TAP)).doing("the host's counters").and_then(|s| s.doing("the host's counters"));
+    let host = inside(ns, "the host's counters", || link::statistics(TAP));
     format!("\n--- guest ---\n{}\n--- host ---\n{host:?}", guest.unwrap_or_else(|why| why.to_string()).trim())
-}
-
-/// Gives the host's end of the TAP its address.
-///
-/// # Errors
-/// When there is no TAP, or it has the address.
-pub fn prepare_host(ns: &NetNs, mtu: u16) -> Result<()> {
-    let prepared = ns.run(|| {
-        link::set_mtu(TAP, u32::from(mtu))?;
-        link::add_address(TAP, IpAddr::V4(tcp::HOST), PREFIX_LEN)?;
-        link::set_up(TAP)
-    });
-    prepared.doing("entering the namespace")?.doing("preparing the host's end of the TAP")
 }

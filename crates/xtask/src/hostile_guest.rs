@@ -14,19 +14,22 @@
 pub mod attack;
 mod device;
 
-use crate::daemon::{self, Daemon};
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::guest::{self, Extras, GuestArgs, Machine, Small};
-use crate::program::{self, Program};
-use crate::scratch::Scratch;
-use crate::stats::median;
-use crate::stop;
-use crate::ttcp;
+use crate::guest::GuestArgs;
 use attack::{Attack, HOSTILE, Station, VICTIM};
 use clap::ValueEnum;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use offramp_ports::sys::{NetNs, confine, cpu, link};
+use offramp_ports::sys::{NetNs, cpu, link};
+use offramp_testbed::daemon::{self, Daemon};
+use offramp_testbed::failure::{Doing, Result, failed, inside, new_namespace};
+use offramp_testbed::guest::busybox::{Extras, HOST, MTU, Small, TAP, prepare_host, vhost_user_network};
+use offramp_testbed::guest::mac_text;
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::program::{self, Program};
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stats::median;
+use offramp_testbed::stop;
+use offramp_testbed::traffic::{Latency, Report};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
@@ -83,13 +86,13 @@ struct State {
 
 impl State {
     fn median(&self, of: fn(&Sample) -> f64) -> f64 {
-        median(&self.samples.iter().map(of).collect::<Vec<_>>())
+        median(&self.samples.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     }
 
     /// Returns the median of the ratios of each sample to another state's in the same round.
     fn ratio(&self, other: &Self, of: fn(&Sample) -> f64) -> f64 {
         let pairs = self.samples.iter().zip(&other.samples);
-        median(&pairs.map(|(mine, theirs)| of(mine) / of(theirs)).collect::<Vec<_>>())
+        median(&pairs.map(|(mine, theirs)| of(mine) / of(theirs)).collect::<Vec<_>>()).unwrap_or(f64::NAN)
     }
 }
 
@@ -99,14 +102,11 @@ impl State {
 /// When something does not start, an attack reaches a forbidden target, the daemon grows or ends, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let mut bed = Bed::start(args)?;
-    let mut judged = bed.measure(args);
+    let judged = bed.measure(args);
     bed.victim.power_off();
     bed.hostile.power_off();
     let last_words = bed.daemon.terminate();
-    if let Err(Failure::Failed(why)) = &mut judged {
-        why.push_str(&last_words);
-    }
-    let is_good = judge(&judged?)?;
+    let is_good = judge(&judged.map_err(|why| why.map(|why| why + &last_words))?)?;
     if args.rounds < ROUNDS_MIN {
         println!("not judged: that takes --rounds {ROUNDS_MIN}");
         return Ok(true);
@@ -132,12 +132,12 @@ impl Bed {
         let scratch = Scratch::new()?;
         let programs = [executable.clone(), std::env::current_exe().doing("finding this program")?];
         let base = args.guest.base(Extras { programs: &programs, modules: &[], files: &[] }, &scratch)?;
-        let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+        let ns = new_namespace()?;
         let daemon = Daemon::start(&executable, &file(&scratch), &scratch, &ns)?;
         let start = |name: &str, station: Station, arguments| {
-            let (socket, mac) = (scratch.file(&format!("{name}.sock")), mac(station, ":"));
-            let network = guest::vhost_user_network(&socket, 1, "");
-            base.start_small(Small { network, mac: &mac, address: station.ip.into(), mtu: "1500", arguments }, &ns)
+            let (socket, mac) = (scratch.file(&format!("{name}.sock")), mac_text(station.mac));
+            let network = vhost_user_network(&socket, 1, "");
+            base.start_small(Small { network, mac: &mac, address: station.ip.into(), mtu: MTU, arguments }, &ns)
         };
         let mut victim = start("victim", VICTIM, "")?;
         let mut hostile = start("hostile", HOSTILE, device::KERNEL_ARGUMENT)?;
@@ -147,12 +147,11 @@ impl Bed {
         pin(victim.id(), first)?;
         pin(hostile.id(), last)?;
         daemon.prefer()?;
-        guest::prepare_host(&ns, guest::MTU)?;
-        let host_mac = ns.run(|| link::mac(guest::TAP)).doing("entering the namespace")?.doing("the TAP's address")?;
+        prepare_host(&ns, MTU)?;
+        let host_mac = inside(&ns, "the TAP's address", || link::mac(TAP))?;
         let mut command = Command::new(&executable);
         command.args(["ttcp", "--serve"]);
-        confine(&mut command, Some(&ns), None).doing("preparing the traffic server")?;
-        let server = Program::start("ttcp", command)?;
+        let server = Program::start("ttcp", command, Some(&ns))?;
         let host_mac = host_mac.map(|byte| format!("{byte:02x}")).concat();
         Ok(Self { victim, hostile, daemon, _server: server, host_mac, _scratch: scratch, _ns: ns })
     }
@@ -203,16 +202,13 @@ impl Bed {
 
     fn sample(&mut self, seconds: f64) -> Result<Sample> {
         let before = self.frames()?;
-        let host = guest::HOST;
-        let test = format!("offramp ttcp --to {host} --seconds {seconds} --json");
-        let printed = self.victim.run(&test)?;
-        let bps = ttcp::throughput_bps(&printed);
+        let test = format!("offramp ttcp --to {HOST} --seconds {seconds} --json");
+        let bps = Report::printed(&self.victim.run(&test)?).map(|report| report.throughput_bps);
         let printed = self.victim.run(&format!("{test} --rr"))?;
-        let latency = ttcp::report(&printed).map(|report| report["transactions"]["latency"].clone());
-        let us = |name: &str| latency.as_ref().and_then(|latency| latency[name].as_f64());
+        let latency = Report::printed(&printed).and_then(|report| report.transactions).map(|all| all.latency);
         let after = self.frames()?;
-        match (bps, us("p50_us"), us("p99_us")) {
-            (Some(bps), Some(p50_us), Some(p99_us)) if bps > 0.0 && p50_us > 0.0 => {
+        match bps.zip(latency) {
+            Some((bps, Latency { p50_us, p99_us, .. })) if bps > 0.0 && p50_us > 0.0 => {
                 let frames_per_second = (after.1 - before.1) as f64 / ((after.0 - before.0) as f64 / 1e9);
                 Ok(Sample { bps, p50_us, p99_us, frames_per_second })
             }
@@ -252,7 +248,7 @@ fn pin(id: u32, cpu: usize) -> Result<()> {
 /// Returns the daemon's file without `[daemon]`: each guest is bound to its addresses.
 fn file(scratch: &Scratch) -> String {
     let guest = |name: &str, station: Station| {
-        let [socket, mac] = [scratch.file(&format!("{name}.sock")), mac(station, ":")];
+        let [socket, mac] = [scratch.file(&format!("{name}.sock")), mac_text(station.mac)];
         let [a, b, c, d] = station.ip;
         let [_, cpu] = processors();
         // Linux derives this address from the card's.
@@ -262,18 +258,13 @@ fn file(scratch: &Scratch) -> String {
              ip_addresses = [\"{a}.{b}.{c}.{d}\", \"{local}\"]\ncpus = [{cpu}]\nwire = {{ switch = \"lan\" }}\n\n"
         )
     };
-    let tap = guest::TAP;
     [
         guest("victim", VICTIM),
         guest("hostile", HOSTILE),
-        format!("[[port]]\nname = \"host\"\nhost = {{ tap = \"{tap}\" }}\nwire = {{ switch = \"lan\" }}\n\n"),
+        format!("[[port]]\nname = \"host\"\nhost = {{ tap = \"{TAP}\" }}\nwire = {{ switch = \"lan\" }}\n\n"),
         format!("[[switch]]\nname = \"lan\"\nflood_frames_per_second = {FLOOD_FRAMES_PER_SECOND}\n"),
     ]
     .concat()
-}
-
-fn mac(station: Station, between: &str) -> String {
-    station.mac.map(|byte| format!("{byte:02x}")).join(between)
 }
 
 /// Returns a port of the output of `offramp show --json` (`docs/control.md`).

@@ -4,11 +4,11 @@
 //! machine shows changes which a clock shows only on an idle one. Counts ignore caches: a time may fall as a count
 //! grows.
 
-use crate::cargo;
-use crate::failure::{Doing, Result, failed, not_possible};
-use crate::packages;
-use crate::program::shown;
-use crate::scratch::Scratch;
+use offramp_testbed::cargo;
+use offramp_testbed::failure::{Doing, Result, failed, not_possible};
+use offramp_testbed::packages;
+use offramp_testbed::program;
+use offramp_testbed::scratch::Scratch;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -69,12 +69,7 @@ fn count() -> Result<Counts> {
     command.args(["--tool=callgrind", "--combine-dumps=yes", &format!("--callgrind-out-file={out}")]);
     command.args([format!("--toggle-collect={COUNTED}"), format!("--dump-after={COUNTED}")]);
     command.arg(benchmark).env(PORTABLE_LIBC.0, PORTABLE_LIBC.1);
-    let output = command.output().doing(shown(&command))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return failed(format!("{}: {}\n{said}", shown(&command), output.status));
-    }
-    let names = String::from_utf8_lossy(&output.stdout);
+    let names = program::output(command, None)?;
     let parts = fs::read_to_string(&out).doing(&out)?;
     // The last part is after the last work, and has nothing.
     let totals = parts.lines().filter_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
@@ -87,8 +82,9 @@ fn count() -> Result<Counts> {
 
 /// Formats the table of these counts.
 fn table(counts: &Counts) -> Result<String> {
-    let rustc = Command::new("rustc").arg("--version").current_dir(cargo::ROOT).output().doing("rustc --version")?;
-    let rustc = String::from_utf8_lossy(&rustc.stdout);
+    let mut rustc = Command::new("rustc");
+    rustc.arg("--version").current_dir(cargo::ROOT);
+    let rustc = program::output(rustc, None)?;
     let profile = PROFILE.map(|(name, value)| format!("{name}={value}")).join(" ");
     let mut text = format!(
         "# Instructions of one run of each work, by callgrind: portable code, x86-64, glibc of Debian 12.\n\

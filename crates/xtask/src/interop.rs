@@ -8,18 +8,20 @@ mod backend;
 mod case;
 mod guest;
 
-use crate::failure::{Failure, Result, failed, not_possible};
-use crate::hugepages::HugePages;
-use crate::program::shown;
-use crate::scratch::Scratch;
-use crate::stop;
-use crate::testpmd::Memory;
+use crate::tally::{Only, Tally};
+use backend::BackendKind;
 use case::{Case, Event, Shape};
 use guest::{Guest, GuestConfig};
+use offramp_testbed::failure::{Doing, Result, failed, not_possible};
+use offramp_testbed::program::{self, shown};
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stop;
+use offramp_testbed::testpmd::Memory;
+use offramp_testkit::HugePages;
 use std::time::{Duration, Instant};
 
-pub use backend::{BackendKind, wait_for_sockets};
-
+/// Time from the start of a program to its socket.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time from the start of forwarding to the last frame.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval between two polls of counters.
@@ -38,9 +40,8 @@ pub struct Args {
     /// The program at the other end of the socket
     #[arg(long, value_enum, default_value_t = BackendKind::Dpdk)]
     backend: BackendKind,
-    /// Only cases with this in their name
-    #[arg(long, value_name = "FILTER")]
-    only: Option<String>,
+    #[command(flatten)]
+    only: Only,
     /// Use huge pages (taken from the kernel and given back); ordinary pages otherwise
     #[arg(long)]
     huge: bool,
@@ -54,12 +55,15 @@ pub struct Args {
 /// # Errors
 /// When the machine cannot be prepared, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
-    let pages = if args.huge && !args.print_commands { Some(HugePages::reserve(HUGE_MIB)?) } else { None };
+    let pages = if args.huge && !args.print_commands {
+        Some(HugePages::of_mib(HUGE_MIB).doing("huge pages for DPDK (run as root)")?)
+    } else {
+        None
+    };
     let memory = if args.huge { Memory::Huge } else { Memory::Ordinary };
-    let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name().contains(only.as_str()));
     let cases = case::cases(args.full);
     let mut tally = Tally::default();
-    for case in cases.iter().filter(wanted) {
+    for case in cases.iter().filter(|case| args.only.has(&case.name())) {
         if args.print_commands {
             print_commands(case, args.backend, memory)?;
             continue;
@@ -68,51 +72,11 @@ pub fn run(args: &Args) -> Result<bool> {
         tally.count(&case.name(), began, run_case(case, args.backend, memory))?;
     }
     drop(pages);
-    if args.full && args.only.is_none() && !args.print_commands {
+    if args.full && args.only.has_all() && !args.print_commands {
         let why = "DPDK's virtio-user does not take EVENT_IDX; guest-matrix tries it with Linux' driver";
         tally.count("event index", Instant::now(), not_possible(why))?;
     }
     Ok(args.print_commands || tally.end("dpdk-interop"))
-}
-
-/// Results of cases, printed as they come.
-#[derive(Debug, Default)]
-pub struct Tally {
-    passed: u32,
-    failed: u32,
-    not_possible: u32,
-}
-
-impl Tally {
-    /// Prints the result of a case.
-    ///
-    /// # Errors
-    /// [`Failure::Stopped`]: it is no result.
-    pub fn count(&mut self, name: &str, began: Instant, result: Result<()>) -> Result<()> {
-        let seconds = began.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => {
-                self.passed += 1;
-                println!("passed        {name} ({seconds:.1} s)");
-            }
-            Err(Failure::NotPossible(why)) => {
-                self.not_possible += 1;
-                println!("not possible  {name}: {why}");
-            }
-            Err(Failure::Failed(why)) => {
-                self.failed += 1;
-                println!("FAILED        {name}: {why}");
-            }
-            Err(Failure::Stopped) => return Err(Failure::Stopped),
-        }
-        Ok(())
-    }
-
-    /// Prints the totals. Returns whether at least one case passed and none failed.
-    pub fn end(&self, what: &str) -> bool {
-        println!("{what}: {} passed, {} failed, {} not possible", self.passed, self.failed, self.not_possible);
-        self.passed > 0 && self.failed == 0
-    }
 }
 
 /// A case in progress: the guests, and the backend between them. Dropped in this order.
@@ -156,10 +120,7 @@ fn run_case(case: &Case, kind: BackendKind, memory: Memory) -> Result<()> {
         Event::GuestReconnects => bench.restart_guests()?,
         Event::BackendReconnects => bench.restart_backend()?,
     }
-    bench.exchange().map_err(|why| match why {
-        Failure::Failed(why) => Failure::Failed(format!("after {}: {why}", case.event.name())),
-        other => other,
-    })
+    bench.exchange().map_err(|why| why.during(format!("after {}", case.event.name())))
 }
 
 impl Bench<'_> {
@@ -167,15 +128,19 @@ impl Bench<'_> {
         guest_configs(self.case, self.memory, &self.scratch).into_iter().map(|guest| guest.socket).collect()
     }
 
+    fn wait_for_sockets(&self) -> Result<()> {
+        self.sockets().iter().try_for_each(|socket| program::wait_for_socket(socket, SOCKET_TIMEOUT))
+    }
+
     fn set_up(&mut self) -> Result<()> {
         if self.case.guest_listens {
             // A listening guest waits for its backend before it does anything else.
             self.start_guests()?;
-            backend::wait_for_sockets(&self.sockets())?;
+            self.wait_for_sockets()?;
             self.start_backend()?;
         } else {
             self.start_backend()?;
-            backend::wait_for_sockets(&self.sockets())?;
+            self.wait_for_sockets()?;
             self.start_guests()?;
         }
         self.wait_ready()

@@ -9,20 +9,24 @@ mod case;
 mod judge;
 mod link;
 
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::guest::{self, Base, Extras, GuestArgs, HOST, Machine, TAP, tcp};
-use crate::interop::Tally;
-use crate::packages;
-use crate::scratch::Scratch;
+use crate::guest::{GuestArgs, behind_port, options};
+use crate::tally::{Only, Tally};
+use crate::tcp;
 use case::{Case, End, Extra, Version};
 use link::Link;
 use offramp_offload::esp::xfrm::Owner;
 use offramp_ports::sys::{self, NetNs};
+use offramp_testbed::failure::{Result, failed, inside, new_namespace};
+use offramp_testbed::guest::busybox::{Base, Extras, GUEST, HOST, MTU, TAP, prepare_host, vhost_user_network};
+use offramp_testbed::guest::mac_text;
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::packages;
+use offramp_testbed::scratch::Scratch;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::time::Instant;
 
-/// IPv6 addresses of both ends, beside [`tcp::HOST`] and [`tcp::GUEST`].
+/// IPv6 addresses of both ends, beside [`tcp::HOST`] and [`GUEST`].
 const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 const PREFIX_LEN_V6: u8 = 64;
@@ -69,9 +73,8 @@ pub struct Args {
     full: bool,
     #[command(flatten)]
     guest: GuestArgs,
-    /// Only cases with this in their name
-    #[arg(long, value_name = "FILTER")]
-    only: Option<String>,
+    #[command(flatten)]
+    only: Only,
     /// Print the guest's commands of each case instead of running it
     #[arg(long)]
     print_commands: bool,
@@ -82,10 +85,7 @@ pub struct Args {
 /// # Errors
 /// When something does not start, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
-    let cases: Vec<_> = case::cases(args.full)
-        .into_iter()
-        .filter(|case| args.only.as_ref().is_none_or(|only| case.name().contains(only.as_str())))
-        .collect();
+    let cases: Vec<_> = case::cases(args.full).into_iter().filter(|case| args.only.has(&case.name())).collect();
     if args.print_commands {
         for case in &cases {
             println!("# {}\n{}", case.name(), case.commands(End::Guest).join("\n"));
@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let scratch = Scratch::new()?;
     let programs = [packages::need(packages::IP)?, packages::need(packages::PERL)?];
     let base = args.guest.base(Extras { programs: &programs, modules: &MODULES, files: &[] }, &scratch)?;
-    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+    let ns = new_namespace()?;
     let link = Link::start(Path::new(&socket(&scratch)), &ns)?;
     let mut tally = Tally::default();
     run_cases(&cases, &base, &link, &ns, &scratch, &mut tally)?;
@@ -107,8 +107,9 @@ fn socket(scratch: &Scratch) -> String {
 }
 
 fn run_cases(cases: &[Case], base: &Base, link: &Link, ns: &NetNs, scratch: &Scratch, tally: &mut Tally) -> Result<()> {
-    let network = guest::vhost_user_network(&socket(scratch), 1, "");
-    let mut machine = base.boot(network, ns)?;
+    let network = vhost_user_network(&socket(scratch), 1, "");
+    let options = options::short(&[("mq", "off")]);
+    let mut machine = Machine::boot(&behind_port(base, &options, network, "")?, ns)?;
     println!("booted in {:.1} s", machine.boot_time().as_secs_f64());
     prepare(&mut machine, ns)?;
     for case in cases {
@@ -122,16 +123,14 @@ fn run_cases(cases: &[Case], base: &Base, link: &Link, ns: &NetNs, scratch: &Scr
 
 /// Sets addresses and neighbours of both ends.
 fn prepare(machine: &mut Machine, ns: &NetNs) -> Result<()> {
-    guest::prepare_host(ns, guest::MTU)?;
-    let mac = ns.run(|| {
+    prepare_host(ns, MTU)?;
+    let mac = inside(ns, "the host's neighbours", || {
         sys::link::add_address(TAP, HOST_V6.into(), PREFIX_LEN_V6)?;
-        sys::link::add_neighbour(TAP, tcp::GUEST.into(), GUEST_MAC)?;
+        sys::link::add_neighbour(TAP, GUEST.into(), GUEST_MAC)?;
         sys::link::add_neighbour(TAP, GUEST_V6.into(), GUEST_MAC)?;
         sys::link::mac(TAP)
-    });
-    let mac = mac.doing("entering the namespace")?.doing("the host's neighbours")?;
-    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-    let guest_mac = GUEST_MAC.map(|byte| format!("{byte:02x}")).join(":");
+    })?;
+    let [mac, guest_mac] = [mac, GUEST_MAC].map(mac_text);
     machine.run(&format!("/bin/ip link set eth0 down && /bin/ip link set eth0 address {guest_mac}"))?;
     machine.run(&format!("/bin/ip link set eth0 up && /bin/ip addr add {GUEST_V6}/{PREFIX_LEN_V6} dev eth0 nodad"))?;
     for address in [IpAddr::from(HOST), HOST_V6.into()] {
@@ -158,10 +157,10 @@ fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &Ne
         Version::V6 => HOST_V6.into(),
     };
     let moved =
-        tcp::guest_to_host(machine, ns, host, base.payload()).and_then(|()| tcp::host_to_guest(machine, ns, host));
+        tcp::guest_to_host(machine, ns, host, &base.payload).and_then(|()| tcp::host_to_guest(machine, ns, host));
     let judged = judge::Counts::read(link.counts(), machine).and_then(|after| {
         let counts = after.since(&before);
-        moved.and_then(|()| counts.judge(case)).map_err(|why| with_counts(why, &counts))
+        moved.and_then(|()| counts.judge(case)).map_err(|why| why.map(|why| format!("{why}\n{counts:?}")))
     });
     if !link.is_running() {
         return failed("the adapters have lost their hosts");
@@ -169,11 +168,4 @@ fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &Ne
     link.remove_all()?;
     machine.run("/bin/ip xfrm state flush && /bin/ip xfrm policy flush")?;
     judged
-}
-
-fn with_counts(why: Failure, counts: &judge::Counts) -> Failure {
-    match why {
-        Failure::Failed(why) => Failure::Failed(format!("{why}\n{counts:?}")),
-        other => other,
-    }
 }

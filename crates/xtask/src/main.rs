@@ -1,40 +1,26 @@
-//! Judges and peers of other projects: DPDK, Linux guests in QEMU, tunnels in user space.
+//! Judges of other projects: DPDK, Linux guests in QEMU, strongSwan.
 
 mod adapters;
-mod cargo;
-mod compare;
-mod compare_tunnels;
-mod compare_vhost;
-mod daemon;
 mod dist;
-mod failure;
-mod frames;
 mod guest;
 mod hostile_guest;
-mod hugepages;
 mod instructions;
 mod interop;
 mod ipsec_peer;
-mod packages;
 mod pcap;
 mod ports_at_run_time;
-mod program;
-mod scratch;
 mod seam;
-mod stats;
-mod stop;
 mod strongswan_peer;
-mod testpmd;
-mod ttcp;
-mod vhost_backend;
+mod tally;
+mod tcp;
 mod vhost_relay;
-mod wire;
 
 use clap::{Parser, Subcommand};
-use failure::Result;
+use offramp_testbed::failure::Result;
+use offramp_testbed::stop;
 use std::process::ExitCode;
 
-/// Judges and peers of other projects: DPDK, Linux guests in QEMU, tunnels in user space.
+/// Judges of other projects: DPDK, Linux guests in QEMU, strongSwan.
 #[derive(Parser)]
 #[command(max_term_width = 100)]
 struct Cli {
@@ -44,12 +30,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other
-    Compare(compare::Args),
-    /// One TCP stream over encrypted links: offramp's adapters, wireguard-go, strongSwan's user-space ESP
-    CompareTunnels(compare_tunnels::Args),
-    /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
-    CompareVhost(compare_vhost::Args),
     /// A guest's settings by its control queue, in QEMU's generic vhost-user device: each command has its effect
     ControlQueueMatrix(guest::control_queue::Args),
     /// The parts of a release: package, static program, image of a container, checksums
@@ -75,19 +55,13 @@ enum Command {
     PortsAtRunTime(ports_at_run_time::Args),
     /// strongSwan's ESP in user space at the other end of a port with IPsec
     StrongswanPeer(strongswan_peer::Args),
-    /// offramp's vhost-user port with a line for swallowing, making or returning frames
-    VhostBackend(vhost_backend::Args),
-    /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP
+    /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP; or an echo
     VhostRelay(vhost_relay::Args),
 }
 
 fn run(command: &Command) -> Result<bool> {
     stop::listen()?;
     match command {
-        Command::Compare(args) => compare::run(args),
-        Command::CompareTunnels(args) => compare_tunnels::run(args),
-        Command::CompareVhost(args) => compare_vhost::run(args),
-        Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
         Command::ControlQueueMatrix(args) => guest::control_queue::run(args),
         Command::Dist(args) => dist::run(args).map(|()| true),

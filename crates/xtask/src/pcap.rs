@@ -1,6 +1,6 @@
 //! Packet captures in the classic format (libpcap, `pcap-savefile(5)`), and the differences of two of them.
 
-use crate::failure::{Doing, Result, failed};
+use offramp_testbed::failure::{Doing, Result, failed};
 use pcap_file::Endianness;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ fn same_count(sent: &[Vec<u8>], received: &[Vec<u8>]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use offramp_testbed::scratch::Scratch;
 
     /// First word of a capture with nanoseconds, as DPDK writes them.
     const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;

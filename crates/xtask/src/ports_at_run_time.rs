@@ -1,11 +1,11 @@
 //! The cost of a port added to a running daemon: time, memory, and idle processor time.
 
-use crate::daemon::{self, Daemon};
-use crate::failure::{Doing, Result, failed};
-use crate::scratch::Scratch;
-use crate::stats::median;
-use crate::stop;
-use offramp_ports::sys::{NetNs, cpu};
+use offramp_ports::sys::cpu;
+use offramp_testbed::daemon::{self, Daemon};
+use offramp_testbed::failure::{Doing, Result, failed, new_namespace};
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stats::Spread;
+use offramp_testbed::stop;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -32,7 +32,7 @@ pub struct Args {
 /// When the daemon refuses something.
 pub fn run(args: &Args) -> Result<bool> {
     let (executable, scratch) = (daemon::build()?, Scratch::new()?);
-    let ns = NetNs::new().doing("making a namespace")?;
+    let ns = new_namespace()?;
     let daemon = Daemon::start(&executable, "[[switch]]\nname = \"lan\"\n", &scratch, &ns)?;
     let control = scratch.file("control.sock");
     let before_kib = memory_kib(&daemon)?;
@@ -51,16 +51,17 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     let after_kib = memory_kib(&daemon)?;
     println!("{} ports of guests on one switch, one after the other", args.ports);
-    for (what, ms) in [("add", &add_ms), ("remove", &remove_ms)] {
-        let longest = ms.iter().copied().fold(0.0, f64::max);
-        println!("{what}: median {:.2} ms, longest {longest:.2} ms", median(ms));
+    let [add, remove] = [&add_ms, &remove_ms].map(|ms| Spread::of(ms));
+    let (Some(add), Some(remove)) = (add, remove) else { return failed("--ports 0 measures nothing") };
+    for (what, ms) in [("add", add), ("remove", remove)] {
+        println!("{what}: median {:.2} ms, longest {:.2} ms", ms.median, ms.max);
     }
     println!(
         "memory (Pss): {port_kib:.1} KiB a port; {before_kib:.0} KiB before, {after_kib:.0} KiB after all are removed"
     );
     println!("idle with all ports: {idle_percent:.2} % of a processor");
     drop(daemon.terminate());
-    Ok(median(&add_ms) <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX)
+    Ok(add.median <= ADD_MS_MAX && port_kib <= PORT_KIB_MAX)
 }
 
 /// Returns the milliseconds until the answer; fails if that is an error.

@@ -1,28 +1,9 @@
 //! The only place with a call that opens offramp's vhost-user port.
 
-use crate::failure::{Doing, Result, failed};
 use offramp_offload::caps::Offloads;
 use offramp_ports::vhost_user::{ControlQueue, Mode, RingFeatures, VhostQueue, VhostUser, VhostUserConfig};
-use std::path::PathBuf;
-
-/// A harness' settings of a vhost-user port.
-#[derive(Clone, Debug, clap::Args)]
-pub struct PortArgs {
-    /// The vhost-user socket
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
-    /// Connect to the socket (again and again) instead of listening on it
-    #[arg(long)]
-    pub client: bool,
-    /// Queue pairs
-    #[arg(long, default_value_t = 1)]
-    pub queues: u16,
-    /// Maximum IP bytes of a frame
-    #[arg(long, default_value_t = 1500)]
-    pub mtu: u16,
-    #[command(flatten)]
-    pub offer: OfferArgs,
-}
+use offramp_testbed::failure::{Doing, Result, failed};
+use std::path::Path;
 
 /// The offer of a port.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -76,19 +57,22 @@ impl OfferArgs {
 ///
 /// # Errors
 /// When the socket cannot be had.
-pub fn open(args: &PortArgs) -> Result<(VhostUser, Vec<VhostQueue>)> {
-    let mode = if args.client { Mode::Client } else { Mode::Server };
-    let queue_pairs = args.queues;
-    let offer = &args.offer;
+pub fn open(
+    socket: &Path,
+    client: bool,
+    queue_pairs: u16,
+    mtu: u16,
+    offer: &OfferArgs,
+) -> Result<(VhostUser, Vec<VhostQueue>)> {
     let config = VhostUserConfig {
-        mode,
+        mode: if client { Mode::Client } else { Mode::Server },
         queue_pairs,
-        mtu: Some(args.mtu),
+        mtu: Some(mtu),
         mac: offer.user_mode_linux.then_some(MAC),
         control_queue: if offer.user_mode_linux { ControlQueue::None } else { ControlQueue::Frontend },
         rings: offer.rings(),
         offloads: offer.offloads(),
-        ..VhostUserConfig::new(args.socket.clone())
+        ..VhostUserConfig::new(socket)
     };
     let mut port = VhostUser::open(&config).doing("opening the port")?;
     let queues: Vec<_> = (0..usize::from(queue_pairs)).filter_map(|index| port.queue(index)).collect();

@@ -9,28 +9,24 @@
 //! adapter, and writes the keys into its log. Then it is killed; its peer does not notice. The adapter takes the keys,
 //! and bytes go over TCP both ways, judged by SHA-256 and by the adapter's counters.
 
-use crate::adapters::Adapters;
-use crate::failure::{Doing, Result, failed};
-use crate::interop::Tally;
-use crate::packages;
-use crate::program::Program;
-use crate::scratch::Scratch;
-use crate::stop;
+use crate::adapters::{Adapters, open_tap};
+use crate::tally::{Only, Tally};
+use crate::tcp;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection, SaStatus};
 use offramp_adapter::stats::Loss;
-use offramp_offload::caps::Offloads;
 use offramp_offload::esp::{Mode, Prefix, SaConfig, SecretKey, Selector, Suite, Tunnel, UdpPorts};
 use offramp_ports::packet::{Packet, PacketConfig};
-use offramp_ports::sys::{NetNs, confine, link};
+use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{Tap, TapConfig};
-use sha2::{Digest, Sha256};
-use std::ffi::OsStr;
+use offramp_testbed::failure::{Doing, Result, failed, inside, new_namespace};
+use offramp_testbed::guest::busybox::random_bytes;
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stop;
+use offramp_testbed::strongswan::{Charon, TunnelEnd};
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Common suites, with the same name at both ends.
@@ -44,23 +40,18 @@ const TAP: &str = "ofrswan0";
 const VETHS: [&str; 2] = ["ofrswan1", "ofrswan2"];
 const MTU: u32 = 1500;
 const WORKER_NAME: &str = "xtask-strongswan";
-const TCP_PORT: u16 = 5001;
 /// Bytes in each direction.
-const STREAM_LEN: u64 = 16 << 20;
-const BLOCK_LEN: usize = 1 << 16;
+const STREAM_LEN: usize = 16 << 20;
 /// Upper limit for an adapter with super-frames: frames of its host for each hundred of the wire.
 const HOST_FRAMES_PER_HUNDRED: u64 = 50;
-const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const IO_TIMEOUT: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// strongSwan's ESP in user space at the other end of an adapter.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only suites with this in their name
-    #[arg(long, default_value = "")]
-    only: String,
+    #[command(flatten)]
+    only: Only,
 }
 
 /// Runs every suite.
@@ -68,38 +59,26 @@ pub struct Args {
 /// # Errors
 /// When a program is missing, a namespace cannot be made, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
-    let programs = [packages::need(packages::CHARON)?, packages::need(packages::SWANCTL)?];
     let mut tally = Tally::default();
-    for name in SUITES.into_iter().filter(|name| name.contains(&args.only)) {
+    for name in SUITES.into_iter().filter(|name| args.only.has(name)) {
         let began = Instant::now();
-        let judged = judge(name, &programs);
+        let judged = judge(name);
         tally.count(name, began, judged)?;
     }
     Ok(tally.end("strongswan-peer"))
 }
 
-fn judge(name: &str, programs: &[PathBuf; 2]) -> Result<()> {
+fn judge(name: &str) -> Result<()> {
     let suite = Suite::by_name(name).doing("the suite")?;
     let scratch = Scratch::new()?;
     let bed = Bed::new()?;
     // Dropped before the bed, as it uses the bed's namespace.
-    let _far = Charon::start(1, &bed, suite, programs, &scratch)?;
-    let keys = negotiated(&bed, suite, programs, &scratch)?;
+    let _far = bed.start_charon(1, name, &scratch)?;
+    let keys = Keys::of(&bed.negotiate(name, &scratch)?, suite)?;
     bed.install(&keys, suite)?;
     bed.transfer(0)?;
     bed.transfer(1)?;
     bed.check_counts()
-}
-
-/// Returns the keys negotiated by a charon on our side.
-fn negotiated(bed: &Bed, suite: Suite, programs: &[PathBuf; 2], scratch: &Scratch) -> Result<Keys> {
-    let ours = Charon::start(0, bed, suite, programs, scratch)?;
-    ours.swanctl(&["--initiate", "--child", "link", "--timeout", "15"])?;
-    let log = fs::read_to_string(&ours.log).doing("reading charon's log")?;
-    // Killed: it must not notify its peer of its end.
-    drop(ours);
-    stop::sleep(SETTLE)?;
-    Keys::of(&log, suite)
 }
 
 /// Two namespaces, and the adapter on the way from the one to the other. Dropped in this order.
@@ -112,33 +91,48 @@ struct Bed {
 
 impl Bed {
     fn new() -> Result<Self> {
-        let hosts = [NetNs::new(), NetNs::new()].map(|made| made.doing("making a network namespace (run as root)"));
-        let [ours, far] = hosts;
-        let hosts = [ours?, far?];
-        inside(&hosts[0], || {
+        let hosts = [new_namespace()?, new_namespace()?];
+        inside(&hosts[0], "setting up our host", || {
             link::set_up("lo")?;
             link::create_veth(VETHS[0], VETHS[1])?;
             link::move_to(VETHS[1], &hosts[1])?;
             link::set_up(VETHS[0])
         })?;
-        inside(&hosts[1], || {
+        inside(&hosts[1], "setting up strongSwan's host", || {
             link::set_up("lo")?;
             link::add_address("lo", INNER[1].into(), u32::BITS as u8)?;
             link::add_address(VETHS[1], OUTER[1].into(), PREFIX_LEN)?;
             link::set_up(VETHS[1])
         })?;
-        let tap = hosts[0].run(open_tap).doing("entering a namespace")??;
+        let tap = inside(&hosts[0], "making the TAP", || open_tap(&TapConfig { mtu: MTU, ..TapConfig::new(TAP) }))?;
         let line = Packet::open_in(&hosts[0], &PacketConfig::new(VETHS[0])).doing("opening the line")?;
         let (Some(host), Some(far)) = (tap.queue(0), line.queue(0)) else { return failed("a port has no queue") };
         let config = AdapterConfig { mtu: MTU as usize, ..AdapterConfig::default() };
         let adapters = Adapters::start(WORKER_NAME, &config, host, far)?;
         // The inner network is on the TAP: packets for the other inner host go to the other end to be sealed.
-        inside(&hosts[0], || {
+        inside(&hosts[0], "setting up our host", || {
             link::set_up(TAP)?;
             link::add_address(TAP, OUTER[0].into(), PREFIX_LEN)?;
             link::add_address(TAP, INNER[0].into(), PREFIX_LEN)
         })?;
         Ok(Self { adapters, _tap: tap, _line: line, hosts })
+    }
+
+    fn start_charon(&self, side: usize, suite: &str, scratch: &Scratch) -> Result<Charon> {
+        let pair = |of: [Ipv4Addr; 2]| [of[side], of[1 - side]];
+        let end = TunnelEnd { outer: pair(OUTER), inner: pair(INNER), suite, logs_keys: side == 0 };
+        Charon::start(&format!("swan{side}"), &end, &self.hosts[side], scratch)
+    }
+
+    /// Returns the log of a charon on our side after its negotiation.
+    fn negotiate(&self, suite: &str, scratch: &Scratch) -> Result<String> {
+        let ours = self.start_charon(0, suite, scratch)?;
+        ours.initiate()?;
+        let log = fs::read_to_string(&ours.log).doing("reading charon's log")?;
+        // Killed: it must not notify its peer of its end.
+        drop(ours);
+        stop::sleep(SETTLE)?;
+        Ok(log)
     }
 
     fn install(&self, keys: &Keys, suite: Suite) -> Result<()> {
@@ -161,16 +155,11 @@ impl Bed {
     /// Sends bytes from one host to the other, and checks that they arrive unchanged.
     fn transfer(&self, from: usize) -> Result<()> {
         let to = 1 - from;
-        let listener = inside(&self.hosts[to], || TcpListener::bind((INNER[to], TCP_PORT)))?;
-        let (sent, received) = std::thread::scope(|scope| {
-            let receiver = scope.spawn(|| self.hosts[to].run(|| receive(&listener)));
-            let sent = self.hosts[from].run(|| send((INNER[to], TCP_PORT).into()));
-            (sent, receiver.join())
-        });
-        let Ok(received) = received else { return failed("the receiver panicked") };
-        let sent = sent.doing("entering a namespace")?.doing("sending")?;
-        let received = received.doing("entering a namespace")?.doing("receiving")?;
-        if sent == received { Ok(()) } else { failed(format!("what side {from} sent is not what arrived")) }
+        let bytes = random_bytes(from as u64, STREAM_LEN);
+        let (port, receiver) = tcp::receive(&self.hosts[to], INNER[to].into())?;
+        inside(&self.hosts[from], "sending", || send((INNER[to], port).into(), &bytes))?;
+        let (received, _) = tcp::join(receiver, Ok(String::new()))?;
+        tcp::same(&tcp::digest(&received), &tcp::digest(&bytes), &format!("TCP from side {from}"))
     }
 
     /// Checks that all of it was protected, in both directions, and that nothing was refused.
@@ -179,7 +168,7 @@ impl Bed {
             return failed("the adapter has lost its host");
         }
         let status = self.adapters.control.ipsec().status();
-        let fewest = STREAM_LEN / u64::from(MTU);
+        let fewest = STREAM_LEN as u64 / u64::from(MTU);
         let is_busy = |sa: &SaStatus| sa.packets > fewest;
         let queue = &self.adapters.control.queues()[0];
         let bad = [Loss::UnknownSpi, Loss::BadTag, Loss::EspMalformed, Loss::SaPolicy, Loss::Unprotected];
@@ -189,129 +178,17 @@ impl Bed {
         if status.len() == 2 && status.iter().all(is_busy) && refused == 0 && is_cut {
             return Ok(());
         }
-        failed(format!("{status:?}; refused {refused}; {of_host} frames of the host, {on_line} of the wire"))
+        failed(format!(
+            "associations {status:?}; {refused} frames refused; {of_host} frames of the host, {on_line} of the wire"
+        ))
     }
 }
 
-fn inside<T: Send, E: std::fmt::Display + Send>(
-    ns: &NetNs,
-    f: impl FnOnce() -> std::result::Result<T, E> + Send,
-) -> Result<T> {
-    ns.run(f).doing("entering a namespace")?.doing("setting up a namespace")
-}
-
-fn open_tap() -> Result<Tap> {
-    let tap = Tap::open(&TapConfig { mtu: MTU, ..TapConfig::new(TAP) }).doing("making the TAP")?;
-    tap.offer(Offloads::all()).doing("making the TAP")?;
-    Ok(tap)
-}
-
-fn send(to: SocketAddr) -> std::io::Result<[u8; 32]> {
+fn send(to: SocketAddr, bytes: &[u8]) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to, IO_TIMEOUT)?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
-    let (mut digest, mut block) = (Sha256::new(), vec![0; BLOCK_LEN]);
-    for n in 0..STREAM_LEN / BLOCK_LEN as u64 {
-        block.iter_mut().zip(0_u64..).for_each(|(byte, at)| *byte = (n * 31 + at * 7 + (at >> 8)) as u8);
-        digest.update(&block);
-        stream.write_all(&block)?;
-    }
-    stream.shutdown(Shutdown::Write)?;
-    Ok(digest.finalize().into())
-}
-
-fn receive(listener: &TcpListener) -> std::io::Result<[u8; 32]> {
-    listener.set_nonblocking(true)?;
-    let end = Instant::now() + IO_TIMEOUT;
-    let mut stream = loop {
-        match listener.accept() {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && Instant::now() < end => {
-                std::thread::sleep(LOOK);
-            }
-            other => break other?.0,
-        }
-    };
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(IO_TIMEOUT))?;
-    let (mut digest, mut block) = (Sha256::new(), vec![0; BLOCK_LEN]);
-    loop {
-        match stream.read(&mut block)? {
-            0 => return Ok(digest.finalize().into()),
-            len => digest.update(&block[..len]),
-        }
-    }
-}
-
-/// A charon of one side. Dropping it kills it.
-struct Charon {
-    _program: Program,
-    swanctl: PathBuf,
-    directory: PathBuf,
-    log: PathBuf,
-}
-
-impl Charon {
-    fn start(side: usize, bed: &Bed, suite: Suite, programs: &[PathBuf; 2], scratch: &Scratch) -> Result<Self> {
-        let directory = scratch.path().join(format!("swan{side}"));
-        let log = directory.join("log");
-        fs::create_dir_all(directory.join("run")).doing("making a directory for strongSwan")?;
-        fs::write(directory.join("strongswan.conf"), strongswan_conf(side, &directory)).doing("strongswan.conf")?;
-        let connections = directory.join("swanctl.conf");
-        fs::write(&connections, swanctl_conf(side, suite)).doing("writing swanctl.conf")?;
-        // Two daemons cannot share /run: each gets a mount namespace, and there one of its own.
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", "mount --bind \"$0/run\" /run && exec \"$1\""]);
-        command.args([&directory, &programs[0]]);
-        command.env("STRONGSWAN_CONF", directory.join("strongswan.conf"));
-        confine(&mut command, Some(&bed.hosts[side]), None).doing("preparing charon")?;
-        let program = Program::start("charon", command)?;
-        let charon = Self { _program: program, swanctl: programs[1].clone(), directory, log };
-        let end = Instant::now() + READY_TIMEOUT;
-        while !charon.directory.join("vici.sock").exists() {
-            if Instant::now() > end {
-                return failed(format!("charon was not ready within {READY_TIMEOUT:?}"));
-            }
-            stop::sleep(LOOK)?;
-        }
-        stop::sleep(SETTLE)?;
-        charon.swanctl(&["--load-all".as_ref(), "--file".as_ref(), connections.as_os_str()])?;
-        Ok(charon)
-    }
-
-    fn swanctl(&self, args: &[impl AsRef<OsStr>]) -> Result<()> {
-        let mut command = Command::new(&self.swanctl);
-        command.env("STRONGSWAN_CONF", self.directory.join("strongswan.conf")).args(args);
-        command.arg("--uri").arg(format!("unix://{}", self.directory.join("vici.sock").display()));
-        let output = command.output().doing("running swanctl")?;
-        if output.status.success() {
-            return Ok(());
-        }
-        failed(format!("swanctl: {}\n{}", output.status, String::from_utf8_lossy(&output.stdout).trim()))
-    }
-}
-
-/// Configures ESP in user space and a control socket of its own; on our side no routes into its own tunnel, and the
-/// keys in the log.
-fn strongswan_conf(side: usize, directory: &Path) -> String {
-    let directory = directory.display();
-    let (routes, level) = if side == 0 { ("no", 4) } else { ("yes", 1) };
-    format!(
-        "charon-systemd {{\n  load_modular = yes\n  install_routes = {routes}\n  journal {{ default = -1 }}\n  \
-         filelog {{ l {{\n    path = {directory}/log\n    default = 1\n    chd = {level}\n    flush_line = yes\n  }} }}\n  \
-         plugins {{\n    include /etc/strongswan.d/charon/*.conf\n    kernel-libipsec {{ load = yes }}\n    \
-         vici {{ socket = unix://{directory}/vici.sock }}\n    bypass-lan {{ load = no }}\n  }}\n}}\n"
-    )
-}
-
-/// Configures one tunnel with ESP in UDP, the only mode of ESP in user space.
-fn swanctl_conf(side: usize, suite: Suite) -> String {
-    let (own, other) = (OUTER[side], OUTER[1 - side]);
-    let (local, remote) = (INNER[side], INNER[1 - side]);
-    format!(
-        "connections {{ link {{\n  version = 2\n  local_addrs = {own}\n  remote_addrs = {other}\n  encap = yes\n  \
-         proposals = aes128gcm16-prfsha256-x25519\n  local {{ auth = psk\n id = {own} }}\n  remote {{ auth = psk\n id = {other} }}\n  \
-         children {{ link {{\n    local_ts = {local}/32\n    remote_ts = {remote}/32\n    esp_proposals = {suite}\n    \
-         mode = tunnel\n  }} }}\n}} }}\nsecrets {{ ike-link {{ secret = \"a test keeps no secret\" }} }}\n"
-    )
+    stream.write_all(bytes)?;
+    stream.shutdown(Shutdown::Write)
 }
 
 /// The result of charon's negotiation, by the sealing side.

@@ -1,34 +1,44 @@
-//! Two adapters with a cable between them: vhost-user on one side, vhost-user or a TAP on the other.
+//! Two adapters with a cable between them: vhost-user on one side, vhost-user or a TAP on the other. Or one adapter with a
+//! line that sends every frame back.
 
-use crate::failure::{Doing, Result, failed};
-use crate::seam::{self, OfferArgs, PortArgs};
-use crate::stop;
+use crate::adapters::open_tap;
+use crate::seam::{self, OfferArgs};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
+use offramp_adapter::port::PortError;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
+use offramp_ports::sys::cpu;
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use offramp_ports::vhost_user::{VhostQueue, VhostUser};
 use offramp_ports::worker::{HostIo, Task, Worker};
-use std::path::{Path, PathBuf};
+use offramp_testbed::echo::Echo;
+use offramp_testbed::failure::{Doing, Result, failed};
+use offramp_testbed::stop;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval between two checks for signals.
 const LOOK: Duration = Duration::from_millis(50);
+/// Rounds of the echo between two checks for signals.
+const ROUNDS_PER_LOOK: u32 = 1024;
 /// The name of the worker thread.
 const WORKER_NAME: &str = "xtask-relay";
 
 /// Two adapters with a cable between them: guest to guest, or guest to a TAP.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A vhost-user socket: two for guest to guest, one with --tap
+    /// A vhost-user socket: two for guest to guest, one with --tap or --echo
     #[arg(long = "socket", value_name = "PATH", required = true)]
     sockets: Vec<PathBuf>,
     /// The TAP interface to make at the other end
     #[arg(long, value_name = "NAME")]
     tap: Option<String>,
+    /// Send the guest's frames back
+    #[arg(long, conflicts_with = "tap")]
+    echo: bool,
     /// Connect to the sockets (again and again) instead of listening on them
     #[arg(long)]
     client: bool,
@@ -64,11 +74,22 @@ pub fn run(args: &Args) -> Result<()> {
     let mut ports = Vec::new();
     let mut hosts = Vec::new();
     for socket in &args.sockets {
-        let (port, queues) = open(args, socket)?;
+        let (port, queues) = seam::open(socket, args.client, args.queues, args.mtu, &args.offer)?;
         ports.push(port);
         hosts.push(queues);
     }
-    let tap = args.tap.as_ref().map(|name| open_tap(args, name)).transpose()?;
+    if args.echo {
+        let [queues] = <[_; 1]>::try_from(hosts).or_else(|_| failed("give one socket to the echo"))?;
+        // Only from here on: the port's own threads may run elsewhere.
+        if let Some(cpu) = args.cpu {
+            cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
+        }
+        println!("ready");
+        echo(&config, queues)?;
+        summarise(&ports);
+        return Ok(());
+    }
+    let tap = args.tap.as_ref().map(|name| tap(args, name)).transpose()?;
     let tasks = match (hosts.pop(), hosts.pop(), &tap) {
         (Some(b), Some(a), None) if hosts.is_empty() => join([&config, &config], a, b),
         (Some(a), None, Some(tap)) => join([&config, &tap_config(args, &config)], a, tap_queues(tap)),
@@ -80,26 +101,42 @@ pub fn run(args: &Args) -> Result<()> {
         std::thread::sleep(LOOK);
     }
     drop(worker);
-    for port in &ports {
-        eprintln!("{}", seam::summary(port));
-    }
+    summarise(&ports);
     if stop::requested() { Ok(()) } else { failed("both adapters have lost their hosts") }
 }
 
-fn open(args: &Args, socket: &Path) -> Result<(VhostUser, Vec<VhostQueue>)> {
-    let Args { client, queues, mtu, .. } = *args;
-    seam::open(&PortArgs { socket: socket.to_owned(), client, queues, mtu, offer: args.offer.clone() })
+fn summarise(ports: &[VhostUser]) {
+    for port in ports {
+        eprintln!("{}", seam::summary(port));
+    }
 }
 
 fn tap_queues(tap: &Tap) -> Vec<TapQueue> {
     (0..tap.queue_count()).filter_map(|index| tap.queue(index)).collect()
 }
 
-fn open_tap(args: &Args, name: &str) -> Result<Tap> {
+fn tap(args: &Args, name: &str) -> Result<Tap> {
     let config = TapConfig { queues: args.queues, mtu: u32::from(args.mtu), ..TapConfig::new(name) };
-    let tap = Tap::open(&config).doing("making the TAP")?;
-    tap.offer(Offloads::all()).doing("making the TAP")?;
-    Ok(tap)
+    open_tap(&config).doing("making the TAP")
+}
+
+/// Sends back the guest's frames until a signal comes; polls without sleep.
+fn echo(config: &AdapterConfig, queues: Vec<VhostQueue>) -> Result<()> {
+    let control = PortControl::new(config);
+    let pair = |(index, host)| QueuePair::new(config, &control, index, host, Echo::new(config.mtu));
+    let mut pairs: Vec<_> = queues.into_iter().enumerate().map(pair).collect();
+    let began = Instant::now();
+    while !stop::requested() {
+        for _ in 0..ROUNDS_PER_LOOK {
+            let now_ns = began.elapsed().as_nanos() as u64;
+            for pair in &mut pairs {
+                if let Err(error @ PortError::Closed(_)) = pair.poll(now_ns) {
+                    return failed(format!("the port: {error}"));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Configures the TAP's adapter.

@@ -128,6 +128,11 @@ impl CpuTimes {
         &self.times
     }
 
+    /// Returns the busy time of all processors, in microseconds.
+    pub fn busy_us(&self) -> u64 {
+        self.times.iter().map(CpuTime::busy_us).sum()
+    }
+
     /// Returns the times of one processor.
     pub fn of(&self, cpu: usize) -> Option<&CpuTime> {
         self.times.iter().find(|t| t.cpu == cpu)

@@ -1,10 +1,15 @@
-//! The command line of a guest.
+//! The machine of a guest with an agent.
 
 use super::runner::{Accelerator, GENERIC_DEVICE, Runner};
-use super::vmm::{self, Hardware};
+use super::vmm::{MachineConfig, Monitor};
 use offramp_ports::sys::NetNs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+
+/// Memory of a guest besides its file system: kernel, sockets, page cache.
+const MEMORY_MIB: u64 = 192;
+/// The file system lies in memory twice while the kernel unpacks it.
+const ARCHIVE_COPIES: u64 = 2;
+const MIB: u64 = 1 << 20;
 
 /// Processors of a guest: one for its one queue pair.
 pub const CPUS: usize = 1;
@@ -40,9 +45,9 @@ impl<'a> Card<'a> {
     }
 }
 
-/// The parts of a command line that differ between guests.
+/// The parts of a guest with an agent that differ between guests.
 #[derive(Debug)]
-pub(super) struct MachineConfig<'a> {
+pub(super) struct AgentConfig<'a> {
     pub runner: &'a Runner,
     /// This program, also the guest's.
     pub program: &'a Path,
@@ -50,7 +55,7 @@ pub(super) struct MachineConfig<'a> {
     pub argument: &'a str,
     /// Modules besides the card's.
     pub modules: &'a [&'a str],
-    /// A directory for the file system, the socket and the console.
+    /// A directory for the file system and the socket.
     pub directory: &'a Path,
     pub card: Card<'a>,
     pub mac: [u8; 6],
@@ -59,57 +64,70 @@ pub(super) struct MachineConfig<'a> {
     pub cpus: &'a [usize],
 }
 
-/// The command that boots a guest.
-pub(super) fn command(config: &MachineConfig, initramfs: &Path, console: &Path, memory_mib: u64) -> Command {
-    let Runner { accelerator, program, kernel, .. } = config.runner;
-    let arguments = format!("-- {}", config.argument);
-    let cpus = if let Card::Tap { queue_pairs, .. } = config.card { queue_pairs } else { CPUS };
-    let hardware = Hardware { kernel, initramfs, memory_mib, cpus, arguments: &arguments };
-    match accelerator {
-        // The kernel's console is standard error, which goes to the same file as QEMU's.
-        Accelerator::Uml => {
-            let Card::VhostUser(socket) = config.card else { unreachable!("only QEMU is given a TAP") };
-            vmm::uml(&hardware, socket, config.directory, &["con0=null,fd:2", "ssl1=fd:0,fd:1"])
+impl AgentConfig<'_> {
+    /// Returns the machine for an archive of that length.
+    pub(super) fn hardware(&self, initramfs: PathBuf, archive_len: u64) -> MachineConfig {
+        let Runner { accelerator, program, kernel, .. } = self.runner;
+        let monitor = match (accelerator, self.card) {
+            (Accelerator::Uml, Card::VhostUser(socket)) => {
+                Monitor::Uml { socket: socket.to_owned(), directory: self.directory.to_owned() }
+            }
+            (Accelerator::Uml, Card::Tap { .. }) => unreachable!("only QEMU is given a TAP"),
+            (Accelerator::Kvm | Accelerator::Tcg, _) => Monitor::Qemu {
+                program: program.clone(),
+                accel: vec![accelerator.name().to_owned()],
+                card: self.card(),
+            },
+        };
+        MachineConfig {
+            monitor,
+            kernel: kernel.clone(),
+            initramfs,
+            memory_mib: MEMORY_MIB + ARCHIVE_COPIES * archive_len.div_ceil(MIB),
+            cpus: if let Card::Tap { queue_pairs, .. } = self.card { queue_pairs } else { CPUS },
+            arguments: format!("-- {}", self.argument),
         }
-        Accelerator::Kvm | Accelerator::Tcg => {
-            let mut command = vmm::qemu(program, &[accelerator.name().to_owned()], &hardware);
-            add_devices(&mut command, *accelerator, config, console);
-            command
+    }
+
+    /// Returns QEMU's arguments for the network card.
+    fn card(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if let Card::VhostUser(socket) = self.card {
+            arguments.extend(["-chardev".to_owned(), format!("socket,id=vhost0,path={}", quoted(socket))]);
         }
+        if self.runner.forwards_control_queue {
+            let card = format!("{GENERIC_DEVICE},chardev=vhost0,{GENERIC_CARD},vq_size={RING_ENTRIES}");
+            arguments.extend(["-device".to_owned(), card]);
+            return arguments;
+        }
+        let (backend, options) = match self.card {
+            Card::VhostUser(_) => {
+                // QEMU allows more than 256 transmit entries only with this.
+                let options = format!(",tx_queue_size={RING_ENTRIES}{}", self.runner.accelerator.interrupts());
+                ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
+            }
+            Card::Tap { name, queue_pairs, .. } => {
+                let options = if queue_pairs > 1 { ",mq=on,rss=on" } else { "" };
+                (tap_backend(name, queue_pairs), options.to_owned())
+            }
+        };
+        let (mac, mtu) = (mac_text(self.mac), self.mtu);
+        let device = format!(
+            "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={mtu},rx_queue_size={RING_ENTRIES}{options}"
+        );
+        arguments.extend(["-netdev".to_owned(), backend, "-device".to_owned(), device]);
+        arguments
     }
 }
 
-/// QEMU's arguments for consoles and network card.
-fn add_devices(command: &mut Command, accelerator: Accelerator, config: &MachineConfig, console: &Path) {
-    // The first serial port is the kernel's, the second ours.
-    let file = format!("file,id=console,append=on,path={}", quoted(console));
-    command.args(["-chardev", &file, "-serial", "chardev:console", "-serial", "stdio"]);
-    if let Card::VhostUser(socket) = config.card {
-        command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(socket))]);
-    }
-    if config.runner.forwards_control_queue {
-        let card = format!("{GENERIC_DEVICE},chardev=vhost0,{GENERIC_CARD},vq_size={RING_ENTRIES}");
-        command.args(["-device", &card]);
-        return;
-    }
-    let (backend, backend_options) = match config.card {
-        Card::VhostUser(_) => {
-            // QEMU allows more than 256 transmit entries only with this.
-            let options = format!(",tx_queue_size={RING_ENTRIES}{}", accelerator.interrupts());
-            ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
-        }
-        Card::Tap { name, queue_pairs, .. } => {
-            let backend = format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off,queues={queue_pairs}");
-            (backend, if queue_pairs > 1 { ",mq=on,rss=on".to_owned() } else { String::new() })
-        }
-    };
-    let mac = config.mac.map(|byte| format!("{byte:02x}")).join(":");
-    let device = format!(
-        "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={},\
-         rx_queue_size={RING_ENTRIES}{}",
-        config.mtu, backend_options
-    );
-    command.args(["-netdev", &backend, "-device", &device]);
+/// Returns QEMU's options for its own backend over a TAP, without the kernel's help (vhost).
+pub(super) fn tap_backend(name: &str, queue_pairs: usize) -> String {
+    format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off,queues={queue_pairs}")
+}
+
+/// Formats an Ethernet address.
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// Formats a path for QEMU's option lists, with each comma doubled.
@@ -119,11 +137,13 @@ fn quoted(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::machine::Speech;
+    use super::super::remote::Remote;
     use super::super::runner::tests::runner;
     use super::*;
 
     fn arguments(runner: &Runner) -> String {
-        let config = MachineConfig {
+        let config = AgentConfig {
             runner,
             program: Path::new("/p"),
             argument: "guest-agent",
@@ -134,7 +154,7 @@ mod tests {
             mtu: 9000,
             cpus: &[0],
         };
-        let command = command(&config, Path::new("/t/i"), Path::new("/t/c"), 300);
+        let command = config.hardware("/t/i".into(), 54 * MIB).command(Remote::LINES);
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
         arguments.join(" ")
     }

@@ -1,14 +1,14 @@
 //! A guest, a namespace, and the adapters between them.
 
-use super::command::{Card, MachineConfig};
+use super::command::{AgentConfig, Card};
 use super::machine::Machine;
 use super::protocol::{Command, Network, Switches};
 use super::runner::{GuestSpec, Runner, boot_first};
-use super::scratch::Scratch;
 use super::{GuestError, agent};
 use crate::error::TestbedError;
 use crate::host::RxCoalescing;
 use crate::rig::{self, ADDRESSES, Between, Counts, Hosts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
+use crate::scratch::Scratch;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -123,7 +123,7 @@ impl<'a> GuestRig<'a> {
         let vhost = VhostUserConfig { mac, mtu, control_queue, ..VhostUserConfig::new(&socket) };
         let mut port = VhostUser::open(&vhost).map_err(GuestError::from)?;
         let workers = start_adapters(config, &adapter, &controls, &mut port, &tap)?;
-        let machine = MachineConfig {
+        let machine = AgentConfig {
             runner,
             program,
             argument: agent::ARGUMENT,
@@ -134,7 +134,7 @@ impl<'a> GuestRig<'a> {
             mtu: config.mtu,
             cpus,
         };
-        let mut machine = Machine::boot(&machine, stop)?;
+        let mut machine = Machine::boot_agent(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
         // The directory is removed here. A running guest needs no file any more, so none remains after any exit.

@@ -1,11 +1,11 @@
 //! A guest with its card on a TAP of a namespace, without an adapter of ours in between.
 
-use super::command::{Card, MachineConfig};
+use super::command::{AgentConfig, Card};
 use super::machine::Machine;
 use super::runner::{GuestSpec, Runner, boot_first};
-use super::scratch::Scratch;
 use crate::error::TestbedError;
 use crate::rig::MACS;
+use crate::scratch::Scratch;
 use offramp_ports::sys::{NetNs, cpu, link};
 use std::io;
 use std::net::IpAddr;
@@ -70,7 +70,7 @@ fn boot(
     stop: &AtomicBool,
 ) -> Result<Machine, TestbedError> {
     let scratch = Scratch::new()?;
-    let config = MachineConfig {
+    let config = AgentConfig {
         runner,
         program,
         argument,
@@ -81,5 +81,5 @@ fn boot(
         mtu: MTU,
         cpus: &cpu::online(),
     };
-    Machine::boot(&config, stop)
+    Machine::boot_agent(&config, stop)
 }

@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use super::program::by_version;
 use offramp_ports::sys::xstate;
 use std::cmp::Ordering;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Ends a program together with its children (util-linux).
@@ -24,62 +24,104 @@ const UML_WHOLE_XSTATE: &str = "6.13";
 const WITHOUT_AVX: &str =
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load";
 
-/// The hardware of a guest.
+/// The program for a guest, and its network card.
+#[derive(Clone, Debug)]
+pub enum Monitor {
+    /// QEMU.
+    Qemu {
+        /// The program.
+        program: PathBuf,
+        /// Accelerators, the preferred one first.
+        accel: Vec<String>,
+        /// Arguments for the network card and its host's side.
+        card: Vec<String>,
+    },
+    /// User Mode Linux: the kernel itself is the program.
+    Uml {
+        /// The vhost-user socket.
+        socket: PathBuf,
+        /// Directory of its files while it runs.
+        directory: PathBuf,
+    },
+}
+
+/// The serial lines of a guest.
 #[derive(Clone, Copy, Debug)]
-pub struct Hardware<'a> {
-    /// Its kernel.
-    pub kernel: &'a Kernel,
+pub struct SerialLines {
+    /// QEMU's arguments.
+    pub qemu: &'static [&'static str],
+    /// Terminals (`con0=…`) and serial ports (`ssl0=…`) of User Mode Linux.
+    pub uml: &'static [&'static str],
+}
+
+/// The configuration of a guest.
+#[derive(Clone, Debug)]
+pub struct MachineConfig {
+    /// The program for it, and its network card.
+    pub monitor: Monitor,
+    /// The kernel.
+    pub kernel: Kernel,
     /// The archive of its file system.
-    pub initramfs: &'a Path,
+    pub initramfs: PathBuf,
     /// Its memory in MiB.
     pub memory_mib: u64,
     /// Its processors; User Mode Linux has one.
     pub cpus: usize,
     /// Further kernel command line. The part after `--` goes to the first program.
-    pub arguments: &'a str,
+    pub arguments: String,
 }
 
-/// Returns the command of QEMU with that hardware, without consoles and network card. `accelerators` has the preferred
-/// one first.
-pub fn qemu(program: &Path, accelerators: &[String], hardware: &Hardware) -> Command {
-    let Hardware { kernel, initramfs, memory_mib, cpus, arguments } = hardware;
-    let mut command = Command::new(program);
-    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
-    command.args(["-machine", "q35,memory-backend=mem"]);
-    for accelerator in accelerators {
-        command.args(["-accel", accelerator]);
+impl MachineConfig {
+    /// Returns its boot command.
+    pub fn command(&self, lines: SerialLines) -> Command {
+        match &self.monitor {
+            Monitor::Uml { socket, directory } => self.uml(socket, directory, lines.uml),
+            Monitor::Qemu { program, accel, card } => {
+                let mut command = self.qemu(program, accel);
+                command.args(lines.qemu).args(card);
+                command
+            }
+        }
     }
-    command.args(["-cpu", "max", "-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
-    // vhost-user passes the guest's memory to the backend: it must be a file that can be shared.
-    command.args(["-object", &format!("memory-backend-memfd,id=mem,size={memory_mib}M,share=on")]);
-    command.arg("-kernel").arg(&kernel.path).arg("-initrd").arg(initramfs);
-    command.args(["-append", &format!("{QEMU_ARGUMENTS} {ARGUMENTS} {arguments}")]);
-    command
-}
 
-/// Returns the command of User Mode Linux with that hardware, and a network card on a vhost-user socket. `consoles`
-/// sets its terminals (`con0=…`) and serial ports (`ssl0=…`). `directory` holds its files at run time.
-///
-/// It runs in a process namespace of its own. A guest is many processes, and some outlive a killed kernel.
-pub fn uml(hardware: &Hardware, socket: &Path, directory: &Path, consoles: &[&str]) -> Command {
-    let Hardware { kernel, initramfs, memory_mib, arguments, cpus: _ } = hardware;
-    let mut command = Command::new(UNSHARE);
-    command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
-    // It would put its memory there, possibly on a disk, and not into /dev/shm.
-    for directory in ["TMPDIR", "TMP", "TEMP"] {
-        command.env_remove(directory);
+    fn qemu(&self, program: &Path, accelerators: &[String]) -> Command {
+        let Self { kernel, initramfs, memory_mib, cpus, arguments, .. } = self;
+        let mut command = Command::new(program);
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        command.args(["-machine", "q35,memory-backend=mem"]);
+        for accelerator in accelerators {
+            command.args(["-accel", accelerator]);
+        }
+        command.args(["-cpu", "max", "-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
+        // vhost-user passes the guest's memory to the backend: it must be a file that can be shared.
+        command.args(["-object", &format!("memory-backend-memfd,id=mem,size={memory_mib}M,share=on")]);
+        command.arg("-kernel").arg(&kernel.path).arg("-initrd").arg(initramfs);
+        command.args(["-append", &format!("{QEMU_ARGUMENTS} {ARGUMENTS} {arguments}")]);
+        command
     }
-    command.arg(format!("mem={memory_mib}M"));
-    command.arg(format!("initrd={}", initramfs.display()));
-    command.arg(format!("uml_dir={}", directory.display()));
-    command.arg(format!("virtio_uml.device={}:1", socket.display()));
-    // It would append both at the end, among the first program's arguments.
-    command.args(["root=/dev/null", "console=tty0", "con=null"]).args(consoles);
-    if by_version(&kernel.version, UML_WHOLE_XSTATE) == Ordering::Less && xstate::len() > UML_XSTATE_LEN {
-        // It would kill its first program, because it cannot restore that program's state.
-        xstate::hide(&mut command);
-        command.arg(WITHOUT_AVX);
+
+    /// User Mode Linux runs in a process namespace of its own. A guest is many processes, and some outlive a killed
+    /// kernel.
+    fn uml(&self, socket: &Path, directory: &Path, consoles: &[&str]) -> Command {
+        let Self { kernel, initramfs, memory_mib, arguments, .. } = self;
+        let mut command = Command::new(UNSHARE);
+        command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
+        // It would put its memory there, possibly on a disk, and not into /dev/shm.
+        for directory in ["TMPDIR", "TMP", "TEMP"] {
+            command.env_remove(directory);
+        }
+        command.arg(format!("mem={memory_mib}M"));
+        command.arg(format!("initrd={}", initramfs.display()));
+        command.arg(format!("uml_dir={}", directory.display()));
+        command.arg(format!("virtio_uml.device={}:1", socket.display()));
+        // It would append both at the end, among the first program's arguments.
+        command.args(["root=/dev/null", "console=tty0", "con=null"]).args(consoles);
+        if by_version(&kernel.version, UML_WHOLE_XSTATE) == Ordering::Less && xstate::len() > UML_XSTATE_LEN {
+            // It would kill its first program, because it cannot restore that program's state.
+            xstate::hide(&mut command);
+            command.arg(WITHOUT_AVX);
+        }
+        command.args(ARGUMENTS.split(' ')).args(arguments.split(' ').filter(|argument| !argument.is_empty()));
+        command
     }
-    command.args(ARGUMENTS.split(' ')).args(arguments.split(' ').filter(|argument| !argument.is_empty()));
-    command
 }

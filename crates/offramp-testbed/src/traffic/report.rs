@@ -302,6 +302,14 @@ pub struct Report {
 }
 
 impl Report {
+    /// Reads the report in the output of `offramp ttcp --json`; `None` before there is one.
+    pub fn printed(text: &str) -> Option<Self> {
+        text.lines().find_map(|line| match serde_json::from_str(line) {
+            Ok(Event::Report(report)) => Some(*report),
+            _ => None,
+        })
+    }
+
     /// Returns the transactions per second; `None` if the test had none.
     pub fn transactions_per_second(&self) -> Option<f64> {
         self.transactions.as_ref().map(|transactions| transactions.per_second)

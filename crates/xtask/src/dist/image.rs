@@ -2,8 +2,8 @@
 //! `podman load`, `skopeo copy oci-archive:…` and `docker load` (25 and later) read it. No daemon makes it.
 
 use super::{hex, succeed};
-use crate::failure::{Doing, Result};
-use crate::scratch::Scratch;
+use offramp_testbed::failure::{Doing, Result};
+use offramp_testbed::scratch::Scratch;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -1,9 +1,10 @@
 //! QEMU and Linux of Debian 13's backports, unpacked beside the system's. They are not installed.
 
 use super::kernel::default_cache;
-use crate::failure::{Doing, Result, failed};
-use crate::packages;
+use offramp_testbed::failure::{Doing, Result, failed};
 use offramp_testbed::guest::kernel::Kernel;
+use offramp_testbed::packages;
+use offramp_testbed::program;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -54,8 +55,9 @@ impl Backports {
     /// # Errors
     /// When it does not run.
     pub fn qemu_version(&self) -> Result<String> {
-        let said = Command::new(&self.qemu).arg("--version").output().doing("running the unpacked QEMU")?;
-        Ok(String::from_utf8_lossy(&said.stdout).lines().next().unwrap_or_default().to_owned())
+        let mut command = Command::new(&self.qemu);
+        command.arg("--version");
+        Ok(program::output(command, None)?.lines().next().unwrap_or_default().to_owned())
     }
 }
 
@@ -84,10 +86,7 @@ fn unpack_into(root: &Path, apt: &AptRoot) -> Result<()> {
         apt.get(&["download", &format!("{part}-{version}")])?;
     }
     for file in apt.packages()? {
-        let unpacked = Command::new("dpkg-deb").arg("-x").arg(&file).arg(root).status().doing("running dpkg-deb")?;
-        if !unpacked.success() {
-            return failed(format!("dpkg-deb -x {}: {unpacked}", file.display()));
-        }
+        packages::unpack(&file, root)?;
     }
     let script = root.join("qemu");
     fs::write(&script, QEMU_SCRIPT).doing(script.display())?;
@@ -139,8 +138,9 @@ impl AptRoot {
     }
 
     fn cache(&self, arguments: &[&str]) -> Result<String> {
-        let output = Command::new("apt-cache").args(self.arguments(arguments)).output().doing("running apt-cache")?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let mut command = Command::new("apt-cache");
+        command.args(self.arguments(arguments));
+        program::output(command, None)
     }
 
     /// Returns the packages' files.
@@ -154,8 +154,9 @@ impl AptRoot {
 /// Returns the mirror of the system's own packages.
 fn mirror() -> Result<String> {
     let targets = ["indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian"];
-    let output = Command::new("apt-get").args(targets).output().doing("running apt-get")?;
-    let sites = String::from_utf8_lossy(&output.stdout);
+    let mut command = Command::new("apt-get");
+    command.args(targets);
+    let sites = program::output(command, None)?;
     match sites.lines().next() {
         Some(site) => Ok(site.to_owned()),
         None => failed("apt knows no packages of Debian; run apt-get update, on Debian"),

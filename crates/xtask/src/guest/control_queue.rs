@@ -8,33 +8,27 @@
 //! traffic. A guest in User Mode Linux also forwards its control queue, and goes through a shorter list.
 
 mod steps;
+mod traffic;
 mod xdp;
 
 use super::backports::Backports;
-use super::image::Image;
-use super::machine::{CPUS, Machine, MachineConfig, Monitor, PREFIX_LEN};
-use super::{Extras, MTU, socket, tcp};
-use crate::daemon::{self, Daemon};
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::frames;
-use crate::interop::Tally;
-use crate::packages::{self, IP};
-use crate::scratch::Scratch;
-use crate::stop;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use offramp_adapter::port::HostPort;
-use offramp_offload::meta::RxMeta;
-use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT};
-use offramp_ports::packet::{Packet, PacketConfig};
-use offramp_ports::sys::{NetNs, confine, link};
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
-use rand::seq::index::sample;
+use super::{GuestArgs, socket};
+use crate::tally::Tally;
+use crate::tcp;
+use nix::sys::signal::Signal;
+use offramp_ports::sys::{NetNs, link};
+use offramp_testbed::daemon::{self, Daemon};
+use offramp_testbed::failure::{Doing, Failure, Result, failed, inside, new_namespace};
+use offramp_testbed::guest::busybox::{Base, Extras, GUEST as GUEST_IP, HOST, MTU, PREFIX_LEN};
+use offramp_testbed::guest::mac_text;
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::guest::vmm::MachineConfig;
+use offramp_testbed::packages::{self, IP};
+use offramp_testbed::program;
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stop;
 use serde_json::Value;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::ops::Range;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use steps::{BROADCAST, By, Destination, Expected, GUEST, GUEST_MAC, STEPS, Step, USER_MODE_STEPS};
@@ -50,12 +44,6 @@ const OTHER_MAC: &str = "02:00:00:00:00:55";
 const VETHS: [&str; 2] = ["xtask0", "xtask1"];
 /// Source of datagrams: the guest has no route back, so it does not answer them.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Source ports of flows. The guest draws the key of its hash, and a bit of the hash is the parity of some bits of the
-/// port. At even steps, 0.5 % of all keys put at least three of four flows on one pair; of ports without a pattern,
-/// 0.01 %.
-const FLOW_PORTS: Range<u16> = 20_000..60_000;
-/// Destination port; nobody listens there.
-const DISCARD: u16 = 9;
 /// Datagrams for a test of arrival, and the maximum of other frames meanwhile.
 const DATAGRAMS: u16 = 64;
 const OTHERS_MAX: u64 = 16;
@@ -81,12 +69,8 @@ const STOPPED: Duration = Duration::from_secs(6);
 /// A guest's settings by its control queue, in QEMU's generic vhost-user device: each command has its effect.
 #[derive(clap::Args)]
 pub struct Args {
-    /// QEMU's accelerators for a guest (`-accel`), in order of preference
-    #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
-    accel: Vec<String>,
-    /// Directory of QEMU and the guest's kernel (default: offramp-xtask in the user's cache directory)
-    #[arg(long, value_name = "DIRECTORY")]
-    cache: Option<PathBuf>,
+    #[command(flatten)]
+    guest: GuestArgs,
     /// Only guests with this kind of rings
     #[arg(long, value_name = "split|packed")]
     rings: Option<String>,
@@ -98,7 +82,7 @@ pub struct Args {
 /// # Errors
 /// When something does not start, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
-    let backports = match Backports::get(args.cache.as_deref()) {
+    let backports = match Backports::get(args.guest.cache.as_deref()) {
         Ok(backports) => backports,
         Err(Failure::Stopped) => return Err(Failure::Stopped),
         Err(why) => {
@@ -111,12 +95,13 @@ pub fn run(args: &Args) -> Result<bool> {
     println!("{}, Linux {}", backports.qemu_version()?, backports.kernel.version);
     let scratch = Scratch::new()?;
     let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES, files: &[("pass.o", &xdp::object())] };
-    let image = Image::with(backports.kernel.clone(), extras, &scratch)?;
+    let qemu = (backports.qemu, args.guest.accel.clone());
+    let base = Base::new(Some(qemu), backports.kernel, extras, &scratch)?;
     let mut tally = Tally::default();
     for rings in ["split", "packed"].into_iter().filter(|rings| args.rings.as_ref().is_none_or(|only| only == rings)) {
         println!("\n## {rings} rings");
         let socket = socket(&scratch);
-        let config = in_qemu(args, &backports, &image, &socket);
+        let config = base.with_card(generic_card(&socket))?;
         let mut bench = Bench::start(&config, &socket, QUEUE_PAIRS, rings == "packed", &scratch)?;
         if rings == "packed" {
             bench.negotiated(&["RING_PACKED"])?;
@@ -135,39 +120,25 @@ pub fn run(args: &Args) -> Result<bool> {
 ///
 /// # Errors
 /// When something does not start, or a command does not have its effect.
-pub(super) fn run_in_user_mode(bench: &super::Bench) -> Result<()> {
+pub(super) fn run_in_user_mode(_: &super::Bench) -> Result<()> {
     let scratch = Scratch::new()?;
     let extras = Extras { programs: &[packages::need(IP)?], modules: &MODULES, files: &[] };
-    let initramfs = Image::user_mode(extras, &scratch)?.initramfs;
+    let base = Base::user_mode(extras, &scratch)?;
     let socket = socket(&scratch);
-    let config = MachineConfig { initramfs, ..bench.user_mode(&socket) };
+    let config = base.in_user_mode(&socket, &scratch);
     let mut bench = Bench::start(&config, &socket, USER_MODE_QUEUE_PAIRS, false, &scratch)?;
     for step in USER_MODE_STEPS {
-        bench.judge(step).map_err(|why| match why {
-            Failure::Failed(why) => Failure::Failed(format!("after \"{}\": {why}", step.line)),
-            other => other,
-        })?;
+        bench.judge(step).map_err(|why| why.during(format!("after \"{}\"", step.line)))?;
     }
     bench.stop();
     Ok(())
 }
 
-/// Configures a guest in QEMU, with the port at that socket as its card.
-fn in_qemu(args: &Args, backports: &Backports, image: &Image, socket: &str) -> MachineConfig {
+/// Returns QEMU's arguments for its generic device with the port at that socket.
+fn generic_card(socket: &str) -> Vec<String> {
     let device = "vhost-user-test-device-pci,chardev=vhost0,virtio-id=1,vq_size=256,config_size=28";
-    MachineConfig {
-        monitor: Monitor::Qemu {
-            program: backports.qemu.clone(),
-            accel: args.accel.clone(),
-            network: vec!["-chardev".to_owned(), format!("socket,id=vhost0,path={socket}")],
-            device: format!("{device},num_vqs={}", 2 * QUEUE_PAIRS + 1),
-        },
-        kernel: image.kernel.clone(),
-        initramfs: image.initramfs.clone(),
-        address: tcp::GUEST,
-        cpus: CPUS,
-        arguments: "",
-    }
+    let (socket, queues) = (format!("socket,id=vhost0,path={socket}"), 2 * QUEUE_PAIRS + 1);
+    vec!["-chardev".to_owned(), socket, "-device".to_owned(), format!("{device},num_vqs={queues}")]
 }
 
 /// A guest behind a daemon. Dropped in this order.
@@ -189,7 +160,7 @@ impl Bench {
         is_packed: bool,
         scratch: &Scratch,
     ) -> Result<Self> {
-        let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+        let ns = new_namespace()?;
         prepare_host(&ns)?;
         let port = format!(
             "[[port]]\nname = \"vm0\"\nhost = {{ vhost_user = \"{socket}\", queue_pairs = {queue_pairs}, mac = \"{MAC}\", \
@@ -222,7 +193,11 @@ impl Bench {
         let printed = match step.by {
             By::Guest => self.machine.run(step.line)?,
             By::GuestOfStopped => self.run_at_stopped_daemon(step.line)?,
-            By::Host => host(&self.ns, step.line)?,
+            By::Host => {
+                let mut command = Command::new("sh");
+                command.args(["-c", step.line]);
+                program::output(command, Some(&self.ns))?
+            }
             By::Operator => {
                 self.daemon.set("vm0", &step.line.split(' ').collect::<Vec<_>>())?;
                 String::new()
@@ -236,12 +211,11 @@ impl Bench {
 
     /// Runs a command in the guest. It begins while the daemon is stopped, and must end after that.
     fn run_at_stopped_daemon(&mut self, line: &str) -> Result<String> {
-        let daemon = Pid::from_raw(self.daemon.id() as i32);
-        kill(daemon, Signal::SIGSTOP).doing("stopping the daemon")?;
+        self.daemon.signal(Signal::SIGSTOP)?;
         let begun = self.machine.begin(line)?;
         let slept = stop::sleep(STOPPED);
         let is_under_way = self.machine.is_under_way(&begun);
-        kill(daemon, Signal::SIGCONT).doing("continuing the daemon")?;
+        self.daemon.signal(Signal::SIGCONT)?;
         slept?;
         println!("host# sleep {}; pkill -CONT offramp", STOPPED.as_secs());
         let continued = Instant::now();
@@ -290,77 +264,33 @@ impl Bench {
     /// Waits until the daemon's report of the control queue has this value.
     fn shown(&self, pointer: &str, json: &str) -> Result<()> {
         let expected: Value = serde_json::from_str(json).doing(json)?;
-        let end = Instant::now() + PATIENCE;
-        loop {
+        let shown = || {
             let port = self.port()?;
-            let found = port["host"]["control_queue"].pointer(pointer).cloned().unwrap_or_default();
-            if found == expected {
-                println!("  show: control_queue{pointer} = {found}");
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                return failed(format!("control_queue{pointer} is {found}, not {expected}"));
-            }
-            stop::sleep(LOOK)?;
+            Ok(port["host"]["control_queue"].pointer(pointer).cloned().unwrap_or_default())
+        };
+        let found = settled(PATIENCE, shown, |found| *found == expected)?;
+        if found != expected {
+            return failed(format!("control_queue{pointer} is {found}, not {expected}"));
         }
+        println!("  show: control_queue{pointer} = {found}");
+        Ok(())
     }
 
     /// Sends until the driver has asked for another coalescing.
     fn adapts(&self) -> Result<()> {
         let coalescing = || Ok(self.port()?["host"]["control_queue"]["coalescing"].take());
-        let (before, end) = (coalescing()?, Instant::now() + ADAPTS_WITHIN);
-        loop {
+        let before = coalescing()?;
+        let loaded = || {
             self.send(DATAGRAMS, BURST, Duration::ZERO)?;
             self.send(DATAGRAMS, PACED_DATAGRAMS, PACE)?;
-            let now = coalescing()?;
-            if now != before {
-                println!("  show: control_queue/coalescing = {now}, was {before}");
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                return failed(format!("the driver leaves its coalescing at {before} under load"));
-            }
+            coalescing()
+        };
+        let now = settled(ADAPTS_WITHIN, loaded, |now| *now != before)?;
+        if now == before {
+            return failed(format!("the driver leaves its coalescing at {before} under load"));
         }
-    }
-
-    /// Returns the frames received by the guest's driver.
-    fn received(&mut self) -> Result<u64> {
-        const FILE: &str = "/sys/class/net/eth0/statistics/rx_packets";
-        self.machine.run(&format!("cat {FILE}"))?.trim().parse().doing(FILE)
-    }
-
-    /// Returns the guest's received frames beyond `before`, once there are `count`, or after [`PATIENCE`].
-    fn receives(&mut self, before: u64, count: u64) -> Result<u64> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let more = self.received()? - before;
-            if more >= count || Instant::now() >= end {
-                return Ok(more);
-            }
-            stop::sleep(LOOK)?;
-        }
-    }
-
-    /// Returns the port's counter for each of the guest's receive queues.
-    fn by_queue(&mut self, counter: &str) -> Result<Vec<u64>> {
-        let printed = self.machine.run("ethtool -S eth0")?;
-        // The driver leaves out unused queues.
-        let of_queue = |queue| statistic(&printed, &format!("rx{queue}_hw_{counter}")).unwrap_or_default();
-        Ok((0..self.queue_pairs).map(of_queue).collect())
-    }
-
-    /// Sends datagrams to the guest, each flow from a port of its own: datagrams of several flows cannot be coalesced.
-    fn send(&self, flows: u16, count: u16, pace: Duration) -> Result<()> {
-        let sent = self.ns.run(|| {
-            let sockets = flow_ports(flows).map(|port| UdpSocket::bind((STRANGER, port)));
-            let sockets = sockets.collect::<std::io::Result<Vec<_>>>()?;
-            for socket in sockets.iter().cycle().take(usize::from(count)) {
-                socket.send_to(&[0; 64], (tcp::GUEST, DISCARD))?;
-                std::thread::sleep(pace);
-            }
-            Ok::<_, std::io::Error>(())
-        });
-        sent.doing("entering the namespace")?.doing("sending to the guest")
+        println!("  show: control_queue/coalescing = {now}, was {before}");
+        Ok(())
     }
 
     /// Sends datagrams of many flows. Returns the received frames of each pair.
@@ -417,7 +347,7 @@ impl Bench {
         let arrived = received.saturating_sub(u64::from(DATAGRAMS));
         let (mac, vid) = destination;
         let tag = vid.map_or_else(|| "no VLAN".to_owned(), |vid| format!("VLAN {vid}"));
-        let what = format!("{}, {tag}", mac.map(|byte| format!("{byte:02x}")).join(":"));
+        let what = format!("{}, {tag}", mac_text(mac));
         println!("  traffic: {DATAGRAMS} frames to {what}: {arrived} arrived; show: {lost} lost by the guest's filter");
         let is_right = (expected..expected + OTHERS_MAX).contains(&received);
         if is_right && (is_expected || lost >= u64::from(DATAGRAMS)) {
@@ -428,46 +358,10 @@ impl Bench {
         ))
     }
 
-    /// Sends frames to each of these, from the host's end of the wire.
-    fn send_to(&self, destinations: &[Destination]) -> Result<()> {
-        let socket = Packet::open_in(&self.ns, &PacketConfig::new(VETHS[0])).doing("opening a packet socket")?;
-        let Some(mut queue) = socket.queue(0) else { return failed("the packet socket has no queue") };
-        let mut rng = SmallRng::seed_from_u64(0);
-        for (mac, vid) in destinations {
-            for port in flow_ports(DATAGRAMS) {
-                let mut frame = frames::udp(FRAME_LEN, port, &mut rng);
-                frame[..mac.len()].copy_from_slice(mac);
-                if let Some(vid) = vid {
-                    frame.splice(TAG_AT..TAG_AT, [CUSTOMER_TAG, vid.to_be_bytes()].concat());
-                }
-                queue.rx_deliver(&RxMeta::default(), &frame).doing("sending a frame")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the frames to the guest lost for that reason.
-    fn lost(&self, reason: &str) -> Result<u64> {
-        let port = self.port()?;
-        let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
-        Ok(queues.iter().filter_map(|queue| queue["receive"]["lost"][reason].as_u64()).sum())
-    }
-
-    /// Returns two counters of the port's frames to its guest, of one moment: earlier frames may still arrive.
-    fn counts(&self, fields: [&str; 2]) -> Result<(u64, u64)> {
-        let port = self.port()?;
-        let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let [first, second] = fields.map(|field| {
-            let sum = queues.iter().map(|queue| queue["receive"][field].as_u64()).sum::<Option<u64>>();
-            sum.map_or_else(|| failed(format!("offramp show has no receive.{field}")), Ok)
-        });
-        Ok((first?, second?))
-    }
-
     /// Expects the host's TCP in super-frames at the guest, or none.
     fn super_frames(&mut self, are_expected: bool) -> Result<()> {
         let before = self.counts(["frames_out", "host_frames"])?;
-        tcp::host_to_guest(&mut self.machine, &self.ns, tcp::HOST.into())?;
+        tcp::host_to_guest(&mut self.machine, &self.ns, HOST.into())?;
         let now = self.counts(["frames_out", "host_frames"])?;
         let (segments, frames) = (now.0 - before.0, now.1 - before.1);
         println!("  traffic: TCP from the host, right by its SHA-256: {segments} segments in {frames} frames");
@@ -512,19 +406,14 @@ impl Bench {
 
     /// Expects the guest's driver to see the link go up or down.
     fn carrier(&mut self, is_up: bool) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
         let expected = if is_up { "1" } else { "0" };
-        loop {
-            let carrier = self.machine.run("cat /sys/class/net/eth0/carrier")?;
-            if carrier.trim() == expected {
-                println!("  guest: carrier {expected}");
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                return failed(format!("the guest's carrier is {}, not {expected}", carrier.trim()));
-            }
-            stop::sleep(LOOK)?;
+        let read = || self.machine.run("cat /sys/class/net/eth0/carrier");
+        let carrier = settled(PATIENCE, read, |carrier| carrier.trim() == expected)?;
+        if carrier.trim() != expected {
+            return failed(format!("the guest's carrier is {}, not {expected}", carrier.trim()));
         }
+        println!("  guest: carrier {expected}");
+        Ok(())
     }
 
     /// Expects the port's statistics in the guest's queues to equal the driver's own counts.
@@ -543,10 +432,7 @@ impl Bench {
     fn limit_loses(&mut self) -> Result<()> {
         let before = (self.lost("rate_limit")?, self.by_queue("ratelimit_bytes")?);
         self.send_to(&[GUEST])?;
-        let end = Instant::now() + PATIENCE;
-        while self.lost("rate_limit")? - before.0 < u64::from(DATAGRAMS) / 2 && Instant::now() < end {
-            stop::sleep(LOOK)?;
-        }
+        settled(PATIENCE, || self.lost("rate_limit"), |lost| lost - before.0 >= u64::from(DATAGRAMS) / 2)?;
         let of_queues = self.by_queue("ratelimit_bytes")?;
         let bytes = of_queues.iter().sum::<u64>() - before.1.iter().sum::<u64>();
         // Read after the bytes: losses in between are in this count, and not among the bytes.
@@ -564,30 +450,23 @@ impl Bench {
 
 /// Makes both ends of the wire, and addresses at the host.
 fn prepare_host(ns: &NetNs) -> Result<()> {
-    let made = ns.run(|| {
+    inside(ns, "making the wire", || {
         link::create_veth(VETHS[0], VETHS[1])?;
         for veth in VETHS {
             link::disable_ipv6(veth)?;
             link::set_mtu(veth, u32::from(MTU))?;
             link::set_up(veth)?;
         }
-        link::add_address(VETHS[0], IpAddr::V4(tcp::HOST), PREFIX_LEN)?;
+        link::add_address(VETHS[0], IpAddr::V4(HOST), PREFIX_LEN)?;
         link::add_address(VETHS[0], IpAddr::V4(STRANGER), PREFIX_LEN)?;
-        link::add_neighbour(VETHS[0], IpAddr::V4(tcp::GUEST), GUEST_MAC)
-    });
-    made.doing("entering the namespace")?.doing("making the wire")
+        link::add_neighbour(VETHS[0], IpAddr::V4(GUEST_IP), GUEST_MAC)
+    })
 }
 
-/// Runs a command at the host.
-fn host(ns: &NetNs, line: &str) -> Result<String> {
-    let mut command = Command::new("sh");
-    command.args(["-c", line]);
-    confine(&mut command, Some(ns), None).doing("preparing a command")?;
-    let output = command.output().doing(line)?;
-    if !output.status.success() {
-        return failed(format!("{line}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+/// Polls until a value is the expected one, or the time is over. Returns the last value.
+fn settled<T>(timeout: Duration, mut read: impl FnMut() -> Result<T>, is_right: impl Fn(&T) -> bool) -> Result<T> {
+    let found = stop::until(timeout, LOOK, || Ok(Some(read()?).filter(&is_right)))?;
+    found.map_or_else(read, Ok)
 }
 
 /// Expects a line with these words in the output of a command, with any space between them.
@@ -598,41 +477,9 @@ fn prints(printed: &str, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// Draws the ports of that many flows, all different, and the same in each run.
-fn flow_ports(flows: u16) -> impl Iterator<Item = u16> {
-    let drawn = sample(&mut SmallRng::seed_from_u64(0), FLOW_PORTS.len(), flows.into());
-    drawn.into_iter().filter_map(|at| FLOW_PORTS.clone().nth(at))
-}
-
-/// Returns a number in the output of `ethtool -S`.
-fn statistic(printed: &str, name: &str) -> Result<u64> {
-    let value = printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
-    value.map_or_else(|| failed(format!("ethtool -S has no {name}:\n{}", printed.trim())), Ok)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hardly_any_key_of_a_guest_puts_most_flows_on_one_pair() {
-        let ports = flow_ports(DATAGRAMS).collect::<Vec<_>>();
-        assert_eq!(ports.len(), usize::from(DATAGRAMS));
-        let most_on_one = (0..=u16::MAX).filter(|bits| {
-            let odd = ports.iter().filter(|port| (*port & bits).count_ones() % 2 == 1).count() as u64;
-            odd.min(u64::from(DATAGRAMS) - odd) <= OTHERS_MAX
-        });
-        let most_on_one = most_on_one.count();
-        assert!(most_on_one < 20, "{most_on_one} of 65,536: ports at even steps had 326");
-    }
-
-    #[test]
-    fn a_statistic_is_found_by_its_whole_name() {
-        let printed = "NIC statistics:\n     rx0_packets: 7\n     rx0_hw_packets: 9\n";
-        assert_eq!(statistic(printed, "rx0_packets").unwrap(), 7);
-        assert_eq!(statistic(printed, "rx0_hw_packets").unwrap(), 9);
-        assert!(statistic(printed, "packets").is_err() && statistic(printed, "rx0").is_err());
-    }
 
     #[test]
     fn a_printed_line_is_found_by_its_words() {

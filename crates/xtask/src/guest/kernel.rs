@@ -1,8 +1,9 @@
 //! The guest's kernel: Debian's, downloaded once and kept.
 
 use super::backports::Backports;
-use crate::failure::{Doing, Result, failed};
-use crate::packages;
+use offramp_testbed::failure::{Doing, Result, failed};
+use offramp_testbed::packages;
+use offramp_testbed::program;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,10 +51,10 @@ pub fn default_cache() -> PathBuf {
 
 /// Returns the directory with the unpacked kernel package.
 fn kernel_root(cache: &Path) -> Result<PathBuf> {
-    if kernel_package()?.is_none() {
+    if kernel_package().is_none() {
         packages::apt_get(&["update", "-q"])?;
     }
-    let Some(package) = kernel_package()? else {
+    let Some(package) = kernel_package() else {
         return failed(format!("apt knows no {KERNEL_PACKAGE}; this needs Debian 12 on x86-64"));
     };
     let root = cache.join(&package);
@@ -73,17 +74,16 @@ fn kernel_root(cache: &Path) -> Result<PathBuf> {
 }
 
 /// Returns the package with the kernel itself, by apt's knowledge.
-fn kernel_package() -> Result<Option<String>> {
-    let output = Command::new("apt-cache").args(["depends", KERNEL_PACKAGE]).output().doing("running apt-cache")?;
-    let text = String::from_utf8_lossy(&output.stdout);
+fn kernel_package() -> Option<String> {
+    let mut command = Command::new("apt-cache");
+    command.args(["depends", KERNEL_PACKAGE]);
+    // It fails without an index.
+    let text = program::output(command, None).unwrap_or_default();
     let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    Ok(depends.map(str::to_owned).find(|package| package.starts_with("linux-image-")))
+    depends.map(str::to_owned).find(|package| package.starts_with("linux-image-"))
 }
 
 fn download_and_unpack(package: &str, part: &Path) -> Result<()> {
     let file = packages::download(package, part)?;
-    let mut unpack = Command::new("dpkg-deb");
-    unpack.arg("-x").arg(&file).arg(part.join("root"));
-    let status = unpack.status().doing("running dpkg-deb")?;
-    if status.success() { Ok(()) } else { failed(format!("dpkg-deb -x {}: {status}", file.display())) }
+    packages::unpack(&file, &part.join("root"))
 }

@@ -9,18 +9,24 @@
 //! One TCP connection lives through all moves of a guest: the host sends as fast as the guest sends it back, and
 //! compares each byte. The same guest behind QEMU's own TAP backend shows QEMU's part of the down time.
 
-use super::machine::{Machine, MachineConfig};
-use super::{BackendKind, Base, Extras, GuestArgs, MTU, PREFIX_LEN, options, tcp, vhost_user_network};
-use crate::daemon::{self, Daemon};
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::interop::Tally;
-use crate::scratch::Scratch;
-use crate::stats::median;
-use crate::stop;
+use super::{BackendKind, GuestArgs, behind_port, options};
+use crate::tally::{Only, Tally};
+use crate::tcp;
 use offramp_adapter::port::HostPort;
 use offramp_offload::sync::lock;
 use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::sys::{NetNs, link};
+use offramp_testbed::daemon::{self, Daemon};
+use offramp_testbed::failure::{Doing, Result, failed, inside, new_namespace};
+use offramp_testbed::guest::busybox::{
+    Base, Extras, HOST, MTU, PREFIX_LEN, qemu_tap_network, random_bytes, vhost_user_network,
+};
+use offramp_testbed::guest::mac_text;
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::guest::vmm::MachineConfig;
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stats::median;
+use offramp_testbed::stop;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -56,9 +62,8 @@ pub struct Args {
     /// Moves of each guest, there and back in turn; with fewer than 5 the down time is not judged
     #[arg(long, default_value_t = MOVES_MIN, value_parser = clap::value_parser!(u32).range(1..))]
     moves: u32,
-    /// Only guests with this in their description
-    #[arg(long, value_name = "FILTER")]
-    only: Option<String>,
+    #[command(flatten)]
+    only: Only,
     #[command(flatten)]
     guest: GuestArgs,
 }
@@ -149,7 +154,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let base = args.guest.base(Extras::default(), &scratch)?;
     let mut tally = Tally::default();
     let down_ms = RefCell::new([const { Vec::new() }; 2]);
-    for case in CASES.iter().filter(|case| args.only.as_ref().is_none_or(|only| case.name().contains(only.as_str()))) {
+    for case in CASES.iter().filter(|case| args.only.has(&case.name())) {
         let began = Instant::now();
         let moved = run_case(case, args.moves, &base, &executable);
         let moved = moved.map(|moves| {
@@ -159,11 +164,11 @@ pub fn run(args: &Args) -> Result<bool> {
         tally.count(&case.name(), began, moved)?;
     }
     let down_ms = down_ms.into_inner();
-    let (theirs, ours) = (&down_ms[BackendKind::QemuTap as usize], &down_ms[BackendKind::Offramp as usize]);
-    let is_short = ours.is_empty() || theirs.is_empty() || median(ours) <= RATIO_MAX * median(theirs);
-    if !ours.is_empty() && !theirs.is_empty() {
-        println!("median down time: offramp {:.0} ms, QEMU's TAP {:.0} ms", median(ours), median(theirs));
-    }
+    let [theirs, ours] = [BackendKind::QemuTap, BackendKind::Offramp].map(|backend| median(&down_ms[backend as usize]));
+    let is_short = ours.zip(theirs).is_none_or(|(ours, theirs)| {
+        println!("median down time: offramp {ours:.0} ms, QEMU's TAP {theirs:.0} ms");
+        ours <= RATIO_MAX * theirs
+    });
     Ok(tally.end("migrate") && (is_short || args.moves < MOVES_MIN))
 }
 
@@ -182,18 +187,11 @@ fn ms(time: Duration) -> f64 {
 
 fn run_case(case: &Case, moves: u32, base: &Base, executable: &Path) -> Result<Vec<Move>> {
     let mut bed = Bed::start(case, base, executable)?;
-    let mut judged = bed.measure(moves);
-    if let Err(Failure::Failed(why)) = &mut judged {
-        why.push_str(&bed.machine.tail());
-    }
+    let judged = bed.measure(moves);
+    let mut last_words = bed.machine.tail();
     bed.machine.power_off();
-    for place in bed.places {
-        let last_words = place.daemon.map(Daemon::terminate).unwrap_or_default();
-        if let Err(Failure::Failed(why)) = &mut judged {
-            why.push_str(&last_words);
-        }
-    }
-    judged
+    last_words.extend(bed.places.into_iter().filter_map(|place| place.daemon).map(Daemon::terminate));
+    judged.map_err(|why| why.map(|why| why + &last_words))
 }
 
 /// A place for a guest.
@@ -215,14 +213,13 @@ struct Bed<'a> {
 
 impl<'a> Bed<'a> {
     fn start(case: &'a Case, base: &'a Base, executable: &Path) -> Result<Self> {
-        let ns = NetNs::new().doing("making a network namespace (run as root)")?;
-        let prepared = ns.run(|| {
+        let ns = new_namespace()?;
+        inside(&ns, "making a bridge", || {
             link::create_bridge(BRIDGE)?;
             link::set_mtu(BRIDGE, u32::from(MTU))?;
-            link::add_address(BRIDGE, IpAddr::V4(tcp::HOST), PREFIX_LEN)?;
+            link::add_address(BRIDGE, IpAddr::V4(HOST), PREFIX_LEN)?;
             link::set_up(BRIDGE)
-        });
-        prepared.doing("entering the namespace")?.doing("making a bridge")?;
+        })?;
         let place = |tap: &str| {
             let scratch = Scratch::new()?;
             let daemon = match case.backend {
@@ -240,8 +237,8 @@ impl<'a> Bed<'a> {
     fn measure(&mut self, moves: u32) -> Result<Vec<Move>> {
         let stream = Arc::new(Stream::default());
         let theirs = Arc::clone(&stream);
-        let (port, host) = tcp::serve(&self.ns, tcp::HOST.into(), move |socket| theirs.exchange(&socket))?;
-        let begun = self.machine.begin(&format!("nc {} {port} -e cat", tcp::HOST))?;
+        let (port, host) = tcp::serve(&self.ns, HOST.into(), move |socket| theirs.exchange(&socket))?;
+        let begun = self.machine.begin(&format!("nc {HOST} {port} -e cat"))?;
         let moved = (0..moves).map(|_| self.move_on(&stream)).collect::<Result<Vec<_>>>();
         stream.is_over.store(true, Ordering::Relaxed);
         let moved = moved?;
@@ -300,32 +297,22 @@ fn start_machine(
 ) -> Result<Machine> {
     let on = |is_on: bool| if is_on { "on" } else { "off" };
     let options = options::short(&[("mq", "off"), ("packed", on(case.is_packed))]);
-    let device = format!(
-        "{},mac={},guest_announce={}",
-        options.device_arguments(1, BackendKind::Offramp),
-        GUEST_MAC.map(|byte| format!("{byte:02x}")).join(":"),
-        on(case.announcement == Announcement::GratuitousArp),
-    );
+    let (mac, announces) = (mac_text(GUEST_MAC), on(case.announcement == Announcement::GratuitousArp));
     let mut arguments = match case.backend {
         BackendKind::Offramp => vhost_user_network(&place.scratch.file("vm0.sock"), 1, ""),
-        BackendKind::QemuTap => {
-            vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={tap},script=no,downscript=no,vhost=off")]
-        }
+        BackendKind::QemuTap => qemu_tap_network(tap, 1),
     };
     let monitor = place.scratch.file(Monitor::SOCKET);
     let _ = std::fs::remove_file(&monitor);
     arguments.extend(["-qmp".to_owned(), format!("unix:{monitor},server=on,wait=off")]);
     arguments.extend(incoming.into_iter().flat_map(|socket| ["-incoming".to_owned(), format!("unix:{socket}")]));
-    let machine = Machine::start(&MachineConfig { cpus: 1, ..base.machine(arguments, device)? }, ns)?;
+    let config = behind_port(base, &options, arguments, &format!(",mac={mac},guest_announce={announces}"))?;
+    let machine = Machine::start(&MachineConfig { cpus: 1, ..config }, ns)?;
     // QEMU makes its TAP when it starts.
-    let end = Instant::now() + TIMEOUT;
-    loop {
-        let added = ns.run(|| link::set_master(tap, BRIDGE).and_then(|()| link::set_up(tap)));
-        match added.doing("entering the namespace")? {
-            Ok(()) => return Ok(machine),
-            Err(why) if Instant::now() >= end => return failed(format!("{tap}: {why}{}", machine.tail())),
-            Err(_) => stop::sleep(LOOK)?,
-        }
+    let add = || inside(ns, tap, || link::set_master(tap, BRIDGE).and_then(|()| link::set_up(tap)));
+    match stop::until(TIMEOUT, LOOK, || Ok(add().ok()))? {
+        Some(()) => Ok(machine),
+        None => failed(format!("no {tap} within {TIMEOUT:?}{}", machine.tail())),
     }
 }
 
@@ -355,13 +342,10 @@ impl Monitor {
 
     /// Connects as soon as QEMU answers.
     fn connect(scratch: &Scratch) -> Result<Self> {
-        let (path, end) = (scratch.file(Self::SOCKET), Instant::now() + TIMEOUT);
-        let stream = loop {
-            match UnixStream::connect(&path) {
-                Ok(stream) => break stream,
-                Err(why) if Instant::now() >= end => return failed(format!("{path}: {why}")),
-                Err(_) => stop::sleep(LOOK)?,
-            }
+        let path = scratch.file(Self::SOCKET);
+        let stream = match stop::until(TIMEOUT, LOOK, || Ok(UnixStream::connect(&path).ok()))? {
+            Some(stream) => stream,
+            None => UnixStream::connect(&path).doing(&path)?,
         };
         stream.set_read_timeout(Some(TIMEOUT)).doing(&path)?;
         let mut monitor = Self(BufReader::new(stream));
@@ -389,16 +373,15 @@ impl Monitor {
     /// Moves the guest to a QEMU listening at `socket`. Returns QEMU's report.
     fn migrate(mut self, socket: &str) -> Result<Value> {
         self.ask("migrate", &json!({"uri": format!("unix:{socket}")}))?;
-        let end = Instant::now() + MOVE_TIMEOUT;
-        loop {
+        let moved = stop::until(MOVE_TIMEOUT, LOOK, || {
             let report = self.ask("query-migrate", &json!({}))?;
             match report["status"].as_str() {
-                Some("completed") => return Ok(report),
-                Some("failed" | "cancelled") => return failed(format!("the guest did not move: {report}")),
-                _ if Instant::now() >= end => return failed(format!("the move takes too long: {report}")),
-                _ => stop::sleep(LOOK)?,
+                Some("completed") => Ok(Some(report)),
+                Some("failed" | "cancelled") => failed(format!("the guest did not move: {report}")),
+                _ => Ok(None),
             }
-        }
+        })?;
+        moved.map_or_else(|| failed(format!("the guest did not move within {MOVE_TIMEOUT:?}")), Ok)
     }
 }
 
@@ -430,7 +413,7 @@ impl Received {
 impl Stream {
     /// Sends until it is over, and compares the bytes returned by the guest.
     fn exchange(&self, socket: &TcpStream) -> io::Result<Vec<u8>> {
-        let pattern = tcp::random_bytes(PATTERN_SEED, PATTERN_LEN);
+        let pattern = random_bytes(PATTERN_SEED, PATTERN_LEN);
         thread::scope(|scope| {
             let sending = scope.spawn(|| self.send(socket, &pattern));
             let received = self.receive(socket, &pattern);

@@ -1,6 +1,7 @@
 //! The options of a virtio network card, combined, and their effects in the guest.
 
 use super::{BackendKind, GuestKind};
+use offramp_testbed::guest::busybox::NO_INTERRUPTS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One option of QEMU's `virtio-net-pci`.
@@ -193,14 +194,12 @@ impl Options {
     pub fn device_arguments(&self, pairs: u16, backend: BackendKind) -> String {
         let mut arguments: Vec<_> =
             FACTORS.iter().map(|factor| format!("{}={}", factor.name, self.value(factor.name))).collect();
-        let vectors = match backend {
+        let interrupts = match backend {
             // One for each queue, one for the configuration, one for the control queue.
-            BackendKind::QemuTap => 2 * self.queue_pairs(pairs) + 2,
-            // QEMU 7.2 crashes when a vhost-user device has message interrupts and no KVM (observed in
-            // msix_set_vector_notifiers, called by vhost_net_start).
-            BackendKind::Offramp => 0,
+            BackendKind::QemuTap => format!("vectors={}", 2 * self.queue_pairs(pairs) + 2),
+            BackendKind::Offramp => NO_INTERRUPTS.to_owned(),
         };
-        arguments.push(format!("vectors={vectors}"));
+        arguments.push(interrupts);
         arguments.push("host_ufo=off,guest_ufo=off".to_owned());
         arguments.join(",")
     }

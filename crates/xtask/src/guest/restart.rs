@@ -3,11 +3,13 @@
 //! The guest's end of the socket connects again by itself (QEMU's `reconnect`). The TAP goes with the backend. Its
 //! operator gives the new interface its address, as this case does.
 
-use super::options;
-use super::{BackendKind, Bench, Machine, TAP, counters, prepare_host, tcp, vhost_user_network};
-use crate::daemon::{self, Daemon};
-use crate::failure::{Doing, Failure, Result, failed};
+use super::{Bench, behind_port, counters, options};
+use crate::tcp;
 use offramp_ports::sys::NetNs;
+use offramp_testbed::daemon::{self, Daemon};
+use offramp_testbed::failure::{Result, failed, new_namespace};
+use offramp_testbed::guest::busybox::{HOST, TAP, prepare_host, random_bytes, vhost_user_network};
+use offramp_testbed::guest::shell::Machine;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
@@ -15,7 +17,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-const QUEUE_PAIRS: u16 = 1;
 /// Time from the start of a connection to its first bytes both ways.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Divisor for the first part of each direction's bytes, sent before the backend is killed. The rest is far more than
@@ -34,27 +35,21 @@ const TAP_MAC: &str = "02:00:00:00:00:01";
 /// When something does not start, or a connection does not live on, or carries other bytes.
 pub fn run(bench: &Bench) -> Result<()> {
     let executable = daemon::build()?;
-    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+    let ns = new_namespace()?;
     let mut backend = Some(start_backend(bench, &executable, &ns)?);
     // A split ring: only the frontend knows the position in a packed one, and QEMU does not keep it for network cards.
     let options = options::short(&[("mq", "off"), ("packed", "off")]);
-    let network = vhost_user_network(&socket(bench), QUEUE_PAIRS, ",reconnect=1");
-    let device = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
-    let mut machine = Machine::boot(&bench.base.machine(network, device)?, &ns)?;
+    let network = vhost_user_network(&socket(bench), 1, ",reconnect=1");
+    let mut machine = Machine::boot(&behind_port(&bench.base, &options, network, "")?, &ns)?;
     let mut judged = Ok(());
     for kill in 0..KILLS {
         judged =
             judged.and_then(|()| connection_through_kill(bench, &executable, &ns, &mut machine, &mut backend, kill));
     }
-    if let Err(Failure::Failed(why)) = &mut judged {
-        why.push_str(&counters(&mut machine, &ns));
-    }
+    let judged = judged.map_err(|why| why.map(|why| why + &counters(&mut machine, &ns)));
     machine.power_off();
     let last_words = backend.map(Daemon::terminate).unwrap_or_default();
-    if let Err(Failure::Failed(why)) = &mut judged {
-        why.push_str(&last_words);
-    }
-    judged
+    judged.map_err(|why| why.map(|why| why + &last_words))
 }
 
 fn socket(bench: &Bench) -> String {
@@ -82,14 +77,14 @@ fn connection_through_kill(
     backend: &mut Option<Daemon>,
     kill: usize,
 ) -> Result<()> {
-    let payload = bench.base.image.payload.clone();
-    let sent = tcp::random_bytes(SENT_SEED, payload.len());
+    let payload = bench.base.payload.clone();
+    let sent = random_bytes(SENT_SEED, payload.len());
     let expected = tcp::digest(&sent);
     let (under_way, wait_under_way) = channel();
     let (restarted, wait_restarted) = channel();
     let halves = Halves { sent, received_len: payload.len(), under_way, restarted: wait_restarted };
-    let (port, host) = tcp::serve(ns, tcp::HOST.into(), move |stream| halves.talk(&stream))?;
-    let begun = machine.begin(&format!("nc {} {port} </payload | sha256sum", tcp::HOST))?;
+    let (port, host) = tcp::serve(ns, HOST.into(), move |stream| halves.talk(&stream))?;
+    let begun = machine.begin(&format!("nc {HOST} {port} </payload | sha256sum"))?;
     if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
         return failed(format!("connection {kill} did not come under way within {START_TIMEOUT:?}"));
     }
@@ -152,7 +147,7 @@ mod tests {
         let (stream, _) = listener.accept().unwrap();
         let (under_way, wait_under_way) = channel();
         let (restarted, wait_restarted) = channel();
-        let sent = tcp::random_bytes(1, 64);
+        let sent = random_bytes(1, 64);
         let halves = Halves { sent: sent.clone(), received_len: 16, under_way, restarted: wait_restarted };
         let host = thread::spawn(move || halves.talk(&stream));
         other.write_all(&[7; 16]).unwrap();

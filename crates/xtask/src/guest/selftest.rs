@@ -9,13 +9,16 @@
 
 mod source;
 
-use super::{BackendKind, Bench, Extras, Image, Machine, TAP, options, prepare_host, tcp, vhost_user_network};
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::interop::Tally;
-use crate::program::Program;
-use crate::scratch::Scratch;
-use crate::stop;
-use offramp_ports::sys::{NetNs, confine, link};
+use super::{Bench, behind_port, options, relay_command, start_relay};
+use crate::tally::Tally;
+use offramp_ports::sys::{NetNs, link};
+use offramp_testbed::failure::{Doing, Failure, Result, failed, new_namespace};
+use offramp_testbed::guest::busybox::{Extras, GUEST, HOST, TAP, prepare_host, vhost_user_network};
+use offramp_testbed::guest::mac_text;
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::program::Program;
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stop;
 use source::Programs;
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,13 +26,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const QUEUE_PAIRS: u16 = 1;
 /// MTU for the large cases of `gro`: segments of an IP packet of 4096 bytes.
-const MTU: &str = "4096";
+const MTU: u16 = 4096;
+const HOST_MTU: &str = "4096";
 /// Time for which an adapter holds a frame for others. It is longer than an emulated sender waits between two frames of
 /// a case, and shorter than the program's 100 ms between two cases.
 const HOLD_USECS: u32 = 40_000;
-/// Time from the start of offramp to its ports, and from the start of a receiver to its sockets.
+/// Time from the start of a receiver to its sockets.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time from the start of a program to its end; `csum` receives for [`RECEIVE_SECONDS`], `gro` ends after three
 /// seconds.
@@ -152,7 +155,7 @@ impl Test {
             );
         }
         let (number, host, guest) = match self.family {
-            Family::V4 => (4, tcp::HOST.to_string(), tcp::GUEST.to_string()),
+            Family::V4 => (4, HOST.to_string(), GUEST.to_string()),
             Family::V6 => (6, HOST_V6.to_string(), GUEST_V6.to_string()),
         };
         let (from, to) = if self.sender == Sender::Guest { (guest, host) } else { (host, guest) };
@@ -177,7 +180,7 @@ struct Macs {
 /// # Errors
 /// When a signal comes.
 pub fn run(bench: &Bench, tally: &mut Tally) -> Result<()> {
-    let tests: Vec<_> = Test::all().into_iter().filter(|test| bench.is_wanted(&test.name())).collect();
+    let tests: Vec<_> = Test::all().into_iter().filter(|test| bench.args.only.has(&test.name())).collect();
     if tests.is_empty() {
         return Ok(());
     }
@@ -211,18 +214,15 @@ impl Ends {
         let programs = source::build(&scratch)?;
         let programs_in_guest = programs.paths();
         let extras = Extras { programs: &programs_in_guest, modules: &[], files: &[] };
-        let image = Image::build(bench.args.guest.cache.as_deref(), extras, &scratch)?;
-        let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+        let base = bench.args.guest.base(extras, &scratch)?;
+        let ns = new_namespace()?;
         let socket = scratch.file("guest.sock");
-        let relay = start_relay(&socket, &ns)?;
-        let options = options::short(&[("mq", "off"), ("host_mtu", MTU)]);
-        let network = vhost_user_network(&socket, QUEUE_PAIRS, "");
-        let device = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
-        let mut config = bench.base.machine(network, device)?;
-        config.initramfs = image.initramfs;
-        let mut machine = Machine::boot(&config, &ns)?;
+        let relay = relay(&socket, &ns)?;
+        let options = options::short(&[("mq", "off"), ("host_mtu", HOST_MTU)]);
+        let network = vhost_user_network(&socket, 1, "");
+        let mut machine = Machine::boot(&behind_port(&base, &options, network, "")?, &ns)?;
         set_up_guest(&mut machine)?;
-        let host = set_up_host(&ns, options.mtu())?;
+        let host = set_up_host(&ns)?;
         let guest = machine.run("cat /sys/class/net/eth0/address")?.trim().to_owned();
         Ok(Self { machine, relay, ns, programs, macs: Macs { host, guest }, _scratch: scratch })
     }
@@ -272,8 +272,7 @@ impl Ends {
     fn start_on_host(&self, test: &Test, receives: bool) -> Result<Program> {
         let mut command = Command::new(self.programs.path(test.program));
         command.args(test.arguments(&self.macs, receives, TAP).split_whitespace());
-        confine(&mut command, Some(&self.ns), None).doing("preparing a test program")?;
-        Program::start(test.program, command)
+        Program::start(test.program, command, Some(&self.ns))
     }
 }
 
@@ -291,14 +290,12 @@ fn end_well(mut program: Program) -> Result<()> {
 /// Waits until a receiver on the host is ready.
 fn wait_for_sockets(test: &Test, receiver: &mut Program) -> Result<()> {
     let net = format!("/proc/{}/net", receiver.id());
-    let end = Instant::now() + READY_TIMEOUT;
-    while !has_sockets(test, Path::new(&net)) {
-        if receiver.has_ended()? || Instant::now() >= end {
-            return failed(format!("the receiver opened no sockets within {READY_TIMEOUT:?}{}", receiver.tail()));
-        }
-        stop::sleep(LOOK)?;
+    let is_ready = |receiver: &mut Program| Ok(has_sockets(test, Path::new(&net)) || receiver.has_ended()?);
+    stop::until(READY_TIMEOUT, LOOK, || Ok(is_ready(receiver)?.then_some(())))?;
+    if has_sockets(test, Path::new(&net)) {
+        return Ok(());
     }
-    Ok(())
+    failed(format!("the receiver opened no sockets within {READY_TIMEOUT:?}{}", receiver.tail()))
 }
 
 /// Returns whether a receiver is ready, by the tables of its namespace. `csum` opens its UDP socket last, `gro` binds
@@ -323,16 +320,12 @@ fn sockets_there(test: &Test) -> String {
     }
 }
 
-fn start_relay(socket: &str, ns: &NetNs) -> Result<Program> {
-    let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
-    command.args(["vhost-relay", "--socket", socket, "--tap", TAP, "--mtu", MTU]);
+fn relay(socket: &str, ns: &NetNs) -> Result<Program> {
+    let mut command = relay_command(socket, MTU)?;
     // A TAP treats a frame with a verified checksum as one with a checksum still to be written; `csum` skips such
     // frames.
     command.args(["--hold-usecs", &HOLD_USECS.to_string(), "--tap-without-rx-checksum"]);
-    confine(&mut command, Some(ns), None).doing("preparing offramp")?;
-    let mut program = Program::start("offramp", command)?;
-    program.wait_for("\"ready\"", 0, READY_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
-    Ok(program)
+    start_relay(command, socket, ns)
 }
 
 /// Lets only the adapter coalesce, not the guest's kernel, and makes addresses valid at once, without detection of
@@ -344,15 +337,14 @@ fn set_up_guest(machine: &mut Machine) -> Result<()> {
 }
 
 /// Gives the host's end its addresses; returns its Ethernet address.
-fn set_up_host(ns: &NetNs, mtu: u16) -> Result<String> {
-    prepare_host(ns, mtu)?;
+fn set_up_host(ns: &NetNs) -> Result<String> {
+    prepare_host(ns, MTU)?;
     let prepared = ns.run(|| {
         fs::write(format!("/proc/sys/net/ipv6/conf/{TAP}/accept_dad"), "0").doing("accept_dad")?;
         link::add_address(TAP, IpAddr::V6(HOST_V6), PREFIX_V6_LEN).doing("the address")?;
         link::mac(TAP).doing("the Ethernet address")
     });
-    let mac = prepared.doing("entering the namespace")??;
-    Ok(mac.map(|byte| format!("{byte:02x}")).join(":"))
+    Ok(mac_text(prepared.doing("entering a namespace")??))
 }
 
 #[cfg(test)]

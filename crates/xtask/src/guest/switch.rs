@@ -1,17 +1,17 @@
 //! Two guests on one switch of `offramp up`: bytes over TCP both ways at once, judged by their SHA-256, while
 //! one guest's offloads are switched off and on.
 
-use super::machine::Machine;
-use super::{BackendKind, Bench, GuestKind, options, tcp, vhost_user_network};
-use crate::daemon::{self, Daemon};
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::scratch::Scratch;
+use super::{Bench, GuestKind, behind_port, options};
+use crate::tcp;
 use offramp_ports::sys::NetNs;
+use offramp_testbed::daemon::{self, Daemon};
+use offramp_testbed::failure::{Failure, Result, failed, new_namespace};
+use offramp_testbed::guest::busybox::{GUEST, at, vhost_user_network};
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::scratch::Scratch;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 
-/// One queue pair each: a switch uses only one of a guest.
-const QUEUE_PAIRS: u16 = 1;
 /// Port of each guest's service: it answers with the SHA-256 of the received bytes.
 const SERVICE: u16 = 5001;
 /// Minimum segments in a mean super-frame of an emulated guest: it seldom fills one, and half of the frames are
@@ -36,7 +36,7 @@ impl Guest {
     fn both() -> [Self; 2] {
         let second = Ipv4Addr::new(198, 18, 0, 3);
         [
-            Self { port: "vm0", address: tcp::GUEST, mac: "02:00:00:00:00:10", ring: "on", machine: None },
+            Self { port: "vm0", address: GUEST, mac: "02:00:00:00:00:10", ring: "on", machine: None },
             Self { port: "vm1", address: second, mac: "02:00:00:00:00:11", ring: "off", machine: None },
         ]
     }
@@ -65,15 +65,14 @@ impl Guest {
     fn start(&mut self, bench: &Bench, ns: &NetNs) -> Result<()> {
         let socket = self.socket(&bench.scratch);
         let mut config = match bench.args.kind {
-            GuestKind::Uml => bench.user_mode(&socket),
+            GuestKind::Uml => bench.base.in_user_mode(&socket, &bench.scratch),
             GuestKind::Qemu => {
                 let options = options::short(&[("mq", "off"), ("packed", self.ring)]);
-                let arguments = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
-                let device = format!("{arguments},mac={}", self.mac);
-                bench.base.machine(vhost_user_network(&socket, QUEUE_PAIRS, ""), device)?
+                let network = vhost_user_network(&socket, 1, "");
+                behind_port(&bench.base, &options, network, &format!(",mac={}", self.mac))?
             }
         };
-        config.address = self.address;
+        config.arguments = at(self.address, "");
         self.machine = Some(Machine::start(&config, ns)?);
         Ok(())
     }
@@ -99,47 +98,38 @@ impl Guest {
 /// When something does not start, other bytes arrive, or a switch changes nothing.
 pub fn run(bench: &Bench) -> Result<()> {
     let executable = daemon::build()?;
-    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+    let ns = new_namespace()?;
     let mut guests = Guest::both();
     let ports = guests.each_ref().map(|guest| guest.section(bench));
     let file = ports.concat() + "[[switch]]\nname = \"lan\"\n";
     let daemon = Daemon::start(&executable, &file, &bench.scratch, &ns)?;
-    let mut judged = judge(bench, &mut guests, &daemon, &ns);
+    let judged = judge(bench, &mut guests, &daemon, &ns);
     for machine in guests.into_iter().filter_map(|guest| guest.machine) {
         machine.power_off();
     }
     let last_words = daemon.terminate();
-    if let Err(Failure::Failed(why)) = &mut judged {
-        why.push_str(&last_words);
-    }
-    judged
+    judged.map_err(|why| why.map(|why| why + &last_words))
 }
 
 fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon, ns: &NetNs) -> Result<()> {
     // Both at once: an emulated boot is most of the time of this case.
     guests.iter_mut().try_for_each(|guest| guest.start(bench, ns))?;
     guests.iter_mut().try_for_each(Guest::wait_until_ready)?;
-    let expected = tcp::digest(&bench.base.image.payload);
+    let expected = tcp::digest(&bench.base.payload);
 
-    let counts = exchange(guests, daemon, &expected).map_err(|why| during("all offloads on", why))?;
+    let counts = exchange(guests, daemon, &expected).map_err(|why| why.during("with all offloads on"))?;
     counts.iter().try_for_each(|counts| counts.expect_super_frames(bench.args.kind))?;
 
     daemon.set("vm1", &["all", "off"])?;
-    let [first, second] = exchange(guests, daemon, &expected).map_err(|why| during("those of vm1 off", why))?;
+    let [first, second] =
+        exchange(guests, daemon, &expected).map_err(|why| why.during("with the offloads of vm1 off"))?;
     // The offloads of vm1's sends were agreed at its set-up, and stay: so vm0 still gets super-frames.
     first.expect_super_frames(bench.args.kind)?;
     second.expect_single_frames()?;
 
     daemon.set("vm1", &["all", "on"])?;
-    let counts = exchange(guests, daemon, &expected).map_err(|why| during("those of vm1 on again", why))?;
+    let counts = exchange(guests, daemon, &expected).map_err(|why| why.during("with the offloads of vm1 on again"))?;
     counts.iter().try_for_each(|counts| counts.expect_super_frames(bench.args.kind))
-}
-
-fn during(offloads: &str, why: Failure) -> Failure {
-    match why {
-        Failure::Failed(why) => Failure::Failed(format!("with {offloads}: {why}")),
-        other => other,
-    }
 }
 
 /// Sends each guest's `/payload` to the other, at the same time. Returns the counters of each port.

@@ -1,9 +1,9 @@
 //! The program in the hostile guest: it takes the card from its driver, and fills its rings with frames and chains.
 
 use super::device::{BUFFERS, Descriptor, Device, TABLES};
-use crate::failure::{Doing, Result};
-use crate::frames;
-use crate::stop;
+use offramp_testbed::failure::{Doing, Result};
+use offramp_testbed::frames;
+use offramp_testbed::stop;
 use std::time::{Duration, Instant};
 
 /// Flags of a descriptor (virtio 1.3, 2.7.5): another follows, the device writes, a table of descriptors.

@@ -3,7 +3,7 @@
 //! Registers are reached through the card's window in PCI configuration space (virtio 1.3, 4.1.4.9), memory through
 //! `/dev/mem`. Both are files, so this needs no mapping.
 
-use crate::failure::{Doing, Result, failed};
+use offramp_testbed::failure::{Doing, Result, failed};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -1,19 +1,12 @@
 //! The backend at the other end of the guests' sockets.
 
 use super::case::{Case, Shape};
-use crate::failure::{Doing, Result, failed};
-use crate::program::Program;
-use crate::stop;
-use crate::testpmd::{Config, Memory, Testpmd};
-use offramp_ports::sys::confine;
-use std::path::Path;
+use offramp_testbed::failure::{Doing, Result};
+use offramp_testbed::program::Program;
+use offramp_testbed::testpmd::{Config, Memory, Testpmd};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Time from the start of a program to its socket.
-const SOCKET_TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval between two polls.
-const LOOK: Duration = Duration::from_millis(20);
 /// Longest IP packet for offramp here, bytes: the longest of the captures.
 const MTU: u32 = 9000;
 /// Time from the start of offramp to its ports being there.
@@ -63,13 +56,7 @@ fn dpdk_config(case: &Case, sockets: &[String], memory: Memory) -> Config {
 
 fn offramp_command(case: &Case, sockets: &[String]) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
-    command.arg(match case.shape {
-        Shape::Echo => "vhost-backend",
-        Shape::Relay => "vhost-relay",
-    });
-    if case.shape == Shape::Echo {
-        command.args(["--mode", "echo"]);
-    }
+    command.arg("vhost-relay").args((case.shape == Shape::Echo).then_some("--echo"));
     for socket in sockets {
         command.args(["--socket", socket]);
     }
@@ -106,9 +93,7 @@ impl Running {
         match kind {
             BackendKind::Dpdk => Ok(Self::Dpdk(Testpmd::start(&dpdk_config(case, sockets, memory))?)),
             BackendKind::Offramp => {
-                let mut command = offramp_command(case, sockets)?;
-                confine(&mut command, None, None).doing("preparing the backend")?;
-                Ok(Self::Offramp(Program::start("offramp", command)?))
+                Ok(Self::Offramp(Program::start("offramp", offramp_command(case, sockets)?, None)?))
             }
         }
     }
@@ -125,9 +110,7 @@ impl Running {
                 testpmd.tell("set burst tx delay 10 retry 100000")?;
                 testpmd.tell("start")
             }
-            Self::Offramp(program) => {
-                program.wait_for("\"ready\"", 0, READY_TIMEOUT, |text| text.contains("ready\n").then_some(()))
-            }
+            Self::Offramp(program) => program.wait_ready(READY_TIMEOUT),
         }
     }
 
@@ -138,21 +121,4 @@ impl Running {
             Self::Offramp(program) => program.tail(),
         }
     }
-}
-
-/// Waits until all these sockets are there.
-///
-/// # Errors
-/// When one is not in time.
-pub fn wait_for_sockets(sockets: &[String]) -> Result<()> {
-    let end = Instant::now() + SOCKET_TIMEOUT;
-    for socket in sockets {
-        while !Path::new(socket).exists() {
-            if Instant::now() >= end {
-                return failed(format!("nobody listens on {socket} within {SOCKET_TIMEOUT:?}"));
-            }
-            stop::sleep(LOOK)?;
-        }
-    }
-    Ok(())
 }

@@ -2,14 +2,14 @@
 //! frames into another.
 
 use super::case::Case;
-use crate::failure::{Result, failed};
-use crate::frames;
 use crate::pcap::{self, Order};
-use crate::scratch::Scratch;
-use crate::stop;
-use crate::testpmd::output::Link;
-use crate::testpmd::{Config, Memory, Testpmd};
-use std::time::{Duration, Instant};
+use offramp_testbed::failure::{Result, failed};
+use offramp_testbed::frames;
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stop;
+use offramp_testbed::testpmd::output::Link;
+use offramp_testbed::testpmd::{Config, Memory, Testpmd};
+use std::time::Duration;
 
 /// Memory of one guest in MiB: buffers for 8 queues of 256 entries, and DPDK's own.
 pub const MEMORY_MIB: u64 = 256;
@@ -140,18 +140,12 @@ impl Guest {
     }
 
     fn wait_link(&mut self, wanted: Link) -> Result<()> {
-        let end = Instant::now() + LINK_TIMEOUT;
-        while self.testpmd.link(VIRTIO_PORT)? != wanted {
-            if Instant::now() >= end {
-                return failed(format!(
-                    "guest {}: its link is not {wanted:?} within {LINK_TIMEOUT:?}{}",
-                    self.config.index,
-                    self.testpmd.tail()
-                ));
-            }
-            stop::sleep(LOOK)?;
-        }
-        Ok(())
+        let found = stop::until(LINK_TIMEOUT, LOOK, || Ok((self.testpmd.link(VIRTIO_PORT)? == wanted).then_some(())))?;
+        let (index, tail) = (self.config.index, self.testpmd.tail());
+        found.map_or_else(
+            || failed(format!("guest {index}: its link is not {wanted:?} within {LINK_TIMEOUT:?}{tail}")),
+            Ok,
+        )
     }
 
     /// Starts to send and to receive.
@@ -216,7 +210,7 @@ impl Guest {
         // A backend may put a flow on any queue.
         let order = if received.len() == 1 { Order::Kept } else { Order::Any };
         let compared = pcap::compare(&sender.frames.concat(), &received.concat(), order);
-        compared.or_else(|why| failed(format!("guest {}: {why}", self.config.index)))
+        compared.map_err(|why| why.during(format!("guest {}", self.config.index)))
     }
 
     /// Ends it without notice to the backend.

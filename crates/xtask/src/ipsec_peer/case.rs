@@ -1,7 +1,7 @@
 //! The cases for the guest's kernel, as commands for it.
 
 use super::{GUEST_V6, HOST_V6};
-use crate::guest::{HOST, tcp};
+use offramp_testbed::guest::busybox::{GUEST, HOST, random_bytes};
 use std::net::IpAddr;
 
 /// The guest sends with this SPI, and receives with the other.
@@ -129,7 +129,7 @@ impl Case {
     pub fn commands(&self, end: End) -> Vec<String> {
         let [sent, received] = if end == End::Guest { ["out", "in"] } else { ["in", "out"] };
         let (host, guest): (IpAddr, IpAddr) = match self.version {
-            Version::V4 => (HOST.into(), tcp::GUEST.into()),
+            Version::V4 => (HOST.into(), GUEST.into()),
             Version::V6 => (HOST_V6.into(), GUEST_V6.into()),
         };
         let mode = if self.is_tunnel { "tunnel" } else { "transport" };
@@ -171,7 +171,7 @@ impl Case {
     /// Returns the algorithms with keys; each direction has its own.
     fn keys(&self, spi: u32) -> String {
         let key = |which: u64, len| {
-            let bytes = tcp::random_bytes((self.number << u32::BITS | u64::from(spi)) << 8 | which, len);
+            let bytes = random_bytes((self.number << u32::BITS | u64::from(spi)) << 8 | which, len);
             bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
         };
         match self.algorithms {

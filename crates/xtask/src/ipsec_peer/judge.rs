@@ -1,11 +1,11 @@
 //! The counters of both ends, and their expected values.
 
 use super::case::{Case, Extra};
-use crate::failure::{Result, failed};
-use crate::guest::Machine;
 use offramp_adapter::ipsec::SaDirection;
 use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::Loss;
+use offramp_testbed::failure::{Result, failed};
+use offramp_testbed::guest::shell::Machine;
 use std::collections::BTreeMap;
 
 /// Minimum frames of the wire for each hundred of the host's, where it has super-frames: sent, and received from an

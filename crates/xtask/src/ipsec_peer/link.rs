@@ -1,17 +1,16 @@
 //! Our end: a TAP with an IPsec adapter, and a cable to the guest's vhost-user port.
 
 use super::judge::AdapterCounts;
-use crate::adapters::Adapters;
-use crate::failure::{Doing, Result, failed};
-use crate::guest::{self, TAP};
-use crate::seam::{self, OfferArgs, PortArgs};
+use crate::adapters::{Adapters, open_tap};
+use crate::seam::{self, OfferArgs};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
-use offramp_offload::caps::Offloads;
 use offramp_offload::esp::xfrm::{Association, Direction, Owner, XfrmConfig};
 use offramp_ports::sys::NetNs;
 use offramp_ports::tap::{Tap, TapConfig};
 use offramp_ports::vhost_user::VhostUser;
+use offramp_testbed::failure::{Doing, Result, failed, inside};
+use offramp_testbed::guest::busybox::{MTU, TAP};
 use std::path::Path;
 
 /// The name of the worker thread.
@@ -34,12 +33,10 @@ impl Link {
     /// # Errors
     /// When a port cannot be opened or the worker cannot start.
     pub fn start(socket: &Path, ns: &NetNs) -> Result<Self> {
-        let (socket, offer) = (socket.to_owned(), OfferArgs::default());
-        let args = PortArgs { socket, client: false, queues: 1, mtu: guest::MTU, offer };
-        let (port, mut guests) = seam::open(&args)?;
-        let tap = ns.run(open_tap).doing("entering the namespace")??;
+        let (port, mut guests) = seam::open(socket, false, 1, MTU, &OfferArgs::default())?;
+        let tap = inside(ns, "making the TAP", || open_tap(&TapConfig { mtu: MTU.into(), ..TapConfig::new(TAP) }))?;
         let (Some(host), Some(guest)) = (tap.queue(0), guests.pop()) else { return failed("a port has no queue") };
-        let mut config = AdapterConfig { mtu: usize::from(guest::MTU), ..AdapterConfig::default() };
+        let mut config = AdapterConfig { mtu: usize::from(MTU), ..AdapterConfig::default() };
         config.coalesce.hold_ns = HOLD_NS;
         Ok(Self { adapters: Adapters::start(WORKER_NAME, &config, host, guest)?, _tap: tap, _port: port })
     }
@@ -85,10 +82,4 @@ fn added(association: Association) -> SaChange {
         Direction::Out => SaDirection::Out,
     };
     SaChange::Add { direction, config: Box::new(association.config) }
-}
-
-fn open_tap() -> Result<Tap> {
-    let tap = Tap::open(&TapConfig { mtu: u32::from(guest::MTU), ..TapConfig::new(TAP) }).doing("making the TAP")?;
-    tap.offer(Offloads::all()).doing("making the TAP")?;
-    Ok(tap)
 }

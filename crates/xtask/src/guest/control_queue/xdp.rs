@@ -37,9 +37,9 @@ pub fn object() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packages::{self, IP};
-    use crate::scratch::Scratch;
     use offramp_ports::sys::{NetNs, link};
+    use offramp_testbed::packages::{self, IP};
+    use offramp_testbed::scratch::Scratch;
     use std::process::Command;
 
     #[test]

@@ -1,9 +1,9 @@
 //! Source of the kernel's test programs: Debian's packages of the kernel's source, about 150 MB each, with four files
 //! to unpack. All of it goes with the scratch directory.
 
-use crate::failure::{Doing, Failure, Result, failed, not_possible};
-use crate::packages::{self, CC, XZ};
-use crate::scratch::Scratch;
+use offramp_testbed::failure::{Doing, Failure, Result, failed, not_possible};
+use offramp_testbed::packages::{self, CC, XZ};
+use offramp_testbed::scratch::Scratch;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

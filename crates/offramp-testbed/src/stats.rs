@@ -1,17 +1,46 @@
-//! Statistics of several samples.
+//! Statistics of several samples: median, extremes, deviation.
 
 use std::f64::consts::LN_2;
 
-/// Returns the middle value; for an even number, the mean of the middle two; not a number for no samples.
-pub fn median(samples: &[f64]) -> f64 {
-    let mut values = samples.to_vec();
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        len if len % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
+/// The spread of one metric's samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Smallest value.
+    pub min: f64,
+    /// Middle value; the mean of the two middle ones if their number is even.
+    pub median: f64,
+    /// Largest value.
+    pub max: f64,
+    /// Median absolute deviation from the median.
+    pub mad: f64,
+}
+
+impl Spread {
+    /// Returns the spread of `values`; `None` without values. Omits values that are not finite.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let sorted = sorted_finite(values);
+        let median = middle(&sorted)?;
+        let deviations: Vec<f64> = sorted.iter().map(|value| (value - median).abs()).collect();
+        let mad = middle(&sorted_finite(&deviations))?;
+        Some(Self { min: *sorted.first()?, median, max: *sorted.last()?, mad })
     }
+}
+
+/// Returns the median of `values`; `None` without values. Omits values that are not finite.
+pub fn median(values: &[f64]) -> Option<f64> {
+    middle(&sorted_finite(values))
+}
+
+fn sorted_finite(values: &[f64]) -> Vec<f64> {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+fn middle(sorted: &[f64]) -> Option<f64> {
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[half - 1], upper)) }
 }
 
 /// Maximum probability of a median beyond one side of its interval.
@@ -19,10 +48,9 @@ const TAIL_PROBABILITY: f64 = 0.025;
 
 /// Returns an interval around the median, with a probability of 95 % or more for independent samples (sign test). For
 /// fewer than nine samples, it goes from the lowest to the highest; for fewer than six, that is less probable. Not a
-/// number for no samples.
+/// number for no samples. Omits values that are not finite.
 pub fn median_interval(samples: &[f64]) -> [f64; 2] {
-    let mut values = samples.to_vec();
-    values.sort_unstable_by(f64::total_cmp);
+    let values = sorted_finite(samples);
     let Some(last) = values.len().checked_sub(1) else { return [f64::NAN; 2] };
     // Each sample is below the median in one of two cases. `ln_exactly` is the logarithm of the probability of exactly
     // `left_out` such samples; the probability itself is too small for a number if they are many. `at_most` is the
@@ -45,9 +73,9 @@ mod tests {
 
     #[test]
     fn a_median_is_the_middle_or_between_the_middle_two() {
-        assert!((median(&[9.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
-        assert!((median(&[9.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
-        assert!(median(&[]).is_nan());
+        assert_eq!(median(&[9.0, 1.0, f64::NAN, 2.0]), Some(2.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&[f64::NAN]), None);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Another program under control: its output is recorded, it gets lines as input, and it never outlives this process.
 
-use crate::failure::{Doing, Result, failed};
+use crate::failure::{Doing, Failure, Result, failed};
 use crate::stop;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use offramp_offload::sync::lock;
-use std::io::{Read, Write};
+use offramp_ports::sys::{NetNs, confine};
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -35,14 +38,37 @@ pub struct Program {
     output: Shared,
 }
 
+/// The reason of a wait without a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfound {
+    /// The harness was stopped.
+    Stopped,
+    /// The program has ended.
+    Ended(ExitStatus),
+    /// The program has given up ([`Program::give_up_at`]).
+    GaveUp,
+    /// The time is over.
+    Late,
+}
+
 impl Program {
-    /// Starts a command. It is killed when the calling thread ends, and when this is dropped.
+    /// Starts a command, in a namespace if one is given. It is killed when the calling thread ends, and when this is
+    /// dropped.
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(name: &str, mut command: Command) -> Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().doing(format!("starting {name} ({})", shown(&command)))?;
+    pub fn start(name: &str, command: Command, ns: Option<&NetNs>) -> Result<Self> {
+        let what = format!("starting {name} ({})", shown(&command));
+        Self::spawn(name, command, ns, None).doing(what)
+    }
+
+    /// As [`Program::start`], on certain processors.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn spawn(name: &str, mut command: Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) -> io::Result<Self> {
+        confine(&mut command, ns, cpus)?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let output = Shared::default();
         if let Some(stdout) = child.stdout.take() {
             collect(stdout, &output, |output| &mut output.stdout);
@@ -69,14 +95,27 @@ impl Program {
         self.lock().stdout[mark..].to_owned()
     }
 
+    /// Returns standard error so far.
+    pub fn errors(&self) -> String {
+        self.lock().stderr.clone()
+    }
+
     /// Writes a line to the program's standard input.
     ///
     /// # Errors
     /// When the program no longer reads.
     pub fn say(&mut self, line: &str) -> Result<()> {
-        let Some(stdin) = &mut self.stdin else { return failed(format!("{} takes no input", self.name)) };
-        let told = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
-        told.or_else(|error| failed(format!("telling {} \"{line}\": {error}{}", self.name, self.tail())))
+        self.write(line)
+            .map_err(|error| Failure::Failed(format!("telling {} \"{line}\": {error}{}", self.name, self.tail())))
+    }
+
+    /// As [`Program::say`].
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&mut self, line: &str) -> io::Result<()> {
+        let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(stdin, "{line}").and_then(|()| stdin.flush())
     }
 
     /// Waits until `find` has a result for standard output since `mark`.
@@ -91,29 +130,59 @@ impl Program {
         timeout: Duration,
         find: impl Fn(&str) -> Option<T>,
     ) -> Result<T> {
+        self.look_for(mark, timeout, stop::flag(), find).map_err(|unfound| {
+            let why = match unfound {
+                Unfound::Stopped => return Failure::Stopped,
+                Unfound::Ended(status) => format!("it ended ({status})"),
+                Unfound::GaveUp => "it gave up".to_owned(),
+                Unfound::Late => format!("not within {timeout:?}"),
+            };
+            Failure::Failed(format!("{}: waited for {what}: {why}{}", self.name, self.tail()))
+        })
+    }
+
+    /// As [`Program::wait_for`], until the flag is set.
+    ///
+    /// # Errors
+    /// When there is no result.
+    pub fn look_for<T>(
+        &mut self,
+        mark: usize,
+        timeout: Duration,
+        stop: &AtomicBool,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> std::result::Result<T, Unfound> {
         let end = Instant::now() + timeout;
         loop {
-            stop::check()?;
-            let ended = self.child.try_wait().doing(format!("looking after {}", self.name))?;
-            {
-                let (shared, changed) = &*self.output;
-                let output = lock(shared);
-                if let Some(found) = find(&output.stdout[mark..]) {
-                    return Ok(found);
-                }
-                let is_hopeless = self.hopeless.is_some_and(|words| output.stderr.contains(words));
-                if ended.is_none() && !is_hopeless && Instant::now() < end {
-                    drop(changed.wait_timeout(output, LOOK));
-                    continue;
-                }
+            // An error means that somebody else has waited for it.
+            let ended = self.child.try_wait().unwrap_or_default();
+            let (shared, changed) = &*self.output;
+            let output = lock(shared);
+            if let Some(found) = find(&output.stdout[mark..]) {
+                return Ok(found);
             }
-            let why = match ended {
-                Some(status) => format!("it ended ({status})"),
-                None if Instant::now() < end => "it gave up".to_owned(),
-                None => format!("not within {timeout:?}"),
-            };
-            return failed(format!("{}: waited for {what}: {why}{}", self.name, self.tail()));
+            if stop.load(Ordering::Relaxed) {
+                return Err(Unfound::Stopped);
+            }
+            if let Some(status) = ended {
+                return Err(Unfound::Ended(status));
+            }
+            if self.hopeless.is_some_and(|words| output.stderr.contains(words)) {
+                return Err(Unfound::GaveUp);
+            }
+            if Instant::now() >= end {
+                return Err(Unfound::Late);
+            }
+            drop(changed.wait_timeout(output, LOOK));
         }
+    }
+
+    /// Waits until the program prints a line `ready`.
+    ///
+    /// # Errors
+    /// As [`Program::wait_for`].
+    pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
+        self.wait_for("\"ready\"", 0, timeout, |text| text.contains("ready\n").then_some(()))
     }
 
     /// Returns the program's process.
@@ -142,17 +211,8 @@ impl Program {
     /// # Errors
     /// When it has not in `timeout`, or a signal comes.
     pub fn wait_end(&mut self, timeout: Duration) -> Result<ExitStatus> {
-        let end = Instant::now() + timeout;
-        loop {
-            stop::check()?;
-            if let Some(status) = self.child.try_wait().doing(format!("looking after {}", self.name))? {
-                return Ok(status);
-            }
-            if Instant::now() >= end {
-                return failed(format!("{} did not end within {timeout:?}{}", self.name, self.tail()));
-            }
-            std::thread::sleep(LOOK);
-        }
+        let ended = stop::until(timeout, LOOK, || self.child.try_wait().doing(format!("looking after {}", self.name)))?;
+        ended.map_or_else(|| failed(format!("{} did not end within {timeout:?}{}", self.name, self.tail())), Ok)
     }
 
     /// Asks the program to end (SIGTERM), waits a while, then kills it; returns its last words.
@@ -195,14 +255,43 @@ impl Drop for Program {
 fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mut Output) -> &mut String) {
     let output = Arc::clone(output);
     std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(len @ 1..) = stream.read(&mut bytes) {
+        let (mut chunk, mut bytes) = ([0; 4096], Vec::new());
+        while let Ok(len @ 1..) = stream.read(&mut chunk) {
+            bytes.extend(&chunk[..len]);
+            // The rest of a character may come with the next chunk.
+            let whole = match std::str::from_utf8(&bytes) {
+                Err(error) if error.error_len().is_none() => error.valid_up_to(),
+                _ => bytes.len(),
+            };
             let (shared, changed) = &*output;
-            let mut guard = lock(shared);
-            part(&mut guard).push_str(&String::from_utf8_lossy(&bytes[..len]));
+            part(&mut lock(shared)).push_str(&String::from_utf8_lossy(&bytes[..whole]));
+            bytes.drain(..whole);
             changed.notify_all();
         }
     });
+}
+
+/// Runs a command to its end, in a namespace if one is given. Returns its output.
+///
+/// # Errors
+/// When it fails; the message has its standard error.
+pub fn output(mut command: Command, ns: Option<&NetNs>) -> Result<String> {
+    confine(&mut command, ns, None).doing(shown(&command))?;
+    let output = command.output().doing(shown(&command))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    failed(format!("{}: {}\n{}", shown(&command), output.status, said.trim()))
+}
+
+/// Waits until a socket is there.
+///
+/// # Errors
+/// When it is not in time.
+pub fn wait_for_socket(socket: &str, timeout: Duration) -> Result<()> {
+    let found = stop::until(timeout, LOOK, || Ok(Path::new(socket).exists().then_some(())))?;
+    found.map_or_else(|| failed(format!("nobody listens on {socket} within {timeout:?}")), Ok)
 }
 
 /// Returns a process' own memory, in KiB, without shared memory such as a guest's.
@@ -241,7 +330,7 @@ mod tests {
     fn shell(script: &str) -> Program {
         let mut command = Command::new("sh");
         command.arg("-c").arg(script);
-        Program::start("sh", command).unwrap()
+        Program::start("sh", command, None).unwrap()
     }
 
     #[test]

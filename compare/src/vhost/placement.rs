@@ -1,7 +1,7 @@
 //! The distance of the two processors.
 
-use crate::failure::{Doing, Result};
 use offramp_testbed::cpu::line_distance_ns;
+use offramp_testbed::failure::{Doing, Result};
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 

@@ -1,6 +1,7 @@
 //! Debian packages for a harness.
 
 use crate::failure::{Doing, Result, failed};
+use crate::program;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,10 +27,11 @@ pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-st
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
 /// A switch in user space over DPDK.
 pub const OVS_DPDK: Needed = Needed { program: "ovs-vswitchd-dpdk", packages: &["openvswitch-switch-dpdk"] };
-/// A tunnel in user space, and its set-up tool.
+/// A tunnel in user space.
 pub const WIREGUARD_GO: Needed = Needed { program: "wireguard-go", packages: &["wireguard-go"] };
+/// Its set-up tool.
 pub const WG: Needed = Needed { program: "wg", packages: &["wireguard-tools"] };
-/// The key daemon `strongSwan` with ESP in user space, and its set-up tool.
+/// The key daemon `strongSwan` with ESP in user space.
 pub const CHARON: Needed = Needed {
     program: "charon-systemd",
     packages: &[
@@ -39,6 +41,7 @@ pub const CHARON: Needed = Needed {
         "libstrongswan-extra-plugins",
     ],
 };
+/// Its set-up tool.
 pub const SWANCTL: Needed = Needed { program: "swanctl", packages: &["strongswan-swanctl"] };
 
 /// The set-up tools of Linux' network.
@@ -91,12 +94,7 @@ pub fn apt_get(args: &[&str]) -> Result<()> {
 pub fn apt_get_in(directory: &Path, args: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
     command.args(args).current_dir(directory).env("DEBIAN_FRONTEND", "noninteractive");
-    let output = command.output().doing("running apt-get")?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    failed(format!("apt-get {}: {}\n{}", args.join(" "), output.status, said.trim()))
+    program::output(command, None).map(drop)
 }
 
 /// Downloads a package's file into a directory.
@@ -113,6 +111,16 @@ pub fn download(package: &str, directory: &Path) -> Result<PathBuf> {
         apt_get_in(directory, &download)?;
     }
     only_entry(directory, &format!("{package}_"))
+}
+
+/// Unpacks a package into a directory.
+///
+/// # Errors
+/// When it is no package, or the directory cannot be written.
+pub fn unpack(package: &Path, directory: &Path) -> Result<()> {
+    let mut command = Command::new("dpkg-deb");
+    command.arg("-x").arg(package).arg(directory);
+    program::output(command, None).map(drop)
 }
 
 /// Returns the one entry of a directory with this prefix.

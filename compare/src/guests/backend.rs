@@ -1,17 +1,20 @@
 //! A backend with two guests and a traffic server in a namespace, and the set-up of each kind of backend.
 
 use super::{Cell, Path, Sample};
-use crate::daemon::Daemon;
-use crate::failure::{Doing, Result, failed, not_possible};
-use crate::guest::{self, Base, Machine, PREFIX_LEN, Small};
-use crate::packages::{self, IP};
-use crate::program::{self, Program, shown};
-use crate::scratch::Scratch;
-use crate::{stop, ttcp};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use offramp_ports::sys::{NetNs, SysError, confine, link};
+use nix::sys::signal::Signal;
+use offramp_ports::sys::{NetNs, SysError, link};
 use offramp_testbed::cpu::CpuTimes;
+use offramp_testbed::daemon::Daemon;
+use offramp_testbed::failure::{Doing, Result, failed, inside, new_namespace, not_possible};
+use offramp_testbed::guest::busybox::{
+    Base, HOST, MTU, PREFIX_LEN, Small, TAP, prepare_host, qemu_tap_network, vhost_user_network,
+};
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::packages::{self, IP};
+use offramp_testbed::program::{self, Program};
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stop;
+use offramp_testbed::traffic::{Latency, Report};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
@@ -98,12 +101,8 @@ impl Bed {
         let (mut network, daemon, cards) = network.with(backend, peers)?;
         let mut guests = Vec::new();
         for (card, (address, mac)) in cards.into_iter().zip(GUESTS) {
-            guests.push(
-                base.start_small(
-                    Small { network: card, mac, address, mtu: super::MTU_MAX, arguments: "" },
-                    &network.ns,
-                )?,
-            );
+            let small = Small { network: card, mac, address, mtu: super::MTU_MAX, arguments: "" };
+            guests.push(base.start_small(small, &network.ns)?);
         }
         guests.iter_mut().try_for_each(Machine::wait_until_ready)?;
         for program in &mut network.programs {
@@ -114,17 +113,17 @@ impl Bed {
         if matches!(backend, Backend::QemuTap | Backend::VhostUserNet) {
             network.in_ns("adding TAPs to the bridge", || {
                 [0, 1].map(tap).iter().try_for_each(|tap| {
-                    link::set_master(tap, guest::TAP)?;
+                    link::set_master(tap, TAP)?;
                     link::set_up(tap)
                 })
             })?;
         }
         if backend != Backend::Passt {
-            guest::prepare_host(&network.ns, guest::MTU)?;
+            prepare_host(&network.ns, MTU)?;
         }
         let mut serve = Command::new(&peers.offramp);
         serve.args(["ttcp", "--serve"]);
-        let server = network.begin("ttcp", serve)?;
+        let server = Program::start("ttcp", serve, Some(&network.ns))?;
         guests[1].run("offramp ttcp --serve >/dev/null 2>&1 &")?;
         stop::sleep(SETTLE)?;
         let Network { scratch, ns, programs } = network;
@@ -151,11 +150,10 @@ impl Bed {
         }
         if self.backend != Backend::Passt {
             let taps = matches!(self.backend, Backend::QemuTap | Backend::VhostUserNet).then(|| [0, 1].map(tap));
-            let set = self.ns.run(|| {
+            inside(&self.ns, "the MTU of the host's end", || {
                 taps.iter().flatten().try_for_each(|tap| link::set_mtu(tap, u32::from(mtu)))?;
-                link::set_mtu(guest::TAP, u32::from(mtu))
-            });
-            set.doing("entering the namespace")?.doing("the MTU of the host's end")?;
+                link::set_mtu(TAP, u32::from(mtu))
+            })?;
         }
         stop::sleep(SETTLE)?;
         self.signal(Signal::SIGSTOP)
@@ -177,25 +175,22 @@ impl Bed {
         let busy = CpuTimes::read().doing("reading /proc/stat")?.since(&before);
         self.signal(Signal::SIGSTOP)?;
         let printed = printed?;
-        let report = ttcp::report(&printed).unwrap_or_default();
-        if cell.is_ping_pong() {
-            let us = |name: &str| report["transactions"]["latency"][name].as_f64();
-            return match (us("p50_us"), us("p99_us")) {
-                (Some(p50_us), Some(p99_us)) if p50_us > 0.0 => Ok(Sample::Latency { p50_us, p99_us }),
-                _ => failed(format!("ttcp in the guest measured nothing:\n{}", printed.trim())),
-            };
-        }
-        let busy_s = busy.all().iter().map(|cpu| cpu.busy_us() as f64 / 1e6).sum::<f64>();
-        match ttcp::throughput_bps(&printed) {
-            Some(bps) if bps > 0.0 => Ok(Sample::Bulk { bps, cpu_s_per_gb: busy_s / (bps * elapsed_s / 8e9) }),
-            _ => failed(format!("ttcp in the guest reported no throughput:\n{}", printed.trim())),
+        let report = Report::printed(&printed);
+        let latency = report.as_ref().and_then(|report| report.transactions.as_ref()).map(|all| all.latency);
+        match (report, latency) {
+            (_, Some(Latency { p50_us, p99_us, .. })) if cell.is_ping_pong() && p50_us > 0.0 => {
+                Ok(Sample::Latency { p50_us, p99_us })
+            }
+            (Some(Report { throughput_bps: bps, .. }), _) if !cell.is_ping_pong() && bps > 0.0 => {
+                Ok(Sample::Bulk { bps, cpu_s_per_gb: busy.busy_us() as f64 / 1e6 / (bps * elapsed_s / 8e9) })
+            }
+            _ => failed(format!("ttcp in the guest measured nothing:\n{}", printed.trim())),
         }
     }
 
     /// Stops a polling backend, or lets it go on.
     fn signal(&self, signal: Signal) -> Result<()> {
-        let polling = self.programs.iter().filter(|_| self.backend.polls());
-        polling.map(|program| Pid::from_raw(program.id() as i32)).try_for_each(|id| kill(id, signal).doing(signal))
+        self.programs.iter().filter(|_| self.backend.polls()).try_for_each(|program| program.signal(signal))
     }
 
     /// Switches everything off.
@@ -204,10 +199,6 @@ impl Bed {
         self.guests.into_iter().for_each(Machine::power_off);
         drop(self.daemon.map(Daemon::terminate));
     }
-}
-
-fn new_namespace() -> Result<NetNs> {
-    NetNs::new().doing("making a network namespace (run as root)")
 }
 
 fn tap(guest: usize) -> String {
@@ -227,7 +218,7 @@ struct Network {
 impl Network {
     fn with(mut self, backend: Backend, peers: &Peers) -> Result<(Self, Option<Daemon>, Cards)> {
         let sockets = [0, 1].map(|guest| self.scratch.file(&format!("guest{guest}.sock")));
-        let to_sockets = |more: &str| sockets.iter().map(|path| guest::vhost_user_network(path, 1, more)).collect();
+        let to_sockets = |more: &str| sockets.iter().map(|path| vhost_user_network(path, 1, more)).collect();
         match backend {
             Backend::Offramp | Backend::OfframpNice => {
                 let daemon = Daemon::start(&peers.offramp, &file(&sockets), &self.scratch, &self.ns)?;
@@ -237,13 +228,13 @@ impl Network {
                 Ok((self, Some(daemon), to_sockets("")))
             }
             Backend::QemuTap => {
-                self.in_ns("making a bridge", || link::create_bridge(guest::TAP))?;
-                let cards = [0, 1].map(|guest| guest::qemu_tap_network(&tap(guest), 1));
+                self.in_ns("making a bridge", || link::create_bridge(TAP))?;
+                let cards = [0, 1].map(|guest| qemu_tap_network(&tap(guest), 1));
                 Ok((self, None, cards.into()))
             }
             Backend::VhostUserNet => {
                 let program = found(peers.vhost_user_net.as_deref(), "vhost_user_net")?;
-                self.in_ns("making a bridge", || link::create_bridge(guest::TAP))?;
+                self.in_ns("making a bridge", || link::create_bridge(TAP))?;
                 for (guest, socket) in sockets.iter().enumerate() {
                     let mut command = Command::new(&program);
                     // Its TAP needs an address, although nothing uses it.
@@ -270,8 +261,8 @@ impl Network {
                     command.args(["--foreground", "--quiet", "--runas", "0", "--vhost-user", "--socket", socket]);
                     command.args(["--address", &guest.to_string(), "--netmask", &PREFIX_LEN.to_string()]);
                     // The guest's address for the services on the host's loopback.
-                    command.args(["--gateway", &guest::HOST.to_string()]);
-                    command.args(["--map-host-loopback", &guest::HOST.to_string()]);
+                    command.args(["--gateway", &HOST.to_string()]);
+                    command.args(["--map-host-loopback", &HOST.to_string()]);
                     self.start("passt", command)?;
                     self.wait_for(socket)?;
                 }
@@ -316,7 +307,7 @@ impl Network {
         let mut switch = Command::new(vswitchd);
         switch.arg(format!("unix:{}", path("db.sock"))).env("OVS_RUNDIR", &directory);
         self.start("ovs-vswitchd", switch)?;
-        let bridge = guest::TAP;
+        let bridge = TAP;
         self.run(
             &vsctl,
             &[&db, "--timeout=60", "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev"],
@@ -332,44 +323,28 @@ impl Network {
     }
 
     fn in_ns(&self, what: &str, f: impl FnOnce() -> std::result::Result<(), SysError> + Send) -> Result<()> {
-        self.ns.run(f).doing("entering the namespace")?.doing(what)
+        inside(&self.ns, what, f)
     }
 
     /// Runs a program in the namespace to its end.
     fn run(&self, program: &FilePath, arguments: &[&str]) -> Result<()> {
         let mut command = Command::new(program);
         command.args(arguments);
-        confine(&mut command, Some(&self.ns), None).doing("preparing a program")?;
-        let output = command.output().doing(shown(&command))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        failed(format!("{}: {}", shown(&command), String::from_utf8_lossy(&output.stderr).trim()))
+        program::output(command, Some(&self.ns)).map(drop)
     }
 
     /// Starts a program of the backend in the namespace.
     fn start(&mut self, name: &str, command: Command) -> Result<()> {
-        let program = self.begin(name, command)?;
-        self.programs.push(program);
+        self.programs.push(Program::start(name, command, Some(&self.ns))?);
         Ok(())
-    }
-
-    fn begin(&self, name: &str, mut command: Command) -> Result<Program> {
-        confine(&mut command, Some(&self.ns), None).doing(format!("preparing {name}"))?;
-        Program::start(name, command)
     }
 
     /// Waits for a socket of the last started program.
     fn wait_for(&mut self, socket: &str) -> Result<()> {
-        let end = Instant::now() + READY_TIMEOUT;
-        while !FilePath::new(socket).exists() {
-            let Some(program) = self.programs.last_mut() else { return failed("nothing was started") };
-            if Instant::now() >= end || program.has_ended()? {
-                return failed(format!("no {socket}{}", program.tail()));
-            }
-            stop::sleep(LOOK)?;
-        }
-        Ok(())
+        let Some(program) = self.programs.last_mut() else { return failed("nothing was started") };
+        let is_over = |program: &mut Program| Ok(FilePath::new(socket).exists() || program.has_ended()?);
+        stop::until(READY_TIMEOUT, LOOK, || Ok(is_over(program)?.then_some(())))?;
+        if FilePath::new(socket).exists() { Ok(()) } else { failed(format!("no {socket}{}", program.tail())) }
     }
 }
 
@@ -385,6 +360,6 @@ fn file(sockets: &[String; 2]) -> String {
         format!("[[port]]\nname = \"{name}\"\nmtu = {mtu}\nhost = {{ {host} }}\nwire = {{ switch = \"lan\" }}\n\n")
     };
     let guests = sockets.iter().enumerate().map(|(n, socket)| port(&tap(n), &format!("vhost_user = \"{socket}\"")));
-    let host = port("host", &format!("tap = \"{}\"", guest::TAP));
+    let host = port("host", &format!("tap = \"{TAP}\""));
     guests.chain([host, "[[switch]]\nname = \"lan\"\n".to_owned()]).collect()
 }

@@ -1,21 +1,16 @@
 //! Bytes over TCP between a guest and the host, judged by their SHA-256.
 
-use super::machine::Machine;
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::stop;
 use offramp_ports::sys::NetNs;
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use offramp_testbed::failure::{Doing, Failure, Result, failed, inside};
+use offramp_testbed::guest::busybox::random_bytes;
+use offramp_testbed::guest::shell::Machine;
+use offramp_testbed::stop;
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The host's address (a block for tests, RFC 2544).
-pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The guest's, or the first one's.
-pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// Time from the start of a transfer to the guest's connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest pause inside a transfer.
@@ -29,25 +24,14 @@ const SENT_LEN: usize = 8 << 20;
 /// Seed of those bytes.
 const SENT_SEED: u64 = 2;
 
-/// Returns random bytes; no offload can guess them.
-pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
-}
-
 /// Sends the guest's `/payload` to an address of the host.
 ///
 /// # Errors
 /// When other bytes arrive, or not all, or none in time.
 pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload: &[u8]) -> Result<()> {
-    let (port, host) = serve(ns, address, |mut stream| {
-        let mut received = Vec::new();
-        stream.read_to_end(&mut received)?;
-        Ok(received)
-    })?;
+    let (port, host) = receive(ns, address)?;
     let ran = machine.run(&format!("timeout {GUEST_TIMEOUT_SECONDS} nc {address} {port} </payload"));
-    let received = join(host, ran).map_err(|why| in_direction("guest to host", why))?.0;
+    let received = join(host, ran).map_err(|why| why.during("TCP from guest to host"))?.0;
     same(&digest(&received), &digest(payload), &format!("TCP from guest to host, {} bytes", received.len()))
 }
 
@@ -66,16 +50,9 @@ pub fn host_to_guest(machine: &mut Machine, ns: &NetNs, address: IpAddr) -> Resu
         Ok(rest)
     })?;
     let ran = machine.run(&format!("timeout {GUEST_TIMEOUT_SECONDS} nc {address} {port} </dev/null | sha256sum"));
-    let printed = join(host, ran).map_err(|why| in_direction("host to guest", why))?.1;
+    let printed = join(host, ran).map_err(|why| why.during("TCP from host to guest"))?.1;
     let found = printed.split_whitespace().next().unwrap_or_default();
     same(found, &expected, "TCP from host to guest")
-}
-
-fn in_direction(direction: &str, why: Failure) -> Failure {
-    match why {
-        Failure::Failed(why) => Failure::Failed(format!("TCP from {direction}: {why}")),
-        other => other,
-    }
 }
 
 /// Returns the SHA-256 in hexadecimal digits, as `sha256sum` prints it.
@@ -94,6 +71,18 @@ pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
     failed(format!("{what}: SHA-256 is {found:?}, not {expected}"))
 }
 
+/// Takes all bytes of one connection at an address in the namespace, as [`serve`] does.
+///
+/// # Errors
+/// When it cannot listen.
+pub fn receive(ns: &NetNs, address: IpAddr) -> Result<(u16, Served)> {
+    serve(ns, address, |mut stream| {
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received)?;
+        Ok(received)
+    })
+}
+
 /// The host's end of a connection; its result is the received bytes.
 pub type Served = JoinHandle<std::io::Result<Vec<u8>>>;
 
@@ -106,7 +95,7 @@ pub fn serve(
     address: IpAddr,
     talk: impl FnOnce(TcpStream) -> std::io::Result<Vec<u8>> + Send + 'static,
 ) -> Result<(u16, Served)> {
-    let listener = ns.run(|| TcpListener::bind((address, 0))).doing("entering the namespace")?.doing("listening")?;
+    let listener = inside(ns, "listening", || TcpListener::bind((address, 0)))?;
     listener.set_nonblocking(true).doing("listening")?;
     let port = listener.local_addr().as_ref().map(SocketAddr::port).doing("listening")?;
     let thread = std::thread::spawn(move || {
@@ -120,15 +109,14 @@ pub fn serve(
 }
 
 fn accept(listener: &TcpListener) -> std::io::Result<TcpStream> {
-    let end = Instant::now() + CONNECT_TIMEOUT;
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => return Ok(stream),
-            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end && !stop::requested() => {
-                std::thread::sleep(LOOK);
-            }
-            Err(error) => return Err(error),
-        }
+    let accepted = stop::until(CONNECT_TIMEOUT, LOOK, || match listener.accept() {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        other => Ok(Some(other)),
+    });
+    match accepted {
+        Ok(Some(accepted)) => accepted.map(|(stream, _)| stream),
+        Ok(None) => Err(ErrorKind::TimedOut.into()),
+        Err(stopped) => Err(std::io::Error::other(stopped)),
     }
 }
 

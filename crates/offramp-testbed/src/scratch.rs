@@ -1,11 +1,9 @@
-//! A directory with the lifetime of its owner.
+//! Temporary files.
 
 use crate::failure::{Doing, Result};
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A temporary directory with everything in it.
+/// A directory, removed with its contents on drop.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
@@ -15,11 +13,8 @@ impl Scratch {
     /// # Errors
     /// When it cannot be made.
     pub fn new() -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("offramp-xtask-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).doing(format!("making {}", path.display()))?;
-        Ok(Self(path))
+        let template = std::env::temp_dir().join("offramp-XXXXXX");
+        nix::unistd::mkdtemp(&template).map(Self).doing(format_args!("making {}", template.display()))
     }
 
     /// Returns the directory.
@@ -35,7 +30,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
             eprintln!("left behind: {}: {error}", self.0.display());
         }
     }
@@ -48,7 +43,7 @@ mod tests {
     #[test]
     fn a_scratch_directory_goes_with_its_files() {
         let scratch = Scratch::new().unwrap();
-        fs::write(scratch.file("a"), b"a").unwrap();
+        std::fs::write(scratch.file("a"), b"a").unwrap();
         let path = scratch.path().to_owned();
         drop(scratch);
         assert!(!path.exists());

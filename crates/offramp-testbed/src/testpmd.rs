@@ -2,11 +2,10 @@
 
 pub mod output;
 
-use crate::failure::{Doing, Result};
+use crate::failure::Result;
 use crate::packages::{self, TESTPMD};
 use crate::program::Program;
 use nix::sys::signal::Signal;
-use offramp_ports::sys::confine;
 use output::{Link, PortStats};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,9 +99,8 @@ impl Testpmd {
     /// # Errors
     /// When it cannot be installed or started.
     pub fn start(config: &Config) -> Result<Self> {
-        let (mut command, prefix) = config.command()?;
-        confine(&mut command, None, None).doing("preparing dpdk-testpmd")?;
-        Ok(Self { program: Program::start(&config.name, command)?, prefix })
+        let (command, prefix) = config.command()?;
+        Ok(Self { program: Program::start(&config.name, command, None)?, prefix })
     }
 
     /// Waits until it takes commands.

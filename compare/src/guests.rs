@@ -11,17 +11,21 @@
 
 mod backend;
 
-use crate::daemon;
-use crate::failure::{Failure, Result};
-use crate::guest::{self, Extras, GuestArgs};
-use crate::scratch::Scratch;
-use crate::stats::median;
 use backend::{Backend, Bed, Peers};
 use clap::ValueEnum;
+use offramp_testbed::cargo;
+use offramp_testbed::daemon;
+use offramp_testbed::failure::{Doing, Failure, Result};
+use offramp_testbed::guest::busybox::{Base, Extras, HOST};
+use offramp_testbed::guest::kernel::Kernel;
+use offramp_testbed::program;
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stats::median;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// The largest MTU announced by a guest's card; the guest sets a smaller one itself.
-const MTU_MAX: &str = "9000";
+const MTU_MAX: u16 = 9000;
 const MTUS: [u16; 2] = [1500, 9000];
 
 /// Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other.
@@ -45,8 +49,12 @@ pub struct Args {
     /// A passt with `--vhost-user` [default: by PATH]
     #[arg(long, value_name = "PROGRAM")]
     passt: Option<PathBuf>,
-    #[command(flatten)]
-    guest: GuestArgs,
+    /// QEMU's accelerators for a guest (`-accel`), in order of preference
+    #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
+    accel: Vec<String>,
+    /// The guests' kernel, beside its modules [default: Debian's, as `cargo xtask guest-kernel` prints it]
+    #[arg(long, value_name = "FILE")]
+    guest_kernel: Option<PathBuf>,
 }
 
 /// The other end of guest 0's traffic, and the direction of the data.
@@ -109,7 +117,7 @@ impl Cell {
 
     /// Returns the guest's command.
     fn command(&self, seconds: f64) -> String {
-        let to = if self.path == Path::GuestToGuest { backend::GUESTS[1].0 } else { guest::HOST };
+        let to = if self.path == Path::GuestToGuest { backend::GUESTS[1].0 } else { HOST };
         let direction = if self.path == Path::HostToGuest { "receive" } else { "send" };
         let way = if self.is_ping_pong() { String::new() } else { format!("--direction {direction}") };
         format!("offramp ttcp --to {to} --seconds {seconds} --json {way} {}", self.traffic.1)
@@ -133,8 +141,9 @@ enum Sample {
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;
-    let base =
-        args.guest.base(Extras { programs: std::slice::from_ref(&executable), modules: &[], files: &[] }, &scratch)?;
+    let extras = Extras { programs: std::slice::from_ref(&executable), ..Extras::default() };
+    let kernel = Kernel::find(Some(&kernel(args)?), None).doing("the guests' kernel")?;
+    let base = Base::in_qemu(&args.accel, kernel, extras, &scratch)?;
     let peers = Peers { offramp: executable, vhost_user_net: args.vhost_user_net.clone(), passt: args.passt.clone() };
     let wanted = if args.backend.is_empty() { Backend::value_variants() } else { &args.backend };
     let (mut beds, mut notes) = (Vec::new(), Vec::new());
@@ -164,6 +173,16 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     beds.into_iter().for_each(Bed::stop);
     Ok(true)
+}
+
+/// Returns the path of the guests' kernel.
+fn kernel(args: &Args) -> Result<PathBuf> {
+    if let Some(path) = &args.guest_kernel {
+        return Ok(path.clone());
+    }
+    let mut command = Command::new("cargo");
+    command.args(["xtask", "guest-kernel"]).current_dir(cargo::ROOT);
+    Ok(program::output(command, None)?.trim().into())
 }
 
 fn print_heads(beds: &[Bed]) {
@@ -202,7 +221,7 @@ fn print_row(args: &Args, cell: &Cell, beds: &mut [Bed], notes: &mut Vec<String>
 
 /// Formats the medians of a cell.
 fn shown(samples: &[Sample]) -> String {
-    let medians = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>());
+    let medians = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN);
     let first = medians(|sample| match sample {
         Sample::Bulk { bps, .. } => bps / 1e6,
         Sample::Latency { p50_us, .. } => *p50_us,

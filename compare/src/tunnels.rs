@@ -10,21 +10,22 @@
 //! Every namespace is made anew for each sample. All programs share the processors, as scheduled by the kernel. The
 //! lines are no limit: a cable without a rate, a veth pair.
 
-use crate::daemon;
-use crate::failure::{Doing, Result, failed};
-use crate::packages;
-use crate::program::Program;
-use crate::scratch::Scratch;
-use crate::stats::median;
-use crate::stop;
-use crate::ttcp;
 use offramp_offload::esp::{AesKey, Suite};
-use offramp_ports::sys::{NetNs, confine, link};
+use offramp_ports::sys::{NetNs, link};
 use offramp_testbed::cpu::CpuTimes;
+use offramp_testbed::daemon;
 use offramp_testbed::esp::{EspBy, EspLink};
+use offramp_testbed::failure::{Doing, Result, inside, new_namespace};
+use offramp_testbed::packages;
+use offramp_testbed::program;
+use offramp_testbed::program::Program;
 use offramp_testbed::rig::{self, Between, Placement, Rig, RigConfig, Threads};
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stats::median;
+use offramp_testbed::stop;
+use offramp_testbed::strongswan::{Charon, TunnelEnd};
+use offramp_testbed::traffic::Report;
 use serde::Serialize;
-use std::ffi::OsStr;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -47,7 +48,6 @@ const MTU: u32 = 1500;
 /// Time for a program to be ready, and for a test beyond its measured time.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const TEST_GRACE: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(200);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const BITS: f64 = 8.0;
@@ -133,7 +133,9 @@ pub fn run(args: &Args) -> Result<bool> {
 }
 
 fn rows(peers: &[Peer], samples: &[Vec<Sample>]) -> Vec<Row> {
-    let of = |samples: &[Sample], value: fn(&Sample) -> f64| median(&samples.iter().map(value).collect::<Vec<_>>());
+    let of = |samples: &[Sample], value: fn(&Sample) -> f64| {
+        median(&samples.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+    };
     let ours = samples.first().map_or(f64::NAN, |samples| of(samples, |sample| sample.throughput_bps));
     let row = |(peer, samples): (&Peer, &Vec<Sample>)| {
         let throughput_bps = of(samples, |sample| sample.throughput_bps);
@@ -170,19 +172,15 @@ struct Bench {
     offramp: PathBuf,
     wireguard_go: PathBuf,
     wg: PathBuf,
-    /// charon and swanctl.
-    strongswan: Option<[PathBuf; 2]>,
     seconds: f64,
 }
 
 impl Bench {
     fn new(args: &Args) -> Result<Self> {
-        let strongswan = || Ok([packages::need(packages::CHARON)?, packages::need(packages::SWANCTL)?]);
         Ok(Self {
             offramp: daemon::build()?,
             wireguard_go: args.wireguard_go.clone().map_or_else(|| packages::need(packages::WIREGUARD_GO), Ok)?,
             wg: packages::need(packages::WG)?,
-            strongswan: (!args.no_strongswan).then(strongswan).transpose()?,
             seconds: args.seconds,
         })
     }
@@ -191,10 +189,7 @@ impl Bench {
         let link = match peer {
             Peer::Offramp => Link::offramp()?,
             Peer::Wireguard => Link::wireguard(&self.wireguard_go, &self.wg)?,
-            Peer::Strongswan => match &self.strongswan {
-                Some([charon, swanctl]) => Link::strongswan(charon, swanctl)?,
-                None => return failed("strongSwan was left out"),
-            },
+            Peer::Strongswan => Link::strongswan()?,
         };
         let sample = self.measure(&link);
         link.end();
@@ -213,12 +208,11 @@ impl Bench {
         let begun = Instant::now();
         let mut client = link.start(0, "ttcp", send)?;
         let timeout = Duration::from_secs_f64(self.seconds) + TEST_GRACE;
-        let throughput_bps = client.wait_for("the report", 0, timeout, ttcp::throughput_bps)?;
+        let throughput_bps = client.wait_for("the report", 0, timeout, Report::printed)?.throughput_bps;
         let elapsed_s = begun.elapsed().as_secs_f64();
         let busy = CpuTimes::read().doing("reading /proc/stat")?.since(&before);
-        let busy_s = busy.all().iter().map(|cpu| cpu.busy_us() as f64 / 1e6).sum::<f64>();
         let gigabytes = throughput_bps * elapsed_s / BITS / GIGA;
-        Ok(Sample { throughput_bps, cpu_s_per_gb: busy_s / gigabytes })
+        Ok(Sample { throughput_bps, cpu_s_per_gb: busy.busy_us() as f64 / 1e6 / gigabytes })
     }
 }
 
@@ -242,8 +236,8 @@ impl Link {
             ..RigConfig::default()
         };
         let rig = Rig::start(&config).doing("starting offramp's adapters")?;
-        let (programs, scratch) = (Vec::new(), Scratch::new()?);
-        Ok(Self { programs, rig: Some(rig), hosts: None, server: rig::ADDRESSES[1], scratch })
+        let (rig, server) = (Some(rig), rig::ADDRESSES[1]);
+        Ok(Self { programs: Vec::new(), rig, hosts: None, server, scratch: Scratch::new()? })
     }
 
     fn wireguard(wireguard_go: &Path, wg: &Path) -> Result<Self> {
@@ -257,13 +251,14 @@ impl Link {
         }
         let keys = [new_key(wg, &link.scratch, "a")?, new_key(wg, &link.scratch, "b")?];
         for (side, name) in WIREGUARDS.into_iter().enumerate() {
-            wait_until(|| Path::new(&format!("/var/run/wireguard/{name}.sock")).exists(), name)?;
+            program::wait_for_socket(&format!("/var/run/wireguard/{name}.sock"), READY_TIMEOUT)?;
+            stop::sleep(SETTLE)?;
             let other = 1 - side;
             let mut command = Command::new(wg);
             command.args(["set", name, "private-key", &keys[side].file, "listen-port", WIREGUARD_PORT]);
             command.args(["peer", &keys[other].public, "allowed-ips", &format!("{}/32", WIREGUARD[other])]);
             command.args(["endpoint", &format!("{}:{WIREGUARD_PORT}", OUTER[other])]);
-            link.run(side, command)?;
+            program::output(command, Some(link.host(side)))?;
             link.in_host(side, || {
                 link::add_address(name, IpAddr::V4(WIREGUARD[side]), PREFIX_LEN)?;
                 link::set_mtu(name, MTU - WIREGUARD_OVERHEAD)?;
@@ -273,45 +268,24 @@ impl Link {
         Ok(link)
     }
 
-    fn strongswan(charon: &Path, swanctl: &Path) -> Result<Self> {
+    fn strongswan() -> Result<Self> {
         let mut link = Self::over_veth(STRONGSWAN[1])?;
-        let directories = ["swan0", "swan1"].map(|name| link.scratch.path().join(name));
-        for (side, directory) in directories.iter().enumerate() {
+        let mut charons = Vec::new();
+        for side in [0, 1] {
             link.in_host(side, || link::add_address("lo", IpAddr::V4(STRONGSWAN[side]), HOST_PREFIX_LEN))?;
-            fs::create_dir_all(directory.join("run")).doing("making a directory for strongSwan")?;
-            fs::write(directory.join("strongswan.conf"), strongswan_conf(directory))
-                .doing("writing strongswan.conf")?;
-            fs::write(directory.join("swanctl.conf"), swanctl_conf(side)).doing("writing swanctl.conf")?;
-            // Two daemons cannot share /run: each gets a mount namespace, and there one of its own.
-            let mut command = Command::new("unshare");
-            command.args(["--mount", "sh", "-c", "mount --bind \"$0/run\" /run && exec \"$1\""]);
-            command.args([directory, charon]);
-            command.env("STRONGSWAN_CONF", directory.join("strongswan.conf"));
-            let program = link.start(side, "charon", command)?;
-            link.programs.push(program);
+            let pair = |of: [Ipv4Addr; 2]| [of[side], of[1 - side]];
+            let (outer, inner) = (pair(OUTER), pair(STRONGSWAN));
+            let end = TunnelEnd { outer, inner, suite: "aes128gcm16", logs_keys: false };
+            charons.push(Charon::start(&format!("swan{side}"), &end, link.host(side), &link.scratch)?);
         }
-        for (side, directory) in directories.iter().enumerate() {
-            wait_until(|| directory.join("vici.sock").exists(), "charon")?;
-            let file = directory.join("swanctl.conf");
-            link.run(
-                side,
-                swanctl_command(
-                    swanctl,
-                    directory,
-                    &[OsStr::new("--load-all"), OsStr::new("--file"), file.as_os_str()],
-                ),
-            )?;
-        }
-        let initiate = ["--initiate", "--child", "link", "--timeout", "10"].map(OsStr::new);
-        link.run(0, swanctl_command(swanctl, &directories[0], &initiate))?;
+        charons[0].initiate()?;
+        link.programs.extend(charons.into_iter().map(|charon| charon.program));
         Ok(link)
     }
 
     fn over_veth(server: Ipv4Addr) -> Result<Self> {
-        let hosts = [NetNs::new(), NetNs::new()].map(|made| made.doing("making a network namespace (run as root)"));
-        let [a, b] = hosts;
-        let (programs, scratch) = (Vec::new(), Scratch::new()?);
-        let link = Self { programs, rig: None, hosts: Some([a?, b?]), server, scratch };
+        let hosts = Some([new_namespace()?, new_namespace()?]);
+        let link = Self { programs: Vec::new(), rig: None, hosts, server, scratch: Scratch::new()? };
         link.in_host(0, || link::create_veth(VETHS[0], VETHS[1]))?;
         link.in_host(0, || link::move_to(VETHS[1], link.host(1)))?;
         for (side, name) in VETHS.into_iter().enumerate() {
@@ -337,23 +311,11 @@ impl Link {
         side: usize,
         f: impl FnOnce() -> std::result::Result<T, E> + Send,
     ) -> Result<T> {
-        self.host(side).run(f).doing("entering a namespace")?.doing("setting up an interface")
+        inside(self.host(side), "setting up an interface", f)
     }
 
-    fn start(&self, side: usize, name: &str, mut command: Command) -> Result<Program> {
-        confine(&mut command, Some(self.host(side)), None).doing(format!("preparing {name}"))?;
-        Program::start(name, command)
-    }
-
-    /// Runs a command to its end.
-    fn run(&self, side: usize, mut command: Command) -> Result<()> {
-        confine(&mut command, Some(self.host(side)), None).doing("preparing a command")?;
-        let output = command.output().doing(format!("running {}", command.get_program().display()))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        failed(format!("{}: {}\n{}", command.get_program().display(), output.status, said.trim()))
+    fn start(&self, side: usize, name: &str, command: Command) -> Result<Program> {
+        Program::start(name, command, Some(self.host(side)))
     }
 
     /// Ends the programs; they remove their own interfaces and files.
@@ -362,17 +324,6 @@ impl Link {
             program.terminate(END_TIMEOUT);
         }
     }
-}
-
-fn wait_until(is_so: impl Fn() -> bool, what: &str) -> Result<()> {
-    let end = Instant::now() + READY_TIMEOUT;
-    while !is_so() {
-        if Instant::now() > end {
-            return failed(format!("{what} was not ready within {READY_TIMEOUT:?}"));
-        }
-        stop::sleep(LOOK)?;
-    }
-    stop::sleep(SETTLE)
 }
 
 struct WireguardKey {
@@ -388,36 +339,6 @@ fn new_key(wg: &Path, scratch: &Scratch, name: &str) -> Result<WireguardKey> {
     let key = fs::File::open(&file).doing("reading a key")?;
     let public = Command::new(wg).arg("pubkey").stdin(key).output().doing("making a public key")?;
     Ok(WireguardKey { file, public: String::from_utf8_lossy(&public.stdout).trim().to_owned() })
-}
-
-/// Builds a command of swanctl: the subcommand comes first, then its socket.
-fn swanctl_command(swanctl: &Path, directory: &Path, args: &[&OsStr]) -> Command {
-    let mut command = Command::new(swanctl);
-    command.env("STRONGSWAN_CONF", directory.join("strongswan.conf")).args(args);
-    command.arg("--uri").arg(format!("unix://{}", directory.join("vici.sock").display()));
-    command
-}
-
-/// Configures ESP in user space, and a control socket of its own.
-fn strongswan_conf(directory: &Path) -> String {
-    let directory = directory.display();
-    format!(
-        "charon-systemd {{\n  load_modular = yes\n  journal {{ default = -1 }}\n  filelog {{ l {{ path = {directory}/log }} }}\n  \
-         plugins {{\n    include /etc/strongswan.d/charon/*.conf\n    kernel-libipsec {{ load = yes }}\n    \
-         vici {{ socket = unix://{directory}/vici.sock }}\n    bypass-lan {{ load = no }}\n  }}\n}}\n"
-    )
-}
-
-/// Configures one tunnel with ESP in UDP, the only mode of ESP in user space.
-fn swanctl_conf(side: usize) -> String {
-    let (own, other) = (OUTER[side], OUTER[1 - side]);
-    let (local, remote) = (STRONGSWAN[side], STRONGSWAN[1 - side]);
-    format!(
-        "connections {{ link {{\n  version = 2\n  local_addrs = {own}\n  remote_addrs = {other}\n  encap = yes\n  \
-         proposals = aes128gcm16-prfsha256-x25519\n  local {{ auth = psk\n id = {own} }}\n  remote {{ auth = psk\n id = {other} }}\n  \
-         children {{ link {{\n    local_ts = {local}/32\n    remote_ts = {remote}/32\n    esp_proposals = aes128gcm16\n    \
-         mode = tunnel\n  }} }}\n}} }}\nsecrets {{ ike-link {{ secret = \"a measurement keeps no secret\" }} }}\n"
-    )
 }
 
 #[cfg(test)]

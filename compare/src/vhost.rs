@@ -4,13 +4,15 @@
 //! of two processors several times over. So each sample records the distance of the processors, and only samples of the
 //! same distance are compared.
 
+pub mod backend;
 mod placement;
 mod sample;
+mod wire;
 
-use crate::failure::{Doing, Failure, Result, failed};
-use crate::hugepages::HugePages;
-use crate::stats;
-use crate::testpmd::Memory;
+use offramp_testbed::failure::{Doing, Failure, Result, failed};
+use offramp_testbed::stats;
+use offramp_testbed::testpmd::Memory;
+use offramp_testkit::HugePages;
 use placement::Placement;
 use sample::{Bench, Sample, Side};
 use serde::Serialize;
@@ -49,7 +51,7 @@ pub struct Args {
     /// limits, and with none of them
     #[arg(long)]
     protected: bool,
-    /// In place of DPDK's backend, compare offramp's with an earlier version's, given by its xtask. Both have a guest,
+    /// In place of DPDK's backend, compare offramp's with an earlier version's, given by its program of comparisons, or its xtask. Both have a guest,
     /// and take turns of a fraction of a second, 15 in a round: other load on the machine affects both
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["protected", "profile", "seconds"])]
     before: Option<PathBuf>,
@@ -138,7 +140,11 @@ pub fn run(args: &Args) -> Result<bool> {
     let memory = if args.no_huge { Memory::Ordinary } else { Memory::Huge };
     let window = Duration::try_from_secs_f64(args.seconds).doing("--seconds")?;
     let bench = Bench::new(memory, window, args.profile, args.before.clone())?;
-    let _pages = if args.no_huge || args.print_commands { None } else { Some(HugePages::reserve(HUGE_MIB)?) };
+    let _pages = if args.no_huge || args.print_commands {
+        None
+    } else {
+        Some(HugePages::of_mib(HUGE_MIB).doing("huge pages (run as root, or give --no-huge)")?)
+    };
     let cells = cells(args.only.as_deref());
     if cells.is_empty() {
         return failed("no cell has that name");
@@ -222,15 +228,15 @@ fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec
             peer_mpps: median(&peers[..count], |sample| sample.mpps),
             offramp_ns: median(&offramp[..count], |sample| sample.busy_ns),
             peer_ns: median(&peers[..count], |sample| sample.busy_ns),
-            ratio: stats::median(&ratios),
+            ratio: median(&ratios, |ratio| *ratio),
             ratio_range: stats::median_interval(&ratios),
         });
     }
     rows
 }
 
-fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
-    stats::median(&samples.iter().map(value).collect::<Vec<_>>())
+fn median<T>(samples: &[T], value: impl Fn(&T) -> f64) -> f64 {
+    stats::median(&samples.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
 }
 
 fn heading() -> String {

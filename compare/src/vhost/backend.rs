@@ -1,9 +1,6 @@
 //! offramp's vhost-user port between a guest and an unlimited line, counted and timed.
 
-use crate::failure::{Doing, Result, failed};
-use crate::seam::{self, PortArgs};
-use crate::stop;
-use crate::wire::{Discard, Echo, Generate};
+use super::wire::{Discard, Generate};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
 use offramp_adapter::pair::{PortControl, QueuePair};
@@ -13,12 +10,18 @@ use offramp_adapter::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
 use offramp_ports::sys::cpu;
 use offramp_ports::sys::sandbox::{Reaction, Sandbox, ThreadKind};
+use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
+use offramp_testbed::echo::Echo;
+use offramp_testbed::failure::{Doing, Result, failed};
+use offramp_testbed::stop;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+const MTU: u16 = 1500;
 /// Frames of one hand-over to the guest, as testpmd's bursts.
 const RECEIVE_BATCH_FRAMES: usize = 32;
 /// Rounds between two checks of the time of the next report and of signals.
@@ -42,8 +45,6 @@ const LIMIT: RateLimit = RateLimit {
 pub enum Mode {
     /// Swallows frames of the guest
     Discard,
-    /// As discard, for a guest with super-frames: they are segmented to the MTU on their way
-    DiscardTso,
     /// Makes frames for the guest
     Generate,
     /// Sends the guest's frames back
@@ -53,8 +54,9 @@ pub enum Mode {
 /// offramp's vhost-user port with an unlimited line; prints counters as JSON, one object a line.
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    port: PortArgs,
+    /// The vhost-user socket
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
     /// The kind of line
     #[arg(long, value_enum)]
     mode: Mode,
@@ -96,14 +98,11 @@ pub struct Report {
 /// # Errors
 /// When the port cannot be opened, or a processor may not be used.
 pub fn run(args: &Args) -> Result<()> {
-    let (port, queues) = seam::open(&args.port)?;
-    let mtu = usize::from(args.port.mtu);
-    let config = AdapterConfig {
-        mtu,
-        queues: args.port.queues,
-        receive_batch_frames: RECEIVE_BATCH_FRAMES,
-        ..AdapterConfig::default()
-    };
+    let mut port = VhostUser::open(&VhostUserConfig { mtu: Some(MTU), ..VhostUserConfig::new(&args.socket) })
+        .doing("opening the port")?;
+    let Some(host) = port.queue(0) else { return failed("the port has no queue") };
+    let mtu = usize::from(MTU);
+    let config = AdapterConfig { mtu, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };
     config.check().doing("the adapter's configuration")?;
     // Only from here on: the port's own threads may run elsewhere.
     if let Some(cpu) = args.cpu {
@@ -113,13 +112,11 @@ pub fn run(args: &Args) -> Result<()> {
     println!("ready");
     let period = Duration::from_millis(args.report_ms);
     let tag = args.protected.then_some(VLAN);
-    let ended = match args.mode {
-        Mode::Discard | Mode::DiscardTso => drive(&config, &control, queues, || Discard::new(mtu), period),
-        Mode::Generate => drive(&config, &control, queues, || Generate::new(mtu, args.bytes, tag), period),
-        Mode::Echo => drive(&config, &control, queues, || Echo::new(mtu), period),
-    };
-    eprintln!("{}", seam::summary(&port));
-    ended
+    match args.mode {
+        Mode::Discard => drive(&config, &control, host, Discard::new(mtu), period),
+        Mode::Generate => drive(&config, &control, host, Generate::new(mtu, args.bytes, tag), period),
+        Mode::Echo => drive(&config, &control, host, Echo::new(mtu), period),
+    }
 }
 
 /// Protects a port like a stranger's guest's. From here on this thread, the port's driver, is in the sandbox.
@@ -138,21 +135,20 @@ fn protected(config: &AdapterConfig) -> Result<Arc<PortControl>> {
     Ok(control)
 }
 
-/// Polls all queue pairs in turn, without sleep, and reports every `period` until a signal comes.
+/// Polls the queue pair without sleep, and reports every `period` until a signal comes.
 fn drive<H: HostPort, W: WirePort>(
     config: &AdapterConfig,
     control: &Arc<PortControl>,
-    queues: Vec<H>,
-    mut wire: impl FnMut() -> W,
+    host: H,
+    wire: W,
     period: Duration,
 ) -> Result<()> {
-    let pair = |(index, host)| QueuePair::new(config, control, index, host, wire());
-    let mut pairs: Vec<_> = queues.into_iter().enumerate().map(pair).collect();
+    let mut pair = QueuePair::new(config, control, 0, host, wire);
     let mut meter = Meter::new(control);
     let mut next_report = Instant::now() + period;
     while !stop::requested() {
         for _ in 0..ROUNDS_PER_LOOK {
-            meter.round(&mut pairs)?;
+            meter.round(&mut pair)?;
         }
         if Instant::now() >= next_report {
             next_report += period;
@@ -167,7 +163,7 @@ fn print(report: &Report) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}").doing("writing a report")
 }
 
-/// Polls pairs, and counts the time of rounds with moved frames.
+/// Polls a pair, and counts the time of rounds with moved frames.
 struct Meter<'a> {
     control: &'a Arc<PortControl>,
     began: Instant,
@@ -181,12 +177,10 @@ impl<'a> Meter<'a> {
         Self { control, began: Instant::now(), now_ns: 0, moved: 0, busy_ns: 0 }
     }
 
-    /// Polls every pair once. One read of the clock: the end of a round is the start of the next.
-    fn round<H: HostPort, W: WirePort>(&mut self, pairs: &mut [QueuePair<H, W>]) -> Result<()> {
-        for pair in pairs {
-            if let Err(error @ PortError::Closed(_)) = pair.poll(self.now_ns) {
-                return failed(format!("the port: {error}"));
-            }
+    /// Polls the pair once. One read of the clock: the end of a round is the start of the next.
+    fn round<H: HostPort, W: WirePort>(&mut self, pair: &mut QueuePair<H, W>) -> Result<()> {
+        if let Err(error @ PortError::Closed(_)) = pair.poll(self.now_ns) {
+            return failed(format!("the port: {error}"));
         }
         let end_ns = self.began.elapsed().as_nanos() as u64;
         let moved = self.moved();
@@ -219,10 +213,10 @@ impl<'a> Meter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frames;
     use offramp_offload::caps::Offloads;
     use offramp_offload::frame::Frame;
     use offramp_offload::meta::{RxMeta, TxMeta};
+    use offramp_testbed::frames;
     use std::collections::VecDeque;
 
     /// A guest in this process: its frames to send, its received frames, and its room.
@@ -275,12 +269,12 @@ mod tests {
         let config =
             AdapterConfig { mtu: 9000, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };
         let control = PortControl::new(&config);
-        let mut pairs = [QueuePair::new(&config, &control, 0, guest, wire)];
+        let mut pair = QueuePair::new(&config, &control, 0, guest, wire);
         let mut meter = Meter::new(&control);
         for _ in 0..rounds {
-            meter.round(&mut pairs).unwrap();
+            meter.round(&mut pair).unwrap();
         }
-        (meter.report(), std::mem::take(pairs[0].host_mut()))
+        (meter.report(), std::mem::take(pair.host_mut()))
     }
 
     #[test]

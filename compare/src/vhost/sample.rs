@@ -1,16 +1,15 @@
 //! One sample: a guest and a backend for a while, and their counters.
 
+use super::backend::{self, Report};
 use super::placement::Placement;
 use super::{Cell, Direction};
-use crate::failure::{Doing, Result, failed};
-use crate::interop::wait_for_sockets;
-use crate::program::{Program, shown};
-use crate::scratch::Scratch;
-use crate::stop;
-use crate::testpmd::{Config, Memory, Testpmd};
-use crate::vhost_backend::{self, Report};
 use nix::sys::signal::Signal;
-use offramp_ports::sys::confine;
+use offramp_testbed::failure::{Doing, Result, failed};
+use offramp_testbed::guest::mac_text;
+use offramp_testbed::program::{self, Program, shown};
+use offramp_testbed::scratch::Scratch;
+use offramp_testbed::stop;
+use offramp_testbed::testpmd::{Config, Memory, Testpmd};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -118,7 +117,7 @@ impl Bench {
     }
 
     fn guest(&self, cell: &Cell) -> Config {
-        let mac = vhost_backend::GUEST_MAC.map(|byte| format!("{byte:02x}")).join(":");
+        let mac = mac_text(backend::GUEST_MAC);
         let vdev = format!("net_virtio_user0,path={},queues=1,mac={mac},{}", self.socket(), cell.ring.arguments);
         let forward = match cell.direction {
             Direction::GuestToLine => "txonly",
@@ -235,17 +234,15 @@ impl Bench {
         self.remove_socket();
         let mut testpmd = Testpmd::start(&self.dpdk(cell))?;
         testpmd.wait_ready()?;
-        wait_for_sockets(&[self.socket()])?;
+        program::wait_for_socket(&self.socket(), REPORT_TIMEOUT)?;
         Ok(Backend::Dpdk(testpmd))
     }
 
     fn start_offramp(&self, cell: &Cell, side: Side) -> Result<Program> {
         self.remove_socket();
-        let mut command = self.offramp(cell, side)?;
-        confine(&mut command, None, None).doing("preparing the backend")?;
-        let mut program = Program::start("offramp", command)?;
-        program.wait_for("\"ready\"", 0, REPORT_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
-        wait_for_sockets(&[self.socket()])?;
+        let mut program = Program::start("offramp", self.offramp(cell, side)?, None)?;
+        program.wait_ready(REPORT_TIMEOUT)?;
+        program::wait_for_socket(&self.socket(), REPORT_TIMEOUT)?;
         Ok(program)
     }
 
@@ -340,8 +337,7 @@ fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     }
     let mut report = Command::new("perf");
     report.args(["report", "-i", &data, "--stdio", "--no-children", "--percent-limit", PROFILE_PERCENT_MIN]);
-    let report = report.output().doing("starting perf")?;
-    let text = String::from_utf8_lossy(&report.stdout);
+    let text = program::output(report, None)?;
     Ok(text.lines().filter(|line| line.contains('%') && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 

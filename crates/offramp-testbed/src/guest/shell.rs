@@ -1,27 +1,17 @@
-//! A virtual machine and its console.
+//! A guest with a shell: busybox runs each line of the console.
 
+use super::machine::{self, Speech};
+use super::vmm::{MachineConfig, SerialLines};
 use crate::failure::{Doing, Result, failed};
-use crate::program::Program;
-use offramp_ports::sys::{NetNs, confine};
-use offramp_testbed::guest::kernel::Kernel;
-use offramp_testbed::guest::vmm::{self, Hardware};
-use std::net::Ipv4Addr;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use offramp_ports::sys::NetNs;
+use std::time::Duration;
 
-/// Memory of a guest in MiB, its file system included.
-const MEMORY_MIB: u64 = 384;
-/// Default number of processors of a guest: one for each queue pair.
-pub const CPUS: usize = 2;
 /// Time from its start to its first command; emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time from a command to its end.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time to switch off.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bits of the network part of all addresses.
-pub const PREFIX_LEN: u8 = 24;
 /// The guest's text when it takes commands.
 const READY: &str = "@@ready";
 /// Its text when it has failed itself.
@@ -29,72 +19,16 @@ const FAILED: &str = "@@failed";
 /// Its text at the end of an answer, before the exit status.
 const END: &str = "@@end ";
 
-/// The configuration of a machine.
-#[derive(Clone, Debug)]
-pub struct MachineConfig {
-    /// The program for it, and its network card.
-    pub monitor: Monitor,
-    /// The kernel.
-    pub kernel: Kernel,
-    /// Its file system.
-    pub initramfs: PathBuf,
-    /// The guest's address.
-    pub address: Ipv4Addr,
-    /// Its processors.
-    pub cpus: usize,
-    /// Additions to the kernel's command line.
-    pub arguments: &'static str,
+/// Lines on the console.
+#[derive(Clone, Copy, Debug)]
+pub struct Shell;
+
+impl Speech for Shell {
+    const LINES: SerialLines = SerialLines { qemu: &["-serial", "stdio"], uml: &["con0=fd:0,fd:1"] };
 }
 
-/// A program for machines.
-#[derive(Clone, Debug)]
-pub enum Monitor {
-    /// QEMU.
-    Qemu {
-        /// The program.
-        program: PathBuf,
-        /// Accelerators, the preferred one first.
-        accel: Vec<String>,
-        /// Arguments for `net0`, the host's side of the card, and any others.
-        network: Vec<String>,
-        /// The card (`-device`).
-        device: String,
-    },
-    /// User Mode Linux: the kernel itself is the program.
-    Uml {
-        /// The port's socket.
-        socket: PathBuf,
-        /// Directory of its files while it runs.
-        directory: PathBuf,
-    },
-}
-
-impl MachineConfig {
-    /// Returns its boot command.
-    pub fn command(&self) -> Command {
-        // The kernel turns unknown arguments into variables of the first program.
-        let arguments = format!("{} address={}/{PREFIX_LEN}", self.arguments, self.address);
-        let (kernel, initramfs) = (&self.kernel, self.initramfs.as_path());
-        let hardware = Hardware { kernel, initramfs, memory_mib: MEMORY_MIB, cpus: self.cpus, arguments: &arguments };
-        match &self.monitor {
-            Monitor::Uml { socket, directory } => vmm::uml(&hardware, socket, directory, &["con0=fd:0,fd:1"]),
-            Monitor::Qemu { program, accel, network, device } => {
-                let mut command = vmm::qemu(program, accel, &hardware);
-                command.args(["-serial", "stdio"]).args(network);
-                command.args(["-device", device]);
-                command
-            }
-        }
-    }
-}
-
-/// A running machine.
-#[derive(Debug)]
-pub struct Machine {
-    program: Program,
-    began: Instant,
-    boot_time: Duration,
-}
+/// A running guest with a shell.
+pub type Machine = machine::Machine<Shell>;
 
 impl Machine {
     /// Boots a machine with its host side in a namespace, and waits until it takes commands.
@@ -112,12 +46,7 @@ impl Machine {
     /// # Errors
     /// When it cannot be started.
     pub fn start(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
-        let mut command = config.command();
-        confine(&mut command, Some(ns), None).doing("preparing a guest")?;
-        let began = Instant::now();
-        let mut program = Program::start("guest", command)?;
-        program.give_up_at(vmm::REFUSED);
-        Ok(Self { program, began, boot_time: Duration::ZERO })
+        Self::spawn(config, Shell, Some(ns), None).doing("starting a guest")
     }
 
     /// Waits until the guest takes commands.
@@ -127,26 +56,16 @@ impl Machine {
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let seen = |text: &str| text.contains(READY).then(|| text.replace('\r', ""));
         let text = self.program.wait_for("the guest to boot", 0, BOOT_TIMEOUT, seen)?;
-        self.boot_time = self.began.elapsed();
+        self.booted();
         match text.lines().find(|line| line.contains(FAILED)) {
             Some(_) => failed(format!("the guest is not whole:\n{}", text.trim())),
             None => Ok(()),
         }
     }
 
-    /// Returns QEMU's process.
-    pub fn id(&self) -> u32 {
-        self.program.id()
-    }
-
     /// Returns the end of its output, for a message.
     pub fn tail(&self) -> String {
         self.program.tail()
-    }
-
-    /// Returns the time of its boot.
-    pub fn boot_time(&self) -> Duration {
-        self.boot_time
     }
 
     /// Starts a command in the guest; [`Machine::finish`] waits for it.

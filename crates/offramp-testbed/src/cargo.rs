@@ -1,7 +1,7 @@
 //! Programs of this repository, built by Cargo.
 
-use crate::failure::{Doing, Result, failed};
-use crate::program::shown;
+use crate::failure::{Result, failed};
+use crate::program;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,12 +18,11 @@ pub fn build(args: &[&str], variables: &[(&str, &str)]) -> Result<PathBuf> {
     let mut command = Command::new(cargo);
     command.args(args).args(["--message-format", "json-render-diagnostics"]);
     command.envs(variables.iter().copied()).current_dir(Path::new(ROOT));
-    let output = command.output().doing(shown(&command))?;
-    let messages = String::from_utf8_lossy(&output.stdout);
-    match messages.lines().find_map(executable) {
-        Some(path) if output.status.success() => Ok(path),
-        _ => failed(format!("{}: {}\n{}", shown(&command), output.status, String::from_utf8_lossy(&output.stderr))),
-    }
+    let messages = program::output(command, None)?;
+    messages
+        .lines()
+        .find_map(executable)
+        .map_or_else(|| failed(format!("cargo {} built no program", args.join(" "))), Ok)
 }
 
 /// Returns the program named in a message of Cargo, if any.

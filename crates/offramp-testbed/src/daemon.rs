@@ -1,15 +1,16 @@
 //! The program `offramp`, built and run like a user's.
 
 use crate::cargo;
-use crate::failure::{Doing, Result, failed};
-use crate::program::{Program, shown};
+use crate::failure::{Doing, Result};
+use crate::program::{self, Program};
 use crate::scratch::Scratch;
 use crate::stop;
-use offramp_ports::sys::{NetNs, confine};
+use nix::sys::signal::Signal;
+use offramp_ports::sys::NetNs;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time from the start of the daemon to its first answer.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -56,29 +57,37 @@ impl Daemon {
         std::fs::write(&file, format!("[daemon]\ncontrol = \"{control}\"\nuser = \"root\"\n\n{ports}")).doing(&file)?;
         let mut command = Command::new(executable);
         command.args(["up", &file]);
-        confine(&mut command, Some(ns), None).doing("preparing offramp")?;
-        let program = Program::start("offramp", command)?;
+        let program = Program::start("offramp", command, Some(ns))?;
         let mut daemon = Self { program, executable: executable.to_owned(), control };
         daemon.wait_until_ready()?;
         Ok(daemon)
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {
-        let end = Instant::now() + READY_TIMEOUT;
-        loop {
-            match self.show() {
-                Ok(_) => return Ok(()),
-                Err(why) if Instant::now() >= end || self.program.has_ended()? => {
-                    return failed(format!("the daemon does not answer: {why}{}", self.program.tail()));
-                }
-                Err(_) => stop::sleep(LOOK)?,
+        let answered = stop::until(READY_TIMEOUT, LOOK, || {
+            if self.show().is_err() && !self.program.has_ended()? {
+                return Ok(None);
             }
-        }
+            Ok(Some(()))
+        });
+        answered.and_then(|_| self.show()).map_err(|why| {
+            let tail = self.program.tail();
+            why.map(|why| format!("the daemon does not answer: {why}{tail}"))
+        })?;
+        Ok(())
     }
 
     /// Returns its process.
     pub fn id(&self) -> u32 {
         self.program.id()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        self.program.signal(signal)
     }
 
     /// Gives its threads priority over guests, as `Nice=-15` of a service does. Without the right to, their priority
@@ -112,11 +121,7 @@ impl Daemon {
     fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(&self.executable);
         command.args(arguments).args(["--control", &self.control]);
-        let output = command.output().doing(shown(&command))?;
-        if !output.status.success() {
-            return failed(format!("{}: {}", shown(&command), String::from_utf8_lossy(&output.stderr).trim()));
-        }
-        serde_json::from_slice(&output.stdout).doing(shown(&command))
+        serde_json::from_str(&program::output(command, None)?).doing("reading the daemon's answer")
     }
 
     /// Asks the daemon to end; returns the end of its output.

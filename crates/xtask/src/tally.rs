@@ -1,0 +1,64 @@
+//! The results of a judge's cases.
+
+use offramp_testbed::failure::{Failure, Result};
+use std::time::Instant;
+
+/// Options of every judge with cases.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Only {
+    /// Only cases with this in their name
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
+}
+
+impl Only {
+    /// Returns whether a case is to run.
+    pub fn has(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+
+    /// Returns whether all cases are to run.
+    pub fn has_all(&self) -> bool {
+        self.only.is_none()
+    }
+}
+
+/// Results of cases, printed as they come.
+#[derive(Debug, Default)]
+pub struct Tally {
+    passed: u32,
+    failed: u32,
+    not_possible: u32,
+}
+
+impl Tally {
+    /// Prints the result of a case.
+    ///
+    /// # Errors
+    /// [`Failure::Stopped`]: it is no result.
+    pub fn count(&mut self, name: &str, began: Instant, result: Result<()>) -> Result<()> {
+        let seconds = began.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("passed        {name} ({seconds:.1} s)");
+            }
+            Err(Failure::NotPossible(why)) => {
+                self.not_possible += 1;
+                println!("not possible  {name}: {why}");
+            }
+            Err(Failure::Failed(why)) => {
+                self.failed += 1;
+                println!("FAILED        {name}: {why}");
+            }
+            Err(Failure::Stopped) => return Err(Failure::Stopped),
+        }
+        Ok(())
+    }
+
+    /// Prints the totals. Returns whether at least one case passed and none failed.
+    pub fn end(&self, what: &str) -> bool {
+        println!("{what}: {} passed, {} failed, {} not possible", self.passed, self.failed, self.not_possible);
+        self.passed > 0 && self.failed == 0
+    }
+}
