@@ -6,6 +6,7 @@
 use std::fmt;
 
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use strum::EnumMessage;
 
 use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol, Station, Way};
 
@@ -52,20 +53,20 @@ impl TcpOptions {
     }
 }
 
-/// The checksum of an unsegmented frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The checksum of an unsegmented frame. Reports show the comment of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumMessage)]
 pub enum Checksum {
-    /// Requested: the field holds the pseudo-header's.
+    /// asked for
     Asked,
-    /// Complete.
+    /// complete
     Complete,
-    /// Absent (UDP over IPv4).
+    /// absent
     Absent,
-    /// Complete, but wrong.
+    /// wrong on purpose
     Wrong,
-    /// Right for another payload.
+    /// of another payload
     WrongPayload,
-    /// Complete, but the IPv4 header's is wrong.
+    /// of the IP header wrong on purpose
     WrongIpHeader,
 }
 
@@ -75,38 +76,39 @@ impl Checksum {
     }
 }
 
-/// The difference of one frame of a train to the others, so that coalescing must keep them apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::VariantArray)]
+/// The difference of one frame of a train to the others, so that coalescing must keep them apart. Reports
+/// show the comment of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumMessage, strum::VariantArray)]
 pub enum Train {
-    /// No difference: all may be coalesced.
+    /// all alike
     Even,
-    /// The last is shorter.
+    /// the last shorter
     ShortLast,
-    /// One in the middle is shorter.
+    /// one shorter
     Short,
-    /// PSH.
+    /// one with PSH
     Push,
-    /// FIN on the last.
+    /// the last with FIN
     FinLast,
-    /// CWR.
+    /// one with CWR
     Cwr,
-    /// ECE.
+    /// one with ECE
     Ece,
-    /// Congestion experienced in the IP header.
+    /// one with congestion experienced
     Congestion,
-    /// Another window.
+    /// one with another window
     Window,
-    /// Another timestamp from there on.
+    /// two timestamps
     Timestamp,
-    /// Another TTL or hop limit.
+    /// one with another hop count
     Hops,
-    /// The ID counts on by 2.
+    /// a gap in the IDs
     IdGap,
-    /// A gap in the sequence numbers.
+    /// a gap in the sequence numbers
     SequenceGap,
-    /// A wrong checksum.
+    /// one with a wrong checksum
     Bad,
-    /// More bytes than one packet holds.
+    /// more than 64 KiB
     Long,
 }
 
@@ -470,9 +472,13 @@ impl fmt::Display for Case {
             Load::Super { size, segments, last } => {
                 write!(f, ", {segments} segments of {size} bytes, the last of {last}")?;
             }
-            Load::One { len, checksum } => write!(f, ", {len} bytes, checksum {}", checksum_text(checksum))?,
+            Load::One { len, checksum } => {
+                write!(f, ", {len} bytes, checksum {}", checksum.get_documentation().unwrap_or_default())?
+            }
             Load::Deep { len } => write!(f, ", checksum inside of {len} bytes in UDP")?,
-            Load::Train { len, kind } => write!(f, ", frames of {len} bytes, {}", train_text(kind))?,
+            Load::Train { len, kind } => {
+                write!(f, ", frames of {len} bytes, {}", kind.get_documentation().unwrap_or_default())?
+            }
         }
         match self.tcp_options {
             TcpOptions::None => {}
@@ -498,36 +504,5 @@ impl fmt::Display for Case {
             write!(f, ", {note}")?;
         }
         self.vlan.map_or(Ok(()), |tag| write!(f, ", VLAN {}", tag & 0xfff))
-    }
-}
-
-fn checksum_text(checksum: Checksum) -> &'static str {
-    match checksum {
-        Checksum::Asked => "asked for",
-        Checksum::Complete => "complete",
-        Checksum::Absent => "absent",
-        Checksum::Wrong => "wrong on purpose",
-        Checksum::WrongPayload => "of another payload",
-        Checksum::WrongIpHeader => "of the IP header wrong on purpose",
-    }
-}
-
-fn train_text(kind: Train) -> &'static str {
-    match kind {
-        Train::Even => "all alike",
-        Train::ShortLast => "the last shorter",
-        Train::Short => "one shorter",
-        Train::Push => "one with PSH",
-        Train::FinLast => "the last with FIN",
-        Train::Cwr => "one with CWR",
-        Train::Ece => "one with ECE",
-        Train::Congestion => "one with congestion experienced",
-        Train::Window => "one with another window",
-        Train::Timestamp => "two timestamps",
-        Train::Hops => "one with another hop count",
-        Train::IdGap => "a gap in the IDs",
-        Train::SequenceGap => "a gap in the sequence numbers",
-        Train::Bad => "one with a wrong checksum",
-        Train::Long => "more than 64 KiB",
     }
 }

@@ -1,136 +1,137 @@
 //! The faults of frames, by name.
 
 use serde::Serialize;
+use strum::EnumMessage;
 
-/// A fault, named after its symptom on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+/// A fault, named after its symptom on the wire. Reports show the comment of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, strum::EnumMessage)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// No frame of the case arrives.
+    /// nothing arrives
     NothingArrives,
-    /// Some frames are missing.
+    /// frames are missing
     FrameMissing,
-    /// A frame arrives twice.
+    /// a frame arrives twice
     Duplicate,
-    /// Frames of a flow arrive in another order.
+    /// frames of one flow arrive in another order
     Reordered,
-    /// A frame arrives without being sent.
+    /// a frame arrives that was not sent
     UnexpectedFrame,
-    /// The super-frame arrives in one piece, without a mark as a super-frame.
+    /// the super-frame arrives whole, and nothing reports that it is one
     NotSegmented,
-    /// The payload is segmented at the wrong places.
+    /// the payload is segmented at other places than requested
     SegmentSize,
-    /// A segment has less payload, and its length fields say so.
+    /// a segment is too short
     SegmentShort,
-    /// A segment has more payload, and its length fields say so.
+    /// a segment is too long
     SegmentLong,
-    /// Bytes are missing at the end of a frame, or there are more; its length fields do not say so.
+    /// a frame ends at another place than its headers say
     FrameLength,
-    /// An Ethernet address or the `EtherType` differs.
+    /// the Ethernet header differs
     EthernetHeader,
-    /// The VLAN tag is gone.
+    /// the VLAN tag is lost
     VlanTagLost,
-    /// A VLAN tag was added.
+    /// there is a VLAN tag that was not sent
     VlanTagAdded,
-    /// VLAN, priority or protocol of the tag differ.
+    /// the VLAN tag differs
     VlanTagChanged,
-    /// The IPv4 length of a segment is the super-frame's.
+    /// each segment has the IPv4 length of the super-frame
     Ipv4LengthOfSuperFrame,
-    /// The IPv4 length is wrong.
+    /// the IPv4 length is wrong
     Ipv4Length,
-    /// The IPv6 payload length of a segment is the super-frame's.
+    /// each segment has the IPv6 payload length of the super-frame
     Ipv6LengthOfSuperFrame,
-    /// The IPv6 payload length is wrong.
+    /// the IPv6 payload length is wrong
     Ipv6Length,
-    /// All segments have the ID of the first.
+    /// all segments have the same IPv4 ID
     Ipv4IdNotCounted,
-    /// An IPv4 ID is wrong.
+    /// an IPv4 ID is wrong
     Ipv4Id,
-    /// The IPv4 header's checksum is wrong.
+    /// the checksum of the IPv4 header is wrong
     Ipv4Checksum,
-    /// TTL or hop limit differs.
+    /// TTL or hop limit differs
     HopLimit,
-    /// Type of service or traffic class (with ECN) differs.
+    /// type of service or traffic class differs
     TrafficClass,
-    /// IP options or extension headers differ.
+    /// IP options or extension headers differ
     IpOptions,
-    /// Another field of the IP header differs.
+    /// the IP header differs
     IpHeader,
-    /// Ports differ.
+    /// the ports differ
     Ports,
-    /// All segments have the sequence number of the first.
+    /// all segments have the same sequence number
     SequenceNotAdvanced,
-    /// A sequence number is wrong.
+    /// a sequence number is wrong
     Sequence,
-    /// PSH is set where it must not be.
+    /// PSH is set on a segment that is not the last
     PshAdded,
-    /// PSH is not set where it must be.
+    /// PSH is lost
     PshLost,
-    /// FIN is set where it must not be.
+    /// FIN is set on a segment that is not the last
     FinAdded,
-    /// FIN is not set where it must be.
+    /// FIN is lost
     FinLost,
-    /// CWR is set where it must not be.
+    /// CWR is set on a segment that is not the first
     CwrAdded,
-    /// CWR is not set where it must be.
+    /// CWR is lost
     CwrLost,
-    /// Another TCP flag differs.
+    /// TCP flags differ
     TcpFlags,
-    /// The TCP window differs.
+    /// the TCP window differs
     TcpWindow,
-    /// The timestamps option is gone.
+    /// the TCP timestamp is lost
     TimestampLost,
-    /// A timestamp differs.
+    /// the TCP timestamp differs
     TimestampChanged,
-    /// Other TCP options differ.
+    /// TCP options differ
     TcpOptions,
-    /// Another field of the TCP header differs.
+    /// the TCP header differs
     TcpHeader,
-    /// The UDP length of a segment is the super-frame's.
+    /// each datagram has the UDP length of the super-frame
     UdpLengthOfSuperFrame,
-    /// The UDP length is wrong.
+    /// the UDP length is wrong
     UdpLength,
-    /// The checksum field holds the host's initial value: the sum of the pseudo-header.
+    /// the checksum was not written: the field holds the sum of the pseudo-header
     ChecksumNotWritten,
-    /// The pseudo-header was added twice.
+    /// the checksum contains the pseudo-header twice
     ChecksumPseudoHeaderTwice,
-    /// The pseudo-header was not added.
+    /// the checksum does not contain the pseudo-header
     ChecksumWithoutPseudoHeader,
-    /// The bytes of the checksum are swapped.
+    /// the bytes of the checksum are swapped
     ChecksumByteOrder,
-    /// The last byte of an odd length was not added.
+    /// the checksum does not contain the last byte of an odd length
     ChecksumOddByte,
-    /// A UDP checksum of 0 was not written as 0xffff: 0 means no checksum.
+    /// a UDP checksum of 0 was not written as 0xffff
     ChecksumZero,
-    /// The checksum is wrong.
+    /// the checksum is wrong
     Checksum,
-    /// A complete but wrong checksum was repaired.
+    /// a wrong checksum was replaced by a right one
     ChecksumRepaired,
-    /// The payload differs.
+    /// the payload differs
     Payload,
-    /// A frame with a wrong checksum is marked as good.
+    /// a frame with a wrong checksum is marked as good
     BadMarkedGood,
-    /// A frame with a wrong checksum was coalesced: segmenting the aggregate makes it right.
+    /// a frame with a wrong checksum was coalesced with good ones
     BadCoalesced,
-    /// Frames with different values of a field were coalesced, so the field is lost.
+    /// frames were coalesced although they differ
     CoalescedUnequal,
-    /// Frames were coalesced over a gap.
+    /// frames were coalesced over a gap
     CoalescedOverGap,
-    /// More than a packet holds, or more than 128 datagrams, was coalesced.
+    /// more was coalesced than one packet may hold
     AggregateTooLong,
-    /// The interface's metadata of a super-frame or a checksum contradicts the frame.
+    /// what the interface reports contradicts the frame
     Metadata,
-    /// A frame longer than the MTU was accepted.
+    /// a frame longer than the MTU was accepted
     LongerThanMtu,
-    /// Every frame arrives on one receive queue.
+    /// every frame arrives on one receive queue
     RssOneQueue,
-    /// The hash uses a key with byte-swapped words.
+    /// the bytes of the hash key are in another order than the driver says
     RssKeyByteOrder,
-    /// The hash covers other header fields.
+    /// other fields are hashed than the driver says
     RssFields,
-    /// Frames are spread by the right hash, but by another indirection table.
+    /// the indirection table is another one than the driver says
     RssTable,
-    /// Frames arrive on other receive queues than key and table determine.
+    /// frames arrive on other receive queues than key and table say
     RssHash,
 }
 
@@ -142,70 +143,6 @@ impl Fault {
 
     /// Describes the fault, after "what arrived:".
     pub fn text(self) -> &'static str {
-        match self {
-            Self::NothingArrives => "nothing arrives",
-            Self::FrameMissing => "frames are missing",
-            Self::Duplicate => "a frame arrives twice",
-            Self::Reordered => "frames of one flow arrive in another order",
-            Self::UnexpectedFrame => "a frame arrives that was not sent",
-            Self::NotSegmented => "the super-frame arrives whole, and nothing reports that it is one",
-            Self::SegmentSize => "the payload is segmented at other places than requested",
-            Self::SegmentShort => "a segment is too short",
-            Self::SegmentLong => "a segment is too long",
-            Self::FrameLength => "a frame ends at another place than its headers say",
-            Self::EthernetHeader => "the Ethernet header differs",
-            Self::VlanTagLost => "the VLAN tag is lost",
-            Self::VlanTagAdded => "there is a VLAN tag that was not sent",
-            Self::VlanTagChanged => "the VLAN tag differs",
-            Self::Ipv4LengthOfSuperFrame => "each segment has the IPv4 length of the super-frame",
-            Self::Ipv4Length => "the IPv4 length is wrong",
-            Self::Ipv6LengthOfSuperFrame => "each segment has the IPv6 payload length of the super-frame",
-            Self::Ipv6Length => "the IPv6 payload length is wrong",
-            Self::Ipv4IdNotCounted => "all segments have the same IPv4 ID",
-            Self::Ipv4Id => "an IPv4 ID is wrong",
-            Self::Ipv4Checksum => "the checksum of the IPv4 header is wrong",
-            Self::HopLimit => "TTL or hop limit differs",
-            Self::TrafficClass => "type of service or traffic class differs",
-            Self::IpOptions => "IP options or extension headers differ",
-            Self::IpHeader => "the IP header differs",
-            Self::Ports => "the ports differ",
-            Self::SequenceNotAdvanced => "all segments have the same sequence number",
-            Self::Sequence => "a sequence number is wrong",
-            Self::PshAdded => "PSH is set on a segment that is not the last",
-            Self::PshLost => "PSH is lost",
-            Self::FinAdded => "FIN is set on a segment that is not the last",
-            Self::FinLost => "FIN is lost",
-            Self::CwrAdded => "CWR is set on a segment that is not the first",
-            Self::CwrLost => "CWR is lost",
-            Self::TcpFlags => "TCP flags differ",
-            Self::TcpWindow => "the TCP window differs",
-            Self::TimestampLost => "the TCP timestamp is lost",
-            Self::TimestampChanged => "the TCP timestamp differs",
-            Self::TcpOptions => "TCP options differ",
-            Self::TcpHeader => "the TCP header differs",
-            Self::UdpLengthOfSuperFrame => "each datagram has the UDP length of the super-frame",
-            Self::UdpLength => "the UDP length is wrong",
-            Self::ChecksumNotWritten => "the checksum was not written: the field holds the sum of the pseudo-header",
-            Self::ChecksumPseudoHeaderTwice => "the checksum contains the pseudo-header twice",
-            Self::ChecksumWithoutPseudoHeader => "the checksum does not contain the pseudo-header",
-            Self::ChecksumByteOrder => "the bytes of the checksum are swapped",
-            Self::ChecksumOddByte => "the checksum does not contain the last byte of an odd length",
-            Self::ChecksumZero => "a UDP checksum of 0 was not written as 0xffff",
-            Self::Checksum => "the checksum is wrong",
-            Self::ChecksumRepaired => "a wrong checksum was replaced by a right one",
-            Self::Payload => "the payload differs",
-            Self::BadMarkedGood => "a frame with a wrong checksum is marked as good",
-            Self::BadCoalesced => "a frame with a wrong checksum was coalesced with good ones",
-            Self::CoalescedUnequal => "frames were coalesced although they differ",
-            Self::CoalescedOverGap => "frames were coalesced over a gap",
-            Self::AggregateTooLong => "more was coalesced than one packet may hold",
-            Self::Metadata => "what the interface reports contradicts the frame",
-            Self::LongerThanMtu => "a frame longer than the MTU was accepted",
-            Self::RssOneQueue => "every frame arrives on one receive queue",
-            Self::RssKeyByteOrder => "the bytes of the hash key are in another order than the driver says",
-            Self::RssFields => "other fields are hashed than the driver says",
-            Self::RssTable => "the indirection table is another one than the driver says",
-            Self::RssHash => "frames arrive on other receive queues than key and table say",
-        }
+        self.get_documentation().unwrap_or_default()
     }
 }

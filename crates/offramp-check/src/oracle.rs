@@ -4,31 +4,26 @@
 //! An interface may hand over super-frames and partial checksums; its metadata says how to complete them. The oracle
 //! completes them first, so it compares only frames of a wire.
 
+mod fields;
+
 use std::collections::BTreeMap;
 
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::{FrameLayout, Network, Transport, link_header_len};
+use offramp_offload::layout::link_header_len;
 use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, UDP_SEGMENTS_MAX};
 
 use crate::case::{Built, Expected};
 use crate::fault::Fault;
 use crate::packet::{self, Captured, ones_complement_sum};
+use fields::{FieldDifference, Name, Parsed, be16, differences, first_difference, value_of};
+
+pub(crate) use fields::Allowed;
 
 /// Maximum length of a packet.
 const PACKET_LEN_MAX: usize = 65_535;
-/// Minimum frame of Ethernet without FCS (IEEE 802.3, 4A.4.2): shorter ones may be padded to it, and some adapters pad
-/// tagged ones by four bytes more.
-const PADDED_LEN_MAX: usize = 64;
 /// TCP's timestamps option (RFC 7323).
 const TIMESTAMPS: u8 = 8;
-
-/// Permitted differences.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Allowed {
-    /// IPv4 IDs of segments (`tx-tcp-mangleid-segmentation`).
-    pub any_id: bool,
-}
 
 /// A difference between expected and arrived frames.
 #[derive(Clone, Debug)]
@@ -423,252 +418,6 @@ fn checksum_fault(expected: &[u8], got: &[u8], whole: Option<&[u8]>) -> Fault {
         () if transport.len() % 2 == 1 && found == !sum(&[&pseudo, without_last]) => Fault::ChecksumOddByte,
         () => Fault::Checksum,
     }
-}
-
-/// A field of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Name {
-    Ethernet,
-    VlanTag,
-    TrafficClass,
-    Ipv4Length,
-    Ipv6Length,
-    IpId,
-    HopLimit,
-    IpHeader,
-    IpOptions,
-    Ports,
-    Sequence,
-    Flags,
-    TcpHeader,
-    Window,
-    TcpOptions,
-    UdpLength,
-    Payload,
-    IpChecksum,
-    Checksum,
-}
-
-impl Name {
-    fn text(self) -> &'static str {
-        match self {
-            Self::Ethernet => "Ethernet header",
-            Self::VlanTag => "VLAN tag",
-            Self::TrafficClass => "type of service or traffic class",
-            Self::Ipv4Length => "IPv4 length",
-            Self::Ipv6Length => "IPv6 payload length",
-            Self::IpId => "IPv4 ID",
-            Self::HopLimit => "TTL or hop limit",
-            Self::IpHeader => "IP header",
-            Self::IpOptions => "IP options",
-            Self::Ports => "ports",
-            Self::Sequence => "sequence number",
-            Self::Flags => "TCP flags",
-            Self::TcpHeader => "TCP header",
-            Self::Window => "TCP window",
-            Self::TcpOptions => "TCP options",
-            Self::UdpLength => "UDP length",
-            Self::Payload => "payload",
-            Self::IpChecksum => "IPv4 header checksum",
-            Self::Checksum => "checksum",
-        }
-    }
-
-    /// Formats the bytes of a field for a reader.
-    fn decode(self, bytes: &[u8]) -> String {
-        const SHOWN: usize = 16;
-        match self {
-            _ if bytes.is_empty() => "nothing".to_owned(),
-            Self::Ipv4Length | Self::Ipv6Length | Self::UdpLength | Self::Window | Self::IpId if bytes.len() == 2 => {
-                be16(bytes, 0).to_string()
-            }
-            Self::HopLimit => bytes[0].to_string(),
-            Self::Sequence if bytes.len() == 4 => {
-                u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).to_string()
-            }
-            Self::Flags => flags_text(bytes[0]),
-            Self::VlanTag if bytes.len() == 4 => {
-                let tag = be16(bytes, 2);
-                format!("VLAN {} priority {}", tag & 0xfff, tag >> 13)
-            }
-            Self::Payload => {
-                let more = if bytes.len() > SHOWN { "…" } else { "" };
-                format!("{} bytes: {}{more}", bytes.len(), hex(&bytes[..bytes.len().min(SHOWN)]))
-            }
-            _ => format!("0x{}", hex(bytes)),
-        }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|digit| char::from_digit(digit.into(), 16))
-        .collect()
-}
-
-fn flags_text(flags: u8) -> String {
-    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
-    let set: Vec<&str> =
-        NAMES.iter().enumerate().filter(|(bit, _)| flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
-    if set.is_empty() { "none".to_owned() } else { set.join(" ") }
-}
-
-/// A differing field.
-#[derive(Clone, Debug)]
-struct FieldDifference {
-    name: Name,
-    expected: Vec<u8>,
-    got: Vec<u8>,
-}
-
-/// The layout of a sent frame.
-struct Parsed {
-    layout: FrameLayout,
-}
-
-impl Parsed {
-    fn of(frame: &[u8]) -> Option<Self> {
-        let mut bytes = frame.to_vec();
-        let layout = *Frame::received(&mut bytes).layout().ok()?;
-        Some(Self { layout })
-    }
-
-    /// Returns the offset of the checksum. Also valid for a super-frame, with its total length in the length fields.
-    fn checksum_at(&self) -> usize {
-        let offset = if self.layout.transport == Transport::Udp { 6 } else { 16 };
-        self.layout.transport_start + offset
-    }
-
-    fn pseudo_header(&self, frame: &[u8], transport_len: usize) -> Vec<u8> {
-        let start = self.layout.network_start;
-        let addresses = match self.layout.network {
-            Network::Ipv4 => &frame[start + 12..start + 20],
-            _ => &frame[start + 8..start + 40],
-        };
-        [addresses, &(transport_len as u32).to_be_bytes(), &[0, self.layout.protocol]].concat()
-    }
-
-    /// Returns every field but the checksums, in their order in the frame; then the checksums.
-    fn fields(&self) -> Vec<(Name, std::ops::Range<usize>)> {
-        let FrameLayout { network_start: ip, transport_start: at, payload_start, packet_end, .. } = self.layout;
-        let mut fields = vec![(Name::Ethernet, 0..12), (Name::Ethernet, ip - 2..ip)];
-        match self.layout.network {
-            Network::Ipv4 => fields.extend([
-                (Name::IpHeader, ip..ip + 1),
-                (Name::TrafficClass, ip + 1..ip + 2),
-                (Name::Ipv4Length, ip + 2..ip + 4),
-                (Name::IpId, ip + 4..ip + 6),
-                (Name::IpHeader, ip + 6..ip + 8),
-                (Name::HopLimit, ip + 8..ip + 9),
-                (Name::IpHeader, ip + 9..ip + 10),
-                (Name::IpHeader, ip + 12..ip + 20),
-                (Name::IpOptions, ip + 20..at),
-                (Name::IpChecksum, ip + 10..ip + 12),
-            ]),
-            Network::Ipv6 => fields.extend([
-                (Name::TrafficClass, ip..ip + 2),
-                (Name::IpHeader, ip + 2..ip + 4),
-                (Name::Ipv6Length, ip + 4..ip + 6),
-                (Name::IpHeader, ip + 6..ip + 7),
-                (Name::HopLimit, ip + 7..ip + 8),
-                (Name::IpHeader, ip + 8..ip + 40),
-                (Name::IpOptions, ip + 40..at),
-            ]),
-            Network::Opaque => {}
-        }
-        match self.layout.transport {
-            Transport::Tcp => fields.extend([
-                (Name::Ports, at..at + 4),
-                (Name::Sequence, at + 4..at + 8),
-                (Name::TcpHeader, at + 8..at + 13),
-                (Name::Flags, at + 13..at + 14),
-                (Name::Window, at + 14..at + 16),
-                (Name::TcpHeader, at + 18..at + 20),
-                (Name::TcpOptions, at + 20..payload_start),
-            ]),
-            Transport::Udp => fields.extend([(Name::Ports, at..at + 4), (Name::UdpLength, at + 4..at + 6)]),
-            Transport::Opaque => {}
-        }
-        fields.push((Name::Payload, payload_start..packet_end));
-        if self.layout.transport != Transport::Opaque {
-            fields.push((Name::Checksum, self.checksum_at()..self.checksum_at() + 2));
-        }
-        // Checksums last: they differ with every other field. The sort keeps the order of the others.
-        fields.sort_by_key(|(name, _)| matches!(name, Name::IpChecksum | Name::Checksum));
-        fields
-    }
-}
-
-/// Returns the bytes of a field of a sent frame.
-fn value_of(frame: &[u8], name: Name) -> Option<Vec<u8>> {
-    let parsed = Parsed::of(frame)?;
-    let range = parsed.fields().into_iter().find(|(found, _)| *found == name)?.1;
-    Some(frame[range].to_vec())
-}
-
-/// The bytes of the VLAN tags.
-fn tags(frame: &[u8]) -> &[u8] {
-    let end = link_header_len(frame).unwrap_or(14);
-    frame.get(12..end - 2).unwrap_or(&[])
-}
-
-fn first_difference(expected: &[u8], got: &[u8], allowed: Allowed) -> Option<FieldDifference> {
-    if expected == got {
-        return None;
-    }
-    differences(expected, got, allowed).into_iter().next()
-}
-
-/// Returns the fields that differ between two frames, except permitted differences.
-fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<FieldDifference> {
-    let (tags_expected, tags_got) = (tags(expected), tags(got));
-    if tags_expected != tags_got {
-        return vec![FieldDifference { name: Name::VlanTag, expected: tags_expected.to_vec(), got: tags_got.to_vec() }];
-    }
-    let Some(parsed) = Parsed::of(expected) else {
-        return vec![FieldDifference { name: Name::Ethernet, expected: expected.to_vec(), got: got.to_vec() }];
-    };
-    let got = without_padding(expected, got);
-    let mut found = Vec::new();
-    for (name, range) in parsed.fields() {
-        // Excess bytes are payload.
-        let end = if name == Name::Payload { got.len().max(range.start) } else { range.end };
-        let bytes = got.get(range.start.min(got.len())..end.min(got.len())).unwrap_or_default();
-        let expected = &expected[range];
-        if expected != bytes && !is_allowed(name, got, bytes, &parsed, allowed) {
-            found.push(FieldDifference { name, expected: expected.to_vec(), got: bytes.to_vec() });
-        }
-    }
-    found
-}
-
-fn without_padding<'a>(expected: &[u8], got: &'a [u8]) -> &'a [u8] {
-    let is_padded = got.len() > expected.len() && got.len() <= PADDED_LEN_MAX;
-    if is_padded { &got[..expected.len()] } else { got }
-}
-
-fn is_allowed(name: Name, got: &[u8], bytes: &[u8], parsed: &Parsed, allowed: Allowed) -> bool {
-    let layout = &parsed.layout;
-    match name {
-        Name::IpId => allowed.any_id,
-        Name::IpChecksum if allowed.any_id => {
-            let header = got.get(layout.network_start..layout.transport_start).unwrap_or_default();
-            ones_complement_sum(&[header]) == u16::MAX
-        }
-        // 0 and 0xffff are the same number, and TCP has no other meaning for 0.
-        Name::Checksum if layout.transport == Transport::Tcp && matches!(bytes, [0, 0] | [0xff, 0xff]) => {
-            let len = layout.packet_end - layout.transport_start;
-            let transport = got.get(layout.transport_start..layout.packet_end).unwrap_or_default();
-            transport.len() == len && ones_complement_sum(&[&parsed.pseudo_header(got, len), transport]) == u16::MAX
-        }
-        _ => false,
-    }
-}
-
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// Captured frames by their case.

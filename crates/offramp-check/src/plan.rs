@@ -39,6 +39,9 @@ pub(crate) enum Cases {
     TagsInSkb,
 }
 
+/// Names of features, as ethtool has them.
+type Names = &'static [&'static str];
+
 /// An offload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offload {
@@ -46,9 +49,9 @@ pub(crate) struct Offload {
     pub name: &'static str,
     pub side: Side,
     /// ethtool's names of the features: each offered one is switched. One is enough.
-    pub features: &'static [&'static str],
+    pub features: Names,
     /// Features required by these.
-    pub needs: &'static [&'static str],
+    pub needs: Names,
     pub cases: Cases,
 }
 
@@ -64,109 +67,38 @@ const FOR_VARIANTS: &[&str] = &[
     "tx-tcp6-segmentation",
 ];
 
+const fn transmit(name: &'static str, features: Names, needs: Names, cases: Cases) -> Offload {
+    Offload { name, side: Side::Transmit, features, needs, cases }
+}
+
+const fn receive(name: &'static str, features: Names, needs: Names, cases: Cases) -> Offload {
+    Offload { name, side: Side::Receive, features, needs, cases }
+}
+
 /// Every offload, in the order of the check.
 pub(crate) const OFFLOADS: &[Offload] = &[
-    Offload { name: "tx-checksum", side: Side::Transmit, features: TX_CHECKSUM, needs: &[], cases: Cases::Checksum },
-    Offload {
-        name: "tx-scatter-gather",
-        side: Side::Transmit,
-        features: &["tx-scatter-gather", "tx-scatter-gather-fraglist"],
-        needs: TX_CHECKSUM,
-        cases: Cases::Scatter,
-    },
-    Offload {
-        name: "tso4",
-        side: Side::Transmit,
-        features: &["tx-tcp-segmentation"],
-        needs: FOR_SEGMENTATION,
-        cases: Cases::Segmentation(Ip::V4, Protocol::Tcp),
-    },
-    Offload {
-        name: "tso-ecn",
-        side: Side::Transmit,
-        features: &["tx-tcp-ecn-segmentation"],
-        needs: FOR_VARIANTS,
-        cases: Cases::Ecn,
-    },
-    Offload {
-        name: "tso-mangleid",
-        side: Side::Transmit,
-        features: &["tx-tcp-mangleid-segmentation"],
-        needs: FOR_VARIANTS,
-        cases: Cases::Segmentation(Ip::V4, Protocol::Tcp),
-    },
-    Offload {
-        name: "tso6",
-        side: Side::Transmit,
-        features: &["tx-tcp6-segmentation"],
-        needs: FOR_SEGMENTATION,
-        cases: Cases::Segmentation(Ip::V6, Protocol::Tcp),
-    },
-    Offload {
-        name: "uso4",
-        side: Side::Transmit,
-        features: &["tx-udp-segmentation"],
-        needs: FOR_SEGMENTATION,
-        cases: Cases::Segmentation(Ip::V4, Protocol::Udp),
-    },
-    Offload {
-        name: "uso6",
-        side: Side::Transmit,
-        features: &["tx-udp-segmentation"],
-        needs: FOR_SEGMENTATION,
-        cases: Cases::Segmentation(Ip::V6, Protocol::Udp),
-    },
-    Offload {
-        name: "uso4-socket",
-        side: Side::Transmit,
-        features: &["tx-udp-segmentation"],
-        needs: FOR_SEGMENTATION,
-        cases: Cases::Socket(Ip::V4),
-    },
-    Offload {
-        name: "uso6-socket",
-        side: Side::Transmit,
-        features: &["tx-udp-segmentation"],
-        needs: FOR_SEGMENTATION,
-        cases: Cases::Socket(Ip::V6),
-    },
-    Offload {
-        name: "tx-vlan",
-        side: Side::Transmit,
-        features: &["tx-vlan-hw-insert"],
-        needs: FOR_SEGMENTATION,
-        cases: Cases::TagsInSkb,
-    },
-    Offload { name: "rx-checksum", side: Side::Receive, features: &["rx-checksum"], needs: &[], cases: Cases::Verdict },
-    Offload {
-        name: "rx-gro",
-        side: Side::Receive,
-        features: &["rx-gro"],
-        needs: &["rx-checksum"],
-        cases: Cases::Coalescing(Protocol::Tcp),
-    },
-    Offload {
-        name: "rx-gro-hw",
-        side: Side::Receive,
-        features: &["rx-gro-hw"],
-        needs: &["rx-checksum", "rx-gro"],
-        cases: Cases::Coalescing(Protocol::Tcp),
-    },
-    Offload {
-        name: "rx-lro",
-        side: Side::Receive,
-        features: &["rx-lro"],
-        needs: &["rx-checksum"],
-        cases: Cases::Coalescing(Protocol::Tcp),
-    },
-    Offload {
-        name: "rx-udp-gro",
-        side: Side::Receive,
-        features: &["rx-udp-gro-forwarding"],
-        needs: &["rx-checksum", "rx-gro"],
-        cases: Cases::Coalescing(Protocol::Udp),
-    },
-    Offload { name: "rx-vlan", side: Side::Receive, features: &["rx-vlan-hw-parse"], needs: &[], cases: Cases::Tags },
+    transmit("tx-checksum", TX_CHECKSUM, &[], Cases::Checksum),
+    transmit("tx-scatter-gather", &["tx-scatter-gather", "tx-scatter-gather-fraglist"], TX_CHECKSUM, Cases::Scatter),
+    transmit("tso4", &["tx-tcp-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V4, Protocol::Tcp)),
+    transmit("tso-ecn", &["tx-tcp-ecn-segmentation"], FOR_VARIANTS, Cases::Ecn),
+    transmit(
+        "tso-mangleid",
+        &["tx-tcp-mangleid-segmentation"],
+        FOR_VARIANTS,
+        Cases::Segmentation(Ip::V4, Protocol::Tcp),
+    ),
+    transmit("tso6", &["tx-tcp6-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V6, Protocol::Tcp)),
+    transmit("uso4", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V4, Protocol::Udp)),
+    transmit("uso6", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Segmentation(Ip::V6, Protocol::Udp)),
+    transmit("uso4-socket", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Socket(Ip::V4)),
+    transmit("uso6-socket", &["tx-udp-segmentation"], FOR_SEGMENTATION, Cases::Socket(Ip::V6)),
+    transmit("tx-vlan", &["tx-vlan-hw-insert"], FOR_SEGMENTATION, Cases::TagsInSkb),
+    receive("rx-checksum", &["rx-checksum"], &[], Cases::Verdict),
+    receive("rx-gro", &["rx-gro"], &["rx-checksum"], Cases::Coalescing(Protocol::Tcp)),
+    receive("rx-gro-hw", &["rx-gro-hw"], &["rx-checksum", "rx-gro"], Cases::Coalescing(Protocol::Tcp)),
+    receive("rx-lro", &["rx-lro"], &["rx-checksum"], Cases::Coalescing(Protocol::Tcp)),
+    receive("rx-udp-gro", &["rx-udp-gro-forwarding"], &["rx-checksum", "rx-gro"], Cases::Coalescing(Protocol::Udp)),
+    receive("rx-vlan", &["rx-vlan-hw-parse"], &[], Cases::Tags),
 ];
 
 /// The features of all offloads of a side, each once.

@@ -116,13 +116,9 @@ impl End for RemoteEnd {
     }
 
     fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError> {
-        match self.ask(&Request::Apply(features.to_vec()))? {
-            Answer::Applied(on) => {
-                self.is_on = on.into_iter().collect();
-                Ok(())
-            }
-            _ => Err(self.unexpected()),
-        }
+        let Answer::Applied(on) = self.ask(&Request::Apply(features.to_vec()))? else { return Err(self.unexpected()) };
+        self.is_on = on.into_iter().collect();
+        Ok(())
     }
 
     fn is_on(&self, feature: &str) -> bool {
@@ -130,19 +126,14 @@ impl End for RemoteEnd {
     }
 
     fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
-        match self.ask(&Request::Send(frame.clone()))? {
-            Answer::Sent(0) => Ok(Ok(())),
-            Answer::Sent(errno) => Ok(Err(errno)),
-            _ => Err(self.unexpected()),
-        }
+        let Answer::Sent(errno) = self.ask(&Request::Send(frame.clone()))? else { return Err(self.unexpected()) };
+        Ok(if errno == 0 { Ok(()) } else { Err(errno) })
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError> {
         if self.captured.is_empty() {
-            match self.ask(&Request::Receive(wait))? {
-                Answer::Frames(frames) => self.captured.extend(frames),
-                _ => return Err(self.unexpected()),
-            }
+            let Answer::Frames(frames) = self.ask(&Request::Receive(wait))? else { return Err(self.unexpected()) };
+            self.captured.extend(frames);
         }
         Ok(self.captured.pop_front())
     }
@@ -151,27 +142,21 @@ impl End for RemoteEnd {
         if !self.welcome.has_steering {
             return Ok(Steering::NotReachable("the offramp there is older and does not say".to_owned()));
         }
-        match self.ask(&Request::Steering)? {
-            Answer::Steering(steering) => Ok(steering),
-            _ => Err(self.unexpected()),
-        }
+        let Answer::Steering(steering) = self.ask(&Request::Steering)? else { return Err(self.unexpected()) };
+        Ok(steering)
     }
 
     fn arrival(&mut self, wait: Duration) -> Result<Option<Arrival>, CheckError> {
         if self.arrivals.is_empty() {
-            match self.ask(&Request::Arrivals(wait))? {
-                Answer::Arrivals(arrivals) => self.arrivals.extend(arrivals),
-                _ => return Err(self.unexpected()),
-            }
+            let Answer::Arrivals(arrivals) = self.ask(&Request::Arrivals(wait))? else { return Err(self.unexpected()) };
+            self.arrivals.extend(arrivals);
         }
         Ok(self.arrivals.pop_front())
     }
 
     fn check_link(&mut self) -> Result<(), CheckError> {
-        match self.ask(&Request::CheckLink)? {
-            Answer::Done(_) => Ok(()),
-            _ => Err(self.unexpected()),
-        }
+        let Answer::Done(_) = self.ask(&Request::CheckLink)? else { return Err(self.unexpected()) };
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<Vec<String>, CheckError> {
@@ -179,10 +164,8 @@ impl End for RemoteEnd {
             return Ok(Vec::new());
         }
         // A stopped check still ends here.
-        let stop = AtomicBool::new(false);
-        match ask(&mut self.stream, &Request::Finish, &self.peer, &stop)? {
-            Answer::Done(lines) => Ok(lines),
-            _ => Err(self.unexpected()),
-        }
+        let answer = ask(&mut self.stream, &Request::Finish, &self.peer, &AtomicBool::new(false))?;
+        let Answer::Done(lines) = answer else { return Err(self.unexpected()) };
+        Ok(lines)
     }
 }
