@@ -4,7 +4,7 @@ use super::wire::{Discard, Generate};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, PortError, WirePort};
+use offramp_adapter::port::{HostPort, InPlace, PortError, WirePort};
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
@@ -228,6 +228,8 @@ mod tests {
         room: usize,
     }
 
+    impl InPlace for Guest {}
+
     impl HostPort for Guest {
         fn tx_next(&mut self, _now_ns: u64) -> std::result::Result<bool, PortError> {
             let next = self.sends.pop_front();
@@ -247,8 +249,6 @@ mod tests {
             self.got.push(frame.to_vec());
             Ok(())
         }
-
-        fn rx_flush(&mut self, _now_ns: u64) {}
 
         fn accepts(&self) -> Offloads {
             Offloads::TX

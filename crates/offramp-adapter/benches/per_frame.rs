@@ -8,7 +8,7 @@
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{Arrival, HostPort, Loan, PortError, WirePort};
+use offramp_adapter::port::{Arrival, HostPort, InPlace, Loan, PortError, WirePort};
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::vlan::PortVlans;
 use offramp_offload::caps::Offloads;
@@ -64,6 +64,8 @@ impl Source {
         }
     }
 }
+
+impl InPlace for Source {}
 
 impl HostPort for Source {
     fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {

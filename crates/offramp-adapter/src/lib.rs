@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`port`] | the two traits, the host's side and the wire's side of an adapter, and the life of a port |
+//! | [`host_io`] | a host port that a thread can sleep on |
 //! | [`port_security`] | the source addresses that a port's host may use |
 //! | [`vlan`] | the VLANs of a port, and the tags that it puts in and takes out |
 //! | [`pipeline`] | the way of a frame, the same for a pair and a switch: source, route, sink |
@@ -27,10 +28,12 @@
 
 pub mod cable;
 pub mod config;
+pub mod host_io;
 pub mod ipsec;
 pub mod limit;
 pub mod moderation;
 pub mod pair;
+mod pass_on;
 pub mod pipeline;
 pub mod port;
 pub mod port_security;

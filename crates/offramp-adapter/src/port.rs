@@ -10,11 +10,12 @@
 //! loop:
 //!     now_ns = clock
 //!     while budget and port.tx_next(now_ns)?:     the next frame that the host sends
-//!         frame = port.tx_frame()                 lent until the next tx_next
+//!         bytes = port.tx_unasked()?              no request: sent unparsed, if the adapter changes nothing
+//!         frame = port.tx_frame()                 otherwise parsed, and lent until the next tx_next
 //!         plan, route, deliver or put on the wire
 //!     for each frame for the host:
 //!         port.rx_deliver(meta, bytes)?           Full: lost and counted; Closed: the port ends
-//!         or, in place, where the port lends its host's buffers, several frames at a time:
+//!         or in place ([`InPlace`]), where the port lends its host's buffers, several frames at a time:
 //!         port.rx_reserve(slot, head)             a frame begins
 //!         port.rx_append(slot, payload, checksum) copied and verified in one pass
 //!         port.rx_commit(slot, meta, head)?       headers last; then as rx_deliver
@@ -26,6 +27,7 @@
 
 use crate::moderation::ModerationConfig;
 use crate::stats::{Direction, Loss};
+use crate::steering::Steering;
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::Appended;
@@ -103,9 +105,48 @@ pub trait Interrupts {
     fn wait_max_ns(&self) -> u64;
 }
 
+/// Receive in place: frames are written into the host's own buffers. A port without such buffers implements nothing of
+/// it.
+#[auto_impl::auto_impl(Box)]
+pub trait InPlace {
+    /// Begins a frame written in place, in the host's own buffers, with room for `head` at its front. These are its
+    /// headers; others of the same length and addresses replace them at the commit. `slot` names the frame until then.
+    /// `false`, also from a port without such buffers: the frame is built in the adapter's memory and delivered by
+    /// [`HostPort::rx_deliver`].
+    #[inline]
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        let _ = (slot, head);
+        false
+    }
+
+    /// Appends payload to the frame of a slot if its checksum is right together with `headers_sum`. The host sees nothing
+    /// of it yet.
+    #[inline]
+    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        let _ = (slot, payload, headers_sum);
+        Appended::NoRoom
+    }
+
+    /// Completes the frame of a slot: `head` goes to its front, and it is delivered. It has `len` bytes, headers included.
+    ///
+    /// # Errors
+    /// As for [`HostPort::rx_deliver`].
+    #[inline]
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        let _ = (slot, meta, head, len);
+        Err(PortError::Full)
+    }
+
+    /// Returns whether frames written in place should be committed now: the host waits for its buffers.
+    #[inline]
+    fn rx_wants_commit(&self) -> bool {
+        false
+    }
+}
+
 /// The host's side of one queue pair: a kernel behind a TAP, a guest, a program.
 #[auto_impl::auto_impl(Box)]
-pub trait HostPort {
+pub trait HostPort: InPlace {
     /// Fetches the next frame from the host. Returns `false` if there was none. [`HostPort::tx_frame`] lends it until
     /// the next call.
     ///
@@ -145,17 +186,10 @@ pub trait HostPort {
     #[inline]
     fn tx_hold(&mut self) {}
 
-    /// Returns whether [`HostPort::flow_hash`] looks into frames.
-    #[inline]
-    fn steers_flows(&self) -> bool {
-        false
-    }
-
-    /// Returns the flow's hash for a frame to be delivered, where the port chooses among its own receive queues. It
+    /// Returns the steering of a port that chooses among its own receive queues by flow. The flow's hash of a frame
     /// comes back as [`RxMeta::hash`], also with the frames coalesced from this one or segmented out of it.
     #[inline]
-    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
-        let _ = frame;
+    fn steering(&self) -> Option<&Steering> {
         None
     }
 
@@ -165,34 +199,6 @@ pub trait HostPort {
     /// When the host has no room, refuses the frame or is gone: the frame is lost.
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
-    /// Begins a frame written in place, in the host's own buffers, with room for `head` at its front. These are its
-    /// headers; others of the same length and addresses replace them at the commit. `slot` names the frame until then.
-    /// `false`, also from a port without such buffers: the frame is built in the adapter's memory and delivered by
-    /// [`HostPort::rx_deliver`].
-    #[inline]
-    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
-        let _ = (slot, head);
-        false
-    }
-
-    /// Appends payload to the frame of a slot if its checksum is right together with `headers_sum`. The host sees nothing
-    /// of it yet.
-    #[inline]
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        let _ = (slot, payload, headers_sum);
-        Appended::NoRoom
-    }
-
-    /// Completes the frame of a slot: `head` goes to its front, and it is delivered. It has `len` bytes, headers included.
-    ///
-    /// # Errors
-    /// As for [`HostPort::rx_deliver`].
-    #[inline]
-    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
-        let _ = (slot, meta, head, len);
-        Err(PortError::Full)
-    }
-
     /// Reports a frame beyond the port's limit, lost as its queue is full. On the wire it is `frames` with `bytes` in
     /// all. The port's counters include it; a host may count it for each of its own queues.
     #[inline]
@@ -200,14 +206,12 @@ pub trait HostPort {
         let _ = (frame, frames, bytes);
     }
 
-    /// Returns whether frames written in place should be committed now: the host waits for its buffers.
+    /// Ends a batch: the host sees all delivered frames, at the latest now. A port with one system call per frame has
+    /// nothing to do here.
     #[inline]
-    fn rx_wants_commit(&self) -> bool {
-        false
+    fn rx_flush(&mut self, now_ns: u64) {
+        let _ = now_ns;
     }
-
-    /// Ends a batch: the host sees all delivered frames, at the latest now.
-    fn rx_flush(&mut self, now_ns: u64);
 
     /// Returns the host's interrupts if they are separate from delivery; always, or never. `None`: delivery is the
     /// interrupt, and moderation decides its time.
@@ -220,7 +224,9 @@ pub trait HostPort {
 
     /// Returns whether the host understands [`ChecksumState::Good`](offramp_offload::meta::ChecksumState::Good). A
     /// Linux TAP does not: it takes only a partial checksum as a verdict.
-    fn honours_data_valid(&self) -> bool;
+    fn honours_data_valid(&self) -> bool {
+        true
+    }
 }
 
 /// Buffers lent by a wire, side by side.

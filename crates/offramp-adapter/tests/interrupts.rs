@@ -6,7 +6,7 @@ use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
+use offramp_adapter::port::{HostPort, InPlace, InterruptCounts, Interrupts, PortError};
 use offramp_adapter::stats::{Direction, QueueStats};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
@@ -32,6 +32,8 @@ struct RingHost {
     waited_ns: Option<u64>,
     settings: Vec<ModerationConfig>,
 }
+
+impl InPlace for RingHost {}
 
 impl HostPort for RingHost {
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {

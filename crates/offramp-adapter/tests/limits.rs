@@ -6,7 +6,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{PortLimits, RateLimit};
 use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::stats::{Loss, QueueStats};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
@@ -62,6 +62,8 @@ impl Flood {
         Self::plain(station, 0xf0, 60, 1)
     }
 }
+
+impl InPlace for Flood {}
 
 impl HostPort for Flood {
     fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {

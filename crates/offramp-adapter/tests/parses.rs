@@ -6,7 +6,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
 use offramp_offload::count::parses;
@@ -42,6 +42,8 @@ impl Host {
     }
 }
 
+impl InPlace for Host {}
+
 impl HostPort for Host {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         let Some((request, bytes)) = self.to_send.pop_front() else { return Ok(false) };
@@ -63,8 +65,6 @@ impl HostPort for Host {
         self.delivered += u64::from(meta.segments);
         Ok(())
     }
-
-    fn rx_flush(&mut self, _now_ns: u64) {}
 
     fn accepts(&self) -> Offloads {
         self.accepts

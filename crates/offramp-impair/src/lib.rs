@@ -7,9 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+mod common;
 pub mod fault;
 pub mod memory;
-mod pass_on;
 mod range;
 mod read_out;
 

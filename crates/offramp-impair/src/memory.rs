@@ -19,7 +19,8 @@ pub use config::{
 pub use room::{Fate, Memory, MemoryCounts};
 
 use crate::ReadOut;
-use crate::pass_on::{copied, pass_on};
+use crate::common::copied;
+use offramp_adapter::pass_on;
 use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use std::collections::VecDeque;

@@ -10,7 +10,7 @@ use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::switch::{PortConfig as SwitchPortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
@@ -327,6 +327,8 @@ struct Host {
     received: Rc<Cell<usize>>,
 }
 
+impl InPlace for Host {}
+
 impl HostPort for Host {
     fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {
         let left = self.left.get();
@@ -348,14 +350,8 @@ impl HostPort for Host {
         Ok(())
     }
 
-    fn rx_flush(&mut self, _: u64) {}
-
     fn accepts(&self) -> Offloads {
         Offloads::all()
-    }
-
-    fn honours_data_valid(&self) -> bool {
-        true
     }
 }
 

@@ -5,18 +5,13 @@
 //! length. The thread of the frames never waits for the reader: a packet without room is lost to the capture, and
 //! counted.
 
-use crate::worker::{HostIo, thread_time_ns};
+use offramp_adapter::host_io::HostIo;
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, Interrupts, PortError, WirePort};
+use offramp_adapter::pass_on;
+use offramp_adapter::port::{HostPort, InPlace, PortError, WirePort};
 use offramp_adapter::stats::Loss;
-use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::Sum;
-use offramp_offload::coalesce::Appended;
-use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation};
 use offramp_offload::sync::lock;
-use offramp_offload::vlan::TagChange;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -278,7 +273,30 @@ impl<H: HostPort> Watched<H> {
     }
 }
 
+impl<H: HostPort> InPlace for Watched<H> {
+    pass_on!(host: rx_append rx_wants_commit);
+
+    /// Frames written in place are in the host's memory alone: while somebody watches, none begins.
+    #[inline]
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.watch.is_none() && self.host.rx_reserve(slot, head)
+    }
+
+    #[inline]
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        let outcome = self.host.rx_commit(slot, meta, head, len);
+        if self.watch.is_some() {
+            // It was begun before: of the rest there is no copy.
+            self.note_received(meta, head, len, outcome);
+        }
+        outcome
+    }
+}
+
 impl<H: HostPort> HostPort for Watched<H> {
+    pass_on!(host: tx_frame tx_frame_with_tag tx_unasked tx_cost_bytes steering rx_lost_to_limit rx_flush interrupts);
+    pass_on!(host: accepts honours_data_valid);
+
     #[inline]
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let changes = self.point.changes.load(Ordering::Acquire);
@@ -293,36 +311,6 @@ impl<H: HostPort> HostPort for Watched<H> {
     }
 
     #[inline]
-    fn tx_frame(&mut self) -> Frame<'_> {
-        self.host.tx_frame()
-    }
-
-    #[inline]
-    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
-        self.host.tx_frame_with_tag(change)
-    }
-
-    #[inline]
-    fn tx_unasked(&self) -> Option<&[u8]> {
-        self.host.tx_unasked()
-    }
-
-    #[inline]
-    fn tx_cost_bytes(&self) -> usize {
-        self.host.tx_cost_bytes()
-    }
-
-    #[inline]
-    fn steers_flows(&self) -> bool {
-        self.host.steers_flows()
-    }
-
-    #[inline]
-    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
-        self.host.flow_hash(frame)
-    }
-
-    #[inline]
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let outcome = self.host.rx_deliver(meta, frame);
         if self.watch.is_some() {
@@ -330,59 +318,11 @@ impl<H: HostPort> HostPort for Watched<H> {
         }
         outcome
     }
-
-    /// Frames written in place are in the host's memory alone: while somebody watches, none begins.
-    #[inline]
-    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
-        self.watch.is_none() && self.host.rx_reserve(slot, head)
-    }
-
-    #[inline]
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        self.host.rx_append(slot, payload, headers_sum)
-    }
-
-    #[inline]
-    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
-        let outcome = self.host.rx_commit(slot, meta, head, len);
-        if self.watch.is_some() {
-            // It was begun before: of the rest there is no copy.
-            self.note_received(meta, head, len, outcome);
-        }
-        outcome
-    }
-
-    fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
-        self.host.rx_lost_to_limit(frame, frames, bytes);
-    }
-
-    #[inline]
-    fn rx_wants_commit(&self) -> bool {
-        self.host.rx_wants_commit()
-    }
-
-    #[inline]
-    fn rx_flush(&mut self, now_ns: u64) {
-        self.host.rx_flush(now_ns);
-    }
-
-    #[inline]
-    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
-        self.host.interrupts()
-    }
-
-    #[inline]
-    fn accepts(&self) -> Offloads {
-        self.host.accepts()
-    }
-
-    #[inline]
-    fn honours_data_valid(&self) -> bool {
-        self.host.honours_data_valid()
-    }
 }
 
 impl<H: HostIo> HostIo for Watched<H> {
+    pass_on!(host: disarm watch is_unannounced);
+
     fn arm(&mut self) {
         // Before it sleeps: the next frame may be long in coming.
         if self.watch.is_some() {
@@ -391,24 +331,16 @@ impl<H: HostIo> HostIo for Watched<H> {
         self.host.arm();
     }
 
-    fn disarm(&mut self) {
-        self.host.disarm();
-    }
-
-    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        self.host.watch(is_held, watch);
-    }
-
-    fn is_unannounced(&self) -> bool {
-        self.host.is_unannounced()
-    }
-
     /// Polls the pair. While nobody watches, nothing here stands in a frame's way.
-    fn poll_pair<W: WirePort>(pair: &mut QueuePair<Self, W>, now_ns: u64) -> Result<bool, PortError> {
+    fn poll_pair<W: WirePort>(
+        pair: &mut QueuePair<Self, W>,
+        now_ns: u64,
+        clock: &impl Fn() -> u64,
+    ) -> Result<bool, PortError> {
         let progress = if pair.host().is_idle() {
-            pair.poll_within(|watched| &mut watched.host, now_ns, &thread_time_ns)
+            pair.poll_within(|watched| &mut watched.host, now_ns, clock)
         } else {
-            pair.poll_timed(now_ns, &thread_time_ns)
+            pair.poll_timed(now_ns, clock)
         };
         Ok(progress?.moved)
     }

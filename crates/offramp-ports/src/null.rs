@@ -1,7 +1,7 @@
 //! A port without a host: it discards every frame for it, and may send one frame again and again.
 
-use crate::worker::HostIo;
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::host_io::HostIo;
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{RxMeta, TxMeta};
@@ -26,6 +26,8 @@ impl NullPort {
         Self { source, frame }
     }
 }
+
+impl InPlace for NullPort {}
 
 impl HostPort for NullPort {
     /// Copies the frame: the last user may have changed it.

@@ -1,6 +1,7 @@
 //! A switch as a worker's task: the worker sleeps on its ports.
 
-use crate::worker::{HostIo, Task, Watch, clock_ns, thread_time_ns};
+use crate::worker::{Task, Watch, clock_ns, thread_time_ns};
+use offramp_adapter::host_io::HostIo;
 use offramp_adapter::port::PortError;
 use offramp_adapter::switch::Switch;
 use std::task::Waker;

@@ -6,7 +6,7 @@ use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{PortLimits, RateLimit};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
@@ -37,6 +37,8 @@ impl Flood {
     }
 }
 
+impl InPlace for Flood {}
+
 impl HostPort for Flood {
     fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {
         Ok(true)
@@ -50,14 +52,8 @@ impl HostPort for Flood {
         Ok(())
     }
 
-    fn rx_flush(&mut self, _: u64) {}
-
     fn accepts(&self) -> Offloads {
         Offloads::all()
-    }
-
-    fn honours_data_valid(&self) -> bool {
-        true
     }
 }
 

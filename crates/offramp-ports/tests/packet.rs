@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::namespace;
 use caps::{CapSet, Capability};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
@@ -440,6 +440,8 @@ impl Either {
     }
 }
 
+impl InPlace for Either {}
+
 impl HostPort for Either {
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         self.port().tx_next(now_ns)
@@ -458,10 +460,6 @@ impl HostPort for Either {
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         self.port().rx_deliver(meta, frame)
-    }
-
-    fn rx_flush(&mut self, now_ns: u64) {
-        self.port().rx_flush(now_ns);
     }
 
     fn accepts(&self) -> Offloads {

@@ -1,7 +1,7 @@
 //! The common suite of host ports, on every kind of port.
 
 use crate::common::namespace;
-use offramp_adapter::port::HostPort;
+use offramp_adapter::port::{HostPort, InPlace};
 use offramp_offload::checksum::{self, Sum};
 use offramp_offload::coalesce::Appended;
 use offramp_offload::meta::{RxMeta, TxMeta};

@@ -2,7 +2,7 @@
 //! (Linux `Documentation/networking/af_xdp.rst`): the host's frames are lent in place, and received frames are written
 //! to the place where the host reads them.
 
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::{Sum, copy_and_sum};
 use offramp_offload::coalesce::Appended;
@@ -86,30 +86,7 @@ impl UmemPort {
     }
 }
 
-impl HostPort for UmemPort {
-    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
-        self.area.clear();
-        self.free.extend(self.lent.take());
-        let Some((request, place)) = self.to_send.pop_front() else { return Ok(false) };
-        self.lent = Some(place.start);
-        self.area.set(place, request);
-        Ok(true)
-    }
-
-    fn tx_frame(&mut self) -> Frame<'_> {
-        self.area.frame()
-    }
-
-    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
-        self.area.frame_with_tag(change)
-    }
-
-    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        let place = self.write(frame).ok_or(PortError::Full)?;
-        self.delivered.push((*meta, place));
-        Ok(())
-    }
-
+impl InPlace for UmemPort {
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
         let head_len = head.len();
         self.free.extend(self.open.remove(&slot).map(|forgotten| forgotten.start));
@@ -136,6 +113,31 @@ impl HostPort for UmemPort {
         let Open { start, .. } = self.open.remove(&slot).ok_or(PortError::Full)?;
         self.area.beside(start..start + head.len()).ok_or(PortError::Full)?.copy_from_slice(head);
         self.delivered.push((*meta, start..start + len));
+        Ok(())
+    }
+}
+
+impl HostPort for UmemPort {
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+        self.area.clear();
+        self.free.extend(self.lent.take());
+        let Some((request, place)) = self.to_send.pop_front() else { return Ok(false) };
+        self.lent = Some(place.start);
+        self.area.set(place, request);
+        Ok(true)
+    }
+
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.area.frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.area.frame_with_tag(change)
+    }
+
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let place = self.write(frame).ok_or(PortError::Full)?;
+        self.delivered.push((*meta, place));
         Ok(())
     }
 

@@ -120,7 +120,7 @@ impl Deliver {
     #[inline]
     pub(crate) fn passes_received(&self, outlet: &Outlet<'_, impl HostPort>) -> bool {
         let is_looked_into = outlet.enabled.intersects(Offloads::RX) || self.opening.is_some() || self.rss.is_some();
-        !is_looked_into && !outlet.host.steers_flows()
+        !is_looked_into && outlet.host.steering().is_none()
     }
 
     /// Brings a frame of a wire if [`Deliver::passes_received`].
@@ -168,7 +168,7 @@ impl Deliver {
     fn hash_of(&self, outlet: &Outlet<'_, impl HostPort>, frame: &Frame<'_>) -> Option<u32> {
         match &self.rss {
             Some(rss) => rss.hash.hash_frame(frame),
-            None => outlet.host.flow_hash(frame),
+            None => outlet.host.steering()?.flow(frame).map(u32::from),
         }
     }
 

@@ -4,7 +4,7 @@
 
 pub mod line;
 
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::switch::Serving;
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
@@ -55,6 +55,8 @@ impl MemoryHost {
         self.taken.get_or_insert_with(|| FrameBuffer::new(Vec::new()))
     }
 }
+
+impl InPlace for MemoryHost {}
 
 impl HostPort for MemoryHost {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::{FrameLayout, Network, Transport};
@@ -94,6 +94,8 @@ impl Stage {
         }
     }
 }
+
+impl InPlace for Stage {}
 
 impl HostPort for Stage {
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {

@@ -5,7 +5,7 @@ use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaError};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, PortError, WirePort};
+use offramp_adapter::port::{HostPort, InPlace, PortError, WirePort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::{Arrival, SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
@@ -229,6 +229,8 @@ struct Sender {
     frame: Vec<u8>,
 }
 
+impl InPlace for Sender {}
+
 impl HostPort for Sender {
     fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {
         let is_left = self.left > 0;
@@ -248,14 +250,8 @@ impl HostPort for Sender {
         Ok(())
     }
 
-    fn rx_flush(&mut self, _: u64) {}
-
     fn accepts(&self) -> Offloads {
         Offloads::all()
-    }
-
-    fn honours_data_valid(&self) -> bool {
-        true
     }
 }
 

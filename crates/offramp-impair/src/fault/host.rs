@@ -1,9 +1,11 @@
 //! Hosts that get frames in the wrong order, or with a wrong verdict. Their own frames are unchanged.
 
 use super::config::{VerdictConfig, WrongVerdict};
-use crate::pass_on::{copied, pass_on};
+use crate::common::copied;
+use offramp_adapter::host_io::HostIo;
 use offramp_adapter::pair::PortControl;
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::pass_on;
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_adapter::stats::Direction;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
@@ -59,6 +61,12 @@ fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
     // A wrong checksum was counted with the frame.
     let meta = RxMeta { checksum: ChecksumState::Unknown, ..*meta };
     stats.given(&meta, len, Err(error.loss()));
+}
+
+impl<H> InPlace for Reverse<H> {}
+
+impl<H: HostIo> HostIo for Reverse<H> {
+    pass_on!(host: arm disarm watch is_unannounced);
 }
 
 impl<H: HostPort> HostPort for Reverse<H> {
@@ -129,8 +137,14 @@ impl<H: HostPort> VerdictFault<H> {
     }
 }
 
+impl<H> InPlace for VerdictFault<H> {}
+
+impl<H: HostIo> HostIo for VerdictFault<H> {
+    pass_on!(host: arm disarm watch is_unannounced);
+}
+
 impl<H: HostPort> HostPort for VerdictFault<H> {
-    pass_on!(host: tx_next tx_hold tx_frame tx_frame_with_tag interrupts accepts honours_data_valid);
+    pass_on!(host: tx_next tx_hold tx_frame tx_frame_with_tag rx_flush interrupts accepts honours_data_valid);
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         if !self.is_judged_wrongly(meta, frame) {
@@ -141,10 +155,6 @@ impl<H: HostPort> HostPort for VerdictFault<H> {
             ChecksumState::Bad => self.deliver_as_good(meta, frame),
             _ => Err(PortError::Refused(BAD_MESSAGE)),
         }
-    }
-
-    fn rx_flush(&mut self, now_ns: u64) {
-        self.host.rx_flush(now_ns);
     }
 }
 

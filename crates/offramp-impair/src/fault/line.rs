@@ -1,7 +1,8 @@
 //! Wires that lose, double and delay received frames. Transmitted frames are unchanged.
 
-use crate::pass_on::{pass_on, skipping};
+use crate::common::skipping;
 use crate::read_out::{ReadOut, first};
+use offramp_adapter::pass_on;
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss as LossReason};
 

@@ -1,8 +1,9 @@
 //! A bus between the adapter and its host: one copy at a time, in both directions.
 
 use super::config::BusConfig;
-use crate::pass_on::{copied, pass_on, skipping};
+use crate::common::{copied, skipping};
 use crate::read_out::{ReadOut, first};
+use offramp_adapter::pass_on;
 use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::Direction;
 use std::collections::VecDeque;

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::host_io::HostIo;
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
@@ -13,7 +14,6 @@ use offramp_offload::vlan::{TAG_AT, TagChange};
 use super::Shared;
 use super::socket::{self, Received};
 use crate::vnet_hdr::{DATA_VALID, HEADER_LEN, decode_tx, encode_rx};
-use crate::worker::HostIo;
 
 /// Alignment of a frame in memory, in bytes: one cache line, the widest vector load.
 const FRAME_ALIGN: usize = 64;
@@ -117,6 +117,8 @@ fn in_other_order(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
     header
 }
 
+impl InPlace for PacketQueue {}
+
 impl HostPort for PacketQueue {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         loop {
@@ -163,10 +165,6 @@ impl HostPort for PacketQueue {
         }
     }
 
-    fn rx_flush(&mut self, _now_ns: u64) {
-        // Every sendmsg(2) sent its frame at once.
-    }
-
     fn accepts(&self) -> Offloads {
         self.shared.accepts
     }
@@ -178,12 +176,6 @@ impl HostPort for PacketQueue {
 }
 
 impl HostIo for PacketQueue {
-    fn arm(&mut self) {
-        // A socket with a frame is readable, asked or not.
-    }
-
-    fn disarm(&mut self) {}
-
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
         if !is_held {
             watch(self.as_fd());

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::uio::writev;
 use nix::unistd::{read, write};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::host_io::HostIo;
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::count;
 use offramp_offload::frame::{Frame, FrameBuffer};
@@ -16,7 +17,6 @@ use offramp_offload::vlan::TagChange;
 
 use super::Shared;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
-use crate::worker::HostIo;
 
 /// Alignment of the frame in memory, in bytes: one cache line, the widest vector load.
 const FRAME_ALIGN: usize = 64;
@@ -78,6 +78,8 @@ impl TapQueue {
     }
 }
 
+impl InPlace for TapQueue {}
+
 impl HostPort for TapQueue {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         let room = &mut self.frame.memory_mut()[self.header_at..self.header_at + self.read_len_max];
@@ -129,10 +131,6 @@ impl HostPort for TapQueue {
         }
     }
 
-    fn rx_flush(&mut self, _now_ns: u64) {
-        // The kernel handles every write(2) at once.
-    }
-
     fn accepts(&self) -> Offloads {
         self.shared.offered()
     }
@@ -156,6 +154,8 @@ impl TapPort {
         Self { queues, fetched_from: 0 }
     }
 }
+
+impl InPlace for TapPort {}
 
 impl HostPort for TapPort {
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
@@ -181,10 +181,6 @@ impl HostPort for TapPort {
         self.queues[0].rx_deliver(meta, frame)
     }
 
-    fn rx_flush(&mut self, now_ns: u64) {
-        self.queues[0].rx_flush(now_ns);
-    }
-
     fn accepts(&self) -> Offloads {
         self.queues[0].accepts()
     }
@@ -195,22 +191,12 @@ impl HostPort for TapPort {
 }
 
 impl HostIo for TapPort {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
         self.queues.iter().for_each(|queue| queue.watch(is_held, watch));
     }
 }
 
 impl HostIo for TapQueue {
-    fn arm(&mut self) {
-        // A TAP with a frame is readable in any case.
-    }
-
-    fn disarm(&mut self) {}
-
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
         if !is_held {
             watch(self.as_fd());

@@ -2,9 +2,9 @@
 
 use super::queue::VhostQueue;
 use super::rss::{FrameHash, Rss};
-use crate::worker::HostIo;
+use offramp_adapter::host_io::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
+use offramp_adapter::port::{HostPort, InPlace, InterruptCounts, Interrupts, PortError};
 use offramp_adapter::steering::{Choice, FlowHash, Steering};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
@@ -152,9 +152,8 @@ impl VhostPort {
     fn would_receive(&self, frame: &Frame<'_>, frames: usize) -> usize {
         let wanted = self.rss().and_then(|rss| rss.pair_of(frame, frames)).filter(|pair| self.receives_on(*pair));
         let by_port = || {
-            let steering = self.steering.as_ref()?;
-            let flow = steering.flow(frame).filter(|_| !self.rss().is_some_and(Rss::spreads));
-            Some(steering.would_receive(flow))
+            let flow = self.steering().and_then(|steering| steering.flow(frame));
+            Some(self.steering.as_ref()?.would_receive(flow))
         };
         wanted.or_else(by_port).unwrap_or(0)
     }
@@ -186,6 +185,29 @@ impl VhostPort {
             queues.iter_mut().for_each(VhostQueue::publish_received);
         }
         has_changed
+    }
+}
+
+impl InPlace for VhostPort {
+    /// Begins a frame only with one pair: steering may choose another one until a frame is complete.
+    #[inline]
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.steering.is_none() && self.queues[0].rx_reserve(slot, head)
+    }
+
+    #[inline]
+    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        self.queues[0].rx_append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        self.queues[0].rx_commit(slot, meta, head, len)
+    }
+
+    #[inline]
+    fn rx_wants_commit(&self) -> bool {
+        self.queues[0].rx_wants_commit()
     }
 }
 
@@ -224,15 +246,10 @@ impl HostPort for VhostPort {
         self.queues[self.fetched_from].tx_cost_bytes()
     }
 
+    /// Returns `None` also if the guest chooses the pair.
     #[inline]
-    fn steers_flows(&self) -> bool {
-        self.steering.is_some()
-    }
-
-    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
-        // If the guest chooses the pair, the port need not.
-        let steering = self.steering.as_ref().filter(|_| !self.rss().is_some_and(Rss::spreads))?;
-        steering.flow(frame).map(u32::from)
+    fn steering(&self) -> Option<&Steering> {
+        self.steering.as_deref().filter(|_| !self.rss().is_some_and(Rss::spreads))
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
@@ -242,33 +259,12 @@ impl HostPort for VhostPort {
         self.queues[pair].deliver_hashed(meta, frame, hash)
     }
 
-    /// Begins a frame only with one pair: steering may choose another one until a frame is complete.
-    #[inline]
-    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
-        self.steering.is_none() && self.queues[0].rx_reserve(slot, head)
-    }
-
-    #[inline]
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        self.queues[0].rx_append(slot, payload, headers_sum)
-    }
-
-    #[inline]
-    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
-        self.queues[0].rx_commit(slot, meta, head, len)
-    }
-
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
         // All queues have negotiated the same, except while it changes.
         if self.queues[0].has_statistics() {
             let pair = self.would_receive(frame, frames);
             self.queues[pair].rx_lost_to_limit(frame, frames, bytes);
         }
-    }
-
-    #[inline]
-    fn rx_wants_commit(&self) -> bool {
-        self.queues[0].rx_wants_commit()
     }
 
     fn rx_flush(&mut self, now_ns: u64) {
@@ -283,10 +279,6 @@ impl HostPort for VhostPort {
 
     fn accepts(&self) -> Offloads {
         self.queues[0].accepts()
-    }
-
-    fn honours_data_valid(&self) -> bool {
-        self.queues[0].honours_data_valid()
     }
 }
 

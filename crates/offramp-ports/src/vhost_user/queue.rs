@@ -6,9 +6,9 @@
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
 use crate::vnet_hdr::rx_header;
-use crate::worker::HostIo;
+use offramp_adapter::host_io::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
+use offramp_adapter::port::{HostPort, InPlace, InterruptCounts, Interrupts, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::Appended;
@@ -161,6 +161,28 @@ impl VhostQueue {
     }
 }
 
+impl InPlace for VhostQueue {
+    #[inline]
+    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
+        self.state.reserve(slot, head)
+    }
+
+    #[inline]
+    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        self.state.append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        self.state.commit(slot, meta, head, len)
+    }
+
+    #[inline]
+    fn rx_wants_commit(&self) -> bool {
+        self.state.wants_commit()
+    }
+}
+
 impl HostPort for VhostQueue {
     #[inline]
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
@@ -216,30 +238,10 @@ impl HostPort for VhostQueue {
         }
     }
 
-    #[inline]
-    fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
-        self.state.reserve(slot, head)
-    }
-
-    #[inline]
-    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
-        self.state.append(slot, payload, headers_sum)
-    }
-
-    #[inline]
-    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
-        self.state.commit(slot, meta, head, len)
-    }
-
     fn rx_lost_to_limit(&mut self, _: &Frame<'_>, frames: usize, bytes: usize) {
         if let Some(statistics) = &mut self.state.statistics {
             statistics.lost_to_limit(frames as u64, bytes as u64);
         }
-    }
-
-    #[inline]
-    fn rx_wants_commit(&self) -> bool {
-        self.state.wants_commit()
     }
 
     fn rx_flush(&mut self, _now_ns: u64) {
@@ -253,10 +255,6 @@ impl HostPort for VhostQueue {
 
     fn accepts(&self) -> Offloads {
         self.state.offloads
-    }
-
-    fn honours_data_valid(&self) -> bool {
-        true
     }
 }
 

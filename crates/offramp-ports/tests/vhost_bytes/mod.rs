@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
@@ -250,6 +250,8 @@ struct OneFrame<'a> {
     given_frames: u64,
 }
 
+impl InPlace for OneFrame<'_> {}
+
 impl HostPort for OneFrame<'_> {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         Ok(false)
@@ -282,19 +284,15 @@ impl HostPort for OneFrame<'_> {
         Ok(())
     }
 
-    fn rx_flush(&mut self, _now_ns: u64) {}
-
     fn accepts(&self) -> Offloads {
         Offloads::all()
-    }
-
-    fn honours_data_valid(&self) -> bool {
-        true
     }
 }
 
 /// The sending host.
 struct Sender<'a>(OneFrame<'a>, bool);
+
+impl InPlace for Sender<'_> {}
 
 impl HostPort for Sender<'_> {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
@@ -309,14 +307,8 @@ impl HostPort for Sender<'_> {
         self.0.rx_deliver(meta, frame)
     }
 
-    fn rx_flush(&mut self, _now_ns: u64) {}
-
     fn accepts(&self) -> Offloads {
         Offloads::all()
-    }
-
-    fn honours_data_valid(&self) -> bool {
-        true
     }
 }
 
