@@ -19,7 +19,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use wire::WireKind;
 
-/// Returns the value of a table, at its place in the file.
+/// A value at its place in the file.
 type Value<'a> = Spanned<DeValue<'a>>;
 
 macro_rules! hosts {
@@ -222,7 +222,10 @@ fn known_table<'a, 'b>(
     value: &'a Value<'b>,
     known: &[&str],
 ) -> Result<&'a DeTable<'b>, ConfigError> {
-    let Some(table) = value.as_ref().as_table() else { return Err(check.0.wrong(value.span(), "not a table")) };
+    let Some(table) = value.as_ref().as_table() else {
+        let message = "no table; write host = { tap = \"NAME\" } or wire = { cable = \"PORT\" }";
+        return Err(check.0.wrong(value.span(), message));
+    };
     match table.keys().find(|key| !known.contains(&key.as_ref().as_ref())) {
         None => Ok(table),
         Some(key) => Err(check.0.wrong(key.span(), unknown("key", key.as_ref(), known.iter().copied()))),
@@ -273,4 +276,23 @@ pub fn host(check: &Check<'_>, value: &Value<'_>) -> Result<HostConfig, ConfigEr
         return Err(check.0.wrong(key.span(), message));
     }
     (kind.check)(check, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_of_a_wire_has_its_kind_and_no_kind_hides_another() {
+        let interface = |kind: &str| WireStatus::Interface { kind: kind.to_owned(), interface: "eth0".to_owned() };
+        for (wire, json, text) in [
+            (interface("packet"), "{\"kind\":\"packet\",\"interface\":\"eth0\"}", "interface eth0"),
+            (interface("tap"), "{\"kind\":\"tap\",\"interface\":\"eth0\"}", "tap eth0"),
+            (WireStatus::Cable { port: "b".to_owned() }, "{\"kind\":\"cable\",\"port\":\"b\"}", "cable to b"),
+        ] {
+            assert_eq!(serde_json::to_string(&wire).unwrap(), json);
+            assert_eq!(serde_json::from_str::<WireStatus>(json).unwrap(), wire);
+            assert_eq!(wire.to_string(), text);
+        }
+    }
 }

@@ -347,6 +347,8 @@ fn a_value_of_the_wrong_kind_is_refused_in_its_line_with_the_line() {
     refused("[[port]]\nname = \"a\"\nmtu = \"big\"\n", 3, "expected i64, in: mtu = \"big\"");
     refused("[[port]]\nname = \"a\nmtu = 1\n", 2, "in: name = \"a");
     refused("port = 5\n", 1, "in: port = 5");
+    refused("[[port]]\nname = \"a\"\nhost = 5\n", 3, "no table; write host = { tap");
+    refused("[[port]]\nname = \"a\"\nhost.tap = 5\n", 3, "expected a string, in: host.tap = 5");
 }
 
 #[test]
