@@ -2,7 +2,7 @@
 
 use crate::compare;
 use crate::model::{Experiment, Judgement, Sample, Variant, Verdict};
-use crate::plan::{Against, Bound, Limit, Plan, VariantPlan};
+use crate::plan::{Bound, Plan, VariantPlan};
 use crate::sample::{Bench, Stage};
 use offramp_testbed::error::TestbedError;
 
@@ -69,18 +69,17 @@ fn run_round(
 
 fn summarise(plan: &Plan, samples: Vec<Vec<Sample>>) -> Experiment {
     let named = plan.variants.iter().zip(samples);
-    conclude(plan, named.map(|(plan, samples)| compare::summarise(plan.name, samples)).collect())
+    conclude(plan, named.map(|(plan, samples)| compare::summarise(&plan.name, samples)).collect())
 }
 
 fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     let base = &variants[0];
-    let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, plan.metric));
+    let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, &plan.metric));
     let mut notes = notes(plan, &variants);
-    notes.extend(compare::notes(base, &variants[1..], plan.metric));
+    notes.extend(compare::notes(base, &variants[1..], &plan.metric));
     // The main metric comes first: it leads the sentence on every variant.
-    let compared: Vec<&str> = std::iter::once(plan.metric)
-        .chain(plan.compared().into_iter().filter(|metric| *metric != plan.metric))
-        .collect();
+    let further = plan.compared.iter().filter(|metric| **metric != plan.metric);
+    let compared: Vec<&str> = std::iter::once(&plan.metric).chain(further).map(String::as_str).collect();
     let verdicts: Vec<Verdict> = variants[1..]
         .iter()
         .enumerate()
@@ -89,12 +88,12 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
         .filter_map(|(_, variant, metric)| compare::verdict(base, variant, metric))
         .collect();
     Experiment {
-        name: plan.name.to_owned(),
-        question: plan.question.to_owned(),
+        name: plan.name.clone(),
+        question: plan.question.clone(),
         claims: plan.claims().into_iter().map(str::to_owned).collect(),
         fixed: plan.fixed.clone(),
         notes,
-        judgements: judgements(plan.bounds(), &variants),
+        judgements: judgements(&plan.bounds, &variants),
         variants,
         verdict,
         verdicts,
@@ -108,31 +107,25 @@ fn judgements(bounds: &[Bound], variants: &[Variant]) -> Vec<Judgement> {
 }
 
 fn judgement(bound: &Bound, variants: &[Variant], variant: &Variant) -> Option<Judgement> {
-    let (at_most, at_least) = match bound.limit {
-        Limit::AtMost(most) => (Some(most), None),
-        Limit::AtLeast(least) => (None, Some(least)),
-    };
-    let base = match bound.against {
-        Against::Base => variants.first()?,
-        Against::Best(names) => best(variants, names, bound)?,
+    let (at_most, at_least) = (bound.at_most, bound.at_least);
+    let base = match &bound.best_of {
+        None => variants.first()?,
+        Some(names) => best(variants, names, bound)?,
     };
     // The best variant meets every bound against the best.
-    let verdict = compare::verdict(base, variant, bound.metric).filter(|_| base.name != variant.name)?;
+    let verdict = compare::verdict(base, variant, &bound.metric).filter(|_| base.name != variant.name)?;
     let is_met =
         at_most.is_none_or(|most| verdict.ratio <= most) && at_least.is_none_or(|least| verdict.ratio >= least);
     Some(Judgement { verdict, at_most, at_least, is_met })
 }
 
 /// Returns the best variant in a metric by its median, among `names` or all.
-fn best<'a>(variants: &'a [Variant], names: &[&str], bound: &Bound) -> Option<&'a Variant> {
-    let median = |variant: &Variant| Some(compare::spread(variant, bound.metric)?.median);
-    let named = variants.iter().filter(|variant| names.is_empty() || names.contains(&variant.name.as_str()));
+fn best<'a>(variants: &'a [Variant], names: &[String], bound: &Bound) -> Option<&'a Variant> {
+    let median = |variant: &Variant| Some(compare::spread(variant, &bound.metric)?.median);
+    let named = variants.iter().filter(|variant| names.is_empty() || names.contains(&variant.name));
     let measured = named.filter_map(|variant| Some((variant, median(variant)?)));
     let by_value = |a: &(&Variant, f64), b: &(&Variant, f64)| a.1.total_cmp(&b.1);
-    let best = match bound.limit {
-        Limit::AtMost(_) => measured.min_by(by_value),
-        Limit::AtLeast(_) => measured.max_by(by_value),
-    };
+    let best = if bound.at_most.is_some() { measured.min_by(by_value) } else { measured.max_by(by_value) };
     best.map(|(variant, _)| variant)
 }
 
@@ -188,11 +181,13 @@ mod tests {
         ]
     }
 
-    const LATENCY: Bound = Bound { metric: "latency_p99_us", against: Against::Base, limit: Limit::AtMost(1.25) };
+    fn latency() -> Bound {
+        Bound { metric: "latency_p99_us".to_owned(), at_most: Some(1.25), at_least: None, best_of: None }
+    }
 
     #[test]
     fn a_bound_is_judged_by_the_ratio_of_the_rounds() {
-        let found = judgements(&[LATENCY], &variants());
+        let found = judgements(&[latency()], &variants());
         let said: Vec<_> =
             found.iter().map(|j| (j.verdict.variant.as_str(), j.verdict.base.as_str(), j.is_met)).collect();
         assert_eq!(said, [("rule", "off", true), ("fixed", "off", false)]);
@@ -202,8 +197,13 @@ mod tests {
 
     #[test]
     fn the_best_is_the_lowest_or_the_highest_of_those_that_are_named() {
-        let throughput =
-            |names| Bound { metric: "throughput_bps", against: Against::Best(names), limit: Limit::AtLeast(0.85) };
+        let of = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+        let throughput = |names| Bound {
+            metric: "throughput_bps".to_owned(),
+            at_most: None,
+            at_least: Some(0.85),
+            best_of: of(names),
+        };
         let said = |bound| -> Vec<(String, String, bool)> {
             let found = judgements(&[bound], &variants());
             found.into_iter().map(|j| (j.verdict.variant, j.verdict.base, j.is_met)).collect()
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!(said(throughput(&[])), [("rule".to_owned(), "fixed".to_owned(), false)]);
         let against_off = said(throughput(&["off"]));
         assert_eq!(against_off[0], ("rule".to_owned(), "off".to_owned(), true));
-        let lowest = Bound { against: Against::Best(&["rule", "fixed"]), ..LATENCY };
+        let lowest = Bound { best_of: of(&["rule", "fixed"]), ..latency() };
         assert_eq!(said(lowest), [("fixed".to_owned(), "rule".to_owned(), true)]);
-        assert!(said(Bound { metric: "rtt_p50_us", ..LATENCY }).is_empty(), "nothing was measured");
+        assert!(said(Bound { metric: "rtt_p50_us".to_owned(), ..latency() }).is_empty(), "nothing was measured");
     }
 }

@@ -254,7 +254,7 @@ impl Bench<'_> {
     }
 
     fn measure(&self, hosts: &mut dyn Hosts, traffic: &Params) -> Result<Sample, TestbedError> {
-        let settings = hosts.config().host;
+        let settings = hosts.config().host.clone();
         let traffic = &Params { busy_poll_usecs: settings.busy_poll_usecs, ..traffic.clone() };
         // Nothing here can prevent the processors of a guest from sleeping.
         let awake = (settings.awake && hosts.guest().is_none()).then(Awake::start).transpose()?;

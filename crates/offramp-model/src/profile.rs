@@ -377,10 +377,14 @@ fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     }
 }
 
-pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
+/// Reads a file that is no longer than a profile may be.
+///
+/// # Errors
+/// When it cannot be read, or is longer.
+pub fn read_text(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     if File::open(path)?.take(FILE_LEN_MAX + 1).read_to_string(&mut text)? as u64 > FILE_LEN_MAX {
-        let why = format!("no profile is longer than {FILE_LEN_MAX} bytes");
+        let why = format!("no file is longer than {FILE_LEN_MAX} bytes");
         return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
     }
     Ok(text)
@@ -482,12 +486,19 @@ fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
     }
 }
 
+/// Explains a syntax error in a line: an unknown name with the nearest known one as a hint.
+pub fn explain(error: &toml::de::Error) -> String {
+    match wrong_name(error) {
+        Some((name, why)) => format!("{name}: it {why}"),
+        None => error.message().lines().collect::<Vec<_>>().join(", "),
+    }
+}
+
 /// Converts a syntax error. The key is the unknown name, with the nearest known one as a hint.
 pub(crate) fn form(file: &str, error: &toml::de::Error) -> ProfileError {
-    match wrong_name(error) {
-        Some((name, why)) if error.message().starts_with("unknown") => key_error(file, name, format!("it {why}")),
-        _ => ProfileError::Wrong { file: file.to_owned(), why: error.to_string() },
-    }
+    let is_unknown = error.message().starts_with("unknown");
+    let why = if is_unknown { explain(error) } else { error.to_string() };
+    ProfileError::Wrong { file: file.to_owned(), why }
 }
 
 pub(crate) fn key_error(file: &str, key: &str, mut why: String) -> ProfileError {

@@ -64,6 +64,9 @@ pub enum TestbedError {
         /// The known names.
         known: String,
     },
+    /// The file of an experiment is wrong.
+    #[error("{0}")]
+    Experiment(String),
     /// The run was stopped from outside.
     #[error("stopped")]
     Stopped,

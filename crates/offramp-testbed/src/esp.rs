@@ -22,6 +22,7 @@ use offramp_ports::ipsec_mb;
 use offramp_ports::packet::PacketQueue;
 use offramp_ports::tap::TapQueue;
 use offramp_ports::worker::{HostIo, Task, Watch};
+use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +45,8 @@ const SEALED_LEN_MAX: usize = 65_536 + 14;
 const IPV4_HEADER_LEN: usize = 20;
 
 /// The place of sealing and opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EspBy {
     /// The adapters.
     Adapter,

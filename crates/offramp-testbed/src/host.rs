@@ -33,7 +33,8 @@ pub enum RxCoalescing {
 }
 
 /// Settings of both hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 pub struct HostSettings {
     /// Receive packet steering: if the hosts have processors of their own, a host's receive work runs there and not on
@@ -45,8 +46,8 @@ pub struct HostSettings {
     /// Keeps the processors awake, so that no figure includes their wake-up cost: in a virtual machine, that is many
     /// times the rest. The threads for that count the idle time. A guest's processors sleep anyway.
     pub awake: bool,
-    /// Settings of the kernel in each host's namespace, by their names in sysctl(8), and the values.
-    pub sysctls: &'static [(&'static str, &'static str)],
+    /// Network settings of the kernel in each host's namespace, by their names in sysctl(8), and the values.
+    pub sysctls: Vec<(String, String)>,
     /// Coalesces a host's received segments, as with a hardware adapter (Linux' own GRO, by `IFF_NAPI` of the TAP). A
     /// guest has a setting of its own.
     pub gro: bool,
@@ -63,7 +64,7 @@ impl Default for HostSettings {
             rps: true,
             busy_poll_usecs: 0,
             awake: false,
-            sysctls: &[],
+            sysctls: Vec::new(),
             gro: false,
             coalescing: None,
             captured: false,
@@ -162,7 +163,8 @@ mod tests {
         let Ok(ns) = NetNs::new() else { return };
         let path = "/proc/sys/net/ipv4/tcp_reordering";
         let before = std::fs::read_to_string(path).unwrap();
-        let settings = HostSettings { sysctls: &[("net.ipv4.tcp_reordering", "77")], ..HostSettings::default() };
+        let settings =
+            HostSettings { sysctls: vec![("net.ipv4.tcp_reordering".into(), "77".into())], ..HostSettings::default() };
         let inside = ns.run(|| settings.apply().and_then(|()| std::fs::read_to_string(path))).unwrap().unwrap();
         assert_eq!(inside.trim(), "77");
         assert_eq!(std::fs::read_to_string(path).unwrap(), before);

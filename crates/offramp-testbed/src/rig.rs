@@ -10,6 +10,7 @@
 mod config;
 mod counts;
 mod hosts;
+mod settings;
 
 pub use config::{ADDRESSES, Between, Card, INTERFACE, Placement, RigConfig, Threads};
 pub(crate) use config::{GSO_SEGS, MACS, PREFIX_LEN};

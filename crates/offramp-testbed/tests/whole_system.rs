@@ -188,7 +188,7 @@ fn a_card_or_a_setting_that_cannot_be_is_refused_by_name() {
     let memory = MemoryConfig { receive_ring_entries: Some(0), ..MemoryConfig::default() };
     let card = Card { memory, faults: FaultConfig::default() };
     assert!(refused(&RigConfig { card, ..RigConfig::default() }).contains("0 entries"));
-    let host = HostSettings { sysctls: &[("net.ipv4.no_such_thing", "1")], ..HostSettings::default() };
+    let host = HostSettings { sysctls: vec![("net.ipv4.no_such_thing".into(), "1".into())], ..HostSettings::default() };
     assert!(refused(&RigConfig { host, ..RigConfig::default() }).contains("net.ipv4.no_such_thing"));
 }
 

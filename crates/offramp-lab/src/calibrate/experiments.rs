@@ -84,7 +84,7 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     let needed = needed();
     let mut plans = crate::plan::plans(settings);
     for plan in &mut plans {
-        plan.variants.retain(|variant| needed.contains(&(plan.name, variant.name)));
+        plan.variants.retain(|variant| needed.contains(&(plan.name.as_str(), variant.name.as_str())));
         // Experiments that compare moderation teach nothing about the hosts' time.
         let is_paced = |variant: &VariantPlan| variant.rig.rate_bps.is_some() && !plan.name.starts_with("moderation");
         for variant in plan.variants.iter_mut().filter(|variant| is_paced(variant)) {
@@ -112,7 +112,10 @@ mod tests {
     #[test]
     fn every_variant_that_is_learned_from_or_predicted_is_one_of_the_lab() {
         let plans = plans(&Settings::default());
-        let run: Vec<_> = plans.iter().flat_map(|plan| plan.variants.iter().map(|of| (plan.name, of.name))).collect();
+        let run: Vec<_> = plans
+            .iter()
+            .flat_map(|plan| plan.variants.iter().map(|of| (plan.name.as_str(), of.name.as_str())))
+            .collect();
         for one in needed() {
             assert_eq!(run.iter().filter(|other| **other == one).count(), 1, "{one:?}");
         }

@@ -195,7 +195,7 @@ fn unit(metric: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Settings, impairments, plans};
+    use crate::plan::{Settings, experiments, plans};
     use crate::report::sample;
     use crate::report::words::ordinary_spaces;
 
@@ -211,7 +211,7 @@ mod tests {
             for of in &claim.lab {
                 let plan = plans.iter().find(|plan| plan.name == of.experiment).expect(&of.experiment);
                 for name in [&of.base, &of.variant] {
-                    assert!(plan.variants.iter().any(|variant| variant.name == name), "{}: {name}", claim.id);
+                    assert!(plan.variants.iter().any(|variant| variant.name == *name), "{}: {name}", claim.id);
                 }
                 assert!(plan.claims().contains(&claim.id.as_str()));
                 for name in &of.metrics {
@@ -277,7 +277,8 @@ mod tests {
             rpc_retransmits: Some(7),
             ..sample::at(5.0)
         };
-        let experiments = impairments::ALL.iter().map(|name| sample::planned(name, level)).collect();
+        let impaired = experiments().iter().filter(|of| of.has_impairments());
+        let experiments = impaired.map(|of| sample::planned(&of.name, level)).collect();
         let report = LabReport { experiments, ..sample::report() };
         for (claim, all) in by_claim(&report) {
             if claim.lab.iter().all(|of| of.ratio.is_some()) {

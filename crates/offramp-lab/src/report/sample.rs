@@ -3,7 +3,7 @@
 use crate::compare::{note, summarise, verdict};
 use crate::metric::RPC_HEADER_BYTES;
 use crate::model::{Experiment, Guest, Judgement, LabReport, Machine, Sample, Settings, VERSION, Variant, Verdict};
-use crate::plan::{self, impairments};
+use crate::plan;
 use offramp_model::claims;
 
 const ROUNDS: usize = 5;
@@ -327,13 +327,13 @@ pub fn planned(name: &str, sample: impl Fn(&str) -> Sample) -> Experiment {
     let plan = all.into_iter().find(|plan| plan.name == name).expect("an experiment");
     let rounds = |name: &str| (0..3).map(|round| Sample { round, ..sample(name) }).collect();
     let variants: Vec<Variant> =
-        plan.variants.iter().map(|variant| summarise(variant.name, rounds(variant.name))).collect();
+        plan.variants.iter().map(|variant| summarise(&variant.name, rounds(&variant.name))).collect();
     Experiment {
-        name: plan.name.to_owned(),
-        question: plan.question.to_owned(),
+        name: plan.name.clone(),
+        question: plan.question.clone(),
         claims: claims_of(name),
         fixed: plan.fixed.clone(),
-        verdict: verdict(&variants[0], &variants[1], plan.metric),
+        verdict: verdict(&variants[0], &variants[1], &plan.metric),
         variants,
         verdicts: Vec::new(),
         notes: Vec::new(),
@@ -371,7 +371,7 @@ pub fn with_impairments() -> LabReport {
         rpc_retransmits: Some(dropped / 2),
         ..at(mbit)
     };
-    let order = planned(impairments::ORDER, |name| match name {
+    let order = planned("order", |name| match name {
         "strict, 64, four" => Sample { out_of_order: Some(800), cwnd_segments: Some(2.0), ..at(96.0) },
         "strict, in order" | "in order" => at(940.0),
         "reversed 64" => Sample { out_of_order: Some(9000), dsacks: Some(9), ..at(90.0) },
@@ -384,22 +384,22 @@ pub fn with_impairments() -> LabReport {
         name if name.starts_with("13 kB") => card(5.0, 10, 0, 33),
         _ => card(3.0, 40, 0, 12),
     };
-    let window = planned(impairments::WINDOW, |name| match name {
+    let window = planned("rx-window", |name| match name {
         "32 kB" => card(3.0, 40, 0, 10),
         "32 kB, today" => card(4.5, 30, 0, 10),
         "32 kB, slow hop" => card(4.7, 0, 0, 2),
         _ => card(4.6, 0, 0, 3),
     });
-    let rpc = planned(impairments::RPC, |name| match name {
+    let rpc = planned("rpc-size", |name| match name {
         "8-bit, 4 kB" | "8-bit, 8 kB" => card(2.0, 40, 0, 12),
         name if name.starts_with("8-bit,") => card(6.0, 0, 0, 20),
         "16-bit, 1 kB" => card(6.5, 0, 0, 2),
         _ => card(9.5, 0, 0, 3),
     });
-    let verdicts = planned(impairments::VERDICT, |name| match name {
+    let verdicts = planned("checksum-verdict", |name| match name {
         "wrong verdicts" => Sample { stall_s: Some(0.5), ..at(0.0) },
         _ => at(3000.0),
     });
-    let [tcp, udp] = [impairments::MEMORY_TCP, impairments::MEMORY_UDP].map(|name| planned(name, memory));
+    let [tcp, udp] = ["packet-memory-tcp", "packet-memory-udp"].map(|name| planned(name, memory));
     LabReport { experiments: vec![order, tcp, udp, window, rpc, verdicts], ..report() }
 }

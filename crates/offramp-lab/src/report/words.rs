@@ -3,7 +3,7 @@
 use crate::compare::PAIRS_MIN;
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
-use crate::plan::impairments;
+use crate::plan::experiments;
 
 /// A guest, in some sentences.
 pub fn guest(guest: &Guest) -> String {
@@ -42,7 +42,7 @@ pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
 
 /// Returns true for an experiment on impaired cards and links.
 pub fn has_impairments(experiment: &Experiment) -> bool {
-    impairments::ALL.contains(&experiment.name.as_str())
+    experiments().iter().any(|of| of.name == experiment.name && of.has_impairments())
 }
 
 /// Returns enough decimals for two significant digits of each of `ratios`, three near 1.

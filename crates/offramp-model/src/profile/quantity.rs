@@ -127,7 +127,7 @@ impl Dimension {
 }
 
 /// Returns a hint at the nearest of some names, if one is near.
-pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
+pub fn nearest(word: &str, names: &[&str]) -> String {
     const NEAR: f64 = 0.75;
     let likeness = |name: &str| strsim::jaro_winkler(word, name);
     let best = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

@@ -114,7 +114,7 @@ fn a_system_that_says_nothing_of_a_part_is_refused() {
 #[test]
 fn a_file_that_is_far_too_long_is_not_read_to_its_end() {
     let files = Files::new("long", &[("bad.toml", &"#".repeat(FILE_LEN_MAX as usize + 1))]);
-    assert!(files.error("bad.toml").contains("no profile is longer than 1048576 bytes"));
+    assert!(files.error("bad.toml").contains("no file is longer than 1048576 bytes"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The configuration of a rig.
 
+use super::settings::{self, PlacementForm};
 use crate::error::TestbedError;
 use crate::esp::{EspBy, EspLink, PROGRAM_INTERFACE};
 use crate::host::HostSettings;
@@ -10,6 +11,7 @@ use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_ports::sys::cpu;
 use offramp_ports::worker::Polling;
+use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
 /// Addresses of the two hosts, of the range reserved for measuring (RFC 2544 C.2.2).
@@ -25,7 +27,8 @@ pub const INTERFACE: &str = "ofr0";
 pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
 
 /// The threads of the adapters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Threads {
     /// One thread for both ends of each queue pair's cable: a frame stays in one processor's cache.
     Shared,
@@ -37,7 +40,8 @@ pub enum Threads {
 }
 
 /// The connection between the hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Between {
     /// Two adapters and a cable.
     Adapters(Threads),
@@ -46,7 +50,8 @@ pub enum Between {
 }
 
 /// The processors of hosts and adapters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "PlacementForm")]
 pub struct Placement {
     /// Processors of the hosts' programs and of their receive work.
     pub host_cpus: Vec<usize>,
@@ -55,6 +60,16 @@ pub struct Placement {
     /// Processors of the serving host, if only that host is measured. `host_cpus` are then those of the client's host;
     /// the adapters may share them.
     pub server_cpus: Option<Vec<usize>>,
+}
+
+impl From<PlacementForm> for Placement {
+    fn from(form: PlacementForm) -> Self {
+        match form {
+            PlacementForm::Apart => Self::apart(),
+            PlacementForm::ServerAlone => Self::server_alone(),
+            PlacementForm::Free => Self::free(),
+        }
+    }
 }
 
 impl Placement {
@@ -97,11 +112,14 @@ impl Placement {
 
 /// Extra properties of host B's adapter: a card with little memory on a slow bus, or one with faults. By default it is
 /// neither.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Card {
     /// Its packet memory.
+    #[serde(deserialize_with = "settings::memory")]
     pub memory: MemoryConfig,
     /// Its bus to the host, and its faults.
+    #[serde(deserialize_with = "settings::faults")]
     pub faults: FaultConfig,
 }
 
@@ -113,15 +131,19 @@ impl Card {
 }
 
 /// The configuration of a rig.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct RigConfig {
     /// IP bytes of a frame, of both hosts and the wire.
     pub mtu: usize,
-    /// Link rate in bits per second; `None`: unlimited.
+    /// Link rate in bits per second; `None`: unlimited, 0 in a file.
+    #[serde(deserialize_with = "settings::rate")]
     pub rate_bps: Option<u64>,
     /// The offloads of both adapters.
+    #[serde(deserialize_with = "settings::offloads")]
     pub offloads: Offloads,
     /// The interrupt moderation of both adapters.
+    #[serde(deserialize_with = "settings::moderation")]
     pub moderation: ModerationConfig,
     /// The hosts segment in software (Linux' own GSO) if the adapter does not.
     pub host_gso: bool,
@@ -138,10 +160,12 @@ pub struct RigConfig {
     /// The processors of hosts and adapters.
     pub placement: Placement,
     /// The poll time of the adapters' threads before they sleep.
+    #[serde(deserialize_with = "settings::polling")]
     pub polling: Polling,
     /// Extra properties of host B's adapter.
     pub card: Card,
     /// The encryption of the hosts' packets on the wire; `None`: they are clear.
+    #[serde(deserialize_with = "settings::esp")]
     pub esp: Option<EspLink>,
 }
 

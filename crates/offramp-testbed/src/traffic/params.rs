@@ -100,7 +100,7 @@ pub enum Amount {
 
 /// One TCP bulk test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct BulkParams {
     /// Bytes per write of the sender.
     pub length_bytes: u32,
@@ -108,10 +108,8 @@ pub struct BulkParams {
     pub pattern_seed: Option<u64>,
     /// End the streams when the window closes, with data still in flight. Such a stream counts as complete. Meant for a
     /// connection that may stall, or that queues more than the link carries in the test. Only in a timed test.
-    #[serde(default)]
     pub cut_off: bool,
     /// Payload bits per second in each direction, over all streams; 0 for no limit.
-    #[serde(default)]
     pub rate_bps: u64,
 }
 
@@ -123,7 +121,7 @@ impl Default for BulkParams {
 
 /// One request/response test: each stream has one transaction under way at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct TransactionParams {
     /// Bytes of a request.
     pub request_bytes: u32,
@@ -151,7 +149,7 @@ impl Default for TransactionParams {
 
 /// One UDP test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct UdpParams {
     /// Payload of one datagram, in bytes.
     pub datagram_bytes: u32,
@@ -163,11 +161,17 @@ pub struct UdpParams {
     pub rate_bps: u64,
 }
 
+impl Default for UdpParams {
+    fn default() -> Self {
+        Self { datagram_bytes: 1472, gso_segments: 1, gro: false, rate_bps: 0 }
+    }
+}
+
 /// One test of remote procedure calls over UDP in the manner of NFS: short requests, and long responses fragmented by
 /// IP. The client repeats a request if its response is late. Each stream reads a file in order, with several calls
 /// under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct RpcParams {
     /// Payload of a request, in bytes.
     pub request_bytes: u32,
@@ -257,7 +261,7 @@ pub enum Workload {
 
 /// All parameters of a test, for both ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Params {
     /// The workload.
     pub workload: Workload,
@@ -277,13 +281,11 @@ pub struct Params {
     pub window_bytes: u32,
     /// Maximum window offered by a TCP receiver, in bytes (`TCP_WINDOW_CLAMP`); Linux offers whole segments of it. Its
     /// buffers are then fixed and large enough for that window. 0 for the kernel's choice.
-    #[serde(default)]
     pub receive_window_bytes: u32,
     /// `TCP_NODELAY` on every data socket. A transaction test always sets it.
     pub nodelay: bool,
     /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: the time a read polls the adapter's queue
     /// itself before it sleeps; 0 for the kernel's choice. It needs an adapter with NAPI; a TAP has none.
-    #[serde(default)]
     pub busy_poll_usecs: u32,
 }
 

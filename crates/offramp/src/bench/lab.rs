@@ -4,7 +4,7 @@ use crate::bench::stop::{STOPPED, stop_flag};
 use crate::exit::{FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::model::{self, Experiment, LabReport};
-use offramp_lab::plan::{GROUPS, ON_REQUEST, Plan, Settings, guest_plans, plans};
+use offramp_lab::plan::{self, Experiment as Definition, Plan, Settings, guest_plans, plans};
 use offramp_lab::report::{self, html, terminal};
 use offramp_lab::sample::{Bench, Stage};
 use offramp_lab::{device, machine, run as runner};
@@ -47,6 +47,7 @@ Examples:
   offramp lab --list                           all experiments and variants
   offramp lab --only lso,rsc --repeats 9       two of them, with narrower intervals
   offramp lab --only moderation                every rule of interrupt moderation under four loads
+  offramp lab --file mine.toml                 an experiment of your own
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
   offramp lab --port vhost-user                with a Linux guest as one host, behind a vhost-user port
   offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
@@ -66,6 +67,9 @@ pub struct Args {
     /// Run only these experiments or groups; --list marks those that run only by name
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+    /// Run the experiment of this file (docs/lab-json.md says how to write one)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "device", "restore"])]
+    file: Option<PathBuf>,
     /// Samples of each variant
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeats: Option<u16>,
@@ -234,8 +238,9 @@ impl Args {
 
     /// Returns whether every experiment asked for is an on-request one.
     fn is_on_request(&self) -> bool {
-        let runs_when_named =
-            |name: &String| ON_REQUEST.contains(&name.as_str()) || GROUPS.iter().any(|(group, _)| group == name);
+        let runs_when_named = |name: &String| {
+            plan::experiments().iter().any(|of| of.on_request && (of.name == *name || of.group.as_ref() == Some(name)))
+        };
         !self.only.is_empty() && self.only.iter().all(runs_when_named)
     }
 
@@ -345,16 +350,19 @@ pub fn run(args: &Args) -> ExitCode {
 /// Returns the experiments asked for. With a guest, only those its runner supports.
 fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Vec<Plan>, TestbedError> {
     let settings = args.settings();
+    if let Some(file) = &args.file {
+        return own(file, &settings, guest).map(|plan| vec![plan]).map_err(TestbedError::Experiment);
+    }
     let all = guest.map_or_else(|| plans(&settings), |(by, driver)| guest_plans(&settings, by, driver));
     for name in &args.only {
         if !all.iter().any(|plan| is_called(plan, name)) {
-            let groups = GROUPS.iter().map(|(group, _)| *group);
-            let known = all.iter().map(|plan| plan.name).chain(groups).collect::<Vec<_>>().join(", ");
+            let groups = plan::groups().into_iter().map(|(group, _)| group);
+            let known = all.iter().map(|plan| plan.name.as_str()).chain(groups).collect::<Vec<_>>().join(", ");
             return Err(TestbedError::UnknownExperiment { name: name.clone(), known });
         }
     }
     let wanted = |plan: &Plan| match args.only.as_slice() {
-        [] => args.list || !ON_REQUEST.contains(&plan.name),
+        [] => args.list || !plan.on_request,
         only => only.iter().any(|name| is_called(plan, name)),
     };
     Ok(all.into_iter().filter(wanted).collect())
@@ -362,18 +370,25 @@ fn chosen(args: &Args, guest: Option<(Accelerator, DriverCoalescing)>) -> Result
 
 /// Returns whether `name` is the plan's own name or its group's.
 fn is_called(plan: &Plan, name: &str) -> bool {
-    let in_group = |(group, members): &(&str, &[&str])| *group == name && members.contains(&plan.name);
-    plan.name == name || GROUPS.iter().any(in_group)
+    plan.name == name || plan.group.as_deref() == Some(name)
+}
+
+/// Returns the experiment of a user's file.
+fn own(file: &Path, settings: &Settings, guest: Option<(Accelerator, DriverCoalescing)>) -> Result<Plan, String> {
+    let experiment = Definition::read(file)?;
+    let Some((accelerator, driver)) = guest else { return experiment.plan(settings) };
+    let plan = experiment.guest_plan(settings, accelerator, driver)?;
+    plan.ok_or_else(|| format!("{}: it has no table [guest]; add one, or leave out --port", file.display()))
 }
 
 fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), TestbedError> {
     if args.list {
         let plans = chosen(args, args.has_guest().then_some((Accelerator::Uml, DriverCoalescing::Fixed)))?;
         for plan in plans {
-            let when = if ON_REQUEST.contains(&plan.name) { " (only when named)" } else { "" };
+            let when = if plan.on_request { " (only when named)" } else { "" };
             print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims().join(" "), plan.question));
         }
-        for (group, members) in GROUPS {
+        for (group, members) in plan::groups() {
             print(format_args!("{group:<18} {:<12} the same as {}\n", "", members.join(",")));
         }
         let of_device: Vec<&str> = device::experiments().collect();
@@ -427,7 +442,7 @@ fn measure(
         let mut on_sample = |round: usize, _turn: usize, variant: &str| {
             let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
             done += 1;
-            let (experiment, rounds) = (plan.name, repeats);
+            let (experiment, rounds) = (plan.name.as_str(), repeats);
             progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds, left_s });
         };
         let made = runner::run(bench, stage, plan, repeats, &mut on_sample);
