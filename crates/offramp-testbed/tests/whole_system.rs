@@ -213,7 +213,7 @@ fn a_hundred_starts_and_stops_leave_nothing_behind() {
     }
     let start = || Rig::start(&RigConfig::default());
     let captured = HostSettings { captured: true, ..HostSettings::default() };
-    let start_impaired = || Rig::start(&RigConfig { host: captured, ..impaired(Threads::Shared) });
+    let start_impaired = || Rig::start(&RigConfig { host: captured.clone(), ..impaired(Threads::Shared) });
     drop((start().unwrap(), start_impaired().unwrap()));
     let before = held();
     for round in 0..100 {
