@@ -115,6 +115,9 @@ impl Loss {
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    #[doc(hidden)]
+    pub const IS_GAUGE: bool = false;
+
     /// Adds without a locked instruction: there is one writer.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed) + n, Relaxed);
@@ -136,6 +139,9 @@ impl Counter {
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
+    #[doc(hidden)]
+    pub const IS_GAUGE: bool = true;
+
     /// Replaces the value.
     pub fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
@@ -183,45 +189,106 @@ impl<const UNIT: u64> Histogram<UNIT> {
     }
 }
 
-/// One direction of one queue.
-#[derive(Debug, Default)]
-pub struct Direction {
-    /// Frames of the wire that came in. Transmit: each segment of a super-frame, and NAT-keepalives, though no host
-    /// sent them.
-    pub frames_in: Counter,
-    /// Frames of the wire that went out (receive: before coalescing).
-    pub frames_out: Counter,
-    /// Bytes sent out, Ethernet header included, FCS not.
-    pub bytes_out: Counter,
-    /// Frames as the host saw them: its super-frames, and its coalesced frames.
-    pub host_frames: Counter,
-    /// Interrupts. Where delivery is the interrupt ([`HostPort::interrupts`](crate::port::HostPort::interrupts) is
-    /// `None`), the batches with frames given to the host (receive) or taken from it (transmit). Elsewhere the sent
-    /// ones, for frames given (receive) and for transmit completions.
-    pub interrupts: Counter,
-    /// Receive: measured cost of an interrupt, nanoseconds; 0 without moderation.
-    pub interrupt_cost_ns: Gauge,
-    /// Receive: maximum wait of a frame, or of the interrupt for it, under the moderation in force, nanoseconds.
-    pub wait_max_ns: Gauge,
-    /// Receive: maximum bytes held by the adapter's memory at one time, whole pages where it has pages. 0 for a memory
-    /// without limit: it is not watched.
-    pub memory_bytes_max: Gauge,
-    /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts those lost because the
-    /// host had none.
-    pub memory_dropped: Counter,
-    /// Receive: maximum frames in a row into the adapter's memory, with no loss and without the memory becoming empty.
-    pub burst_frames_max: Gauge,
-    /// Frames without a matching security association, passed on unchanged; super-frames count once.
-    pub bypassed: Counter,
-    /// Receive: frames with a wrong checksum (they are passed on, not lost).
-    pub bad_checksum: Counter,
-    /// Receive: unparsable frames (they are passed on, not lost).
-    pub unparsed: Counter,
-    lost: [Counter; Loss::ALL.len()],
-    /// Frames given to the host, or taken from it, in one batch.
-    pub batch_frames: Histogram<1>,
-    /// Receive: wait of the oldest frame for each interrupt decided by moderation, nanoseconds.
-    pub interrupt_wait_ns: Histogram<1000>,
+/// A counter, as each place that shows it finds it: JSON, the command line, Prometheus, the log and the documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The name in JSON. A unit stands last in it.
+    pub name: &'static str,
+    /// The meaning.
+    pub help: &'static str,
+    /// The value can fall.
+    pub is_gauge: bool,
+    /// The name of its metric; `None` without one.
+    pub metric: Option<&'static str>,
+    /// The words of a line that a terminal shows for a count above 0; `None` without one.
+    pub shown: Option<&'static str>,
+    /// The words of the log's line on a guest's faults; `None` for no fault.
+    pub logged: Option<&'static str>,
+}
+
+impl Row {
+    /// Returns a row with a metric of its own name.
+    pub const fn new(name: &'static str, help: &'static str, is_gauge: bool) -> Self {
+        Self { name, help: help.trim_ascii_start(), is_gauge, metric: Some(name), shown: None, logged: None }
+    }
+}
+
+/// Defines a struct of counters and their table. Each field is a row, and its comment is the help. Other fields of
+/// [`Row`] may follow its type. Fields after `..` are in no row.
+#[macro_export]
+macro_rules! counters {
+    (
+        $(#[$about:meta])*
+        pub struct $table:ident {
+            $($(#[doc = $help:literal])+ $name:ident: $kind:ident $({ $($of_row:tt)* })?,)+
+            $(.. $($rest:tt)*)?
+        }
+    ) => {
+        $(#[$about])*
+        pub struct $table {
+            $($(#[doc = $help])+ pub $name: $crate::stats::$kind,)+
+            $($($rest)*)?
+        }
+
+        impl $table {
+            /// The table of these counters.
+            pub const ROWS: &'static [$crate::stats::Row] = &[$(
+                $crate::stats::Row {
+                    $($($of_row)*,)?
+                    ..$crate::stats::Row::new(stringify!($name), concat!($($help),+), $crate::stats::$kind::IS_GAUGE)
+                }
+            ),+];
+
+            /// Returns each row with its present value.
+            pub fn values(&self) -> impl Iterator<Item = (&'static $crate::stats::Row, u64)> {
+                Self::ROWS.iter().zip([$(self.$name.get()),+])
+            }
+        }
+    };
+}
+
+counters! {
+    /// One direction of one queue.
+    #[derive(Debug, Default)]
+    pub struct Direction {
+        /// Frames of the wire that came in. Transmit: each segment of a super-frame, and NAT-keepalives, though no host
+        /// sent them.
+        frames_in: Counter,
+        /// Frames of the wire that went out (receive: before coalescing), even if the interface on the wire refused them
+        /// (`wire_lost`). `frames_in` = `frames_out` + `lost`, except frames in flight.
+        frames_out: Counter,
+        /// Bytes that went out, Ethernet header included, FCS not.
+        bytes_out: Counter,
+        /// Frames as the host sees them: its super-frames, and its coalesced frames.
+        host_frames: Counter,
+        /// Guest: interrupts sent for received frames (receive) and for transmit completions (transmit); a polling guest
+        /// gets none. TAP: batches with frames given to it (receive) or taken from it (transmit).
+        interrupts: Counter,
+        /// Receive: measured cost of an interrupt; 0 while moderation is off.
+        interrupt_cost_ns: Gauge { metric: None },
+        /// Receive: maximum wait of a frame (TAP), or of the interrupt for it (guest), under the moderation in force.
+        wait_max_ns: Gauge { metric: Some("interrupt_wait_max") },
+        /// Frames without a matching security association, passed on unchanged; super-frames count once.
+        bypassed: Counter,
+        /// Receive: frames with a wrong checksum, passed on and marked as bad.
+        bad_checksum: Counter { metric: Some("bad_checksums"), shown: Some("bad checksum, passed on") },
+        /// Receive: unparsable frames, passed on unchanged.
+        unparsed: Counter { shown: Some("not parsed, passed on") },
+        /// Receive: maximum bytes held by the adapter's memory at one time, whole pages where it has pages; 0 for a memory
+        /// without limit.
+        memory_bytes_max: Gauge { metric: None },
+        /// Receive: maximum frames in a row into the adapter's memory, with no loss and without the memory becoming empty.
+        burst_frames_max: Gauge { metric: None },
+        ..
+        /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts those lost because
+        /// the host had none.
+        pub memory_dropped: Counter,
+        lost: [Counter; Loss::ALL.len()],
+        /// Frames given to the host, or taken from it, in one batch.
+        pub batch_frames: Histogram<1>,
+        /// Receive: wait of the oldest frame for each interrupt decided by moderation, nanoseconds.
+        pub interrupt_wait_ns: Histogram<1000>,
+    }
 }
 
 impl Direction {
@@ -323,6 +390,29 @@ mod tests {
         }
         let reasons = Loss::ALL.len() as u64;
         assert_eq!(d.lost_total(), reasons * (reasons + 1) / 2);
+    }
+
+    #[test]
+    fn a_counter_is_one_row() {
+        counters! {
+            /// One more.
+            #[derive(Default)]
+            pub struct More {
+                /// Frames of
+                /// a kind.
+                frames: Counter { metric: Some("frames_of_a_kind"), shown: Some("frames") },
+                /// Bytes.
+                bytes_max: Gauge { metric: None, logged: Some("bytes") },
+                ..
+                aside: u64,
+            }
+        }
+        let more = More { aside: 7, ..More::default() };
+        more.frames.add(more.aside);
+        let row = |name, help, is_gauge, metric, shown, logged| Row { name, help, is_gauge, metric, shown, logged };
+        let frames = row("frames", "Frames of a kind.", false, Some("frames_of_a_kind"), Some("frames"), None);
+        let bytes = row("bytes_max", "Bytes.", true, None, None, Some("bytes"));
+        assert_eq!(more.values().collect::<Vec<_>>(), [(&frames, 7), (&bytes, 0)]);
     }
 
     #[test]

@@ -8,10 +8,10 @@ use super::threads::Threads;
 use crate::control::server::Handler;
 use crate::schema::moderation::gap_usecs;
 use crate::schema::{
-    Answer, Changed, DirectionStatus, Event, FeatureStatus, HistogramStatus, Limit, Moderation, Names, Outcome,
-    PortStatus, QueueStatus, RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, feature, unknown,
+    Answer, Changed, Event, FeatureStatus, Limit, Moderation, Names, Outcome, PortStatus, QueueStatus, RefusalCode,
+    Request, SandboxStatus, Status, WaitsFor, WireLost, feature, lost_frames, unknown,
 };
-use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns, QueueStats};
+use offramp_adapter::stats::{Loss, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
 use offramp_ports::capture::Capture;
@@ -340,47 +340,14 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) ->
         running: queue.mark.ended().is_none() && queue.worker.is_running() && port.is_open(),
         stalled: queue.mark.stall(),
         thread: queue.worker.thread_id(),
-        transmit: direction_status(&stats.transmit),
-        receive: direction_status(&stats.receive),
+        transmit: (&stats.transmit).into(),
+        receive: (&stats.receive).into(),
     }
-}
-
-fn lost(direction: &Direction) -> BTreeMap<String, u64> {
-    Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect()
 }
 
 /// Frames lost at the interface on a port's wire, both ways.
 fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
-    let mut receive = lost(&stats.transmit);
+    let mut receive = lost_frames(&stats.transmit);
     *receive.entry(Loss::Drop.name().to_owned()).or_default() += port.wire_unread();
-    WireLost { transmit: lost(&stats.receive), receive }
-}
-
-fn direction_status(direction: &Direction) -> DirectionStatus {
-    let NetDevColumns { drop, fifo, frame } = direction.net_dev();
-    DirectionStatus {
-        frames_in: direction.frames_in.get(),
-        frames_out: direction.frames_out.get(),
-        bytes_out: direction.bytes_out.get(),
-        host_frames: direction.host_frames.get(),
-        interrupts: Some(direction.interrupts.get()),
-        interrupt_cost_ns: direction.interrupt_cost_ns.get(),
-        wait_max_ns: direction.wait_max_ns.get(),
-        bypassed: direction.bypassed.get(),
-        bad_checksum: direction.bad_checksum.get(),
-        unparsed: direction.unparsed.get(),
-        memory_bytes_max: direction.memory_bytes_max.get(),
-        burst_frames_max: direction.burst_frames_max.get(),
-        drop: Some(drop),
-        fifo: Some(fifo),
-        frame: Some(frame),
-        lost: lost(direction),
-        batch_frames: histogram_status(&direction.batch_frames),
-        interrupt_wait_ns: histogram_status(&direction.interrupt_wait_ns),
-        rates: None,
-    }
-}
-
-fn histogram_status<const UNIT: u64>(histogram: &Histogram<UNIT>) -> HistogramStatus {
-    HistogramStatus { counts: histogram.counts().collect(), sum: histogram.sum() }
+    WireLost { transmit: lost_frames(&stats.receive), receive }
 }

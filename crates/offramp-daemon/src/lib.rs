@@ -37,7 +37,7 @@
 //! assert_eq!(status.ports.len(), 2);
 //! for port in &status.ports {
 //!     assert!(directory.join(format!("{}.sock", port.name)).exists());
-//!     assert_eq!(port.queues[0].transmit.frames_in, 0, "no guest is there yet");
+//!     assert_eq!(port.queues[0].transmit.counts.get("frames_in"), Some(0), "no guest is there yet");
 //! }
 //!
 //! assert!(daemon.stop(), "every frame that it took has gone out");

@@ -10,18 +10,20 @@ use crate::control::line::left;
 use crate::control::server::{Handler, Listener, serve_each};
 use crate::control::socket::SocketError;
 use crate::schema::{
-    Answer, AssociationStatus, DirectionStatus, GuestCounters, HistogramStatus, Outcome, PortStatus, Request, Status,
-    VERSION,
+    Answer, AssociationStatus, Counts, DirectionStatus, HistogramStatus, Outcome, PortStatus, Request, Status, VERSION,
 };
 use nix::sys::utsname::uname;
-use offramp_adapter::stats::Histogram;
+use offramp_adapter::stats::{Direction, Histogram, Row};
 use offramp_ports::sys::sandbox::Sandbox;
 use offramp_ports::sys::socket_file::{self, MakeError, SocketFile};
+use offramp_ports::vhost_user::guest_rows;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -189,208 +191,188 @@ fn text(status: Status) -> Result<String, fmt::Error> {
 }
 
 /// Labels of a sample.
-type Labels<'a> = Vec<(&'static str, &'a str)>;
+type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
-/// A counter of each direction of each queue pair.
-type OfDirection = (&'static str, &'static str, fn(&DirectionStatus) -> u64);
+/// Reads a counter.
+type Of<T> = fn(&T) -> u64;
 
-/// `docs/metrics.md` lists them.
-const OF_DIRECTIONS: [OfDirection; 8] = [
-    ("frames_in", "Frames that came: from the host (transmit) or from the wire (receive)", |of| of.frames_in),
-    ("frames_out", "Frames that went on, after segmentation or coalescing", |of| of.frames_out),
-    ("bytes_out", "Bytes of them, without FCS", |of| of.bytes_out),
-    ("host_frames", "Frames and super-frames that the host handed over or was given", |of| of.host_frames),
-    ("interrupts", "Interrupts of a guest, or batches of a TAP", |of| of.interrupts.unwrap_or(0)),
-    ("bypassed", "Packets that matched no association and went on as they were", |of| of.bypassed),
-    ("bad_checksums", "Frames with a wrong checksum that were passed on as such", |of| of.bad_checksum),
-    ("unparsed", "Frames that are of no protocol that the adapter works on", |of| of.unparsed),
-];
+/// The value of a sample.
+enum Value<'a> {
+    Number(u64),
+    Seconds(f64),
+    /// With the bounds of its buckets, and the number of its units in one unit of the metric.
+    Histogram(&'a HistogramStatus, Vec<u64>, f64),
+}
 
-type OfGuest = (&'static str, &'static str, fn(&GuestCounters) -> u64);
+/// The text of the metrics.
+struct Text<'a>(DescriptorEncoder<'a>);
 
-const OF_GUESTS: [OfGuest; 8] = [
-    ("guest_connections", "Frontends that connected", |of| of.connections),
-    ("guest_refused_connections", "Frontends that were turned away", |of| of.refused_connections),
-    ("guest_messages", "Messages of frontends", |of| of.messages),
-    ("guest_bad_messages", "Messages that were refused", |of| of.bad_messages),
-    ("guest_lost_memories", "Memories that a frontend took away while they were in use", |of| of.lost_memories),
-    ("guest_bad_chains", "Chains of descriptors that cannot be used", |of| of.bad_chains),
-    ("guest_broken_rings", "Rings that were stopped because of what stands in them", |of| of.broken_rings),
-    ("guest_discarded", "Frames for which the guest has no buffer, when nothing waits for it", |of| of.discarded),
-];
-
-type OfAssociation = (&'static str, &'static str, fn(&AssociationStatus) -> u64);
-
-const OF_ASSOCIATIONS: [OfAssociation; 3] = [
-    ("ipsec_packets", "Packets that an association has protected or opened", |sa| sa.packets),
-    ("ipsec_bytes", "Bytes of them", |sa| sa.bytes),
-    ("ipsec_refused_packets", "Packets that an association has refused", |sa| sa.refused.values().sum()),
-];
-
-#[derive(Debug)]
-struct Metrics(Status);
-
-impl Metrics {
-    fn directions(&self) -> impl Iterator<Item = (Labels<'_>, String, &DirectionStatus)> {
-        self.0.ports.iter().flat_map(|port| {
-            port.queues.iter().flat_map(move |queue| {
-                [("transmit", &queue.transmit), ("receive", &queue.receive)].map(|(direction, of)| {
-                    (vec![("port", port.name.as_str()), ("direction", direction)], queue.index.to_string(), of)
-                })
-            })
-        })
-    }
-
-    fn guests(&self) -> impl Iterator<Item = (&PortStatus, &GuestCounters, bool, u64)> {
-        let guests = self.0.ports.iter().filter_map(|port| Some((port, port.host.guest()?)));
-        guests.map(|(port, guest)| (port, &guest.counters, guest.connected, guest.memory_bytes))
-    }
-
-    fn associations(&self) -> impl Iterator<Item = (&PortStatus, &AssociationStatus)> {
-        let ports = self.0.ports.iter().filter_map(|port| Some((port, port.ipsec.as_ref()?)));
-        ports.flat_map(|(port, ipsec)| ipsec.associations.iter().map(move |sa| (port, sa)))
-    }
-
-    fn encode_directions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, value) in OF_DIRECTIONS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (mut labels, queue, of) in self.directions() {
-                labels.push(("queue", &queue));
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(of), None)?;
-            }
-        }
-        let help = "Frames that were lost, by reason";
-        let mut family = encoder.encode_descriptor("lost_frames", help, None, MetricType::Counter)?;
-        for (labels, queue, of) in self.directions() {
-            for (reason, count) in &of.lost {
-                let labels = [&labels[..], &[("queue", &queue), ("reason", reason)]].concat();
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
-            }
-        }
-        let help = "Longest that a frame waits for an interrupt, as moderation has it now";
-        let mut family =
-            encoder.encode_descriptor("interrupt_wait_max", help, Some(&Unit::Seconds), MetricType::Gauge)?;
-        for (mut labels, queue, of) in self.directions() {
-            labels.push(("queue", &queue));
-            let seconds = Duration::from_nanos(of.wait_max_ns).as_secs_f64();
-            family.encode_family(&labels)?.encode_gauge(&seconds)?;
-        }
-        Ok(())
-    }
-
-    fn encode_histograms(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Frames and super-frames of the host in a batch";
-        let mut family = encoder.encode_descriptor("batch_frames", help, None, MetricType::Histogram)?;
-        for (mut labels, queue, of) in self.directions() {
-            labels.push(("queue", &queue));
-            encode_histogram::<1>(family.encode_family(&labels)?, &of.batch_frames, 1.0)?;
-        }
-        let help = "How long the oldest frame waited for an interrupt that moderation deferred";
-        let mut family =
-            encoder.encode_descriptor("interrupt_wait", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-        for (mut labels, queue, of) in
-            self.directions().filter(|(labels, ..)| labels.contains(&("direction", "receive")))
-        {
-            labels.push(("queue", &queue));
-            encode_histogram::<1000>(family.encode_family(&labels)?, &of.interrupt_wait_ns, 1e9)?;
-        }
-        Ok(())
-    }
-
-    fn encode_wires(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Frames that were lost at the interface on the wire of a port, by reason";
-        let mut family = encoder.encode_descriptor("wire_lost_frames", help, None, MetricType::Counter)?;
-        for port in &self.0.ports {
-            let Some(lost) = &port.wire_lost else { continue };
-            for (direction, reasons) in [("transmit", &lost.transmit), ("receive", &lost.receive)] {
-                for (reason, count) in reasons {
-                    let labels = vec![("port", port.name.as_str()), ("direction", direction), ("reason", reason)];
-                    family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?;
+impl Text<'_> {
+    /// Writes a metric. A unit stands last in its name.
+    fn metric<'a>(
+        &mut self,
+        kind: MetricType,
+        name: &str,
+        help: &str,
+        samples: impl Iterator<Item = (Labels<'a>, Value<'a>)>,
+    ) -> fmt::Result {
+        let (units, last) = ([Unit::Seconds, Unit::Bytes], name.rsplit_once('_'));
+        let unit = units.iter().find_map(|unit| Some((last.filter(|(_, last)| *last == unit.as_str())?.0, unit)));
+        let name = unit.map_or(name, |(stem, _)| stem);
+        let mut family = self.0.encode_descriptor(name, help, unit.map(|(_, unit)| unit), kind)?;
+        for (labels, value) in samples {
+            let mut sample = family.encode_family(&labels)?;
+            match (value, kind) {
+                (Value::Number(count), MetricType::Counter) => {
+                    sample.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+                }
+                (Value::Number(number), _) => sample.encode_gauge(&number)?,
+                (Value::Seconds(seconds), _) => sample.encode_gauge(&seconds)?,
+                (Value::Histogram(of, bounds, per), _) => {
+                    let bounds = bounds.into_iter().map(|bound| bound as f64 / per).chain([f64::INFINITY]);
+                    let buckets: Vec<(f64, u64)> = bounds.zip(of.counts.iter().copied()).collect();
+                    let (sum, count) = (of.sum as f64 / per, of.counts.iter().sum());
+                    sample.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn encode_guests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, value) in OF_GUESTS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (port, counters, ..) in self.guests() {
-                let labels = [("port", port.name.as_str())];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(counters), None)?;
-            }
-        }
-        let help = "Whether a frontend is connected";
-        let mut family = encoder.encode_descriptor("guest_connected", help, None, MetricType::Gauge)?;
-        for (port, _, connected, _) in self.guests() {
-            family.encode_family(&[("port", port.name.as_str())])?.encode_gauge(&u64::from(connected))?;
-        }
-        let help = "Guest memory that is mapped";
-        let mut family = encoder.encode_descriptor("guest_memory", help, Some(&Unit::Bytes), MetricType::Gauge)?;
-        for (port, _, _, memory_bytes) in self.guests() {
-            family.encode_family(&[("port", port.name.as_str())])?.encode_gauge(&memory_bytes)?;
-        }
-        Ok(())
-    }
-
-    fn encode_ports(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Queue pairs whose thread stands still";
-        let mut family = encoder.encode_descriptor("stalled_queues", help, None, MetricType::Gauge)?;
-        for port in &self.0.ports {
-            let stalled = port.queues.iter().filter(|queue| queue.stalled.is_some()).count() as u64;
-            family.encode_family(&[("port", port.name.as_str())])?.encode_gauge(&stalled)?;
-        }
-        let help = "Whether the operator has set the link on";
-        let mut family = encoder.encode_descriptor("link_on", help, None, MetricType::Gauge)?;
-        for port in &self.0.ports {
-            let is_on = port.link.unwrap_or(true);
-            family.encode_family(&[("port", port.name.as_str())])?.encode_gauge(&u64::from(is_on))?;
-        }
-        let help = "Whether a feature is done now";
-        let mut family = encoder.encode_descriptor("feature_in_use", help, None, MetricType::Gauge)?;
-        for port in &self.0.ports {
-            for feature in &port.features {
-                let labels = [("port", port.name.as_str()), ("feature", feature.name.as_str())];
-                family.encode_family(&labels)?.encode_gauge(&u64::from(feature.in_use))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn encode_associations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, value) in OF_ASSOCIATIONS {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (port, sa) in self.associations() {
-                let spi = format!("{:#010x}", sa.spi);
-                let labels = [("port", port.name.as_str()), ("direction", sa.direction.as_str()), ("spi", &spi)];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(sa), None)?;
-            }
+    /// Writes the metrics of a table.
+    fn rows<'a>(
+        &mut self,
+        prefix: &str,
+        rows: impl Iterator<Item = &'static Row>,
+        counts: &[(Labels<'a>, &'a Counts)],
+    ) -> fmt::Result {
+        for row in rows {
+            let Some(metric) = row.metric else { continue };
+            let kind = if row.is_gauge { MetricType::Gauge } else { MetricType::Counter };
+            let is_time = row.name.ends_with("_ns");
+            let samples = counts.iter().map(|(labels, counts)| {
+                let count = counts.get(row.name).unwrap_or(0);
+                let seconds = || Value::Seconds(Duration::from_nanos(count).as_secs_f64());
+                (labels.clone(), if is_time { seconds() } else { Value::Number(count) })
+            });
+            let unit = if is_time { "_seconds" } else { "" };
+            self.metric(kind, &format!("{prefix}{metric}{unit}"), row.help, samples)?;
         }
         Ok(())
     }
 }
 
-/// Encodes a histogram. `per` units of its values make one unit of the metric.
-fn encode_histogram<const UNIT: u64>(mut encoder: MetricEncoder<'_>, of: &HistogramStatus, per: f64) -> fmt::Result {
-    let bounds = Histogram::<UNIT>::bounds().map(|bound| bound as f64 / per).chain([f64::INFINITY]);
-    let buckets: Vec<(f64, u64)> = bounds.zip(of.counts.iter().copied()).collect();
-    encoder.encode_histogram::<NoLabelSet>(of.sum as f64 / per, of.counts.iter().sum(), &buckets, None)
+#[derive(Debug)]
+struct Metrics(Status);
+
+impl Metrics {
+    fn ports(&self) -> impl Iterator<Item = (Labels<'_>, &PortStatus)> + Clone {
+        self.0.ports.iter().map(|port| (vec![("port", port.name.as_str().into())], port))
+    }
+
+    fn directions(&self) -> impl Iterator<Item = (Labels<'_>, &DirectionStatus)> + Clone {
+        let queues = self.ports().flat_map(|(labels, port)| port.queues.iter().map(move |of| (labels.clone(), of)));
+        queues.flat_map(|(labels, queue)| {
+            [("transmit", &queue.transmit), ("receive", &queue.receive)].map(|(direction, of)| {
+                let further = [("direction", direction.into()), ("queue", queue.index.to_string().into())];
+                (labels.iter().cloned().chain(further).collect(), of)
+            })
+        })
+    }
+
+    fn encode_directions(&self, text: &mut Text<'_>) -> fmt::Result {
+        let directions = self.directions();
+        let counts: Vec<_> = directions.clone().map(|(labels, of)| (labels, &of.counts)).collect();
+        text.rows("", Direction::ROWS.iter(), &counts)?;
+        let lost = directions.clone().flat_map(|(labels, of)| by_reason(labels, &of.lost));
+        text.metric(MetricType::Counter, "lost_frames", "Lost frames, each once, by reason.", lost)?;
+        let help = "Frames and super-frames of the host in one batch. With few in each, threads wake for little.";
+        let batches = directions.clone().map(|(labels, of)| (labels, histogram::<1>(&of.batch_frames, 1.0)));
+        text.metric(MetricType::Histogram, "batch_frames", help, batches)?;
+        let help = "Wait of the oldest frame for each interrupt deferred by moderation; none with the policy `off`. A guest \
+                    that polls, or sees frames before the interrupt, did not wait.";
+        let received = directions.filter(|(labels, _)| labels.contains(&("direction", "receive".into())));
+        let waits = received.map(|(labels, of)| (labels, histogram::<1000>(&of.interrupt_wait_ns, 1e9)));
+        text.metric(MetricType::Histogram, "interrupt_wait_seconds", help, waits)
+    }
+
+    fn encode_ports(&self, text: &mut Text<'_>) -> fmt::Result {
+        let lost = self.ports().filter_map(|(labels, port)| Some((labels, port.wire_lost.as_ref()?)));
+        let lost = lost.flat_map(|(labels, lost)| {
+            [("transmit", &lost.transmit), ("receive", &lost.receive)].into_iter().flat_map(move |(direction, lost)| {
+                by_reason([&labels[..], &[("direction", direction.into())]].concat(), lost)
+            })
+        });
+        let help = "Frames lost at the interface on the port's wire, by reason.";
+        text.metric(MetricType::Counter, "wire_lost_frames", help, lost)?;
+        let stalled = |port: &PortStatus| port.queues.iter().filter(|queue| queue.stalled.is_some()).count() as u64;
+        let stalled = self.ports().map(|(labels, port)| (labels, Value::Number(stalled(port))));
+        text.metric(MetricType::Gauge, "stalled_queues", "Queue pairs with a stalled thread.", stalled)?;
+        let links = self.ports().map(|(labels, port)| (labels, Value::Number(port.link.unwrap_or(true).into())));
+        text.metric(MetricType::Gauge, "link_on", "0 while the operator has set the port's link off.", links)?;
+        let features = self.ports().flat_map(|(labels, port)| {
+            let label = move |name: &'_ str| [&labels[..], &[("feature", name.to_owned().into())]].concat();
+            port.features.iter().map(move |of| (label(&of.name), Value::Number(of.in_use.into())))
+        });
+        text.metric(MetricType::Gauge, "feature_in_use", "1 for a feature in use.", features)
+    }
+
+    fn encode_guests(&self, text: &mut Text<'_>) -> fmt::Result {
+        let guests = self.ports().filter_map(|(labels, port)| {
+            let guest = port.host.guest()?;
+            Some((labels, &guest.counters, u64::from(guest.connected), guest.memory_bytes))
+        });
+        let counts: Vec<_> = guests.clone().map(|(labels, counters, ..)| (labels, counters)).collect();
+        text.rows("guest_", guest_rows(), &counts)?;
+        let connected = guests.clone().map(|(labels, _, connected, _)| (labels, Value::Number(connected)));
+        text.metric(MetricType::Gauge, "guest_connected", "1 while a frontend is connected.", connected)?;
+        let memory = guests.map(|(labels, .., bytes)| (labels, Value::Number(bytes)));
+        text.metric(MetricType::Gauge, "guest_memory_bytes", "Mapped guest memory.", memory)
+    }
+
+    fn encode_associations(&self, text: &mut Text<'_>) -> fmt::Result {
+        let counters: [(_, _, Of<AssociationStatus>); 3] = [
+            ("ipsec_packets", "Packets that an association protected or opened.", |sa| sa.packets),
+            ("ipsec_bytes", "Bytes of the packets that an association protected or opened.", |sa| sa.bytes),
+            ("ipsec_refused_packets", "Packets that an association refused.", |sa| sa.refused.values().sum()),
+        ];
+        for (name, help, count) in counters {
+            let samples = self.ports().flat_map(|(labels, port)| {
+                port.ipsec.iter().flat_map(|ipsec| &ipsec.associations).map(move |sa| {
+                    let spi = format!("{:#010x}", sa.spi).into();
+                    let further = [("direction", sa.direction.as_str().into()), ("spi", spi)];
+                    (labels.iter().cloned().chain(further).collect(), Value::Number(count(sa)))
+                })
+            });
+            text.metric(MetricType::Counter, name, help, samples)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns a sample for each reason of a loss.
+fn by_reason<'a>(labels: Labels<'a>, lost: &'a BTreeMap<String, u64>) -> impl Iterator<Item = (Labels<'a>, Value<'a>)> {
+    lost.iter().map(move |(reason, count)| {
+        ([&labels[..], &[("reason", reason.as_str().into())]].concat(), Value::Number(*count))
+    })
+}
+
+fn histogram<const UNIT: u64>(of: &HistogramStatus, per: f64) -> Value<'_> {
+    Value::Histogram(of, Histogram::<UNIT>::bounds().collect(), per)
 }
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let labels = [("version", self.0.offramp.as_str()), ("kernel", kernel())];
-        let help = "The program and the kernel that it runs on";
+        let help = "The program, and the kernel below it.";
         encoder.encode_descriptor("build", help, None, MetricType::Info)?.encode_info(&labels)?;
-        let uptime = Duration::from_nanos(self.0.uptime_ns).as_secs_f64();
-        let help = "Time since the daemon began";
-        encoder.encode_descriptor("uptime", help, Some(&Unit::Seconds), MetricType::Gauge)?.encode_gauge(&uptime)?;
-        self.encode_directions(&mut encoder)?;
-        self.encode_histograms(&mut encoder)?;
-        self.encode_wires(&mut encoder)?;
-        self.encode_ports(&mut encoder)?;
-        self.encode_guests(&mut encoder)?;
-        self.encode_associations(&mut encoder)
+        let mut text = Text(encoder);
+        let uptime = (Labels::new(), Value::Seconds(Duration::from_nanos(self.0.uptime_ns).as_secs_f64()));
+        text.metric(MetricType::Gauge, "uptime_seconds", "Time since the daemon began.", [uptime].into_iter())?;
+        self.encode_directions(&mut text)?;
+        self.encode_ports(&mut text)?;
+        self.encode_guests(&mut text)?;
+        self.encode_associations(&mut text)
     }
 }
 
@@ -398,6 +380,7 @@ impl Collector for Metrics {
 mod tests {
     use super::*;
     use crate::control::CLIENTS_OF_USER_MAX;
+    use crate::schema::tests::{compare_table, example};
     use crate::schema::{Event, RefusalCode};
     use offramp_ports::capture::Capture;
     use std::collections::BTreeSet;
@@ -499,6 +482,26 @@ mod tests {
             let name = if known.contains(name) { name.to_owned() } else { format!("{name}_bucket") };
             assert!(known.contains(&name), "docs/metrics.md: {name}");
         });
+    }
+
+    #[test]
+    fn the_page_has_each_metric_with_its_labels_and_its_help() {
+        let text = text(example()).unwrap();
+        let row = |metric: &str| {
+            let mut lines = metric.lines();
+            let (name, help) = lines.next().unwrap().split_once(' ').unwrap();
+            let (_, kind) = lines.next().unwrap().rsplit_once(' ').unwrap();
+            let sample = lines.find(|line| line.starts_with(name)).unwrap();
+            let labels =
+                sample.split(['{', ',', '}']).filter_map(|label| label.split_once("=\"")).map(|(label, _)| label);
+            let name = sample.split(['{', ' ']).next().unwrap().trim_end_matches("_sum");
+            format!("| `{name}` | {kind} | {} | {help} |", labels.collect::<Vec<_>>().join(", "))
+        };
+        let rows: Vec<_> = text.split("# HELP ").skip(1).map(row).collect();
+        let counted = Direction::ROWS.iter().chain(guest_rows()).filter(|row| row.metric.is_some());
+        counted.for_each(|counter| assert!(rows.iter().any(|row| row.contains(counter.help)), "{counter:?}"));
+        let head = ["| metric | kind | labels | meaning |", "|---|---|---|---|"].map(str::to_owned);
+        compare_table("metrics.md", "metrics", head.into_iter().chain(rows));
     }
 
     #[test]

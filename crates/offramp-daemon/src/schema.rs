@@ -5,6 +5,7 @@
 
 mod answer;
 mod association;
+mod counts;
 mod event;
 mod feature;
 pub(crate) mod file;
@@ -18,15 +19,16 @@ mod request;
 mod sandbox;
 mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod word;
 
 pub use crate::kind::{HostStatus, WireStatus, tap::Status as TapStatus, vhost_user::Status as GuestStatus};
 pub use answer::{Answer, Changed, Outcome, Refusal, RefusalCode};
 pub use association::{AssociationStatus, IpsecStatus};
+pub use counts::Counts;
 pub use event::{Event, EventKind, LimitDirection};
 pub use feature::{FEATURE_GROUPS, FeatureStatus, WaitsFor, feature};
-pub use guest::{CoalescingStatus, ControlQueueStatus, FilterStatus, GuestCounters, HashStatus};
+pub use guest::{CoalescingStatus, ControlQueueStatus, FilterStatus, HashStatus};
 pub use ipsec::{LifetimeKeys, SaKeys, SelectorKeys, Shape, UdpKeys, Word, direction};
 pub use key::{KeyText, open_private};
 pub use limit::Limit;
@@ -34,5 +36,6 @@ pub use moderation::Moderation;
 pub use names::{Difference, Names};
 pub use request::{Request, SNAPLEN_MAX, VERSION};
 pub use sandbox::{SandboxLevel, SandboxStatus};
+pub(crate) use status::lost_frames;
 pub use status::{DirectionStatus, HistogramStatus, PortStatus, QueueStatus, Rates, Status, WireLost};
 pub use word::unknown;

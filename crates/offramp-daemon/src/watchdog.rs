@@ -14,6 +14,7 @@ use super::port::{Port, Queue};
 use super::report::Report;
 use crate::schema::{EventKind, LimitDirection};
 use offramp_adapter::port::PortError;
+use offramp_offload::sync::lock;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use offramp_ports::worker::{Pulse, SLEEP_MAX, clock_ns};
 use std::collections::{BTreeMap, BTreeSet};
@@ -255,10 +256,10 @@ fn look<'a>(
 
 /// Logs new faults of a guest.
 fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
-    let status = port.host.status();
-    let Some(guest) = status.guest() else { return };
-    if let Some(news) = report.next(&guest.counters, now_ns) {
-        let why = guest.last_refusal.as_ref();
+    let Some(guest) = port.host.guest() else { return };
+    let guest = lock(guest);
+    if let Some(news) = report.next(guest.guest_counts(), now_ns) {
+        let why = guest.status().last_refusal;
         let why = why.map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
         eprintln!("offramp: port \"{}\": {news}{why}", port.name);
     }

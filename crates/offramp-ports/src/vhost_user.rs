@@ -49,7 +49,7 @@ mod status;
 
 pub use config::{FRAME_LEN_MAX, MEMORY_BYTES_MAX, Mode, VhostUserConfig};
 pub use control::{ControlStatus, FilterStatus};
-pub use counters::{ChannelCounters, QueueCounters};
+pub use counters::{ChannelCounters, QueueCounters, guest_rows};
 pub use error::VhostUserError;
 pub use features::{ControlQueue, MTU_MIN, RingFeatures, feature_name};
 pub use link::Link;
@@ -66,6 +66,7 @@ use crate::sys::socket_file::SocketFile;
 use device::Device;
 use link::Presence;
 use mailbox::{Sender, mailbox};
+use offramp_adapter::stats::Row;
 use queue::QueueState;
 use session::Session;
 
@@ -315,6 +316,15 @@ impl VhostUser {
     /// Returns the counters of each queue pair, then of the control queue if the port serves it.
     pub fn queue_counters(&self) -> &[Arc<QueueCounters>] {
         &self.queue_counters
+    }
+
+    /// Returns the values of [`guest_rows`], those of the queues as sums.
+    pub fn guest_counts(&self) -> impl Iterator<Item = (&'static Row, u64)> {
+        let sum = |(place, row): (usize, _)| {
+            let of_queues = self.queue_counters.iter().filter_map(|queue| queue.values().nth(place));
+            (row, of_queues.map(|(_, count)| count).sum())
+        };
+        self.channel_counters.values().chain(QueueCounters::ROWS.iter().enumerate().map(sum))
     }
 }
 

@@ -103,12 +103,13 @@ fn add_rates(now: &mut Status, before: &Status) {
 
 fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates {
     let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+    let rate = |name| Some(per_s(now.counts.get(name)?, before.counts.get(name)?));
     let lost = |direction: &DirectionStatus| direction.lost.values().sum::<u64>();
     Rates {
-        frames_per_s: per_s(now.frames_out, before.frames_out),
-        bits_per_s: per_s(now.bytes_out, before.bytes_out) * BITS_PER_BYTE,
+        frames_per_s: rate("frames_out").unwrap_or(0.0),
+        bits_per_s: rate("bytes_out").unwrap_or(0.0) * BITS_PER_BYTE,
         lost_per_s: per_s(lost(now), lost(before)),
-        interrupts_per_s: now.interrupts.zip(before.interrupts).map(|(now, before)| per_s(now, before)),
+        interrupts_per_s: rate("interrupts"),
     }
 }
 
@@ -132,25 +133,11 @@ mod tests {
     #[test]
     fn rates_are_what_was_counted_between_over_the_time_between() {
         let direction = |frames_out, bytes_out, drop, interrupts| DirectionStatus {
-            frames_in: 0,
-            frames_out,
-            bytes_out,
-            host_frames: 0,
-            interrupts: Some(interrupts),
-            interrupt_cost_ns: 0,
-            wait_max_ns: 0,
-            bypassed: 0,
-            bad_checksum: 0,
-            unparsed: 0,
-            memory_bytes_max: 0,
-            burst_frames_max: 0,
-            drop: Some(drop),
-            fifo: Some(0),
-            frame: Some(0),
+            counts: [("frames_out", frames_out), ("bytes_out", bytes_out), ("interrupts", interrupts)]
+                .into_iter()
+                .collect(),
             lost: [("drop".to_owned(), drop)].into(),
-            batch_frames: offramp_daemon::schema::HistogramStatus::default(),
-            interrupt_wait_ns: offramp_daemon::schema::HistogramStatus::default(),
-            rates: None,
+            ..DirectionStatus::default()
         };
         let rates = rates(&direction(300, 5000, 7, 50), &direction(100, 1000, 5, 40), 2.0);
         let Rates { frames_per_s, bits_per_s, lost_per_s, interrupts_per_s } = rates;

@@ -5,15 +5,14 @@ use crate::config::check::{Check, SOCKET_MODE_DEFAULT};
 use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
 use crate::events::Events;
-use crate::schema::{CoalescingStatus, ControlQueueStatus, EventKind, FilterStatus, GuestCounters, HashStatus};
+use crate::schema::{CoalescingStatus, ControlQueueStatus, Counts, EventKind, FilterStatus, HashStatus};
 use crate::state::hex;
-use offramp_adapter::stats::Counter;
 use offramp_offload::caps::Offloads;
 use offramp_offload::sync::lock;
 use offramp_ports::sys::socket_file::SocketRights;
 use offramp_ports::vhost_user::{
-    ControlQueue, MEMORY_BYTES_MAX, Mode, Observer, PortEvent, QueueCounters, RingFeatures, VhostPort, VhostUser,
-    VhostUserBuilder, VhostUserConfig, feature_name,
+    ControlQueue, MEMORY_BYTES_MAX, Mode, Observer, PortEvent, RingFeatures, VhostPort, VhostUser, VhostUserBuilder,
+    VhostUserConfig, feature_name,
 };
 use offramp_ports::worker::{Polling, Task};
 use serde::{Deserialize, Serialize};
@@ -268,7 +267,7 @@ pub struct Status {
     /// The reason for the last disconnection by the daemon.
     pub last_refusal: Option<String>,
     /// Counters besides frames.
-    pub counters: GuestCounters,
+    pub counters: Counts,
 }
 
 impl fmt::Display for Status {
@@ -316,24 +315,7 @@ fn guest_status(port: &VhostUser) -> Status {
             })
         }),
         last_refusal: status.last_refusal,
-        counters: guest_counters(port),
-    }
-}
-
-fn guest_counters(port: &VhostUser) -> GuestCounters {
-    let sum =
-        |of: fn(&QueueCounters) -> &Counter| port.queue_counters().iter().map(|counters| of(counters).get()).sum();
-    let channel = port.channel_counters();
-    GuestCounters {
-        connections: channel.connections.get(),
-        refused_connections: channel.refused_connections.get(),
-        messages: channel.messages.get(),
-        bad_messages: channel.bad_messages.get(),
-        lost_memories: channel.lost_memories.get(),
-        calls: sum(|counters| &counters.calls),
-        bad_chains: sum(|counters| &counters.bad_chains),
-        broken_rings: sum(|counters| &counters.broken_rings),
-        discarded: sum(|counters| &counters.discarded),
+        counters: port.guest_counts().collect(),
     }
 }
 

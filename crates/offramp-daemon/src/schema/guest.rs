@@ -60,27 +60,3 @@ pub struct CoalescingStatus {
     /// Frames that wait.
     pub frames: u32,
 }
-
-/// Counters of a guest's port besides frames, since the daemon began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GuestCounters {
-    /// Frontends that connected.
-    pub connections: u64,
-    /// Frontends turned away.
-    pub refused_connections: u64,
-    /// Messages of frontends.
-    pub messages: u64,
-    /// Messages refused.
-    pub bad_messages: u64,
-    /// Memory regions removed by the frontend while in use.
-    #[serde(default)]
-    pub lost_memories: u64,
-    /// Interrupts sent to the guest.
-    pub calls: u64,
-    /// Unusable chains of descriptors.
-    pub bad_chains: u64,
-    /// Rings stopped for invalid contents.
-    pub broken_rings: u64,
-    /// Frames discarded for lack of a guest's buffer.
-    pub discarded: u64,
-}

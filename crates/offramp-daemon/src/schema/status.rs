@@ -1,11 +1,13 @@
 //! The state and the counters of a daemon and its ports, for `show`.
 
 use super::association::IpsecStatus;
+use super::counts::Counts;
 use super::feature::FeatureStatus;
 use super::limit::Limit;
 use super::moderation::Moderation;
 use super::sandbox::SandboxStatus;
 use crate::kind::{HostStatus, WireStatus};
+use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -96,49 +98,17 @@ pub struct QueueStatus {
 }
 
 /// One direction of a queue pair, since the daemon began.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionStatus {
-    /// Incoming frames.
-    pub frames_in: u64,
-    /// Outgoing frames, after segmentation or coalescing.
-    pub frames_out: u64,
-    /// Bytes of them, without FCS.
-    pub bytes_out: u64,
-    /// Frames and super-frames exchanged with the host.
-    pub host_frames: u64,
-    /// Interrupts of a guest; batches received or sent by a TAP. `None` from an older daemon.
-    pub interrupts: Option<u64>,
-    /// The measured interrupt cost; 0 without a measurement.
-    #[serde(default)]
-    pub interrupt_cost_ns: u64,
-    /// The longest wait of a frame, or of a guest's call for it.
-    #[serde(default)]
-    pub wait_max_ns: u64,
-    /// Matched no security association and went on as they were.
-    #[serde(default)]
-    pub bypassed: u64,
-    /// Frames passed on despite a wrong checksum.
-    pub bad_checksum: u64,
-    /// Frames of protocols unknown to the adapter.
-    pub unparsed: u64,
-    /// Largest fill of the adapter's memory in bytes; 0 without a limit of it.
-    #[serde(default)]
-    pub memory_bytes_max: u64,
-    /// Longest run of frames into this memory without a loss and without emptying it.
-    #[serde(default)]
-    pub burst_frames_max: u64,
-    /// The lost frames, as `/proc/net/dev` sorts them. `None` of an older daemon.
-    pub drop: Option<u64>,
-    /// The column `fifo`.
-    pub fifo: Option<u64>,
-    /// The column `frame`.
-    pub frame: Option<u64>,
+    /// The counters of [`Direction`], then the lost frames in the columns of `/proc/net/dev`.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
     /// Frames of the host in a batch. Empty of an older daemon, as the next.
     #[serde(default)]
     pub batch_frames: HistogramStatus,
-    /// Receive: how long the oldest frame waited for a deferred interrupt.
+    /// Receive: wait of the oldest frame for a deferred interrupt.
     #[serde(default)]
     pub interrupt_wait_ns: HistogramStatus,
     /// Over an interval; the command `show` works them out, the daemon leaves them `null`.
@@ -152,6 +122,31 @@ pub struct HistogramStatus {
     pub counts: Vec<u64>,
     /// The sum of all values.
     pub sum: u64,
+}
+
+impl From<&Direction> for DirectionStatus {
+    fn from(direction: &Direction) -> Self {
+        let NetDevColumns { drop, fifo, frame } = direction.net_dev();
+        let counts = direction.values().map(|(row, count)| (row.name, count));
+        Self {
+            counts: counts.chain([("drop", drop), ("fifo", fifo), ("frame", frame)]).collect(),
+            lost: lost_frames(direction),
+            batch_frames: (&direction.batch_frames).into(),
+            interrupt_wait_ns: (&direction.interrupt_wait_ns).into(),
+            rates: None,
+        }
+    }
+}
+
+impl<const UNIT: u64> From<&Histogram<UNIT>> for HistogramStatus {
+    fn from(histogram: &Histogram<UNIT>) -> Self {
+        Self { counts: histogram.counts().collect(), sum: histogram.sum() }
+    }
+}
+
+/// Returns the lost frames of a direction, by reason.
+pub fn lost_frames(direction: &Direction) -> BTreeMap<String, u64> {
+    Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect()
 }
 
 /// Rates per second.

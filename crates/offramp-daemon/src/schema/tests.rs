@@ -7,33 +7,20 @@ use RefusalCode::{
     BadAssociation, BadConfiguration, BadRequest, BadVersion, Busy, HostRefused, NotOpened, ReadOnly, UnknownFeature,
     UnknownPort, UnknownSwitch,
 };
+use offramp_adapter::stats::{Direction, Row};
+use offramp_ports::vhost_user::guest_rows;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 const DOCUMENT: &str = include_str!("../../../../docs/control.md");
 
-#[expect(clippy::too_many_lines, reason = "a list of cases")]
-fn example() -> Status {
+/// A status with every field.
+pub fn example() -> Status {
     let direction = DirectionStatus {
-        frames_in: 1,
-        frames_out: 1,
-        bytes_out: 60,
-        host_frames: 1,
-        interrupts: Some(1),
-        interrupt_cost_ns: 0,
-        wait_max_ns: 0,
-        bypassed: 0,
-        bad_checksum: 0,
-        unparsed: 0,
-        memory_bytes_max: 0,
-        burst_frames_max: 0,
-        drop: Some(0),
-        fifo: Some(0),
-        frame: Some(0),
-        lost: offramp_adapter::stats::Loss::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect(),
-        batch_frames: HistogramStatus::default(),
-        interrupt_wait_ns: HistogramStatus::default(),
         rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0, interrupts_per_s: Some(1.0) }),
+        ..(&Direction::default()).into()
     };
     let feature = FeatureStatus {
         name: "tso4".into(),
@@ -73,17 +60,6 @@ fn example() -> Status {
         features: vec![feature],
         queues: vec![queue],
     };
-    let counters = GuestCounters {
-        connections: 1,
-        refused_connections: 0,
-        messages: 9,
-        bad_messages: 0,
-        lost_memories: 0,
-        calls: 0,
-        bad_chains: 0,
-        broken_rings: 0,
-        discarded: 0,
-    };
     let guest = HostStatus::VhostUser(GuestStatus {
         socket: "/s".into(),
         connected: true,
@@ -105,7 +81,7 @@ fn example() -> Status {
             refused: 0,
         })),
         last_refusal: Some("x".into()),
-        counters,
+        counters: guest_rows().map(|row| (row, 1)).collect(),
     });
     let guest = PortStatus { host: guest, wire: WireStatus::Switch { name: "lan".into() }, ..port.clone() };
     Status { offramp: "0".into(), process: 1, uptime_ns: 5, sandbox: None, ports: vec![port, guest] }
@@ -255,6 +231,37 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
     }
 }
 
+/// Compares a table with the place `name` of a page below `docs/`, or writes it there if `OFFRAMP_BLESS` is set.
+pub fn compare_table(page: &str, name: &str, rows: impl Iterator<Item = String>) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+    let text = fs::read_to_string(&file).unwrap();
+    let (before, rest) = text.split_once(&format!("<!-- {name} -->\n")).unwrap();
+    let (_, after) = rest.split_once(&format!("<!-- /{name} -->\n")).unwrap();
+    let table: String = rows.map(|row| row + "\n").collect();
+    let new = format!("{before}<!-- {name} -->\n\n{table}\n<!-- /{name} -->\n{after}");
+    if std::env::var_os("OFFRAMP_BLESS").is_some() {
+        fs::write(&file, new).unwrap();
+    } else {
+        assert_eq!(text, new, "OFFRAMP_BLESS=1 writes the table of docs/{page} again");
+    }
+}
+
+#[test]
+fn a_counter_of_a_table_is_in_the_protocol_and_on_its_page() {
+    let sent = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let (status, names) = (serde_json::to_value(example()).unwrap(), |row: &Row| row.name.to_owned());
+    let of_guest: Vec<_> = guest_rows().map(names).collect();
+    let all = sent(&status["ports"][0]["queues"][0]["receive"]);
+    assert!(Direction::ROWS.iter().map(names).all(|name| all.contains(&name)), "{all:?}");
+    assert_eq!(BTreeSet::from_iter(sent(&status["ports"][1]["host"]["counters"])), BTreeSet::from_iter(of_guest));
+    let table = |rows: Vec<&Row>| {
+        let rows = rows.into_iter().map(|row| format!("| `{}` | {} |", row.name, row.help)).collect::<Vec<_>>();
+        ["| counter | meaning |", "|---|---|"].map(str::to_owned).into_iter().chain(rows)
+    };
+    compare_table("control.md", "guest counters", table(guest_rows().collect()));
+    compare_table("control.md", "direction counters", table(Direction::ROWS.iter().collect()));
+}
+
 #[test]
 fn an_answer_reads_back_as_it_was_written() {
     let answer = Answer::new(Outcome::Status(example()));
@@ -271,8 +278,8 @@ fn answers_of_the_first_daemon_that_had_this_protocol_can_be_read() {
     };
     let [vm0, b] = &status.ports[..] else { panic!("two ports") };
     let received = &vm0.queues[0].receive;
-    assert_eq!((received.frames_in, received.lost["drop"]), (6, 6));
-    assert_eq!((received.interrupts, received.drop), (None, None), "not known is not none");
+    assert_eq!((received.counts.get("frames_in"), received.lost["drop"]), (Some(6), 6));
+    assert_eq!((received.counts.get("interrupts"), received.counts.get("drop")), (None, None), "not known is not none");
     assert!(vm0.wire_running && b.wire_running, "nothing is said to be gone");
     assert_eq!((&b.moderation, &b.ipsec, &b.limit, &changed.moderation), (&None, &None, &None, &None));
     assert_eq!((b.link, changed.link), (None, None));

@@ -77,18 +77,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
         lines.push(format!("virtio: {}", virtio_features.join(" ")));
     }
     lines.extend(control_queue.iter().map(|control| guests_settings(control)));
-    let events = [
-        ("connections", counters.connections),
-        ("refused connections", counters.refused_connections),
-        ("bad messages", counters.bad_messages),
-        ("lost memories", counters.lost_memories),
-        ("interrupts", counters.calls),
-        ("bad chains", counters.bad_chains),
-        ("broken rings", counters.broken_rings),
-        ("discarded", counters.discarded),
-    ];
-    let counted: Vec<String> =
-        events.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
+    let counted: Vec<String> = counters.shown().map(|(words, count)| format!("{words} {count}")).collect();
     if !counted.is_empty() {
         lines.push(counted.join(", "));
     }
@@ -172,30 +161,19 @@ pub fn waits_text(reason: WaitsFor) -> &'static str {
 }
 
 fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
-    let heading = [
-        "queue pair",
-        "",
-        "frames in",
-        "frames out",
-        "bytes out",
-        "host frames",
-        "interrupts",
-        "drop",
-        "fifo",
-        "frame",
-        "frames/s",
-        "Mbit/s",
-        "interrupts/s",
-    ];
+    let counters = ["frames_in", "frames_out", "bytes_out", "host_frames", "interrupts", "drop", "fifo", "frame"];
+    let names = counters.map(|name| name.replace('_', " "));
+    let heading: Vec<&str> = ["queue pair", ""]
+        .into_iter()
+        .chain(names.iter().map(String::as_str))
+        .chain(["frames/s", "Mbit/s", "interrupts/s"])
+        .collect();
     let row = |name: String, way: &str, direction: &DirectionStatus| {
-        let DirectionStatus { frames_in, frames_out, bytes_out, host_frames, interrupts, .. } = *direction;
-        let DirectionStatus { drop, fifo, frame, .. } = *direction;
-        let counts = [frames_in, frames_out, bytes_out, host_frames].map(Some);
         let rate = |of: fn(&Rates) -> Option<f64>, decimals: usize| {
             direction.rates.as_ref().and_then(of).map_or(NONE.to_owned(), |rate| format!("{rate:.decimals$}"))
         };
         let mut row = vec![name, way.to_owned()];
-        let counts = counts.into_iter().chain([interrupts, drop, fifo, frame]);
+        let counts = counters.map(|name| direction.counts.get(name));
         row.extend(counts.map(|count| count.map_or(NONE.to_owned(), |count| count.to_string())));
         row.push(rate(|rates| Some(rates.frames_per_s), 0));
         row.push(rate(|rates| Some(rates.bits_per_s / KILO / KILO), 1));
@@ -217,30 +195,29 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
 /// Formats moderation's longest wait and measured interrupt cost, if moderation is active.
 fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
     let what = if host.guest().is_some() { "interrupts" } else { "frames" };
-    let moderated = queues.iter().filter(|queue| queue.receive.wait_max_ns > 0);
     let line = |queue: &QueueStatus| {
-        let usecs = |ns: u64| ns as f64 / KILO;
-        let DirectionStatus { interrupt_cost_ns, wait_max_ns, .. } = queue.receive;
-        let cost = match interrupt_cost_ns {
-            0 => String::new(),
-            ns => format!(", interrupt cost {:.1} us", usecs(ns)),
-        };
-        format!("{INDENT}queue pair {}, receive: {what} wait at most {:.1} us{cost}", queue.index, usecs(wait_max_ns))
+        let us = |name| received(queue, name).map(|ns| ns as f64 / KILO);
+        let cost = us("interrupt_cost_ns").map_or(String::new(), |us| format!(", interrupt cost {us:.1} us"));
+        let wait = us("wait_max_ns")?;
+        Some(format!("{INDENT}queue pair {}, receive: {what} wait at most {wait:.1} us{cost}", queue.index))
     };
-    moderated.map(line).collect()
+    queues.iter().filter_map(line).collect()
+}
+
+/// Returns a counter of the receive direction, if it is above 0.
+fn received(queue: &QueueStatus, name: &str) -> Option<u64> {
+    queue.receive.counts.get(name).filter(|count| *count > 0)
 }
 
 /// Formats the fill level of the adapter's memory, if it has a limit and stored any frame.
 fn memories(queues: &[QueueStatus]) -> Vec<String> {
-    let limited = queues.iter().filter(|queue| queue.receive.burst_frames_max > 0);
     let line = |queue: &QueueStatus| {
-        let DirectionStatus { memory_bytes_max, burst_frames_max, .. } = queue.receive;
-        let bytes =
-            if memory_bytes_max > 0 { format!("up to {memory_bytes_max} bytes in use, ") } else { String::new() };
-        let pair = queue.index;
-        format!("{INDENT}queue pair {pair}, memory: {bytes}longest burst without a loss {burst_frames_max} frames")
+        let bytes = received(queue, "memory_bytes_max");
+        let bytes = bytes.map_or(String::new(), |bytes| format!("up to {bytes} bytes in use, "));
+        let (pair, burst) = (queue.index, received(queue, "burst_frames_max")?);
+        Some(format!("{INDENT}queue pair {pair}, memory: {bytes}longest burst without a loss {burst} frames"))
     };
-    limited.map(line).collect()
+    queues.iter().filter_map(line).collect()
 }
 
 /// Returns whether IPsec has anything to show.
@@ -283,9 +260,7 @@ fn losses(queues: &[QueueStatus]) -> Vec<String> {
     for queue in queues {
         for (way, direction) in [("transmit", &queue.transmit), ("receive", &queue.receive)] {
             let lost = direction.lost.iter().map(|(reason, &count)| (format!("lost, {reason}"), count));
-            let passed_on =
-                [("bad checksum, passed on", direction.bad_checksum), ("not parsed, passed on", direction.unparsed)];
-            let all = lost.chain(passed_on.map(|(what, count)| (what.to_owned(), count)));
+            let all = lost.chain(direction.counts.shown().map(|(words, count)| (words.to_owned(), count)));
             for (what, count) in all.filter(|(_, count)| *count > 0) {
                 lines.push(format!("{INDENT}queue pair {}, {way}: {what}: {count}", queue.index));
             }
@@ -330,25 +305,9 @@ mod tests {
 
     fn direction(drop: u64) -> DirectionStatus {
         DirectionStatus {
-            frames_in: 10,
-            frames_out: 10 - drop,
-            bytes_out: 600,
-            host_frames: 10,
-            interrupts: Some(1),
-            interrupt_cost_ns: 0,
-            wait_max_ns: 0,
-            bypassed: 0,
-            bad_checksum: 0,
-            unparsed: 0,
-            memory_bytes_max: drop * 256,
-            burst_frames_max: drop,
-            drop: Some(drop),
-            fifo: Some(0),
-            frame: Some(0),
+            counts: [("memory_bytes_max", drop * 256), ("burst_frames_max", drop)].into_iter().collect(),
             lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
-            batch_frames: offramp_daemon::schema::HistogramStatus::default(),
-            interrupt_wait_ns: offramp_daemon::schema::HistogramStatus::default(),
-            rates: None,
+            ..DirectionStatus::default()
         }
     }
 

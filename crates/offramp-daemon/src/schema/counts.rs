@@ -1,0 +1,37 @@
+//! Counters by name.
+
+use indexmap::IndexMap;
+use offramp_adapter::stats::{Direction, Row};
+use offramp_ports::vhost_user::guest_rows;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Counters by name, in the order of their table. A newer daemon may send others, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Counts(IndexMap<String, Value>);
+
+impl Counts {
+    /// Returns a counter; `None` from an older daemon without it.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.0.get(name)?.as_u64()
+    }
+
+    /// Returns the counts above 0 that have words for a terminal, with these words.
+    pub fn shown(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let rows = Direction::ROWS.iter().chain(guest_rows());
+        rows.filter_map(|row| Some((row.shown?, self.get(row.name).filter(|count| *count > 0)?)))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, u64)> for Counts {
+    fn from_iter<I: IntoIterator<Item = (&'a str, u64)>>(counts: I) -> Self {
+        Self(counts.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect())
+    }
+}
+
+impl FromIterator<(&'static Row, u64)> for Counts {
+    fn from_iter<I: IntoIterator<Item = (&'static Row, u64)>>(counts: I) -> Self {
+        counts.into_iter().map(|(row, count)| (row.name, count)).collect()
+    }
+}
