@@ -129,6 +129,7 @@ static EMBEDDED: &[(&str, &str)] = experiments![
     "lso-1g-duplex",
     "lso-transactions",
     "uso",
+    "udp-bulk",
     "tso-udp",
     "all",
     "relay",

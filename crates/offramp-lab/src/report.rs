@@ -10,6 +10,7 @@ pub mod html;
 mod limit;
 pub mod modelled;
 pub(crate) mod numbers;
+#[cfg(feature = "parquet")]
 pub mod parquet;
 #[cfg(test)]
 mod sample;

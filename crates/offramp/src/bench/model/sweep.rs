@@ -4,7 +4,9 @@ use super::progress::Progress;
 use super::{Done, Failure, OrFail, SystemArgs, command_line, write_page};
 use crate::bench::stop::{STOPPED, stop_flag};
 use crate::exit::{FAILED, SETUP};
-use offramp_lab::report::{modelled, parquet};
+use offramp_lab::report::modelled;
+#[cfg(feature = "parquet")]
+use offramp_lab::report::parquet;
 use offramp_model::pool;
 use offramp_model::sweep::{Axis, Design, Journal, Row, Sweep, SweepError, columns, csv};
 use std::io;
@@ -31,8 +33,8 @@ pub(super) struct Args {
     /// The table's file, as CSV; an interrupted sweep keeps its finished points in FILE.partial
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Write the table as Parquet too
-    #[arg(long, value_name = "FILE")]
+    /// Write the table as Parquet, too (a program built with `--features parquet`)
+    #[arg(long, value_name = "FILE", value_parser = parquet_file)]
     parquet: Option<PathBuf>,
     /// Write a page with charts
     #[arg(long, value_name = "FILE")]
@@ -40,6 +42,14 @@ pub(super) struct Args {
     /// Runs at once [default: one for each processor]
     #[arg(long, value_name = "COUNT")]
     threads: Option<NonZeroUsize>,
+}
+
+/// Refuses `--parquet` before the first run if this program has no writer of it.
+fn parquet_file(path: &str) -> Result<PathBuf, String> {
+    if cfg!(feature = "parquet") {
+        return Ok(path.into());
+    }
+    Err("this program writes no Parquet; build it with --features parquet, or use the CSV of --out".to_owned())
 }
 
 impl From<SweepError> for Failure {
@@ -106,6 +116,7 @@ pub(super) fn run(args: &Args) -> Done {
 fn write(args: &Args, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
     let columns = columns(sweep, rows)?;
     replace(&args.out, &csv(&columns)).or_failed()?;
+    #[cfg(feature = "parquet")]
     if let Some(path) = &args.parquet {
         parquet::write(&columns, path).or_failed()?;
     }
@@ -122,4 +133,17 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     new.push(".new");
     let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()));
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_parquet_refuses_it_and_names_the_feature() {
+        match parquet_file("t.parquet") {
+            Ok(file) => assert!(cfg!(feature = "parquet") && file == Path::new("t.parquet")),
+            Err(why) => assert!(cfg!(not(feature = "parquet")) && why.contains("--features parquet"), "{why}"),
+        }
+    }
 }
