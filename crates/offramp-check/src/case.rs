@@ -473,11 +473,11 @@ impl fmt::Display for Case {
                 write!(f, ", {segments} segments of {size} bytes, the last of {last}")?;
             }
             Load::One { len, checksum } => {
-                write!(f, ", {len} bytes, checksum {}", checksum.get_documentation().unwrap_or_default())?
+                write!(f, ", {len} bytes, checksum {}", checksum.get_documentation().unwrap_or_default())?;
             }
             Load::Deep { len } => write!(f, ", checksum inside of {len} bytes in UDP")?,
             Load::Train { len, kind } => {
-                write!(f, ", frames of {len} bytes, {}", kind.get_documentation().unwrap_or_default())?
+                write!(f, ", frames of {len} bytes, {}", kind.get_documentation().unwrap_or_default())?;
             }
         }
         match self.tcp_options {

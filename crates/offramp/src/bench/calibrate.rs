@@ -139,15 +139,7 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), TestbedError> {
         let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
         done += 1;
         let experiment = &plans[at].name;
-        progress.step(&terminal::Step {
-            done,
-            total,
-            experiment: &experiment,
-            variant,
-            round: round + 1,
-            rounds: repeats,
-            left_s,
-        });
+        progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds: repeats, left_s });
     };
     let experiments = runner::run_together(&bench, &mut Stage::Namespaces, &plans, repeats, &mut on_sample)?;
     Ok((experiments, has_rps))
