@@ -4,7 +4,7 @@ use super::wire::{Discard, Generate};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{HostPort, InPlace, PortError, WirePort};
+use offramp_adapter::port::{HostPort, PortError, WirePort};
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
@@ -213,6 +213,7 @@ impl<'a> Meter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offramp_adapter::port::InPlace;
     use offramp_offload::caps::Offloads;
     use offramp_offload::frame::Frame;
     use offramp_offload::meta::{RxMeta, TxMeta};
