@@ -31,7 +31,7 @@ pub(super) fn of_user(settings: &Settings, seconds_min: f64, has_guest: bool) ->
     let layer = json!({
         "rig": {
             "mtu": settings.mtu,
-            "rate_bps": settings.rate_bps.unwrap_or(0),
+            "rate_bps": settings.rate_bps.map_or("unlimited".into(), Value::from),
             "queues": settings.queues,
             "between": { "adapters": settings.threads },
             "host": settings.host,

@@ -136,7 +136,7 @@ impl Card {
 pub struct RigConfig {
     /// IP bytes of a frame, of both hosts and the wire.
     pub mtu: usize,
-    /// Link rate in bits per second; `None`: unlimited, 0 in a file.
+    /// Link rate in bits per second; `None`: no limit, `"unlimited"` in a file.
     #[serde(deserialize_with = "settings::rate")]
     pub rate_bps: Option<u64>,
     /// The offloads of both adapters.

@@ -11,9 +11,25 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::time::Duration;
 
-/// Reads a rate in bits per second; 0 is no limit.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "write a rate in bits per second, or \"unlimited\"")]
+enum RateForm {
+    BitsPerSecond(u64),
+    Word(NoLimit),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum NoLimit {
+    Unlimited,
+}
+
+/// Reads a rate in bits per second, or no limit.
 pub(super) fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    u64::deserialize(from).map(|rate| Some(rate).filter(|rate| *rate > 0))
+    Ok(match RateForm::deserialize(from)? {
+        RateForm::BitsPerSecond(rate_bps) => Some(rate_bps),
+        RateForm::Word(NoLimit::Unlimited) => None,
+    })
 }
 
 /// Names of several offloads at once.
