@@ -15,7 +15,7 @@
 //!         plan, route, deliver or put on the wire
 //!     for each frame for the host:
 //!         port.rx_deliver(meta, bytes)?           Full: lost and counted; Closed: the port ends
-//!         or in place ([`InPlace`]), where the port lends its host's buffers, several frames at a time:
+//!         or in place, where the port lends its host's buffers, several frames at a time:
 //!         port.rx_reserve(slot, head)             a frame begins
 //!         port.rx_append(slot, payload, checksum) copied and verified in one pass
 //!         port.rx_commit(slot, meta, head)?       headers last; then as rx_deliver

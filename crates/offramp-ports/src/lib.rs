@@ -18,6 +18,7 @@
 
 mod bell;
 pub mod capture;
+mod frame_memory;
 pub mod ipsec_mb;
 pub mod null;
 pub mod packet;

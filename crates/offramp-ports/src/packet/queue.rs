@@ -13,10 +13,8 @@ use offramp_offload::vlan::{TAG_AT, TagChange};
 
 use super::Shared;
 use super::socket::{self, Received};
+use crate::frame_memory::frame_memory;
 use crate::vnet_hdr::{DATA_VALID, HEADER_LEN, decode_tx, encode_rx};
-
-/// Alignment of a frame in memory, in bytes: one cache line, the widest vector load.
-const FRAME_ALIGN: usize = 64;
 
 /// One queue of a [`Packet`](super::Packet), for one thread. Poll it for input by its descriptor.
 #[derive(Debug)]
@@ -35,12 +33,8 @@ pub struct PacketQueue {
 
 impl PacketQueue {
     pub(super) fn new(shared: Arc<Shared>, index: usize, frame_len_max: usize) -> Self {
-        let buffer = vec![0; 2 * FRAME_ALIGN + frame_len_max].into_boxed_slice();
-        // The box is never replaced, so its address, and with it the alignment, stays.
-        let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
-        let receive_at = if aligned < VLAN_TAG_LEN { aligned + FRAME_ALIGN } else { aligned };
-        let (frame, checksum) = (FrameBuffer::new(buffer), ChecksumState::Unknown);
-        Self { shared, index, frame, receive_at, frame_len_max, checksum, is_down: false }
+        let (frame, receive_at) = frame_memory(frame_len_max);
+        Self { shared, index, frame, receive_at, frame_len_max, checksum: ChecksumState::Unknown, is_down: false }
     }
 
     /// Returns the queue's number.

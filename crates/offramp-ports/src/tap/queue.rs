@@ -16,10 +16,8 @@ use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
 
 use super::Shared;
+use crate::frame_memory::frame_memory;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
-
-/// Alignment of the frame in memory, in bytes: one cache line, the widest vector load.
-const FRAME_ALIGN: usize = 64;
 
 /// Longest frame in bytes that is copied after its vnet header for one write(2). Longer ones go with writev(2): its
 /// second part costs the kernel more than such a copy (`benches/tap_io`).
@@ -44,12 +42,10 @@ pub struct TapQueue {
 
 impl TapQueue {
     pub(super) fn new(shared: Arc<Shared>, index: usize, frame_len_max: usize) -> Self {
-        let buffer = vec![0u8; 2 * FRAME_ALIGN + frame_len_max + 1].into_boxed_slice();
-        // The box is never replaced, so its address, and with it the alignment, stays.
-        let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
-        let header_at = aligned + FRAME_ALIGN - HEADER_LEN;
+        let (frame, frame_at) = frame_memory(frame_len_max + 1);
+        let header_at = frame_at - HEADER_LEN;
         let read_len_max = HEADER_LEN + frame_len_max + 1;
-        Self { shared, index, frame: FrameBuffer::new(buffer), header_at, read_len_max, short: [0; _] }
+        Self { shared, index, frame, header_at, read_len_max, short: [0; _] }
     }
 
     /// Returns the queue's number.

@@ -5,6 +5,7 @@
 
 use super::mailbox::Receiver;
 use super::rss::{FrameHash, Rss};
+use crate::frame_memory::frame_memory;
 use crate::vnet_hdr::rx_header;
 use offramp_adapter::host_io::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
@@ -13,7 +14,6 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::Appended;
 use offramp_offload::frame::{Frame, FrameBuffer};
-use offramp_offload::layout::VLAN_TAG_LEN;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
@@ -28,9 +28,6 @@ mod vring;
 
 pub(super) use commands::Request;
 pub(super) use state::{QueueState, Side, Start};
-
-/// Alignment of the private frame, in bytes: one cache line, the widest vector load.
-const FRAME_ALIGN: usize = 64;
 
 /// One queue pair of a [`VhostUser`](super::VhostUser), for one thread. It works with and without a guest
 /// is there: without one no frame comes, and delivered frames have no room.
@@ -48,12 +45,8 @@ pub struct VhostQueue {
 
 impl VhostQueue {
     pub(super) fn new(index: usize, mailbox: Receiver<QueueState>, state: QueueState, frame_len_max: usize) -> Self {
-        let buffer = vec![0; 2 * FRAME_ALIGN + frame_len_max].into_boxed_slice();
-        // The box is never replaced, so its address, and with it the alignment, stays. Before the frame is room for a
-        // tag.
-        let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
-        let frame_at = aligned + if aligned < VLAN_TAG_LEN { FRAME_ALIGN } else { 0 };
-        Self { index, mailbox, state, has_changed: false, frame: FrameBuffer::new(buffer), frame_at, frame_len_max }
+        let (frame, frame_at) = frame_memory(frame_len_max);
+        Self { index, mailbox, state, has_changed: false, frame, frame_at, frame_len_max }
     }
 
     /// Returns the pair's number.
