@@ -20,7 +20,7 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             event: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?,
             #[cfg(feature = "loom")]
@@ -28,14 +28,14 @@ impl Bell {
         })
     }
 
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         #[cfg(feature = "loom")]
         self.counter.ring();
         // A full counter means a ringing bell.
         let _ = self.event.write(1);
     }
 
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         #[cfg(feature = "loom")]
         self.counter.clear();
         // An error means an empty counter: nobody rang.
@@ -48,7 +48,7 @@ impl Bell {
     }
 
     /// Sleeps until it rings, an event of `fds` occurs, or `timeout` has passed.
-    pub fn sleep<'a>(&'a self, mut fds: Vec<PollFd<'a>>, timeout: Duration) {
+    pub(crate) fn sleep<'a>(&'a self, mut fds: Vec<PollFd<'a>>, timeout: Duration) {
         // The descriptor may ring later than its counter: nothing waits for it.
         #[cfg(feature = "loom")]
         let timeout = timeout.min(self.counter.sleep());

@@ -17,17 +17,17 @@ const GCM_COPIED_LEN_MAX: usize = 2048;
 const CHECK_LEN: usize = 333;
 
 /// The library, loaded.
-pub struct IpsecMb {
+pub(super) struct IpsecMb {
     functions: Functions,
 }
 
 impl IpsecMb {
-    pub fn new(functions: Functions) -> Self {
+    pub(super) fn new(functions: Functions) -> Self {
         Self { functions }
     }
 
     /// Compares one packet of every cipher with the result of `judge`.
-    pub fn check_against(&self, judge: &dyn CipherLibrary) -> Result<(), Unavailable> {
+    pub(super) fn check_against(&self, judge: &dyn CipherLibrary) -> Result<(), Unavailable> {
         let algorithms = [
             (AeadAlgorithm::AesGcm(AesKey::Bits128), 16, "AES-128-GCM"),
             (AeadAlgorithm::AesGcm(AesKey::Bits192), 24, "AES-192-GCM"),

@@ -13,16 +13,16 @@ const MANAGER_LEN: usize = 200_744;
 /// The offsets of the functions in the manager, in bytes from its start.
 mod at {
     /// The first of a group of functions, one each for keys of 128, 192 and 256 bits.
-    pub const GCM_ENCRYPT: usize = 256;
-    pub const GCM_DECRYPT: usize = 280;
-    pub const GCM_INIT: usize = 304;
-    pub const GCM_ENCRYPT_UPDATE: usize = 328;
-    pub const GCM_ENCRYPT_FINALIZE: usize = 376;
-    pub const GCM_EXPAND_KEY: usize = 448;
-    pub const CHACHA_INIT: usize = 920;
-    pub const CHACHA_ENCRYPT_UPDATE: usize = 928;
-    pub const CHACHA_DECRYPT_UPDATE: usize = 936;
-    pub const CHACHA_FINALIZE: usize = 944;
+    pub(super) const GCM_ENCRYPT: usize = 256;
+    pub(super) const GCM_DECRYPT: usize = 280;
+    pub(super) const GCM_INIT: usize = 304;
+    pub(super) const GCM_ENCRYPT_UPDATE: usize = 328;
+    pub(super) const GCM_ENCRYPT_FINALIZE: usize = 376;
+    pub(super) const GCM_EXPAND_KEY: usize = 448;
+    pub(super) const CHACHA_INIT: usize = 920;
+    pub(super) const CHACHA_ENCRYPT_UPDATE: usize = 928;
+    pub(super) const CHACHA_DECRYPT_UPDATE: usize = 936;
+    pub(super) const CHACHA_FINALIZE: usize = 944;
 }
 
 /// `sizeof(struct gcm_key_data)` in words, up to the whole cache line.
@@ -30,19 +30,19 @@ const GCM_KEY_WORDS: usize = 128;
 
 /// An expanded AES key and the powers of the hash key (`struct gcm_key_data`, on a cache line).
 #[repr(C, align(64))]
-pub struct GcmKey(pub [u64; GCM_KEY_WORDS]);
+pub(super) struct GcmKey(pub [u64; GCM_KEY_WORDS]);
 
 impl GcmKey {
-    pub const EMPTY: Self = Self([0; GCM_KEY_WORDS]);
+    pub(super) const EMPTY: Self = Self([0; GCM_KEY_WORDS]);
 }
 
 /// State between two calls for one packet (`struct gcm_context_data`).
-pub type GcmContext = [u64; 11];
+pub(super) type GcmContext = [u64; 11];
 /// State between two calls for one packet (`struct chacha20_poly1305_context_data`).
-pub type ChachaContext = [u64; 24];
+pub(super) type ChachaContext = [u64; 24];
 
 /// Key, context, out, in, length, IV, additional data and its length, tag and its length.
-pub type GcmWhole = unsafe extern "C" fn(
+pub(super) type GcmWhole = unsafe extern "C" fn(
     *const GcmKey,
     *mut GcmContext,
     *mut u8,
@@ -55,23 +55,23 @@ pub type GcmWhole = unsafe extern "C" fn(
     u64,
 );
 /// Key, context, IV, additional data and its length.
-pub type GcmInit = unsafe extern "C" fn(*const GcmKey, *mut GcmContext, *const u8, *const u8, u64);
+pub(super) type GcmInit = unsafe extern "C" fn(*const GcmKey, *mut GcmContext, *const u8, *const u8, u64);
 /// Key, context, out, in, length.
-pub type GcmUpdate = unsafe extern "C" fn(*const GcmKey, *mut GcmContext, *mut u8, *const u8, u64);
+pub(super) type GcmUpdate = unsafe extern "C" fn(*const GcmKey, *mut GcmContext, *mut u8, *const u8, u64);
 /// Key, context, tag and its length.
-pub type GcmFinalize = unsafe extern "C" fn(*const GcmKey, *mut GcmContext, *mut u8, u64);
+pub(super) type GcmFinalize = unsafe extern "C" fn(*const GcmKey, *mut GcmContext, *mut u8, u64);
 /// Key as it comes, and expanded.
-pub type GcmExpandKey = unsafe extern "C" fn(*const u8, *mut GcmKey);
+pub(super) type GcmExpandKey = unsafe extern "C" fn(*const u8, *mut GcmKey);
 /// Key, context, IV, additional data and its length.
-pub type ChachaInit = unsafe extern "C" fn(*const u8, *mut ChachaContext, *const u8, *const u8, u64);
+pub(super) type ChachaInit = unsafe extern "C" fn(*const u8, *mut ChachaContext, *const u8, *const u8, u64);
 /// Key, context, out, in, length.
-pub type ChachaUpdate = unsafe extern "C" fn(*const u8, *mut ChachaContext, *mut u8, *const u8, u64);
+pub(super) type ChachaUpdate = unsafe extern "C" fn(*const u8, *mut ChachaContext, *mut u8, *const u8, u64);
 /// Context, tag and its length.
-pub type ChachaFinalize = unsafe extern "C" fn(*mut ChachaContext, *mut u8, u64);
+pub(super) type ChachaFinalize = unsafe extern "C" fn(*mut ChachaContext, *mut u8, u64);
 
 /// Returns AES-GCM with keys of one length.
 #[derive(Clone, Copy)]
-pub struct Gcm {
+pub(super) struct Gcm {
     pub encrypt: GcmWhole,
     pub decrypt: GcmWhole,
     pub init: GcmInit,
@@ -82,7 +82,7 @@ pub struct Gcm {
 
 /// ChaCha20-Poly1305.
 #[derive(Clone, Copy)]
-pub struct Chacha {
+pub(super) struct Chacha {
     pub init: ChachaInit,
     pub encrypt_update: ChachaUpdate,
     pub decrypt_update: ChachaUpdate,
@@ -90,7 +90,7 @@ pub struct Chacha {
 }
 
 /// All functions in use, as the library chose them for this processor.
-pub struct Functions {
+pub(super) struct Functions {
     /// For keys of 128, 192 and 256 bits.
     pub gcm: [Gcm; 3],
     pub chacha: Chacha,
@@ -103,7 +103,7 @@ const GCM_KEY_BITS: [u32; 3] = [128, 192, 256];
 
 impl Functions {
     /// Loads the library. It stays loaded, because `Functions` points into it.
-    pub fn load() -> Result<Self, Unavailable> {
+    pub(super) fn load() -> Result<Self, Unavailable> {
         let library = Library::open()?;
         let version = library.version()?;
         let manager = Manager::new(&library)?;

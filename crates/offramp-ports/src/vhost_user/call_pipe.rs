@@ -23,7 +23,7 @@ pub(super) struct CallPipe(Arc<EventFd>);
 impl CallPipe {
     /// Starts the thread. It holds `threads` while it lives: also after this is dropped, as long as the pipe's reader
     /// blocks it.
-    pub fn start(pipe: OwnedFd, threads: &Arc<()>) -> io::Result<Self> {
+    pub(super) fn start(pipe: OwnedFd, threads: &Arc<()>) -> io::Result<Self> {
         let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
         let (calls, alive) = (Arc::clone(&bell), Arc::clone(threads));
         std::thread::Builder::new().name("ofr-call".to_owned()).spawn(move || {
@@ -36,7 +36,7 @@ impl CallPipe {
     }
 
     /// Returns the eventfd in place of the pipe.
-    pub fn bell(&self) -> io::Result<OwnedFd> {
+    pub(super) fn bell(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
     }
 }

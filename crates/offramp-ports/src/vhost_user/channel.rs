@@ -49,7 +49,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub fn new(fd: OwnedFd, wants_answers: bool) -> Result<Self, Ended> {
+    pub(super) fn new(fd: OwnedFd, wants_answers: bool) -> Result<Self, Ended> {
         let stream = UnixStream::from(fd);
         stream.set_nonblocking(true).map_err(Ended::NoSocket)?;
         stream.local_addr().map_err(Ended::NoSocket)?;
@@ -57,7 +57,7 @@ impl Channel {
     }
 
     /// Reports a changed configuration: at once, or after the answer to the last report.
-    pub fn report_config_change(&mut self) -> Result<(), Ended> {
+    pub(super) fn report_config_change(&mut self) -> Result<(), Ended> {
         self.is_due = true;
         self.report_if_due()
     }
@@ -85,7 +85,7 @@ impl Channel {
     }
 
     /// Reads from the frontend. Returns `Some` after a complete answer: true if the frontend obeyed the request.
-    pub fn serve(&mut self) -> Result<Option<bool>, Ended> {
+    pub(super) fn serve(&mut self) -> Result<Option<bool>, Ended> {
         let room = &mut self.answer[self.answer_len..];
         match recv(self.stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => return Err(Ended::Closed),

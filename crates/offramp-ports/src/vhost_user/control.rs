@@ -170,7 +170,7 @@ impl Settings {
 }
 
 impl Control {
-    pub fn new(config: &VhostUserConfig, counters: Arc<QueueCounters>) -> Self {
+    pub(super) fn new(config: &VhostUserConfig, counters: Arc<QueueCounters>) -> Self {
         let rules =
             Rules { queue_pairs_max: config.queue_pairs, mac: config.mac, mac_addresses: config.mac_addresses.clone() };
         Self {
@@ -188,13 +188,13 @@ impl Control {
 
     /// Returns whether a vring is the control queue's: the last one, or the third for a driver without `MQ` and `RSS`
     /// (virtio 1.3, 5.1.2).
-    pub fn is_at(vring: usize, negotiated: u64, queue_pairs_max: u16) -> bool {
+    pub(super) fn is_at(vring: usize, negotiated: u64, queue_pairs_max: u16) -> bool {
         let has_one_pair = negotiated != 0 && negotiated & SEVERAL_PAIRS == 0;
         vring == if has_one_pair { 2 } else { 2 * usize::from(queue_pairs_max) }
     }
 
     /// Returns the guest's settings while its ring runs.
-    pub fn status(&self) -> Option<ControlStatus> {
+    pub(super) fn status(&self) -> Option<ControlStatus> {
         let Settings { queue_pairs, guest_offloads, coalescing, filter, mac, .. } = &self.settings;
         let [unicast_addresses, multicast_addresses] = filter.address_counts();
         self.queue.is_live().then(|| ControlStatus {
@@ -215,7 +215,7 @@ impl Control {
 
     /// Takes over the negotiated features. Another driver starts without settings; the start or end of a migration
     /// changes none.
-    pub fn set_features(&mut self, negotiated: u64) {
+    pub(super) fn set_features(&mut self, negotiated: u64) {
         if negotiated & !LOG_ALL != self.negotiated & !LOG_ALL {
             self.settings = Settings::after_reset(negotiated, &self.rules);
         }
@@ -224,48 +224,48 @@ impl Control {
     }
 
     /// Returns the negotiated features without the offloads that the guest has switched off.
-    pub fn features_in_force(&self, settings: &Settings) -> u64 {
+    pub(super) fn features_in_force(&self, settings: &Settings) -> u64 {
         self.negotiated & !features::guest_offload_bits() | settings.guest_offloads
     }
 
     /// Records that the ring has stopped at `base`; `None`: it broke, or its driver was reset. A monitor sends the same
     /// messages for a pause as for a reset of the device, and after a pause the guest does not repeat its commands.
-    pub fn stopped(&mut self, base: Option<u32>) {
+    pub(super) fn stopped(&mut self, base: Option<u32>) {
         self.stopped_at = base.map(|base| (base, self.negotiated & !LOG_ALL));
     }
 
     /// Records that the ring starts at `base`. Returns whether the guest's driver was reset since the stop, so that its
     /// settings are void.
-    pub fn is_new(&mut self, base: u32) -> bool {
+    pub(super) fn is_new(&mut self, base: u32) -> bool {
         self.has_run = true;
         self.stopped_at.take() != Some((base, self.negotiated & !LOG_ALL))
     }
 
     /// Forgets the guest's settings, as a reset does.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.stopped_at = None;
         self.commands = [0; 2];
         self.settings = Settings::after_reset(self.negotiated, &self.rules);
     }
 
     /// Returns the address that the guest has taken, if any.
-    pub fn mac(&self) -> Option<MacAddress> {
+    pub(super) fn mac(&self) -> Option<MacAddress> {
         self.settings.mac
     }
 
     /// Asks the guest to announce itself.
-    pub fn ask_to_announce(&mut self) {
+    pub(super) fn ask_to_announce(&mut self) {
         self.settings.is_asked_to_announce = true;
     }
 
-    pub fn is_asked_to_announce(&self) -> bool {
+    pub(super) fn is_asked_to_announce(&self) -> bool {
         self.settings.is_asked_to_announce
     }
 
     /// Returns the part of some settings for a ring of data. The guest chooses its receive pairs, unless its frontend
     /// serves the control queue itself. It may transmit on all pairs enabled by its frontend: frames queued before it
     /// chose fewer are not lost.
-    pub fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
+    pub(super) fn of_ring(&self, settings: &Settings, vring: usize) -> RingSettings {
         let (side, pair) = Side::of(vring);
         let has_chosen = self.negotiated & CTRL_VQ != 0 && self.has_run;
         RingSettings {
@@ -278,18 +278,18 @@ impl Control {
     }
 
     /// Counts an arriving command.
-    pub fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.commands[0] += 1;
     }
 
     /// Counts the result of a command.
-    pub fn end(&mut self, is_done: bool) {
+    pub(super) fn end(&mut self, is_done: bool) {
         self.commands[1] += u64::from(is_done);
         self.refused += u64::from(!is_done);
     }
 
     /// Returns the commands and the successes among them; the current command counts as one.
-    pub fn statistics(&self) -> [u64; 2] {
+    pub(super) fn statistics(&self) -> [u64; 2] {
         [self.commands[0], self.commands[1] + 1]
     }
 
@@ -323,7 +323,7 @@ impl Control {
     }
 
     /// Validates a command and returns the new settings, not yet applied. `None` if malformed or not negotiated.
-    pub fn plan(&self, command: &Command) -> Option<Planned> {
+    pub(super) fn plan(&self, command: &Command) -> Option<Planned> {
         let mut next = self.settings.clone();
         Some(Planned::Change(match command {
             Command::ReceiveMode(mode, is_on) => {

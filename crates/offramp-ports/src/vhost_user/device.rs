@@ -157,7 +157,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub fn new(
+    pub(super) fn new(
         config: VhostUserConfig,
         allowed: Arc<AtomicU32>,
         alarm: Alarm,
@@ -193,32 +193,32 @@ impl Device {
     }
 
     /// Returns whether a protocol feature was negotiated.
-    pub fn speaks(&self, feature: VhostUserProtocolFeatures) -> bool {
+    pub(super) fn speaks(&self, feature: VhostUserProtocolFeatures) -> bool {
         self.protocol_features & feature.bits() != 0
     }
 
-    pub fn features(&self) -> u64 {
+    pub(super) fn features(&self) -> u64 {
         self.features
     }
 
-    pub fn protocol_features(&self) -> u64 {
+    pub(super) fn protocol_features(&self) -> u64 {
         self.protocol_features
     }
 
-    pub fn frontend_mtu(&self) -> Option<u16> {
+    pub(super) fn frontend_mtu(&self) -> Option<u16> {
         self.frontend_mtu
     }
 
-    pub fn device_status(&self) -> u8 {
+    pub(super) fn device_status(&self) -> u8 {
         self.status
     }
 
-    pub fn memory_size(&self) -> (usize, u64) {
+    pub(super) fn memory_size(&self) -> (usize, u64) {
         self.memory.size()
     }
 
     /// Returns the size of each vring, 0 for a stopped one.
-    pub fn ring_entries(&self) -> Vec<u16> {
+    pub(super) fn ring_entries(&self) -> Vec<u16> {
         self.vrings.iter().map(|setup| if setup.is_running { setup.place.size } else { 0 }).collect()
     }
 
@@ -327,7 +327,7 @@ impl Device {
     }
 
     /// Stops every ring and forgets this frontend's settings.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         mailbox::run_everywhere(&self.queues, QueueState::reset);
         if let Some(control) = &mut self.control {
             *control = Control::new(&self.config, control.queue.counters());
@@ -376,13 +376,13 @@ impl Device {
     }
 
     /// Handles `SET_MEM_TABLE`: replaces all regions.
-    pub fn set_memory(&mut self, table: &[(Extent, File)]) -> Result<(), Refused> {
+    pub(super) fn set_memory(&mut self, table: &[(Extent, File)]) -> Result<(), Refused> {
         let memory = GuestMemory::map(table, self.config.memory_bytes_max, &self.alarm)?;
         self.replace_memory(memory)
     }
 
     /// Handles `SET_STATUS` (vhost-user, "Status"): 0 resets the device.
-    pub fn set_status(&mut self, status: u8) -> Result<(), Refused> {
+    pub(super) fn set_status(&mut self, status: u8) -> Result<(), Refused> {
         self.status = status;
         if status == 0 {
             for vring in 0..self.vrings.len() {
@@ -399,7 +399,7 @@ impl Device {
     }
 
     /// Handles `SET_VRING_ENABLE`, with 0 or 1.
-    pub fn enable(&mut self, vring: usize, num: u32) -> Result<(), Refused> {
+    pub(super) fn enable(&mut self, vring: usize, num: u32) -> Result<(), Refused> {
         let is_enabled = match num {
             0 => false,
             1 => true,
@@ -416,7 +416,7 @@ impl Device {
     }
 
     /// Handles `NET_SET_MTU`: the guest's MTU as set by the frontend, in bytes of IP.
-    pub fn set_mtu(&mut self, mtu: u64) -> Result<(), Refused> {
+    pub(super) fn set_mtu(&mut self, mtu: u64) -> Result<(), Refused> {
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
         self.frontend_mtu = Some(mtu);
         Ok(())

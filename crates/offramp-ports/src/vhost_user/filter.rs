@@ -36,7 +36,7 @@ impl std::fmt::Debug for VlanTable {
 
 impl VlanTable {
     /// Lets a VLAN's frames pass, or no longer; `None`: there is no such VLAN.
-    pub fn set(&mut self, vid: u16, passes: bool) -> Option<()> {
+    pub(super) fn set(&mut self, vid: u16, passes: bool) -> Option<()> {
         let word = self.0.get_mut(usize::from(vid / 64))?;
         let bit = 1 << (vid % 64);
         *word = if passes { *word | bit } else { *word & !bit };
@@ -49,7 +49,7 @@ impl VlanTable {
     }
 
     /// Returns the passing VLANs.
-    pub fn vids(&self) -> impl Iterator<Item = u16> {
+    pub(super) fn vids(&self) -> impl Iterator<Item = u16> {
         (0..VIDS as u16).filter(|vid| self.has(*vid))
     }
 }
@@ -125,12 +125,12 @@ pub(super) struct Filter {
 
 impl Filter {
     /// Returns a filter open to every address.
-    pub fn new(own: Option<MacAddress>, vlans: Option<VlanTable>) -> Self {
+    pub(super) fn new(own: Option<MacAddress>, vlans: Option<VlanTable>) -> Self {
         Self { own, vlans, ..Self::default() }
     }
 
     /// Replaces the tables of addresses.
-    pub fn set_addresses(&mut self, unicast: &[MacAddress], multicast: &[MacAddress]) {
+    pub(super) fn set_addresses(&mut self, unicast: &[MacAddress], multicast: &[MacAddress]) {
         let of = |nth: usize, macs: &[MacAddress]| {
             let is_right = |mac: &&MacAddress| is_group(mac) == (nth == 1);
             self.addresses[nth].with(macs.iter().filter(is_right).map(number).collect())
@@ -139,19 +139,19 @@ impl Filter {
     }
 
     /// Returns the numbers of further addresses: unicast ones, and group addresses.
-    pub fn address_counts(&self) -> [usize; 2] {
+    pub(super) fn address_counts(&self) -> [usize; 2] {
         self.addresses.each_ref().map(|table| table.len)
     }
 
     /// Returns whether the filter takes every frame.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.modes.is_some_and(|modes| modes.contains(ReceiveModes::PROMISC))
             || (self.modes.is_none() && self.vlans.is_none())
     }
 
     /// Returns whether the guest wants a frame. A promiscuous one wants all.
     #[inline]
-    pub fn accepts(&self, frame: &[u8]) -> bool {
+    pub(super) fn accepts(&self, frame: &[u8]) -> bool {
         let Some(header) = frame.first_chunk::<HEADER_LEN>() else { return true };
         let modes = self.modes.unwrap_or_default();
         if modes.contains(ReceiveModes::PROMISC) {

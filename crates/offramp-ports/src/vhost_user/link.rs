@@ -71,14 +71,14 @@ pub(super) struct Presence(Mutex<(bool, Option<Arc<Link>>)>);
 
 impl Presence {
     /// Keeps `far` up while the frontend is connected, from now on.
-    pub fn follow(&self, far: &Arc<Link>) {
+    pub(super) fn follow(&self, far: &Arc<Link>) {
         let mut inner = lock(&self.0);
         inner.1 = Some(Arc::clone(far));
         far.set_up(inner.0);
     }
 
     /// Sets the presence of the frontend.
-    pub fn set(&self, is_connected: bool) {
+    pub(super) fn set(&self, is_connected: bool) {
         let mut inner = lock(&self.0);
         inner.0 = is_connected;
         if let Some(far) = &inner.1 {

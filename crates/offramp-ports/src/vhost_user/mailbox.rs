@@ -79,7 +79,7 @@ pub(super) struct Asked<R> {
 impl<R> Asked<R> {
     /// Returns the work's result. After the wait it is not done any more: the asker's knowledge of the state is old by
     /// then.
-    pub fn wait(self, until: Instant) -> Result<R, NobodyThere> {
+    pub(super) fn wait(self, until: Instant) -> Result<R, NobodyThere> {
         let answer = self.answered.recv_timeout(until.saturating_duration_since(Instant::now()));
         answer.ok().flatten().ok_or_else(|| {
             self.is_wanted.store(false, Ordering::Release);
@@ -90,12 +90,15 @@ impl<R> Asked<R> {
 
 impl<S: 'static> Sender<S> {
     /// Has `work` done by the queue's thread, and returns its result.
-    pub fn run<R: Send + 'static>(&self, work: impl FnOnce(&mut S) -> R + Send + 'static) -> Result<R, NobodyThere> {
+    pub(super) fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> R + Send + 'static,
+    ) -> Result<R, NobodyThere> {
         self.begin(work)?.wait(Instant::now() + PATIENCE)
     }
 
     /// Asks the queue's thread for `work`, as long as somebody waits for it.
-    pub fn begin<R: Send + 'static>(
+    pub(super) fn begin<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> R + Send + 'static,
     ) -> Result<Asked<R>, NobodyThere> {
@@ -106,7 +109,7 @@ impl<S: 'static> Sender<S> {
     }
 
     /// Has `work` done by the queue's thread, however late, and returns the place of the answer.
-    pub fn ask<R: Send + 'static>(
+    pub(super) fn ask<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> R + Send + 'static,
     ) -> Result<mpsc::Receiver<R>, NobodyThere> {
@@ -147,7 +150,7 @@ pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)
 impl<S> Receiver<S> {
     /// Does the requested work. Returns whether there was any.
     #[inline]
-    pub fn serve(&self, state: &mut S) -> bool {
+    pub(super) fn serve(&self, state: &mut S) -> bool {
         let has_work = self.0.has_work.load(Ordering::Relaxed);
         if has_work {
             self.serve_all(state);
@@ -170,7 +173,7 @@ impl<S> Receiver<S> {
     }
 
     /// Becomes readable when there is work.
-    pub fn bell(&self) -> BorrowedFd<'_> {
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }
 }

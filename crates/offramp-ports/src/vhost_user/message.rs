@@ -63,17 +63,17 @@ pub(super) struct Message {
 }
 
 impl Message {
-    pub fn payload(&self) -> &[u8] {
+    pub(super) fn payload(&self) -> &[u8] {
         &self.bytes[HEADER_LEN..]
     }
 
     /// Returns all bytes, from the header on, and the descriptors.
-    pub fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
+    pub(super) fn into_parts(self) -> (Vec<u8>, Vec<OwnedFd>) {
         (self.bytes, self.fds)
     }
 
     /// Hands the message on, with its descriptors.
-    pub fn send(&self, stream: &UnixStream) -> Result<(), Unreadable> {
+    pub(super) fn send(&self, stream: &UnixStream) -> Result<(), Unreadable> {
         send_with_fds(stream, &self.bytes, &self.fds)
     }
 }
@@ -107,16 +107,16 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// Returns the deadline for the rest of a message, if a part of it has come.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    pub fn is_late(&self) -> bool {
+    pub(super) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// Reads from a readable socket.
-    pub fn receive(&mut self, stream: &UnixStream) -> Result<Next<Message>, Unreadable> {
+    pub(super) fn receive(&mut self, stream: &UnixStream) -> Result<Next<Message>, Unreadable> {
         let mut has_taken = false;
         loop {
             let missing = self.missing()?;

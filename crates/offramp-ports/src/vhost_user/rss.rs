@@ -49,7 +49,7 @@ pub(super) struct FrameHash {
 
 impl Rss {
     /// Hashes frames, and does not spread them. `None`: the key is too long, or a kind of packets is unknown.
-    pub fn hashing(config: &HashConfig) -> Option<Self> {
+    pub(super) fn hashing(config: &HashConfig) -> Option<Self> {
         // A shorter key is followed by zeros.
         let mut key = [0; KEY_LEN];
         key.get_mut(..config.key.len())?.copy_from_slice(&config.key);
@@ -58,7 +58,7 @@ impl Rss {
 
     /// Hashes frames and spreads them. `None` as for [`Self::hashing`]; also if the table is too long, has no power of
     /// two of entries, or names a missing pair.
-    pub fn spreading(config: &RssConfig, queue_pairs: u16) -> Option<Self> {
+    pub(super) fn spreading(config: &RssConfig, queue_pairs: u16) -> Option<Self> {
         let RssConfig { hash, unclassified, table, .. } = config;
         let mut pairs = table.iter().chain([unclassified]);
         if !table.len().is_power_of_two() || table.len() > TABLE_LEN_MAX || !pairs.all(|pair| *pair < queue_pairs) {
@@ -68,7 +68,7 @@ impl Rss {
     }
 
     /// Returns the same hash without a table: the port spreads the flows.
-    pub fn without_table(self) -> Self {
+    pub(super) fn without_table(self) -> Self {
         self.with_table(None)
     }
 
@@ -77,26 +77,26 @@ impl Rss {
     }
 
     /// Returns the settings for display; `is_reported`: the header of each frame has its hash.
-    pub fn status(&self, is_reported: bool) -> HashStatus {
+    pub(super) fn status(&self, is_reported: bool) -> HashStatus {
         let (table, unclassified) = self.table.as_ref().map(|table| (table.pairs.clone(), table.unclassified)).unzip();
         let table = table.unwrap_or_default();
         HashStatus { types: self.types, key: *self.hash.key(), is_reported, table, unclassified }
     }
 
     /// Returns whether flows are spread.
-    pub fn spreads(&self) -> bool {
+    pub(super) fn spreads(&self) -> bool {
         self.table.is_some()
     }
 
     /// Returns the smallest number of pairs, from the first on, to include all of its pairs.
-    pub fn queue_pairs(&self) -> u16 {
+    pub(super) fn queue_pairs(&self) -> u16 {
         let Some(Table { pairs, unclassified }) = &self.table else { return 1 };
         pairs.iter().fold(*unclassified, |last, pair| last.max(*pair)) + 1
     }
 
     /// Returns the hash of a frame.
     #[inline]
-    pub fn hash(&self, meta: &RxMeta, frame: &[u8]) -> FrameHash {
+    pub(super) fn hash(&self, meta: &RxMeta, frame: &[u8]) -> FrameHash {
         self.hash_of(frame, meta.segmentation.is_some(), self.types)
     }
 
@@ -108,14 +108,14 @@ impl Rss {
 
     /// Returns the pair of a frame, if flows are spread (V59, V60).
     #[inline]
-    pub fn pair(&self, hash: FrameHash) -> Option<usize> {
+    pub(super) fn pair(&self, hash: FrameHash) -> Option<usize> {
         let Table { pairs, unclassified } = self.table.as_ref()?;
         let of_hash = pairs.get(hash.value as usize & (pairs.len() - 1)).filter(|_| !hash.hashed.is_empty());
         Some(of_hash.copied().unwrap_or(*unclassified).into())
     }
 
     /// Returns the pair of a frame from another host, for `frames` on the wire, if flows are spread.
-    pub fn pair_of(&self, frame: &Frame<'_>, frames: usize) -> Option<usize> {
+    pub(super) fn pair_of(&self, frame: &Frame<'_>, frames: usize) -> Option<usize> {
         if !self.spreads() {
             return None;
         }
@@ -130,7 +130,7 @@ impl Rss {
 impl FrameHash {
     /// Writes the hash and the hashed kind into the frame's header (`hash_report`: 1 for the first kind).
     #[inline]
-    pub fn report(self, header: &mut NetHeader) {
+    pub(super) fn report(self, header: &mut NetHeader) {
         if !self.hashed.is_empty() {
             header.hash_value = self.value;
             header.hash_report = self.hashed.bits().trailing_zeros() as u16 + 1;

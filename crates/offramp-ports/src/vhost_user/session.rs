@@ -153,7 +153,7 @@ impl Handler {
 
 impl Session {
     /// Serves frontends, one after the other, until the port is dropped.
-    pub fn run(mut self, listener: Option<&UnixListener>) {
+    pub(super) fn run(mut self, listener: Option<&UnixListener>) {
         while let Some(stream) = self.next_frontend(listener) {
             self.counters.connections.add(1);
             (self.observer)(PortEvent::Connected);

@@ -21,7 +21,7 @@ impl Device {
     }
 
     /// Obeys the next command. Returns whether a chain had come, even one without a valid command.
-    pub fn serve_control(&mut self) -> bool {
+    pub(crate) fn serve_control(&mut self) -> bool {
         let Some(chain) = self.control.as_mut().and_then(|control| control.queue.next_command()) else { return false };
         if let Ok(request) = chain {
             let answer = self.obey(&request);
@@ -147,17 +147,17 @@ impl Device {
     }
 
     /// Returns the guest's settings, if its control queue runs here.
-    pub fn control_status(&self) -> Option<ControlStatus> {
+    pub(crate) fn control_status(&self) -> Option<ControlStatus> {
         self.control.as_ref()?.status()
     }
 
     /// Returns whether the control queue runs without kicks and must be polled.
-    pub fn is_control_unannounced(&self) -> bool {
+    pub(crate) fn is_control_unannounced(&self) -> bool {
         self.control.as_ref().is_some_and(|control| control.queue.is_live() && control.kick.is_none())
     }
 
     /// Returns the kicks of the control queue, while it runs.
-    pub fn control_kick(&self) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn control_kick(&self) -> Option<Arc<OwnedFd>> {
         self.control.as_ref().filter(|control| control.queue.is_live())?.kick.clone()
     }
 }

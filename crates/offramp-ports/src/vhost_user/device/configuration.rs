@@ -20,7 +20,7 @@ const DUPLEX_FULL: u8 = 1;
 impl Device {
     /// Returns whether the frontend has read a configuration older than the current one. The change counts as reported
     /// from then on. A guest knows the change of its status after it announced itself.
-    pub fn is_config_news(&mut self) -> bool {
+    pub(crate) fn is_config_news(&mut self) -> bool {
         let status = self.link_status();
         let Some(reported) = self.status_reported.replace(status) else {
             self.status_reported = None;
@@ -57,7 +57,7 @@ impl Device {
     /// Handles `SEND_RARP`: the guest has moved to this port. A guest with `GUEST_ANNOUNCE` announces itself: its
     /// frontend asks it to, or the port if it serves the control queue and has a channel to the frontend. The port
     /// announces other guests.
-    pub fn send_rarp(&mut self, payload: u64, has_channel: bool) -> Result<(), Refused> {
+    pub(crate) fn send_rarp(&mut self, payload: u64, has_channel: bool) -> Result<(), Refused> {
         if !self.speaks(VhostUserProtocolFeatures::RARP) {
             return Err(Refused::NotNegotiated("RARP"));
         }

@@ -38,7 +38,7 @@ impl QueueState {
     }
 
     /// Returns the next command, if any chain has come.
-    pub fn next_command(&mut self) -> Option<Result<Request, NoCommand>> {
+    pub(crate) fn next_command(&mut self) -> Option<Result<Request, NoCommand>> {
         if !self.fetch_commands() {
             return None;
         }
@@ -55,13 +55,13 @@ impl QueueState {
     }
 
     /// Answers a command; the guest sees it at once.
-    pub fn answer(&mut self, request: &Request, answer: &[u8]) {
+    pub(crate) fn answer(&mut self, request: &Request, answer: &[u8]) {
         self.transmit.vring.answer(&request.chain, answer, self.log.as_deref());
         self.publish_transmit();
     }
 
     /// Returns whether a ring runs and the frontend has enabled it.
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.transmit.state.is_enabled() && self.transmit.vring.is_started()
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Tally {
 
 impl Tally {
     #[inline]
-    pub fn add(&mut self, bytes: u64) {
+    pub(super) fn add(&mut self, bytes: u64) {
         self.frames = self.frames.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(bytes);
     }
@@ -29,7 +29,7 @@ impl Tally {
     /// Returns the count and begins it anew. Chains going back without a frame count as one: the guest must see them,
     /// too.
     #[inline]
-    pub fn take(&mut self) -> Self {
+    pub(super) fn take(&mut self) -> Self {
         let Self { frames, bytes } = std::mem::take(self);
         Self { frames: frames.max(1), bytes }
     }
@@ -70,34 +70,34 @@ impl Default for CallModeration {
 
 impl CallModeration {
     #[inline]
-    pub fn is_off(&self) -> bool {
+    pub(super) fn is_off(&self) -> bool {
         self.is_off
     }
 
     /// Changes the moderation, also for deferred notifications. Before it is switched off, decide about those.
-    pub fn moderate(&mut self, config: &ModerationConfig) {
+    pub(super) fn moderate(&mut self, config: &ModerationConfig) {
         self.is_off = config.policy == Policy::Off;
         self.moderator.set(*config);
     }
 
     /// Returns the moderation in force.
-    pub fn config(&self) -> &ModerationConfig {
+    pub(super) fn config(&self) -> &ModerationConfig {
         self.moderator.config()
     }
 
     /// Returns whether to measure the cost of the next notification.
-    pub fn measures_next(&mut self) -> bool {
+    pub(super) fn measures_next(&mut self) -> bool {
         self.moderator.measures_next()
     }
 
     /// Records the cost of a notification here, `cost_ns`.
-    pub fn costed(&mut self, cost_ns: u64) {
+    pub(super) fn costed(&mut self, cost_ns: u64) {
         self.moderator.costed(GUEST_COST_NS.saturating_add(cost_ns));
     }
 
     /// Records a notification for all deferred chains. If the time is not known, as when a ring is stopped, no gap
     /// counts from here.
-    pub fn notified(&mut self, now_ns: Option<u64>) {
+    pub(super) fn notified(&mut self, now_ns: Option<u64>) {
         self.since_call = 0;
         self.waited_ns = now_ns.map(|now_ns| self.moderator.waited_ns(now_ns));
         match now_ns {
@@ -108,30 +108,30 @@ impl CallModeration {
     }
 
     /// Returns the wait of the oldest frame for the last notification, nanoseconds; once.
-    pub fn take_waited_ns(&mut self) -> Option<u64> {
+    pub(super) fn take_waited_ns(&mut self) -> Option<u64> {
         self.waited_ns.take()
     }
 
     /// Forgets the deferred chains: the guest polls, and sees them all.
-    pub fn forget_deferred(&mut self) {
+    pub(super) fn forget_deferred(&mut self) {
         self.moderator.seen();
         self.unwanted = self.unwanted.plus(std::mem::take(&mut self.wanted));
     }
 
     /// Defers the notification for published chains.
-    pub fn defer(&mut self, published: Tally) {
+    pub(super) fn defer(&mut self, published: Tally) {
         self.since_call = self.since_call.saturating_add(u64::from(published.frames));
         self.wanted = self.wanted.plus(published);
     }
 
     /// Records chains published to a polling driver: it sees them, and all deferred ones.
-    pub fn polled(&mut self, published: Tally) {
+    pub(super) fn polled(&mut self, published: Tally) {
         self.defer(published);
         self.forget_deferred();
     }
 
     /// Tells the moderator of the chains published since the last time, and returns their tally.
-    pub fn note(&mut self, now_ns: u64) -> Tally {
+    pub(super) fn note(&mut self, now_ns: u64) -> Tally {
         let (unwanted, wanted) = (std::mem::take(&mut self.unwanted), std::mem::take(&mut self.wanted));
         if unwanted.frames > 0 {
             self.moderator.arrived_together(now_ns, unwanted.frames, unwanted.bytes);
@@ -144,37 +144,37 @@ impl CallModeration {
     }
 
     /// `bytes` went the other way.
-    pub fn other_direction(&mut self, bytes: u64) {
+    pub(super) fn other_direction(&mut self, bytes: u64) {
         self.moderator.other_direction(bytes);
     }
 
     /// Returns whether a notification is deferred.
-    pub fn is_deferred(&self) -> bool {
+    pub(super) fn is_deferred(&self) -> bool {
         self.moderator.waiting() > 0 || self.wanted.frames > 0
     }
 
     /// Returns the frames published since the last notification, including unneeded ones.
-    pub fn since_call(&self) -> u64 {
+    pub(super) fn since_call(&self) -> u64 {
         self.since_call
     }
 
     /// Returns whether a notification is due for the frames known to the moderator.
-    pub fn is_due(&self, now_ns: u64) -> bool {
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
         self.moderator.is_due(now_ns)
     }
 
     /// Returns the due time, if nothing else is published.
-    pub fn next_due_ns(&self) -> Option<u64> {
+    pub(super) fn next_due_ns(&self) -> Option<u64> {
         if self.is_off { None } else { self.moderator.next_due_ns() }
     }
 
     /// Returns the cost of an interrupt, nanoseconds; 0 while nothing is deferred.
-    pub fn cost_ns(&self) -> u64 {
+    pub(super) fn cost_ns(&self) -> u64 {
         if self.is_off { 0 } else { self.moderator.cost_ns() }
     }
 
     /// Returns the maximum delay of a notification, nanoseconds.
-    pub fn wait_max_ns(&self) -> u64 {
+    pub(super) fn wait_max_ns(&self) -> u64 {
         self.moderator.wait_max_ns()
     }
 }

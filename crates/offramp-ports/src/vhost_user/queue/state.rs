@@ -30,7 +30,7 @@ pub(in crate::vhost_user) enum Side {
 
 impl Side {
     /// Returns the side of a vring's index, and its pair.
-    pub fn of(vring: usize) -> (Self, usize) {
+    pub(crate) fn of(vring: usize) -> (Self, usize) {
         (if vring.is_multiple_of(2) { Self::Receive } else { Self::Transmit }, vring / 2)
     }
 }
@@ -96,7 +96,7 @@ pub(in crate::vhost_user) struct QueueState {
 }
 
 impl QueueState {
-    pub fn new(counters: Arc<QueueCounters>) -> Self {
+    pub(crate) fn new(counters: Arc<QueueCounters>) -> Self {
         Self {
             memory: Arc::default(),
             log: None,
@@ -121,14 +121,14 @@ impl QueueState {
     }
 
     /// Returns the state of a control queue: its ring is the transmit ring.
-    pub fn of_commands(counters: Arc<QueueCounters>) -> Self {
+    pub(crate) fn of_commands(counters: Arc<QueueCounters>) -> Self {
         let mut state = Self::new(counters);
         state.transmit_direction = Direction::Control;
         state
     }
 
     /// Stops both rings and forgets this frontend's settings.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         for side in [Side::Receive, Side::Transmit] {
             self.stop(side);
             self.set_call(side, None);
@@ -152,7 +152,7 @@ impl QueueState {
     }
 
     /// Takes over the negotiated features.
-    pub fn set_features(&mut self, negotiated: u64) {
+    pub(crate) fn set_features(&mut self, negotiated: u64) {
         self.header_len = features::header_len(negotiated);
         self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
         self.is_in_order = negotiated & features::IN_ORDER != 0;
@@ -178,7 +178,7 @@ impl QueueState {
     }
 
     /// Returns the counters of both rings for the guest, by their kind; `None`: it may not ask for any.
-    pub fn all_statistics(&self) -> Option<Vec<(StatisticsTypes, Vec<u64>)>> {
+    pub(crate) fn all_statistics(&self) -> Option<Vec<(StatisticsTypes, Vec<u64>)>> {
         let statistics = self.statistics.as_ref()?;
         let of_rings = [(StatisticsTypes::RX, &self.receive), (StatisticsTypes::TX, &self.transmit)];
         let kinds = of_rings.into_iter().flat_map(|(kinds, ring)| kinds.iter().map(|kind| (kind, ring.notified)));
@@ -186,26 +186,26 @@ impl QueueState {
     }
 
     /// Returns the counters of events beside frames.
-    pub fn counters(&self) -> Arc<QueueCounters> {
+    pub(crate) fn counters(&self) -> Arc<QueueCounters> {
         Arc::clone(&self.counters)
     }
 
     /// Takes over memory, before any ring is started in it. Running rings use the old until they are started again.
-    pub fn set_memory(&mut self, memory: Arc<GuestMemory>) {
+    pub(crate) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
         self.memory = memory;
     }
 
-    pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
+    pub(crate) fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
         self.log = log;
     }
 
     /// Sends a frame as if from the guest; `None` takes back an unsent one.
-    pub fn announce(&mut self, frame: Option<[u8; rarp::FRAME_LEN]>) {
+    pub(crate) fn announce(&mut self, frame: Option<[u8; rarp::FRAME_LEN]>) {
         self.announcement = frame;
     }
 
     /// Starts a ring in the memory and with the features of now.
-    pub fn start(&mut self, side: Side, start: Start) -> Result<(), BadRing> {
+    pub(crate) fn start(&mut self, side: Side, start: Start) -> Result<(), BadRing> {
         let Start { features: negotiated, place, base, kick, is_logged, inflight } = start;
         let is_on = |feature: u64| negotiated & feature != 0;
         let options = RingOptions {
@@ -223,19 +223,19 @@ impl QueueState {
     }
 
     /// Stops a ring. Returns its base, `None` when it did not run.
-    pub fn stop(&mut self, side: Side) -> Option<u32> {
+    pub(crate) fn stop(&mut self, side: Side) -> Option<u32> {
         self.side(side).is_in_use = false;
         self.pause(side)
     }
 
     /// Stops a ring before an immediate new start: it stays in use.
-    pub fn pause(&mut self, side: Side) -> Option<u32> {
+    pub(crate) fn pause(&mut self, side: Side) -> Option<u32> {
         let (log, counters) = (self.log.clone(), Arc::clone(&self.counters));
         self.side(side).pause(log.as_deref(), &counters)
     }
 
     /// Enables or disables a ring. Received frames are published before: after the answer nothing comes on it (V57).
-    pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
+    pub(crate) fn set_enabled(&mut self, side: Side, is_enabled: bool) {
         if side == Side::Receive && !is_enabled {
             self.publish_receive();
         }
@@ -251,7 +251,7 @@ impl QueueState {
     }
 
     /// Sets the guest's spreading of flows; `None`: the port decides.
-    pub fn set_rss(&mut self, rss: Option<Arc<Rss>>) {
+    pub(crate) fn set_rss(&mut self, rss: Option<Arc<Rss>>) {
         self.rss = rss;
         self.inspect();
     }
@@ -262,25 +262,25 @@ impl QueueState {
     }
 
     /// Sets the guest's receive filter; `None`: everything passes.
-    pub fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
+    pub(crate) fn set_filter(&mut self, filter: Option<Arc<Filter>>) {
         self.filter = filter;
         self.inspect();
     }
 
     /// Forgets the enabled state of a ring: another frontend comes.
-    pub fn forget_enabled(&mut self, side: Side) {
+    pub(crate) fn forget_enabled(&mut self, side: Side) {
         self.side(side).state = RingState::Unset;
     }
 
-    pub fn set_logged(&mut self, side: Side, is_logged: bool) {
+    pub(crate) fn set_logged(&mut self, side: Side, is_logged: bool) {
         self.side(side).vring.set_logged(is_logged);
     }
 
-    pub fn set_call(&mut self, side: Side, call: Option<Event>) {
+    pub(crate) fn set_call(&mut self, side: Side, call: Option<Event>) {
         self.side(side).vring.set_call(call);
     }
 
-    pub fn set_err(&mut self, side: Side, err: Option<Event>) {
+    pub(crate) fn set_err(&mut self, side: Side, err: Option<Event>) {
         self.side(side).vring.set_err(err);
     }
 
@@ -294,7 +294,7 @@ impl QueueState {
     }
 
     /// Sets the guest's coalescing of a ring, in preference to the port's moderation; `None`: it has none.
-    pub fn coalesce(&mut self, side: Side, wish: Option<Coalescing>) {
+    pub(crate) fn coalesce(&mut self, side: Side, wish: Option<Coalescing>) {
         let of_wish = |wish| ModerationConfig { policy: Policy::Coalescing(wish), ..self.moderation };
         let config = wish.map_or(self.moderation, of_wish);
         let counters = Arc::clone(&self.counters);

@@ -32,7 +32,7 @@ pub(super) enum RingState {
 }
 
 impl RingState {
-    pub fn is_enabled(self) -> bool {
+    pub(super) fn is_enabled(self) -> bool {
         matches!(self, Self::Enabled | Self::Inspecting)
     }
 }
@@ -57,7 +57,7 @@ pub(super) struct PortVring {
 
 impl PortVring {
     /// Starts the ring.
-    pub fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
+    pub(super) fn start(&mut self, setup: VringSetup, log: Option<&DirtyLog>) -> Result<(), BadRing> {
         self.vring.start(setup, log)?;
         if !self.moderation.is_off() && self.vring.inherit_unsignalled() {
             // The previous backend may have deferred a notification.
@@ -68,7 +68,7 @@ impl PortVring {
     }
 
     /// Stops a ring before an immediate new start: it stays in use. Returns its base, `None` if it did not run.
-    pub fn pause(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> Option<u32> {
+    pub(super) fn pause(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> Option<u32> {
         self.publish(log, counters);
         self.decide(None, counters);
         self.vring.stop()
@@ -76,13 +76,13 @@ impl PortVring {
 
     /// Adds a chain to the used ones, on its way back to the driver.
     #[inline]
-    pub fn add_used(&mut self, chain: &Chain, written: u32) {
+    pub(super) fn add_used(&mut self, chain: &Chain, written: u32) {
         self.vring.add_used(chain, written);
     }
 
     /// Shows the guest the used chains, and notifies it if needed, unless moderation defers it.
     #[inline]
-    pub fn publish(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) {
+    pub(super) fn publish(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) {
         let Some(published) = self.vring.publish(log) else { return };
         let tally = self.tally.take();
         if self.moderation.is_off() {
@@ -108,7 +108,7 @@ impl PortVring {
 
     /// Decides on a deferred notification: the guest gets it if it still needs it.
     #[cold]
-    pub fn decide(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
+    pub(super) fn decide(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
         if !self.moderation.is_deferred() {
             return;
         }
@@ -124,7 +124,7 @@ impl PortVring {
     }
 
     /// Changes the moderation. Makes a pending notification now if the new one does not defer it.
-    pub fn moderate(&mut self, config: &ModerationConfig, counters: &QueueCounters) {
+    pub(super) fn moderate(&mut self, config: &ModerationConfig, counters: &QueueCounters) {
         if config.policy == Policy::Off {
             self.decide(None, counters);
         }
@@ -132,7 +132,7 @@ impl PortVring {
     }
 
     /// Returns whether the guest has too few receive buffers left to sleep any longer.
-    pub fn is_running_out(&self) -> bool {
+    pub(super) fn is_running_out(&self) -> bool {
         let size = self.vring.size();
         let guard = u16::try_from(self.moderation.config().ring_guard_frames).unwrap_or(u16::MAX).min(size);
         let guard = guard.max(size.div_ceil(RECEIVE_GUARD_PART));
@@ -142,13 +142,13 @@ impl PortVring {
     }
 
     /// Returns whether the transmit ring has too many used chains for the guest to wait any longer.
-    pub fn is_filling_up(&self) -> bool {
+    pub(super) fn is_filling_up(&self) -> bool {
         self.moderation.since_call() >= u64::from(self.vring.size() / TRANSMIT_GUARD_PART)
     }
 
     /// Fetches chains. Returns whether any wait now. An invalid ring is stopped, and reported to the frontend.
     #[inline]
-    pub fn fetch(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> bool {
+    pub(super) fn fetch(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> bool {
         let Ok(fetched) = self.vring.fetch(log) else {
             self.fail(log, counters);
             return false;
@@ -171,7 +171,7 @@ impl PortVring {
 
     /// Returns the number of notifications since the last call.
     #[inline]
-    pub fn take_made(&mut self) -> u64 {
+    pub(super) fn take_made(&mut self) -> u64 {
         std::mem::take(&mut self.made)
     }
 }
