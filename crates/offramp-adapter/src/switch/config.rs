@@ -38,7 +38,8 @@ pub struct SwitchConfig {
     /// Maximum frames sent by a port, or segmented for it, in one turn.
     pub turn_frames: usize,
     /// Maximum bytes sent by a port in one turn. A frame may exceed them; the port's next turns are shorter by the
-    /// excess. Pieces of a frame, refused frames, and fetches without a frame count, too ([`HostPort::tx_cost_bytes`]).
+    /// excess. Pieces of a frame, refused frames, and fetches without a frame count, too
+    /// ([`HostPort::tx_cost_bytes`](crate::port::HostPort::tx_cost_bytes)).
     pub turn_bytes: usize,
     /// Maximum time of a turn, nanoseconds: it ends the turn of a port with frames that cost more than their bytes.
     pub turn_ns: u64,

@@ -40,7 +40,8 @@ pub struct VhostUserConfig {
     pub queue_pairs: u16,
     /// The guest's Ethernet address; `None`: the frontend chooses it.
     pub mac: Option<[u8; 6]>,
-    /// All queue pairs are driven as one [`VhostPort`], so that a guest may choose the receive pair of a flow.
+    /// All queue pairs are driven as one [`VhostPort`](super::VhostPort), so that a guest may choose the
+    /// receive pair of a flow.
     pub steers: bool,
     /// The addresses that the guest may take by its control queue; any when empty.
     pub mac_addresses: Vec<[u8; 6]>,
@@ -49,7 +50,8 @@ pub struct VhostUserConfig {
     pub speed_mbps: Option<u32>,
     /// The MTU in the guest's configuration, in bytes of IP; `None`: the configuration has none.
     pub mtu: Option<u16>,
-    /// The offloads that may be offered to the guest at first; [`VhostUser::allow`] changes them.
+    /// The offloads that may be offered to the guest at first; [`VhostUser::allow`](super::VhostUser::allow)
+    /// changes them.
     pub offloads: Offloads,
     /// The server of the control queue. Without a control queue a guest uses one queue pair.
     pub control_queue: ControlQueue,
@@ -62,7 +64,8 @@ pub struct VhostUserConfig {
     /// Most bytes of guest memory mapped for a frontend.
     pub memory_bytes_max: u64,
     /// The interface whose carrier the guest's link follows, in the namespace of the opening thread. `None`: the link
-    /// is up unless [`VhostUser::link`] or [`VhostUser::join`] sets it down.
+    /// is up unless [`VhostUser::link`](super::VhostUser::link) or [`VhostUser::join`](super::VhostUser::join) sets
+    /// it down.
     pub carrier: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use offramp_offload::caps::Offloads;
 pub struct PortStatus {
     /// A frontend is connected.
     pub is_connected: bool,
-    /// Negotiated virtio features; names by [`feature_name`].
+    /// Negotiated virtio features; names by [`feature_name`](super::feature_name).
     pub features: u64,
     /// Negotiated vhost-user protocol features.
     pub protocol_features: u64,
@@ -41,7 +41,7 @@ impl PortStatus {
 pub enum PortEvent {
     /// A frontend has connected.
     Connected,
-    /// Frontend and port have agreed on virtio features; names by [`feature_name`].
+    /// Frontend and port have agreed on virtio features; names by [`feature_name`](super::feature_name).
     Negotiated {
         /// Their bits.
         features: u64,
