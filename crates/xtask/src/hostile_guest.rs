@@ -41,7 +41,7 @@ const P99_RATIO_MAX: f64 = 2.0;
 /// Minimum samples of a state for a judgement.
 const ROUNDS_MIN: u32 = 5;
 /// Time from the beginning of an attack to the first measurement, and of an attack before the first of all.
-const SETTLE: Duration = Duration::from_millis(300);
+const SETTLE: Duration = Duration::from_secs(1);
 /// Maximum growth of the daemon's own memory from the first attacks to the last, in KiB. Allocators keep some, so this
 /// much is no leak.
 const GROWTH_MAX_KIB: u64 = 1024;
