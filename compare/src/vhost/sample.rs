@@ -24,15 +24,17 @@ const BACKEND_CPU: usize = 0;
 const GUEST_CPU: usize = 1;
 /// Time from the start to the first counted packet: caches and branch predictors warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// Turns of each side in a round, the time of a turn before counting, and the counted time.
+/// Turns of each side in a round.
 const TURNS: usize = 15;
+/// Time of a turn before counting.
 const TURN_WARM_UP: Duration = Duration::from_millis(50);
+/// Counted time of a turn.
 const TURN: Duration = Duration::from_millis(100);
-/// First bursts of the loop: 256 packets, a whole ring.
+/// First bursts of the loop: 8 of 32 packets fill a ring.
 const LOOP_BURSTS: u32 = 8;
 /// Time between two reports of offramp, in milliseconds.
 const REPORT_MS: u64 = 50;
-/// Time from the start of offramp to its port, and to its reports.
+/// Longest wait for offramp's port, and for a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Samples of a profile per second, and the minimum share of a printed function.
 const PROFILE_HZ: u32 = 4000;
@@ -60,8 +62,8 @@ pub struct Sample {
     pub mpps: f64,
     /// Busy time of the backend per packet in nanoseconds.
     ///
-    /// DPDK counts the cycles of bursts with received packets; for a generator, of all bursts, those without room
-    /// included. offramp counts rounds with at least one moved frame.
+    /// DPDK counts the cycles of bursts with received packets. For a generator it counts all bursts, also those that
+    /// found no room. offramp counts rounds with at least one moved frame.
     pub busy_ns: f64,
     /// The distance of the processors.
     pub placement: Placement,
@@ -196,7 +198,7 @@ impl Bench {
         Ok(Sample { mpps, busy_ns, placement })
     }
 
-    /// Takes samples of two versions in turn, from one start of each: while one of them runs, the other one is stopped.
+    /// Starts each of two versions once, and takes samples of them in turn: while one runs, the other one is stopped.
     ///
     /// # Errors
     /// When a program does not start or go on, or no packet moves.

@@ -1,4 +1,4 @@
-//! VLANs of a port (IEEE 802.1Q): the frames its host may send and gets, and their tags. The port puts tags in and
+//! VLANs of a port (IEEE 802.1Q): the frames its host may send, the frames it receives, and their tags. The port puts tags in and
 //! takes them out: inside a switch and on a wire, a frame carries the tag of its VLAN.
 //!
 //! | a port with | takes from its host | its host gets |
@@ -8,9 +8,9 @@
 //! | `tagged` (trunk) | frames with one of these tags | the same |
 //! | both | both: `untagged` is the native VLAN | both |
 //!
-//! Every other frame is refused ([`Loss::Vlan`]). One with a tag of another protocol than 0x8100 (802.1ad, 0x9100) is
-//! refused, as its number means another thing. One with a second tag after the tag to take out is refused, as its
-//! receiver would find itself in the second VLAN. On a trunk, tags inside a permitted one are payload.
+//! Every other frame is refused ([`Loss::Vlan`]). A frame with a tag of another protocol than 0x8100 (802.1ad, 0x9100)
+//! is refused: its VID has another meaning. A frame with a second tag after the removed one is refused: its receiver
+//! would take it for a frame of the second VLAN. On a trunk, tags inside a permitted one are payload.
 
 use crate::stats::Loss;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN};
@@ -37,7 +37,7 @@ pub enum VlanError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortVlans {
     untagged: Option<u16>,
-    /// Sorted, apart from one another.
+    /// Sorted, neither overlapping nor adjacent.
     tagged: Vec<RangeInclusive<u16>>,
 }
 
@@ -165,7 +165,7 @@ impl PortVlans {
         }
     }
 
-    /// Returns a frame of the wire, one in `vlan`, in the form for the host.
+    /// Returns a frame of the wire in the host's form. The frame is in `vlan`.
     fn take_of<'a>(&self, vlan: FrameVlan, frame: &'a mut [u8]) -> Result<&'a mut [u8], Loss> {
         if !self.takes(vlan) {
             return Err(Loss::Vlan);
@@ -226,7 +226,7 @@ impl FrameVlan {
         self.vid != 0 && self.tag != Tag::Other
     }
 
-    /// Returns the change after which its bytes name its VLAN.
+    /// Returns the tag change that writes the frame's VLAN into its bytes.
     #[inline]
     pub(crate) fn tagged(self) -> TagChange {
         match self.tag {

@@ -66,7 +66,7 @@ pub enum Checksum {
     Wrong,
     /// of another payload
     WrongPayload,
-    /// of the IP header wrong on purpose
+    /// wrong on purpose, in the IP header
     WrongIpHeader,
 }
 

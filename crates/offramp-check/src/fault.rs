@@ -119,7 +119,7 @@ pub enum Fault {
     CoalescedOverGap,
     /// more was coalesced than one packet may hold
     AggregateTooLong,
-    /// what the interface reports contradicts the frame
+    /// the interface's report contradicts the frame
     Metadata,
     /// a frame longer than the MTU was accepted
     LongerThanMtu,

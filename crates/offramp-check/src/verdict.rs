@@ -62,7 +62,7 @@ pub struct Row {
     pub cases: usize,
     /// Cases that arrived as super-frames.
     pub coalesced: usize,
-    /// Cases with lost frames, but right on a further attempt.
+    /// Cases that lost frames and were right on a further attempt.
     pub lost: usize,
     /// The verdict.
     #[serde(flatten)]
@@ -94,7 +94,7 @@ pub enum Blame {
     Sender,
     /// The receiver's adapter or driver: with the receiver's offloads off it is right.
     Receiver,
-    /// Only both together: right with either side's offloads off, or only with both off.
+    /// Both sides: right with either side's offloads off (the fault needs both), or only with both off (each has it).
     Both,
     /// The path between: wrong with every switchable offload off.
     Path,

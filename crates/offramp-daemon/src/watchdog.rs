@@ -5,7 +5,7 @@
 //! it disconnects the port's frontend. During a stall a service manager with `WatchdogSec=` gets no heartbeat. If the
 //! stall does not end, the manager restarts the daemon.
 //!
-//! The same looks find faults of guests and lost hosts, for the log.
+//! It also looks for faults of guests and for lost hosts, and logs them.
 
 use super::daemon::{Daemon, Ports};
 use super::events::Events;

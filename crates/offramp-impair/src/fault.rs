@@ -48,8 +48,8 @@ pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wi
     Slow::new(PacketMemory::new(doubled, memory), faults.bus).receiving_first(faults.receive_first)
 }
 
-/// Puts the host's part of `faults`, for received frames, before that host. Its losses are counted in `queue` of
-/// `control`.
+/// Puts the host's part of `faults`, for received frames, before that host. Frames that the host refuses after they
+/// were reversed are counted as lost in `queue` of `control`.
 pub fn host<H: HostPort>(host: H, faults: &FaultConfig, control: &Arc<PortControl>, queue: usize) -> Host<H> {
     Reverse::new(VerdictFault::new(host, faults.verdict), faults.reverse_frames, control, queue)
 }

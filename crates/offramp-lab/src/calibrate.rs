@@ -11,7 +11,7 @@
 //! The adapters count sends, receives and wire frames. The costs follow by least squares from a few experiments (`lso`,
 //! `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000); none of them is below 0. If the link is the
 //! limit, the hosts sleep between two interrupts, and a hand-over takes additional time to wake them. `interrupt-cap`
-//! at 8000 interrupts a second measures this time, and the lengths of the pieces in such hand-overs. The resulting
+//! at 8000 interrupts a second measures this time, and the bytes handed over at once. The resulting
 //! profile is a host with the costs of both ends of a connection, because both were measured together. Runs of the
 //! model on that profile predict all other experiments.
 //!
@@ -23,12 +23,12 @@
 //! ```
 //!
 //! by least squares from three variants, and the checksum from `rx-checksum`; two more variants are predicted. The
-//! other processor limits the speed there, so its work for a byte equals the time of the byte. This work is split like
+//! other processor limits the speed there, so its processor time for a byte equals the time between two bytes. This work is split like
 //! the adapters' work.
 //!
 //! A request also waits until processes run, and until the adapters' thread notices a due interrupt. One small request
-//! at a time without moderation yields the first wait, as a minimum and an exponentially distributed part; with a gap
-//! between interrupts, the second. Latencies and interrupts under other moderation are predicted.
+//! at a time without moderation yields the wait for a process, as a minimum and an exponentially distributed part. With
+//! a gap between interrupts it yields the wait for the adapters' thread. Latencies and interrupts under other moderation are predicted.
 
 mod cost;
 mod costs;

@@ -9,7 +9,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::metric;
 use crate::model::{Sample, Variant, Verdict};
-use crate::spread::{Spread, median};
+use offramp_testbed::stats::{Spread, median};
 
 /// One-way time of a cache line below which two processors are near each other (one core complex), in nanoseconds.
 pub const NEAR_BELOW_NS: f64 = 120.0;

@@ -23,4 +23,3 @@ pub mod plan;
 pub mod report;
 pub mod run;
 pub mod sample;
-mod spread;

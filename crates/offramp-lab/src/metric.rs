@@ -2,7 +2,7 @@
 
 use crate::model::{Sample, Variant};
 use crate::report::numbers::{count, cpu_seconds, gbit, microseconds, percent, seconds, segments, share};
-use crate::spread::median;
+use offramp_testbed::stats::median;
 
 /// Bytes of the "GB" in processor time per GB.
 pub const GB: f64 = 1e9;

@@ -112,7 +112,7 @@ fn judgement(bound: &Bound, variants: &[Variant], variant: &Variant) -> Option<J
         None => variants.first()?,
         Some(names) => best(variants, names, bound)?,
     };
-    // The best variant meets every bound against the best.
+    // A variant is not judged against itself.
     let verdict = compare::verdict(base, variant, &bound.metric).filter(|_| base.name != variant.name)?;
     let is_met =
         at_most.is_none_or(|most| verdict.ratio <= most) && at_least.is_none_or(|least| verdict.ratio >= least);

@@ -1,7 +1,6 @@
 //! One measurement: a rig, traffic in processes of its own, and the processors' time meanwhile.
 
 use crate::model::Sample;
-use crate::spread::median;
 use offramp_ports::sys::NetNs;
 use offramp_ports::sys::cpu;
 use offramp_ports::sys::netns::confine;
@@ -11,6 +10,7 @@ use offramp_testbed::guest::Guests;
 use offramp_testbed::guest::Machine;
 use offramp_testbed::guest::protocol::{Answer, Command as GuestCommand, GuestTime};
 use offramp_testbed::rig::{ADDRESSES, Counts, Hosts, Rig, RigConfig};
+use offramp_testbed::stats::median;
 use offramp_testbed::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -35,7 +35,7 @@ fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     frame_lens(&udp_frame(&mut datagram(datagram_len)))
 }
 
-/// Returns the lengths of the frames made of one by the adapter's own segmenter.
+/// Returns the lengths of the frames that the adapter's own segmenter makes from `frame`.
 fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
     let mut segmenter = Segmenter::new(frame, &SegmentPolicy::default())?;
     let frames = 0..segmenter.frames_left();

@@ -8,7 +8,7 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
-/// Room for a VLAN tag before the frame, as much as keeps the frame aligned.
+/// Room before the frame for a VLAN tag. A whole cache line keeps the frame aligned.
 const FRAME_AT: usize = 64;
 
 /// A sink of frames, and a source of one.

@@ -215,7 +215,7 @@ impl Shared {
 /// A worker's activity at one moment, for a watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pulse {
-    /// Grows with each turn of all tasks.
+    /// Grows by one with each round over all tasks, and after each sleep.
     pub turns: u64,
     /// It sleeps until there is something to do, for [`SLEEP_MAX`] at most.
     pub is_asleep: bool,

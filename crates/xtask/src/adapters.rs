@@ -9,7 +9,7 @@ use offramp_ports::worker::{HostIo, Task, Worker};
 use offramp_testbed::failure::{self, Doing};
 use std::sync::Arc;
 
-/// Two running adapters. Drop them before the ports in their use.
+/// Two running adapters. Drop them before the guests and TAPs whose queues they use.
 pub struct Adapters {
     worker: Worker,
     /// Control of the first port's adapter.

@@ -129,8 +129,9 @@ impl CostFactor {
         load.frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > load.ns
     }
 
-    /// Returns the fewest frames per interrupt for a wait to have paid. If frames come thick, in the mean or until an
-    /// idle gap, and the ring has room, this is the limit of thick: fewer may be one request's own.
+    /// Returns the number of frames that a wait must gather to be worth its delay. After an idle gap, or when frames
+    /// come thick on average and the ring has room, this is the limit of thick: fewer frames may all belong to one
+    /// request.
     fn gathered_frames_min(&self, end: End) -> u64 {
         match end {
             End::Idle => FRAMES_PER_INTERRUPT_MIN,

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Replay window of an association shared by several queue pairs for opening, packets: their wires and threads reorder
+/// Replay window, in packets, of an inbound association shared by several queue pairs: their wires and threads reorder
 /// more than one wire's default allows.
 const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 
@@ -44,9 +44,9 @@ pub struct SaKeys {
     pub legacy: Option<bool>,
     /// `transport` or `tunnel`.
     pub mode: Option<String>,
-    /// The source: an end of the tunnel, a UDP port, or a network.
+    /// The source address of the tunnel's outer packets.
     pub source: Option<IpAddr>,
-    /// The destination, as `source`.
+    /// The destination address of the tunnel's outer packets.
     pub destination: Option<IpAddr>,
     /// The hop limit of outer packets.
     pub hop_limit: Option<u8>,
@@ -74,9 +74,9 @@ pub struct SaKeys {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpKeys {
-    /// The source: an end of the tunnel, a UDP port, or a network.
+    /// The source port of the UDP header.
     pub source: Option<u16>,
-    /// The destination, as `source`.
+    /// The destination port of the UDP header.
     pub destination: Option<u16>,
     /// The interval of NAT-keepalives in seconds.
     pub keepalive_seconds: Option<u32>,
@@ -102,9 +102,9 @@ struct LifetimeFields {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectorKeys {
-    /// The source: an end of the tunnel, a UDP port, or a network.
+    /// The network of source addresses.
     pub source: Option<String>,
-    /// The destination, as `source`.
+    /// The network of destination addresses.
     pub destination: Option<String>,
     /// The IP protocol, by name or number.
     pub protocol: Option<Word>,
@@ -153,13 +153,13 @@ impl SaKeys {
     /// Parses the direction.
     ///
     /// # Errors
-    /// One line.
+    /// The fault and its remedy, as one line.
     pub fn direction(&self) -> Result<SaDirection, String> {
         let given = self.direction.as_deref().ok_or("has no direction; write direction = \"in\" or \"out\"")?;
         direction(given)
     }
 
-    /// Parses the SPI. Reserved ones are refused with the rest.
+    /// Parses the SPI. A later check refuses reserved ones.
     fn spi(&self) -> Result<u32, String> {
         let given = self.spi.ok_or("has no spi; write spi = 0x1000 or another number")?;
         u32::try_from(given).map_err(|_| format!("spi {given} is out of range; use 0x100 to 0xffffffff"))
@@ -251,7 +251,7 @@ impl SaKeys {
         Ok(Tunnel { source, destination, hop_limit, df, dscp, ecn })
     }
 
-    /// Returns the keys without the key file, for another process: it reads no files of this one.
+    /// Returns the keys without the name of the key file: another process must not read that file.
     #[must_use]
     pub fn without_file(self) -> Self {
         Self { key_file: None, ..self }
@@ -260,7 +260,7 @@ impl SaKeys {
     /// Returns the next association of `old`: another SPI, other keys, perhaps another suite.
     ///
     /// # Errors
-    /// One line.
+    /// The fault and its remedy, as one line.
     pub fn next_of(&self, old: &SaConfig, key: &KeyText) -> Result<SaConfig, String> {
         let only = Self {
             spi: self.spi,
@@ -304,7 +304,7 @@ impl SelectorKeys {
 /// Parses `in` or `out`.
 ///
 /// # Errors
-/// One line.
+/// The fault and its remedy, as one line.
 pub fn direction(text: &str) -> Result<SaDirection, String> {
     match text {
         "in" => Ok(SaDirection::In),
@@ -320,7 +320,7 @@ fn network(text: &str) -> Result<Prefix, String> {
 /// Parses an address, or a network.
 ///
 /// # Errors
-/// One line.
+/// The fault and its remedy, as one line.
 pub fn prefix(text: &str) -> Result<Prefix, String> {
     let wrong = || format!("\"{text}\" is no network; write an address, or ADDRESS/BITS");
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
@@ -366,7 +366,7 @@ impl PolicyKeys {
 /// Parses an `EtherType` of `port.ipsec.other`.
 ///
 /// # Errors
-/// One line.
+/// The fault and its remedy, as one line.
 pub fn other(word: &Word) -> Result<u16, String> {
     match word {
         Word::Text(text) => {
@@ -386,7 +386,7 @@ pub fn other(word: &Word) -> Result<u16, String> {
 /// Parses `bypass` or `discard`.
 ///
 /// # Errors
-/// One line.
+/// The fault and its remedy, as one line.
 pub fn no_match(text: &str) -> Result<NoMatch, String> {
     match text {
         "bypass" => Ok(NoMatch::Bypass),

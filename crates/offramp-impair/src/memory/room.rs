@@ -4,7 +4,7 @@ use super::config::{MemoryConfig, OverflowPolicy};
 use offramp_adapter::port::Arrival;
 use std::collections::VecDeque;
 
-/// Length of a full Ethernet frame without FCS: the expected length of the next frame until a longer one came.
+/// Length of a full Ethernet frame without FCS: the expected length of the next frame until a longer one arrives.
 const FULL_FRAME_LEN: usize = 1514;
 
 /// The fate of an arrived frame.
@@ -28,7 +28,7 @@ pub struct MemoryCounts {
     pub overrun: u64,
     /// Most bytes in use at one time, in whole pages for a memory with pages.
     pub bytes_max: usize,
-    /// Longest run of frames into the memory without a loss and without an empty memory.
+    /// Most frames taken in a row without a loss and without the memory becoming empty.
     pub burst_frames_max: u64,
 }
 
@@ -41,8 +41,8 @@ struct Held {
 
 /// The state of a receive memory: its frames, in the order of their arrival.
 ///
-/// Arrivals and reads are recorded in the order of time. An arrival at the end of another frame's read comes first, and
-/// finds that frame still held.
+/// Arrivals and reads are recorded in the order of time. If a frame arrives at the moment when a read ends, the arrival
+/// is recorded first: the read frame is still held.
 #[derive(Clone, Debug)]
 pub struct Memory {
     config: MemoryConfig,
@@ -57,7 +57,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Creates an empty memory. A configuration refused by [`MemoryConfig::check`] does no harm, and may take no frame.
+    /// Creates an empty memory. A configuration refused by [`MemoryConfig::check`] does no harm; it can happen that no frame fits.
     pub fn new(config: &MemoryConfig) -> Self {
         Self {
             config: *config,

@@ -96,7 +96,7 @@ struct Variant<S: Default> {
     /// Left out with an emulated guest.
     #[serde(default)]
     uml_only: bool,
-    /// What the guest's driver must be able to set.
+    /// Settings that the guest's driver must support.
     needs: Option<Needs>,
     #[serde(default)]
     parts: Vec<Spanned<String>>,

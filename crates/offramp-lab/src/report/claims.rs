@@ -6,8 +6,8 @@ use super::words::{interval, verdict_ratio};
 use crate::compare::{self, spread};
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
-use crate::spread::Spread;
 use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
+use offramp_testbed::stats::Spread;
 
 /// Guide to the figures beside a claim.
 pub const READING: &str = "A published range is of the first metric that is named; it is what the words come to where no \

@@ -82,8 +82,8 @@ impl Simulation {
         self.wake_reader(flow);
     }
 
-    /// Returns whether the stack refuses a good segment: the adapter marks it bad, and no capture makes the stack
-    /// verify it itself.
+    /// Returns whether the stack refuses a good segment: the adapter marks it bad, and the stack believes that, as no
+    /// capture is running.
     fn is_refused(&self, start: u64) -> bool {
         let every = self.config.adapter.engine.verdict_fault;
         let believes = self.config.host.costs.checksum_fs_per_byte == 0 && !self.config.host.captures;
@@ -194,7 +194,7 @@ impl Simulation {
         self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
-    /// Lets the timer of a slot run: one event at a time; it checks the deadline when it comes.
+    /// Lets the timer of a slot run, with one event at a time. The event checks the deadline.
     fn watch_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
         if call.deadline != Time::NEVER && call.timer_at.is_none_or(|at| call.deadline < at) {
@@ -212,7 +212,7 @@ impl Simulation {
         if call.deadline > self.now {
             return self.watch_call(slot);
         }
-        // The fragments of another reply do not complete this one: it has another IP identification.
+        // Fragments of the earlier reply cannot complete the new one: its IP identification differs.
         (call.attempt, call.fragments) = (call.attempt + 1, 0);
         self.counts.retransmissions += 1;
         self.counts.timeouts += 1;

@@ -79,7 +79,7 @@ impl Base {
         Self::new(None, Kernel::user_mode(None).doing("User Mode Linux")?, extras, scratch)
     }
 
-    /// Makes the file system of guests with that kernel, in that QEMU.
+    /// Makes the file system of guests with `kernel`; `qemu` runs them, or User Mode Linux if that is `None`.
     ///
     /// # Errors
     /// As [`Base::in_qemu`].

@@ -26,8 +26,8 @@ impl TapGuest {
     /// The TAP's name.
     pub const TAP: &str = "tap0";
 
-    /// Boots a guest with those modules besides its card's. `argument` selects the program's role in the guest. The TAP
-    /// gets that address. With several queue pairs the card does RSS.
+    /// Boots a guest with `modules` besides its card's. `argument` selects the program's role in the guest. The TAP gets
+    /// `address`. With several queue pairs the card does RSS.
     ///
     /// # Errors
     /// When the guest does not start, or the run is stopped.

@@ -81,7 +81,8 @@ impl GuestBuilder {
         Self { queue_size: descriptors, ..self }
     }
 
-    /// Sets the queue pairs; more than one needs the protocol feature `MQ`, and takes the feature `MQ` when offered.
+    /// Sets the number of queue pairs. More than one needs vhost-user's protocol feature `MQ`, and takes virtio's
+    /// features `MQ` and `CTRL_VQ` if offered.
     #[must_use]
     pub fn queue_pairs(self, pairs: u16) -> Self {
         let optional = if pairs > 1 { features::MQ | features::CTRL_VQ } else { 0 };

@@ -124,8 +124,8 @@ impl PackedDriver {
         ring
     }
 
-    /// Adds a chain: the `direct` buffers in descriptors of the ring, then any `indirect` ones in a table behind one
-    /// more descriptor. Returns the chain's id, or nothing with too few free descriptors. The device sees the chain
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then the `indirect` buffers, if any, in a
+    /// table that one more descriptor names. Returns the chain's id, or nothing with too few free descriptors. The device sees the chain
     /// after [`PackedDriver::publish`].
     ///
     /// Only the last descriptor of a chain carries its id (virtio 1.3, 2.8.6); the others carry a wrong one on purpose.
@@ -236,8 +236,8 @@ impl PackedDriver {
         avail == used && used == self.next_used.wrap
     }
 
-    /// Asks for an interrupt at the next used chain. Returns true if some are used already: the device need not notify
-    /// of those.
+    /// Asks for an interrupt at the next used chain. Returns true if some chains are used already: the device
+    /// need not notify of those.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.write_driver_event(self.next_used.off_wrap(), EVENT_DESC);
@@ -315,9 +315,9 @@ impl PackedDriver {
         Buffer::readable(table, buffers.len() * DESC_LEN as usize)
     }
 
-    /// Adds a chain of descriptors as they are, but for the bits that make them available. The device sees it after
-    /// [`PackedDriver::publish`]; when it uses the last one's id, [`PackedDriver::take_used`] returns it like any other
-    /// chain. The id must differ from those of [`PackedDriver::add`], or a test cannot tell them apart.
+    /// Adds a chain of descriptors unchanged except for the bits `AVAIL` and `USED`. The device sees it after
+    /// [`PackedDriver::publish`]. When the device uses the id of the last descriptor, [`PackedDriver::take_used`] returns
+    /// the chain like any other. The id must differ from those of [`PackedDriver::add`], or a test cannot tell them apart.
     pub fn add_raw(&mut self, descriptors: &[PackedDescriptor]) {
         let count = descriptors.len() as u16;
         assert!(count <= self.free_slots, "{count} slots are wanted, {} are free", self.free_slots);

@@ -17,9 +17,9 @@ mod tests;
 
 /// Distance in descriptors from the current one to the prefetched cache line: two lines.
 const AHEAD: usize = 8;
-/// Descriptor flag: available in a lap whose counter is this bit (2.8.1).
+/// Descriptor flag: equals the driver's wrap counter when the descriptor is available (2.8.1).
 const AVAIL: u16 = 1 << 7;
-/// Descriptor flag: used in a lap whose counter is this bit (2.8.1).
+/// Descriptor flag: equals [`AVAIL`] when the descriptor is used (2.8.1).
 const USED: u16 = 1 << 15;
 /// Bytes of an event suppression structure (2.8.14).
 pub(crate) const EVENT_LEN: u64 = 4;
@@ -36,8 +36,8 @@ const BASE_NEW: u32 = 0x8000_8000;
 ///
 /// Frontends without wrap counters (User Mode Linux) send a base of 0 for a new ring. Others send it for a ring that
 /// stopped at its start after an odd number of laps. The memory distinguishes the two. The last chain before that start
-/// was used with wrap counter 1, so its first descriptor has `USED`. It keeps it when the driver makes it available
-/// again, with wrap counter 0. Before the first used descriptor, a driver is in its first lap, and sets `AVAIL` alone.
+/// was used with wrap counter 1, so its first descriptor has `USED`. The bit stays when the driver makes the
+/// descriptor available again, with wrap counter 0. Before the first used descriptor, a driver is in its first lap, and sets `AVAIL` alone.
 ///
 /// # Safety
 /// `size` descriptors are mapped there, aligned.
@@ -78,9 +78,9 @@ pub(crate) struct Ring {
     next_available: Position,
     /// Position of the next used chain for the driver.
     next_used: Position,
-    /// Used chains to publish from there on.
+    /// Used chains to publish from `next_used` on.
     staged: Vec<Used>,
-    /// The place of the position in the inflight region, for the next backend.
+    /// The part of the inflight region that keeps the position for the next backend.
     inflight: Option<Part>,
 }
 
@@ -168,7 +168,7 @@ impl Ring {
             unsafe { self.descriptors.add(usize::from(at.index)).write_volatile(descriptor) };
             at.advance(1, self.size);
         }
-        // Ordered before the region forgets them.
+        // The driver sees the used descriptors before the inflight region forgets their chains.
         fence(Ordering::SeqCst);
     }
 
@@ -220,7 +220,7 @@ impl Ring {
         let (size, of_a_frame) = (self.size, self.options.direction.of_a_frame());
         let mut fetched = Fetched::default();
         let mut at = self.next_available;
-        // A driver cannot make a descriptor available before it got it back. If it tries, a batch would never end, and
+        // A driver cannot make a descriptor available before the device gave it back. If it tries, a batch would never end, and
         // would overwrite itself when shown.
         let mut free = size.saturating_sub(at.ahead_of(self.next_used, size));
         let buffers = batch.buffers.len();
@@ -244,7 +244,7 @@ impl Ring {
             let slots = self.fetch_chain(memory, batch, free, &mut fetched)?;
             at.advance(slots, size);
             free -= slots;
-            // A bad chain may have cost a long walk.
+            // A bad chain ends the batch: it may have cost a long walk.
             if fetched.bad > 0 || batch.is_full(buffers) {
                 break;
             }
@@ -351,7 +351,7 @@ impl Ring {
 
     #[inline]
     pub(crate) fn add_used(&mut self, chain: &Chain, written: u32) {
-        // A chain of a larger ring must not lead out of this one.
+        // A chain fetched from a larger ring must not reach beyond this one.
         let slots = chain.slots.min(self.size);
         self.staged.push(Used { id: chain.id, slots, written });
     }
@@ -402,7 +402,7 @@ impl Ring {
         let (wanted, flags) = (Position::from_bits(event as u16), (event >> 16) as u16 & 3);
         match flags {
             EVENT_DISABLE => false,
-            // More than a lap passes every place, and one bit of lap no longer identifies the place.
+            // After more than one lap every position was passed, and one wrap bit cannot tell the lap.
             EVENT_DESCRIPTOR if self.options.event_idx && unsignalled <= u32::from(self.size) => {
                 let new = self.next_used.index;
                 let old = new.wrapping_sub(unsignalled as u16);

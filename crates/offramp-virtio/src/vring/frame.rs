@@ -171,7 +171,8 @@ impl Buffer {
         fits
     }
 
-    /// Fills the buffer with the bytes of header and frame together, from `at` on. Returns their number.
+    /// Fills the buffer with the bytes of header and frame, seen as one sequence, from its offset `at` on. Returns the
+    /// number of bytes written.
     #[inline]
     pub(super) fn write_piece(&self, header: &[u8], frame: &[u8], at: usize) -> usize {
         let room = self.len();

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 /// Room in front of a frame for sealing in place.
 const FRONT: usize = 64;
 
-/// Builds a TCP or UDP frame; options make the IPv4 header longer, a tag the Ethernet header.
+/// Builds a TCP or UDP frame. Options lengthen the IPv4 header, and a tag lengthens the Ethernet header.
 fn frame(is_ipv6: bool, is_udp: bool, is_tagged: bool, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
@@ -36,7 +36,7 @@ fn senders(config: &SaConfig) -> (OutboundSa, OutboundSa) {
     (OutboundSa::new(config).unwrap(), OutboundSa::new(config).unwrap())
 }
 
-/// Opens by the steps of several threads: they have no fast path.
+/// Opens in separate steps, as several threads do; this way has no fast path.
 fn open_step_by_step(
     receiver: &InboundSa,
     frame: &mut [u8],

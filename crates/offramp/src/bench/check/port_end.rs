@@ -105,7 +105,7 @@ impl PortEnd {
         }
     }
 
-    /// Returns the adapter's features for one of a card.
+    /// Returns the adapter's features for an ethtool feature of a card.
     fn of_adapter(feature: &str) -> Option<&'static [&'static str]> {
         RECEIVE.iter().find(|(name, _)| *name == feature).map(|(_, features)| *features)
     }
