@@ -204,12 +204,12 @@ fn be_a_neighbour(mut tx: TxQueue, control: &mut Commands, good: u64, (state, co
             GOOD => good,
             BAD => NOWHERE,
             COMMANDS => {
-                while control.ring_mut().take_used().is_some() {
+                while control.ring().take_used().is_some() {
                     commands.fetch_add(1, Ordering::Relaxed);
                 }
-                while control.ring_mut().free_descriptors() > 1 {
+                while control.ring().free_descriptors() > 1 {
                     let chain = chains.next().expect("commands without end");
-                    control.ring_mut().add(chain, &[]).expect("room in the ring");
+                    control.ring().add(chain, &[]).expect("room in the ring");
                 }
                 control.publish();
                 continue;

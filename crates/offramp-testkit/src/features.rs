@@ -76,8 +76,6 @@ pub const HASH_REPORT: u64 = 1 << 57;
 pub const RSS: u64 = 1 << 60;
 /// The device reports the speed of its link.
 pub const SPEED_DUPLEX: u64 = 1 << 63;
-/// `hdr_len` is exact in frames for segmentation (virtio 1.3, 5.1.3).
-pub const GUEST_HDRLEN: u64 = 1 << 59;
 
 /// Protocol features of vhost-user ("Protocol features" in its specification), each as a mask.
 pub mod protocol {

@@ -3,23 +3,22 @@
 mod builder;
 mod control;
 mod pool;
+mod queue;
 mod rx;
-mod signal;
 mod tx;
 
-use std::os::unix::net::UnixListener;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 pub use builder::GuestBuilder;
 pub use control::ControlQueue;
+pub use queue::{Queue, Signals};
 pub use rx::{ChainUse, Received, RxQueue};
-pub use signal::Signals;
 pub use tx::{DataPlacement, HeaderPlacement, TxLayout, TxQueue};
 
-use crate::frontend::{Dialect, Frontend, HandshakeOptions, Inflight, Negotiated, PeerError, Vring};
+use crate::frontend::{Frontend, HandshakeOptions, Inflight, Negotiated, PeerError};
 use crate::memory::GuestMemory;
 use crate::ring::{RingOptions, Virtqueue};
-use signal::QueueFds;
 
 /// The base of an unused packed ring: both positions 0, in the first lap.
 const PACKED_BASE_AT_FIRST: u32 = 0x8000_8000;
@@ -52,18 +51,18 @@ impl Guest {
             memory,
             frontend,
             agreed: Negotiated::default(),
-            options: builder.handshake_options(),
+            options: builder.handshake,
             rx: Vec::new(),
             tx: Vec::new(),
             control: None,
             inflight: None,
         };
         guest.agreed = guest.frontend.negotiate(&guest.options).expect("negotiating with the backend");
-        let (pairs, pairs_max) = (builder.pairs(), guest.agreed.queue_pairs_max);
+        let (pairs, pairs_max) = (builder.queue_pairs, guest.agreed.queue_pairs_max);
         assert!(u64::from(pairs) <= pairs_max, "the test wants {pairs} queue pairs, the backend has {pairs_max}");
         guest.make_queues(builder);
-        if builder.wants_inflight() {
-            let made = guest.frontend.get_inflight_fd(2 * pairs, builder.size());
+        if builder.inflight {
+            let made = guest.frontend.get_inflight_fd(2 * pairs, builder.queue_size);
             guest.inflight = Some(made.expect("a region for what is in flight"));
             guest.give_inflight();
         }
@@ -78,18 +77,12 @@ impl Guest {
             in_order: features & crate::features::IN_ORDER != 0,
         };
         let packed = features & crate::features::RING_PACKED != 0;
-        let ring = || {
-            let mut ring = Virtqueue::new(&self.memory, packed, builder.size(), options);
-            if !builder.wants_interrupts() {
-                ring.disable_interrupts();
-            }
-            (ring, QueueFds::new(builder.wants_interrupts()))
-        };
-        for _ in 0..builder.pairs() {
-            self.rx.push(RxQueue::new(&self.memory, ring(), features));
-            self.tx.push(TxQueue::new(&self.memory, ring(), features, builder.layout()));
+        let queue = || Queue::new(&self.memory, packed, builder.queue_size, options, builder.interrupts);
+        for _ in 0..builder.queue_pairs {
+            self.rx.push(RxQueue::new(queue(), features));
+            self.tx.push(TxQueue::new(queue(), features, builder.layout));
         }
-        self.control = builder.wants_control_queue().then(|| ControlQueue::new(&self.memory, ring()));
+        self.control = builder.control_queue.then(|| ControlQueue::new(queue()));
     }
 
     fn give_inflight(&self) {
@@ -100,21 +93,9 @@ impl Guest {
 
     /// Announces all rings to the backend at the positions given by `base`.
     fn start_from(&self, base: impl Fn(&Virtqueue) -> u32) -> Result<(), PeerError> {
-        let pairs = self.rx.iter().zip(&self.tx);
-        let queues = pairs.flat_map(|(rx, tx)| [(rx.ring_ref(), rx.fds()), (tx.ring_ref(), tx.fds())]);
-        let queues = queues.chain(self.control.iter().map(|control| (control.ring(), control.fds())));
-        let vrings: Vec<_> = queues
-            .enumerate()
-            .map(|(index, (ring, fds))| Vring {
-                index: index as u32,
-                size: ring.size(),
-                base: base(ring),
-                addresses: ring.addresses(),
-                kick: fds.kick(),
-                call: fds.call(),
-                err: fds.err(),
-            })
-            .collect();
+        let pairs = self.rx.iter().zip(&self.tx).flat_map(|(rx, tx)| [&rx.queue, &tx.queue]);
+        let queues = pairs.chain(self.control.iter().map(|control| &control.queue));
+        let vrings: Vec<_> = (0..).zip(queues).map(|(index, queue)| queue.vring(index, base(&queue.ring))).collect();
         self.frontend.start(&self.options, &self.agreed, &self.memory, &vrings)
     }
 
@@ -150,7 +131,7 @@ impl Guest {
     pub fn reset_rings(&mut self) {
         self.rx.iter_mut().for_each(RxQueue::reset);
         self.tx.iter_mut().for_each(TxQueue::reset);
-        self.control.iter_mut().for_each(ControlQueue::reset);
+        self.control.iter_mut().for_each(|control| control.queue.reset());
     }
 
     /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must be
@@ -160,16 +141,7 @@ impl Guest {
     /// [`GuestBuilder::inflight`] the backend gets packed rings at their beginning, because a frontend knows no more,
     /// and must find its old position in the region.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
-        self.resume(Frontend::connect(path));
-    }
-
-    /// As [`Guest::reconnect`], with a backend that connects to `listener`.
-    pub fn reaccept(&mut self, listener: &UnixListener) {
-        self.resume(Frontend::accept(listener));
-    }
-
-    fn resume(&mut self, frontend: Frontend) {
-        self.frontend = frontend;
+        self.frontend = Frontend::connect(path);
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");
         if self.inflight.is_some() {
             // Before they are started, as QEMU does: a started, disabled ring is emptied.
@@ -245,9 +217,25 @@ impl Guest {
     pub fn negotiated(&self) -> &Negotiated {
         &self.agreed
     }
-
-    /// Returns the order of the guest's requests.
-    pub fn dialect(&self) -> Dialect {
-        self.options.dialect
-    }
 }
+
+/// Each kind of queue is one with buffers of its own.
+macro_rules! deref_to_queue {
+    ($($kind:ident)*) => {$(
+        impl Deref for $kind {
+            type Target = Queue;
+
+            fn deref(&self) -> &Queue {
+                &self.queue
+            }
+        }
+
+        impl DerefMut for $kind {
+            fn deref_mut(&mut self) -> &mut Queue {
+                &mut self.queue
+            }
+        }
+    )*};
+}
+
+deref_to_queue!(RxQueue TxQueue ControlQueue);

@@ -226,13 +226,6 @@ impl GuestMemory {
         Self::new(&[RegionSpec::new(0, len.next_multiple_of(PAGE_LEN))])
     }
 
-    /// Maps two regions of `len` bytes each. They follow each other at guest address 0 and are apart everywhere else: a
-    /// range across [`GuestMemory::border`] is contiguous for the guest alone.
-    pub fn two_halves(len: u64) -> Self {
-        let len = len.next_multiple_of(PAGE_LEN);
-        Self::new(&[RegionSpec::new(0, len), RegionSpec::new(len, len)])
-    }
-
     /// Returns the regions, in the order given.
     pub fn regions(&self) -> &[Region] {
         &self.regions
@@ -403,7 +396,7 @@ mod tests {
 
     #[test]
     fn bytes_cross_from_one_region_into_the_next() {
-        let memory = GuestMemory::two_halves(PAGE_LEN);
+        let memory = GuestMemory::new(&[RegionSpec::new(0, PAGE_LEN), RegionSpec::new(PAGE_LEN, PAGE_LEN)]);
         let across = memory.border() - 3;
         memory.write(across, b"abcdef");
         assert_eq!(memory.read_vec(across, 6), b"abcdef");

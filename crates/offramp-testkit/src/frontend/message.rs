@@ -128,9 +128,5 @@ pub mod request {
 /// Requests of the backend, on its own channel ("Back-end message types").
 #[allow(missing_docs)] // The names are the specification's.
 pub mod backend_request {
-    pub const IOTLB_MSG: u32 = 1;
     pub const CONFIG_CHANGE_MSG: u32 = 2;
-    pub const VRING_HOST_NOTIFIER_MSG: u32 = 3;
-    pub const VRING_CALL: u32 = 4;
-    pub const VRING_ERR: u32 = 5;
 }

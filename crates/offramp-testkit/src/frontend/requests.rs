@@ -140,6 +140,10 @@ impl Frontend {
         self.tell(request, &words(&[index, value]), &[])
     }
 
+    fn tell_mem_reg(&self, request: u32, region: MemRegion, fds: &[BorrowedFd<'_>]) -> Result<(), PeerError> {
+        self.tell(request, &[&[0; 8][..], &region.to_bytes()].concat(), fds)
+    }
+
     fn tell_vring_fd(&self, request: u32, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
         let value = u64::from(index) | if fd.is_some() { 0 } else { NO_FD };
         self.tell(request, &value.to_le_bytes(), fd.as_slice())
@@ -194,9 +198,7 @@ impl Frontend {
 
     /// `SET_MEM_TABLE` with all regions.
     pub fn set_mem_table(&self, memory: &GuestMemory) -> Result<(), PeerError> {
-        let regions: Vec<_> = memory.regions().iter().map(MemRegion::new).collect();
-        let fds: Vec<_> = memory.regions().iter().map(Region::fd).collect();
-        self.set_mem_regions(&regions, &fds)
+        self.set_mem_table_with_room(memory, 0)
     }
 
     /// `SET_MEM_TABLE` with descriptions that may be wrong, and any files.
@@ -223,14 +225,12 @@ impl Frontend {
 
     /// `ADD_MEM_REG`. For a region of [`GuestMemory`]: `add_mem_reg(MemRegion::new(region), region.fd())`.
     pub fn add_mem_reg(&self, region: MemRegion, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
-        let payload = [0u64.to_le_bytes().to_vec(), region.to_bytes()].concat();
-        self.tell(request::ADD_MEM_REG, &payload, &[fd])
+        self.tell_mem_reg(request::ADD_MEM_REG, region, &[fd])
     }
 
     /// `REM_MEM_REG`.
     pub fn rem_mem_reg(&self, region: MemRegion) -> Result<(), PeerError> {
-        let payload = [0u64.to_le_bytes().to_vec(), region.to_bytes()].concat();
-        self.tell(request::REM_MEM_REG, &payload, &[])
+        self.tell_mem_reg(request::REM_MEM_REG, region, &[])
     }
 
     /// `SET_LOG_BASE` with the whole log; it has an answer of its own (with `LOG_SHMFD`).
@@ -242,11 +242,6 @@ impl Frontend {
     pub fn set_log_at(&self, mmap_size: u64, mmap_offset: u64, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
         let payload = [mmap_size.to_le_bytes(), mmap_offset.to_le_bytes()].concat();
         self.ask(request::SET_LOG_BASE, &payload, &[fd]).map(drop)
-    }
-
-    /// `SET_LOG_FD`: the descriptor for the backend's notices of log writes.
-    pub fn set_log_fd(&self, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
-        self.tell(request::SET_LOG_FD, &[], &[fd])
     }
 
     /// `SET_VRING_NUM`: descriptors of the ring.

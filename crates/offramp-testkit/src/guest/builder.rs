@@ -19,34 +19,31 @@ const QUEUE_SIZE: u16 = 256;
 
 /// Builds a [`Guest`].
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "what is chosen independently")]
 pub struct GuestBuilder {
-    required: u64,
-    optional: u64,
-    protocol: u64,
-    dialect: Dialect,
-    queue_size: u16,
-    queue_pairs: u16,
-    interrupts: bool,
-    enables: bool,
-    layout: TxLayout,
+    pub(super) handshake: HandshakeOptions,
+    pub(super) queue_size: u16,
+    pub(super) queue_pairs: u16,
+    pub(super) interrupts: bool,
+    pub(super) layout: TxLayout,
     memory: Vec<RegionSpec>,
     huge_pages: Option<Arc<HugePages>>,
-    inflight: bool,
-    control_queue: bool,
+    pub(super) inflight: bool,
+    pub(super) control_queue: bool,
 }
 
 impl Default for GuestBuilder {
     fn default() -> Self {
         Self {
-            required: features::VERSION_1,
-            optional: 0,
-            protocol: protocol::MQ | protocol::REPLY_ACK | protocol::STATUS,
-            dialect: Dialect::Qemu,
+            handshake: HandshakeOptions {
+                dialect: Dialect::Qemu,
+                required: features::VERSION_1,
+                optional: 0,
+                protocol: protocol::MQ | protocol::REPLY_ACK | protocol::STATUS,
+                enables: true,
+            },
             queue_size: QUEUE_SIZE,
             queue_pairs: 1,
             interrupts: false,
-            enables: true,
             layout: TxLayout::default(),
             memory: vec![RegionSpec::new(MEMORY_AT, MEMORY_LEN)],
             huge_pages: None,
@@ -71,8 +68,9 @@ impl GuestBuilder {
 
     /// Makes the backend keep the chains in flight in a region, and gives it that again at a reconnect.
     #[must_use]
-    pub fn inflight(self) -> Self {
-        Self { inflight: true, protocol: self.protocol | protocol::INFLIGHT_SHMFD, ..self }
+    pub fn inflight(mut self) -> Self {
+        self.handshake.protocol |= protocol::INFLIGHT_SHMFD;
+        Self { inflight: true, ..self }
     }
 
     /// Sets the descriptors of every ring: a power of two for split rings, anything up to 32768 for packed ones.
@@ -86,7 +84,7 @@ impl GuestBuilder {
     #[must_use]
     pub fn queue_pairs(self, pairs: u16) -> Self {
         let optional = if pairs > 1 { features::MQ | features::CTRL_VQ } else { 0 };
-        Self { queue_pairs: pairs, optional: self.optional | optional, ..self }
+        Self { queue_pairs: pairs, ..self.features_if_offered(optional) }
     }
 
     /// Adds required features (see [`crate::features`]): without them the test makes no sense.
@@ -104,14 +102,16 @@ impl GuestBuilder {
 
     /// Adds features taken if offered.
     #[must_use]
-    pub fn features_if_offered(self, mask: u64) -> Self {
-        Self { optional: self.optional | mask, ..self }
+    pub fn features_if_offered(mut self, mask: u64) -> Self {
+        self.handshake.optional |= mask;
+        self
     }
 
     /// Sets the protocol features taken if offered, in place of `MQ`, `REPLY_ACK` and `STATUS`.
     #[must_use]
-    pub fn protocol_features(self, mask: u64) -> Self {
-        Self { protocol: mask, ..self }
+    pub fn protocol_features(mut self, mask: u64) -> Self {
+        self.handshake.protocol = mask;
+        self
     }
 
     /// Lets one received frame fill several buffers, or not.
@@ -154,14 +154,16 @@ impl GuestBuilder {
 
     /// Enables the rings once they are started; if off, a test does it later.
     #[must_use]
-    pub fn enabled(self, on: bool) -> Self {
-        Self { enables: on, ..self }
+    pub fn enabled(mut self, on: bool) -> Self {
+        self.handshake.enables = on;
+        self
     }
 
     /// Sets the order of requests.
     #[must_use]
-    pub fn dialect(self, dialect: Dialect) -> Self {
-        Self { dialect, ..self }
+    pub fn dialect(mut self, dialect: Dialect) -> Self {
+        self.handshake.dialect = dialect;
+        self
     }
 
     /// Sets the regions of guest memory.
@@ -182,9 +184,10 @@ impl GuestBuilder {
         Self { layout, ..self }
     }
 
-    fn require(self, mask: u64, on: bool) -> Self {
-        let required = if on { self.required | mask } else { self.required & !mask };
-        Self { required, ..self }
+    fn require(mut self, mask: u64, on: bool) -> Self {
+        let required = self.handshake.required;
+        self.handshake.required = if on { required | mask } else { required & !mask };
+        self
     }
 
     /// Brings the device up at a backend that listens at `path`.
@@ -207,34 +210,5 @@ impl GuestBuilder {
             Some(pages) => GuestMemory::on_huge_pages(&self.memory, pages),
             None => GuestMemory::new(&self.memory),
         }
-    }
-
-    pub(super) fn handshake_options(&self) -> HandshakeOptions {
-        let Self { dialect, required, optional, protocol, enables, .. } = *self;
-        HandshakeOptions { dialect, required, optional, protocol, enables }
-    }
-
-    pub(super) fn wants_inflight(&self) -> bool {
-        self.inflight
-    }
-
-    pub(super) fn wants_control_queue(&self) -> bool {
-        self.control_queue
-    }
-
-    pub(super) fn pairs(&self) -> u16 {
-        self.queue_pairs
-    }
-
-    pub(super) fn size(&self) -> u16 {
-        self.queue_size
-    }
-
-    pub(super) fn wants_interrupts(&self) -> bool {
-        self.interrupts
-    }
-
-    pub(super) fn layout(&self) -> TxLayout {
-        self.layout
     }
 }

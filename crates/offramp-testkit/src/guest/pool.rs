@@ -8,29 +8,20 @@ use crate::memory::GuestMemory;
 const LEN_MIN: usize = 64;
 
 /// A pool of buffers, by powers of two.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pool {
-    memory: GuestMemory,
     free: BTreeMap<usize, Vec<u64>>,
 }
 
 impl Pool {
-    pub(super) fn new(memory: &GuestMemory) -> Self {
-        Self { memory: memory.clone(), free: BTreeMap::new() }
-    }
-
-    pub(super) fn move_to(&mut self, memory: &GuestMemory) {
-        self.memory = memory.clone();
-    }
-
-    /// Takes a buffer of at least `len` bytes.
-    pub(super) fn take(&mut self, len: usize) -> u64 {
+    /// Takes a buffer of at least `len` bytes, from `memory` if no free one is left.
+    pub(super) fn take(&mut self, memory: &GuestMemory, len: usize) -> u64 {
         let class = class(len);
         let used_before = self.free.get_mut(&class).and_then(Vec::pop);
-        used_before.unwrap_or_else(|| self.memory.alloc(class as u64, LEN_MIN as u64))
+        used_before.unwrap_or_else(|| memory.alloc(class as u64, LEN_MIN as u64))
     }
 
-    /// Gives back the result of `take(len)`.
+    /// Gives back the result of `take(_, len)`.
     pub(super) fn give_back(&mut self, addr: u64, len: usize) {
         self.free.entry(class(len)).or_default().push(addr);
     }

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::pool::Pool;
-use super::signal::{QueueFds, Signals};
+use super::queue::Queue;
 use crate::features;
 use crate::frontend::TIMEOUT;
-use crate::memory::GuestMemory;
-use crate::ring::{Buffer, Used, Virtqueue};
+use crate::ring::{Buffer, Used};
 use crate::vnet::{self, VnetHeader};
 use crate::wait::Deadline;
 
@@ -51,30 +50,24 @@ impl Received {
     }
 }
 
-/// A receive queue.
+/// A receive queue. [`Queue`] has its ring and its signals.
 #[derive(Debug)]
 pub struct RxQueue {
-    memory: GuestMemory,
-    ring: Virtqueue,
-    fds: QueueFds,
+    pub(super) queue: Queue,
     pool: Pool,
     header_len: usize,
     mergeable: bool,
-    interrupts_off: bool,
     recycle: bool,
     /// The buffers of every chain, by its id.
     posted: Vec<Vec<Buffer>>,
 }
 
 impl RxQueue {
-    pub(super) fn new(memory: &GuestMemory, (ring, fds): (Virtqueue, QueueFds), features: u64) -> Self {
+    pub(super) fn new(queue: Queue, features: u64) -> Self {
         Self {
-            memory: memory.clone(),
-            posted: vec![Vec::new(); ring.size() as usize],
-            interrupts_off: !fds.wants_interrupts(),
-            ring,
-            fds,
-            pool: Pool::new(memory),
+            posted: vec![Vec::new(); queue.ring.size() as usize],
+            queue,
+            pool: Pool::default(),
             header_len: vnet::header_len(features),
             mergeable: features & features::MRG_RXBUF != 0,
             recycle: true,
@@ -96,7 +89,7 @@ impl RxQueue {
     /// the ring.
     pub fn fill_chains(&mut self, chains: usize, lens: &[usize]) -> usize {
         let mut added = 0;
-        while added < chains && self.ring.free_descriptors() >= lens.len() {
+        while added < chains && self.queue.ring.free_descriptors() >= lens.len() {
             let buffers = lens.iter().map(|&len| self.new_buffer(len)).collect();
             self.post(buffers);
             added += 1;
@@ -106,28 +99,14 @@ impl RxQueue {
     }
 
     fn new_buffer(&mut self, len: usize) -> Buffer {
-        let addr = self.pool.take(len + GUARD_LEN);
-        self.memory.fill(addr + len as u64, GUARD_LEN, GUARD);
+        let addr = self.pool.take(&self.queue.memory, len + GUARD_LEN);
+        self.queue.memory.fill(addr + len as u64, GUARD_LEN, GUARD);
         Buffer::writable(addr, len)
     }
 
     fn post(&mut self, buffers: Vec<Buffer>) {
-        let id = self.ring.add(&buffers, &[]).expect("room in the receive ring");
+        let id = self.queue.ring.add(&buffers, &[]).expect("room in the receive ring");
         self.posted[id as usize] = buffers;
-    }
-
-    /// Makes added chains visible and kicks when the device wants it. Returns true after a kick.
-    pub fn publish(&mut self) -> bool {
-        let wanted = self.ring.publish();
-        if wanted {
-            self.kick();
-        }
-        wanted
-    }
-
-    /// Kicks the device, whether it wants it or not.
-    pub fn kick(&mut self) {
-        self.fds.send_kick();
     }
 
     /// Receives the next frame. Panics when none comes within `timeout`.
@@ -137,19 +116,19 @@ impl RxQueue {
 
     /// Receives the next frame, if one comes within `timeout`.
     pub fn recv_within(&mut self, timeout: Duration) -> Option<Received> {
-        let first = self.fds.wait(&mut self.ring, timeout, Virtqueue::take_used)?;
+        let first = self.queue.wait_used(timeout)?;
         Some(self.receive(first))
     }
 
     /// Receives the next frame, if there is one.
     pub fn try_recv(&mut self) -> Option<Received> {
-        let first = self.ring.take_used()?;
+        let first = self.queue.ring.take_used()?;
         Some(self.receive(first))
     }
 
     /// Assembles a frame that begins in chain `first`.
     fn receive(&mut self, first: Used) -> Received {
-        let visible = 1 + self.ring.snapshot_len();
+        let visible = 1 + self.queue.ring.snapshot_len();
         let mut chains = Vec::with_capacity(1);
         let mut bytes = Vec::with_capacity(first.len as usize);
         self.read_chain(first, &mut bytes, &mut chains);
@@ -159,7 +138,7 @@ impl RxQueue {
         let count = if self.mergeable { usize::from(num_buffers) } else { 1 };
         assert!(count > 0, "a received frame says that it fills 0 buffers");
         for at in 1..count {
-            let used = Deadline::after(TIMEOUT).look_for(|| self.ring.take_used());
+            let used = Deadline::after(TIMEOUT).look_for(|| self.queue.ring.take_used());
             let used = used.unwrap_or_else(|| panic!("buffer {at} of a frame in {count} did not come in {TIMEOUT:?}"));
             self.read_chain(used, &mut bytes, &mut chains);
         }
@@ -176,7 +155,7 @@ impl RxQueue {
             let len = left.min(buffer.len as usize);
             let at = bytes.len();
             bytes.resize(at + len, 0);
-            self.memory.read(buffer.addr, &mut bytes[at..]);
+            self.queue.memory.read(buffer.addr, &mut bytes[at..]);
             left -= len;
             self.check_guard(buffer);
         }
@@ -197,50 +176,12 @@ impl RxQueue {
 
     fn check_guard(&self, buffer: &Buffer) {
         let mut guard = [0; GUARD_LEN];
-        self.memory.read(buffer.addr + u64::from(buffer.len), &mut guard);
+        self.queue.memory.read(buffer.addr + u64::from(buffer.len), &mut guard);
         assert!(guard == [GUARD; GUARD_LEN], "the device wrote past the end of {buffer:x?}");
     }
 
-    /// Returns used chains that are visible and not received, without taking them.
-    pub fn snoop_used(&mut self) -> Vec<Used> {
-        self.ring.snoop_used()
-    }
-
-    /// Returns the number of chains held by the device, or used and not received.
-    pub fn in_flight(&self) -> usize {
-        self.ring.in_flight()
-    }
-
-    /// Returns the kicks, interrupts and errors so far.
-    pub fn signals(&mut self) -> Signals {
-        self.fds.count()
-    }
-
-    /// Returns the ring, for raw access. Chains added there by the test have buffers of its own; [`RxQueue::recv`] does
-    /// not assemble the device's bytes there.
-    pub fn ring(&mut self) -> &mut Virtqueue {
-        &mut self.ring
-    }
-
-    pub(super) fn ring_ref(&self) -> &Virtqueue {
-        &self.ring
-    }
-
-    pub(super) fn fds(&self) -> &QueueFds {
-        &self.fds
-    }
-
-    pub(super) fn move_to(&mut self, memory: &GuestMemory) {
-        self.memory = memory.clone();
-        self.ring.move_to(memory);
-        self.pool.move_to(memory);
-    }
-
     pub(super) fn reset(&mut self) {
-        self.ring.reset();
-        if self.interrupts_off {
-            self.ring.disable_interrupts();
-        }
+        self.queue.reset();
         for at in 0..self.posted.len() {
             let buffers = std::mem::take(&mut self.posted[at]);
             self.give_back(&buffers);

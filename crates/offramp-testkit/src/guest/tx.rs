@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::pool::Pool;
-use super::signal::{QueueFds, Signals};
+use super::queue::Queue;
 use crate::frontend::TIMEOUT;
-use crate::memory::GuestMemory;
-use crate::ring::{Buffer, Used, Virtqueue};
+use crate::ring::{Buffer, Used};
 use crate::vnet::{self, VnetHeader};
 
 /// The place of the header.
@@ -81,16 +80,13 @@ struct Sent {
     bytes: Vec<u8>,
 }
 
-/// A transmit queue.
+/// A transmit queue. [`Queue`] has its ring and its signals.
 #[derive(Debug)]
 pub struct TxQueue {
-    memory: GuestMemory,
-    ring: Virtqueue,
-    fds: QueueFds,
+    pub(super) queue: Queue,
     pool: Pool,
     layout: TxLayout,
     header_len: usize,
-    interrupts_off: bool,
     compare: bool,
     sent: Vec<Sent>,
     /// Header and frame of the chain under construction.
@@ -98,19 +94,11 @@ pub struct TxQueue {
 }
 
 impl TxQueue {
-    pub(super) fn new(
-        memory: &GuestMemory,
-        (ring, fds): (Virtqueue, QueueFds),
-        features: u64,
-        layout: TxLayout,
-    ) -> Self {
+    pub(super) fn new(queue: Queue, features: u64, layout: TxLayout) -> Self {
         Self {
-            memory: memory.clone(),
-            sent: (0..ring.size()).map(|_| Sent::default()).collect(),
-            interrupts_off: !fds.wants_interrupts(),
-            ring,
-            fds,
-            pool: Pool::new(memory),
+            sent: (0..queue.ring.size()).map(|_| Sent::default()).collect(),
+            queue,
+            pool: Pool::default(),
             layout,
             header_len: vnet::header_len(features),
             compare: false,
@@ -151,7 +139,7 @@ impl TxQueue {
         }
     }
 
-    /// Puts one frame into the ring. The device sees it after [`TxQueue::publish`]. Returns nothing when the ring is
+    /// Puts one frame into the ring. The device sees it after [`Queue::publish`]. Returns nothing when the ring is
     /// full.
     pub fn stage(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> Option<u16> {
         let mut bytes = header.to_bytes().to_vec();
@@ -165,9 +153,9 @@ impl TxQueue {
         let cuts = self.layout.cuts(header.len(), &part_lens);
         self.take_all_used();
         let descriptors = if self.layout.indirect { 1 } else { cuts.len() };
-        let most = usize::from(self.ring.size());
+        let most = usize::from(self.queue.ring.size());
         assert!(cuts.len() <= most, "a chain of {} descriptors never fits into a ring of {most}", cuts.len());
-        if self.ring.free_descriptors() < descriptors {
+        if self.queue.ring.free_descriptors() < descriptors {
             return None;
         }
         self.bytes.clear();
@@ -183,13 +171,13 @@ impl TxQueue {
         let mut at = 0;
         let mut buffers = Vec::with_capacity(cuts.len());
         for &len in cuts {
-            let addr = self.pool.take(len);
-            self.memory.write(addr, &self.bytes[at..at + len]);
+            let addr = self.pool.take(&self.queue.memory, len);
+            self.queue.memory.write(addr, &self.bytes[at..at + len]);
             buffers.push(Buffer::readable(addr, len));
             at += len;
         }
         let (direct, indirect): (&[_], &[_]) = if self.layout.indirect { (&[], &buffers) } else { (&buffers, &[]) };
-        let id = self.ring.add(direct, indirect).expect("room that was there a moment ago");
+        let id = self.queue.ring.add(direct, indirect).expect("room that was there a moment ago");
         let sent = &mut self.sent[id as usize];
         sent.buffers.extend(buffers.iter().map(|buffer| (buffer.addr, buffer.len as usize)));
         if self.compare {
@@ -198,30 +186,16 @@ impl TxQueue {
         id
     }
 
-    /// Makes all staged frames visible and kicks when the device wants it. Returns true after a kick.
-    pub fn publish(&mut self) -> bool {
-        let wanted = self.ring.publish();
-        if wanted {
-            self.kick();
-        }
-        wanted
-    }
-
-    /// Kicks the device, whether it wants it or not.
-    pub fn kick(&mut self) {
-        self.fds.send_kick();
-    }
-
     /// Takes the next chain used by the device; its buffers are free for other frames.
     pub fn take_used(&mut self) -> Option<Used> {
-        let used = self.ring.take_used()?;
+        let used = self.queue.ring.take_used()?;
         self.release(used);
         Some(used)
     }
 
     /// As [`TxQueue::take_used`], with a wait of up to `timeout`.
     pub fn take_used_within(&mut self, timeout: Duration) -> Option<Used> {
-        let used = self.fds.wait(&mut self.ring, timeout, Virtqueue::take_used)?;
+        let used = self.queue.wait_used(timeout)?;
         self.release(used);
         Some(used)
     }
@@ -232,8 +206,8 @@ impl TxQueue {
 
     /// Waits until the device has used every chain. Panics when that takes longer than `timeout`.
     pub fn drain(&mut self, timeout: Duration) {
-        while self.ring.in_flight() > 0 {
-            let left = self.ring.in_flight();
+        while self.queue.ring.in_flight() > 0 {
+            let left = self.queue.ring.in_flight();
             let used = self.take_used_within(timeout);
             assert!(used.is_some(), "the device left {left} transmit chains unused for {timeout:?}");
         }
@@ -246,7 +220,7 @@ impl TxQueue {
         for (addr, len) in sent.buffers.drain(..) {
             if !expected.is_empty() {
                 let rest = expected.split_off(len);
-                let same = self.memory.read_vec(addr, len) == expected;
+                let same = self.queue.memory.read_vec(addr, len) == expected;
                 assert!(same, "the device wrote into a buffer of chain {} that it may only read", used.id);
                 expected = rest;
             }
@@ -254,40 +228,8 @@ impl TxQueue {
         }
     }
 
-    /// Returns the number of chains sent and not taken back.
-    pub fn in_flight(&self) -> usize {
-        self.ring.in_flight()
-    }
-
-    /// Returns the kicks, interrupts and errors so far.
-    pub fn signals(&mut self) -> Signals {
-        self.fds.count()
-    }
-
-    /// Returns the ring, for raw access. Chains added there by the test have buffers of its own.
-    pub fn ring(&mut self) -> &mut Virtqueue {
-        &mut self.ring
-    }
-
-    pub(super) fn ring_ref(&self) -> &Virtqueue {
-        &self.ring
-    }
-
-    pub(super) fn fds(&self) -> &QueueFds {
-        &self.fds
-    }
-
-    pub(super) fn move_to(&mut self, memory: &GuestMemory) {
-        self.memory = memory.clone();
-        self.ring.move_to(memory);
-        self.pool.move_to(memory);
-    }
-
     pub(super) fn reset(&mut self) {
-        self.ring.reset();
-        if self.interrupts_off {
-            self.ring.disable_interrupts();
-        }
+        self.queue.reset();
         for sent in &mut self.sent {
             sent.bytes.clear();
             sent.buffers.drain(..).for_each(|(addr, len)| self.pool.give_back(addr, len));

@@ -94,17 +94,12 @@ pub struct PackedDriver {
 impl PackedDriver {
     /// Makes a ring of `size` descriptors (any number up to 32768) in memory of its own.
     pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
+        assert!((1..=WRAP_BIT).contains(&size), "a packed ring has 1 to 32768 descriptors, not {size}");
         let addresses = RingAddresses {
             descriptors: memory.alloc(u64::from(size) * DESC_LEN, 16),
             driver: memory.alloc(EVENT_LEN, 4),
             device: memory.alloc(EVENT_LEN, 4),
         };
-        Self::new_at(memory, size, addresses, options)
-    }
-
-    /// Makes a ring at chosen guest addresses. They must lie in memory.
-    pub fn new_at(memory: &GuestMemory, size: u16, addresses: RingAddresses, options: RingOptions) -> Self {
-        assert!((1..=WRAP_BIT).contains(&size), "a packed ring has 1 to 32768 descriptors, not {size}");
         let mut ring = Self {
             memory: memory.clone(),
             size,
@@ -361,21 +356,6 @@ impl PackedDriver {
     /// the other.
     pub fn available_flags(&self) -> u16 {
         if self.next_avail.wrap { DESC_AVAIL } else { DESC_USED }
-    }
-
-    /// Returns slot and wrap counter of the next chain to add.
-    pub fn next_avail(&self) -> (u16, bool) {
-        (self.next_avail.slot, self.next_avail.wrap)
-    }
-
-    /// Makes the driver add its next chain at another position.
-    pub fn jump_next_avail(&mut self, slot: u16, wrap: bool) {
-        self.next_avail = Position { slot, wrap };
-    }
-
-    /// Returns slot and wrap counter of the next expected used descriptor.
-    pub fn next_used(&self) -> (u16, bool) {
-        (self.next_used.slot, self.next_used.wrap)
     }
 
     /// Writes driver event suppression: the driver's wish for interrupts.

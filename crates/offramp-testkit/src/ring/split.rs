@@ -79,18 +79,13 @@ impl SplitDriver {
     /// Makes a ring of `size` descriptors in memory of its own. `size` is a power of two for a device that keeps to
     /// 2.7.
     pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
+        assert!(size > 0, "a ring needs descriptors");
         let entries = u64::from(size);
         let addresses = RingAddresses {
             descriptors: memory.alloc(entries * DESC_LEN, 16),
             driver: memory.alloc(RING_HEAD_LEN + entries * AVAIL_ENTRY_LEN + EVENT_LEN, 2),
             device: memory.alloc(RING_HEAD_LEN + entries * USED_ENTRY_LEN + EVENT_LEN, 4),
         };
-        Self::new_at(memory, size, addresses, options)
-    }
-
-    /// Makes a ring at chosen guest addresses. They must lie in memory.
-    pub fn new_at(memory: &GuestMemory, size: u16, addresses: RingAddresses, options: RingOptions) -> Self {
-        assert!(size > 0, "a ring needs descriptors");
         let mut ring = Self {
             memory: memory.clone(),
             size,
@@ -322,11 +317,6 @@ impl SplitDriver {
     pub fn write_avail(&self, idx: u16, head: u16) {
         let slot = u64::from(idx % self.size);
         self.memory.write_u16(self.addresses.driver + RING_HEAD_LEN + slot * AVAIL_ENTRY_LEN, head);
-    }
-
-    /// Returns the position of the next chain to add.
-    pub fn next_avail(&self) -> u16 {
-        self.avail_idx
     }
 
     /// Returns the available index, as the device sees it.
