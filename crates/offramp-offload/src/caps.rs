@@ -35,7 +35,7 @@ bitflags! {
     }
 }
 
-/// One offload and its user-visible names.
+/// One offload: its names and its bits in the field.
 #[derive(Clone, Copy, Debug)]
 pub struct OffloadName {
     /// The bit.
@@ -48,25 +48,36 @@ pub struct OffloadName {
     pub virtio: &'static str,
     /// NDIS' INF keyword.
     pub ndis: &'static str,
+    /// virtio-net's feature bits, negotiated together (virtio 1.3, 5.1.3).
+    pub virtio_bits: u64,
+    /// The `TUN_F_*` flags with which a TAP's driver asks for it, 0 for receive (Linux `include/uapi/linux/if_tun.h`).
+    pub tun_flags: u32,
 }
 
-/// Every offload with its names in the field.
+/// Every offload, once. Linux takes both of a TAP's USO flags or none; it accepts that of UFO and, since 4.14, never
+/// asks for it.
 pub const NAMES: [OffloadName; 11] = [
-    name(Offloads::TX_CHECKSUM, ["tx-checksum", "tx-checksum-ip-generic", "CSUM", "*TCPUDPChecksumOffloadIPv4"]),
-    name(Offloads::TSO4, ["tso4", "tx-tcp-segmentation", "HOST_TSO4", "*LsoV2IPv4"]),
-    name(Offloads::TSO6, ["tso6", "tx-tcp6-segmentation", "HOST_TSO6", "*LsoV2IPv6"]),
-    name(Offloads::TSO_ECN, ["tso-ecn", "tx-tcp-ecn-segmentation", "HOST_ECN", "*LsoV2IPv4"]),
-    name(Offloads::USO, ["uso", "tx-udp-segmentation", "HOST_USO", "*UsoIPv4"]),
-    name(Offloads::UFO, ["ufo", "tx-udp-fragmentation", "HOST_UFO", "none"]),
-    name(Offloads::RX_CHECKSUM, ["rx-checksum", "rx-checksum", "GUEST_CSUM", "*TCPUDPChecksumOffloadIPv4"]),
-    name(Offloads::RSC4, ["rsc4", "rx-gro-hw", "GUEST_TSO4", "*RscIPv4"]),
-    name(Offloads::RSC6, ["rsc6", "rx-gro-hw", "GUEST_TSO6", "*RscIPv6"]),
-    name(Offloads::RSC_ECN, ["rsc-ecn", "rx-gro-hw", "GUEST_ECN", "*RscIPv4"]),
-    name(Offloads::RSC_UDP, ["rsc-udp", "rx-udp-gro-forwarding", "GUEST_USO4", "*UdpRsc"]),
+    name(
+        Offloads::TX_CHECKSUM,
+        ["tx-checksum", "tx-checksum-ip-generic", "CSUM", "*TCPUDPChecksumOffloadIPv4"],
+        1 << 0,
+        0x01,
+    ),
+    name(Offloads::TSO4, ["tso4", "tx-tcp-segmentation", "HOST_TSO4", "*LsoV2IPv4"], 1 << 11, 0x02),
+    name(Offloads::TSO6, ["tso6", "tx-tcp6-segmentation", "HOST_TSO6", "*LsoV2IPv6"], 1 << 12, 0x04),
+    name(Offloads::TSO_ECN, ["tso-ecn", "tx-tcp-ecn-segmentation", "HOST_ECN", "*LsoV2IPv4"], 1 << 13, 0x08),
+    name(Offloads::USO, ["uso", "tx-udp-segmentation", "HOST_USO", "*UsoIPv4"], 1 << 56, 0x20 | 0x40),
+    name(Offloads::UFO, ["ufo", "tx-udp-fragmentation", "HOST_UFO", "none"], 1 << 14, 0x10),
+    name(Offloads::RX_CHECKSUM, ["rx-checksum", "rx-checksum", "GUEST_CSUM", "*TCPUDPChecksumOffloadIPv4"], 1 << 1, 0),
+    name(Offloads::RSC4, ["rsc4", "rx-gro-hw", "GUEST_TSO4", "*RscIPv4"], 1 << 7, 0),
+    name(Offloads::RSC6, ["rsc6", "rx-gro-hw", "GUEST_TSO6", "*RscIPv6"], 1 << 8, 0),
+    name(Offloads::RSC_ECN, ["rsc-ecn", "rx-gro-hw", "GUEST_ECN", "*RscIPv4"], 1 << 9, 0),
+    name(Offloads::RSC_UDP, ["rsc-udp", "rx-udp-gro-forwarding", "GUEST_USO4", "*UdpRsc"], 1 << 54 | 1 << 55, 0),
 ];
 
-const fn name(offload: Offloads, [name, ethtool, virtio, ndis]: [&'static str; 4]) -> OffloadName {
-    OffloadName { offload, name, ethtool, virtio, ndis }
+const fn name(offload: Offloads, names: [&'static str; 4], virtio_bits: u64, tun_flags: u32) -> OffloadName {
+    let [name, ethtool, virtio, ndis] = names;
+    OffloadName { offload, name, ethtool, virtio, ndis, virtio_bits, tun_flags }
 }
 
 impl Offloads {

@@ -4,7 +4,7 @@
 
 use super::budget::Work;
 use super::control::PortControl;
-use super::lent::{Lent, has_good_pseudo_header, write_run};
+use super::lent::{Lent, has_good_pseudo_header, segment_into_scratch};
 use super::outlet::{Outlet, Rss, ToHost};
 use crate::ipsec::Opening;
 use crate::limit::Meter;
@@ -235,7 +235,7 @@ impl Deliver {
                 outlet.lose(Loss::TooLong, 1);
                 continue;
             }
-            let (len, stride, count) = write_run(lent, rest, work);
+            let (len, stride, count) = segment_into_scratch(lent, rest, work);
             outlet.stats.frames_in.add(count as u64);
             for slot in work.scratch.chunks_mut(stride).take(count) {
                 let frame = &mut slot[..len];
@@ -273,7 +273,7 @@ impl Deliver {
     ) -> bool {
         let rest = segments.get_or_insert_with(|| lent.plan.clone());
         while rest.frames_left() > 0 && work.budget.is_left() {
-            let (len, stride, count) = write_run(lent, rest, work);
+            let (len, stride, count) = segment_into_scratch(lent, rest, work);
             for slot in work.scratch.chunks_mut(stride).take(count) {
                 self.push_received(outlet, Frame::received(&mut slot[..len]), work.now_ns);
             }

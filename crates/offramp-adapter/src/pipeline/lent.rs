@@ -85,7 +85,11 @@ pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
 
 /// Writes the next frames of one length into the scratch, as many as fit. Returns their length, their stride and their
 /// number.
-pub(super) fn write_run(lent: &Lent<'_>, rest: &mut Segmenter, work: &mut Work<'_>) -> (usize, usize, usize) {
+pub(super) fn segment_into_scratch(
+    lent: &Lent<'_>,
+    rest: &mut Segmenter,
+    work: &mut Work<'_>,
+) -> (usize, usize, usize) {
     let len = rest.next_len();
     let stride = len.next_multiple_of(FRAME_ALIGN);
     let slots = (work.scratch.len() / stride).min(work.budget.frames.max(1));

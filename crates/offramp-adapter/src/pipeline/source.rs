@@ -321,7 +321,7 @@ impl Source {
             if room == 0 {
                 break false;
             }
-            match (write_run(plan, pending, &mut frame, route, room, now_ns), &mut pending.planned) {
+            match (send_run(plan, pending, &mut frame, route, room, now_ns), &mut pending.planned) {
                 (Ok((len, count, handed)), _) => {
                     budget.spend(count, count * len);
                     frames += handed;
@@ -381,7 +381,7 @@ pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<
 /// Sends the next frames of one length where there is `room`. Returns their length, their number, and how many reached
 /// a destination.
 #[inline]
-fn write_run<H: HostPort>(
+fn send_run<H: HostPort>(
     plan: &mut Plan,
     pending: &mut Pending,
     frame: &mut Frame<'_>,

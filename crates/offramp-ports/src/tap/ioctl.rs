@@ -5,25 +5,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use offramp_offload::caps::Offloads;
+use offramp_offload::caps::{NAMES, Offloads};
 
 use crate::sys::link::NAME_LEN_MAX;
 use crate::vnet_hdr::HEADER_LEN;
-
-/// Complete checksums.
-const TUN_F_CSUM: u32 = 0x01;
-/// Segment TCP over IPv4.
-const TUN_F_TSO4: u32 = 0x02;
-/// Segment TCP over IPv6.
-const TUN_F_TSO6: u32 = 0x04;
-/// Segment TCP with CWR.
-const TUN_F_TSO_ECN: u32 = 0x08;
-/// Fragment UDP. Linux accepts the bit and, since 4.14, never asks for it.
-const TUN_F_UFO: u32 = 0x10;
-/// Segment UDP over IPv4 into datagrams; Linux takes both USO bits or none.
-const TUN_F_USO4: u32 = 0x20;
-/// Segment UDP over IPv6 into datagrams.
-const TUN_F_USO6: u32 = 0x40;
 
 mod numbers {
     #![allow(missing_docs)]
@@ -101,13 +86,5 @@ pub(super) fn set_carrier(fd: BorrowedFd<'_>, is_on: bool) -> io::Result<()> {
 
 /// Returns the driver's bits for the transmit offloads of a set.
 pub(super) fn offload_bits(offloads: Offloads) -> u32 {
-    let pairs = [
-        (Offloads::TX_CHECKSUM, TUN_F_CSUM),
-        (Offloads::TSO4, TUN_F_TSO4),
-        (Offloads::TSO6, TUN_F_TSO6),
-        (Offloads::TSO_ECN, TUN_F_TSO_ECN),
-        (Offloads::UFO, TUN_F_UFO),
-        (Offloads::USO, TUN_F_USO4 | TUN_F_USO6),
-    ];
-    pairs.iter().filter(|(offload, _)| offloads.contains(*offload)).fold(0, |bits, (_, bit)| bits | bit)
+    NAMES.iter().filter(|row| offloads.contains(row.offload)).fold(0, |bits, row| bits | row.tun_flags)
 }

@@ -1,17 +1,13 @@
 //! The virtio features that a port offers (virtio 1.3, 5.1.3; vhost-user, "Feature bits"), and their offloads.
 
-use offramp_offload::caps::Offloads;
+use offramp_offload::caps::{NAMES, Offloads};
 pub use offramp_virtio::features::RingFeatures;
 pub(super) use offramp_virtio::features::{
     CTRL_GUEST_OFFLOADS, CTRL_MAC_ADDR, CTRL_RX, CTRL_RX_EXTRA, CTRL_VLAN, CTRL_VQ, DEVICE_STATS, EVENT_IDX,
     GUEST_ANNOUNCE, HASH_REPORT, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU, NOTF_COAL, RING_PACKED, RSS,
     SPEED_DUPLEX, VERSION_1, VQ_NOTF_COAL, header_len,
 };
-use virtio_bindings::virtio_net::{
-    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
-    VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_ECN,
-    VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_STATUS,
-};
+use virtio_bindings::virtio_net::VIRTIO_NET_F_STATUS;
 
 /// Most vrings that a frontend can name with a descriptor: `SET_VRING_KICK` has 8 bits for the number (vhost-user,
 /// "Vring descriptor index").
@@ -32,21 +28,6 @@ const COMMANDS: u64 = CTRL_RX
     | VQ_NOTF_COAL
     | DEVICE_STATS
     | GUEST_ANNOUNCE;
-/// Offloads and their feature bits.
-const OFFLOADS: [(Offloads, u64); 11] = [
-    (Offloads::TX_CHECKSUM, 1 << VIRTIO_NET_F_CSUM),
-    (Offloads::TSO4, 1 << VIRTIO_NET_F_HOST_TSO4),
-    (Offloads::TSO6, 1 << VIRTIO_NET_F_HOST_TSO6),
-    (Offloads::TSO_ECN, 1 << VIRTIO_NET_F_HOST_ECN),
-    (Offloads::USO, 1 << VIRTIO_NET_F_HOST_USO),
-    (Offloads::UFO, 1 << VIRTIO_NET_F_HOST_UFO),
-    (Offloads::RX_CHECKSUM, 1 << VIRTIO_NET_F_GUEST_CSUM),
-    (Offloads::RSC4, 1 << VIRTIO_NET_F_GUEST_TSO4),
-    (Offloads::RSC6, 1 << VIRTIO_NET_F_GUEST_TSO6),
-    (Offloads::RSC_ECN, 1 << VIRTIO_NET_F_GUEST_ECN),
-    (Offloads::RSC_UDP, 1 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
-];
-
 /// The server of the guest's control queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControlQueue {
@@ -73,12 +54,7 @@ impl ControlQueue {
 /// [`SPEED_DUPLEX`]).
 pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: ControlQueue) -> u64 {
     let offloads = offloads.with_prerequisites();
-    let mut bits = rings.bits() | VERSION_1 | PROTOCOL_FEATURES | 1 << VIRTIO_NET_F_STATUS;
-    for (offload, of_offload) in OFFLOADS {
-        if offloads.contains(offload) {
-            bits |= of_offload;
-        }
-    }
+    let mut bits = rings.bits() | VERSION_1 | PROTOCOL_FEATURES | 1 << VIRTIO_NET_F_STATUS | bits_of(offloads);
     match control_queue {
         // The frontend serves the control queue; with these bits the device permits it.
         ControlQueue::Frontend => bits |= CTRL_VQ | GUEST_ANNOUNCE,
@@ -94,14 +70,18 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: Cont
 
 /// Returns the bits of the offloads that a guest may switch while it runs (virtio 1.3, 5.1.6.5.8).
 pub(super) fn guest_offload_bits() -> u64 {
-    let of_receive = OFFLOADS.iter().filter(|(offload, _)| !offload.intersects(Offloads::TX));
-    of_receive.fold(0, |bits, (_, of_one)| bits | of_one)
+    bits_of(Offloads::RX)
+}
+
+fn bits_of(offloads: Offloads) -> u64 {
+    NAMES.iter().filter(|row| offloads.contains(row.offload)).fold(0, |bits, row| bits | row.virtio_bits)
 }
 
 /// Returns the offloads of the negotiated bits.
 pub(super) fn offloads(negotiated: u64) -> Offloads {
     let is_on = |bits: u64| negotiated & bits == bits;
-    let set = OFFLOADS.iter().filter(|(_, bits)| is_on(*bits)).fold(Offloads::empty(), |set, (o, _)| set | *o);
+    let rows = NAMES.iter().filter(|row| is_on(row.virtio_bits));
+    let set = rows.fold(Offloads::empty(), |set, row| set | row.offload);
     set.with_prerequisites()
 }
 
@@ -117,6 +97,11 @@ pub fn feature_name(bit: u32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use virtio_bindings::virtio_net::{
+        VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,
+        VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_USO4, VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_ECN,
+        VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6, VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO,
+    };
 
     #[test]
     fn what_is_offered_comes_back_as_what_was_asked_for() {
@@ -138,8 +123,25 @@ mod tests {
         let backend = offer(RingFeatures::all(), Offloads::all(), ControlQueue::Backend);
         assert_eq!(backend ^ without, CTRL_VQ | COMMANDS | RingFeatures::RING_RESET.bits());
         let none = offer(RingFeatures::empty(), Offloads::empty(), ControlQueue::Frontend);
-        let every_offload = OFFLOADS.iter().fold(0, |bits, (_, of_one)| bits | of_one);
-        assert_eq!(none & every_offload, 0);
+        assert_eq!(none & bits_of(Offloads::all()), 0);
+    }
+
+    #[test]
+    fn the_bits_of_an_offload_are_those_of_linux_header() {
+        let linux = [
+            ("CSUM", 1 << VIRTIO_NET_F_CSUM),
+            ("HOST_TSO4", 1 << VIRTIO_NET_F_HOST_TSO4),
+            ("HOST_TSO6", 1 << VIRTIO_NET_F_HOST_TSO6),
+            ("HOST_ECN", 1 << VIRTIO_NET_F_HOST_ECN),
+            ("HOST_USO", 1 << VIRTIO_NET_F_HOST_USO),
+            ("HOST_UFO", 1 << VIRTIO_NET_F_HOST_UFO),
+            ("GUEST_CSUM", 1 << VIRTIO_NET_F_GUEST_CSUM),
+            ("GUEST_TSO4", 1 << VIRTIO_NET_F_GUEST_TSO4),
+            ("GUEST_TSO6", 1 << VIRTIO_NET_F_GUEST_TSO6),
+            ("GUEST_ECN", 1 << VIRTIO_NET_F_GUEST_ECN),
+            ("GUEST_USO4", 1u64 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
+        ];
+        assert_eq!(NAMES.map(|row| (row.virtio, row.virtio_bits)), linux);
     }
 
     #[test]
