@@ -52,9 +52,10 @@ enum Command {
     Switch(ports::Command),
     /// Add, remove, replace and show security associations of a running adapter
     Sa(Box<sa::Args>),
-    /// Write the man pages and shell completions for packages
-    #[command(hide = true)]
-    Pages(pages::Args),
+    /// Print the completions of a shell
+    Completions(pages::CompletionsArgs),
+    /// Write the man pages
+    Man(pages::ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Port(command) => ports::run("port", &command),
         Command::Switch(command) => ports::run("switch", &command),
         Command::Sa(args) => sa::run(&args),
-        Command::Pages(args) => pages::run(&args, Cli::command()),
+        Command::Completions(args) => pages::completions(&args, Cli::command()),
+        Command::Man(args) => pages::man(&args, Cli::command()),
     }
 }

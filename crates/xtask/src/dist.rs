@@ -9,7 +9,7 @@ use offramp_testbed::packages::{self, Needed};
 use offramp_testbed::program::shown;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<()> {
     succeed(&mut release(root))?;
     succeed(release(root).arg(STATIC_TRIPLE))?;
     let program = target.join("release/offramp");
-    succeed(Command::new(&program).arg("pages").arg(target.join(PAGES)))?;
+    pages(&program, &target.join(PAGES))?;
     let deb = ["deb", "--locked", "--no-build", "--strip", "--package", "offramp", "--output"];
     succeed(Command::new("cargo").args(deb).arg(out.join("offramp.deb")).current_dir(root))?;
     let bare = out.join("offramp");
@@ -63,6 +63,19 @@ pub fn run(args: &Args) -> Result<()> {
     let parts = out.join("offramp.cdx.json");
     fs::copy(target.join("release/offramp.cdx.json"), &parts).doing(format!("writing {}", parts.display()))?;
     sums(&out)
+}
+
+/// Writes the man pages to `man` in `directory`, and the completions of Debian's shells to `completions`.
+fn pages(program: &Path, directory: &Path) -> Result<()> {
+    succeed(Command::new(program).arg("man").arg(directory.join("man")))?;
+    let completions = directory.join("completions");
+    fs::create_dir_all(&completions).doing(format!("making {}", completions.display()))?;
+    for (shell, name) in [("bash", "offramp.bash"), ("fish", "offramp.fish"), ("zsh", "_offramp")] {
+        let path = completions.join(name);
+        let file = File::create(&path).doing(format!("writing {}", path.display()))?;
+        succeed(Command::new(program).args(["completions", shell]).stdout(file))?;
+    }
+    Ok(())
 }
 
 fn release(root: &Path) -> Command {
