@@ -10,7 +10,7 @@ use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, Swit
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
@@ -452,6 +452,23 @@ fn complete((meta, mut frame): (TxMeta, Vec<u8>)) -> (TxMeta, Vec<u8>) {
     let len = frame.len();
     offramp_offload::checksum::complete(&mut frame, meta.checksum.unwrap(), len).unwrap();
     (TxMeta::default(), frame)
+}
+
+#[test]
+fn an_sctp_packet_arrives_with_its_crc_whatever_the_host_takes() {
+    let mut packet = vec![0x45, 0, 0, 36, 0, 0, 0, 0, 64, 132, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    packet.extend([0x1f, 0x90, 0x1f, 0x91, 0, 0, 0, 7, 0, 0, 0, 0, 1, 2, 3, 4]);
+    let frame = [&mac(2)[..], &mac(1), &[8, 0], &packet].concat();
+    let asked = TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 8 }), segmentation: None };
+    for offloads in [Offloads::all(), Offloads::empty()] {
+        let mut bench = Bench::with_ports(2, &PortConfig { offloads, ..PortConfig::default() });
+        bench.send(0, (asked, frame.clone()));
+        bench.run();
+        let (meta, given) = bench.host(1).given.remove(0);
+        // By scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(bytes([1, 2, 3, 4]))).
+        assert_eq!(given, [&frame[..42], &[0x4c, 0xb9, 0xb2, 0x9b], &frame[46..]].concat());
+        assert_eq!(meta.checksum, ChecksumState::Unknown);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update.
+//! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update. And SCTP's CRC32c.
 //!
 //! Words are added as they lie in memory, so the hot path swaps no bytes; only [`Sum::fold`] and [`Sum::word`] know of
 //! byte order. Short inputs take an inlined scalar path, long ones the best kernel of this processor, found at run
@@ -11,6 +11,7 @@
 //! | `avx2` | 32 bytes, one multiply-add, one add | AVX2 |
 //! | `portable` | 8 bytes, carries kept | everywhere |
 
+mod crc32c;
 mod frame;
 mod kernel;
 mod portable;
@@ -20,6 +21,7 @@ mod tests;
 mod x86;
 
 use crate::count;
+pub(crate) use crc32c::{PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, write_sctp};
 pub use frame::{CompleteError, complete, update16};
 pub(crate) use frame::{ipv4_header_is_good, is_good_ipv4_header, make_partial, pseudo_header, verify};
 use kernel::SHORT_LEN_MAX;

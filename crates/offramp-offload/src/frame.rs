@@ -6,7 +6,7 @@
 //! A port that owns the memory of its frames keeps a [`FrameBuffer`]: it parses each frame of the port once, and lends
 //! it until the next one.
 
-use crate::checksum::{self, Sum};
+use crate::checksum::{self, PROTOCOL_SCTP, SCTP_CHECKSUM_OFFSET, SCTP_HEADER_LEN, Sum};
 use crate::count;
 use crate::layout::{self, FrameLayout, LengthFrom, Malformed, PROTOCOL_UDP, Transport, VLAN_TAG_LEN};
 use crate::meta::{ChecksumState, PartialChecksum, TxMeta};
@@ -150,6 +150,17 @@ impl<'a> Frame<'a> {
     pub fn make_partial(&mut self) -> Option<PartialChecksum> {
         let (bytes, layout) = self.parts_mut().ok()?;
         (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
+    }
+
+    /// Returns the place of the SCTP packet whose CRC32c the host asks for with `partial`: it names SCTP's own field.
+    /// Linux hands such packets over on a packet socket, with the request of an Internet checksum.
+    pub(crate) fn sctp_packet(&self, partial: PartialChecksum) -> Option<Range<usize>> {
+        let layout = self.layout().ok()?;
+        let (start, offset) = (usize::from(partial.start), usize::from(partial.offset));
+        let is_sctp = layout.protocol == PROTOCOL_SCTP && !layout.fragment;
+        let is_its_field = start == layout.transport_start && offset == SCTP_CHECKSUM_OFFSET;
+        let has_header = layout.transport_len() >= SCTP_HEADER_LEN;
+        (is_sctp && is_its_field && has_header).then_some(start..layout.packet_end)
     }
 
     /// Returns source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque or malformed).

@@ -14,12 +14,13 @@
 
 mod super_frame;
 
-use crate::checksum::copy_and_sum;
+use crate::checksum::{copy_and_sum, write_sctp};
 use crate::count;
 use crate::frame::Frame;
 use crate::layout::{Malformed, put16};
 use crate::meta::PartialChecksum;
 use crate::vlan::TagChange;
+use std::ops::Range;
 pub(crate) use super_frame::Heads;
 use super_frame::SuperFrame;
 
@@ -72,6 +73,8 @@ pub struct Segmenter {
 enum Work {
     Copy,
     Complete(PartialChecksum),
+    /// Complete the CRC32c of the SCTP packet in this range.
+    CompleteCrc(Range<usize>),
     Segment(SuperFrame),
 }
 
@@ -91,7 +94,7 @@ impl Segmenter {
         let work = match (super_frame, request.checksum) {
             (Some(super_frame), _) => Work::Segment(super_frame),
             (None, Some(partial)) if partial.field() + 2 > frame_len => return Err(Refused::ChecksumPlace),
-            (None, Some(partial)) => Work::Complete(partial),
+            (None, Some(partial)) => frame.sctp_packet(partial).map_or(Work::Complete(partial), Work::CompleteCrc),
             (None, None) => Work::Copy,
         };
         Ok(Self { frame_len, link_header_len, work, frames_left })
@@ -104,6 +107,7 @@ impl Segmenter {
         let work = match &self.work {
             Work::Copy => Work::Copy,
             Work::Complete(partial) => Work::Complete(partial.after_tag_change(change)),
+            Work::CompleteCrc(packet) => Work::CompleteCrc(moved(packet.start)..moved(packet.end)),
             Work::Segment(super_frame) => Work::Segment(super_frame.after_tag_change(change)),
         };
         Self {
@@ -117,6 +121,12 @@ impl Segmenter {
     /// Returns the bytes of Ethernet header and VLAN tags of every frame. An MTU does not count them.
     pub fn link_header_len(&self) -> usize {
         self.link_header_len
+    }
+
+    /// Returns whether the host asked for a CRC32c: no mark can hand that over, as a partial checksum means the
+    /// Internet checksum (virtio 1.3, 5.1.6.2).
+    pub fn completes_crc(&self) -> bool {
+        matches!(self.work, Work::CompleteCrc(_))
     }
 
     /// Returns the number of frames still to be written.
@@ -235,6 +245,11 @@ impl Work {
         } else {
             count::copied(frame.len());
             out.copy_from_slice(frame);
+        }
+        if let Self::CompleteCrc(packet) = self
+            && let Some(packet) = out.get_mut(packet.clone())
+        {
+            write_sctp(packet);
         }
         frame.len()
     }

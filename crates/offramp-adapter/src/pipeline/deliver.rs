@@ -296,7 +296,7 @@ impl Deliver {
                 self.verify(outlet, frame, work.now_ns);
             }
             None => self.hand_over_in_order(outlet, &meta, lent.frame.bytes()),
-            Some(partial) if honours_checksums => {
+            Some(partial) if honours_checksums && !lent.plan.completes_crc() => {
                 let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..meta };
                 self.hand_over_in_order(outlet, &meta, lent.frame.bytes());
             }

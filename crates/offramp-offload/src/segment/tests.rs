@@ -140,6 +140,33 @@ fn ip_ids_wrap_around() {
     assert_eq!(ids, [0xfffe, 0xffff, 0x0000]);
 }
 
+/// Returns an SCTP packet as Linux hands it over on a packet socket: a field of zeros, and the request of a checksum.
+fn sctp_frame(version6: bool, padding: usize) -> (Vec<u8>, TxMeta) {
+    let mut frame = Vec::new();
+    let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
+    let packet = [&[0x1f, 0x90, 0x1f, 0x91, 0, 0, 0, 7, 0, 0, 0, 0][..], &pattern(17)].concat();
+    if version6 {
+        link.ipv6([3; 16], [5; 16], 64).write(&mut frame, 132.into(), &packet).unwrap();
+    } else {
+        link.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).write(&mut frame, 132.into(), &packet).unwrap();
+    }
+    let start = (frame.len() - packet.len()) as u16;
+    frame.resize(frame.len() + padding, 0);
+    (frame, TxMeta { checksum: Some(PartialChecksum { start, offset: 8 }), segmentation: None })
+}
+
+#[test]
+fn an_sctp_packet_gets_its_crc_and_no_internet_checksum() {
+    for (version6, padding) in [(false, 0), (false, 5), (true, 0), (true, 9)] {
+        let (frame, meta) = sctp_frame(version6, padding);
+        let start = usize::from(meta.checksum.unwrap().start);
+        let mut expected = frame.clone();
+        // By scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(payload)).
+        expected[start + 8..start + 12].copy_from_slice(&[0xb8, 0x6f, 0x5d, 0x39]);
+        assert_eq!(cut(&frame, &meta, &SegmentPolicy::default()), [expected], "IPv6: {version6}, padding {padding}");
+    }
+}
+
 #[test]
 fn a_frame_that_fits_one_segment_is_completed_and_otherwise_left_alone() {
     let (frame, meta) = tcp_super_frame(false, &pattern(1448), 0x19, 77, 5);
