@@ -2,9 +2,9 @@
 //!
 //! Every error names the file, the line, the key and what to write instead.
 
-mod card;
 pub(crate) mod check;
 mod daemon;
+pub(crate) mod impair;
 mod ipsec;
 mod load;
 pub(crate) mod place;

@@ -1,5 +1,7 @@
 //! `offramp check` as a user meets it: verdicts, files, exit status, and errors.
 
+#![cfg(feature = "lab")]
+
 #[allow(dead_code, reason = "shared with the tests of the daemon")]
 #[path = "up/bed.rs"]
 mod bed;

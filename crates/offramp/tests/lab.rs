@@ -1,5 +1,7 @@
 //! `offramp lab` as a user meets it: its output, and its end after an error.
 
+#![cfg(feature = "lab")]
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

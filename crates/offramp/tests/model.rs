@@ -1,5 +1,7 @@
 //! `offramp model` as its users meet it: refusals, readers of its output, and interrupted sweeps.
 
+#![cfg(feature = "lab")]
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 //! `offramp model claims --live`: the lab's results beside the published figures and the model's. Needs root: the lab
 //! makes network namespaces.
 
+#![cfg(feature = "lab")]
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,5 +1,7 @@
 //! `offramp ttcp` as it is used by hand and by scripts: two processes, exit status, one line of JSON per event.
 
+#![cfg(feature = "lab")]
+
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};

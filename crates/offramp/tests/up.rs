@@ -203,6 +203,7 @@ fn why_a_frontend_was_sent_away_is_shown() {
     bed.until(|| bed.stderr().contains("port \"a\": 1 refused messages; last frontend disconnected: message 8: "));
 }
 
+#[cfg(feature = "impair")]
 #[test]
 fn a_card_with_little_memory_on_a_slow_bus_loses_frames_and_tcp_stays_right() {
     let card =

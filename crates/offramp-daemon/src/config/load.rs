@@ -72,11 +72,10 @@ impl Config {
         for switch in &written.switch {
             switches.push(check.switch(switch)?);
         }
-        let has_faults = written.faults.as_ref().is_some_and(|faults| *faults.as_ref());
         let directory = file.parent().unwrap_or(Path::new(""));
         let mut ports = others.ports.clone();
         for (port, table) in written.port.iter().zip(tables.as_ref().get("port").into_iter().flat_map(tables_of)) {
-            ports.push(check.port(port, table, has_faults, directory, &daemon)?);
+            ports.push(check.port(port, table, written.faults.as_ref(), directory, &daemon)?);
         }
         let names = written.port.iter().map(|port| &port.as_ref().name);
         check.names_are_unique("port", names, others.ports.iter().map(|port| &*port.name))?;

@@ -24,7 +24,7 @@ impl Check<'_> {
         &self,
         whole: &Spanned<file::Port>,
         table: &DeValue<'_>,
-        has_faults: bool,
+        faults: Option<&Spanned<bool>>,
         directory: &Path,
         daemon: &DaemonConfig,
     ) -> Result<PortConfig, ConfigError> {
@@ -52,7 +52,7 @@ impl Check<'_> {
             poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
             bits_per_second: self.bits_per_second(&wire, &rate)?,
             memory: self.memory(written.memory.as_ref(), mtu as usize)?,
-            faults: self.faults(written.faults.as_ref(), has_faults)?,
+            faults: self.faults(written.faults.as_ref(), faults)?,
             cpus: self.cpus(written.cpus.as_ref())?,
             host,
             wire,

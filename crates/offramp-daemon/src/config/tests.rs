@@ -1,8 +1,8 @@
 //! Tests accepted files, refused files, and the documentation of every key.
 
-use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::check::SOCKET_MODE_DEFAULT;
 use super::daemon::READ_ONLY_MODE_DEFAULT;
+use super::impair::{FaultConfig, MemoryConfig};
 use super::port::POLL_USECS_MAX;
 use super::switch::{
     AGE_SECONDS, AGE_SECONDS_DEFAULT, FLOOD_FRAMES, FLOOD_FRAMES_DEFAULT, MAC_ENTRIES, MAC_ENTRIES_DEFAULT,
@@ -29,36 +29,25 @@ use offramp_adapter::moderation::{
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::switch::UnknownUnicast;
 use offramp_adapter::vlan::VIDS;
-use offramp_impair::fault::FaultConfig;
-use offramp_impair::fault::{
-    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
-};
-use offramp_impair::memory::MemoryConfig;
-use offramp_impair::memory::{
-    CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
-    RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
-};
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_offload::esp::{Prefix, Selector};
 use offramp_ports::sys::cpu;
 use offramp_ports::tap::QUEUES_MAX;
 use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, RingFeatures};
 use offramp_ports::worker::Polling;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 use strum::VariantNames;
 
-const DOCUMENT: &str = include_str!("../../../../docs/config.md");
-const EXAMPLES: [(&str, &str); 3] = [
-    ("old-card.toml", include_str!("../../../../examples/old-card.toml")),
+pub(super) const DOCUMENT: &str = include_str!("../../../../docs/config.md");
+const EXAMPLES: [(&str, &str); 2] = [
     ("vm.toml", include_str!("../../../../examples/vm.toml")),
     ("two-taps.toml", include_str!("../../../../examples/two-taps.toml")),
 ];
 /// Two ports on a cable; the second one is right, and tests vary the first.
-const PEER: &str = "[[port]]\nname = \"b\"\nhost = { tap = \"t1\" }\nwire = { cable = \"a\" }\n";
+pub(super) const PEER: &str = "[[port]]\nname = \"b\"\nhost = { tap = \"t1\" }\nwire = { cable = \"a\" }\n";
 
-fn parse(text: &str) -> Result<Config, String> {
+pub(super) fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("x.toml"), text).map_err(|error| error.to_string())
 }
 
@@ -68,11 +57,17 @@ fn port(lines: &str) -> Result<PortConfig, String> {
 }
 
 /// Asserts an error in this line, with `text` in its message.
-fn refused(file: &str, line: usize, text: &str) {
+pub(super) fn refused(file: &str, line: usize, text: &str) {
     let message = parse(file).expect_err(file);
     assert!(message.starts_with(&format!("x.toml:{line}: ")), "{file}: {message}");
     assert!(message.contains(text), "{file}: {message}");
     assert!(!message.contains('\n'), "one line: {message}");
+}
+
+/// Asserts this text in the row of a key of the document.
+pub(super) fn documented(key: &str, text: &dyn std::fmt::Display) {
+    let row = DOCUMENT.lines().find(|line| line.starts_with(&format!("| `{key}`"))).unwrap();
+    assert!(row.contains(&text.to_string()), "{key}: {text} in {row}");
 }
 
 #[test]
@@ -220,85 +215,6 @@ fn a_limit_is_a_table_of_its_keys() {
     wrong("{ tx_bits_second = 5000 }", "unknown key \"tx_bits_second\"; did you mean \"tx_bits_per_second\"?");
     wrong("{ tx_burst_frames = 5 }", "limit.tx_burst_frames belongs to tx_frames_per_second; write that too");
     wrong("5", "limit is a table of its keys");
-}
-
-/// Returns port "a" with a memory, or with faults, of these keys.
-fn with_table(table: &str, keys: &str) -> String {
-    format!(
-        "faults = true\n{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n{table} = {{ {keys} }}\n"
-    )
-}
-
-#[test]
-fn a_memory_is_that_of_a_card_or_what_is_written() {
-    let memory = |keys: &str| parse(&with_table("memory", keys)).unwrap().ports[1].memory;
-    assert_eq!(memory("card_bytes = 8192"), MemoryConfig::dp8390(8192).unwrap());
-    let stop = OverflowPolicy::StopAndRecover { recover_ns: 1_600_000 };
-    assert_eq!(memory("card_bytes = 8192, recover_usecs = 1600").policy, stop);
-    let dropping = MemoryConfig { policy: OverflowPolicy::Drop, ..MemoryConfig::dp8390(16_384).unwrap() };
-    assert_eq!(memory("card_bytes = 16384, policy = \"drop\""), dropping);
-    let written = MemoryConfig {
-        receive: ReceiveMemory::Pages { pages: 20, page_len: 512 },
-        receive_ring_entries: Some(16),
-        transmit_buffers: Some(4),
-        policy: OverflowPolicy::Overrun,
-    };
-    let keys = "receive_pages = 20, page_bytes = 512, ring_entries = 16, transmit_buffers = 4, policy = \"overrun\"";
-    assert_eq!(memory(keys), written);
-    assert_eq!(memory("receive_bytes = 65536").receive, ReceiveMemory::Bytes(65_536));
-    assert_eq!(memory(""), MemoryConfig::default());
-    // Port "a" begins behind five lines.
-    let wrong = |keys: &str, text: &str| refused(&with_table("memory", keys), 10, text);
-    wrong("card_bytes = 1024", "port.memory.card_bytes 1024 is out of range; use 3584 to 65536");
-    wrong("card_bytes = 8192, receive_bytes = 5120", "write one of card_bytes, receive_bytes and receive_pages");
-    wrong("receive_bytes = 5120, page_bytes = 256", "page_bytes belongs to receive_pages");
-    wrong("receive_bytes = 1513", "port.memory has no room for a frame of 1514 bytes, which mtu 1500 asks for");
-    wrong("ring_entries = 0", "port.memory.ring_entries 0 is out of range");
-    wrong("policy = \"dorp\"", "port.memory.unknown policy \"dorp\"; did you mean \"drop\"?");
-    wrong("policy = \"drop\", recover_usecs = 5", "recover_usecs belongs to policy = \"stop\"");
-    wrong("receive_byte = 5", "unknown key \"receive_byte\"; did you mean \"receive_bytes\"?");
-}
-
-#[test]
-fn faults_are_those_that_are_written() {
-    let faults = |keys: &str| parse(&with_table("faults", keys)).unwrap().ports[1].faults;
-    let written = FaultConfig {
-        bus: BusConfig { bytes_per_second: Some(1_000_000), frame_ns: 100_000 },
-        receive_first: true,
-        loss_one_in: Some(100),
-        duplicate_one_in: Some(200),
-        delay_ns: 5_000_000,
-        reverse_frames: Some(8),
-        verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 50 }),
-        seed: 7,
-    };
-    let keys = "bus_bytes_per_second = 1000000, bus_frame_usecs = 100, bus_receive_first = true, loss_one_in = 100, duplicate_one_in = 200, \
-                delay_usecs = 5000, reverse_frames = 8, verdict = \"good-is-bad\", verdict_one_in = 50, seed = 7";
-    assert_eq!(faults(keys), written);
-    let verdict = VerdictConfig { wrong: WrongVerdict::BadIsGood, one_in: 64 };
-    assert_eq!(faults("verdict = \"bad-is-good\"").verdict, Some(verdict));
-    let wrong = |keys: &str, text: &str| refused(&with_table("faults", keys), 10, text);
-    wrong("loss_one_in = 1", "port.faults.loss_one_in 1 is out of range; use 2 to 1000000000");
-    wrong("delay_usecs = -1", "port.faults.delay_usecs -1 is out of range; use 0 to 10000000");
-    wrong("verdict = \"good\"", "port.faults.unknown verdict \"good\"");
-    wrong("verdict_one_in = 5", "port.faults.verdict_one_in belongs to port.faults.verdict");
-}
-
-#[test]
-fn faults_need_a_word_for_the_whole_file_and_a_cable() {
-    let faulty = with_table("faults", "loss_one_in = 5");
-    refused(&faulty.replace("faults = true\n", "\n"), 10, "write faults = true at the top of the file");
-    refused(&faulty.replace("faults = true\n", "faults = false\n"), 10, "write faults = true at the top of the file");
-    assert!(parse(&with_table("memory", "card_bytes = 8192").replace("faults = true\n", "\n")).is_ok());
-    let lan = "faults = true\n[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nwire.switch = \"lan\"\n";
-    for table in ["memory.receive_bytes = 5120", "faults.reverse_frames = 2"] {
-        refused(&format!("{lan}host.tap = \"t\"\n{table}\n"), 6, "memory and faults need a cable; leave them out");
-    }
-    refused(
-        &format!("{lan}wire.bits_per_second = 1000000\nhost.tap = \"t\"\n"),
-        7,
-        "bits_per_second belongs to a cable",
-    );
 }
 
 #[test]
@@ -575,10 +491,7 @@ fn every_key_is_documented_and_nothing_else_is() {
 
 #[test]
 fn the_document_has_the_defaults_and_limits_of_the_program() {
-    let row = |key: &str| DOCUMENT.lines().find(|line| line.starts_with(&format!("| `{key}`"))).unwrap();
-    let has = |key: &str, text: &dyn std::fmt::Display| {
-        assert!(row(key).contains(&text.to_string()), "{key}: {text} in {}", row(key));
-    };
+    let has = documented;
     has("daemon.control", &CONTROL_DEFAULT);
     has("daemon.control_mode", &format!("`0o{SOCKET_MODE_DEFAULT:o}`"));
     has("daemon.control_read_only_mode", &format!("`0o{READ_ONLY_MODE_DEFAULT:o}`"));
@@ -600,30 +513,7 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     for name in POLICIES.iter().chain(Mode::VARIANTS) {
         assert!(DOCUMENT.contains(&format!("`\"{name}\"`")), "docs/config.md does not name {name}");
     }
-    let spans = |key: &str, range: &RangeInclusive<i64>| has(key, &format!("{} to {}", range.start(), range.end()));
-    let counts = |key: &str, range: &RangeInclusive<usize>| has(key, &format!("{} to {}", range.start(), range.end()));
-    spans("port.wire.bits_per_second", &BITS_PER_SECOND);
-    counts("port.memory.card_bytes", &CARD_BYTES);
-    counts("port.memory.receive_bytes", &RECEIVE_BYTES);
-    counts("port.memory.receive_pages", &RECEIVE_PAGES);
-    counts("port.memory.page_bytes", &PAGE_LEN);
-    has("port.memory.page_bytes", &format!("`{PAGE_LEN_DP8390}`"));
-    counts("port.memory.ring_entries", &RECEIVE_RING_ENTRIES);
-    counts("port.memory.transmit_buffers", &TRANSMIT_BUFFERS);
-    spans("port.memory.recover_usecs", &usecs(&RECOVER_NS));
-    has("port.memory.recover_usecs", &format!("`{}`", RECOVER_NS_DP8390 / 1000));
-    let bus = &BUS_BYTES_PER_SECOND;
-    has("port.faults.bus_bytes_per_second", &format!("{} to {}", bus.start(), bus.end()));
-    spans("port.faults.bus_frame_usecs", &usecs(&FRAME_NS));
-    spans("port.faults.delay_usecs", &usecs(&DELAY_NS));
-    for key in ["loss_one_in", "duplicate_one_in", "verdict_one_in"] {
-        has(&format!("port.faults.{key}"), &format!("{} to {}", ONE_IN.start(), ONE_IN.end()));
-    }
-    has("port.faults.verdict_one_in", &format!("`{VERDICT_ONE_IN_DEFAULT}`"));
-    counts("port.faults.reverse_frames", &REVERSE_FRAMES);
-    for name in card::POLICIES.into_iter().chain(VERDICTS.map(|(name, _)| name)) {
-        assert!(DOCUMENT.contains(&format!("`\"{name}\"`")), "docs/config.md does not name {name}");
-    }
+    has("port.wire.bits_per_second", &format!("{} to {}", BITS_PER_SECOND.start(), BITS_PER_SECOND.end()));
     has("port.poll_usecs", &format!("0 to {POLL_USECS_MAX}"));
     has("port.poll_usecs", &format!("up to {}", GUEST_POLL_TIME_MAX.as_micros()));
     has("port.host.queue_pairs", &format!("1 to {QUEUES_MAX}"));

@@ -1,5 +1,6 @@
 //! The configuration, checked: the daemon, its ports and its switches.
 
+use super::impair::{FaultConfig, MemoryConfig};
 use crate::kind::host::Settings;
 use crate::kind::{HostConfig, WireConfig};
 use crate::schema::{Names, SandboxLevel};
@@ -8,8 +9,6 @@ use offramp_adapter::limit::PortLimits;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::switch::UnknownUnicast;
-use offramp_impair::fault::FaultConfig;
-use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::SaConfig;
 use offramp_ports::worker::Polling;

@@ -1,6 +1,7 @@
 //! The interface of a kind of host: its configuration, and a running host.
 
 use crate::config::check::Check;
+use crate::config::impair::{self, FaultConfig, MemoryConfig};
 use crate::config::place::ConfigError;
 use crate::drain::{AnyHost, Mark, Rest, Resting};
 use crate::events::Events;
@@ -8,8 +9,6 @@ use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::Line;
-use offramp_impair::fault::{self, FaultConfig};
-use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_ports::capture::{CapturePoint, Watched};
 use offramp_ports::sys::sandbox::Sandbox;
@@ -198,7 +197,7 @@ impl TaskParts<'_> {
         if memory.is_none() && faults.is_none() {
             resting(QueuePair::new(adapter, watch.control, queue, host, wire), rest, mark)
         } else {
-            let (host, wire) = (fault::host(host, faults, watch.control, queue), fault::wire(wire, faults, memory));
+            let (host, wire) = (impair::host(host, faults, watch.control, queue), impair::wire(wire, faults, memory));
             resting(QueuePair::new(adapter, watch.control, queue, host, wire), rest, mark)
         }
     }

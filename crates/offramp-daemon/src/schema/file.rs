@@ -84,6 +84,7 @@ pub struct Ipsec {
 /// `port.memory`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "without the feature `impair`, no key is read")]
 pub struct Memory {
     pub card_bytes: Key<i64>,
     pub receive_bytes: Key<i64>,
@@ -98,6 +99,7 @@ pub struct Memory {
 /// `port.faults`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(dead_code, reason = "without the feature `impair`, no key is read")]
 pub struct Faults {
     pub bus_bytes_per_second: Key<i64>,
     pub bus_frame_usecs: Key<i64>,

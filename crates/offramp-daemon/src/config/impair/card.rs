@@ -1,19 +1,23 @@
 //! A port's memory and faults: what a card has, or had.
 
-use super::check::Check;
-use super::place::ConfigError;
+use crate::config::check::Check;
+use crate::config::place::ConfigError;
 use crate::schema::file::{Faults, Key, Memory};
 use offramp_impair::fault::{
-    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, FaultConfig, ONE_IN, REVERSE_FRAMES, VerdictConfig,
-    WrongVerdict,
+    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
 };
+pub use offramp_impair::fault::{FaultConfig, host, wire};
+pub use offramp_impair::memory::MemoryConfig;
 use offramp_impair::memory::{
-    CARD_BYTES, MemoryConfig, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES,
-    RECEIVE_RING_ENTRIES, RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
+    CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
+    RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
 };
 use offramp_offload::layout::ETHERNET_HEADER_LEN;
 use std::ops::RangeInclusive;
 use toml::Spanned;
+
+#[cfg(test)]
+mod tests;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 /// The names of the policies of a full memory.
@@ -44,7 +48,11 @@ impl Check<'_> {
         Ok(written.is_some().then_some(number as u64))
     }
 
-    pub(super) fn memory(&self, written: Option<&Spanned<Memory>>, mtu: usize) -> Result<MemoryConfig, ConfigError> {
+    pub(in crate::config) fn memory(
+        &self,
+        written: Option<&Spanned<Memory>>,
+        mtu: usize,
+    ) -> Result<MemoryConfig, ConfigError> {
         let Some(spanned) = written else { return Ok(MemoryConfig::default()) };
         let written = spanned.as_ref();
         let given = |key: &str, value: &Key<i64>, range: RangeInclusive<i64>| {
@@ -103,13 +111,13 @@ impl Check<'_> {
         }
     }
 
-    pub(super) fn faults(
+    pub(in crate::config) fn faults(
         &self,
         written: Option<&Spanned<Faults>>,
-        has_faults: bool,
+        allowed: Option<&Spanned<bool>>,
     ) -> Result<FaultConfig, ConfigError> {
         let Some(spanned) = written else { return Ok(FaultConfig::default()) };
-        if !has_faults {
+        if !allowed.is_some_and(|allowed| *allowed.as_ref()) {
             let message = "port.faults makes the adapter worse than it is; if that is meant, write faults = true at \
                            the top of the file";
             return Err(self.0.wrong(spanned.span(), message));
