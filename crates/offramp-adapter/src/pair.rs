@@ -71,21 +71,21 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
         let Self { host, wire, source, sink, control, queue, mtu, .. } = self;
-        let (host, stats) = (within(host), &control.queues()[*queue]);
-        sink.take_over(control, &stats.receive, now_ns);
+        let (host, stats) = (within(host), &control.queues()[*queue..=*queue]);
+        sink.take_over(control, &stats[0].receive, now_ns);
         source.take_over(control, *mtu, control.queues().len() > 1, now_ns);
         let (allowed, batch_frames) = (control.offloads(), self.receive_batch_frames);
         let receive = Receive { wire: &mut *wire, port: &*source, allowed, mtu: *mtu, batch_frames };
-        let received = receive.poll(host, sink, &stats.receive, now_ns, clock)?;
+        let received = receive.poll(host, sink, stats, now_ns, clock)?;
         // Raise the receive interrupt before starting transmit: a transmit batch may take long.
-        sink.interrupt(host, control, *queue, now_ns);
+        sink.interrupt(host, control, stats, now_ns);
         let mut budget = Budget::new(usize::MAX, self.transmit_batch_bytes);
         let mut route = ToWire { wire, mtu: *mtu };
-        let sent = source.poll(host, &mut route, &stats.transmit, &mut budget, now_ns);
+        let sent = source.poll(host, &mut route, stats, &mut budget, now_ns);
         route.wire.flush();
         let sent = sent?;
         sink.hold.sent(source.sent_bytes as u64);
-        sink.interrupt(host, control, *queue, now_ns);
+        sink.interrupt(host, control, stats, now_ns);
         Ok(received.and(sent))
     }
 

@@ -44,6 +44,7 @@ macro_rules! pass_on {
         }
     };
     (@tx_unasked $port:ident) => { #[inline] fn tx_unasked(&self) -> Option<&[u8]> { self.$port.tx_unasked() } };
+    (@tx_queue $port:ident) => { #[inline] fn tx_queue(&self) -> usize { self.$port.tx_queue() } };
     (@tx_cost_bytes $port:ident) => { #[inline] fn tx_cost_bytes(&self) -> usize { self.$port.tx_cost_bytes() } };
 
     // Frames for a host.
@@ -61,6 +62,7 @@ macro_rules! pass_on {
             self.$port.rx_deliver(meta, frame)
         }
     };
+    (@rx_queue $port:ident) => { #[inline] fn rx_queue(&self) -> usize { self.$port.rx_queue() } };
     (@rx_append $port:ident) => {
         #[inline]
         fn rx_append(
@@ -84,7 +86,7 @@ macro_rules! pass_on {
     (@rx_flush $port:ident) => { #[inline] fn rx_flush(&mut self, now_ns: u64) { self.$port.rx_flush(now_ns); } };
     (@interrupts $port:ident) => {
         #[inline]
-        fn interrupts(&mut self) -> Option<&mut dyn $crate::port::Interrupts> { self.$port.interrupts() }
+        fn interrupts(&mut self, queue: usize) -> Option<&mut dyn $crate::port::Interrupts> { self.$port.interrupts(queue) }
     };
     (@accepts $port:ident) => {
         #[inline]

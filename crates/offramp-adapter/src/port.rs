@@ -21,7 +21,7 @@
 //!         port.rx_commit(slot, meta, head)?       headers last; then as rx_deliver
 //!         port.rx_wants_commit()                  the host waits for its buffers: commit all of them
 //!     port.rx_flush(now_ns)                       the host sees everything, at the latest now
-//!     port.interrupts()?.send_due(now_ns)         where interrupts are apart from handing over
+//!     port.interrupts(n)?.send_due(now_ns)        where interrupts are apart from handing over
 //!     nothing moved: arm, poll once more, sleep, disarm
 //! ```
 
@@ -182,6 +182,12 @@ pub trait HostPort: InPlace {
         0
     }
 
+    /// Returns the queue of the frame fetched last, of a host whose queues count by themselves.
+    #[inline]
+    fn tx_queue(&self) -> usize {
+        0
+    }
+
     /// Replaces [`HostPort::tx_next`] while the host is at its limit: a port does the other work of that call.
     #[inline]
     fn tx_hold(&mut self) {}
@@ -199,6 +205,12 @@ pub trait HostPort: InPlace {
     /// When the host has no room, refuses the frame or is gone: the frame is lost.
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
+    /// Returns the queue of the frame handed over last, as [`HostPort::tx_queue`].
+    #[inline]
+    fn rx_queue(&self) -> usize {
+        0
+    }
+
     /// Reports a frame beyond the port's limit, lost as its queue is full. On the wire it is `frames` with `bytes` in
     /// all. The port's counters include it; a host may count it for each of its own queues.
     #[inline]
@@ -213,9 +225,10 @@ pub trait HostPort: InPlace {
         let _ = now_ns;
     }
 
-    /// Returns the host's interrupts if they are separate from delivery; always, or never. `None`: delivery is the
-    /// interrupt, and moderation decides its time.
-    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+    /// Returns the interrupts of a queue if they are separate from delivery; `None` after the last queue. `None` for the
+    /// first one, always: delivery is the interrupt, and moderation decides its time.
+    fn interrupts(&mut self, queue: usize) -> Option<&mut dyn Interrupts> {
+        let _ = queue;
         None
     }
 

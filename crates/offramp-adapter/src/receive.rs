@@ -5,7 +5,7 @@ use crate::pipeline::outlet::Outlet;
 use crate::pipeline::sink::HostSink;
 use crate::pipeline::source::Source;
 use crate::port::{HostPort, PortError, WirePort};
-use crate::stats::{Direction, Loss};
+use crate::stats::{Loss, QueueStats};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 
@@ -34,11 +34,12 @@ impl<W: WirePort> Receive<'_, W> {
         self,
         host: &mut impl HostPort,
         HostSink { deliver, hold, .. }: &mut HostSink,
-        stats: &Direction,
+        queues: &[QueueStats],
         now_ns: u64,
         clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
         let Self { wire, port, .. } = self;
+        let stats = &queues[0].receive;
         hold.left(wire.advance(now_ns, stats));
         // A drained wire is emptied regardless of the limit.
         let is_draining = port.is_draining;
@@ -49,7 +50,7 @@ impl<W: WirePort> Receive<'_, W> {
         let begun_ns = hold.begin(clock);
         let batch_frames = self.batch_frames.min(due);
         let enabled = Offloads::offer(Offloads::RX, host.accepts(), self.allowed);
-        let mut outlet = Outlet::new(host, stats, enabled, self.mtu);
+        let mut outlet = Outlet::new(host, queues, enabled, self.mtu);
         let passes = deliver.passes_received(&outlet);
         let mut frames = 0;
         while frames < batch_frames && (is_draining || deliver.meter.is_open(now_ns)) {

@@ -375,6 +375,17 @@ pub struct QueueStats {
     pub receive: Direction,
 }
 
+impl QueueStats {
+    /// Returns the counters of one of `queues`; a single entry counts for all queues.
+    #[inline]
+    pub fn of(queues: &[Self], queue: impl FnOnce() -> usize) -> &Self {
+        match queues {
+            [all] => all,
+            each => &each[queue().min(each.len() - 1)],
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

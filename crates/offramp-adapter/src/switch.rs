@@ -39,7 +39,7 @@ use crate::moderation::ModerationConfig;
 use crate::pipeline::Progress;
 use crate::pipeline::budget::{FRAME_ALIGN, SCRATCH_LEN, Scratch};
 use crate::port::HostPort;
-use crate::stats::Loss;
+use crate::stats::{Loss, QueueStats};
 use control::Request;
 use offramp_offload::frame::FrameBuffer;
 use port::Port;
@@ -233,11 +233,14 @@ impl<P: HostPort> Switch<P> {
             deliver.release(outlet);
             deliver.flush(outlet, now_ns);
         });
-        if let Some(interrupts) = port.host.interrupts() {
+        let mut queue = 0;
+        while let Some(interrupts) = port.host.interrupts(queue) {
             // Later interrupts are sent now: the port is not polled any more.
             interrupts.moderate(&ModerationConfig::default());
+            queue += 1;
         }
-        port.source.conclude(&port.shared.stats().transmit, Loss::NoDestination);
+        let stats = QueueStats::of(shared.queues(), || port.host.tx_queue());
+        port.source.conclude(&stats.transmit, Loss::NoDestination);
         for pending in self.ports.iter_mut().flatten().filter_map(|other| other.source.pending.as_mut()) {
             if pending.to.ports.start == index {
                 pending.advance();

@@ -61,8 +61,8 @@ impl HostPort for RingHost {
         self.memory.rx_flush(now_ns);
     }
 
-    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
-        Some(self)
+    fn interrupts(&mut self, queue: usize) -> Option<&mut dyn Interrupts> {
+        (queue == 0).then_some(self)
     }
 
     fn accepts(&self) -> Offloads {

@@ -150,7 +150,6 @@ fn run_link(port: &mut Port, config: &PortConfig, threads: &Threads) -> Result<(
         let added = link.control().add(wire, &shape);
         port.interface = Some(added.map_err(|cause| BuildError::Switch { port: port.name.clone(), cause })?);
     }
-    let thread = SwitchThread::start(&port.name, link, config.cpu(0), config.polling(), threads)?;
-    port.queues.push(thread.queue());
+    SwitchThread::start(&port.name, link, config.cpu(0), config.polling(), threads)?.drive(port);
     Ok(())
 }

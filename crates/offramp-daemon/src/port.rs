@@ -74,8 +74,9 @@ impl Port {
             ..AdapterConfig::default()
         };
         let name = config.name.clone();
-        // A switch drives all queue pairs in one thread, and counts them as one.
-        let counted = if matches!(config.wire, WireConfig::Cable(_)) { queue_pairs } else { 1 };
+        // A TAP on a switch counts all its queue pairs as one.
+        let is_one = config.host.is_steered && !matches!(config.wire, WireConfig::Cable(_));
+        let counted = if is_one { 1 } else { queue_pairs };
         let control = PortControl::secured(&AdapterConfig { queues: counted, ..adapter }, config.security.clone());
         control.set_limits(config.limits);
         let watched = EventLog::watch(&name, &control);
@@ -194,7 +195,7 @@ impl Port {
     }
 }
 
-/// One queue pair of an adapter, or all of them where a switch drives them.
+/// One queue pair of an adapter, or all of a TAP's where a switch drives them.
 #[derive(Debug)]
 pub struct Queue {
     pub mark: Arc<Mark>,
@@ -210,4 +211,32 @@ pub enum Place {
     Task(usize),
     /// A port of a switch. The switch is the worker's only task.
     Switch(Arc<Serving>),
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, Daemon};
+    use std::path::Path;
+
+    #[test]
+    fn each_queue_pair_of_a_guest_is_shown_on_a_cable_and_a_switch() {
+        let directory = std::env::temp_dir().join(format!("offramp-pairs-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        for wires in [["cable = \"b\"", "cable = \"a\""], ["switch = \"lan\""; 2]] {
+            let port = |name: &str, wire: &str| {
+                let socket = directory.join(name);
+                format!(
+                    "[[port]]\nname = {name:?}\nhost = {{ vhost_user = {socket:?}, queue_pairs = 3 }}\nwire.{wire}\n"
+                )
+            };
+            let text = format!("[[switch]]\nname = \"lan\"\n{}{}", port("a", wires[0]), port("b", wires[1]));
+            let daemon = Daemon::start(Config::parse(Path::new("x.toml"), &text).unwrap()).unwrap();
+            for port in daemon.status().ports {
+                let queues: Vec<_> = port.queues.iter().map(|queue| (queue.index, queue.running)).collect();
+                assert_eq!(queues, [(0, true), (1, true), (2, true)], "{wires:?}");
+            }
+            assert!(daemon.stop());
+        }
+        std::fs::remove_dir(&directory).unwrap();
+    }
 }

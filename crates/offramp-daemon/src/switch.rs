@@ -36,10 +36,13 @@ impl SwitchThread {
         Ok(Self { mark, worker, serving })
     }
 
-    /// Returns all queue pairs of a port as one: one thread drives them, and counts them as one.
-    pub fn queue(&self) -> Queue {
+    /// Shows each counted queue pair of a port as driven by this thread.
+    pub fn drive(&self, port: &mut Port) {
         let Self { mark, worker, serving } = self;
-        Queue { mark: Arc::clone(mark), worker: Arc::clone(worker), place: Place::Switch(Arc::clone(serving)) }
+        port.queues.extend(port.control.queues().iter().map(|_| {
+            let place = Place::Switch(Arc::clone(serving));
+            Queue { mark: Arc::clone(mark), worker: Arc::clone(worker), place }
+        }));
     }
 }
 
@@ -80,9 +83,7 @@ impl RunningSwitch {
         on_it.iter_mut().try_for_each(|(port, config)| port.connect(config, &control, Some(floods)))?;
         let (cpu, polling) = placing(&config.name, ports);
         let thread = SwitchThread::start(&config.name, switch, cpu, polling, threads)?;
-        for (port, _) in on_it {
-            port.queues.push(thread.queue());
-        }
+        on_it.into_iter().for_each(|(port, _)| thread.drive(port));
         Ok(Self { name: config.name.clone(), control, floods, thread })
     }
 
@@ -92,7 +93,7 @@ impl RunningSwitch {
     /// When the switch refuses it.
     pub fn connect(&self, port: &mut Port, config: &PortConfig) -> Result<(), BuildError> {
         port.connect(config, &self.control, Some(self.floods))?;
-        port.queues.push(self.thread.queue());
+        self.thread.drive(port);
         Ok(())
     }
 

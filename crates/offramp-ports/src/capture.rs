@@ -9,7 +9,7 @@ use offramp_adapter::host_io::HostIo;
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::pass_on;
 use offramp_adapter::port::{HostPort, InPlace, PortError, WirePort};
-use offramp_adapter::stats::Loss;
+use offramp_adapter::stats::{Loss, QueueStats};
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation};
 use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -224,7 +224,7 @@ impl<H: HostPort> Watched<H> {
     }
 
     fn lost(&self) -> Vec<u64> {
-        let stats = &self.control.queues()[self.queue].transmit;
+        let stats = &QueueStats::of(self.control.queues(), || self.queue + self.host.tx_queue()).transmit;
         Loss::ALL.iter().map(|&reason| stats.lost(reason)).collect()
     }
 
@@ -245,13 +245,14 @@ impl<H: HostPort> Watched<H> {
         let lost = self.lost();
         let Self { host, queue, watch: Some(watch), .. } = self else { return };
         watch.lost = lost;
+        let queue = *queue + host.tx_queue();
         watch.sent = if let Some(bytes) = host.tx_unasked() {
-            watch.sink.copy(Way::Transmit, *queue, Vnet::default(), bytes, bytes.len())
+            watch.sink.copy(Way::Transmit, queue, Vnet::default(), bytes, bytes.len())
         } else {
             let frame = host.tx_frame();
             let request = frame.request();
             let vnet = Vnet { partial: request.checksum, segmentation: request.segmentation, verdict: None };
-            watch.sink.copy(Way::Transmit, *queue, vnet, frame.bytes(), frame.bytes().len())
+            watch.sink.copy(Way::Transmit, queue, vnet, frame.bytes(), frame.bytes().len())
         };
     }
 
@@ -265,7 +266,7 @@ impl<H: HostPort> Watched<H> {
             ChecksumState::Partial(partial) => (Some(partial), None),
         };
         let vnet = Vnet { partial, verdict, segmentation: meta.segmentation };
-        if let Some(packet) = sink.copy(Way::Receive, self.queue, vnet, frame, len) {
+        if let Some(packet) = sink.copy(Way::Receive, self.queue + self.host.rx_queue(), vnet, frame, len) {
             // As the counters have it.
             let reason = outcome.err().map(PortError::loss);
             sink.send(Packet { lost: reason.map(|reason| (reason, u64::from(meta.segments))), ..packet });
@@ -294,8 +295,8 @@ impl<H: HostPort> InPlace for Watched<H> {
 }
 
 impl<H: HostPort> HostPort for Watched<H> {
-    pass_on!(host: tx_frame tx_frame_with_tag tx_unasked tx_cost_bytes steering rx_lost_to_limit rx_flush interrupts);
-    pass_on!(host: accepts honours_data_valid);
+    pass_on!(host: tx_frame tx_frame_with_tag tx_unasked tx_queue tx_cost_bytes steering rx_queue rx_lost_to_limit rx_flush);
+    pass_on!(host: interrupts accepts honours_data_valid);
 
     #[inline]
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::vhost_common::packet::Packet;
 use crate::vhost_common::{Case, Scratch, SwitchRig, rng, wait_until};
 use offramp_adapter::port::HostPort;
+use offramp_adapter::stats::{Counter, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::RxMeta;
 use offramp_ports::vhost_user::{ControlQueue, VhostPort, VhostUser, VhostUserConfig};
 use offramp_ports::worker::HostIo;
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{Header, request};
-use offramp_testkit::{Guest, Received, VnetHeader};
+use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
 use rand::RngExt;
 
 const PAIRS: usize = 4;
@@ -21,9 +22,8 @@ const BUFFER_LEN: usize = 1526;
 const HELLO: u16 = 1000;
 
 /// Connects a guest with `pairs` queue pairs and receive buffers in each.
-fn guest(rig: &SwitchRig, side: usize, case: &Case, pairs: usize) -> Guest {
-    let builder = case.guest().queue_pairs(pairs as u16).queue_size(256);
-    let mut guest = rig.guest(side, &builder);
+fn guest(rig: &SwitchRig, side: usize, builder: GuestBuilder, pairs: usize) -> Guest {
+    let mut guest = rig.guest(side, &builder.queue_pairs(pairs as u16).queue_size(256));
     for pair in 0..pairs {
         guest.rx(pair).fill(BUFFERS, BUFFER_LEN);
     }
@@ -32,7 +32,12 @@ fn guest(rig: &SwitchRig, side: usize, case: &Case, pairs: usize) -> Guest {
 
 /// Connects a guest to each port; the switch has learnt each.
 fn guests(rig: &SwitchRig, case: &Case, pairs: [usize; 2]) -> [Guest; 2] {
-    let mut guests = [guest(rig, 0, case, pairs[0]), guest(rig, 1, case, pairs[1])];
+    guests_of(rig, &case.guest(), pairs)
+}
+
+/// As [`guests`], for guests of any kind.
+fn guests_of(rig: &SwitchRig, builder: &GuestBuilder, pairs: [usize; 2]) -> [Guest; 2] {
+    let mut guests = [0, 1].map(|side| guest(rig, side, builder.clone(), pairs[side]));
     for side in [0, 1] {
         guests[side].tx(0).send(&VnetHeader::default(), &[&bytes(side, HELLO, 0)]);
         receive(&mut guests[1 - side], 1);
@@ -212,6 +217,53 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
             }
             // The switched state is known before any check against it.
             b.frontend().get_features().unwrap();
+        }
+    }
+}
+
+/// A guest sends a number of frames on each pair, and receives another number of the same flow there. The last pair has
+/// no room for all of them.
+#[test]
+fn each_pair_of_a_guest_counts_what_it_sent_and_received() {
+    for case in Case::layouts() {
+        let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
+        let [mut a, mut b] = guests_of(&rig, &case.guest().interrupts(true), [1, PAIRS]);
+        let counts = |pair: usize| {
+            let QueueStats { transmit, receive } = &rig.seats[1].queues()[pair];
+            let [sent, got] = [transmit, receive]
+                .map(|way| [&way.frames_in, &way.frames_out, &way.bytes_out, &way.host_frames].map(Counter::get));
+            (sent, got, receive.lost(Loss::Drop), transmit.lost_total() + receive.lost_total())
+        };
+        // A greeting has passed each way.
+        let before: Vec<_> = (0..PAIRS).map(counts).collect();
+        let len = bytes(1, 0, 0).len() as u64;
+        let (mut sent, mut received) = ([0; PAIRS], [0; PAIRS]);
+        for pair in 0..PAIRS {
+            (sent[pair], received[pair]) = (10 + pair as u64, 20 * (pair as u64 + 1));
+            (0..sent[pair]).for_each(|_| _ = b.tx(pair).send(&VnetHeader::default(), &[&bytes(1, pair as u16, 0)]));
+            receive(&mut a, sent[pair] as usize);
+            if pair == PAIRS - 1 {
+                received[pair] = 2 * BUFFERS as u64;
+            }
+            (0..received[pair]).for_each(|_| _ = a.tx(0).send(&VnetHeader::default(), &[&bytes(0, pair as u16, 0)]));
+            wait_until("every frame to be counted", || counts(pair).1[0] - before[pair].1[0] == received[pair]);
+            while b.rx(pair).try_recv().is_some() {}
+        }
+        for (pair, before) in before.iter().enumerate() {
+            let (now, (sent, received)) = (counts(pair), (sent[pair], received[pair]));
+            let lost = received.saturating_sub(BUFFERS as u64);
+            let since = |now: [u64; 4], before: [u64; 4]| [0, 1, 2, 3].map(|n| now[n] - before[n]);
+            let given = received - lost;
+            assert_eq!(since(now.0, before.0), [sent, sent, sent * len, sent], "pair {pair}: {case:?}");
+            assert_eq!(since(now.1, before.1), [received, given, given * len, given], "pair {pair}: {case:?}");
+            assert_eq!((now.2, now.3), (lost, lost), "pair {pair}: {case:?}");
+        }
+        for (pair, stats) in rig.seats[1].queues().iter().enumerate() {
+            // A deferred interrupt may come after the last poll.
+            wait_until("all calls to be counted", || {
+                let counted = [&stats.receive, &stats.transmit].map(|way| way.interrupts.get());
+                counted[0] > 0 && counted == [b.rx(pair).signals().calls, b.tx(pair).signals().calls]
+            });
         }
     }
 }

@@ -285,14 +285,22 @@ struct Counts {
 impl Counts {
     fn read(shown: &Value, name: &str) -> Result<Self> {
         let port = port(shown, name)?;
-        let transmit = &port["queues"][0]["transmit"];
         let number = |value: &Value| value.as_u64().unwrap_or_default();
-        let Some(frames) = transmit["frames_in"].as_u64() else {
+        let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let sum = |count: fn(&Value) -> &Value| {
+            queues.iter().map(|queue| count(&queue["transmit"]).as_u64()).sum::<Option<u64>>()
+        };
+        let Some(frames) = sum(|transmit| &transmit["frames_in"]).filter(|_| !queues.is_empty()) else {
             return failed(format!("offramp show has no counters of {name}: {shown}"));
         };
         let [bad_chains, broken_rings] =
             ["bad_chains", "broken_rings"].map(|name| number(&port["host"]["counters"][name]));
-        Ok(Self { frames, spoofed: number(&transmit["lost"]["spoofed"]), bad_chains, broken_rings })
+        Ok(Self {
+            frames,
+            spoofed: sum(|transmit| &transmit["lost"]["spoofed"]).unwrap_or_default(),
+            bad_chains,
+            broken_rings,
+        })
     }
 
     fn since(self, before: &Self) -> Self {

@@ -4,7 +4,6 @@ use crate::config::AdapterConfig;
 use crate::ipsec::{Ipsec, Prepared, SaChange, SaError};
 use crate::limit::{Limiter, PortLimits};
 use crate::moderation::ModerationConfig;
-use crate::port::Interrupts;
 use crate::port_security::PortSecurity;
 use crate::stats::QueueStats;
 use offramp_offload::caps::Offloads;
@@ -183,35 +182,5 @@ impl PortControl {
 
     fn wake(&self) {
         self.wakers.lock().iter().for_each(Waker::wake_by_ref);
-    }
-
-    /// Sends due interrupts to a host that sees frames before it is interrupted, and counts them. Returns when the next
-    /// one is due; `None` where handing over is the interrupt.
-    #[inline]
-    pub(crate) fn send_interrupts(
-        &self,
-        queue: usize,
-        interrupts: &mut dyn Interrupts,
-        seen: &mut u32,
-        now_ns: u64,
-    ) -> Option<u64> {
-        let stats = &self.queues[queue];
-        if let Some(moderation) = self.changed_moderation(seen) {
-            interrupts.moderate(&moderation);
-            stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
-        }
-        let counts = interrupts.send_due(now_ns);
-        // Idle counters stay clean: another worker may own their cache line.
-        if counts.transmit > 0 {
-            stats.transmit.interrupts.add(counts.transmit);
-        }
-        if counts.receive > 0 {
-            stats.receive.interrupts.add(counts.receive);
-            while let Some(wait_ns) = interrupts.take_wait_ns() {
-                stats.receive.interrupt_wait_ns.record(wait_ns);
-            }
-            stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
-        }
-        interrupts.next_due_ns()
     }
 }

@@ -53,7 +53,7 @@ impl Deliver {
             hold_ns: coalesce.hold_ns,
             is_unflushed: false,
             has_taken: false,
-            interrupts_by_handing_over: host.interrupts().is_none(),
+            interrupts_by_handing_over: host.interrupts(0).is_none(),
         }
     }
 
@@ -109,10 +109,10 @@ impl Deliver {
     /// Brings a frame of a wire, without requests.
     #[inline]
     pub(crate) fn push_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, mut frame: Frame<'_>, now_ns: u64) {
-        outlet.stats.frames_in.add(1);
         if let Err(reason) = self.open(outlet, &mut frame) {
-            return outlet.stats.lose(reason, 1);
+            return outlet.lose(reason, 1);
         }
+        outlet.came_in(1);
         self.verify(outlet, frame, now_ns);
     }
 
@@ -126,10 +126,10 @@ impl Deliver {
     /// Brings a frame of a wire if [`Deliver::passes_received`].
     #[inline]
     pub(crate) fn pass_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: &[u8]) {
-        outlet.stats.frames_in.add(1);
         if let Err(reason) = outlet.takes(link_header_len(frame), frame.len()) {
-            return outlet.stats.lose(reason, 1);
+            return outlet.lose(reason, 1);
         }
+        outlet.came_in(1);
         self.release(outlet);
         self.is_unflushed = true;
         outlet.hand_over(None, &RxMeta::UNMARKED, frame);
@@ -236,7 +236,7 @@ impl Deliver {
                 continue;
             }
             let (len, stride, count) = segment_into_scratch(lent, rest, work);
-            outlet.stats.frames_in.add(count as u64);
+            outlet.came_in(count);
             for slot in work.scratch.chunks_mut(stride).take(count) {
                 let frame = &mut slot[..len];
                 let checksum = self.checksum_of_segment(frame, segmentation.kind, outlet.enabled, is_proved);
@@ -292,7 +292,7 @@ impl Deliver {
         match lent.frame.request().checksum {
             None if honours_checksums => {
                 let frame = lent.frame.unsegmented();
-                outlet.stats.frames_in.add(1);
+                outlet.came_in(1);
                 self.verify(outlet, frame, work.now_ns);
             }
             None => self.hand_over_in_order(outlet, &meta, lent.frame.bytes()),
@@ -312,7 +312,7 @@ impl Deliver {
     fn hand_over_in_order(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &[u8]) {
         self.release(outlet);
         self.is_unflushed = true;
-        outlet.stats.frames_in.add(u64::from(meta.segments));
+        outlet.came_in(meta.segments.into());
         outlet.hand_over(self.rss.as_ref(), meta, frame);
     }
 
@@ -355,7 +355,7 @@ impl Deliver {
     /// Publishes the delivered frames to the host, and counts the interrupt if delivery is one.
     pub(crate) fn flush(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         outlet.host.rx_flush(now_ns);
-        outlet.stats.end_batch();
+        outlet.end_batch();
         self.note(outlet);
         if std::mem::take(&mut self.has_taken) && self.interrupts_by_handing_over {
             outlet.stats.interrupts.add(1);

@@ -1,7 +1,7 @@
 //! A host as destination: hands frames over and counts the outcome.
 
 use crate::port::{HostPort, PortError};
-use crate::stats::{Direction, Loss};
+use crate::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::{Appended, Sink};
@@ -12,6 +12,9 @@ use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toepli
 /// A host as destination, with its current offloads and MTU.
 pub(crate) struct Outlet<'a, H> {
     pub(crate) host: &'a mut H,
+    /// The counters of its queues; not empty.
+    queues: &'a [QueueStats],
+    /// The counters of the first queue, and of frames lost before the host chose one.
     pub(crate) stats: &'a Direction,
     /// Offloads accepted by the host and allowed by the user.
     pub(crate) enabled: Offloads,
@@ -24,8 +27,22 @@ pub(crate) struct Outlet<'a, H> {
 }
 
 impl<'a, H: HostPort> Outlet<'a, H> {
-    pub(crate) fn new(host: &'a mut H, stats: &'a Direction, enabled: Offloads, mtu: usize) -> Self {
-        Self { host, stats, enabled, mtu, closed: None, has_taken: false }
+    #[inline]
+    pub(crate) fn new(host: &'a mut H, queues: &'a [QueueStats], enabled: Offloads, mtu: usize) -> Self {
+        Self { host, queues, stats: &queues[0].receive, enabled, mtu, closed: None, has_taken: false }
+    }
+
+    /// Counts frames on their way to the host. Of several queues, the host's choice counts them with their outcome.
+    #[inline]
+    pub(super) fn came_in(&self, frames: usize) {
+        if self.queues.len() == 1 {
+            self.stats.frames_in.add(frames as u64);
+        }
+    }
+
+    /// Ends a batch of each queue.
+    pub(super) fn end_batch(&self) {
+        self.queues.iter().for_each(|queue| queue.receive.end_batch());
     }
 
     /// Checks a wire frame of `len` bytes: it must have a link header and fit into the MTU.
@@ -55,11 +72,20 @@ impl<'a, H: HostPort> Outlet<'a, H> {
     /// Counts the outcome of a delivery.
     #[inline]
     fn count(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
-        self.stats.given(meta, len, outcome.map_err(PortError::loss));
+        let stats = if self.queues.len() == 1 { self.stats } else { self.chosen(meta) };
+        stats.given(meta, len, outcome.map_err(PortError::loss));
         self.has_taken |= outcome.is_ok();
         if let Err(error @ PortError::Closed(_)) = outcome {
             self.closed = Some(error);
         }
+    }
+
+    /// Returns the counters of the queue that the host chose for a frame, which came in there.
+    #[inline(never)]
+    fn chosen(&self, meta: &RxMeta) -> &'a Direction {
+        let stats = &QueueStats::of(self.queues, || self.host.rx_queue()).receive;
+        stats.frames_in.add(meta.segments.into());
+        stats
     }
 
     pub(crate) fn lose(&self, reason: Loss, frames: usize) {

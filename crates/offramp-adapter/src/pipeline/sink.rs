@@ -6,8 +6,9 @@ use super::deliver::Deliver;
 use super::hold::Hold;
 use super::plan::Plan;
 use super::source::{Destination, Route};
-use crate::port::{HostPort, Loan, WirePort};
-use crate::stats::{Direction, Loss};
+use crate::moderation::ModerationConfig;
+use crate::port::{HostPort, Interrupts, Loan, WirePort};
+use crate::stats::{Direction, Loss, QueueStats};
 use crate::vlan::{FrameVlan, PortVlans};
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::count;
@@ -47,11 +48,25 @@ impl HostSink {
         self.deliver.take_over(control, now_ns);
     }
 
-    /// Sends due interrupts to a host that sees frames before it is interrupted.
+    /// Sends due interrupts to a host that sees frames before it is interrupted, and counts them in `queues`.
     #[inline]
-    pub(crate) fn interrupt(&mut self, host: &mut impl HostPort, control: &PortControl, queue: usize, now_ns: u64) {
-        if let Some(interrupts) = host.interrupts() {
-            self.next_interrupt_ns = control.send_interrupts(queue, interrupts, &mut self.moderation_changes, now_ns);
+    pub(crate) fn interrupt(
+        &mut self,
+        host: &mut impl HostPort,
+        control: &PortControl,
+        queues: &[QueueStats],
+        now_ns: u64,
+    ) {
+        if self.deliver.interrupts_by_handing_over {
+            return;
+        }
+        let changed = control.changed_moderation(&mut self.moderation_changes);
+        self.next_interrupt_ns = None;
+        let mut queue = 0;
+        while let Some(interrupts) = host.interrupts(queue) {
+            let next_ns = send_interrupts(interrupts, changed.as_ref(), QueueStats::of(queues, || queue), now_ns);
+            self.next_interrupt_ns = self.next_interrupt_ns.into_iter().chain(next_ns).min();
+            queue += 1;
         }
     }
 
@@ -61,6 +76,33 @@ impl HostSink {
         let frames_ns = frames_ns.map(|at| at.max(limit_ns));
         self.deliver.next_deadline_ns().into_iter().chain(frames_ns).chain(self.next_interrupt_ns).min()
     }
+}
+
+/// Sends the due interrupts of a queue, and counts them. Returns when the next one is due.
+#[inline]
+fn send_interrupts(
+    interrupts: &mut dyn Interrupts,
+    changed: Option<&ModerationConfig>,
+    stats: &QueueStats,
+    now_ns: u64,
+) -> Option<u64> {
+    if let Some(moderation) = changed {
+        interrupts.moderate(moderation);
+        stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
+    }
+    let counts = interrupts.send_due(now_ns);
+    // Idle counters stay clean: another worker may own their cache line.
+    if counts.transmit > 0 {
+        stats.transmit.interrupts.add(counts.transmit);
+    }
+    if counts.receive > 0 {
+        stats.receive.interrupts.add(counts.receive);
+        while let Some(wait_ns) = interrupts.take_wait_ns() {
+            stats.receive.interrupt_wait_ns.record(wait_ns);
+        }
+        stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
+    }
+    interrupts.next_due_ns()
 }
 
 /// The route of a queue pair: its wire, whatever the destination.

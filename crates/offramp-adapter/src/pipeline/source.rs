@@ -7,7 +7,7 @@ use super::budget::{Budget, Progress};
 use super::control::PortControl;
 use super::plan::{Plan, Planned};
 use crate::port::{HostPort, Loan, PortError};
-use crate::stats::{Direction, Loss};
+use crate::stats::{Direction, Loss, QueueStats};
 use crate::vlan::{FrameVlan, PortVlans};
 use offramp_offload::frame::Frame;
 use offramp_offload::segment::Segmenter;
@@ -106,7 +106,8 @@ struct Batch {
 }
 
 impl Batch {
-    fn count(&self, is_interrupt: bool, stats: &Direction) {
+    fn count(&self, is_interrupt: bool, queues: &[QueueStats]) {
+        let stats = &queues[0].transmit;
         // Idle transmit must not dirty this cache line; another worker may own it.
         if self.whole_frames > 0 {
             for counter in [&stats.host_frames, &stats.frames_in, &stats.frames_out] {
@@ -115,7 +116,7 @@ impl Batch {
             stats.bytes_out.add(self.whole_bytes as u64);
         }
         if self.host_frames > 0 {
-            stats.end_batch();
+            queues.iter().for_each(|queue| queue.transmit.end_batch());
             stats.interrupts.add(u64::from(is_interrupt));
         }
     }
@@ -145,7 +146,7 @@ impl Source {
             pending: None,
             change: TagChange::Keep,
             is_draining: false,
-            interrupts_by_taking: host.interrupts().is_none(),
+            interrupts_by_taking: host.interrupts(0).is_none(),
             sent_bytes: 0,
         }
     }
@@ -170,18 +171,18 @@ impl Source {
         &mut self,
         host: &mut H,
         route: &mut impl Route<H>,
-        stats: &Direction,
+        queues: &[QueueStats],
         budget: &mut Budget,
         now_ns: u64,
     ) -> Result<Progress, PortError> {
         if !self.plan.is_link_on {
-            self.conclude(stats, Loss::LinkOff);
+            self.conclude(sent_by(host, queues), Loss::LinkOff);
         }
         let Self { plan, vlans, .. } = self;
-        plan.send_keepalives(stats, now_ns, |frame| route.put_keepalive(frame, vlans, now_ns));
+        plan.send_keepalives(&queues[0].transmit, now_ns, |frame| route.put_keepalive(frame, vlans, now_ns));
         let mut batch = Batch::default();
-        let outcome = self.move_batch(host, route, &mut batch, stats, budget, now_ns);
-        batch.count(self.interrupts_by_taking, stats);
+        let outcome = self.move_batch(host, route, &mut batch, queues, budget, now_ns);
+        batch.count(self.interrupts_by_taking, queues);
         self.sent_bytes = batch.host_bytes;
         outcome
     }
@@ -192,7 +193,7 @@ impl Source {
         host: &mut H,
         route: &mut impl Route<H>,
         batch: &mut Batch,
-        stats: &Direction,
+        queues: &[QueueStats],
         budget: &mut Budget,
         now_ns: u64,
     ) -> Result<Progress, PortError> {
@@ -203,7 +204,7 @@ impl Source {
                 if self.is_draining {
                     return Ok(Progress { moved, more: false });
                 }
-                let has_frame = self.fetch(host, route, batch, stats, budget, now_ns)?;
+                let has_frame = self.fetch(host, route, batch, queues, budget, now_ns)?;
                 cost_bytes = host.tx_cost_bytes();
                 if !has_frame {
                     budget.spend(0, cost_bytes);
@@ -212,6 +213,7 @@ impl Source {
             }
             moved = true;
             if self.pending.is_some() {
+                let stats = sent_by(host, queues);
                 route.bring(self, host, stats, budget, now_ns);
             }
             budget.spend(0, cost_bytes);
@@ -228,7 +230,7 @@ impl Source {
         host: &mut H,
         route: &mut impl Route<H>,
         batch: &mut Batch,
-        stats: &Direction,
+        queues: &[QueueStats],
         budget: &mut Budget,
         now_ns: u64,
     ) -> Result<bool, PortError> {
@@ -240,7 +242,7 @@ impl Source {
             Ok(true) => batch.host_frames += 1,
             Err(PortError::Refused(_)) => {
                 self.plan.meter.spend_refused();
-                lose(Loss::BadRequest, 1, stats, budget);
+                lose(Loss::BadRequest, 1, sent_by(host, queues), budget);
                 return Ok(true);
             }
             Err(error @ PortError::Closed(_)) => return Err(error),
@@ -255,6 +257,7 @@ impl Source {
             batch.host_bytes += len;
             return Ok(true);
         }
+        let stats = sent_by(host, queues);
         stats.host_frames.add(1);
         match self.admit(host, route, stats, now_ns) {
             Ok(pending) => {
@@ -360,6 +363,12 @@ impl Source {
             stats.bytes_out.add(pending.frame_len as u64);
         }
     }
+}
+
+/// Returns the counters of the queue of the frame fetched last.
+#[inline]
+fn sent_by<'a>(host: &impl HostPort, queues: &'a [QueueStats]) -> &'a Direction {
+    &QueueStats::of(queues, || host.tx_queue()).transmit
 }
 
 /// Counts frames that go nowhere.

@@ -47,7 +47,8 @@ fn written(mac: [u8; 6]) -> String {
 ///
 /// `stats.transmit` counts the frames the port sent into the switch: `frames_in` = `frames_out` (handed to at least one
 /// port) + the lost. `stats.receive` counts the frames for the port, one per copy: `frames_in` = `frames_out` + the
-/// lost + the waiting (to be coalesced).
+/// lost + the waiting (to be coalesced). Of several queues, each counts the frames handed to it. The first one also
+/// counts those lost before the host chose a queue.
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
@@ -116,7 +117,7 @@ impl SwitchPort {
         self.stations.load(Relaxed)
     }
 
-    /// Returns the port's counters.
+    /// Returns the port's counters; of several queues, those of the first one.
     pub fn stats(&self) -> &QueueStats {
         &self.control.queues()[0]
     }

@@ -184,7 +184,7 @@ impl<P: HostPort> Port<P> {
         if !self.sink.deliver.is_idle() {
             self.with_outlet(|deliver, outlet| deliver.end_batch(outlet, now_ns));
         }
-        self.sink.interrupt(&mut self.host, &self.shared, 0, now_ns);
+        self.sink.interrupt(&mut self.host, &self.shared, self.shared.queues(), now_ns);
     }
 }
 
@@ -218,5 +218,5 @@ impl<P> Port<P> {
 }
 
 fn outlet<'a, P: HostPort>(host: &'a mut P, shared: &'a SwitchPort, enabled: Offloads) -> Outlet<'a, P> {
-    Outlet::new(host, &shared.stats().receive, enabled, shared.mtu())
+    Outlet::new(host, shared.queues(), enabled, shared.mtu())
 }

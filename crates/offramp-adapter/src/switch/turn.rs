@@ -31,7 +31,7 @@ impl<P: HostPort> Switch<P> {
         source.is_draining = self.is_draining || shared.closed().is_some();
         let (timer, floods) = (TurnTimer { bytes: budget.bytes, since_ns: None }, &mut port.floods);
         let mut others = Others { switch: self, from: shared, floods, timer, clock };
-        let outcome = source.poll(&mut port.host, &mut others, &shared.stats().transmit, &mut budget, now_ns);
+        let outcome = source.poll(&mut port.host, &mut others, shared.queues(), &mut budget, now_ns);
         port.sink.hold.sent(source.sent_bytes as u64);
         port.debt_bytes += budget.debt_bytes;
         port.note_offloads();

@@ -61,7 +61,7 @@ pub struct PortStatus {
     pub ipsec: Option<IpsecStatus>,
     /// The features.
     pub features: Vec<FeatureStatus>,
-    /// The queue pairs; one where a switch drives all of them.
+    /// The queue pairs; one for all of a TAP's unless the wire is a cable.
     pub queues: Vec<QueueStatus>,
 }
 

@@ -3,8 +3,7 @@
 use super::queue::VhostQueue;
 use super::rss::{FrameHash, Rss};
 use offramp_adapter::host_io::HostIo;
-use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::port::{HostPort, InPlace, InterruptCounts, Interrupts, PortError};
+use offramp_adapter::port::{HostPort, InPlace, Interrupts, PortError};
 use offramp_adapter::steering::{Choice, FlowHash, Steering};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
@@ -28,6 +27,8 @@ pub struct VhostPort {
     /// The pair of the last fetched frame, and the bytes of its frames in this turn.
     fetched_from: usize,
     turn_bytes: usize,
+    /// The pair of the last delivered frame.
+    delivered_to: usize,
     /// None with one pair.
     steering: Option<Box<Steering>>,
     /// The receive pairs were refreshed in this batch. At most once: a guest with a broken ring would cost a scan per
@@ -39,7 +40,8 @@ impl VhostPort {
     /// `None` without a queue.
     pub fn new(queues: Vec<VhostQueue>) -> Option<Self> {
         let steering = (queues.len() > 1).then(Box::default);
-        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, turn_bytes: 0, steering, has_looked: false })
+        let (fetched_from, turn_bytes, delivered_to, has_looked) = (0, 0, 0, false);
+        (!queues.is_empty()).then_some(Self { queues, fetched_from, turn_bytes, delivered_to, steering, has_looked })
     }
 
     /// Fetches from the pairs in turn, a batch of each or [`TURN_BYTES`] of one. Returns whether a pair had a frame.
@@ -246,6 +248,16 @@ impl HostPort for VhostPort {
         self.queues[self.fetched_from].tx_cost_bytes()
     }
 
+    #[inline]
+    fn tx_queue(&self) -> usize {
+        self.fetched_from
+    }
+
+    #[inline]
+    fn rx_queue(&self) -> usize {
+        self.delivered_to
+    }
+
     /// Returns `None` also if the guest chooses the pair.
     #[inline]
     fn steering(&self) -> Option<&Steering> {
@@ -256,6 +268,7 @@ impl HostPort for VhostPort {
         // Both the pair and the report need it.
         let hash = self.rss().map(|rss| rss.hash(meta, frame)).unwrap_or_default();
         let pair = self.pair_of(meta, hash);
+        self.delivered_to = pair;
         self.queues[pair].deliver_hashed(meta, frame, hash)
     }
 
@@ -273,43 +286,13 @@ impl HostPort for VhostPort {
         self.set_now(now_ns);
     }
 
-    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
-        Some(self)
+    /// A guest has an interrupt for each pair.
+    fn interrupts(&mut self, queue: usize) -> Option<&mut dyn Interrupts> {
+        self.queues.get_mut(queue).map(|queue| queue as &mut dyn Interrupts)
     }
 
     fn accepts(&self) -> Offloads {
         self.queues[0].accepts()
-    }
-}
-
-/// Each pair for itself: a guest has an interrupt for each.
-impl Interrupts for VhostPort {
-    fn moderate(&mut self, config: &ModerationConfig) {
-        self.queues.iter_mut().for_each(|queue| queue.moderate(config));
-    }
-
-    fn send_due(&mut self, now_ns: u64) -> InterruptCounts {
-        self.queues.iter_mut().map(|queue| queue.send_due(now_ns)).fold(InterruptCounts::default(), |sum, counts| {
-            InterruptCounts { receive: sum.receive + counts.receive, transmit: sum.transmit + counts.transmit }
-        })
-    }
-
-    fn take_wait_ns(&mut self) -> Option<u64> {
-        self.queues.iter_mut().find_map(Interrupts::take_wait_ns)
-    }
-
-    fn next_due_ns(&self) -> Option<u64> {
-        self.queues.iter().filter_map(Interrupts::next_due_ns).min()
-    }
-
-    /// Returns the highest cost of all pairs.
-    fn cost_ns(&self) -> u64 {
-        self.queues.iter().map(Interrupts::cost_ns).max().unwrap_or_default()
-    }
-
-    /// Returns the longest delay of all pairs.
-    fn wait_max_ns(&self) -> u64 {
-        self.queues.iter().map(Interrupts::wait_max_ns).max().unwrap_or_default()
     }
 }
 

@@ -242,8 +242,9 @@ impl HostPort for VhostQueue {
         self.mailbox.serve(&mut self.state);
     }
 
-    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
-        Some(self)
+    #[inline]
+    fn interrupts(&mut self, queue: usize) -> Option<&mut dyn Interrupts> {
+        (queue == 0).then_some(self)
     }
 
     fn accepts(&self) -> Offloads {

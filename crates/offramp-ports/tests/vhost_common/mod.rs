@@ -156,7 +156,7 @@ pub struct RigConfig {
     pub confine_workers: fn(),
     /// Maximum bytes of a guest's memory.
     pub memory_bytes_max: u64,
-    /// A switch in place of the cable, with a third port. All queue pairs of a port are one.
+    /// A switch in place of the cable, with a third port.
     pub on_switch: bool,
 }
 
@@ -358,8 +358,15 @@ impl SwitchRig {
             let mut port = VhostUser::open(&VhostUserConfig { queue_pairs, ..VhostUserConfig::new(socket) }).unwrap();
             let queues = (0..usize::from(queue_pairs)).map(|pair| port.queue(pair).unwrap()).collect();
             // Frames are flooded to a silent guest: a fast machine would reach the limit.
-            let config = PortConfig { offloads: told, flood_limit: None, ..PortConfig::default() };
-            let seat = switch.control().add(VhostPort::new(queues).unwrap(), &config).unwrap();
+            let config = PortConfig { flood_limit: None, ..PortConfig::default() };
+            let adapter = AdapterConfig {
+                offloads: told,
+                moderation: config.moderation,
+                queues: queue_pairs,
+                ..Default::default()
+            };
+            let control = PortControl::new(&adapter);
+            let seat = switch.control().add_controlled(VhostPort::new(queues).unwrap(), &control, &config).unwrap();
             (port, seat)
         };
         let (ports, seats) = (0..2).map(open).unzip();
