@@ -83,7 +83,9 @@ impl RunningSwitch {
         on_it.iter_mut().try_for_each(|(port, config)| port.connect(config, &control, Some(floods)))?;
         let (cpu, polling) = placing(&config.name, ports);
         let thread = SwitchThread::start(&config.name, switch, cpu, polling, threads)?;
-        on_it.into_iter().for_each(|(port, _)| thread.drive(port));
+        for (port, _) in on_it {
+            thread.drive(port);
+        }
         Ok(Self { name: config.name.clone(), control, floods, thread })
     }
 

@@ -32,7 +32,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         Self { host, queues, stats: &queues[0].receive, enabled, mtu, closed: None, has_taken: false }
     }
 
-    /// Counts frames on their way to the host. Of several queues, the host's choice counts them with their outcome.
+    /// Counts frames on their way to the host. A host with several queues counts them once it chose one.
     #[inline]
     pub(super) fn came_in(&self, frames: usize) {
         if self.queues.len() == 1 {
@@ -42,7 +42,9 @@ impl<'a, H: HostPort> Outlet<'a, H> {
 
     /// Ends a batch of each queue.
     pub(super) fn end_batch(&self) {
-        self.queues.iter().for_each(|queue| queue.receive.end_batch());
+        for queue in self.queues {
+            queue.receive.end_batch();
+        }
     }
 
     /// Checks a wire frame of `len` bytes: it must have a link header and fit into the MTU.
@@ -80,7 +82,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         }
     }
 
-    /// Returns the counters of the queue that the host chose for a frame, which came in there.
+    /// Returns the counters of the frame's queue, by the host's choice. The frame came in there.
     #[inline(never)]
     fn chosen(&self, meta: &RxMeta) -> &'a Direction {
         let stats = &QueueStats::of(self.queues, || self.host.rx_queue()).receive;

@@ -116,7 +116,9 @@ impl Batch {
             stats.bytes_out.add(self.whole_bytes as u64);
         }
         if self.host_frames > 0 {
-            queues.iter().for_each(|queue| queue.transmit.end_batch());
+            for queue in queues {
+                queue.transmit.end_batch();
+            }
             stats.interrupts.add(u64::from(is_interrupt));
         }
     }
