@@ -47,8 +47,8 @@ fn written(mac: [u8; 6]) -> String {
 ///
 /// `stats.transmit` counts the frames the port sent into the switch: `frames_in` = `frames_out` (handed to at least one
 /// port) + the lost. `stats.receive` counts the frames for the port, one per copy: `frames_in` = `frames_out` + the
-/// lost + the waiting (to be coalesced). A port with several queues counts each frame
-/// at its queue, and frames lost before the host chose one at the first.
+/// lost + the waiting (to be coalesced). A port with several queues counts each frame at its queue, and frames lost
+/// before the host chose one at the first.
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
