@@ -8,6 +8,7 @@
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::metric;
+pub use crate::metric::summarise;
 use crate::model::{Sample, Variant, Verdict};
 use offramp_testbed::stats::{Spread, median};
 
@@ -19,6 +20,7 @@ pub const FAR_ABOVE_NS: f64 = 450.0;
 pub const CONFIDENCE: f64 = 0.95;
 /// Minimum pairs for an interval, and so for a verdict.
 pub const PAIRS_MIN: usize = 2;
+
 /// Returns a metric's value in one sample, under the name and in the unit of its field in [`Variant`]. `None` as in
 /// [`Metric::value`], and for an unknown name.
 ///
@@ -34,13 +36,6 @@ pub fn spread(variant: &Variant, metric: &str) -> Option<Spread> {
 
 fn values(samples: &[Sample], metric: &str) -> Vec<f64> {
     samples.iter().filter_map(|sample| metric_value(sample, metric)).collect()
-}
-
-/// Returns the medians of `samples`, each over the samples' own values: figures per GB and shares are computed for each
-/// sample first.
-pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
-    let medians = metric::medians(&samples);
-    Variant { name: name.to_owned(), samples, ..medians }
 }
 
 /// The distance between the two processors during a sample.

@@ -1,8 +1,8 @@
 //! The metrics of the lab: each with its value in a sample, its place in a variant, and its words.
 
-use crate::model::{Sample, Variant};
 use crate::report::numbers::{count, cpu_seconds, gbit, microseconds, percent, seconds, segments, share};
 use offramp_testbed::stats::median;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of the "GB" in processor time per GB.
 pub const GB: f64 = 1e9;
@@ -20,8 +20,8 @@ pub struct Metric {
     pub noun: &'static str,
     /// Formats a value in the unit of the heading.
     pub text: fn(f64) -> String,
-    /// Its median in a variant.
-    pub median: fn(&Variant) -> Option<f64>,
+    /// Its field in a variant; `None`: a metric of claims alone.
+    field: Option<fn(&Variant) -> Option<f64>>,
     of_sample: fn(&Sample) -> Option<f64>,
 }
 
@@ -30,90 +30,156 @@ impl Metric {
     pub fn value(&self, sample: &Sample) -> Option<f64> {
         (self.of_sample)(sample).filter(|value| value.is_finite())
     }
+
+    /// Returns its median in a variant.
+    pub fn median(&self, variant: &Variant) -> Option<f64> {
+        self.field.map_or_else(|| median_of(&variant.samples, self.of_sample), |field| field(variant))
+    }
 }
 
-/// The field of each metric in [`Variant`], its value in a sample, the format of a value, heading and noun.
+/// The table of metrics, and the structures with a field for each of its rows.
+///
+/// A row with a type is measured: a sample has a field of that type. A row with `=` is computed from a sample.
 macro_rules! metrics {
-    ($($field:ident: $of_sample:expr, $text:path, $heading:literal, $noun:literal;)+) => {
+    ($($(#[$doc:meta])+ $field:ident $(: $measured:ident)? $(= $computed:expr)?,
+        $text:path, $heading:literal, $noun:literal;)+) => {
         /// Every metric, in the order of the tables.
         pub static METRICS: &[Metric] = &[$(Metric {
             name: stringify!($field),
             heading: $heading,
             noun: $noun,
             text: $text,
-            median: |variant| variant.$field,
-            of_sample: $of_sample,
+            field: Some(|variant| variant.$field),
+            of_sample: metrics!(@$field $($measured)? $($computed)?),
         }),+];
 
-        /// Creates a variant without a name, with the median of every metric over `samples`.
-        pub(crate) fn medians(samples: &[Sample]) -> Variant {
-            Variant { $($field: median_of(samples, $of_sample),)+ ..Variant::default() }
+        /// One setting, and the medians of its samples.
+        #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+        pub struct Variant {
+            /// The difference, in a word or two.
+            pub name: String,
+            $($(#[$doc])+ pub $field: Option<f64>,)+
+            /// Every sample, in the order taken.
+            pub samples: Vec<Sample>,
+        }
+
+        /// One measurement.
+        #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+        pub struct Sample {
+            /// Number of the round of interleaved samples; variants of one round are compared in pairs.
+            pub round: usize,
+            /// Measured time.
+            pub seconds: f64,
+            /// Payload bytes in the measured time.
+            pub bytes: u64,
+            /// Processor time of the hosts in the measured time.
+            pub host_cpu_s: Option<f64>,
+            /// Minimum and maximum of `host_cpu_s`: a hypervisor may have taken its time from the hosts' work or from
+            /// their idle time, and the system does not tell. Both are the same if it took none. `None`: it does not
+            /// bear on the figure.
+            pub host_cpu_range_s: Option<[f64; 2]>,
+            /// Processor time of the adapters in the measured time.
+            pub adapter_cpu_s: Option<f64>,
+            /// Busy time of a guest's processors in the measured time, by its own account.
+            pub guest_cpu_s: Option<f64>,
+            /// Processor time of the whole machine in the measured time, by the system's own account.
+            pub machine_cpu_s: Option<f64>,
+            $($(
+                /// As in [`Variant`].
+                pub $field: Option<$measured>,
+            )?)+
+            /// One-way time of a cache line between the two processors, before and after.
+            pub line_distance_ns: Option<[f64; 2]>,
+        }
+
+        /// Returns the medians of `samples`, each over the samples' own values: figures per GB and shares are computed
+        /// for each sample first.
+        pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
+            Variant {
+                $($field: median_of(&samples, metrics!(@$field $($measured)? $($computed)?)),)+
+                name: name.to_owned(),
+                samples,
+            }
         }
     };
+    (@$field:ident f64) => { |sample: &Sample| sample.$field };
+    (@$field:ident u64) => { |sample: &Sample| sample.$field.map(|count| count as f64) };
+    (@$field:ident $computed:expr) => { $computed };
 }
 
 metrics! {
-    throughput_bps: |sample| sample.throughput_bps, gbit,
-        "Throughput, Gbit/s", "the throughput";
-    transactions_per_s: |sample| sample.transactions_per_s, count,
-        "Transactions, 1/s", "the transactions per second";
-    host_cpu_s_per_gb: |sample| cpu_per_gb(sample, sample.host_cpu_s), cpu_seconds,
+    /// Payload received, in bits per second.
+    throughput_bps: f64, gbit, "Throughput, Gbit/s", "the throughput";
+    /// Requests answered per second, if the traffic is requests only.
+    transactions_per_s: f64, count, "Transactions, 1/s", "the transactions per second";
+    /// Processor time of the hosts for 10^9 bytes of payload.
+    host_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.host_cpu_s), cpu_seconds,
         "Host CPU, s/GB", "the host CPU per GB";
-    adapter_cpu_s_per_gb: |sample| cpu_per_gb(sample, sample.adapter_cpu_s), cpu_seconds,
+    /// Processor time of the adapters for 10^9 bytes of payload.
+    adapter_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.adapter_cpu_s), cpu_seconds,
         "Adapter CPU, s/GB", "the adapter CPU per GB";
-    machine_cpu_s_per_gb: |sample| cpu_per_gb(sample, sample.machine_cpu_s), cpu_seconds,
+    /// Processor time of the whole machine for 10^9 bytes of payload.
+    machine_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.machine_cpu_s), cpu_seconds,
         "Whole machine's CPU, s/GB", "the whole machine's CPU per GB";
-    host_cpu_percent: |sample| cpu_percent(sample, sample.host_cpu_s), percent,
+    /// Processor time of the hosts as a share of one processor: 200 % are two of them.
+    host_cpu_percent = |sample| cpu_percent(sample, sample.host_cpu_s), percent,
         "Host CPU, % of one processor", "the hosts' share of a processor";
-    adapter_cpu_percent: |sample| cpu_percent(sample, sample.adapter_cpu_s), percent,
+    /// Share of one processor taken by the adapters.
+    adapter_cpu_percent = |sample| cpu_percent(sample, sample.adapter_cpu_s), percent,
         "Adapter CPU, % of one processor", "the adapters' share of a processor";
-    guest_cpu_percent: |sample| cpu_percent(sample, sample.guest_cpu_s), percent,
+    /// Busy share of one of a guest's processors, by its own account.
+    guest_cpu_percent = |sample| cpu_percent(sample, sample.guest_cpu_s), percent,
         "Guest's own account, % of one of its processors", "the guest's own share of a processor";
-    rtt_p50_us: |sample| sample.rtt_p50_us, microseconds,
-        "Round trip as found, median, µs", "the median round trip";
-    rtt_p99_us: |sample| sample.rtt_p99_us, microseconds,
-        "Round trip as found, 99th percentile, µs", "the 99th percentile of the round trip";
-    rtt_awake_p50_us: |sample| sample.rtt_awake_p50_us, microseconds,
+    /// Round trip of 64 bytes, as found: processors may sleep between.
+    rtt_p50_us: f64, microseconds, "Round trip as found, median, µs", "the median round trip";
+    /// As `rtt_p50_us`, the 99th percentile.
+    rtt_p99_us: f64, microseconds, "Round trip as found, 99th percentile, µs", "the 99th percentile of the round trip";
+    /// Round trip of 64 bytes with the processors kept awake.
+    rtt_awake_p50_us: f64, microseconds,
         "Round trip, processors awake, median, µs", "the median round trip of processors kept awake";
-    rtt_awake_p99_us: |sample| sample.rtt_awake_p99_us, microseconds,
+    /// As `rtt_awake_p50_us`, the 99th percentile.
+    rtt_awake_p99_us: f64, microseconds,
         "Round trip, processors awake, 99th percentile, µs",
         "the 99th percentile of the round trip of processors kept awake";
-    retransmits: |sample| number(sample.retransmits), count,
-        "TCP segments sent again", "the retransmits";
-    wire_frames: |sample| number(sample.wire_frames), count,
-        "Frames on the wire", "the frames on the wire";
-    host_frames: |sample| number(sample.host_frames), count,
-        "Frames handed to the receiving host", "the frames handed to the host";
-    sent_frames: |sample| number(sample.sent_frames), count,
-        "Frames that the hosts handed over", "the frames that the hosts handed over";
-    interrupts_per_s: |sample| sample.interrupts_per_s, count,
-        "Interrupts, 1/s", "the interrupts per second";
-    lost_frames: |sample| number(sample.lost_frames), count,
-        "Frames lost", "the lost frames";
-    interrupts_per_frame: |sample| sample.interrupts_per_frame, share,
-        "Interrupts per frame from the wire", "the interrupts per frame";
-    latency_p50_us: |sample| sample.latency_p50_us, microseconds,
-        "Answer to a request, median, µs", "the median time to an answer";
-    latency_p99_us: |sample| sample.latency_p99_us, microseconds,
+    /// TCP segments sent again.
+    retransmits: u64, count, "TCP segments sent again", "the retransmits";
+    /// Frames over the link in both directions in the measured time.
+    wire_frames: u64, count, "Frames on the wire", "the frames on the wire";
+    /// Frames handed to the receiving host in that time.
+    host_frames: u64, count, "Frames handed to the receiving host", "the frames handed to the host";
+    /// Frames sent by the hosts in that time; a super-frame counts once.
+    sent_frames: u64, count, "Frames that the hosts handed over", "the frames that the hosts handed over";
+    /// Interrupts of the receiving hosts per second: batches of frames handed to a TAP, or interrupts of a guest.
+    interrupts_per_s: f64, count, "Interrupts, 1/s", "the interrupts per second";
+    /// Frames lost on the way, for any reason.
+    lost_frames: u64, count, "Frames lost", "the lost frames";
+    /// Interrupts per frame from the wire: 1 if every frame raises one.
+    interrupts_per_frame: f64, share, "Interrupts per frame from the wire", "the interrupts per frame";
+    /// Time to the answer of the traffic's own requests, the median. It starts at the request's due time if requests do
+    /// not wait for each other.
+    latency_p50_us: f64, microseconds, "Answer to a request, median, µs", "the median time to an answer";
+    /// As `latency_p50_us`, the 99th percentile.
+    latency_p99_us: f64, microseconds,
         "Answer to a request, 99th percentile, µs", "the 99th percentile of the time to an answer";
-    dropped_frames: |sample| number(sample.dropped_frames), count,
-        "Frames that found no room in the card's memory", "the frames without room";
-    overrun_frames: |sample| number(sample.overrun_frames), count,
-        "Frames lost in the card's memory to newer ones", "the overruns";
-    burst_frames_max: |sample| number(sample.burst_frames_max), count,
-        "Longest burst without a loss, frames", "the longest burst without a loss";
-    memory_bytes_max: |sample| number(sample.memory_bytes_max), count,
-        "Most bytes held in the card's memory", "the most bytes held in the card's memory";
-    out_of_order: |sample| number(sample.out_of_order), count,
-        "TCP segments that arrived out of order", "the segments out of order";
-    dsacks: |sample| number(sample.dsacks), count,
-        "TCP segments known to have been sent again for nothing", "the segments sent again for nothing";
-    cwnd_segments: |sample| sample.cwnd_segments, segments,
-        "TCP congestion window, segments", "the congestion window";
-    stall_s: |sample| sample.stall_s, seconds,
-        "Longest time without a byte, s", "the longest time without a byte";
-    rpc_retransmits: |sample| number(sample.rpc_retransmits), count,
-        "Calls made again", "the calls made again";
+    /// Frames lost because the memory of host B's adapter had no room (`drop`).
+    dropped_frames: u64, count, "Frames that found no room in the card's memory", "the frames without room";
+    /// Frames lost in the memory of host B's adapter to newer ones (`overrun`).
+    overrun_frames: u64, count, "Frames lost in the card's memory to newer ones", "the overruns";
+    /// Maximum frames in a row into the memory of host B's adapter, with no loss and without the memory becoming empty,
+    /// since the adapter was made.
+    burst_frames_max: u64, count, "Longest burst without a loss, frames", "the longest burst without a loss";
+    /// Maximum bytes held by the memory of host B's adapter at one time, whole pages, since the adapter was made.
+    memory_bytes_max: u64, count, "Most bytes held in the card's memory", "the most bytes held in the card's memory";
+    /// TCP segments received out of order. Each calls for a duplicate acknowledgement (RFC 5681 4.2).
+    out_of_order: u64, count, "TCP segments that arrived out of order", "the segments out of order";
+    /// TCP segments reported as duplicates by the receiver (DSACK, RFC 2883): spurious retransmissions.
+    dsacks: u64, count, "TCP segments known to have been sent again for nothing", "the segments sent again for nothing";
+    /// TCP congestion window of the senders, in segments: the median over the measured time.
+    cwnd_segments: f64, segments, "TCP congestion window, segments", "the congestion window";
+    /// Longest time without a byte delivered by TCP within the measured time, in seconds, to a hundredth of a second.
+    stall_s: f64, seconds, "Longest time without a byte, s", "the longest time without a byte";
+    /// Requests of remote procedure calls sent again, as no response came in time.
+    rpc_retransmits: u64, count, "Calls made again", "the calls made again";
 }
 
 /// Metrics of claims alone: a variant has no field for them.
@@ -123,23 +189,23 @@ static OF_CLAIMS: [Metric; 3] = [
         heading: "Frames on the wire, 1/GB",
         noun: "the frames on the wire per GB",
         text: count,
-        median: |variant| median_of(&variant.samples, wire_frames_per_gb),
-        of_sample: wire_frames_per_gb,
+        field: None,
+        of_sample: |sample| Some(sample.wire_frames? as f64 * GB / sample.bytes as f64),
     },
     Metric {
         name: "host_frames_per_gb",
         heading: "Frames delivered to the receiving host, 1/GB",
         noun: "the frames delivered to the host per GB",
         text: count,
-        median: |variant| median_of(&variant.samples, host_frames_per_gb),
-        of_sample: host_frames_per_gb,
+        field: None,
+        of_sample: |sample| Some(sample.host_frames? as f64 * GB / sample.bytes as f64),
     },
     Metric {
         name: "wire_frames_per_response",
         heading: "Frames on the wire for each response of 8 kB",
         noun: "the frames on the wire for each response",
         text: |frames| format!("{frames:.2}"),
-        median: |variant| median_of(&variant.samples, wire_frames_per_response),
+        field: None,
         of_sample: wire_frames_per_response,
     },
 ];
@@ -151,14 +217,6 @@ pub fn find(name: &str) -> Option<&'static Metric> {
 
 fn median_of(samples: &[Sample], of_sample: fn(&Sample) -> Option<f64>) -> Option<f64> {
     median(&samples.iter().filter_map(of_sample).collect::<Vec<f64>>())
-}
-
-fn wire_frames_per_gb(sample: &Sample) -> Option<f64> {
-    Some(sample.wire_frames? as f64 * GB / sample.bytes as f64)
-}
-
-fn host_frames_per_gb(sample: &Sample) -> Option<f64> {
-    Some(sample.host_frames? as f64 * GB / sample.bytes as f64)
 }
 
 /// Each call of an 8 kB read has a request of one frame; it is not counted.
@@ -175,8 +233,4 @@ fn cpu_per_gb(sample: &Sample, cpu_s: Option<f64>) -> Option<f64> {
 /// Returns processor seconds as a share of one processor: 200 % are two of them.
 fn cpu_percent(sample: &Sample, cpu_s: Option<f64>) -> Option<f64> {
     (sample.seconds > 0.0).then_some(cpu_s? * 100.0 / sample.seconds)
-}
-
-fn number(count: Option<u64>) -> Option<f64> {
-    count.map(|count| count as f64)
 }

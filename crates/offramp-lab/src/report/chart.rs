@@ -132,7 +132,7 @@ fn bars(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Chart> {
     }
     let axis = Axis::up_to(largest, per_unit);
     let rows = experiment.variants.iter().enumerate().map(|(position, variant)| {
-        let value = (metric.median)(variant);
+        let value = metric.median(variant);
         let class = if position == 0 { "base" } else { "variant" };
         let width = axis.length(value.unwrap_or(0.0));
         let parts = vec![Part { class, name: "", x: NAMES_WIDTH, width }];
@@ -145,7 +145,7 @@ fn bars(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Chart> {
 
 fn largest(variant: &Variant, metric: &Metric) -> Option<f64> {
     let of_samples = spread(variant, metric.name).map(|spread| spread.max);
-    of_samples.into_iter().chain((metric.median)(variant)).max_by(f64::total_cmp)
+    of_samples.into_iter().chain(metric.median(variant)).max_by(f64::total_cmp)
 }
 
 /// Processor time per GB: hosts and adapters stacked if every variant separates them; else the whole machine.

@@ -310,7 +310,7 @@ fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
 fn cell(variant: &Variant, metric: &Metric) -> Cell {
     let range = spread(variant, metric.name).map(|spread| [spread.min, spread.max].map(metric.text));
     Cell {
-        median: numbers::or_dash((metric.median)(variant), metric.text),
+        median: numbers::or_dash(metric.median(variant), metric.text),
         range: range.filter(|[low, high]| low != high).map(|[low, high]| format!("{low} … {high}")),
     }
 }

@@ -224,7 +224,7 @@ fn throughput(experiment: &Experiment) -> Column {
 fn of_trouble(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, name: &str| {
         let metric = metric::find(name).filter(|metric| words::is_shown(experiment, metric));
-        metric.map(|metric| Column::of(experiment, heading, |variant| (metric.median)(variant).map(metric.text)))
+        metric.map(|metric| Column::of(experiment, heading, |variant| metric.median(variant).map(metric.text)))
     };
     let columns = [
         of(["", "drop"], "dropped_frames"),

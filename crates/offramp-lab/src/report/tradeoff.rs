@@ -182,7 +182,7 @@ fn tooltip(figures: &Figures) -> String {
     let Figures { variant, interrupts_per_frame, .. } = figures;
     let text = |name: &str, what: &str| {
         let metric = metric::find(name)?;
-        let value = (metric.median)(variant)?;
+        let value = metric.median(variant)?;
         Some(format!("{what} {}", (metric.text)(value)))
     };
     let parts = [

@@ -32,7 +32,7 @@ const STALL_TOLD_S: f64 = 0.1;
 
 /// Returns true if a metric was measured; metrics of trouble also need an impairment.
 pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
-    let mut values = experiment.variants.iter().filter_map(metric.median);
+    let mut values = experiment.variants.iter().filter_map(|variant| metric.median(variant));
     match metric.name {
         "stall_s" => has_impairments(experiment) && values.any(|seconds| seconds > STALL_TOLD_S),
         name if OF_TROUBLE.contains(&name) => has_impairments(experiment) && values.next().is_some(),
