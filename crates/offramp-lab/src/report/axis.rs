@@ -1,6 +1,6 @@
 //! Axes of charts: the range of values, the position of each value, and the ticks between.
 
-use super::chart::round_step;
+use serde::Serialize;
 
 /// Minimum ratio of the ends of a logarithmic axis; below it, noise would fill the axis.
 const SPAN_MIN: f64 = 4.0;
@@ -10,6 +10,13 @@ const SPAN_MARGIN: f64 = 1.25;
 const TICK_GAPS_MAX: f64 = 5.0;
 /// Maximum number of ticks of a logarithmic axis; beyond it, only whole powers of ten stay.
 const LOG_TICKS_MAX: usize = 9;
+
+/// A tick, placed.
+#[derive(Serialize)]
+pub(super) struct Tick {
+    pub(super) at: f64,
+    pub(super) label: String,
+}
 
 /// An axis.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +41,11 @@ impl Axis {
         Self { is_log: false, values: [0.0, high], ends }
     }
 
-    /// An axis from 0 to the largest value.
+    /// An axis from 0 to the first tick not below the largest value.
     pub(super) fn linear_up_to(values: &[f64], ends: [f64; 2]) -> Self {
-        let high = values.iter().copied().fold(0.0, f64::max);
-        Self { is_log: false, values: [0.0, high], ends }
+        let largest = values.iter().copied().fold(0.0, f64::max);
+        let step = round_step(largest / TICK_GAPS_MAX);
+        Self { is_log: false, values: [0.0, (largest / step * 0.999).ceil() * step], ends }
     }
 
     /// Returns the position of `value`.
@@ -45,6 +53,11 @@ impl Axis {
         let scaled = |value: f64| if self.is_log { value.ln() } else { value };
         let [low, high] = self.values.map(scaled);
         self.ends[0] + (scaled(value) - low) / (high - low) * (self.ends[1] - self.ends[0])
+    }
+
+    /// Returns the ticks in their places.
+    pub(super) fn placed(&self) -> Vec<Tick> {
+        self.ticks().into_iter().map(|(value, label)| Tick { at: self.at(value), label: short(value, label) }).collect()
     }
 
     /// Returns round values within the axis, with their labels.
@@ -67,10 +80,24 @@ impl Axis {
     }
 }
 
+/// Returns the smallest of 1, 2, 5 × 10^n not below `least`.
+fn round_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= least * 0.999).unwrap_or(power)
+}
+
 /// Writes a tick of 1, 2 or 5 times a power of ten with as few digits as possible.
 fn written(value: f64) -> String {
     let decimals = (-(value * 1.000_001).log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.decimals$}")
+}
+
+/// Replaces the zeros of large ticks by the letter of their power of a thousand.
+fn short(value: f64, label: String) -> String {
+    const POWERS: [(f64, char); 3] = [(1e9, 'G'), (1e6, 'M'), (1e3, 'k')];
+    const LONG_FROM: f64 = 1e4;
+    let power = POWERS.iter().find(|(power, _)| value >= *power).filter(|_| value >= LONG_FROM);
+    power.map_or(label, |(power, letter)| format!("{} {letter}", value / power))
 }
 
 #[cfg(test)]
@@ -87,6 +114,16 @@ mod tests {
                 assert!((2..=LOG_TICKS_MAX).contains(&ticks.len()), "{axis:?}: {ticks:?}");
                 assert!(ticks.iter().all(|(value, _)| (10.0..=110.0 + 1e-9).contains(&axis.at(*value))), "{axis:?}");
             }
+        }
+    }
+
+    #[test]
+    fn ticks_are_round_and_reach_the_largest_value() {
+        for largest in [0.003, 0.94, 1.0, 7.9, 23.4, 33.5, 101.0, 24_000.0] {
+            let ticks = Axis::linear_up_to(&[largest], [0.0, 1.0]).ticks();
+            assert!((2..=6).contains(&ticks.len()), "{largest}: {} ticks", ticks.len());
+            let last: f64 = ticks.last().expect("ticks").1.parse().expect("a number");
+            assert!(last >= largest * 0.999 && last <= largest * 2.1, "{largest}: up to {last}");
         }
     }
 

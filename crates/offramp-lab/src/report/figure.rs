@@ -8,7 +8,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::axis::Axis;
+use super::axis::{Axis, Tick};
 
 /// Width of every chart, in the units of its view box.
 const WIDTH: f64 = 620.0;
@@ -82,7 +82,7 @@ pub struct Plot {
 /// A part of a bar.
 #[derive(Clone, Debug)]
 pub struct BarPart {
-    /// Its name; parts of one name have one colour.
+    /// Its name; parts of one name have one colour. Empty if it is the only part.
     pub name: String,
     /// Its length; drawn as 0 if negative.
     pub value: f64,
@@ -91,7 +91,7 @@ pub struct BarPart {
 }
 
 /// A bar, from left to right.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Bar {
     /// Its name.
     pub name: String,
@@ -99,6 +99,8 @@ pub struct Bar {
     pub parts: Vec<BarPart>,
     /// The figure at its right end.
     pub figure: String,
+    /// A range to mark on the bar, as that of the samples.
+    pub whisker: Option<[f64; 2]>,
 }
 
 /// Bars made of parts.
@@ -155,36 +157,30 @@ pub(super) fn environment() -> Environment<'static> {
 }
 
 /// A chart with every place in it.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct Drawn {
     pub(super) title: String,
     /// The same in words and figures, for screen readers.
-    description: String,
-    width: f64,
-    height: f64,
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
-    middle_x: f64,
-    x_title: String,
-    y_title: String,
-    x_ticks: Vec<Tick>,
-    y_ticks: Vec<Tick>,
-    legend: Vec<Entry>,
-    lines: Vec<Line>,
-    bars: Vec<DrawnBar>,
-    bar_height: f64,
+    pub(super) description: String,
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+    pub(super) middle_x: f64,
+    pub(super) x_title: String,
+    pub(super) y_title: String,
+    pub(super) x_ticks: Vec<Tick>,
+    pub(super) y_ticks: Vec<Tick>,
+    pub(super) legend: Vec<Entry>,
+    pub(super) lines: Vec<Line>,
+    pub(super) bars: Vec<DrawnBar>,
+    pub(super) bar_height: f64,
 }
 
 #[derive(Serialize)]
-struct Tick {
-    at: f64,
-    label: String,
-}
-
-#[derive(Serialize)]
-struct Entry {
+pub(super) struct Entry {
     class: String,
     is_line: bool,
     x: f64,
@@ -193,7 +189,7 @@ struct Entry {
 }
 
 #[derive(Serialize)]
-struct Line {
+pub(super) struct Line {
     class: String,
     name: String,
     /// Empty if only the points are drawn.
@@ -209,20 +205,21 @@ struct PlacedMark {
 }
 
 #[derive(Serialize)]
-struct DrawnBar {
+pub(super) struct DrawnBar {
     name: String,
-    y: f64,
+    pub(super) y: f64,
     middle: f64,
-    parts: Vec<DrawnPart>,
+    pub(super) parts: Vec<DrawnPart>,
+    pub(super) whisker: Option<[f64; 2]>,
     figure: String,
     figure_x: f64,
 }
 
 #[derive(Serialize)]
-struct DrawnPart {
+pub(super) struct DrawnPart {
     class: String,
-    x: f64,
-    width: f64,
+    pub(super) x: f64,
+    pub(super) width: f64,
     middle: f64,
     figure: String,
     tooltip: String,
@@ -284,25 +281,12 @@ fn draw_plot(plot: &Plot) -> Drawn {
         middle_x: f64::midpoint(left, right),
         x_title: plot.x_title.clone(),
         y_title: plot.y_title.clone(),
-        x_ticks: placed(&x),
-        y_ticks: placed(&y),
+        x_ticks: x.placed(),
+        y_ticks: y.placed(),
         legend,
         lines,
-        bars: Vec::new(),
-        bar_height: BAR_HEIGHT,
+        ..Drawn::default()
     }
-}
-
-fn placed(axis: &Axis) -> Vec<Tick> {
-    axis.ticks().into_iter().map(|(value, label)| Tick { at: axis.at(value), label: short(value, label) }).collect()
-}
-
-/// Replaces the zeros of large ticks by the letter of their power of a thousand.
-fn short(value: f64, label: String) -> String {
-    const POWERS: [(f64, char); 3] = [(1e9, 'G'), (1e6, 'M'), (1e3, 'k')];
-    const LONG_FROM: f64 = 1e4;
-    let power = POWERS.iter().find(|(power, _)| value >= *power).filter(|_| value >= LONG_FROM);
-    power.map_or(label, |(power, letter)| format!("{} {letter}", value / power))
 }
 
 /// Returns the end of a name too long for the room left of the bars. Names of systems begin alike and end differently.
@@ -347,8 +331,9 @@ fn draw_bars(bars: &Bars) -> Drawn {
     }
     let entries: Vec<_> = names.iter().enumerate().map(|(at, name)| (class(at), false, (*name).to_owned())).collect();
     let (legend, top) = if entries.len() > 1 { legend(&entries) } else { (Vec::new(), 8.0) };
-    let sums = bars.bars.iter().map(|bar| bar.parts.iter().map(|part| part.value.max(0.0)).sum::<f64>());
-    let longest = sums.fold(0.0, f64::max);
+    let end = |bar: &Bar| bar.parts.iter().map(|part| part.value.max(0.0)).sum::<f64>();
+    let ends = bars.bars.iter().flat_map(|bar| bar.whisker.map(|[_, high]| high).into_iter().chain([end(bar)]));
+    let longest = ends.fold(0.0, f64::max);
     let (left, right) = (NAMES_WIDTH, WIDTH - SUMS_WIDTH);
     let axis = Axis::linear_up_to(&[if longest > 0.0 { longest } else { 1.0 }], [left, right]);
     let bottom = top + bars.bars.len() as f64 * ROW_HEIGHT;
@@ -365,22 +350,29 @@ fn draw_bars(bars: &Bars) -> Drawn {
         bottom,
         middle_x: f64::midpoint(left, right),
         x_title: bars.x_title.clone(),
-        y_title: String::new(),
-        x_ticks: placed(&axis),
-        y_ticks: Vec::new(),
+        x_ticks: axis.placed(),
         legend,
-        lines: Vec::new(),
         bars: drawn.collect(),
         bar_height: BAR_HEIGHT,
+        ..Drawn::default()
     }
 }
 
 fn said_bar(bar: &Bar) -> String {
+    if is_single(bar) {
+        return format!("{}: {}.", bar.name, bar.figure);
+    }
     let parts: Vec<_> = bar.parts.iter().map(|part| format!("{} {}", part.name, number(part.value))).collect();
     format!("{}: {}.", bar.name, parts.join(", "))
 }
 
+/// Returns whether the figure at the end of the bar says all.
+fn is_single(bar: &Bar) -> bool {
+    matches!(&bar.parts[..], [part] if part.name.is_empty())
+}
+
 fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
+    let is_single = is_single(bar);
     let mut end = 0.0;
     let parts: Vec<DrawnPart> = bar
         .parts
@@ -395,8 +387,12 @@ fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
                 x,
                 width,
                 middle: x + width / 2.0,
-                figure: if width >= FIGURE_WIDTH_MIN { number(part.value) } else { String::new() },
-                tooltip: format!("{}, {}: {}", bar.name, part.name, number(part.value)),
+                figure: if width >= FIGURE_WIDTH_MIN && !is_single { number(part.value) } else { String::new() },
+                tooltip: if is_single {
+                    said_bar(bar)
+                } else {
+                    format!("{}, {}: {}", bar.name, part.name, number(part.value))
+                },
             }
         })
         .collect();
@@ -405,8 +401,9 @@ fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
         y: top + (ROW_HEIGHT - BAR_HEIGHT) / 2.0,
         middle: top + ROW_HEIGHT / 2.0,
         parts,
+        whisker: bar.whisker.map(|range| range.map(|value| axis.at(value))),
         figure: bar.figure.clone(),
-        figure_x: axis.at(end) + 7.0,
+        figure_x: axis.at(bar.whisker.map_or(end, |[_, high]| end.max(high))) + 7.0,
     }
 }
 
@@ -444,7 +441,7 @@ mod tests {
     fn bar(name: &str, values: &[f64]) -> Bar {
         let parts = values.iter().enumerate();
         let parts = parts.map(|(at, value)| BarPart { name: format!("part {at}"), value: *value, is_rest: at == 2 });
-        Bar { name: name.to_owned(), parts: parts.collect(), figure: "100 %".to_owned() }
+        Bar { name: name.to_owned(), parts: parts.collect(), figure: "100 %".to_owned(), whisker: None }
     }
 
     #[test]

@@ -3,14 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
 use offramp_model::claims::Case;
 use serde::Serialize;
 
-use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
+use super::chart::{self, Forest, ForestAxis, ForestRow};
 use super::claims::{self, Row};
+use super::figure::{self, Drawn};
 use super::limit;
 use super::numbers::{self, NOT_MEASURED};
 use super::tradeoff::{self, Panel};
@@ -58,7 +57,7 @@ struct Section {
     rounds: String,
     forest: Option<ForestRow>,
     sentences: Vec<String>,
-    charts: Vec<Chart>,
+    charts: Vec<Drawn>,
     variants: Vec<String>,
     figures: Vec<FigureRow>,
     /// The compared pairs of variants.
@@ -171,10 +170,7 @@ pub fn write_html(report: &LabReport, path: &Path) -> io::Result<()> {
 /// Never: the template is part of the program, and all its fields exist.
 #[must_use]
 pub fn render(report: &LabReport) -> String {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.expect("it has the usual delimiters"));
+    let mut environment = figure::environment();
     environment.add_template(TEMPLATE_NAME, TEMPLATE).expect("the template is well-formed");
     let template = environment.get_template(TEMPLATE_NAME).expect("the template was just added");
     template.render(Serde(page(report))).expect("the template names only fields of the page")
@@ -263,6 +259,7 @@ fn settings(report: &LabReport) -> Vec<Fact> {
 fn section(position: usize, experiment: &Experiment, report: &LabReport, forest: &Forest) -> Section {
     let main = experiment.verdict.as_ref();
     let groups = words::groups(experiment);
+    let charts = [chart::traffic(experiment), chart::processor_time(experiment)];
     Section {
         anchor: format!("experiment-{}", position + 1),
         name: experiment.name.clone(),
@@ -272,7 +269,7 @@ fn section(position: usize, experiment: &Experiment, report: &LabReport, forest:
         rounds: main.map_or_else(|| NOT_MEASURED.to_owned(), |verdict| verdict.rounds.to_string()),
         forest: main.map(|verdict| forest.row(verdict)),
         sentences: words::sentences(experiment),
-        charts: [chart::traffic(experiment), chart::processor_time(experiment)].into_iter().flatten().collect(),
+        charts: charts.into_iter().flatten().map(|figure| figure.drawn()).collect(),
         variants: experiment.variants.iter().map(|variant| variant.name.clone()).collect(),
         figures: METRICS.iter().filter_map(|metric| figure_row(experiment, metric)).collect(),
         pairs: groups.iter().map(|group| format!("{} against {}", group[0].variant, group[0].base)).collect(),
@@ -424,9 +421,9 @@ mod tests {
         let page = render(&sample::report());
         let count = |what: &str| page.matches(what).count();
         assert_eq!(count("<table"), count("<caption"));
-        assert_eq!(count("<svg class=\"bars\""), count("role=\"img\""));
-        assert_eq!(count("<svg class=\"bars\""), count("<desc"));
-        assert!(count("<svg class=\"bars\"") == 24, "two for each experiment");
+        assert_eq!(count("<svg class=\"figure\""), count("role=\"img\""));
+        assert_eq!(count("<svg class=\"figure\""), count("<desc"));
+        assert!(count("<svg class=\"figure\"") == 24, "two for each experiment");
     }
 
     #[test]

@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use super::axis::Axis;
-use super::chart::Tick;
+use super::axis::{Axis, Tick};
+use super::figure::Drawn;
 use super::numbers::{or_dash, share};
 use crate::metric;
 use crate::model::{Experiment, Variant};
@@ -47,29 +47,11 @@ const SAME_INTERRUPTS: f64 = 1.1;
 pub struct Panel {
     /// Name of the experiment.
     load: String,
-    /// The title.
-    title: String,
-    /// The same in words and figures, for screen readers.
-    description: String,
-    width: f64,
-    height: f64,
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
-    middle_x: f64,
-    x_title: String,
-    x_ticks: Vec<Tick>,
-    y_ticks: Vec<YTick>,
+    /// Its axes.
+    drawn: Drawn,
     points: Vec<Point>,
     /// There is a second mark for the 99th percentile.
     has_tail: bool,
-}
-
-#[derive(Serialize)]
-struct YTick {
-    y: f64,
-    label: String,
 }
 
 /// A policy.
@@ -118,19 +100,22 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
     let said: Vec<String> = figures.iter().map(tooltip).collect();
     Some(Panel {
         load: experiment.name.clone(),
-        title: title.to_owned(),
-        description: format!("{title}, over interrupts for each frame. {}.", said.join("; ")),
-        width: WIDTH,
-        height: HEIGHT,
-        left,
-        right,
-        top: TOP,
-        bottom,
-        middle_x: f64::midpoint(left, right),
-        y_ticks: y.ticks().into_iter().map(|(value, label)| YTick { y: y.at(value), label }).collect(),
         points: points(&figures, &across.xs, &y),
-        x_title: across.title,
-        x_ticks: across.ticks,
+        drawn: Drawn {
+            title: title.to_owned(),
+            description: format!("{title}, over interrupts for each frame. {}.", said.join("; ")),
+            width: WIDTH,
+            height: HEIGHT,
+            left,
+            right,
+            top: TOP,
+            bottom,
+            middle_x: f64::midpoint(left, right),
+            x_title: across.title,
+            x_ticks: across.ticks,
+            y_ticks: y.placed(),
+            ..Drawn::default()
+        },
         has_tail: is_timed,
     })
 }
@@ -161,7 +146,7 @@ impl Across {
         let axis = Axis::log(&interrupts, ends);
         Self {
             xs: interrupts.iter().map(|value| axis.at(*value)).collect(),
-            ticks: axis.ticks().into_iter().map(|(value, label)| Tick { x: axis.at(value), label }).collect(),
+            ticks: axis.placed(),
             title: "interrupts per frame from the wire".to_owned(),
         }
     }
@@ -299,14 +284,22 @@ mod tests {
     fn every_mark_every_tick_and_every_label_lies_inside_its_panel() {
         for panel in loads() {
             for point in &panel.points {
-                assert!((panel.left..=panel.right).contains(&point.x), "{}", point.name);
+                assert!((panel.drawn.left..=panel.drawn.right).contains(&point.x), "{}", point.name);
                 let ys = point.tail_y.into_iter().chain([point.y]);
-                assert!(ys.into_iter().all(|y| (panel.top..=panel.bottom).contains(&y)), "{}", point.name);
-                assert!(point.label_x >= 0.0 && point.label_x <= panel.width && point.label_y <= panel.height);
+                assert!(ys.into_iter().all(|y| (panel.drawn.top..=panel.drawn.bottom).contains(&y)), "{}", point.name);
+                assert!(
+                    point.label_x >= 0.0 && point.label_x <= panel.drawn.width && point.label_y <= panel.drawn.height
+                );
             }
-            assert!(panel.x_ticks.iter().all(|tick| (panel.left..=panel.right).contains(&tick.x)));
-            assert!(panel.y_ticks.iter().all(|tick| (panel.top - 0.001..=panel.bottom + 0.001).contains(&tick.y)));
-            assert!(panel.x_ticks.len() >= 2 && panel.y_ticks.len() >= 2);
+            assert!(panel.drawn.x_ticks.iter().all(|tick| (panel.drawn.left..=panel.drawn.right).contains(&tick.at)));
+            assert!(
+                panel
+                    .drawn
+                    .y_ticks
+                    .iter()
+                    .all(|tick| (panel.drawn.top - 0.001..=panel.drawn.bottom + 0.001).contains(&tick.at))
+            );
+            assert!(panel.drawn.x_ticks.len() >= 2 && panel.drawn.y_ticks.len() >= 2);
         }
     }
 
@@ -349,9 +342,9 @@ mod tests {
         let mut experiment = sample::moderation("moderation-rpc", true);
         experiment.variants.iter_mut().for_each(|variant| variant.interrupts_per_frame = Some(1.0));
         let panel = panel(&experiment).expect("a panel");
-        assert!(panel.x_ticks.is_empty() && panel.x_title.contains("1.00 interrupts for each frame"));
+        assert!(panel.drawn.x_ticks.is_empty() && panel.drawn.x_title.contains("1.00 interrupts for each frame"));
         assert!(panel.points.windows(2).all(|two| two[1].x - two[0].x > 2.0 * MARK));
-        assert!((panel.left..=panel.right).contains(&panel.points[6].x));
+        assert!((panel.drawn.left..=panel.drawn.right).contains(&panel.points[6].x));
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub fn chart(outcome: &Outcome) -> Figure {
             .collect(),
         figure: of.figure(),
         name: of.name,
+        whisker: None,
     };
     Figure::Bars(Bars {
         title: "Where each microsecond of a frame goes".to_owned(),
@@ -180,6 +181,7 @@ pub fn comparison_page(comparison: &Comparison, outcomes: [&Outcome; 2], load: V
                 .map(|row| BarPart { name: row.name.clone(), value: row.values[at], is_rest: is_rest(&row.name) })
                 .collect(),
             figure: number(rows.iter().map(|row| row.values[at]).sum()),
+            whisker: None,
         };
         Figure::Bars(Bars {
             title: title.to_owned(),

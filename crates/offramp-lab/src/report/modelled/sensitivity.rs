@@ -46,7 +46,7 @@ fn chart(found: &Sensitivity) -> Figure {
             _ if effect.main < 0.0 => vec![part("falls as it grows", -effect.main)],
             _ => vec![part("grows with it", effect.main)],
         };
-        Bar { name: effect.name.to_owned(), parts, figure: number(effect.other.unwrap_or(effect.main)) }
+        Bar { name: effect.name.to_owned(), parts, figure: number(effect.other.unwrap_or(effect.main)), whisker: None }
     };
     Figure::Bars(Bars {
         title: found.metric.to_owned(),
