@@ -89,8 +89,8 @@ impl Calibration {
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!("{:40} {:>10}   {:>10} {:>10}\n", "cost", "measured", "from", "to");
-        for (cost, value) in self.costs.values() {
-            let (name, [low, high]) = (cost.name(), self.interval(cost));
+        for (name, value) in self.costs.values() {
+            let [low, high] = self.interval(name);
             // Writing to a string does not fail.
             let _ = writeln!(out, "{name:40} {value:>10.3}   {low:>10.3} {high:>10.3}");
         }

@@ -1,66 +1,33 @@
-//! The names of costs.
+//! Costs with names for people.
 
-/// One of the [`Costs`](super::Costs), by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cost {
-    Byte,
-    Send,
-    Receive,
-    ChecksumSent,
-    ChecksumReceived,
-    Wake,
-    Doorbell,
-    AdapterByte,
-    AdapterFrame,
-    AdapterHandOver,
-    AdapterChecksumSent,
-    AdapterChecksumReceived,
-    ChunkLen,
-    CoalescedLen,
-    PacedSentLen,
-    PacedCoalescedLen,
-    FramesPerSegment,
-    ReceiverByte,
-    ReceiverHandOver,
-    ReceiverSegmentsPerAck,
-    PeerByte,
-    PeerFrame,
-    PeerHandOver,
-    WakeUp,
-    WakeUpTail,
-    Timer,
-}
+/// The owner and the unit of one of the [`Costs`](super::Costs).
+pub(super) type Cost = &'static str;
 
-impl Cost {
-    /// Returns the cost's owner and unit, for people.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Byte => "host, ns/byte, both ends",
-            Self::Send => "host, ns/send",
-            Self::Receive => "host, ns/receive",
-            Self::ChecksumSent => "host, ns/byte checksum, sent",
-            Self::ChecksumReceived => "host, ns/byte checksum, received",
-            Self::Wake => "host, ns/interrupt when idle",
-            Self::Doorbell => "host, ns/send when adapters sleep",
-            Self::AdapterByte => "adapters, ns/byte",
-            Self::AdapterFrame => "adapters, ns/frame on the wire",
-            Self::AdapterHandOver => "adapters, ns/hand-over",
-            Self::AdapterChecksumSent => "adapters, ns/byte checksum, sent",
-            Self::AdapterChecksumReceived => "adapters, ns/byte checksum, received",
-            Self::ChunkLen => "bytes/send with LSO",
-            Self::CoalescedLen => "bytes/receive with RSC",
-            Self::PacedSentLen => "bytes/send with LSO, link the limit",
-            Self::PacedCoalescedLen => "bytes/receive with RSC, link the limit",
-            Self::FramesPerSegment => "frames/segment",
-            Self::ReceiverByte => "receiving host, ns/byte",
-            Self::ReceiverHandOver => "receiving host, ns/hand-over",
-            Self::ReceiverSegmentsPerAck => "receiving host, segments/acknowledgement",
-            Self::PeerByte => "its peer and adapters, ns/byte",
-            Self::PeerFrame => "its peer and adapters, ns/frame",
-            Self::PeerHandOver => "its peer and adapters, ns/hand-over",
-            Self::WakeUp => "both ends, ns/request until processes run",
-            Self::WakeUpTail => "both ends, ns/request on top, mean",
-            Self::Timer => "adapters, ns until a timer is noticed",
+/// Declares a structure of costs: a field for each, a constant with its name, and the list of all.
+///
+/// The last fields are structures of further costs, each with values only if it was measured.
+macro_rules! named_costs {
+    ($(#[$meta:meta])* $struct:ident {
+        $($(#[$doc:meta])+ $field:ident: $cost:ident = $name:literal,)+
+        $(; $($(#[$more_doc:meta])+ $more:ident: $type:ty,)+)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $struct {
+            $($(#[$doc])+ pub $field: f64,)+
+            $($($(#[$more_doc])+ pub $more: Option<$type>,)+)?
         }
-    }
+
+        impl $struct {
+            $(pub(super) const $cost: Cost = $name;)+
+
+            /// Returns all measured costs, in reading order.
+            pub(super) fn values(&self) -> Vec<(Cost, f64)> {
+                let own = [$((Self::$cost, self.$field)),+].into_iter();
+                own$($(.chain(self.$more.iter().flat_map(<$type>::values)))+)?.collect()
+            }
+        }
+    };
 }
+
+pub(super) use named_costs;

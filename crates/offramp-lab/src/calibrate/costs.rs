@@ -1,6 +1,6 @@
 //! The cost of a machine's work, learned from samples.
 
-use super::cost::Cost;
+use super::cost::{Cost, named_costs};
 use super::error::CalibrateError;
 use super::experiments::{
     CHECKSUM_RECEIVED, CHECKSUM_SENT, LARGE_SENDS, LEARNED, PACED, PACED_ADAPTERS_SLEEP, UNCOALESCED,
@@ -21,49 +21,51 @@ const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
 /// Checksums made by the adapters for hosts: one on sending, one on receiving.
 const CHECKSUMS: f64 = 2.0;
 
-/// The costs of this machine's work, in nanoseconds, and the lengths of its pieces.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Costs {
-    /// The hosts, for each byte, at both ends together.
-    pub byte_ns: f64,
-    /// The hosts, for each frame or super-frame handed down, acknowledgements among them.
-    pub send_ns: f64,
-    /// The hosts, for each frame or coalesced frame handed up.
-    pub receive_ns: f64,
-    /// The hosts, for each byte sent with a checksum of their own.
-    pub checksum_sent_ns: f64,
-    /// The hosts, for each byte received with a checksum verified by themselves. Negative if hosts with verification
-    /// were measured to take less.
-    pub checksum_received_ns: f64,
-    /// The hosts, for each interrupt after sleep, on top of the hand-over.
-    pub wake_ns: f64,
-    /// The hosts, for each send to a sleeping adapters' thread, on top of [`Self::send_ns`].
-    pub doorbell_ns: f64,
-    /// The adapters, for each byte, checksums included.
-    pub adapter_byte_ns: f64,
-    /// The adapters, for each frame on the wire.
-    pub adapter_frame_ns: f64,
-    /// The adapters, for each frame or super-frame to or from a host.
-    pub adapter_hand_over_ns: f64,
-    /// The adapters, for each byte sent with a checksum they compute for the hosts.
-    pub adapter_checksum_sent_ns: f64,
-    /// The adapters, for each byte received with a checksum they verify for the hosts.
-    pub adapter_checksum_received_ns: f64,
-    /// Bytes handed down at once with large sends, acknowledgements included.
-    pub chunk_len: f64,
-    /// Bytes handed up at once with receive coalescing, acknowledgements included.
-    pub coalesced_len: f64,
-    /// Bytes handed down at once if the link is the limit, acknowledgements included.
-    pub paced_sent_len: f64,
-    /// Bytes handed up at once if the link is the limit, acknowledgements included.
-    pub paced_coalesced_len: f64,
-    /// Frames on the wire for each segment: one, and its share of an acknowledgement.
-    pub frames_per_segment: f64,
-    /// Costs of receiving alone. `None`: the system cannot move the receive work of a host to its processor, or has no
-    /// second one.
-    pub receiver: Option<ReceiverCosts>,
-    /// Waits of a request besides work; `None` if not measured.
-    pub waits: Option<Waits>,
+named_costs! {
+    /// The costs of this machine's work, in nanoseconds, and the lengths of its pieces.
+    Costs {
+        /// The hosts, for each byte, at both ends together.
+        byte_ns: BYTE = "host, ns/byte, both ends",
+        /// The hosts, for each frame or super-frame handed down, acknowledgements among them.
+        send_ns: SEND = "host, ns/send",
+        /// The hosts, for each frame or coalesced frame handed up.
+        receive_ns: RECEIVE = "host, ns/receive",
+        /// The hosts, for each byte sent with a checksum of their own.
+        checksum_sent_ns: CHECKSUM_SENT = "host, ns/byte checksum, sent",
+        /// The hosts, for each byte received with a checksum verified by themselves. Negative if hosts with
+        /// verification were measured to take less.
+        checksum_received_ns: CHECKSUM_RECEIVED = "host, ns/byte checksum, received",
+        /// The hosts, for each interrupt after sleep, on top of the hand-over.
+        wake_ns: WAKE = "host, ns/interrupt when idle",
+        /// The hosts, for each send to a sleeping adapters' thread, on top of [`Self::send_ns`].
+        doorbell_ns: DOORBELL = "host, ns/send when adapters sleep",
+        /// The adapters, for each byte, checksums included.
+        adapter_byte_ns: ADAPTER_BYTE = "adapters, ns/byte",
+        /// The adapters, for each frame on the wire.
+        adapter_frame_ns: ADAPTER_FRAME = "adapters, ns/frame on the wire",
+        /// The adapters, for each frame or super-frame to or from a host.
+        adapter_hand_over_ns: ADAPTER_HAND_OVER = "adapters, ns/hand-over",
+        /// The adapters, for each byte sent with a checksum they compute for the hosts.
+        adapter_checksum_sent_ns: ADAPTER_CHECKSUM_SENT = "adapters, ns/byte checksum, sent",
+        /// The adapters, for each byte received with a checksum they verify for the hosts.
+        adapter_checksum_received_ns: ADAPTER_CHECKSUM_RECEIVED = "adapters, ns/byte checksum, received",
+        /// Bytes handed down at once with large sends, acknowledgements included.
+        chunk_len: CHUNK_LEN = "bytes/send with LSO",
+        /// Bytes handed up at once with receive coalescing, acknowledgements included.
+        coalesced_len: COALESCED_LEN = "bytes/receive with RSC",
+        /// Bytes handed down at once if the link is the limit, acknowledgements included.
+        paced_sent_len: PACED_SENT_LEN = "bytes/send with LSO, link the limit",
+        /// Bytes handed up at once if the link is the limit, acknowledgements included.
+        paced_coalesced_len: PACED_COALESCED_LEN = "bytes/receive with RSC, link the limit",
+        /// Frames on the wire for each segment: one, and its share of an acknowledgement.
+        frames_per_segment: FRAMES_PER_SEGMENT = "frames/segment",
+        ;
+        /// Costs of receiving alone. `None`: the system cannot move the receive work of a host to its processor, or
+        /// has no second one.
+        receiver: ReceiverCosts,
+        /// Waits of a request besides work; `None` if not measured.
+        waits: Waits,
+    }
 }
 
 /// Hand-overs between hosts and adapters for each segment, and the length of a piece.
@@ -116,32 +118,6 @@ impl Costs {
             waits: None,
         };
         Ok(Self { waits: Waits::learn(samples, costs.round_trip_ns(&GIGABIT)), ..costs })
-    }
-
-    /// Returns all measured costs, in reading order.
-    pub(super) fn values(&self) -> Vec<(Cost, f64)> {
-        let mut values = vec![
-            (Cost::Byte, self.byte_ns),
-            (Cost::Send, self.send_ns),
-            (Cost::Receive, self.receive_ns),
-            (Cost::ChecksumSent, self.checksum_sent_ns),
-            (Cost::ChecksumReceived, self.checksum_received_ns),
-            (Cost::Wake, self.wake_ns),
-            (Cost::Doorbell, self.doorbell_ns),
-            (Cost::AdapterByte, self.adapter_byte_ns),
-            (Cost::AdapterFrame, self.adapter_frame_ns),
-            (Cost::AdapterHandOver, self.adapter_hand_over_ns),
-            (Cost::AdapterChecksumSent, self.adapter_checksum_sent_ns),
-            (Cost::AdapterChecksumReceived, self.adapter_checksum_received_ns),
-            (Cost::ChunkLen, self.chunk_len),
-            (Cost::CoalescedLen, self.coalesced_len),
-            (Cost::PacedSentLen, self.paced_sent_len),
-            (Cost::PacedCoalescedLen, self.paced_coalesced_len),
-            (Cost::FramesPerSegment, self.frames_per_segment),
-        ];
-        values.extend(self.receiver.iter().flat_map(ReceiverCosts::values));
-        values.extend(self.waits.iter().flat_map(Waits::values));
-        values
     }
 
     /// Counts hand-overs, with separate measurements for a link at its limit and elsewhere. At the limit, hand-downs

@@ -9,6 +9,7 @@ use super::cost::Cost;
 use super::costs::{CHUNK_LEN_MAX, Costs, LINK_DELAY_NS};
 use super::receiver::ReceiverCosts;
 use super::setup::{MSS, Setup};
+use super::waits::Waits;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
 /// Maximum number of segments per acknowledgement in the model.
@@ -32,9 +33,7 @@ impl Calibration {
                 section = of;
             }
             let (tag, source) = match source {
-                Source::Measured(cost) => {
-                    ("measured", format!("the lab: {}, {} rounds", cost.name(), self.rounds.len()))
-                }
+                Source::Measured(cost) => ("measured", format!("the lab: {cost}, {} rounds", self.rounds.len())),
                 Source::Assumed(why) => ("assumed", why.to_owned()),
             };
             let _ = writeln!(out, "{name} = {{ {value}, tag = \"{tag}\", source = \"{source}\" }}");
@@ -184,22 +183,22 @@ pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     let segment_sends = if setup.lso { costs.frames_per_segment } else { pieces.down };
     let chunk_len = pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX);
     let mut settings = vec![
-        Setting::per_byte("host.write_copy_time", byte_ns.max(0.0), Cost::Byte),
-        Setting::time("host.segment_time", costs.send_ns * segment_sends, Cost::Send),
-        Setting::time("host.chunk_time", send_ns, Cost::Send),
-        Setting::per_byte("host.checksum_time", costs.checksum_sent_ns, Cost::ChecksumSent),
-        Setting::time("host.wake_time", costs.wake_ns, Cost::Wake),
-        Setting::time("adapter.segment_time", costs.engine_ns(setup), Cost::AdapterByte),
-        Setting::count("adapter.segment_chunk", chunk_len, "byte", Cost::ChunkLen),
+        Setting::per_byte("host.write_copy_time", byte_ns.max(0.0), Costs::BYTE),
+        Setting::time("host.segment_time", costs.send_ns * segment_sends, Costs::SEND),
+        Setting::time("host.chunk_time", send_ns, Costs::SEND),
+        Setting::per_byte("host.checksum_time", costs.checksum_sent_ns, Costs::CHECKSUM_SENT),
+        Setting::time("host.wake_time", costs.wake_ns, Costs::WAKE),
+        Setting::time("adapter.segment_time", costs.engine_ns(setup), Costs::ADAPTER_BYTE),
+        Setting::count("adapter.segment_chunk", chunk_len, "byte", Costs::CHUNK_LEN),
     ];
     if let Some(receiver) = costs.receiver {
-        settings.push(Setting::time("peer.gap", costs.peer_ns(&receiver, setup), Cost::PeerByte));
+        settings.push(Setting::time("peer.gap", costs.peer_ns(&receiver, setup), ReceiverCosts::PEER_BYTE));
         settings.extend(receiver_settings(&receiver, checksum_ns));
     }
     if let Some(waits) = costs.waits {
-        settings.push(Setting::time("host.wake_up_time", waits.wake_up_ns, Cost::WakeUp));
-        settings.push(Setting::time("host.wake_up_tail", waits.wake_up_tail_ns, Cost::WakeUpTail));
-        settings.push(Setting::time("adapter.timer_latency", waits.timer_ns, Cost::Timer));
+        settings.push(Setting::time("host.wake_up_time", waits.wake_up_ns, Waits::WAKE_UP));
+        settings.push(Setting::time("host.wake_up_tail", waits.wake_up_tail_ns, Waits::WAKE_UP_TAIL));
+        settings.push(Setting::time("adapter.timer_latency", waits.timer_ns, Waits::TIMER));
     }
     settings
 }
@@ -207,9 +206,9 @@ pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
 fn receiver_settings(receiver: &ReceiverCosts, checksum_ns: f64) -> [Setting; 4] {
     let segments_per_ack = receiver.segments_per_ack.clamp(1.0, SEGMENTS_PER_ACK_MAX);
     [
-        Setting::per_byte("host.copy_time", (receiver.byte_ns + checksum_ns).max(0.0), Cost::ReceiverByte),
-        Setting::time("host.tcp_time", receiver.hand_over_ns, Cost::ReceiverHandOver),
-        Setting::time("host.ack_time", receiver.hand_over_ns, Cost::ReceiverHandOver),
-        Setting::count("host.segments_per_ack", segments_per_ack, "segment", Cost::ReceiverSegmentsPerAck),
+        Setting::per_byte("host.copy_time", (receiver.byte_ns + checksum_ns).max(0.0), ReceiverCosts::RECEIVER_BYTE),
+        Setting::time("host.tcp_time", receiver.hand_over_ns, ReceiverCosts::RECEIVER_HAND_OVER),
+        Setting::time("host.ack_time", receiver.hand_over_ns, ReceiverCosts::RECEIVER_HAND_OVER),
+        Setting::count("host.segments_per_ack", segments_per_ack, "segment", ReceiverCosts::RECEIVER_SEGMENTS_PER_ACK),
     ]
 }

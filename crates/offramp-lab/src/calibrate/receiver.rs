@@ -1,27 +1,28 @@
 //! The costs of a receive-only host, learned from samples.
 
-use super::cost::Cost;
+use super::cost::{Cost, named_costs};
 use super::experiments::{LEARNED_OF_RECEIVER, RECEIVER_UNCOALESCED};
 use super::least_squares::least_squares;
 use super::samples::Samples;
 use super::setup::MSS;
 use super::units::NANOSECONDS_PER_SECOND;
 
-/// The costs of a receive-only host, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReceiverCosts {
-    /// For each byte.
-    pub byte_ns: f64,
-    /// For each frame or coalesced frame handed up, and for each acknowledgement handed down.
-    pub hand_over_ns: f64,
-    /// Segments per acknowledgement without coalescing.
-    pub segments_per_ack: f64,
-    /// The sending host and the adapters on one shared processor, for each byte.
-    pub peer_byte_ns: f64,
-    /// The sending host and the adapters, for each frame on the wire.
-    pub peer_frame_ns: f64,
-    /// The sending host and the adapters, for each frame or coalesced frame to or from the receiving host.
-    pub peer_hand_over_ns: f64,
+named_costs! {
+    /// The costs of a receive-only host, in nanoseconds.
+    ReceiverCosts {
+        /// For each byte.
+        byte_ns: RECEIVER_BYTE = "receiving host, ns/byte",
+        /// For each frame or coalesced frame handed up, and for each acknowledgement handed down.
+        hand_over_ns: RECEIVER_HAND_OVER = "receiving host, ns/hand-over",
+        /// Segments per acknowledgement without coalescing.
+        segments_per_ack: RECEIVER_SEGMENTS_PER_ACK = "receiving host, segments/acknowledgement",
+        /// The sending host and the adapters on one shared processor, for each byte.
+        peer_byte_ns: PEER_BYTE = "its peer and adapters, ns/byte",
+        /// The sending host and the adapters, for each frame on the wire.
+        peer_frame_ns: PEER_FRAME = "its peer and adapters, ns/frame",
+        /// The sending host and the adapters, for each frame or coalesced frame to or from the receiving host.
+        peer_hand_over_ns: PEER_HAND_OVER = "its peer and adapters, ns/hand-over",
+    }
 }
 
 impl ReceiverCosts {
@@ -37,17 +38,5 @@ impl ReceiverCosts {
         let [peer_byte_ns, peer_frame_ns, peer_hand_over_ns] = least_squares(&times.collect::<Vec<_>>());
         let segments_per_ack = 1.0 / (samples.get(RECEIVER_UNCOALESCED).ok()?.sends * MSS);
         Some(Self { byte_ns, hand_over_ns, segments_per_ack, peer_byte_ns, peer_frame_ns, peer_hand_over_ns })
-    }
-
-    /// Returns all costs, in reading order.
-    pub(super) fn values(&self) -> [(Cost, f64); 6] {
-        [
-            (Cost::ReceiverByte, self.byte_ns),
-            (Cost::ReceiverHandOver, self.hand_over_ns),
-            (Cost::ReceiverSegmentsPerAck, self.segments_per_ack),
-            (Cost::PeerByte, self.peer_byte_ns),
-            (Cost::PeerFrame, self.peer_frame_ns),
-            (Cost::PeerHandOver, self.peer_hand_over_ns),
-        ]
     }
 }

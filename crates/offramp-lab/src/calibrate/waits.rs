@@ -1,21 +1,22 @@
 //! The waits of a request besides its work, learned from round trips.
 
-use super::cost::Cost;
+use super::cost::{Cost, named_costs};
 use super::experiments::{CAPPED, PLAIN};
 use super::samples::Samples;
 use super::units::NANOSECONDS_PER_MICROSECOND;
 use crate::model::Sample;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// Waits of a request besides its work, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Waits {
-    /// Minimum time to wake the processes of both ends.
-    pub wake_up_ns: f64,
-    /// Mean of the additional, exponentially distributed time.
-    pub wake_up_tail_ns: f64,
-    /// Time from a due interrupt to its notice by the adapters' thread.
-    pub timer_ns: f64,
+named_costs! {
+    /// Waits of a request besides its work, in nanoseconds.
+    Waits {
+        /// Minimum time to wake the processes of both ends.
+        wake_up_ns: WAKE_UP = "both ends, ns/request until processes run",
+        /// Mean of the additional, exponentially distributed time.
+        wake_up_tail_ns: WAKE_UP_TAIL = "both ends, ns/request on top, mean",
+        /// Time from a due interrupt to its notice by the adapters' thread.
+        timer_ns: TIMER = "adapters, ns until a timer is noticed",
+    }
 }
 
 impl Waits {
@@ -31,11 +32,6 @@ impl Waits {
             wake_up_tail_ns: tail,
             timer_ns: (ns(CAPPED, p50_us)? - gap_ns.max(p50)).max(0.0),
         })
-    }
-
-    /// Returns all waits, in reading order.
-    pub(super) fn values(&self) -> [(Cost, f64); 3] {
-        [(Cost::WakeUp, self.wake_up_ns), (Cost::WakeUpTail, self.wake_up_tail_ns), (Cost::Timer, self.timer_ns)]
     }
 }
 
