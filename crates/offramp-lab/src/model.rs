@@ -44,7 +44,6 @@ pub struct Machine {
     /// and largest of the samples, in nanoseconds.
     pub line_distance_ns: Option<[f64; 3]>,
     /// The guest as host A; `None`: both hosts are namespaces, or not ours.
-    #[serde(default)]
     pub guest: Option<Guest>,
 }
 

@@ -191,7 +191,7 @@ impl Bench<'_> {
             Some(_) => self.run_client_here(hosts, params, on_event)?,
             None => self.run_client_in_guest(hosts, params, on_event)?,
         };
-        if report.is_complete() { Ok(report) } else { Err(incomplete(&report)) }
+        complete(report)
     }
 
     fn run_client_here(
@@ -281,9 +281,7 @@ impl Bench<'_> {
             warmup_usecs: RTT_WARMUP_USECS,
             ..Params::default()
         };
-        let report = self.run_client(hosts, &params, &mut |_, _, _| Ok(()))?;
-        let latency = report.transactions.map(|t| t.latency).filter(|l| l.count > 0);
-        Ok((latency.map(|l| l.p50_us), latency.map(|l| l.p99_us)))
+        self.run_client(hosts, &params, &mut |_, _, _| Ok(())).map(|report| latency_us(&report))
     }
 }
 
@@ -347,16 +345,14 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     // to the readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
     let is_mixed = matches!(report.params.workload, Workload::Mixed(_));
-    let of_calls = report.rpc.as_ref().map(|found| found.latency);
-    let latency = report.transactions.as_ref().map(|found| found.latency).or(of_calls);
-    let latency = latency.filter(|latency| latency.count > 0);
+    let (latency_p50_us, latency_p99_us) = latency_us(report);
     let received = (has_adapters && counts.receive.frames_in > 0).then_some(counts.receive.frames_in as f64);
     Sample {
         seconds: elapsed_s,
         throughput_bps: Some(report.throughput_bps),
         transactions_per_s: report.transactions_per_second().filter(|_| !is_mixed),
-        latency_p50_us: latency.map(|latency| latency.p50_us),
-        latency_p99_us: latency.map(|latency| latency.p99_us),
+        latency_p50_us,
+        latency_p99_us,
         interrupts_per_frame: received.map(|frames| counts.receive.interrupts as f64 / frames),
         host_cpu_s,
         host_cpu_range_s,
@@ -438,7 +434,19 @@ fn output(child: &mut Killed) -> ChildStdout {
     child.0.stdout.take().expect("the output was piped and is taken once")
 }
 
-fn incomplete(report: &Report) -> TestbedError {
+/// Fails if a stream of the traffic broke off.
+pub(crate) fn complete(report: Report) -> Result<Report, TestbedError> {
+    if report.is_complete() {
+        return Ok(report);
+    }
     let errors: Vec<&str> = report.ends().flat_map(|end| end.errors.iter().map(String::as_str)).collect();
-    TestbedError::Traffic(format!("not every stream came to its end: {}", errors.join("; ")))
+    Err(TestbedError::Traffic(format!("not every stream came to its end: {}", errors.join("; "))))
+}
+
+/// Returns the median and the 99th percentile of the answers' latencies.
+pub(crate) fn latency_us(report: &Report) -> (Option<f64>, Option<f64>) {
+    let of_calls = report.rpc.as_ref().map(|found| found.latency);
+    let latency = report.transactions.as_ref().map(|found| found.latency).or(of_calls);
+    let latency = latency.filter(|latency| latency.count > 0);
+    (latency.map(|latency| latency.p50_us), latency.map(|latency| latency.p99_us))
 }

@@ -81,69 +81,35 @@ struct Entry {
     traffic: Traffic,
 }
 
+macro_rules! entries {
+    ($($name:literal, $features:expr, $traffic:ident: $question:literal;)+) => {
+        &[$(Entry { name: $name, question: $question, features: $features, traffic: Traffic::$traffic }),+]
+    };
+}
+
 /// Every question, in the order of a full run.
-const ENTRIES: &[Entry] = &[
-    Entry {
-        name: "tso",
-        question: "What is TCP segmentation by the adapter (TSO) worth on this interface?",
-        features: TSO,
-        traffic: Traffic::TcpSend,
-    },
-    Entry {
-        name: "gso",
-        question: "What is segmentation by the host, just above the driver (GSO), worth where the adapter does none?",
-        features: GSO,
-        traffic: Traffic::TcpSend,
-    },
-    Entry {
-        name: "tx-checksum",
-        question: "What are checksums by the adapter worth on the way out?",
-        features: TX_CHECKSUM,
-        traffic: Traffic::TcpSend,
-    },
-    Entry {
-        name: "sg",
-        question: "What is it worth that the adapter gathers a frame from several places (scatter-gather)?",
-        features: &["tx-scatter-gather"],
-        traffic: Traffic::TcpSend,
-    },
-    Entry {
-        name: "rx-checksum",
-        question: "What is it worth that the adapter verifies the checksums of what comes in?",
-        features: &["rx-checksum"],
-        traffic: Traffic::TcpReceive,
-    },
-    Entry {
-        name: "gro",
-        question: "What is receive coalescing by the host (GRO) worth?",
-        features: &["rx-gro"],
-        traffic: Traffic::TcpReceive,
-    },
-    Entry {
-        name: "lro",
-        question: "What is receive coalescing by the adapter (LRO) worth?",
-        features: &[LRO],
-        traffic: Traffic::TcpReceive,
-    },
-    Entry {
-        name: "gro-hw",
-        question: "What is receive coalescing by the adapter by the rules of GRO worth?",
-        features: &["rx-gro-hw"],
-        traffic: Traffic::TcpReceive,
-    },
-    Entry {
-        name: "uso",
-        question: "What is UDP segmentation by the adapter (USO) worth?",
-        features: &["tx-udp-segmentation"],
-        traffic: Traffic::UdpSend,
-    },
-    Entry {
-        name: "udp-gro",
-        question: "What is it worth to coalesce UDP that no socket asked to be coalesced (meant for forwarding)?",
-        features: &["rx-udp-gro-forwarding"],
-        traffic: Traffic::UdpReceive,
-    },
-];
+const ENTRIES: &[Entry] = entries! {
+    "tso", TSO, TcpSend:
+        "What is TCP segmentation by the adapter (TSO) worth on this interface?";
+    "gso", GSO, TcpSend:
+        "What is segmentation by the host, just above the driver (GSO), worth where the adapter does none?";
+    "tx-checksum", TX_CHECKSUM, TcpSend:
+        "What are checksums by the adapter worth on the way out?";
+    "sg", &["tx-scatter-gather"], TcpSend:
+        "What is it worth that the adapter gathers a frame from several places (scatter-gather)?";
+    "rx-checksum", &["rx-checksum"], TcpReceive:
+        "What is it worth that the adapter verifies the checksums of what comes in?";
+    "gro", &["rx-gro"], TcpReceive:
+        "What is receive coalescing by the host (GRO) worth?";
+    "lro", &[LRO], TcpReceive:
+        "What is receive coalescing by the adapter (LRO) worth?";
+    "gro-hw", &["rx-gro-hw"], TcpReceive:
+        "What is receive coalescing by the adapter by the rules of GRO worth?";
+    "uso", &["tx-udp-segmentation"], UdpSend:
+        "What is UDP segmentation by the adapter (USO) worth?";
+    "udp-gro", &["rx-udp-gro-forwarding"], UdpReceive:
+        "What is it worth to coalesce UDP that no socket asked to be coalesced (meant for forwarding)?";
+};
 
 /// Returns the names for `only`, in the order of a full run.
 pub fn experiments() -> impl Iterator<Item = &'static str> {

@@ -11,11 +11,12 @@ use offramp_testbed::cpu::{CpuTimes, Worked};
 
 use super::matrix::Traffic;
 use crate::model::Sample;
+use crate::sample::{complete, latency_us};
 use offramp_testbed::device::{DeviceError, explained};
 use offramp_testbed::error::TestbedError;
 use offramp_testbed::traffic::{
-    Amount, BulkParams, Direction, Flow, PORT_DEFAULT, Params, Report, TrafficError, TransactionParams, UdpParams,
-    WARMUP_DEFAULT_USECS, Workload, run_client,
+    Amount, BulkParams, Direction, Event, Flow, PORT_DEFAULT, Params, Report, TrafficError, TransactionParams,
+    UdpParams, WARMUP_DEFAULT_USECS, Workload, run_client,
 };
 
 /// Payload of a datagram in bytes: fits an Ethernet frame over IPv6 and in a tunnel as well.
@@ -97,6 +98,9 @@ impl Reading {
     }
 }
 
+/// The callback for an event of a test.
+type OnEvent<'a> = dyn FnMut(&Event) -> Result<(), TestbedError> + 'a;
+
 impl<'a> Bench<'a> {
     /// Parses the peer's address and checks every parameter of the traffic.
     ///
@@ -158,8 +162,9 @@ impl<'a> Bench<'a> {
         let (mut start, mut end) = (None, None);
         let report = self.settled(&self.params(traffic), &mut |event| {
             match event {
-                Window::Start => start = Some(Reading::take()?),
-                Window::End => end = Some(Reading::take()?),
+                Event::Start => start = Some(Reading::take()?),
+                Event::End => end = Some(Reading::take()?),
+                _ => {}
             }
             Ok(())
         })?;
@@ -181,9 +186,7 @@ impl<'a> Bench<'a> {
             warmup_usecs: RTT_WARMUP_USECS,
             ..self.params(Traffic::TcpSend)
         };
-        let report = self.run(&params, &mut |_| Ok(()))?;
-        let latency = report.transactions.map(|t| t.latency).filter(|latency| latency.count > 0);
-        Ok((latency.map(|l| l.p50_us), latency.map(|l| l.p99_us)))
+        self.run(&params, &mut |_| Ok(())).map(|report| latency_us(&report))
     }
 
     fn params(&self, traffic: Traffic) -> Params {
@@ -203,50 +206,32 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs the traffic once the peer is reachable again.
-    fn settled(
-        &self,
-        params: &Params,
-        on_window: &mut dyn FnMut(Window) -> Result<(), TestbedError>,
-    ) -> Result<Report, TestbedError> {
+    fn settled(&self, params: &Params, on_event: &mut OnEvent) -> Result<Report, TestbedError> {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {
-            match self.attempt(params, on_window) {
-                Ok(report) => return complete(report),
-                Err(Attempt::Traffic(TrafficError::Connect { .. })) if Instant::now() < deadline => {}
-                Err(error) => return Err(error.into()),
+            match self.attempt(params, on_event)? {
+                Err(TrafficError::Connect { .. }) if Instant::now() < deadline => thread::sleep(RETRY_PAUSE),
+                attempt => return finished(attempt),
             }
-            thread::sleep(RETRY_PAUSE);
         }
     }
 
-    fn run(
-        &self,
-        params: &Params,
-        on_window: &mut dyn FnMut(Window) -> Result<(), TestbedError>,
-    ) -> Result<Report, TestbedError> {
-        complete(self.attempt(params, on_window)?)
+    fn run(&self, params: &Params, on_event: &mut OnEvent) -> Result<Report, TestbedError> {
+        finished(self.attempt(params, on_event)?)
     }
 
-    fn attempt(
-        &self,
-        params: &Params,
-        on_window: &mut dyn FnMut(Window) -> Result<(), TestbedError>,
-    ) -> Result<Report, Attempt> {
-        self.check_stop().map_err(Attempt::Lab)?;
+    fn attempt(&self, params: &Params, on_event: &mut OnEvent) -> Result<Result<Report, TrafficError>, TestbedError> {
+        self.check_stop()?;
         let mut trouble = Ok(());
         let report = run_client(&self.host, self.port, params, &mut |event| {
-            let window = match event {
-                offramp_testbed::traffic::Event::Start => Window::Start,
-                offramp_testbed::traffic::Event::End => Window::End,
-                _ => return,
-            };
             if trouble.is_ok() {
-                trouble = on_window(window);
+                trouble = on_event(event);
             }
         });
-        let report = report.map_err(Attempt::Traffic)?;
-        trouble.map_err(Attempt::Lab)?;
-        self.check_stop().map_err(Attempt::Lab)?;
+        if report.is_ok() {
+            trouble?;
+            self.check_stop()?;
+        }
         Ok(report)
     }
 
@@ -257,33 +242,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The two ends of the measured window.
-enum Window {
-    Start,
-    End,
-}
-
-/// Why one attempt failed.
-enum Attempt {
-    Traffic(TrafficError),
-    Lab(TestbedError),
-}
-
-impl From<Attempt> for TestbedError {
-    fn from(attempt: Attempt) -> Self {
-        match attempt {
-            Attempt::Traffic(error) => Self::Traffic(error.to_string()),
-            Attempt::Lab(error) => error,
-        }
-    }
-}
-
-fn complete(report: Report) -> Result<Report, TestbedError> {
-    if report.is_complete() {
-        return Ok(report);
-    }
-    let errors: Vec<&str> = report.ends().flat_map(|end| end.errors.iter().map(String::as_str)).collect();
-    Err(TestbedError::Traffic(format!("not every stream came to its end: {}", errors.join("; "))))
+fn finished(attempt: Result<Report, TrafficError>) -> Result<Report, TestbedError> {
+    attempt.map_err(|error| TestbedError::Traffic(error.to_string())).and_then(complete)
 }
 
 fn usecs(seconds: f64) -> Amount {

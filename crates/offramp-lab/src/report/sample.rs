@@ -58,7 +58,6 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
         throughput_bps: Some(throughput_bps),
         transactions_per_s: rates.transactions_per_s.map(|per_s| per_s * (1.0 + 0.03 * noise(seed))),
         host_cpu_s: Some(rates.host_s_per_gb * gb * (1.0 + 0.02 * noise(seed))),
-        host_cpu_range_s: None,
         adapter_cpu_s: Some(rates.adapter_s_per_gb * gb * (1.0 + 0.02 * noise(seed))),
         machine_cpu_s: Some((rates.host_s_per_gb + rates.adapter_s_per_gb) * gb * 1.03),
         bytes: bytes as u64,
@@ -74,18 +73,13 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
         interrupts_per_frame: rates.latency.map(|latency| latency.interrupts_per_frame * (1.0 + 0.05 * noise(seed))),
         latency_p50_us: rates.latency.map(|latency| latency.p50_us * (1.0 + 0.04 * noise(seed))),
         latency_p99_us: rates.latency.map(|latency| latency.p99_us * (1.0 + 0.2 * noise(seed))),
-        guest_cpu_s: None,
         lost_frames: Some(0),
         out_of_order: Some(0),
         dsacks: Some(0),
         cwnd_segments: Some(120.0),
         stall_s: Some(0.01),
-        dropped_frames: None,
-        overrun_frames: None,
-        burst_frames_max: None,
-        memory_bytes_max: None,
-        rpc_retransmits: None,
         line_distance_ns: Some(if round == 2 { [57.0, 291.0] } else { [55.0, 58.0] }),
+        ..Sample::default()
     }
 }
 
