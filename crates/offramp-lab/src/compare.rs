@@ -147,15 +147,21 @@ pub fn note(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
 
 /// Returns the notes on several variants; variants with the same remark share one.
 pub fn notes(base: &Variant, variants: &[Variant], metric: &str) -> Vec<String> {
-    let mut shared: Vec<(String, Vec<&str>)> = Vec::new();
-    for variant in variants {
-        let Some(remark) = remark(base, variant, metric) else { continue };
-        match shared.iter_mut().find(|(other, _)| *other == remark) {
-            Some((_, names)) => names.push(&variant.name),
-            None => shared.push((remark, vec![&variant.name])),
+    let named = variants.iter().filter_map(|variant| Some((remark(base, variant, metric)?, variant.name.as_str())));
+    let shared = grouped(named).into_iter();
+    shared.map(|(remark, names)| format!("{} against {}: {remark}", names.join(", "), base.name)).collect()
+}
+
+/// Returns the values of each key, in the order of their first appearance.
+pub(crate) fn grouped<K: PartialEq, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in pairs {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
         }
     }
-    shared.into_iter().map(|(remark, names)| format!("{} against {}: {remark}", names.join(", "), base.name)).collect()
+    groups
 }
 
 fn remark(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {

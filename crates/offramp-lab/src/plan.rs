@@ -6,6 +6,7 @@ mod layers;
 
 pub use file::{Bound, Experiment};
 
+use crate::compare::grouped;
 use offramp_adapter::config::MTU_DEFAULT;
 use offramp_model::claims::{self, Comparison};
 use offramp_testbed::guest::{Accelerator, DriverCoalescing};
@@ -166,14 +167,7 @@ pub fn experiments() -> &'static [Experiment] {
 
 /// Returns the names of groups of experiments, each with its members.
 pub fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
-    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (group, name) in experiments().iter().filter_map(|of| Some((of.group.as_deref()?, of.name.as_str()))) {
-        match groups.iter_mut().find(|(known, _)| *known == group) {
-            Some((_, members)) => members.push(name),
-            None => groups.push((group, vec![name])),
-        }
-    }
-    groups
+    grouped(experiments().iter().filter_map(|of| Some((of.group.as_deref()?, of.name.as_str()))))
 }
 
 /// Returns every experiment, in the order of the run.

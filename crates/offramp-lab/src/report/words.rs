@@ -1,6 +1,6 @@
 //! Figures and verdicts in words, the same in the terminal and on the page.
 
-use crate::compare::PAIRS_MIN;
+use crate::compare::{PAIRS_MIN, grouped};
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
 use crate::plan::experiments;
@@ -228,15 +228,8 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
 
 /// Returns a sentence for each variant on the bounds of the experiment.
 pub fn judged(experiment: &Experiment) -> Vec<String> {
-    let mut of_variants: Vec<(&str, Vec<String>)> = Vec::new();
-    for judgement in &experiment.judgements {
-        let (variant, said) = (judgement.verdict.variant.as_str(), judgement_phrase(judgement));
-        match of_variants.iter_mut().find(|(name, _)| *name == variant) {
-            Some((_, phrases)) => phrases.push(said),
-            None => of_variants.push((variant, vec![said])),
-        }
-    }
-    of_variants.into_iter().map(|(variant, phrases)| format!("{variant}: {}.", phrases.join("; "))).collect()
+    let said = experiment.judgements.iter().map(|of| (of.verdict.variant.as_str(), judgement_phrase(of)));
+    grouped(said).into_iter().map(|(variant, phrases)| format!("{variant}: {}.", phrases.join("; "))).collect()
 }
 
 fn judgement_phrase(judgement: &Judgement) -> String {
