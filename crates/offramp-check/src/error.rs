@@ -35,7 +35,7 @@ pub enum CheckError {
     #[error("interface \"{0}\" is down or has no carrier; bring it up (`ip link set … up`) and connect it")]
     Down(String),
     /// An interface went down while it was checked.
-    #[error("interface \"{0}\" went down during the check; every setting that could be was put back")]
+    #[error("interface \"{0}\" went down during the check; all settings that could be changed were restored")]
     WentDown(String),
     /// An interface's MTU changed while it was checked.
     #[error("the MTU of interface \"{interface}\" changed from {before} to {now} during the check; run it again")]
@@ -59,8 +59,8 @@ pub enum CheckError {
     },
     /// No frame arrives, so there is no verdict.
     #[error(
-        "no frame of \"{from}\" arrives at \"{to}\" with every offload off; are they the two ends of one path, and does \
-         nothing in between filter frames (198.18.0.0/15, fd00::/8, Ethernet addresses)?"
+        "no frame of \"{from}\" arrives at \"{to}\" with every offload off; check that both are ends of one path, \
+         and that nothing between them filters 198.18.0.0/15, fd00::/8 or Ethernet addresses"
     )]
     NothingArrives {
         /// The sender.

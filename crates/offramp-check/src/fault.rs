@@ -13,19 +13,19 @@ pub enum Fault {
     FrameMissing,
     /// a frame arrives twice
     Duplicate,
-    /// frames of one flow arrive in another order
+    /// frames of one flow arrive out of order
     Reordered,
     /// a frame arrives that was not sent
     UnexpectedFrame,
-    /// the super-frame arrives whole, and nothing reports that it is one
+    /// the super-frame arrives whole, without a mark as super-frame
     NotSegmented,
-    /// the payload is segmented at other places than requested
+    /// the segment boundaries differ from the request
     SegmentSize,
     /// a segment is too short
     SegmentShort,
     /// a segment is too long
     SegmentLong,
-    /// a frame ends at another place than its headers say
+    /// the frame length contradicts the headers
     FrameLength,
     /// the Ethernet header differs
     EthernetHeader,
@@ -117,7 +117,7 @@ pub enum Fault {
     CoalescedUnequal,
     /// frames were coalesced over a gap
     CoalescedOverGap,
-    /// more was coalesced than one packet may hold
+    /// the coalesced packet exceeds the maximum packet length
     AggregateTooLong,
     /// the interface's report contradicts the frame
     Metadata,
@@ -125,13 +125,13 @@ pub enum Fault {
     LongerThanMtu,
     /// every frame arrives on one receive queue
     RssOneQueue,
-    /// the bytes of the hash key are in another order than the driver says
+    /// the byte order of the hash key differs from the driver's report
     RssKeyByteOrder,
-    /// other fields are hashed than the driver says
+    /// the hashed fields differ from the driver's report
     RssFields,
-    /// the indirection table is another one than the driver says
+    /// the indirection table differs from the driver's report
     RssTable,
-    /// frames arrive on other receive queues than key and table say
+    /// the receive queues contradict the hash key and the indirection table
     RssHash,
 }
 

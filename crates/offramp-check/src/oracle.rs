@@ -98,7 +98,7 @@ fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
         return Err(Difference {
             fault: if is_too_long { Fault::AggregateTooLong } else { Fault::Metadata },
             place: "length of a coalesced packet".to_owned(),
-            expected: format!("at most {len_max} bytes, and as many as its header says"),
+            expected: format!("at most {len_max} bytes, and the length in its header"),
             got: format!("{} bytes; its header says {field}", packet.len()),
         });
     }
@@ -185,7 +185,7 @@ impl<'a> Comparison<'a> {
             Wire { is_marked: true, .. } => Fault::BadMarkedGood,
             _ => Fault::ChecksumRepaired,
         };
-        Some(self.of_frame(fault, n, "checksum", "as it was sent, wrong", "right"))
+        Some(self.of_frame(fault, n, "checksum", "wrong, as sent", "right"))
     }
 
     fn reordered(&self) -> Option<Difference> {
@@ -222,7 +222,7 @@ impl<'a> Comparison<'a> {
             .position(|frame| first_difference(&frame.bytes, &self.got[at].bytes, self.allowed).is_none());
         Difference {
             fault: if same.is_some() { Fault::Duplicate } else { Fault::UnexpectedFrame },
-            place: same.map_or_else(|| format!("frame {} of what arrived", at + 1), |n| format!("frame {}", n + 1)),
+            place: same.map_or_else(|| format!("received frame {}", at + 1), |n| format!("frame {}", n + 1)),
             expected: format!("{} frames", self.built.expected.len()),
             got: format!("{}", self.got.len()),
         }

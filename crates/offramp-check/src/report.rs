@@ -107,12 +107,12 @@ pub fn remark(row: &Row) -> String {
         let _ = write!(cases, ", {} arrived as super-frames", row.coalesced);
     }
     if row.lost > 0 {
-        let _ = write!(cases, ", {} lost frames and were right when sent again", row.lost);
+        let _ = write!(cases, ", {} lost frames and were right on a retry", row.lost);
     }
     match &row.verdict {
         Verdict::Right => cases,
         Verdict::Wrong(finding) => finding.what.to_owned(),
-        Verdict::NotOffered => format!("{} does not have it", row.interface),
+        Verdict::NotOffered => format!("{} does not offer it", row.interface),
         Verdict::NotReachable { why } => why.clone(),
     }
 }
@@ -131,11 +131,11 @@ const OF_QUEUE: &str = "the receiver; its adapter or driver alone chooses the qu
 
 fn blame(blame: Blame) -> &'static str {
     match blame {
-        Blame::Sender => "the sender; with its offloads off it is right",
-        Blame::Receiver => "the receiver; with its offloads off it is right",
-        Blame::Both => "both ends together; with the offloads of one of them off, or of both, it is right",
-        Blame::Path => "the path between, or what cannot be turned off: it is wrong with every offload off",
-        Blame::Unrepeatable => "unknown: it did not happen again",
+        Blame::Sender => "the sender: right with the sender's offloads off",
+        Blame::Receiver => "the receiver: right with the receiver's offloads off",
+        Blame::Both => "both ends together: right with the offloads of either end off",
+        Blame::Path => "the path between, or a feature that cannot be turned off: wrong with every offload off",
+        Blame::Unrepeatable => "unknown: the fault did not recur",
     }
 }
 
@@ -145,9 +145,9 @@ pub fn summary(report: &Report) -> String {
     match (wrong, report.commands.is_empty()) {
         (0, _) => "Nothing is wrong.".to_owned(),
         (1, true) => "One verdict is wrong.".to_owned(),
-        (1, false) => "One verdict is wrong. This turns it off:".to_owned(),
+        (1, false) => "One verdict is wrong. To turn that offload off:".to_owned(),
         (wrong, true) => format!("{wrong} verdicts are wrong."),
-        (wrong, false) => format!("{wrong} verdicts are wrong. This turns off what can be:"),
+        (wrong, false) => format!("{wrong} verdicts are wrong. To turn off the offloads that can be:"),
     }
 }
 

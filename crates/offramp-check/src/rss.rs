@@ -94,7 +94,7 @@ pub(crate) fn judge(exchange: &mut Exchange<'_>, depth: Depth) -> Result<Judged,
         Steering::ByHash { key, table, hashed } => (key, table, hashed),
     };
     let Some(key) = key.first_chunk::<KEY_LEN>().filter(|_| table.len().is_power_of_two()) else {
-        return nothing(Verdict::NotReachable { why: "its key or its indirection table is too short".to_owned() });
+        return nothing(Verdict::NotReachable { why: "the hash key or the indirection table is too short".to_owned() });
     };
     let rule = Rule { hash: Toeplitz::new(key), table: &table, hashed };
     let mut flows = flows(exchange, &hashed, depth);
@@ -108,7 +108,7 @@ pub(crate) fn judge(exchange: &mut Exchange<'_>, depth: Depth) -> Result<Judged,
     };
     let verdict = match rule.first_wrong(&flows) {
         _ if flows.iter().all(|flow| flow.place == Place::AnyQueue) => {
-            let why = "the driver does not record on which queue a frame arrives".to_owned();
+            let why = "the driver does not record the receive queue of a frame".to_owned();
             Verdict::NotReachable { why }
         }
         Some(flow) => Verdict::Wrong(Box::new(rule.finding(flow, &flows))),
@@ -203,7 +203,7 @@ impl Rule<'_> {
         let (hash, entry) = (self.hash_of(flow), self.entry(flow));
         let fault = self.name(flows);
         let got = match flow.place {
-            Place::Missing => "it does not arrive".to_owned(),
+            Place::Missing => "not received".to_owned(),
             Place::AnyQueue => "unknown".to_owned(),
             Place::Queue(queue) => queue.to_string(),
         };

@@ -33,19 +33,19 @@ const MTU_MIN: u32 = 1280;
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
 /// The reason an offload is unreachable if the kernel cannot hand over its output.
-const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (since Linux 6.2 it can)";
+const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (Linux 6.2 or later can)";
 
 /// The reason for lost datagrams of a socket on a path without loss for a packet socket.
-const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall, or a switch that knows who is in which multicast \
-     group, may keep them out";
+const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall or a switch with IGMP or MLD snooping may \
+     drop them";
 
 /// The reason for no verdict on a lossy path.
 const LOSSY: &str =
-    "frames are missing, but with every offload off the path loses others too; check again beside less traffic";
+    "frames are missing, but the path also loses frames with every offload off; check again under less load";
 
 /// The reason no tag can be handed over beside a frame.
-const NO_PROGRAM: &str = "the kernel does not take a BPF program at the interface's egress, which hands tags over as a VLAN \
-     interface does (since Linux 6.6 it can)";
+const NO_PROGRAM: &str = "the kernel refuses a BPF program at the interface's egress, needed to pass tags as a VLAN \
+     interface does (Linux 6.6 or later accepts it)";
 
 /// Name of the path itself, with every offload off.
 pub const PATH: &str = "path";
@@ -91,7 +91,7 @@ pub fn run(
     for end in ends.iter_mut() {
         let name = end.description().name.clone();
         for line in end.finish()? {
-            progress(&format!("{name}: every setting is back, yet {line}"));
+            progress(&format!("{name}: all settings restored, except: {line}"));
         }
     }
     let rows = outcome?;
@@ -426,11 +426,10 @@ impl Direction<'_> {
         let mut row = self.judge(offload.name, &interface, &Setting::alone(offload), &cases)?;
         let is_on = offload.features.iter().any(|feature| row.features.contains(feature));
         if !is_on {
-            row.verdict = Verdict::NotReachable { why: "the driver does not turn it on".to_owned() };
+            row.verdict = Verdict::NotReachable { why: "the driver does not enable it".to_owned() };
         } else if matches!((offload.cases, &row.verdict), (Cases::Coalescing(_), Verdict::Right)) && row.coalesced == 0
         {
-            row.verdict =
-                Verdict::NotReachable { why: "nothing arrived coalesced; all that arrived was right".to_owned() };
+            row.verdict = Verdict::NotReachable { why: "no frame arrived coalesced; all frames were right".to_owned() };
         }
         Ok(row)
     }
@@ -441,7 +440,7 @@ impl Direction<'_> {
             Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {
                 return Ok(Some(UNSEEN.to_owned()));
             }
-            Cases::Socket(ip) => (plan::datagram(ip), "the kernel refuses datagrams of a UDP socket there"),
+            Cases::Socket(ip) => (plan::datagram(ip), "the kernel refuses datagrams of a UDP socket on this path"),
             Cases::TagsInSkb => (plan::tag_in_skb(), NO_PROGRAM),
             _ => return Ok(None),
         };
@@ -476,7 +475,7 @@ impl Direction<'_> {
                 wrong_cases: 1,
                 place: "length of a frame".to_owned(),
                 expected: format!("a refusal: the MTU is {own_mtu}"),
-                got: "it arrives".to_owned(),
+                got: "the frame arrived".to_owned(),
                 evidence: Evidence::default(),
             }));
         }

@@ -69,18 +69,22 @@ impl Steering {
             _ => Hashed::Unknown,
         });
         match () {
-            () if queues < 2 => not_reachable("it has one receive queue; `ethtool -L` may give it more"),
-            () if queues > QUEUES_MAX => Self::NotReachable(format!("it has more than {QUEUES_MAX} receive queues")),
-            () if is_single => not_reachable("its indirection table names one queue alone (`ethtool -x`)"),
-            () if hash.function != HASH_TOEPLITZ => not_reachable("its hash is not Toeplitz's (`ethtool -x`)"),
-            () if hash.transform != 0 => not_reachable("its hash is symmetric, which is not checked (`ethtool -x`)"),
-            () if hash.key.len() < KEY_LEN => Self::NotReachable(format!("its key is shorter than {KEY_LEN} bytes")),
-            () if !hash.table.len().is_power_of_two() => {
-                not_reachable("the size of its indirection table is no power of two (`ethtool -x`)")
+            () if queues < 2 => not_reachable("one receive queue; add queues with `ethtool -L`"),
+            () if queues > QUEUES_MAX => Self::NotReachable(format!("more than {QUEUES_MAX} receive queues")),
+            () if is_single => not_reachable("the indirection table names a single queue (`ethtool -x`)"),
+            () if hash.function != HASH_TOEPLITZ => not_reachable("the hash function is not Toeplitz (`ethtool -x`)"),
+            () if hash.transform != 0 => {
+                not_reachable("the hash is symmetric; only Toeplitz is checked (`ethtool -x`)")
             }
-            () if hashed == [Hashed::Unknown; 4] => not_reachable(
-                "the driver does not say which fields it hashes, or they are others than addresses and ports",
-            ),
+            () if hash.key.len() < KEY_LEN => {
+                Self::NotReachable(format!("the hash key is shorter than {KEY_LEN} bytes"))
+            }
+            () if !hash.table.len().is_power_of_two() => {
+                not_reachable("the size of the indirection table is not a power of two (`ethtool -x`)")
+            }
+            () if hashed == [Hashed::Unknown; 4] => {
+                not_reachable("the driver does not report the hashed fields, or hashes others than addresses and ports")
+            }
             () => Self::ByHash { key: hash.key, table: hash.table, hashed },
         }
     }

@@ -154,7 +154,7 @@ fn where_other_frames_are_lost_too_no_offload_is_wrong() {
     for only in ["tso4", RSS] {
         for row in verdicts(Loses::EverySecond, only) {
             let Verdict::NotReachable { why } = &row.verdict else { panic!("{row:?}") };
-            assert!(why.contains("the path loses others too"), "{only}: {why}");
+            assert!(why.contains("the path also loses frames"), "{only}: {why}");
         }
     }
 }

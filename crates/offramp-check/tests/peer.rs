@@ -105,7 +105,7 @@ fn a_veth_pair_is_right_when_each_end_is_another_machines() {
     let right = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Right)).count();
     assert!(right >= 24, "{report:?}");
     drop(ends);
-    server.until("every setting is back");
+    server.until("all settings restored");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_client_that_goes_away_leaves_every_setting_as_it_was() {
     assert!(end.is_on("rx-gro") && !end.is_on("tx-checksum-ip-generic"));
     assert_ne!(server.bed.settings(), before);
     drop(end);
-    server.until("every setting is back");
+    server.until("all settings restored");
     assert_eq!(server.bed.settings(), before);
     assert!(server.state_files().is_empty());
 }
@@ -126,17 +126,17 @@ fn a_client_that_goes_away_leaves_every_setting_as_it_was() {
 fn what_is_no_request_is_refused_with_a_reason_and_the_next_client_is_served() {
     let server = Server::start("hostile");
     assert!(server.say(&message(1, &7u16.to_be_bytes())).contains("version 7"));
-    assert!(server.say(&message(3, &[0; 100])).contains("it did not greet"));
+    assert!(server.say(&message(3, &[0; 100])).contains("the client sent no greeting"));
     assert!(server.say(&message(99, b"?")).contains("a request of an unknown kind"));
     // No answer: the server closes the connection before it reads that much.
     assert_eq!(server.say(&u32::MAX.to_be_bytes()), "");
     let hello = message(1, &2u16.to_be_bytes());
     let feature = message(2, br#"[["loopback", true]]"#);
-    assert!(server.say(&[hello.clone(), feature].concat()).contains("a feature that is not checked"));
+    assert!(server.say(&[hello.clone(), feature].concat()).contains("a feature that no check covers"));
     let broadcast = message(3, &[[0; 12].as_slice(), &[0xff; 60]].concat());
-    assert!(server.say(&[hello.clone(), broadcast].concat()).contains("a frame that is not one of a check"));
+    assert!(server.say(&[hello.clone(), broadcast].concat()).contains("a frame not made by a check"));
     let datagram = message(7, &[[0; 12].as_slice(), &[0; 60]].concat());
-    assert!(server.say(&[hello, datagram].concat()).contains("a frame that is not one of a check"));
+    assert!(server.say(&[hello, datagram].concat()).contains("a frame not made by a check"));
     assert!(server.connect().is_ok());
 }
 
@@ -145,5 +145,5 @@ fn a_peer_that_is_not_there_is_named() {
     let stop = Arc::new(AtomicBool::new(false));
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let refused = RemoteEnd::connect(&nobody, &stop).unwrap_err().to_string();
-    assert!(refused.contains(&nobody) && refused.contains("does `offramp check --serve` run there?"), "{refused}");
+    assert!(refused.contains(&nobody) && refused.contains("start `offramp check --serve` there"), "{refused}");
 }

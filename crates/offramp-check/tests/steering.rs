@@ -234,7 +234,7 @@ fn each_fault_of_an_adapter_that_spreads_frames_is_named() {
 
 #[test]
 fn what_is_not_known_of_the_queues_is_not_judged() {
-    let row = verdict(right, Steering::NotReachable("it has one receive queue".to_owned()));
+    let row = verdict(right, Steering::NotReachable("one receive queue".to_owned()));
     assert!(matches!(&row.verdict, Verdict::NotReachable { why } if why.contains("one receive queue")), "{row:?}");
     let Steering::ByHash { key, table, .. } = steering() else { unreachable!() };
     // The driver reports the hashed fields of TCP over IPv4 only.

@@ -68,9 +68,9 @@ pub fn run(
     }
     // An interface left changed is worse than a failed measurement: report it first.
     let changed = guard.finish()?;
-    progress(&format!("{interface}: every setting is back"));
+    progress(&format!("{interface}: all settings restored"));
     for line in &changed {
-        progress(&format!("{interface}: yet {line}"));
+        progress(&format!("{interface}: except: {line}"));
     }
     for experiment in experiments {
         experiment.notes.extend(changed.iter().map(|line| format!("After the run {line}.")));
@@ -82,7 +82,7 @@ pub fn run(
 fn busy_note(share: f64) -> Option<String> {
     let percent = share * 100.0;
     (share > OTHER_WORK_NOTED).then(|| {
-        format!("Before the run, other work took {percent:.0} % of this machine's processors; CPU figures hold it.")
+        format!("Before the run, other work took {percent:.0} % of this machine's processors; CPU figures include it.")
     })
 }
 
@@ -185,7 +185,7 @@ impl<'a> Running<'a> {
             question: self.plan.question.to_owned(),
             claims: Vec::new(),
             fixed: format!(
-                "{}; switched: {}; host CPU: all that ran on this machine",
+                "{}; switched: {}; host CPU: all work on this machine",
                 self.plan.fixed,
                 self.plan.features.join(", ")
             ),
@@ -211,7 +211,7 @@ fn effects(variant: &VariantPlan, found: &State, now: &Features) -> Vec<String> 
         .iter()
         .filter(|(feature, on)| now.active(feature).is_some_and(|active| active != *on))
         .map(|(feature, on)| {
-            format!("\"{}\": {feature} was asked to be {} and is {}.", variant.name, on_off(*on), on_off(!*on))
+            format!("\"{}\": {feature} was requested {} and is {}.", variant.name, on_off(*on), on_off(!*on))
         })
         .collect();
     let is_asked = |feature: &str| change.features.iter().any(|(asked, _)| *asked == feature);

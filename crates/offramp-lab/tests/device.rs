@@ -319,7 +319,7 @@ fn an_interface_that_goes_away_ends_the_run_and_its_state_is_kept() {
         "no interface \"va\" in this network namespace; there are: lo, vbeside, vother"
     );
     assert_eq!(lab.state_files().len(), 1);
-    assert!(lab.restore().0.unwrap_err().to_string().contains("does not exist any more"));
+    assert!(lab.restore().0.unwrap_err().to_string().contains("no longer exists"));
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn the_next_run_first_puts_back_what_a_killed_one_left() {
     let mut lines = Vec::new();
     let run = lab.run_and_hear(&lab.config(&["sg"]), &AtomicBool::new(false), &mut |line| lines.push(line.to_owned()));
     run.unwrap();
-    assert!(lines[0].starts_with("va: every setting is back as process "), "{lines:?}");
+    assert!(lines[0].starts_with("va: all settings restored as process "), "{lines:?}");
     assert_eq!(lab.settings(NAMED), named);
     assert!(lab.state_files().is_empty());
 }
@@ -357,7 +357,7 @@ fn an_interface_in_use_by_a_run_is_left_to_it() {
         assert!(begun.elapsed() < PATIENCE, "the child never wrote its state");
         thread::sleep(Duration::from_millis(5));
     }
-    let expected = format!("interface \"va\" is in use by another run (process {}); stop that one first", child.0.id());
+    let expected = format!("interface \"va\" is in use by another run; stop process {} first", child.0.id());
     let run = lab.run(&lab.config(&["tso"]), &AtomicBool::new(false));
     assert_eq!(run.unwrap_err().to_string(), expected);
     assert_eq!(lab.restore().0.unwrap_err().to_string(), expected);
@@ -387,7 +387,7 @@ fn a_state_of_another_namespace_or_interface_is_refused_and_kept() {
     refused(lab.restore().0, "Ethernet address");
     assert_eq!(lab.settings(NAMED), left, "nothing was touched");
     lab.host.run(|| link::delete(NAMED).unwrap()).unwrap();
-    refused(lab.restore().0, "does not exist any more");
+    refused(lab.restore().0, "no longer exists");
 }
 
 #[test]

@@ -28,19 +28,19 @@ pub enum Unavailable {
     #[error("ipsec-mb: this processor has no AES-NI; aws-lc is used")]
     Processor,
     /// It would work, but aws-lc is no slower here.
-    #[error("ipsec-mb: without VAES and AVX-512 it is not known to be faster than aws-lc, which is used")]
+    #[error("ipsec-mb: not known to be faster without VAES and AVX-512; aws-lc is used")]
     NotFaster,
     /// The loader does not find it.
     #[error("ipsec-mb: {0}; install it (Debian: apt install libipsec-mb1); aws-lc is used")]
     NotInstalled(String),
     /// A version with structures not known here.
-    #[error("ipsec-mb: version {0} is not known, 1.3 is; aws-lc is used")]
+    #[error("ipsec-mb: version {0} is unknown, 1.3 is supported; aws-lc is used")]
     Version(String),
     /// Its manager differs from the known one of its version.
-    #[error("ipsec-mb: {0}; it was built otherwise than Debian's, so aws-lc is used")]
+    #[error("ipsec-mb: {0}; the build differs from Debian's; aws-lc is used")]
     Layout(String),
     /// It makes another packet than aws-lc.
-    #[error("ipsec-mb: {0} comes out otherwise than from aws-lc, which is used")]
+    #[error("ipsec-mb: {0}: the result differs from aws-lc's; aws-lc is used")]
     WrongResult(&'static str),
 }
 

@@ -76,13 +76,13 @@ pub enum PacketError {
     #[error("interface \"{0}\": not an interface name; use 1 to {NAME_LEN_MAX} bytes without spaces, '/', ':' or '%'")]
     Name(String),
     /// There is no interface with this name.
-    #[error("interface \"{0}\": there is none of that name in this network namespace; see `ip link`")]
+    #[error("interface \"{0}\": not found in this network namespace; see `ip link`")]
     NoInterface(String),
     /// Its frames are not Ethernet's.
     #[error("interface \"{0}\": not an Ethernet interface")]
     NotEthernet(String),
     /// Several queues need an interface in state up.
-    #[error("interface \"{0}\": down; bring it up before it is opened with several queues, or use one")]
+    #[error("interface \"{0}\": down; bring the interface up to open several queues, or use one queue")]
     Down(String),
     /// The number of queues is out of range.
     #[error("interface \"{interface}\": {queues} queues; use 1 to {QUEUES_MAX}")]
@@ -253,10 +253,10 @@ fn open_queues(config: &PacketConfig, index: u32) -> Result<(Vec<OwnedFd>, usize
         if !state.is_up {
             return Err(PacketError::Down(name.clone()));
         }
-        let group = socket::found_group(fds[0].as_fd()).map_err(system(name, "making a group of queues"))?;
+        let group = socket::found_group(fds[0].as_fd()).map_err(system(name, "creating the fanout group"))?;
         for _ in 1..config.queues {
             let (fd, _) = open_socket(config, index)?;
-            socket::join_group(fd.as_fd(), group).map_err(system(name, "joining a group of queues"))?;
+            socket::join_group(fd.as_fd(), group).map_err(system(name, "joining the fanout group"))?;
             fds.push(fd);
         }
     }

@@ -111,12 +111,12 @@ impl<'a> VhostUserBuilder<'a> {
         let Queues { pairs: queues, senders, counters: queue_counters, of_control } = Queues::new(config)?;
         let event = || {
             EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
-                .map_err(|e| system("making an eventfd")(e.into()))
+                .map_err(|e| system("creating an eventfd")(e.into()))
         };
         let events =
-            Events::new().map_err(system("making a context of asynchronous I/O (CONFIG_AIO, fs.aio-max-nr)"))?;
+            Events::new().map_err(system("creating an asynchronous I/O context (check CONFIG_AIO, fs.aio-max-nr)"))?;
         let (stop, alarm) = (Arc::new(event()?), Arc::new(event()?));
-        let link = Link::new().map_err(system("making an eventfd"))?;
+        let link = Link::new().map_err(system("creating an eventfd"))?;
         let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
         let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
         let (listener, socket_file) = listening(config, listener)?;
@@ -182,7 +182,7 @@ impl Queues {
         let of_control = (config.control_queue == ControlQueue::Backend).then(Arc::<QueueCounters>::default);
         let mut made = Self { pairs: Vec::new(), senders: Vec::new(), counters: Vec::new(), of_control };
         for index in 0..usize::from(config.queue_pairs) {
-            let (sender, receiver) = mailbox().map_err(system_error(config, "making an eventfd"))?;
+            let (sender, receiver) = mailbox().map_err(system_error(config, "creating an eventfd"))?;
             let counters = Arc::new(QueueCounters::default());
             let state = QueueState::new(Arc::clone(&counters));
             made.pairs.push(Some(VhostQueue::new(index, receiver, state, config.frame_len_max)));

@@ -393,12 +393,12 @@ fn what_cannot_be_opened_is_refused_in_one_clear_line() {
     let several = |queues| PacketConfig { queues, ..PacketConfig::new("near") };
     cable.near.run(|| link::set_down("near").unwrap()).unwrap();
     let lines = [
-        (refusal(&PacketConfig::new("eth9")), "interface \"eth9\": there is none of that name"),
+        (refusal(&PacketConfig::new("eth9")), "interface \"eth9\": not found"),
         (refusal(&PacketConfig::new("lo")), "interface \"lo\": not an Ethernet interface"),
         (refusal(&PacketConfig::new("a/b")), "interface \"a/b\": not an interface name"),
         (refusal(&several(0)), "interface \"near\": 0 queues; use 1 to 256"),
         (refusal(&several(257)), "interface \"near\": 257 queues; use 1 to 256"),
-        (refusal(&several(2)), "interface \"near\": down; bring it up"),
+        (refusal(&several(2)), "interface \"near\": down; bring the interface up"),
     ];
     for (line, start) in lines {
         assert!(line.starts_with(start) && !line.contains('\n'), "{line}");

@@ -55,7 +55,7 @@ fn run_all() {
         Some(0o666),
         "tap \"ofr0\": permission denied making the interface; run as root or grant CAP_NET_ADMIN",
     );
-    check("threads", Some(0o666), "user namespaces can only be entered before the first thread is started");
+    check("threads", Some(0o666), "a process with several threads cannot enter a user namespace");
 }
 
 /// Runs as root of a user namespace that allows no further one, stripped of its privilege.

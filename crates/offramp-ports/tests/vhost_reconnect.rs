@@ -532,7 +532,7 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
         let nowhere = VhostUserConfig::new(scratch.path("no/such/directory"));
         let error = refused(nowhere);
         assert!(
-            matches!(error, VhostUserError::Listening { .. }) && error.to_string().contains("; make the directory")
+            matches!(error, VhostUserError::Listening { .. }) && error.to_string().contains("; create the directory")
         );
         for queue_pairs in [0, 129] {
             let config = VhostUserConfig { queue_pairs, ..good.clone() };

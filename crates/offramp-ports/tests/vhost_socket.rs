@@ -87,7 +87,8 @@ fn only_the_user_that_may_is_taken_as_frontend() {
         let port = VhostUser::open(&config).unwrap();
         let stream = UnixStream::connect(directory.socket()).unwrap();
         assert_eq!(is_answered(&stream), is_taken);
-        let (refused, refusal) = (u64::from(!is_taken), format!("uid {own} is not the uid {allowed}"));
+        let (refused, refusal) =
+            (u64::from(!is_taken), format!("uid {own} may not be the frontend, only uid {allowed}"));
         wait_until("the refusal to be counted", || port.channel_counters().refused_connections.get() == refused);
         wait_until("the reason", || port.status().last_refusal.is_some_and(|why| why.contains(&refusal)) != is_taken);
     }

@@ -25,9 +25,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(8);
 /// When it does not build.
 pub fn build() -> Result<PathBuf> {
     let profile = if cfg!(debug_assertions) {
-        eprintln!(
-            "offramp is built without optimization, as this program is: figures of speed say nothing (use --release)"
-        );
+        eprintln!("offramp is a debug build, like this program: its speed is not comparable; use --release");
         "dev"
     } else {
         "release"

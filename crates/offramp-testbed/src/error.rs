@@ -27,7 +27,7 @@ pub enum TestbedError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The line is out of range.
-    #[error("{0}, each queue pair having its share")]
+    #[error("{0} (split over the queue pairs)")]
     Line(#[from] CableConfigError),
     /// The memory of a card, or a fault, is out of range.
     #[error(transparent)]

@@ -133,6 +133,8 @@ pub fn only_entry(directory: &Path, prefix: &str) -> Result<PathBuf> {
     let mut found: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(named).collect();
     match (found.pop(), found.len()) {
         (Some(path), 0) => Ok(path),
-        (_, others) => failed(format!("{}: {others} more entries \"{prefix}…\" than one", directory.display())),
+        (_, others) => {
+            failed(format!("{}: expected one entry \"{prefix}…\"; {others} more found", directory.display()))
+        }
     }
 }

@@ -291,7 +291,7 @@ pub fn output(mut command: Command, ns: Option<&NetNs>) -> Result<String> {
 /// When it is not in time.
 pub fn wait_for_socket(socket: &str, timeout: Duration) -> Result<()> {
     let found = stop::until(timeout, LOOK, || Ok(Path::new(socket).exists().then_some(())))?;
-    found.map_or_else(|| failed(format!("nobody listens on {socket} within {timeout:?}")), Ok)
+    found.map_or_else(|| failed(format!("no process listens on {socket} within {timeout:?}")), Ok)
 }
 
 /// Returns a process' own memory, in KiB, without shared memory such as a guest's.

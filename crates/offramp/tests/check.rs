@@ -228,14 +228,14 @@ fn what_cannot_be_checked_is_refused_in_one_line_and_nothing_is_changed() {
     let check = |one: &str, other: &str| offramp(&["check", "--pair", one, other, "--state-dir", &state_dir]);
     refused(&check(&a, &a), "is named twice");
     refused(&check(&a, "nowhere/cvb"), "network namespace /run/netns/nowhere");
-    refused(&check(&a, &b.replace("cvb", "none")), "interface \"none\": there is none of that name");
+    refused(&check(&a, &b.replace("cvb", "none")), "interface \"none\": not found");
     refused(&pair.check(&["--only", "tso5"]), "no offload \"tso5\"; there are: path, mtu, tx-checksum");
     pair.namespaces[1].run(|| link::create_veth("other", "peer").unwrap()).unwrap();
     let other = b.replace("cvb", "other");
     refused(&check(&a, &other), "is down or has no carrier");
     let both_up = || ["other", "peer"].map(|name| link::set_up(name).unwrap());
     pair.namespaces[1].run(both_up).unwrap();
-    refused(&check(&a, &other), "with every offload off; are they the two ends of one path");
+    refused(&check(&a, &other), "with every offload off; check that both are ends of one path");
     assert_eq!(pair.settings(), before);
     assert!(!Path::new(&state_dir).exists() || fs::read_dir(&state_dir).unwrap().next().is_none());
 }
@@ -262,7 +262,7 @@ fn a_check_that_was_killed_is_put_back_by_the_next_one() {
     let next = pair.check(&["--quick", "--only", "mtu"]);
     let message = String::from_utf8_lossy(&next.stderr);
     assert_eq!(next.status.code(), Some(0), "{message}");
-    assert!(message.contains("every setting is back as process"), "{message}");
+    assert!(message.contains("all settings restored as process"), "{message}");
     assert_eq!(pair.settings(), before);
 }
 

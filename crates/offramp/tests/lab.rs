@@ -125,7 +125,7 @@ fn a_wrong_option_is_one_clear_line_and_exit_status_2() {
 #[test]
 fn what_a_guest_needs_is_said_when_it_is_not_there() {
     refused(&["lab", "--port", "vhost-user", "--queues", "2"], "one queue pair");
-    refused(&["lab", "--port", "vhost-user", "--threads", "per-direction"], "belong to one thread");
+    refused(&["lab", "--port", "vhost-user", "--threads", "per-direction"], "one thread serves");
     refused(&["lab", "--port", "vhost-user", "--only", "relay"], "no experiment \"relay\"; there are: lso,");
     refused(&["lab", "--port", "vhost-user", "--device", "eth0", "--peer", "127.0.0.1"], "--port");
     refused(&["lab", "--port", "vhost-user", "--guest", "uml", "--guest-accel", "kvm"], "--guest-accel is QEMU's");
@@ -290,7 +290,7 @@ fn killed_guest_ends_the_run(how: [&str; 2]) {
     let message = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{message}");
     // The kill may come while a message to it is under way.
-    let told = message.contains("the guest takes no commands");
+    let told = message.contains("the guest accepts no commands");
     assert!(told || message.contains("the guest ended (signal: 9"), "{message}");
 }
 

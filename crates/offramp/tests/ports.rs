@@ -231,7 +231,7 @@ fn what_cannot_be_added_or_removed_is_one_clear_line_and_nothing_has_changed() {
     let elsewhere = on_lan("e").replace(bed.file().parent().unwrap().to_str().unwrap(), "/var/tmp");
     refused(&after_good(&elsewhere), "the sandbox lets this daemon make sockets in");
     let missing = on_lan("m").replace("m.sock", "none/m.sock");
-    refused(&after_good(&missing), "make the directory");
+    refused(&after_good(&missing), "create the directory");
     refused(&add(&bed, &"x".repeat(1 << 17)), "");
     refused(&bed.run(&["port", "add", "/nonexistent.toml"]), "/nonexistent.toml: cannot be read");
     refused(&bed.run(&["port", "remove", "a", "lan"]), "unknown port \"lan\"");

@@ -156,7 +156,7 @@ fn wrong_options_and_a_missing_server_exit_with_2_and_say_why() {
         (&["--to", "127.0.0.1", "--streams", "0"], "streams: 0"),
         (&["--to", "127.0.0.1", "--reply-bytes", "8K"], "--rpc"),
         (&["--to", "127.0.0.1", "--rpc", "--receive-window", "4K"], "--receive-window"),
-        (&["--to", "127.0.0.1", "--rpc", "--outstanding", "0"], "calls under way: 0"),
+        (&["--to", "127.0.0.1", "--rpc", "--outstanding", "0"], "outstanding calls: 0"),
         (&["--to", "127.0.0.1", "--port", "1"], "connection refused; start \"offramp ttcp --serve\" there"),
     ];
     for (args, expected) in wrong {

@@ -126,7 +126,7 @@ impl Request {
                 let named: Vec<(String, bool)> = from_json(body)?;
                 let known = |(name, on): (String, bool)| Some((known_feature(&name)?, on));
                 let features: Option<Vec<_>> = named.into_iter().map(known).collect();
-                features.map(Self::Apply).ok_or(Malformed("a feature that is not checked"))
+                features.map(Self::Apply).ok_or(Malformed("a feature that no check covers"))
             }
             SEND | SEND_BY_SOCKET | SEND_TAG_IN_SKB => {
                 let way = match *kind {
@@ -227,7 +227,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn from_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
-    serde_json::from_slice(bytes).map_err(|_| Malformed("a message whose object cannot be read"))
+    serde_json::from_slice(bytes).map_err(|_| Malformed("a message with an invalid JSON object"))
 }
 
 /// A vnet header and a frame.
@@ -238,7 +238,7 @@ fn captured(bytes: &[u8]) -> Result<Captured, Malformed> {
 }
 
 fn frames(mut bytes: &[u8]) -> Result<Vec<Captured>, Malformed> {
-    const CUT_OFF: Malformed = Malformed("a frame that is cut off");
+    const CUT_OFF: Malformed = Malformed("a truncated frame");
     let mut frames = Vec::new();
     while !bytes.is_empty() {
         let (len, rest) = bytes.split_first_chunk::<4>().ok_or(CUT_OFF)?;
@@ -277,7 +277,13 @@ pub(super) fn read(stream: &mut impl Read, patience: Duration, stop: &AtomicBool
     }
     let len = u32::from_be_bytes(len) as usize;
     if len > LEN_MAX {
-        return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {len} bytes; {LEN_MAX} are allowed")));
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            format!(
+                "a message of {len} bytes exceeds the maximum of \
+             {LEN_MAX}"
+            ),
+        ));
     }
     let mut message = vec![0; len];
     if !fill(stream, &mut message, &limit)? {
@@ -430,7 +436,7 @@ mod tests {
     #[test]
     fn a_feature_that_is_not_checked_is_refused() {
         let request = message(APPLY, &json(&[("loopback", true)]));
-        assert_eq!(Request::decode(&request), Err(Malformed("a feature that is not checked")));
+        assert_eq!(Request::decode(&request), Err(Malformed("a feature that no check covers")));
     }
 
     proptest! {

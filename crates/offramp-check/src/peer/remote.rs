@@ -50,7 +50,7 @@ impl RemoteEnd {
                     connected = Some(stream);
                     break;
                 }
-                Err(error) => reason = format!("{error}; does `offramp check --serve` run there?"),
+                Err(error) => reason = format!("{error}; start `offramp check --serve` there"),
             }
         }
         let mut stream = connected.ok_or_else(|| failed(reason))?;
@@ -95,14 +95,14 @@ fn ask(stream: &mut TcpStream, request: &Request, peer: &str, stop: &AtomicBool)
     let written = message::write(stream, &request.encode(), ANSWER_PATIENCE, stop);
     let answer = match written.and_then(|()| message::read(stream, ANSWER_PATIENCE, stop)) {
         Ok(Some(answer)) => answer,
-        Ok(None) => return Err(failed("it closed the connection".to_owned())),
+        Ok(None) => return Err(failed("the peer closed the connection".to_owned())),
         Err(_) if stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(CheckError::Stopped),
         Err(error) => return Err(failed(error.to_string())),
     };
     match Answer::decode(&answer) {
         Ok(Answer::Refused(reason)) => Err(failed(reason)),
         Ok(answer) => Ok(answer),
-        Err(error) => Err(failed(format!("it sent {error}; use the same version of offramp at both ends"))),
+        Err(error) => Err(failed(format!("the peer sent {error}; use the same version of offramp at both ends"))),
     }
 }
 
@@ -140,7 +140,7 @@ impl End for RemoteEnd {
 
     fn steering(&mut self) -> Result<Steering, CheckError> {
         if !self.welcome.has_steering {
-            return Ok(Steering::NotReachable("the offramp there is older and does not say".to_owned()));
+            return Ok(Steering::NotReachable("the offramp there is too old to report it".to_owned()));
         }
         let Answer::Steering(steering) = self.ask(&Request::Steering)? else { return Err(self.unexpected()) };
         Ok(steering)

@@ -53,7 +53,7 @@ pub fn serve(
             Ok((stream, client)) => {
                 progress(&format!("{client}: connected"));
                 match serve_one(stream, config, stop, progress) {
-                    Ok(()) => progress(&format!("{client}: done; every setting is back")),
+                    Ok(()) => progress(&format!("{client}: done; all settings restored")),
                     Err(error) => progress(&format!("{client}: {error}")),
                 }
             }
@@ -76,7 +76,7 @@ fn serve_one(
     stream.set_read_timeout(Some(STOP_INTERVAL))?;
     stream.set_write_timeout(Some(STOP_INTERVAL))?;
     if is_public(stream.local_addr()?.ip()) && !config.allows_public {
-        let reason = "this address is public; the server takes clients there if --bind names it";
+        let reason = "this address is public; name it with --bind to accept clients there";
         message::write(&mut stream, &Answer::Refused(reason.to_owned()).encode(), IDLE_MAX, stop)?;
         return Err(CheckError::Client(reason.to_owned()));
     }
@@ -101,11 +101,11 @@ pub fn converse(
     loop {
         let patience = IDLE_MAX.min(SESSION_MAX.saturating_sub(begun.elapsed()));
         if patience.is_zero() {
-            return Err(CheckError::Client("it took longer than a check may".to_owned()));
+            return Err(CheckError::Client("the check exceeded its time limit".to_owned()));
         }
         let Some(request) = message::read(stream, patience, stop)? else { return Ok(()) };
         let answer = Request::decode(&request)
-            .map_err(|error| CheckError::Client(format!("it sent {error}")))
+            .map_err(|error| CheckError::Client(format!("the client sent {error}")))
             .and_then(|request| answer(&mut end, request, open));
         let reply = answer.as_ref().map_or_else(|error| Answer::Refused(error.to_string()).encode(), Answer::encode);
         message::write(stream, &reply, IDLE_MAX, stop)?;
@@ -128,7 +128,7 @@ fn answer(
             "the peer speaks version {version} of the protocol, this offramp {VERSION}; use the same at both ends"
         ))),
         request => {
-            let end = end.as_mut().ok_or_else(|| CheckError::Client("it did not greet".to_owned()))?;
+            let end = end.as_mut().ok_or_else(|| CheckError::Client("the client sent no greeting".to_owned()))?;
             answer_of(end.as_mut(), request)
         }
     }
@@ -149,7 +149,7 @@ fn welcome(end: &dyn End) -> Welcome {
 
 fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> {
     match request {
-        Request::Hello { .. } => Err(CheckError::Client("it greeted twice".to_owned())),
+        Request::Hello { .. } => Err(CheckError::Client("the client greeted twice".to_owned())),
         Request::Apply(features) => {
             end.apply(&features)?;
             let names = [Side::Transmit, Side::Receive].into_iter().flat_map(plan::features_of);
@@ -210,13 +210,13 @@ fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
         Way::UdpSocket => station == Some(Station::Group) && is_to_discard(&frame.bytes),
     };
     let reason = match () {
-        () if !is_of_a_check(&frame.bytes) || !is_handed_over_right => "a frame that is not one of a check",
-        () if frame.bytes[6..12] != own => "a frame with another source than the interface's address",
-        () if is_small => "a request for segments that are too small",
-        () if !is_as_long_as_it_may_be(frame) => "a request that would send a multiple of what it handed over",
+        () if !is_of_a_check(&frame.bytes) || !is_handed_over_right => "a frame not made by a check",
+        () if frame.bytes[6..12] != own => "a frame with a source other than the interface's address",
+        () if is_small => "a request for too small segments",
+        () if !is_as_long_as_it_may_be(frame) => "a request that would send a multiple of the received bytes",
         () => return Ok(()),
     };
-    Err(CheckError::Client(format!("it handed over {reason}")))
+    Err(CheckError::Client(format!("the client sent {reason}")))
 }
 
 /// Returns true if the sent length for a frame is known, and at most [`OUT_PER_IN_MAX`] times the frame's.
@@ -280,15 +280,15 @@ mod tests {
             change(&mut frame);
             check_frame(&frame, OWN).unwrap_err().to_string()
         };
-        assert!(changed(|frame| frame.bytes[0] = 0xff).contains("not one of a check"));
-        assert!(changed(|frame| frame.bytes[30] = 8).contains("not one of a check"), "another destination");
-        assert!(changed(|frame| frame.bytes.clear()).contains("not one of a check"));
-        assert!(changed(|frame| frame.bytes[11] = 8).contains("another source"));
+        assert!(changed(|frame| frame.bytes[0] = 0xff).contains("not made by a check"));
+        assert!(changed(|frame| frame.bytes[30] = 8).contains("not made by a check"), "another destination");
+        assert!(changed(|frame| frame.bytes.clear()).contains("not made by a check"));
+        assert!(changed(|frame| frame.bytes[11] = 8).contains("a source other"));
         let small = |frame: &mut Outgoing| {
             frame.meta.segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false });
         };
-        assert!(changed(small).contains("too small"));
-        assert!(changed(|frame| frame.way = Way::UdpSocket).contains("not one of a check"), "to nobody");
+        assert!(changed(small).contains("too small segments"));
+        assert!(changed(|frame| frame.way = Way::UdpSocket).contains("not made by a check"), "to nobody");
     }
 
     #[test]

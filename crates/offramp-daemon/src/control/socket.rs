@@ -12,7 +12,7 @@ pub enum SocketError {
         "{key} {}: a daemon answers there; stop it first, or choose another socket for this one", path.display()
     )]
     InUse { key: &'static str, path: PathBuf },
-    #[error("{key} {}: it exists and is no socket; remove it, or choose another path", path.display())]
+    #[error("{key} {}: the file exists and is not a socket; remove the file, or choose another path", path.display())]
     NoSocket { key: &'static str, path: PathBuf },
     #[error("{key} {}: {doing}: {cause}{}", path.display(), hint(doing, cause, path))]
     System { key: &'static str, path: PathBuf, doing: &'static str, cause: io::Error },
@@ -164,6 +164,6 @@ mod tests {
     fn a_missing_directory_is_named() {
         let path = Path::new("/nonexistent-directory/control.sock");
         let message = ControlSocket::listen(KEY, path, rights(0o600)).unwrap_err().to_string();
-        assert!(message.ends_with("make the directory /nonexistent-directory"), "{message}");
+        assert!(message.ends_with("create the directory /nonexistent-directory"), "{message}");
     }
 }

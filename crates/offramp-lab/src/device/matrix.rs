@@ -92,23 +92,23 @@ const ENTRIES: &[Entry] = entries! {
     "tso", TSO, TcpSend:
         "What is TCP segmentation by the adapter (TSO) worth on this interface?";
     "gso", GSO, TcpSend:
-        "What is segmentation by the host, just above the driver (GSO), worth where the adapter does none?";
+        "What is segmentation by the host (GSO) worth without segmentation by the adapter?";
     "tx-checksum", TX_CHECKSUM, TcpSend:
-        "What are checksums by the adapter worth on the way out?";
+        "What is transmit checksum offload worth?";
     "sg", &["tx-scatter-gather"], TcpSend:
-        "What is it worth that the adapter gathers a frame from several places (scatter-gather)?";
+        "What is scatter-gather by the adapter worth?";
     "rx-checksum", &["rx-checksum"], TcpReceive:
-        "What is it worth that the adapter verifies the checksums of what comes in?";
+        "What is receive checksum offload worth?";
     "gro", &["rx-gro"], TcpReceive:
         "What is receive coalescing by the host (GRO) worth?";
     "lro", &[LRO], TcpReceive:
         "What is receive coalescing by the adapter (LRO) worth?";
     "gro-hw", &["rx-gro-hw"], TcpReceive:
-        "What is receive coalescing by the adapter by the rules of GRO worth?";
+        "What is receive coalescing by the adapter under GRO's rules worth?";
     "uso", &["tx-udp-segmentation"], UdpSend:
         "What is UDP segmentation by the adapter (USO) worth?";
     "udp-gro", &["rx-udp-gro-forwarding"], UdpReceive:
-        "What is it worth to coalesce UDP that no socket asked to be coalesced (meant for forwarding)?";
+        "What is GRO of forwarded UDP worth?";
 };
 
 /// Returns the names for `only`, in the order of a full run.
@@ -177,11 +177,11 @@ impl Entry {
 /// Explains "off" if the host could segment as well.
 fn host_gso_note(has_gso_limit: bool) -> &'static str {
     if has_gso_limit {
-        "\"off\" also sets gso_max_segs to 1: TCP builds super-frames whatever tx-generic-segmentation says, and only this \
-         makes a host that sends one frame at a time."
+        "\"off\" also sets gso_max_segs to 1: TCP builds super-frames despite tx-generic-segmentation off, and only \
+         this limit makes the host send single frames."
     } else {
-        "The kernel does not let gso_max_segs be set on this interface, and its TCP builds super-frames whatever \
-         tx-generic-segmentation says: \"off\" is a host that segments in software."
+        "The kernel refuses to set gso_max_segs on this interface, and TCP builds super-frames despite \
+         tx-generic-segmentation off: \"off\" is a host that segments in software."
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
         );
         assert_eq!(
             refused(&["rx-gro"], &["tso", "sg"]),
-            "none of the features asked for (tso, sg) can be changed on interface \"eth0\" (driver igb)"
+            "none of the requested features (tso, sg) can be changed on interface \"eth0\" (driver igb)"
         );
     }
 

@@ -191,7 +191,7 @@ impl Manager {
         let get_error: GetError = unsafe { library.function(c"imb_get_errno")? };
         let len = get_len();
         if len != MANAGER_LEN {
-            return Err(Unavailable::Layout(format!("its manager has {len} bytes, not {MANAGER_LEN}")));
+            return Err(Unavailable::Layout(format!("the library's manager has {len} bytes, not {MANAGER_LEN}")));
         }
         // Flags 0 switch no instruction set off.
         let start = NonNull::new(allocate(0));
@@ -201,7 +201,7 @@ impl Manager {
         // SAFETY: the manager was set up by the library.
         match unsafe { get_error(manager.start.as_ptr()) } {
             0 => Ok(manager),
-            error => Err(Unavailable::Layout(format!("it does not start on this processor (error {error})"))),
+            error => Err(Unavailable::Layout(format!("the library does not start on this processor (error {error})"))),
         }
     }
 
@@ -220,7 +220,7 @@ impl Manager {
         };
         // SAFETY: any address may be asked for; `info` is written.
         if unsafe { libc::dladdr(found.as_ptr(), &raw mut info) } == 0 || !text(info.dli_fname).contains("IPSec_MB") {
-            return Err(wrong("what is not a function of its own", expected));
+            return Err(wrong("a pointer outside the library", expected));
         }
         let name = if info.dli_saddr == found.as_ptr() { text(info.dli_sname) } else { String::new() };
         Ok((found, name))
@@ -272,7 +272,7 @@ impl Drop for Manager {
 
 fn wrong(found: &str, expected: &str) -> Unavailable {
     let found = if found.is_empty() { "a function without a name" } else { found };
-    Unavailable::Layout(format!("its manager has {found} in place of {expected}"))
+    Unavailable::Layout(format!("the library's manager has {found} in place of {expected}"))
 }
 
 /// Returns the loader's string at this pointer; an empty one for 0.

@@ -40,7 +40,7 @@ pub enum SetupError {
     #[error("/dev/net/tun cannot be opened ({0}); run as root, or let this user open it (chmod 666 /dev/net/tun)")]
     Tun(io::Error),
     /// The process already runs several threads.
-    #[error("user namespaces can only be entered before the first thread is started")]
+    #[error("a process with several threads cannot enter a user namespace")]
     Threads,
 }
 

@@ -33,7 +33,7 @@ pub fn set(ns: &NetNs, name: &str, cpus: &[usize]) -> io::Result<()> {
                 queues += 1;
             }
         }
-        if queues == 0 { Err(io::Error::new(io::ErrorKind::NotFound, "it has no receive queue")) } else { Ok(()) }
+        if queues == 0 { Err(io::Error::new(io::ErrorKind::NotFound, "no receive queue found")) } else { Ok(()) }
     })
     .map_err(|e| explained(format!("setting receive packet steering of interface \"{name}\" to {cpus:?}"), e))
 }
@@ -105,7 +105,7 @@ fn mask(cpus: &[usize]) -> String {
 
 fn explained(doing: String, cause: io::Error) -> io::Error {
     let hint = match cause.kind() {
-        io::ErrorKind::PermissionDenied => " (the kernel lets only root of the machine do this; run as root)",
+        io::ErrorKind::PermissionDenied => " (only root in the initial user namespace may do this; run as root)",
         _ => "",
     };
     SysError::new(doing + hint, cause).into()

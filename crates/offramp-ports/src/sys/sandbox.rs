@@ -106,7 +106,7 @@ impl Sandbox {
     /// filter, the first one stays.
     pub fn enter_thread(&self, kind: ThreadKind) {
         if let Err(error) = self.enter(kind) {
-            eprintln!("offramp: a thread keeps the filter of the process: {error}");
+            eprintln!("offramp: a thread keeps the process's seccomp filter: {error}");
         }
     }
 }
@@ -131,7 +131,9 @@ pub struct FileAccess {
 /// When the kernel has no Landlock, or a file cannot be looked at.
 pub fn restrict_files(files: &FileAccess) -> Result<u32, SandboxError> {
     restrict(files).map_err(|error| SandboxError::Landlock(error.to_string()))?.ok_or_else(|| {
-        SandboxError::Landlock("this kernel has none (CONFIG_SECURITY_LANDLOCK, and landlock in lsm=)".to_owned())
+        SandboxError::Landlock(
+            "this kernel lacks Landlock; set CONFIG_SECURITY_LANDLOCK and landlock in lsm=".to_owned(),
+        )
     })
 }
 

@@ -53,7 +53,7 @@ pub enum MakeError {
 }
 
 /// The action when a socket's group is set.
-pub const GIVING: &str = "giving it to its group";
+pub const GIVING: &str = "changing the socket's group";
 
 /// Turns a system's answer into an error.
 fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> MakeError {
@@ -69,9 +69,9 @@ pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, Socket
     let making = Made(made_name(path));
     // Left by a process of the same number, killed in the middle of this.
     let _ = fs::remove_file(&making.0);
-    let listener = listen_private(&making.0).map_err(system("making it"))?;
+    let listener = listen_private(&making.0).map_err(system("creating the socket"))?;
     give(&making.0, rights)?;
-    let file = SocketFile::new(&making.0, path).map_err(system("looking at it"))?;
+    let file = SocketFile::new(&making.0, path).map_err(system("reading the file's metadata"))?;
     put_in_place(&making.0, path)?;
     Ok((listener, file))
 }
@@ -92,7 +92,7 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
     let is_stream = getsockopt(&fd, sockopt::SockType)? == SockType::Stream;
     let is_unix = getsockname::<UnixAddr>(descriptor).is_ok();
     if !(is_unix && is_stream && getsockopt(&fd, sockopt::AcceptConn)?) {
-        return Err(io::Error::other("it is no Unix stream socket that listens"));
+        return Err(io::Error::other("not a listening Unix stream socket"));
     }
     let listener = UnixListener::from(fd);
     listener.set_nonblocking(true)?;
@@ -104,7 +104,7 @@ pub fn passed(descriptor: RawFd) -> io::Result<UnixListener> {
 /// # Errors
 /// When somebody listens there, or there is something else.
 pub fn check_free(path: &Path) -> Result<(), MakeError> {
-    match occupant(path).map_err(system("asking whether somebody listens there"))? {
+    match occupant(path).map_err(system("checking for a listener"))? {
         Occupant::Nobody | Occupant::Dead => Ok(()),
         Occupant::Listener => Err(MakeError::InUse),
         Occupant::NoSocket => Err(MakeError::NoSocket),
@@ -123,13 +123,14 @@ fn listen_private(path: &Path) -> io::Result<UnixListener> {
 /// Gives a made file its group and then its permissions: they must never hold for the wrong group. Both go through a
 /// descriptor: a writer to the directory cannot put another file in its place meanwhile.
 fn give(made: &Path, rights: SocketRights) -> Result<(), MakeError> {
-    let file = open_own_socket(made).map_err(system("looking at it"))?;
+    let file = open_own_socket(made).map_err(system("reading the file's metadata"))?;
     if rights.group.is_some() {
         fchownat(&file, "", None, rights.group, AtFlags::AT_EMPTY_PATH).map_err(system(GIVING))?;
     }
     // fchmod(2) takes no descriptor of a mere place.
     let place = format!("/proc/self/fd/{}", file.as_raw_fd());
-    fs::set_permissions(place, fs::Permissions::from_mode(rights.mode)).map_err(system("setting its permissions"))
+    fs::set_permissions(place, fs::Permissions::from_mode(rights.mode))
+        .map_err(system("setting the socket's permissions"))
 }
 
 fn open_own_socket(path: &Path) -> io::Result<OwnedFd> {
@@ -139,7 +140,7 @@ fn open_own_socket(path: &Path) -> io::Result<OwnedFd> {
     if is_socket && status.st_uid == geteuid().as_raw() {
         return Ok(file);
     }
-    Err(io::Error::other("another has taken its place; only this process's user may write to the directory"))
+    Err(io::Error::other("another file replaced the socket; allow only this process's user to write to the directory"))
 }
 
 /// A file under its first name. The name goes in any case.
@@ -165,7 +166,7 @@ fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
         match fs::hard_link(made, path) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(system("putting it in its place")(error)),
+            Err(error) => return Err(system("moving the socket into place")(error)),
         }
         remove_dead(path, &Made(made_name(&made_name(path))))?;
     }
@@ -178,7 +179,7 @@ fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
     check_free(path)?;
     match fs::rename(path, &aside.0) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(cause) => return Err(system("removing the socket of a process that is dead")(cause)),
+        Err(cause) => return Err(system("removing the socket of a dead process")(cause)),
         Ok(()) => {}
     }
     if check_free(&aside.0).is_ok() {
@@ -263,7 +264,7 @@ impl Drop for SocketFile {
 pub fn hint(cause: &io::Error, path: &Path) -> String {
     let directory = path.parent().unwrap_or(path).display();
     match cause.kind() {
-        io::ErrorKind::NotFound => format!("; make the directory {directory}"),
+        io::ErrorKind::NotFound => format!("; create the directory {directory}"),
         io::ErrorKind::PermissionDenied => {
             let user = geteuid();
             format!("; the user of this process (uid {user}) must be able to write to the directory {directory}")

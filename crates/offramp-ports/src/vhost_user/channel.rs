@@ -24,13 +24,13 @@ const ANSWER_LEN: usize = HEADER_LEN + 8;
 /// The reason for the end of the channel. The connection itself goes on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
-    #[error("the backend's channel is no socket: {0}")]
+    #[error("the backend channel is not a socket: {0}")]
     NoSocket(io::Error),
-    #[error("the backend's channel: {0}")]
+    #[error("the backend channel: {0}")]
     Broken(Errno),
-    #[error("the frontend closed the backend's channel")]
+    #[error("the frontend closed the backend channel")]
     Closed,
-    #[error("the backend's channel: {0:02x?} is not the answer to what was asked")]
+    #[error("the backend channel: {0:02x?} does not answer the last request")]
     NoAnswer([u8; ANSWER_LEN]),
 }
 

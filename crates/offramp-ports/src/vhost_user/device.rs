@@ -44,7 +44,7 @@ const CALL_THREADS_PER_VRING: usize = 2;
 /// The reason for refusing a message. Each ends the connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    #[error("vring {0}: there is none")]
+    #[error("vring {0}: out of range")]
     NoVring(usize),
     #[error(
         "vring {0}: the guest's control queue, which the port leaves to the frontend; with a frontend that has none \
@@ -63,19 +63,19 @@ pub(super) enum Refused {
     Unsupported(&'static str),
     #[error("inflight region: out of range")]
     Inflight,
-    #[error("{what}: {len} bytes, which is more than the {len_max} that it can have use for")]
+    #[error("{what}: {len} bytes exceeds the maximum of {len_max}")]
     TooLong { what: &'static str, len: u64, len_max: u64 },
-    #[error("{0}; kick, call and err are eventfds, and a call may be a pipe or a socket")]
+    #[error("{0}; pass an eventfd for kick, call and err, or a pipe or a socket for call")]
     NoEventFd(NoEventFd),
-    #[error("interrupts through pipes that their reader does not read; end that process")]
+    #[error("a process does not read its interrupt pipes; end that process")]
     BlockedPipes,
-    #[error("a vring is enabled by 1 and disabled by 0, not by {0}")]
+    #[error("vring enable {0}: not 0 or 1")]
     Enable(u32),
     #[error("MTU {0}: out of range")]
     Mtu(u64),
     #[error("{0} was not negotiated")]
     NotNegotiated(&'static str),
-    #[error("{0:02x?}: no station's address")]
+    #[error("{0:02x?}: not a unicast Ethernet address")]
     Address([u8; 6]),
     #[error("{0}")]
     Io(#[from] io::Error),

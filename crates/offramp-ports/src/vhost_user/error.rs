@@ -21,8 +21,8 @@ pub enum VhostUserError {
     },
     /// Several queue pairs without a control queue: a guest cannot ask for them.
     #[error(
-        "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, over which a guest asks for more than \
-         one; use 1, or a frontend that has a control queue",
+        "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, needed for more than one pair; use 1, \
+         or a frontend with a control queue",
         socket.display()
     )]
     ControlQueue {
@@ -48,10 +48,10 @@ pub enum VhostUserError {
         mtu: u16,
     },
     /// The socket already has a listener.
-    #[error("vhost-user \"{}\": the socket is in use; choose another, or stop who listens on it", .0.display())]
+    #[error("vhost-user \"{}\": the socket is in use; choose another path, or stop the listening process", .0.display())]
     SocketInUse(PathBuf),
     /// The socket's path names something else. It stays as it is.
-    #[error("vhost-user \"{}\": it exists and is no socket; remove it, or choose another path", .0.display())]
+    #[error("vhost-user \"{}\": the file exists and is not a socket; remove the file, or choose another path", .0.display())]
     NoSocket(PathBuf),
     /// The socket cannot be made.
     #[error("vhost-user \"{}\": the socket: {doing}: {cause}{}", socket.display(), listening_hint(doing, cause, socket))]

@@ -12,7 +12,7 @@ const REGION_LEN: usize = 32;
 
 /// The reason for a refused table.
 #[derive(Debug, thiserror::Error)]
-#[error("a memory table of {len} bytes and {fds} descriptors that does not hold together")]
+#[error("inconsistent memory table: {len} bytes and {fds} descriptors")]
 pub(super) struct BadTable {
     len: usize,
     fds: usize,

@@ -84,7 +84,11 @@ pub(super) fn send_with_fds(stream: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) 
     let control: &[_] = if raw.is_empty() { &[] } else { &[ControlMessage::ScmRights(&raw)] };
     let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
     let sent = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?;
-    if sent == bytes.len() { Ok(()) } else { Err(Unreadable(format!("{sent} of {} bytes were taken", bytes.len()))) }
+    if sent == bytes.len() {
+        Ok(())
+    } else {
+        Err(Unreadable(format!("only {sent} of {} bytes were sent", bytes.len())))
+    }
 }
 
 /// The state of the next message.
@@ -127,7 +131,7 @@ impl Incoming {
             let mut room = [0; MESSAGE_LEN_MAX];
             match receive_with_fds(stream, &mut room[..missing]) {
                 Ok((0, _)) if self.bytes.is_empty() => return Ok(Next::Gone),
-                Ok((0, _)) => return Err(Unreadable("half a message, and its end".to_owned())),
+                Ok((0, _)) => return Err(Unreadable("connection closed within a message".to_owned())),
                 Ok((len, fds)) => {
                     self.bytes.extend(&room[..len]);
                     self.fds.extend(fds);
@@ -137,7 +141,7 @@ impl Incoming {
                     return Ok(Next::Part);
                 }
                 // The socket is readable, and has nothing to read.
-                Err(Errno::EAGAIN) => return Err(Unreadable("bytes out of band".to_owned())),
+                Err(Errno::EAGAIN) => return Err(Unreadable("out-of-band bytes".to_owned())),
                 Err(Errno::EINTR) => continue,
                 Err(error @ Errno::ENOBUFS) => return Err(Unreadable(format!("too many descriptors: {error}"))),
                 Err(_) if self.bytes.is_empty() => return Ok(Next::Gone),

@@ -247,7 +247,7 @@ impl Session {
             return true;
         }
         let who = peer.map_or("an unknown user".to_owned(), |uid| format!("uid {uid}"));
-        self.last_refusal = Some(format!("{who} is not the uid {allowed} that may be the frontend"));
+        self.last_refusal = Some(format!("{who} may not be the frontend, only uid {allowed}"));
         self.tell(false);
         false
     }
@@ -262,7 +262,7 @@ impl Session {
         let Ok(mut handler) = Handler::new(&self.device) else {
             // The frontend took the last descriptor. Without this wait it would reconnect and be refused in a loop.
             self.is_stopped_within(ACCEPT_INTERVAL_MS);
-            return End::Gone(Some("the process has no descriptor left for it".to_owned()));
+            return End::Gone(Some("no file descriptors left for a connection".to_owned()));
         };
         let mut incoming = Incoming::default();
         let mut pace = Pace::default();
@@ -283,7 +283,7 @@ impl Session {
             if is_ready(&fds[2]) {
                 return End::Gone(lock(&self.ended).take().or_else(|| {
                     self.counters.lost_memories.add(1);
-                    Some("the memory that was shared is gone: its file was made shorter".to_owned())
+                    Some("shared memory lost: the frontend truncated the file".to_owned())
                 }));
             }
             if !is_ready(&fds[1]) && !incoming.is_late() {
@@ -379,7 +379,7 @@ impl Session {
         handler: &mut Handler,
     ) -> Result<Next<()>, Unreadable> {
         if incoming.is_late() {
-            return Err(Unreadable("half a message, and no more of it".to_owned()));
+            return Err(Unreadable("message incomplete at the deadline".to_owned()));
         }
         let message = match incoming.receive(stream)? {
             Next::Whole(message) => message,
@@ -456,7 +456,7 @@ impl Session {
         let made = match <[OwnedFd; 1]>::try_from(fds) {
             Ok([fd]) if is_agreed => Channel::new(fd, wants_answers).map_err(Unreadable::from),
             Ok(_) => Err(Unreadable("BACKEND_REQ was not negotiated".to_owned())),
-            Err(fds) => Err(Unreadable(format!("{} descriptors for the backend's channel", fds.len()))),
+            Err(fds) => Err(Unreadable(format!("{} descriptors for the backend channel, not 1", fds.len()))),
         };
         self.acknowledge(stream, header, made.is_ok())?;
         self.channel = Some(made?);
@@ -469,7 +469,7 @@ fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
     // A writable socket has most of its buffer free, more than the longest answer.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
     wait(&mut fds, PollTimeout::try_from(ANSWER_PATIENCE).unwrap_or(PollTimeout::ZERO));
-    if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("answers that nobody reads".to_owned())) }
+    if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("the frontend does not read answers".to_owned())) }
 }
 
 fn reply(stream: &UnixStream, request: u32, value: u64) -> Result<(), Unreadable> {

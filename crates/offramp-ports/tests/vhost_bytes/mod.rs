@@ -44,7 +44,7 @@ fn socket(name: &str) -> PathBuf {
 }
 
 fn event() -> EventFd {
-    EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).expect("making an eventfd")
+    EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).expect("creating an eventfd")
 }
 
 /// A port whose queue this thread drives, and a frontend that sets it up for every input.

@@ -14,7 +14,7 @@ pub enum DeviceError {
         known: String,
     },
     /// None of the requested features can be switched on this interface.
-    #[error("none of the features asked for ({asked}) can be changed on interface \"{interface}\" (driver {driver})")]
+    #[error("none of the requested features ({asked}) can be changed on interface \"{interface}\" (driver {driver})")]
     NothingToChange {
         /// The interface.
         interface: String,
@@ -41,8 +41,8 @@ pub enum DeviceError {
     },
     /// The route to the peer bypasses the interface, so that its features have no effect.
     #[error(
-        "traffic to {peer} does not go through interface \"{interface}\" (it counted {counted} bytes of {sent}); \
-         see: ip route get {peer}"
+        "traffic to {peer} does not go through interface \"{interface}\" (the interface counted {counted} bytes of \
+         {sent}); see: ip route get {peer}"
     )]
     OtherRoute {
         /// The interface.
@@ -58,7 +58,7 @@ pub enum DeviceError {
     #[error("{0}")]
     Setting(String),
     /// Another run has switched features of this interface and still holds its state file.
-    #[error("interface \"{interface}\" is in use by another run (process {pid}); stop that one first")]
+    #[error("interface \"{interface}\" is in use by another run; stop process {pid} first")]
     Busy {
         /// The interface.
         interface: String,
@@ -75,8 +75,8 @@ pub enum DeviceError {
     },
     /// The state file does not describe the present interface.
     #[error(
-        "state file {path} is not about this \"{interface}\" ({difference}); nothing was changed; \
-         restore where it belongs, or delete the file if that interface is gone"
+        "state file {path} is for another interface \"{interface}\" ({difference}); nothing was changed; restore in \
+         that interface's namespace, or delete the file if that interface is gone"
     )]
     Mismatch {
         /// The file.
@@ -87,7 +87,7 @@ pub enum DeviceError {
         difference: String,
     },
     /// Settings that could not be restored.
-    #[error("interface \"{interface}\" is not as it was: {left}; the state file {path} remains")]
+    #[error("interface \"{interface}\" was not fully restored: {left}; the state file {path} remains")]
     NotRestored {
         /// The interface.
         interface: String,

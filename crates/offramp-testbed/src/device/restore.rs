@@ -239,7 +239,7 @@ fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, Test
     let state = file.state();
     let interface = state.interface.clone();
     if state.identity.boot_id != state::boot_id()? {
-        progress(&format!("{interface}: the machine was started anew since; there is nothing to put back"));
+        progress(&format!("{interface}: the machine was rebooted since; nothing to restore"));
         file.remove()?;
         return Ok(false);
     }
@@ -248,17 +248,17 @@ fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, Test
     let namespace = state::net_namespace()?;
     if namespace != state.identity.net_namespace {
         let then = state.identity.net_namespace;
-        return Err(mismatch(format!("network namespace {then} then, {namespace} now")).into());
+        return Err(mismatch(format!("network namespace was {then}, is {namespace}")).into());
     }
-    let now = Identity::read(&interface).map_err(|_| mismatch("it does not exist any more".to_owned()))?;
+    let now = Identity::read(&interface).map_err(|_| mismatch("the interface no longer exists".to_owned()))?;
     if let Some(difference) = state.identity.difference(&now) {
         return Err(mismatch(difference).into());
     }
     let pid = state.pid;
     let changed = put_back(file)?;
-    progress(&format!("{interface}: every setting is back as process {pid} found it"));
+    progress(&format!("{interface}: all settings restored as process {pid} found them"));
     for line in changed {
-        progress(&format!("{interface}: yet {line}"));
+        progress(&format!("{interface}: except: {line}"));
     }
     Ok(true)
 }

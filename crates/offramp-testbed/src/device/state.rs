@@ -93,7 +93,7 @@ impl Identity {
             ("Ethernet address", mac(self), mac(now)),
         ];
         let differing = pairs.iter().find(|(_, then, now)| then != now);
-        differing.map(|(what, then, now)| format!("{what} {then} then, {now} now"))
+        differing.map(|(what, then, now)| format!("{what} was {then}, is {now}"))
     }
 }
 
@@ -108,7 +108,7 @@ fn without_driver(error: SysError) -> Result<ethtool::DriverInfo, SysError> {
 
 /// Returns the inode of the calling thread's network namespace.
 pub(super) fn net_namespace() -> io::Result<u64> {
-    Ok(fs::metadata(OWN_NAMESPACE).map_err(|e| SysError::new(format!("looking at {OWN_NAMESPACE}"), e))?.ino())
+    Ok(fs::metadata(OWN_NAMESPACE).map_err(|e| SysError::new(format!("reading {OWN_NAMESPACE}"), e))?.ino())
 }
 
 /// Reads the number of this boot.
@@ -219,7 +219,7 @@ impl StateFile {
             .recursive(true)
             .mode(DIR_MODE)
             .create(dir)
-            .map_err(|e| trouble(dir, &format!("the directory cannot be made: {e}")))?;
+            .map_err(|e| trouble(dir, &format!("the directory cannot be created: {e}")))?;
         let path = path_of(dir, &state.interface, state.identity.net_namespace);
         let draft = draft_path(&path);
         let file = write_draft(&draft, &state).and_then(|file| {
@@ -233,7 +233,7 @@ impl StateFile {
         match file {
             Ok(file) => Ok(Self { path, state, _file: file }),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                Err(trouble(&path, "another run has just written it; try again when that one has ended"))
+                Err(trouble(&path, "another run has just written this file; try again after that run ends"))
             }
             Err(e) => Err(trouble(&path, &format!("cannot be written: {e}"))),
         }
@@ -307,13 +307,16 @@ fn parse(path: &Path, file: &mut File) -> Result<State, DeviceError> {
     let mut text = Vec::new();
     file.take(LEN_MAX).read_to_end(&mut text).map_err(|e| trouble(path, &format!("cannot be read: {e}")))?;
     let state: State = serde_json::from_slice(&text).map_err(|e| {
-        trouble(path, &format!("is not a state of offramp lab ({e}); delete it if there is nothing to put back"))
+        trouble(
+            path,
+            &format!("is not a state file of offramp lab ({e}); delete the file if there is nothing to restore"),
+        )
     })?;
     if state.version != VERSION {
         let other = state.version;
         return Err(trouble(
             path,
-            &format!("has version {other}, this program knows {VERSION}; use the one that wrote it"),
+            &format!("version {other} is not supported, only {VERSION}; restore with the offramp that wrote the file"),
         ));
     }
     Ok(state)
@@ -363,7 +366,7 @@ mod tests {
         let busy = StateFile::open(&path).unwrap_err();
         assert!(matches!(&busy, DeviceError::Busy { pid, .. } if *pid == std::process::id()), "{busy}");
         let again = StateFile::create(&dir, state()).unwrap_err().to_string();
-        assert!(again.contains("another run has just written it"), "{again}");
+        assert!(again.contains("another run has just written this file"), "{again}");
         drop(held);
         let left = StateFile::open(&path).unwrap().expect("it was left");
         assert_eq!(left.state(), &state());
@@ -393,8 +396,8 @@ mod tests {
         let then = state().identity;
         assert_eq!(then.difference(&then), None);
         let now = Identity { net_namespace: 9, driver: "igb".to_owned(), ..then.clone() };
-        assert_eq!(then.difference(&now).unwrap(), "network namespace 4026531840 then, 9 now");
+        assert_eq!(then.difference(&now).unwrap(), "network namespace was 4026531840, is 9");
         let now = Identity { mac: None, ..then.clone() };
-        assert_eq!(then.difference(&now).unwrap(), "Ethernet address 02:00:00:00:00:01 then, none now");
+        assert_eq!(then.difference(&now).unwrap(), "Ethernet address was 02:00:00:00:00:01, is none");
     }
 }

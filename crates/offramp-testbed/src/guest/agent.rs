@@ -40,7 +40,7 @@ pub fn run() -> io::Result<()> {
 /// As [`run`].
 pub fn first_program(agent: impl FnOnce(File, File) -> io::Result<()>) -> io::Result<()> {
     if std::process::id() != FIRST_PROCESS {
-        return Err(io::Error::other("it runs only inside the guest of offramp"));
+        return Err(io::Error::other("runs only inside the guest of offramp"));
     }
     let ran = prepare().and_then(|(commands, port)| agent(commands, port));
     if let Err(error) = &ran {

@@ -26,7 +26,7 @@ pub enum GuestError {
     #[error("no {0} in PATH; install User Mode Linux (Debian, Ubuntu: apt-get install user-mode-linux)")]
     NoUml(&'static str),
     /// A machine with another kind of processor.
-    #[error("guests are x86-64 machines, and so must this one be: the guest runs this program")]
+    #[error("guests are x86-64 machines, and the guest runs this program: use an x86-64 host")]
     Processor,
     /// No kernel.
     #[error("no kernel in {}; install one (Debian: apt-get install linux-image-amd64) or name it with --guest-kernel", .0.display())]
@@ -48,7 +48,7 @@ pub enum GuestError {
         version: String,
     },
     /// One module is missing.
-    #[error("no module {module} in {}, and the kernel does not have it inside; choose another kernel with --guest-kernel", directory.display())]
+    #[error("no module {module} in {}, nor in the kernel; choose another kernel with --guest-kernel", directory.display())]
     NoModule {
         /// Its name.
         module: String,

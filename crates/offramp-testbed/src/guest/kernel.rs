@@ -115,7 +115,7 @@ fn read_version(path: &Path) -> Result<String, GuestError> {
     let file = fs::File::open(path).map_err(GuestError::at(path))?;
     file.take(HEADER_LEN).read_to_end(&mut header).map_err(GuestError::at(path))?;
     version(&header)
-        .ok_or_else(|| GuestError::BadKernel { kernel: path.to_owned(), why: "it is no kernel for x86".to_owned() })
+        .ok_or_else(|| GuestError::BadKernel { kernel: path.to_owned(), why: "not an x86 kernel".to_owned() })
 }
 
 /// Returns the version in a kernel's set-up header: the text up to a space or a zero byte.

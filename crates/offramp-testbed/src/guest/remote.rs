@@ -74,7 +74,7 @@ impl Machine {
             Err(Unfound::Stopped) => return Err(TestbedError::Stopped),
             Err(Unfound::GaveUp) => self.last_words(),
             Err(Unfound::Ended(status)) => format!("the guest ended ({status}){}", self.tail()),
-            Err(Unfound::Late) => format!("it printed nothing for {} s{}", timeout.as_secs(), self.tail()),
+            Err(Unfound::Late) => format!("the guest printed nothing for {} s{}", timeout.as_secs(), self.tail()),
         };
         Err(GuestError::Boot { accelerator: self.speech.accelerator.name(), why }.into())
     }
@@ -107,7 +107,7 @@ impl Machine {
     pub fn send(&mut self, command: &Command) -> Result<(), TestbedError> {
         let line = serde_json::to_string(command).map_err(|e| TestbedError::Traffic(e.to_string()))?;
         let sent = self.program.write(&line);
-        sent.map_err(|cause| TestbedError::Traffic(format!("the guest takes no commands: {cause}{}", self.tail())))
+        sent.map_err(|cause| TestbedError::Traffic(format!("the guest accepts no commands: {cause}{}", self.tail())))
     }
 
     /// Waits for the guest's next answer.
@@ -145,7 +145,7 @@ impl Machine {
     /// Returns the end of the console output, for a message of one line.
     fn tail(&self) -> String {
         let words = self.last_words();
-        if words.is_empty() { words } else { format!("; its last words: {words}") }
+        if words.is_empty() { words } else { format!("; its last output: {words}") }
     }
 
     fn last_words(&self) -> String {

@@ -109,7 +109,7 @@ impl<'a> GuestRig<'a> {
             ..AdapterConfig::default()
         };
         adapter.check()?;
-        let mtu = u16::try_from(config.mtu).map_err(|_| GuestError::Unsupported("the MTU is at most 65535"))?;
+        let mtu = u16::try_from(config.mtu).map_err(|_| GuestError::Unsupported("the maximum MTU is 65535"))?;
         let host = NetNs::new()?;
         let tap = rig::open_tap(&host, config, OTHER)?;
         host.run(|| rig::set_up_host(config, OTHER))??;
@@ -165,7 +165,8 @@ impl<'a> GuestRig<'a> {
     pub fn check_adapted(&self) -> Result<(), TestbedError> {
         let set = self.port.status().control.and_then(|control| control.coalescing.first().copied().flatten());
         if self.config.host.coalescing == Some(RxCoalescing::Adaptive) && set.is_none() {
-            let why = "the guest's DIM has set nothing so far, so it was not measured; measure longer with --seconds";
+            let why = "the guest's DIM has set nothing so far, so adaptive coalescing was not measured; measure \
+                 longer with --seconds";
             return Err(TestbedError::Traffic(why.to_owned()));
         }
         Ok(())
@@ -200,7 +201,7 @@ fn start_adapters(
         Between::Adapters(Threads::PerAdapter) => vec![("ofr-adapter-a", vec![a]), ("ofr-adapter-b", vec![b])],
         Between::Adapters(Threads::PerDirection) => {
             return Err(
-                GuestError::Unsupported("a guest's rings belong to one thread: not --threads per-direction").into()
+                GuestError::Unsupported("one thread serves a guest's rings; drop --threads per-direction").into()
             );
         }
         Between::Relay => return Err(GuestError::Unsupported("the relay joins TAPs").into()),

@@ -58,7 +58,7 @@ impl Machine {
         let text = self.program.wait_for("the guest to boot", 0, BOOT_TIMEOUT, seen)?;
         self.booted();
         match text.lines().find(|line| line.contains(FAILED)) {
-            Some(_) => failed(format!("the guest is not whole:\n{}", text.trim())),
+            Some(_) => failed(format!("the guest lacks a file or module:\n{}", text.trim())),
             None => Ok(()),
         }
     }

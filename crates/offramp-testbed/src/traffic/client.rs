@@ -54,7 +54,7 @@ pub fn run_client(
         (test.on_event)(&Event::End);
     }
     let report = merge(address, params, congestion, client, server, times.as_ref())
-        .ok_or_else(|| test.protocol("its results do not fit the test"))?;
+        .ok_or_else(|| test.protocol("the server's results do not match the test"))?;
     (test.on_event)(&Event::Report(Box::new(report.clone())));
     Ok(report)
 }
@@ -89,18 +89,18 @@ impl Test<'_> {
         let udp_ports = udp_ports.map_err(|error| TrafficError::socket("read the port of a UDP socket", &error))?;
         self.say(&ClientLine::Hello { version: VERSION, params: self.params.clone(), udp_ports })?;
         let ServerLine::Ready { port, udp_ports, token } = self.hear_in_setup()? else {
-            return Err(self.protocol("it did not answer the hello with ready"));
+            return Err(self.protocol("the server did not answer the hello with ready"));
         };
         self.start_udp(udp, &udp_ports)?;
         let congestion = if self.params.tcp_sockets() > 0 {
-            let token = token_from_text(&token).ok_or_else(|| self.protocol("its token is not a token"))?;
+            let token = token_from_text(&token).ok_or_else(|| self.protocol("the server's token is malformed"))?;
             self.start_tcp(port, token)?
         } else {
             String::new()
         };
         match self.hear_in_setup()? {
             ServerLine::Go => Ok(congestion),
-            _ => Err(self.protocol("it did not say go")),
+            _ => Err(self.protocol("the server did not send go")),
         }
     }
 
@@ -116,7 +116,7 @@ impl Test<'_> {
 
     fn start_udp(&mut self, sockets: Vec<UdpSocket>, ports: &[u16]) -> Result<(), TrafficError> {
         if sockets.len() != ports.len() {
-            return Err(self.protocol("it has another number of UDP sockets"));
+            return Err(self.protocol("the server has a different number of UDP sockets"));
         }
         for (socket, &port) in sockets.iter().zip(ports) {
             socket
@@ -176,7 +176,7 @@ impl Test<'_> {
                 (moved, progress) = (Instant::now(), self.side.progress());
             }
             if moved.elapsed() > STALL_MAX {
-                return Err(self.lost(format!("nothing moved for {} s", STALL_MAX.as_secs())));
+                return Err(self.lost(format!("no data moved for {} s", STALL_MAX.as_secs())));
             }
         }
         self.say(&ClientLine::Stop)
@@ -193,7 +193,7 @@ impl Test<'_> {
             if self.wait_and_tick(until) {
                 let (figures, _) = self.side.figures();
                 let errors: Vec<_> = figures.ends().flat_map(|end| end.errors.clone()).collect();
-                return Err(self.lost(format!("every stream ended before the time ({})", errors.join("; "))));
+                return Err(self.lost(format!("every stream ended early ({})", errors.join("; "))));
             }
         }
         Ok(())
@@ -242,7 +242,7 @@ impl Test<'_> {
 
     fn unexpected(&self, line: ServerLine) -> TrafficError {
         match line {
-            ServerLine::Refused { reason } => self.lost(format!("the server gave up: {reason}")),
+            ServerLine::Refused { reason } => self.lost(format!("the server aborted the test: {reason}")),
             _ => self.lost("the server's lines are out of order"),
         }
     }

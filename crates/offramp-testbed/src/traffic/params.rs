@@ -348,21 +348,21 @@ impl Params {
             return Ok(());
         }
         if self.window_bytes > 0 {
-            return Err("a receive window sets the buffers itself; give no socket buffers beside it".to_owned());
+            return Err("a receive window determines the socket buffers; drop the socket buffer size".to_owned());
         }
         within("receive window in bytes", window, min, u64::from(WINDOW_MAX_BYTES) / RECEIVE_WINDOW_BUFFERS)
     }
 
     fn check_bulk(&self, bulk: &BulkParams) -> Result<(), String> {
         if bulk.cut_off && !self.is_timed() {
-            return Err("a test over a number of bytes ends with its last byte; it is not cut off".to_owned());
+            return Err("a test of a number of bytes ends with the last byte; drop the cut-off".to_owned());
         }
         within("length of a write in bytes", u64::from(bulk.length_bytes), 1, u64::from(LENGTH_MAX_BYTES))
     }
 
     fn check_bytes(&self, bytes: u64) -> Result<(), String> {
         if !matches!(self.workload, Workload::Bulk(_)) {
-            return Err("a number of bytes ends a TCP bulk test only; give a number of seconds".to_owned());
+            return Err("only a TCP bulk test can end after a number of bytes; give a number of seconds".to_owned());
         }
         within("bytes", bytes, u64::from(self.streams), u64::MAX)
     }
@@ -371,7 +371,10 @@ impl Params {
         let known_letter = |letter: u8| letter.is_ascii_alphanumeric() || letter == b'_' || letter == b'-';
         let len = self.congestion.len();
         if len == 0 || len > CONGESTION_LEN_MAX || !self.congestion.bytes().all(known_letter) {
-            return Err(format!("congestion control {:?} is not a name that the kernel could have", self.congestion));
+            return Err(format!(
+                "congestion control {:?} is not a valid kernel name; see net.ipv4.tcp_available_congestion_control",
+                self.congestion
+            ));
         }
         Ok(())
     }
@@ -380,7 +383,7 @@ impl Params {
         if self.direction == Direction::Send {
             return Ok(());
         }
-        Err(format!("{what} goes both ways by itself; leave the direction at send"))
+        Err(format!("{what} always goes both ways; leave the direction at send"))
     }
 
     fn check_transaction(&self, transaction: &TransactionParams) -> Result<(), String> {
@@ -398,8 +401,8 @@ impl Params {
         let (min, max) = (u64::from(DATAGRAM_BYTES_MIN), u64::from(DATAGRAM_BYTES_MAX));
         within("request in bytes", u64::from(rpc.request_bytes), min, max)?;
         within("response in bytes", u64::from(rpc.response_bytes), min, max)?;
-        within("calls under way", u64::from(rpc.outstanding), 1, u64::from(RPC_OUTSTANDING_MAX))?;
-        within("time before a request is sent again in microseconds", rpc.timer_usecs, 1, RPC_TIMER_MAX_USECS)
+        within("outstanding calls", u64::from(rpc.outstanding), 1, u64::from(RPC_OUTSTANDING_MAX))?;
+        within("retransmission timer in microseconds", rpc.timer_usecs, 1, RPC_TIMER_MAX_USECS)
     }
 
     /// Returns true if streams are cut off at the end of the window.
@@ -544,18 +547,18 @@ mod tests {
         let refused = |params: Params| params.check().unwrap_err();
         let rpc = |rpc| Params { workload: Workload::Rpc(rpc), ..Params::default() };
         assert_eq!(rpc(RpcParams::default()).check(), Ok(()));
-        assert!(refused(rpc(RpcParams { outstanding: 0, ..RpcParams::default() })).starts_with("calls under way: 0"));
+        assert!(refused(rpc(RpcParams { outstanding: 0, ..RpcParams::default() })).starts_with("outstanding calls: 0"));
         assert!(refused(rpc(RpcParams { request_bytes: 7, ..RpcParams::default() })).starts_with("request in bytes"));
-        assert!(refused(rpc(RpcParams { timer_usecs: 0, ..RpcParams::default() })).contains("sent again"));
+        assert!(refused(rpc(RpcParams { timer_usecs: 0, ..RpcParams::default() })).contains("retransmission timer"));
         let both_ways = Params { direction: Direction::Both, ..rpc(RpcParams::default()) };
         assert!(refused(both_ways).contains("leave the direction"));
         let narrow = Params { receive_window_bytes: 4096, ..Params::default() };
         assert_eq!(narrow.check(), Ok(()));
         assert!(refused(Params { receive_window_bytes: 100, ..Params::default() }).starts_with("receive window"));
-        assert!(refused(Params { window_bytes: 1, ..narrow }).contains("no socket buffers"));
+        assert!(refused(Params { window_bytes: 1, ..narrow }).contains("drop the socket buffer size"));
         let bulk = BulkParams { cut_off: true, ..BulkParams::default() };
         let over_bytes = Params { workload: Workload::Bulk(bulk), amount: Amount::Bytes(1), ..Params::default() };
-        assert!(refused(over_bytes).contains("not cut off"));
+        assert!(refused(over_bytes).contains("drop the cut-off"));
     }
 
     #[test]
@@ -569,7 +572,7 @@ mod tests {
         let even = Arrivals::Bursts { requests: 1, every_usecs: 1000 };
         assert_eq!(refused(64, &even, Direction::Send), [None, None]);
         let [alone, mixed] = refused(64, &even, Direction::Both);
-        assert!(alone.is_some_and(|why| why.contains("both ways by itself")) && mixed.is_none());
+        assert!(alone.is_some_and(|why| why.contains("always goes both ways")) && mixed.is_none());
         let numberless = "request in bytes: 7 is not within 8 to 65507";
         assert_eq!(refused(7, &even, Direction::Send), [(); 2].map(|()| Some(numberless.to_owned())));
         for endless in [

@@ -470,14 +470,14 @@ fn write_flow(formatter: &mut fmt::Formatter<'_>, name: &str, flow: &Flow) -> fm
             tcp.congestion, tcp.retransmits, tcp.cwnd_segments, tcp.mss_bytes, tcp.rtt_us, tcp.rttvar_us
         )?;
         if tcp.dsacks > 0 || tcp.reorderings > 0 {
-            writeln!(formatter, "  sent again for nothing {}, reorderings seen {}", tcp.dsacks, tcp.reorderings)?;
+            writeln!(formatter, "  spurious retransmits {}, reorderings seen {}", tcp.dsacks, tcp.reorderings)?;
         }
     }
     if let Some(tcp) = flow.receiver.tcp.as_ref().filter(|tcp| tcp.segments_out_of_order > 0) {
         writeln!(formatter, "  segments out of order {}", tcp.segments_out_of_order)?;
     }
     if let Some(seconds) = flow.receiver.stall_seconds.filter(|&seconds| seconds >= STALL_TOLD_SECONDS) {
-        writeln!(formatter, "  longest time without a byte {seconds:.2} s")?;
+        writeln!(formatter, "  longest stall {seconds:.2} s")?;
     }
     if let Some(datagrams) = &flow.receiver.datagrams {
         let sent = flow.sender.units_total;
@@ -489,7 +489,7 @@ fn write_flow(formatter: &mut fmt::Formatter<'_>, name: &str, flow: &Flow) -> fm
         )?;
     }
     if flow.receiver.corrupt_bytes > 0 {
-        writeln!(formatter, "  CORRUPT: {} bytes differ from what was sent", flow.receiver.corrupt_bytes)?;
+        writeln!(formatter, "  CORRUPT: {} bytes differ from the sent ones", flow.receiver.corrupt_bytes)?;
     }
     Ok(())
 }
@@ -522,7 +522,7 @@ fn write_rpc(formatter: &mut fmt::Formatter<'_>, found: &Rpc) -> fmt::Result {
     let (rate, counts) = (bits_text(found.goodput_bps), found.counts);
     writeln!(
         formatter,
-        "calls             {:.0} /s, {rate} of responses ({} in {:.3} s; sent again {}, unwanted responses {})",
+        "calls             {:.0} /s, {rate} of responses ({} in {:.3} s; retransmitted {}, unexpected responses {})",
         found.per_second, found.client.units, found.client.seconds, counts.retransmits, counts.unwanted
     )?;
     write_latency(formatter, &found.latency)

@@ -274,7 +274,7 @@ impl Client<'_> {
         let (mut came, mut left) = (Instant::now(), self.outstanding.count);
         while self.outstanding.count > 0 && came.elapsed() < LINGER {
             if context.phase() == Phase::Abort {
-                return Err(io::Error::other("given up before the last answers"));
+                return Err(io::Error::other("aborted before the last answers"));
             }
             wait_for_answers(self.socket, LINGER / 10)?;
             self.take_answers(context)?;
@@ -340,7 +340,7 @@ pub(super) fn answer_each(
     let outcome = loop {
         let phase = context.phase();
         if phase == Phase::Abort {
-            break Err(io::Error::other("given up under way"));
+            break Err(io::Error::other("aborted during the test"));
         }
         let (number, bytes) = match socket.recv(&mut request) {
             Ok(0) => break Ok(()),

@@ -94,7 +94,7 @@ pub(super) fn request(
         match exchange(stream, params, source, &mut buffer, context) {
             Ok(Message::Whole) => {}
             Ok(Message::Closed) => break Err(io::Error::other("the server closed the stream")),
-            Ok(Message::Aborted) => break Err(io::Error::other("given up before the response")),
+            Ok(Message::Aborted) => break Err(io::Error::other("aborted before the response")),
             Err(error) => break Err(error),
         }
         let nsecs = nsecs(begun.elapsed());
@@ -124,13 +124,13 @@ pub(super) fn respond(
         match read_message(stream, params.request_bytes, &mut buffer, context) {
             Ok(Message::Whole) => {}
             Ok(Message::Closed) => break Ok(()),
-            Ok(Message::Aborted) => break Err(io::Error::other("given up before the end of the stream")),
+            Ok(Message::Aborted) => break Err(io::Error::other("aborted before the end of the stream")),
             Err(error) => break Err(error),
         }
         black_box(work(params.server_work_iterations));
         match write_message(stream, params.response_bytes, source, context) {
             Ok(Message::Whole) => {}
-            Ok(_) => break Err(io::Error::other("given up within a response")),
+            Ok(_) => break Err(io::Error::other("aborted within a response")),
             Err(error) => break Err(error),
         }
         end.bytes += u64::from(params.request_bytes) + u64::from(params.response_bytes);

@@ -125,7 +125,7 @@ pub fn serve(
             });
             if spawned.is_err() {
                 running.fetch_sub(1, Ordering::Relaxed);
-                house.refused(peer, "this host has no room for another thread".to_owned());
+                house.refused(peer, "this host cannot start another thread".to_owned());
             }
         }
         Ok(())
@@ -178,7 +178,7 @@ impl House<'_> {
     }
 
     fn turn_away(&self, stream: TcpStream, peer: SocketAddr) {
-        let reason = format!("{SESSIONS_MAX} tests are under way already");
+        let reason = format!("{SESSIONS_MAX} tests already run; try again later");
         if let Ok(mut control) = Control::new(stream, CLIENT_LINE_LEN_MAX) {
             // The server refuses a client even if it does not listen.
             let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
@@ -243,7 +243,7 @@ impl House<'_> {
         }
         params.check().map_err(Failure::Refused)?;
         if udp_ports.len() != params.udp_sockets() as usize || udp_ports.contains(&0) {
-            return Err(refused("the UDP ports do not fit the streams"));
+            return Err(refused("the number of UDP ports differs from the streams"));
         }
         Ok((params, udp_ports))
     }
@@ -270,7 +270,7 @@ impl House<'_> {
         let deadline = Instant::now() + STREAMS_TIMEOUT;
         while !missing.is_empty() {
             if Instant::now() >= deadline || self.stopping() {
-                return Err(refused(format!("{} data streams did not come in time", missing.len())));
+                return Err(refused(format!("{} data streams did not connect in time", missing.len())));
             }
             let accepted = accept(&listener, STOP_POLL).map_err(|error| refused(reason(&error)))?;
             let Some((stream, _)) = accepted else { continue };

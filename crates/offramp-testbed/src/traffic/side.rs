@@ -538,7 +538,7 @@ impl Worker {
     fn add_to(&self, figures: &mut EndFigures, index: usize) {
         let Some(end) = &self.end else {
             figures.complete = false;
-            figures.errors.push(format!("stream {index}: did not end in time"));
+            figures.errors.push(format!("stream {index}: did not end within the time limit"));
             return;
         };
         figures.bytes_total += end.bytes;

@@ -111,11 +111,12 @@ fn set_stream_options(socket: &OwnedFd, params: &Params) -> Outcome<()> {
     })?;
     if params.window_bytes > 0 {
         let window = params.window_bytes as usize;
-        set_buffers(socket, window).map_err(|error| (format!("set a window of {window} bytes"), error))?;
+        set_buffers(socket, window).map_err(|error| (format!("set socket buffers of {window} bytes"), error))?;
     }
     if params.receive_window_bytes > 0 {
         let window = params.receive_window_bytes;
-        limit_receive_window(socket, window).map_err(|error| (format!("offer {window} bytes at most"), error))?;
+        limit_receive_window(socket, window)
+            .map_err(|error| (format!("limit the receive window to {window} bytes"), error))?;
     }
     Ok(())
 }

@@ -334,7 +334,7 @@ fn calls_whose_responses_are_lost_are_made_again() {
     let (report, _) = Server::start().run(&Params { window_bytes: 1, ..rpc(4096, 32, 500) });
     let found = report.rpc.as_ref().unwrap();
     assert!(found.counts.retransmits > 0, "{report}");
-    assert!(report.to_string().contains("sent again"), "{report}");
+    assert!(report.to_string().contains("retransmitted"), "{report}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ pub(super) fn receive(
     let mut end = WorkerEnd::default();
     let outcome = loop {
         if context.phase() == Phase::Abort {
-            break Err(io::Error::other("given up before the end of the stream"));
+            break Err(io::Error::other("aborted before the end of the stream"));
         }
         match (&*stream).read(&mut buffer) {
             Ok(0) => break Ok(()),

@@ -62,7 +62,7 @@ pub(super) fn receive(socket: &UdpSocket, params: &UdpParams, context: &mut Cont
     let outcome = loop {
         let phase = context.phase();
         if phase == Phase::Abort {
-            break Err(io::Error::other("given up under way"));
+            break Err(io::Error::other("aborted during the test"));
         }
         let read = if params.gro {
             read_coalesced(socket, &mut buffer, &mut ancillary)
@@ -151,7 +151,8 @@ fn explained(error: io::Error, params: &UdpParams) -> io::Error {
     let number = error.raw_os_error().map(Errno::from_raw);
     if params.gso_segments > 1 && matches!(number, Some(Errno::EINVAL | Errno::EMSGSIZE)) {
         return io::Error::other(format!(
-            "the kernel does not segment {} datagrams of {} bytes; each must fit the MTU, and old kernels take 64",
+            "the kernel does not segment {} datagrams of {} bytes; each datagram must fit the MTU; older kernels \
+             accept at most 64",
             params.gso_segments, params.datagram_bytes
         ));
     }

@@ -112,7 +112,7 @@ impl std::fmt::Display for WireError {
             Self::Timeout => write!(formatter, "no answer in time"),
             Self::Closed => write!(formatter, "the other end closed the control connection"),
             Self::TooLong(limit) => write!(formatter, "a control line exceeds {limit} bytes"),
-            Self::Malformed(what) => write!(formatter, "a control line is not of the protocol ({what})"),
+            Self::Malformed(what) => write!(formatter, "a control line violates the protocol ({what})"),
             Self::Io(error) => write!(formatter, "{}", reason(error)),
         }
     }

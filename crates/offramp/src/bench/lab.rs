@@ -464,7 +464,7 @@ fn guest_spec(args: &Args) -> Result<GuestSpec, TestbedError> {
         return Err(GuestError::Unsupported(message).into());
     }
     if matches!(args.threads, ThreadsArg::PerDirection) {
-        return Err(GuestError::Unsupported("a guest's rings belong to one thread; not --threads per-direction").into());
+        return Err(GuestError::Unsupported("one thread serves a guest's rings; drop --threads per-direction").into());
     }
     args.guest.spec()
 }

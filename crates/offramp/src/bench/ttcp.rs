@@ -270,7 +270,7 @@ fn run_test(args: &Args, host: &str) -> ExitCode {
     });
     match result {
         Ok(report) if report.is_complete() => ExitCode::SUCCESS,
-        Ok(_) => fail("incomplete: not every stream came to its end unchanged; see the report", FAILED),
+        Ok(_) => fail("incomplete: some streams ended early or with changed data; see the report", FAILED),
         Err(error) => fail(&error, if error.is_setup() { SETUP } else { FAILED }),
     }
 }

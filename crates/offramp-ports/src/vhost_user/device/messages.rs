@@ -187,7 +187,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let config = self.net_config();
         let (start, len) = (offset as usize, size as usize);
         let bytes = start.checked_add(len).and_then(|end| config.get(start..end));
-        bytes.map(<[u8]>::to_vec).ok_or_else(|| Refused::Unsupported("a longer configuration").into())
+        bytes.map(<[u8]>::to_vec).ok_or_else(|| Refused::Unsupported("a longer configuration space").into())
     }
 
     fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
