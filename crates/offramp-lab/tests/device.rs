@@ -401,7 +401,7 @@ fn a_state_of_an_earlier_boot_is_put_away() {
     fs::write(file, state.to_string()).unwrap();
     let (restored, lines) = lab.restore();
     assert_eq!(restored.unwrap(), 0);
-    assert!(lines[0].contains("started anew"), "{lines:?}");
+    assert!(lines[0].contains("rebooted since"), "{lines:?}");
     assert_eq!(lab.settings(NAMED), left);
     assert!(!file.exists());
 }
