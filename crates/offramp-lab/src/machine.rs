@@ -11,7 +11,7 @@ use offramp_testbed::rig::Placement;
 pub fn describe_device() -> Machine {
     Machine {
         host_cpus: cpu::online(),
-        cpu_split: "All that this machine did not idle is the host's; the adapter has a processor of its own, or none."
+        cpu_split: "All busy time of this machine counts as the host's; the adapter has its own processor, or none."
             .to_owned(),
         ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new(), server_cpus: None }, false)
     }
@@ -34,9 +34,8 @@ pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
 }
 
 /// The difference between variants.
-const SWITCHED: &str = "What the guest sends is switched in its driver (the features of ethtool, the limit of segments \
-                        in a super-frame): the driver and the port agreed on all of it when the guest booted. What it \
-                        receives is switched in the adapter.";
+const SWITCHED: &str = "Transmit offloads are switched in the guest's driver (ethtool features, segment limit of \
+     super-frames), all negotiated at boot. Receive offloads are switched in the adapter.";
 
 /// Describes host A; `None` before the first guest has booted.
 fn describe_guest(guests: &Guests) -> Option<Guest> {
@@ -57,9 +56,9 @@ fn describe_guest(guests: &Guests) -> Option<Guest> {
 pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
     Machine {
         cpu_split: format!(
-            "Host: the time of the guest's processes on processors {:?}; host B's programs are there too, and not in it. \
-             Adapters on processors {:?}: the time of their threads, copies in and out of the guest's memory included. \
-             Guest: what its own /proc/stat says.",
+            "Host: the time of the guest's processes on processors {:?}, without host B's programs there. Adapters \
+             on processors {:?}: the time of their threads, copies in and out of the guest's memory included. Guest: \
+             by its own /proc/stat.",
             placement.host_cpus, placement.adapter_cpus
         ),
         guest: describe_guest(guests),
@@ -85,17 +84,17 @@ fn split(placement: &Placement, has_rps: bool) -> String {
     let Placement { host_cpus, adapter_cpus, .. } = placement;
     match (placement.is_apart(), has_rps) {
         (true, true) => format!(
-            "Hosts (programs, sockets, receive work moved there by RPS) on processors {host_cpus:?}: all that these did \
-             not idle. Adapters on processors {adapter_cpus:?}: the time of their threads, copies in and out of the \
+            "Hosts (programs, sockets, receive work moved there by RPS) on processors {host_cpus:?}: all their busy \
+             time. Adapters on processors {adapter_cpus:?}: the time of their threads, copies in and out of the \
              hosts included."
         ),
         (true, false) => format!(
-            "Hosts' programs on processors {host_cpus:?}, adapters on processors {adapter_cpus:?}. The system does not let \
-             this user move the hosts' receive work (RPS): it runs inside the adapters' writes and counts as theirs; the \
-             hosts' is the rest of what was not idle."
+            "Hosts' programs on processors {host_cpus:?}, adapters on processors {adapter_cpus:?}. This user may not \
+             move the hosts' receive work (RPS): that work runs inside the adapters' writes and counts as adapter \
+             time. The rest of the busy time is the hosts'."
         ),
-        (false, _) => "One processor for all: the adapters' is the time of their threads, which includes the hosts' \
-                       receive work done inside their writes; the hosts' is the rest of what was not idle."
+        (false, _) => "One processor for all: adapter time is the time of the adapters' threads, with the hosts' \
+             receive work inside their writes. The rest of the busy time is the hosts'."
             .to_owned(),
     }
 }

@@ -129,7 +129,7 @@ metrics! {
         "Adapter CPU, % of one processor", "the adapters' share of a processor";
     /// Busy share of one of a guest's processors, by its own account.
     guest_cpu_percent = |sample| cpu_percent(sample, sample.guest_cpu_s), percent,
-        "Guest's own account, % of one of its processors", "the guest's own share of a processor";
+        "Guest CPU by its own count, % of one of its processors", "the guest's own count of CPU";
     /// Round trip of 64 bytes, as found: processors may sleep between.
     rtt_p50_us: f64, microseconds, "Round trip as found, median, µs", "the median round trip";
     /// As `rtt_p50_us`, the 99th percentile.
@@ -142,13 +142,13 @@ metrics! {
         "Round trip, processors awake, 99th percentile, µs",
         "the 99th percentile of the round trip of processors kept awake";
     /// TCP segments sent again.
-    retransmits: u64, count, "TCP segments sent again", "the retransmits";
+    retransmits: u64, count, "TCP retransmits", "the retransmits";
     /// Frames over the link in both directions in the measured time.
     wire_frames: u64, count, "Frames on the wire", "the frames on the wire";
     /// Frames handed to the receiving host in that time.
     host_frames: u64, count, "Frames handed to the receiving host", "the frames handed to the host";
     /// Frames sent by the hosts in that time; a super-frame counts once.
-    sent_frames: u64, count, "Frames that the hosts handed over", "the frames that the hosts handed over";
+    sent_frames: u64, count, "Frames sent by the hosts", "the frames sent by the hosts";
     /// Interrupts of the receiving hosts per second: batches of frames handed to a TAP, or interrupts of a guest.
     interrupts_per_s: f64, count, "Interrupts, 1/s", "the interrupts per second";
     /// Frames lost on the way, for any reason.
@@ -157,29 +157,29 @@ metrics! {
     interrupts_per_frame: f64, share, "Interrupts per frame from the wire", "the interrupts per frame";
     /// Time to the answer of the traffic's own requests, the median. It starts at the request's due time if requests do
     /// not wait for each other.
-    latency_p50_us: f64, microseconds, "Answer to a request, median, µs", "the median time to an answer";
+    latency_p50_us: f64, microseconds, "Response time, median, µs", "the median response time";
     /// As `latency_p50_us`, the 99th percentile.
     latency_p99_us: f64, microseconds,
-        "Answer to a request, 99th percentile, µs", "the 99th percentile of the time to an answer";
+        "Response time, 99th percentile, µs", "the 99th percentile of the response time";
     /// Frames lost because the memory of host B's adapter had no room (`drop`).
-    dropped_frames: u64, count, "Frames that found no room in the card's memory", "the frames without room";
+    dropped_frames: u64, count, "Frames dropped, card memory full", "the dropped frames";
     /// Frames lost in the memory of host B's adapter to newer ones (`overrun`).
-    overrun_frames: u64, count, "Frames lost in the card's memory to newer ones", "the overruns";
+    overrun_frames: u64, count, "Frames overwritten in the card's memory", "the overruns";
     /// Maximum frames in a row into the memory of host B's adapter, with no loss and without the memory becoming empty,
     /// since the adapter was made.
     burst_frames_max: u64, count, "Longest burst without a loss, frames", "the longest burst without a loss";
     /// Maximum bytes held by the memory of host B's adapter at one time, whole pages, since the adapter was made.
-    memory_bytes_max: u64, count, "Most bytes held in the card's memory", "the most bytes held in the card's memory";
+    memory_bytes_max: u64, count, "Maximum fill of the card's memory, bytes", "the maximum fill of the card's memory";
     /// TCP segments received out of order. Each calls for a duplicate acknowledgement (RFC 5681 4.2).
-    out_of_order: u64, count, "TCP segments that arrived out of order", "the segments out of order";
+    out_of_order: u64, count, "TCP segments received out of order", "the segments out of order";
     /// TCP segments reported as duplicates by the receiver (DSACK, RFC 2883): spurious retransmissions.
-    dsacks: u64, count, "TCP segments known to have been sent again for nothing", "the segments sent again for nothing";
+    dsacks: u64, count, "Spurious TCP retransmits (DSACK)", "the spurious retransmits";
     /// TCP congestion window of the senders, in segments: the median over the measured time.
     cwnd_segments: f64, segments, "TCP congestion window, segments", "the congestion window";
     /// Longest time without a byte delivered by TCP within the measured time, in seconds, to a hundredth of a second.
-    stall_s: f64, seconds, "Longest time without a byte, s", "the longest time without a byte";
+    stall_s: f64, seconds, "Longest stall, s", "the longest stall";
     /// Requests of remote procedure calls sent again, as no response came in time.
-    rpc_retransmits: u64, count, "Calls made again", "the calls made again";
+    rpc_retransmits: u64, count, "RPC retransmits", "the RPC retransmits";
 }
 
 /// Metrics of claims alone: a variant has no field for them.

@@ -269,7 +269,7 @@ impl Bench<'_> {
             Ok(())
         })?;
         let (Some(start), Some(end)) = (start, end) else {
-            return Err(TestbedError::Traffic("the measured window has no begin or no end".to_owned()));
+            return Err(TestbedError::Traffic("the measured window has no start or no end".to_owned()));
         };
         Ok(sample_of(hosts, &report, &start, &end))
     }
@@ -440,7 +440,7 @@ pub(crate) fn complete(report: Report) -> Result<Report, TestbedError> {
         return Ok(report);
     }
     let errors: Vec<&str> = report.ends().flat_map(|end| end.errors.iter().map(String::as_str)).collect();
-    Err(TestbedError::Traffic(format!("not every stream came to its end: {}", errors.join("; "))))
+    Err(TestbedError::Traffic(format!("streams did not complete: {}", errors.join("; "))))
 }
 
 /// Returns the median and the 99th percentile of the answers' latencies.

@@ -92,13 +92,13 @@ pub fn explain(outcome: &Outcome) -> Explanation {
         processor,
         processors,
         ring_wait_us: outcome.ring_wait_us,
-        limit: fully_used(outcome).unwrap_or("nothing is fully used"),
+        limit: fully_used(outcome).unwrap_or("no resource is saturated"),
     }
 }
 
 fn fully_used(outcome: &Outcome) -> Option<&'static str> {
     Some(if outcome.lost() > 0 {
-        "frames that are lost in the adapter's memory"
+        "frames lost in the adapter's memory"
     } else if outcome.cpu_percent >= FULL_PERCENT {
         "the processor"
     } else if outcome.busiest_processor_percent >= FULL_PERCENT {
@@ -126,13 +126,13 @@ fn by_experiment(profile: &Profile, outcome: &Outcome) -> String {
     let study = Study { profile, workload, metric, threads: pool::threads(), not_varied: &not_varied };
     let found = match elasticities(&study, &factors) {
         Ok(found) => found,
-        Err(error) => return format!("nothing is fully used; with other parameters, {error}"),
+        Err(error) => return format!("no resource is saturated; with other parameters: {error}"),
     };
     let strong = found.effects.iter().filter(|effect| effect.main.abs() >= LIMIT_ELASTICITY).take(LIMITS_MAX);
     let named: Vec<_> = strong.map(|of| format!("{} ({:+.2} % for 1 % of it)", of.name, of.main)).collect();
     match named.as_slice() {
-        [] => "nothing is fully used, and no parameter by itself changes throughput".to_owned(),
-        _ => format!("nothing is fully used; throughput hangs on {}", named.join(", ")),
+        [] => "no resource is saturated, and no single parameter changes throughput".to_owned(),
+        _ => format!("no resource is saturated; throughput depends on {}", named.join(", ")),
     }
 }
 

@@ -85,8 +85,8 @@ impl LinkConfig {
         } else if round_trip > self.slot() {
             let (longest, delay) = (self.slot().as_us() / 2.0, self.delay.as_us());
             let why = format!(
-                "stations that share a line of this rate are {longest:.1} us apart at most, so that each hears of a collision \
-                 while it sends; it is {delay:.1} us"
+                "the delay is {delay:.1} us; stations on a shared line of this rate may be at most {longest:.1} us \
+                 apart, to detect collisions while sending"
             );
             Err(("link.delay", why))
         } else {

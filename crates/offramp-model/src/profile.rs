@@ -175,7 +175,7 @@ impl Profile {
             return Err(key_error(&file, name, "it is missing".to_owned()));
         }
         if raw.kind != kind {
-            return Err(key_error(&file, "kind", format!("it is {:?}; a {kind} is wanted here", raw.kind)));
+            return Err(key_error(&file, "kind", format!("{:?} does not fit here; use a {kind} profile", raw.kind)));
         }
         if let Some(base) = &raw.extends {
             self.add(kind, base, &directory, chain).map_err(|error| named_by(&file, "extends", error))?;
@@ -208,11 +208,11 @@ impl Profile {
                 return Err(key_error(file, section, format!("there is no such key{}", nearest(section, &known))));
             }
             let values =
-                values.as_table().ok_or_else(|| key_error(file, section, "it is a section: [name]".to_owned()));
+                values.as_table().ok_or_else(|| key_error(file, section, "this key is a section: [name]".to_owned()));
             for (name, value) in values? {
                 let full = format!("{section}.{name}");
                 if raw.kind != SYSTEM && raw.kind != *section {
-                    let why = format!("a profile of kind {:?} says nothing of the {section}", raw.kind);
+                    let why = format!("a profile of kind {:?} has no section {section}", raw.kind);
                     return Err(key_error(file, &full, why));
                 }
                 let key = known(file, &full)?;
@@ -233,7 +233,7 @@ impl Profile {
         let is_said = |section: &str| self.values.keys().any(|key| of(key, section));
         match ["host", "adapter", "link", "peer"].into_iter().find(|section| !is_said(section)) {
             Some(section) => {
-                let why = format!("nothing is said of the {section}; name one of `offramp model list`, or a file");
+                let why = format!("the {section} is missing; name one of `offramp model list`, or a file");
                 Err(key_error(&self.name, &format!("parts.{section}"), why))
             }
             None => Ok(()),
@@ -244,7 +244,7 @@ impl Profile {
         for key in KEYS.iter() {
             self.values.entry(key.name).or_insert_with(|| Quantity {
                 value: key.parse(key.default).unwrap_or(key.min),
-                source: "the default where a profile says nothing".to_owned(),
+                source: "the default without a value in the profile".to_owned(),
                 ..Quantity::default()
             });
         }
@@ -384,7 +384,7 @@ fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
 pub fn read_text(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     if File::open(path)?.take(FILE_LEN_MAX + 1).read_to_string(&mut text)? as u64 > FILE_LEN_MAX {
-        let why = format!("no file is longer than {FILE_LEN_MAX} bytes");
+        let why = format!("the file exceeds {FILE_LEN_MAX} bytes");
         return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
     }
     Ok(text)
@@ -415,11 +415,11 @@ fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
 fn parsed(key: &Key, text: &str) -> Result<(u64, Option<[u64; 2]>), String> {
     let Some((low, high)) = text.split_once("..") else { return Ok((key.parse(text)?, None)) };
     if matches!(key.dimension, Dimension::Choice(_)) {
-        return Err("it is a word, and has no interval".to_owned());
+        return Err("a word has no interval".to_owned());
     }
     let (low, high) = (key.parse(low)?, key.parse(high)?);
     if low >= high {
-        return Err("the interval is empty; the smaller value comes first".to_owned());
+        return Err("the interval is empty; write the smaller value first".to_owned());
     }
     let middle = low.midpoint(high);
     Ok((middle - middle % key.step(), Some([low, high])))
@@ -435,10 +435,10 @@ fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity
     let interval =
         raw.interval.as_ref().map(|ends| interval(key, ends, &raw.unit, value)).transpose().map_err(wrong)?;
     if raw.source.trim().is_empty() {
-        return Err(wrong("its source is empty; say where the number is from".to_owned()));
+        return Err(wrong("the source is empty; name the source of the number".to_owned()));
     }
     if matches!(raw.tag, Tag::Fitted | Tag::Chosen) == raw.fitted_to.is_empty() {
-        let why = "a number that is fitted or chosen names the rows in `fitted_to`, and no other one does";
+        let why = "a fitted or chosen number needs `fitted_to` with its rows, and other numbers have none";
         return Err(wrong(why.to_owned()));
     }
     Ok(Quantity { value, interval, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
@@ -450,7 +450,7 @@ fn base_units(key: &Key, value: &toml::Value, unit: &str) -> Result<u64, String>
         toml::Value::String(word) if matches!(key.dimension, Dimension::Choice(_)) => word.clone(),
         toml::Value::Integer(number) => number.to_string(),
         toml::Value::Float(number) => number.to_string(),
-        other => return Err(format!("{other} is no value of it")),
+        other => return Err(format!("{other} is not a valid value")),
     };
     key.dimension.value(&number, unit).and_then(|value| key.in_range(value))
 }
@@ -458,17 +458,17 @@ fn base_units(key: &Key, value: &toml::Value, unit: &str) -> Result<u64, String>
 /// Converts an interval of a file to base units: two numbers in the unit of the value, around the value.
 fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u64; 2], String> {
     if matches!(key.dimension, Dimension::Choice(_)) {
-        return Err("it is a word, and has no interval".to_owned());
+        return Err("a word has no interval".to_owned());
     }
     let ends = ends.as_array().map(Vec::as_slice);
     let Some([low, high]) = ends else {
-        return Err("its interval is two numbers in the unit of the value: interval = [low, high]".to_owned());
+        return Err("an interval is two numbers in the unit of the value: interval = [low, high]".to_owned());
     };
     let end = |end| base_units(key, end, unit).map_err(|why| format!("its interval: {why}"));
     let (low, high) = (end(low)?, end(high)?);
     if !(low..=high).contains(&value) {
         let (shown, value) = (key.dimension.show_interval([low, high]), key.dimension.show(value));
-        return Err(format!("its interval of {shown} does not hold its value of {value}; write the smaller end first"));
+        return Err(format!("the interval {shown} does not contain the value {value}; write the smaller end first"));
     }
     Ok([low, high])
 }

@@ -103,13 +103,13 @@ pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String>
         let key = crate::profile::schema::known(name).map_err(|why| format!("{name}: {why}"))?;
         let found = factors.iter().find(|factor| factor.key.name == key.name);
         found.copied().ok_or_else(|| {
-            format!("{name}: the profile gives it no number other than 0, or no other value is in this range")
+            format!("{name}: the profile has no number other than 0, or no other value is in this range")
         })
     };
     let found = names.iter().map(of).collect::<Result<Vec<_>, _>>()?;
     let is_before = |at: usize| found[..at].iter().any(|before: &Factor| before.key.name == found[at].key.name);
     match (0..found.len()).find(|at| is_before(*at)) {
-        Some(at) => Err(format!("{}: it is named twice", found[at].key.name)),
+        Some(at) => Err(format!("{}: named twice", found[at].key.name)),
         None => Ok(found),
     }
 }
@@ -275,7 +275,7 @@ pub fn checked_share(percent: f64) -> Result<f64, String> {
     if percent > 0.0 && percent <= PERCENT_MAX {
         return Ok(percent / 100.0);
     }
-    Err(format!("a range of {percent} % is none; use one above 0 and up to {PERCENT_MAX} %"))
+    Err(format!("a range of {percent} % is invalid; use more than 0 and up to {PERCENT_MAX} %"))
 }
 
 /// Checks that a method needs no more runs than the maximum points of a sweep.
@@ -343,7 +343,7 @@ mod tests {
         assert!(wrong("adapter.overflow").contains("no number"));
         assert!(wrong("bus.clok").contains("did you mean \"bus.clock\""));
         let twice = ["bus.clock", "host.tcp_time", "bus.clock"].map(str::to_owned);
-        assert_eq!(only(&factors, &twice).unwrap_err(), "bus.clock: it is named twice");
+        assert_eq!(only(&factors, &twice).unwrap_err(), "bus.clock: named twice");
     }
 
     #[test]

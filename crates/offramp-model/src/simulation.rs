@@ -77,7 +77,7 @@ pub enum ModelError {
     #[error("workload.rpc_size: {0}")]
     Rpc(#[from] Refused),
     /// No event is left before the end of the run, or nothing came through in spite of timeouts.
-    #[error("the run stands still at {at_us} us: {waiting}")]
+    #[error("the run is stuck at {at_us} us: {waiting}")]
     Stalled {
         /// The moment.
         at_us: u64,
@@ -86,8 +86,8 @@ pub enum ModelError {
     },
     /// A run cannot go through so many events.
     #[error(
-        "at {at_us} us the run hardly goes on: more than {events} events within {SPAN_MIN_US} us; an interval or a rate of \
-         the profile is out of proportion"
+        "at {at_us} us the run hardly advances: more than {events} events within {SPAN_MIN_US} us; check the \
+         profile's intervals and rates"
     )]
     Crowded {
         /// The moment.
@@ -97,8 +97,8 @@ pub enum ModelError {
     },
     /// Nothing came through in the counted time, and no timeout has ended the wait yet.
     #[error(
-        "nothing came through until {until_us} us, when the run ends: {waiting}; a longer workload.time shows whether it \
-         is slow or stands still"
+        "no data arrived until the end of the run at {until_us} us: {waiting}; a longer workload.time shows whether \
+         the run is slow or stuck"
     )]
     Nothing {
         /// The end of the run.
@@ -337,7 +337,7 @@ impl Simulation {
         let flows = self.flows.iter().enumerate().map(|(at, flow)| flow.waiting(at));
         let calls = self.calls.iter().enumerate().map(|(at, call)| {
             let (number, attempt) = (call.number, call.attempt);
-            format!("call {number} of slot {at} waits for its reply after {attempt} requests sent again")
+            format!("call {number} of slot {at} waits for its reply after {attempt} retransmitted requests")
         });
         let mut all: Vec<_> = flows.chain(calls).collect();
         if self.datagram_waits {
@@ -345,7 +345,7 @@ impl Simulation {
         }
         let Counts { dropped, overrun, .. } = self.counts_now();
         if dropped + overrun > 0 {
-            all.push(format!("the adapter has lost {dropped} frames for want of room and overrun {overrun}"));
+            all.push(format!("the adapter has dropped {dropped} frames without room and overrun {overrun}"));
         }
         all.join("; ")
     }

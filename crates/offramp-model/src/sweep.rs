@@ -48,7 +48,7 @@ pub enum SweepError {
         why: String,
     },
     /// Too many points, or none.
-    #[error("{points} points; a sweep has 1 to {POINTS_MAX}")]
+    #[error("{points} points; use 1 to {POINTS_MAX}")]
     Points {
         /// Their number.
         points: String,
@@ -115,7 +115,7 @@ impl Sweep {
     fn check_axes(&self) -> Result<(), SweepError> {
         for (at, axis) in self.axes.iter().enumerate() {
             if self.axes[..at].iter().any(|before| before.key.name == axis.key.name) {
-                let why = "it is varied twice; give all its values at once".to_owned();
+                let why = "varied twice; give all values at once".to_owned();
                 return Err(SweepError::Wrong { of: axis.key.name.to_owned(), why });
             }
         }
@@ -175,11 +175,11 @@ impl Sweep {
         let ours = self.fingerprint_parts();
         let theirs: Vec<_> = fingerprint.split(PART_END).collect();
         if theirs.len() != ours.len() {
-            return "holds no points of a sweep that is known here".to_owned();
+            return "holds no points of a known sweep".to_owned();
         }
         let others = ours.iter().zip(theirs).filter(|(here, there)| here.text != *there);
         let named: Vec<_> = others.map(|(here, there)| here.difference(there)).collect();
-        format!("holds points of a sweep with other {}", named.join(", other "))
+        format!("holds points of a sweep with different {}", named.join(", other "))
     }
 
     /// Runs all points except the `done` ones, on `threads` threads. `on_row` runs for each new row; once it returns

@@ -46,12 +46,12 @@ impl Drop for Scratch {
 fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
     let of = ["486-wd8003ep", "--workload", "ttcp-receive"];
     let cases: [(&str, &[&str], &str); 19] = [
-        ("run", &["--set", "bus.clock=9MHz..8MHz"], "bus.clock: the interval is empty; the smaller value comes first"),
-        ("run", &["--set", "adapter.overflow=drop..overrun"], "adapter.overflow: it is a word, and has no interval"),
+        ("run", &["--set", "bus.clock=9MHz..8MHz"], "bus.clock: the interval is empty; write the smaller value first"),
+        ("run", &["--set", "adapter.overflow=drop..overrun"], "adapter.overflow: a word has no interval"),
         (
             "run",
             &["--set", "bus.clock=8MHz..9MHz", "--samples", "9999999"],
-            "--samples: 9999999 points; a sweep has 1 to 1000000",
+            "--samples: 9999999 points; use 1 to 1000000",
         ),
         ("run", &["--set", "bus.clok=8MHz"], "bus.clok: there is no such parameter; did you mean \"bus.clock\"?"),
         ("run", &["--set", "bus.clock=8"], "bus.clock: the unit is missing; use one of: Hz, kHz, MHz, GHz"),
@@ -59,11 +59,15 @@ fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
         ("run", &["--set", "bus.clock=0Hz"], "bus.clock: 0 Hz is out of range"),
         ("run", &["--set", "host.receive_window=1000byte"], "host.receive_window: 1000 byte is out of range"),
         ("run", &["--set", "adapter.receive_descriptors=0"], "adapter.receive_descriptors: 0 frame is out of range"),
-        ("sweep", &["--out", "x.csv", "--vary", "bus.clock=1MHz..2MHz/99999999999"], "at most 1000000"),
-        ("sweep", &["--out", "x.csv", "--vary", "bus.clock=1MHz..2MHz"], "bus.clock: a grid needs to know how many"),
+        ("sweep", &["--out", "x.csv", "--vary", "bus.clock=1MHz..2MHz/99999999999"], "2 to 1000000 values"),
+        (
+            "sweep",
+            &["--out", "x.csv", "--vary", "bus.clock=1MHz..2MHz"],
+            "bus.clock: a grid needs the number of values",
+        ),
         ("sensitivity", &["--method", "sobol", "--samples", "99999999999999"], "runs are too many"),
         ("sensitivity", &["--method", "morris", "--paths", "99999999999999"], "runs are too many"),
-        ("sensitivity", &["--parameters", "bus.clock,bus.clock"], "bus.clock: it is named twice"),
+        ("sensitivity", &["--parameters", "bus.clock,bus.clock"], "bus.clock: named twice"),
         ("run", &["--set", "clock=8MHz"], "clock: there is no such parameter; did you mean bus.clock?"),
         ("run", &["--set", "host.rto=1s"], "host.rto: there is no such parameter; did you mean \"host.rto_min\"?"),
         (
@@ -99,7 +103,7 @@ fn a_run_in_which_nothing_comes_through_ends_with_who_waits_for_what() {
     let output = run(&[&["model", "run", "server-82599", "--workload", "ttcp-receive"], &descriptors[..]].concat());
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{text}");
-    assert!(text.contains("the peer waits for byte"), "{text}");
+    assert!(text.contains("the peer waits for the acknowledgement of byte"), "{text}");
 }
 
 #[test]
@@ -195,10 +199,10 @@ fn numbers_that_are_intervals_reach_the_outcome_in_text_json_and_pages() {
         String::from_utf8(output.stdout).unwrap()
     };
     let open = "host.tcp_time=100us..300us";
-    assert!(!of(&["run", "486-wd8003ep"]).contains("what it may be"));
+    assert!(!of(&["run", "486-wd8003ep"]).contains("uncertainty, from"));
     let text = of(&["run", "486-wd8003ep", "--set", open, "--html", &page]);
-    assert!(text.contains("what it may be, in 8 runs over the interval of host.tcp_time"), "{text}");
-    assert!(std::fs::read_to_string(&page).unwrap().contains("What it may be, in 8 runs"));
+    assert!(text.contains("uncertainty, from 8 runs over the interval of host.tcp_time"), "{text}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("Uncertainty, from 8 runs"));
     let json: serde_json::Value = serde_json::from_str(&of(&["run", "486-wd8003ep", "--set", open, "--json"])).unwrap();
     let figure = &json["spread"]["figures"][0];
     let [low, high] = [0, 1].map(|end| figure["interval"][end].as_f64().unwrap());
@@ -217,7 +221,7 @@ fn a_page_of_requests_shows_how_latencies_are_spread_and_what_more_load_does() {
     let args = ["model", "run", "server-82599", "--workload", "udp-rr", "--set", "workload.time=20ms", "--html", &page];
     assert!(run(&args).status.success());
     let html = std::fs::read_to_string(&page).unwrap();
-    for title in ["Where each microsecond", "how many take how long", "requests or datagrams done", "p99"] {
+    for title in ["Time of each frame", "Latency distribution", "requests or datagrams done", "p99"] {
         assert!(html.contains(title), "{title}");
     }
     let pair = |second: &str| {
@@ -298,7 +302,7 @@ fn a_chart_in_a_file_is_drawn_and_what_is_wrong_in_it_is_refused() {
         ("bus.clock", "bus.clok", "did you mean \"bus.clock\"?"),
         ("[6.7, 20]", "[6.7, 0]", "bus.clock: 0 Hz is out of range"),
         ("/ x", "/ 0", "panel.curves.y: invalid operation: unable to calculate"),
-        ("[[6.7, 740]]", "[]", "panel.curves.published: a curve has points"),
+        ("[[6.7, 740]]", "[]", "panel.curves.published: a curve needs points"),
     ] {
         let (code, text) = draw((from, to));
         assert!(code == 2 && text.contains("clock.toml: ") && text.contains(why), "{to}: {text}");
@@ -336,7 +340,7 @@ fn explain_names_what_limits_a_run_in_which_nothing_is_fully_used() {
     let window = limit("server-82599", &far);
     assert!(window.contains("host.receive_window") && window.contains("link.delay"), "{window}");
     let rate = limit("server-82599", &["workload.rate=100Mbit/s"]);
-    assert!(rate.contains("hangs on workload.rate (+1.00 % for 1 % of it)") && !rate.contains("window"), "{rate}");
+    assert!(rate.contains("depends on workload.rate (+1.00 % for 1 % of it)") && !rate.contains("window"), "{rate}");
     let gap = limit("486-wd8003ep", &["bus.clock=26.7MHz", "peer.gap=1ms"]);
     assert!(gap.contains("peer.gap"), "{gap}");
 }

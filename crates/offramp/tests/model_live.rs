@@ -68,7 +68,7 @@ fn a_file_that_is_no_report_of_the_lab_is_refused_before_anything_is_computed() 
         assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{text}");
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(refused("speed: 940").contains("is no report of the lab"));
+    assert!(refused("speed: 940").contains("not a lab report"));
     assert!(refused("{\"version\": 99}").contains("is version 99"));
     std::fs::remove_file(&path).ok();
     let output = offramp(&["model", "report", "--html", "claims.html", "--live", "/nowhere/lab.json"]);

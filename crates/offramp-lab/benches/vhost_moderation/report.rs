@@ -92,7 +92,7 @@ fn print_bound(name: &str, of_it: &[Sample], column: &str, base: &str, of_base: 
     let spread = Spread::of(ratios(of_it, of_base, of_column));
     let verdict = if limit.holds(spread.median) { "kept" } else { "NOT kept" };
     let ends = [spread.low, spread.high].map(|end| limit.holds(end));
-    let doubt = if ends == [limit.holds(spread.median); 2] { "" } else { ", not for sure" };
+    let doubt = if ends == [limit.holds(spread.median); 2] { "" } else { ", uncertain" };
     let Spread { median, low, high } = spread;
     println!("  {name}: {column} {median:.2} x {base} ({low:.2} .. {high:.2}); {}: {verdict}{doubt}", limit.text());
 }

@@ -8,7 +8,8 @@ use offramp_model::simulation::ModelError;
 pub enum CalibrateError {
     /// A required experiment was not run, or did not separate hosts and adapters.
     #[error(
-        "{experiment}, {variant}: no sample with processor time of hosts and adapters; a machine with two processors is needed"
+        "{experiment}, {variant}: no sample separates the processor time of hosts and adapters; use a machine with \
+         two processors"
     )]
     Missing {
         /// The experiment.

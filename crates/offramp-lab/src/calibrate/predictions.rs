@@ -141,7 +141,7 @@ fn set_up(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, Profi
 pub fn predictions_text(predictions: &[Prediction]) -> String {
     let mut out = format!(
         "{:24} {:>10} {:>10} {:>8}   {:>10} {:>10} {:>8}\n",
-        "not learned from", "Gbit/s", "measured", "error", "host s/GB", "measured", "error"
+        "held out of calibration", "Gbit/s", "measured", "error", "host s/GB", "measured", "error"
     );
     for of in predictions {
         let name = format!("{}, {}", of.experiment, of.variant);
@@ -166,7 +166,7 @@ pub fn predictions_text(predictions: &[Prediction]) -> String {
     let targets = format!("within {THROUGHPUT_PERCENT} % of throughput and {CPU_PERCENT} % of processor time");
     let _ = write!(out, "{met} of {} {targets}", predictions.len());
     if open > 0 {
-        let _ = write!(out, "; {open} open, as a hypervisor took time that the hosts may have worked or idled");
+        let _ = write!(out, "; {open} open: a hypervisor took processor time, busy or idle");
     }
     out.push('\n');
     out

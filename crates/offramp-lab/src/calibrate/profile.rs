@@ -21,7 +21,7 @@ impl Calibration {
     #[must_use]
     pub fn profile(&self, machine: &str) -> String {
         let mut out = format!(
-            "# Made by `offramp calibrate`, which makes it anew each time that it runs.\nkind = \"system\"\ntitle = \"{}\"\n",
+            "# Written by `offramp calibrate`; each run overwrites this file.\nkind = \"system\"\ntitle = \"{}\"\n",
             machine.replace(['"', '\\', '\n'], " ")
         );
         let mut section = "";
@@ -88,21 +88,21 @@ fn assumed() -> Vec<Line> {
     vec![
         word("host.receive", "deferred", "Linux: softirqs"),
         word("host.tcp", "cubic", "Linux' default"),
-        size("host.send_buffer", 4.0, "MiB", "Linux grows it as far as it is needed"),
-        size("host.receive_window", 4.0, "MiB", "Linux grows it as far as it is needed"),
+        size("host.send_buffer", 4.0, "MiB", "Linux grows the buffer on demand"),
+        size("host.receive_window", 4.0, "MiB", "Linux grows the buffer on demand"),
         size(
             "host.delayed_ack_time",
             100.0,
             "us",
-            "Linux acknowledges once a process has read all there is; the model has a timer for that",
+            "Linux acknowledges when a process has read all data; the model uses a timer",
         ),
         word("adapter.memory_kind", "descriptors", "a TAP's queue"),
-        word("adapter.access", "master", "the copy of the adapter's thread is in its time for each frame"),
+        word("adapter.access", "master", "part of the adapter thread's time per frame"),
         word("adapter.checksum", "on", "offramp's default"),
         word("adapter.lso", "on", "offramp's default"),
         word("adapter.coalesce", "on", "offramp's default"),
         size("adapter.receive_descriptors", 4096.0, "frame", "more than a window: the adapter's thread waits for room"),
-        word("adapter.moderation", "fixed-gap", "the lab's own where a link is the limit"),
+        word("adapter.moderation", "fixed-gap", "the lab's, where a link is the limit"),
         size("adapter.interrupt_rate", interrupts_per_s, "interrupt/s", "the same"),
         size(
             "adapter.transmit_fifo",
@@ -112,14 +112,9 @@ fn assumed() -> Vec<Line> {
         ),
         word("link.duplex", "full", "offramp's cable"),
         size("link.rate", 1000.0, "Gbit/s", "a cable in memory: the thread is the limit, and not the link"),
-        size(
-            "link.delay",
-            LINK_DELAY_NS / 1000.0,
-            "us",
-            "about the round trip that the lab measures, without what the processors do",
-        ),
-        size("peer.gap", 0.0, "ns", "the peer is the same processor, and its time is in the costs above"),
-        size("peer.receive_window", 4.0, "MiB", "Linux grows it as far as it is needed"),
+        size("link.delay", LINK_DELAY_NS / 1000.0, "us", "about the lab's measured round trip without processor time"),
+        size("peer.gap", 0.0, "ns", "the peer shares the processor; its time is in the costs above"),
+        size("peer.receive_window", 4.0, "MiB", "Linux grows the buffer on demand"),
         word("peer.tcp", "cubic", "Linux' default"),
         size("workload.mss", MSS, "byte", "an MTU of 1500 with timestamps"),
         size("workload.tcp_options", 12.0, "byte", "RFC 7323: timestamps"),

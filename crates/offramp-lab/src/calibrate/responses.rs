@@ -125,7 +125,7 @@ pub fn figures_text(figures: &[Figure]) -> String {
     if figures.is_empty() {
         return String::new();
     }
-    let mut out = format!("{:42} {:>10} {:>10} {:>8}\n", "not learned from", "predicted", "measured", "error");
+    let mut out = format!("{:42} {:>10} {:>10} {:>8}\n", "held out of calibration", "predicted", "measured", "error");
     for of in figures {
         let name = format!("{}, {}, {}", of.experiment, of.variant, of.name);
         let ([predicted, measured], verdict) = (of.values, if of.is_met() { "ok" } else { "MISS" });

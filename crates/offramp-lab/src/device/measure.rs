@@ -108,7 +108,7 @@ impl<'a> Bench<'a> {
     /// When the peer's port is no number, or a parameter is out of range.
     pub(super) fn new(config: &'a DeviceConfig, stop: &'a AtomicBool) -> Result<Self, TestbedError> {
         if config.repeats == 0 {
-            return Err(DeviceError::Setting("repeats: 0 is not within 1 to any number".to_owned()).into());
+            return Err(DeviceError::Setting("repeats: 0; use 1 or more".to_owned()).into());
         }
         let (host, port) = split_peer(&config.peer)?;
         let bench = Self { config, host, port, stop };
@@ -169,7 +169,7 @@ impl<'a> Bench<'a> {
             Ok(())
         })?;
         let (Some(start), Some(end)) = (start, end) else {
-            return Err(TestbedError::Traffic("the measured window has no begin or no end".to_owned()));
+            return Err(TestbedError::Traffic("the measured window has no start or no end".to_owned()));
         };
         let mut sample = sample_of(traffic, &report, &start, &end)?;
         sample.round = round;
@@ -253,8 +253,7 @@ fn usecs(seconds: f64) -> Amount {
 /// Returns the figures of this machine's end; lost datagrams count for the sending end.
 fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) -> Result<Sample, TestbedError> {
     let flow: Option<&Flow> = if traffic.sends() { report.send.as_ref() } else { report.receive.as_ref() };
-    let flow =
-        flow.ok_or_else(|| TestbedError::Traffic("the report lacks the direction that was asked for".to_owned()))?;
+    let flow = flow.ok_or_else(|| TestbedError::Traffic("the report lacks the requested direction".to_owned()))?;
     let own = if traffic.sends() { &flow.sender } else { &flow.receiver };
     let elapsed_s = (end.at - start.at).as_secs_f64();
     let cpu_s = busy_s(&end.processors.since(&start.processors), elapsed_s);

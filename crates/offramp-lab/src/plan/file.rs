@@ -159,8 +159,8 @@ impl Place<'_> {
     fn check_text(&self, text: &Spanned<String>, what: &str, letters_max: usize) -> Result<(), String> {
         let letters = text.as_ref().chars().count();
         let why = match () {
-            () if text.as_ref().trim().is_empty() => "it is empty; write what a reader needs".to_owned(),
-            () if text.as_ref().chars().any(char::is_control) => "it has a control character; remove it".to_owned(),
+            () if text.as_ref().trim().is_empty() => "empty; write a text for the reader".to_owned(),
+            () if text.as_ref().chars().any(char::is_control) => "contains a control character; remove it".to_owned(),
             () if letters > letters_max => format!("{letters} letters exceed the maximum of {letters_max}; shorten it"),
             () => return Ok(()),
         };
@@ -202,7 +202,7 @@ impl Experiment {
         let is_letter = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
         if name.is_empty() || name.len() > NAME_LETTERS_MAX || !name.bytes().all(is_letter) {
             let why = format!(
-                "the file's name is the experiment's; use at most {NAME_LETTERS_MAX} letters of a to z, 0 to 9, - and _"
+                "the file name names the experiment; use at most {NAME_LETTERS_MAX} letters of a to z, 0 to 9, - and _"
             );
             return Err(place.wrong(0..0, &why));
         }
@@ -258,7 +258,7 @@ impl Experiment {
     fn check_variants(&self, place: &Place) -> Result<(), String> {
         let count = self.all_variants().count();
         if self.file.variants.len() < 2 {
-            return Err(place.wrong(0..0, "an experiment compares variants; write two or more of [[variant]]"));
+            return Err(place.wrong(0..0, "an experiment compares variants; write two or more [[variant]] tables"));
         }
         if count > VARIANTS_MAX {
             let why = format!("{count} variants exceed the maximum of {VARIANTS_MAX}; write several files");
@@ -320,11 +320,11 @@ impl Experiment {
         let has = |needs| variants.iter().any(|variant| variant.needs == Some(needs));
         let mut fixed = String::new();
         if has(Needs::Coalescing) {
-            fixed += "; \"ethtool\": the guest's driver sets when it is interrupted, and the other host has \
-                quiet-or-area";
+            fixed +=
+                "; \"ethtool\": the guest's driver sets its interrupt coalescing, and the other host has quiet-or-area";
         }
         if has(Needs::Adaptive) {
-            fixed += "; \"adaptive\": the driver's DIM sets it as the load changes";
+            fixed += "; \"adaptive\": the driver's DIM adapts it to the load";
         }
         fixed += &guest.fixed;
         self.made(&of_user(settings, self.file.seconds_min, true), &variants, &guest.set, &fixed, settings).map(Some)
@@ -342,7 +342,7 @@ impl Experiment {
         let file = &self.file;
         let mut fixed = fixed_text(file.fixed.as_ref(), &merged([user, &file.set, above]).map_err(wrong)?);
         if fixed.contains(['{', '}']) {
-            return Err(wrong("fixed: the only names in braces are mtu, link, moderated_link and awake".to_owned()));
+            return Err(wrong("fixed: unknown name in braces; use mtu, link, moderated_link or awake".to_owned()));
         }
         fixed += further;
         let said = settings.host.said();
@@ -396,7 +396,7 @@ impl VariantPlan {
         }
         let is_of_all = |(name, _): &&(String, String)| !name.starts_with(SYSCTLS) || name.contains('/');
         if let Some((name, _)) = rig.host.sysctls.iter().find(is_of_all) {
-            return Err(format!("rig.host.sysctls: {name:?} is not of a host; use names that begin with {SYSCTLS}"));
+            return Err(format!("rig.host.sysctls: {name:?} is not a host's; use names that begin with {SYSCTLS}"));
         }
         traffic.check().map_err(|why| format!("traffic: {why}"))
     }
@@ -408,7 +408,7 @@ fn fixed_text(text: &str, setup: &Setup) -> String {
     let rate = rig.rate_bps.map_or("a link without a limit".to_owned(), |rate| format!("a link of {}", text_of(rate)));
     let link = format!("{rate}, {} TCP stream(s), {}", traffic.streams, traffic.congestion);
     let moderation = if rig.rate_bps == Some(GIGABIT_BPS) {
-        format!(", at most {} hand-overs a second", super::GIGABIT_INTERRUPTS_PER_SECOND)
+        format!(", at most {} interrupts a second", super::GIGABIT_INTERRUPTS_PER_SECOND)
     } else {
         String::new()
     };

@@ -122,7 +122,7 @@ fn what_is_said_to_be_fixed_is_so_whatever_the_user_sets() {
             assert!(!said(" 0 "), "{name}");
             let is_gap_named = name.contains("/s: ");
             let is_gapped = matches!(rig.moderation.policy, Policy::FixedGap { .. });
-            assert!(!is_gapped || said("hand-overs a second") || is_gap_named, "{name}");
+            assert!(!is_gapped || said("interrupts a second") || is_gap_named, "{name}");
             assert!(!said("1 TCP stream(s)") || traffic.streams == 1, "{name}");
         }
     }
@@ -311,18 +311,18 @@ fn what_is_wrong_in_a_users_file_is_refused_with_its_line_and_a_remedy() {
         (
             "streams = 8 }",
             "streams = 8, rig.host.sysctls = [[\"kernel.core_pattern\", \"x\"]] }",
-            "\"kernel.core_pattern\" is not of a host; use names that begin with net.",
+            "\"kernel.core_pattern\" is not a host's; use names that begin with net.",
         ),
         ("name = \"on\"", "name = \"off\"", "mine.toml:15: there are two variants \"off\"; rename one"),
-        ("name = \"on\"", "name = \" \"", "mine.toml:15: variant.name: it is empty; write what a reader needs"),
+        ("name = \"on\"", "name = \" \"", "mine.toml:15: variant.name: empty; write a text for the reader"),
         (
             "name = \"on\"",
             "name = \"a\\u001b[2J\"",
-            "mine.toml:15: variant.name: it has a control character; remove it",
+            "mine.toml:15: variant.name: contains a control character; remove it",
         ),
         ("name = \"on\"", "nam = \"on\"", "mine.toml:15: nam: it is none of: "),
-        ("[[variant]]\nname = \"on\"", "", "write two or more of [[variant]]"),
-        ("{link}", "{lnk}", "the only names in braces are mtu, link, moderated_link and awake"),
+        ("[[variant]]\nname = \"on\"", "", "write two or more [[variant]] tables"),
+        ("{link}", "{lnk}", "unknown name in braces; use mtu, link, moderated_link or awake"),
         ("name = \"on\"", "name = \"on\"\nset = { rig.offloads = [\"al\" }", "mine.toml:16: "),
     ];
     for (from, to, expected) in cases {
@@ -351,7 +351,7 @@ fn a_file_without_measure_is_refused() {
     let long = own(&OWN.replace("Do eight", &"Do eight".repeat(200))).map(|_| ()).unwrap_err();
     assert!(long.contains("letters exceed the maximum of 1000; shorten it"), "{long}");
     let named = Experiment::parse(OWN, Path::new("a b\u{1b}.toml")).map(|_| ()).unwrap_err();
-    assert!(named.contains("the file's name is the experiment's"), "{named}");
+    assert!(named.contains("the file name names the experiment"), "{named}");
     assert!(own("").map(|_| ()).unwrap_err().contains("question: it is missing"));
     let directory = std::env::temp_dir().join(format!("offramp-experiment-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -360,6 +360,6 @@ fn a_file_without_measure_is_refused() {
     let taken = Experiment::read(&file).map(|_| ()).unwrap_err();
     assert!(taken.ends_with("offramp has an experiment lso; rename the file"), "{taken}");
     std::fs::write(&file, "#".repeat(1 << 21)).unwrap();
-    assert!(Experiment::read(&file).map(|_| ()).unwrap_err().contains("no file is longer than"));
+    assert!(Experiment::read(&file).map(|_| ()).unwrap_err().contains("the file exceeds"));
     std::fs::remove_dir_all(&directory).unwrap();
 }

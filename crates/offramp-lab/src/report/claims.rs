@@ -10,8 +10,8 @@ use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
 use offramp_testbed::stats::Spread;
 
 /// Guide to the figures beside a claim.
-pub const READING: &str = "A published range is of the first metric that is named; it is what the words come to where no \
-    number was published. Where the hosts' processor is not the limit, a saving of the hosts does not become throughput.";
+pub const READING: &str = "A published range is for the first named metric; without a published number, the range \
+     follows from the wording. Saved host CPU becomes throughput only where the hosts' processor is the limit.";
 
 /// A claim beside what one comparison found.
 pub struct Row {

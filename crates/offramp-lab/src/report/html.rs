@@ -374,8 +374,8 @@ mod tests {
     #[test]
     fn what_cards_lose_is_on_the_page_where_there_are_cards() {
         let page = render(&sample::with_impairments());
-        assert!(page.contains("Frames that found no room") && page.contains("Calls made again"));
-        let trouble = "TCP segments that arrived out of order";
+        assert!(page.contains("Frames dropped, card memory full") && page.contains("RPC retransmits"));
+        let trouble = "TCP segments received out of order";
         assert!(page.contains(trouble) && !render(&sample::report()).contains(trouble));
     }
 

@@ -47,7 +47,7 @@ impl Limit {
         match self {
             Self::Host => "the hosts' processor",
             Self::Adapter => "the adapters' processor",
-            Self::Both => "the processors of hosts and adapters alike",
+            Self::Both => "the processors of both hosts and adapters",
             Self::Machine => "the processors that hosts and adapters share",
             Self::Rate => "the link's rate or waiting, not a processor",
         }
@@ -92,10 +92,10 @@ fn where_the_work_went(experiment: &Experiment) -> Option<String> {
         return None;
     }
     let verdict = match after / before - 1.0 {
-        change if change < -SAME_WORK => "work was saved, not only moved",
-        change if change > SAME_WORK => "the machine as a whole works more",
-        _ if host < base_host && adapter > base_adapter => "the work has moved from the hosts to the adapters",
-        _ => "as much as before",
+        change if change < -SAME_WORK => "total work shrank",
+        change if change > SAME_WORK => "total work grew",
+        _ if host < base_host && adapter > base_adapter => "work moved from the hosts to the adapters",
+        _ => "total work is unchanged",
     };
     Some(format!(
         "Hosts and adapters together took {} s/GB ({}) and {} s/GB ({}): {verdict}.",
@@ -173,9 +173,9 @@ mod tests {
             }
             where_the_work_went(&experiment).expect("both were measured")
         };
-        assert!(say([1.0, 0.5], [0.5, 0.5]).contains("saved"));
+        assert!(say([1.0, 0.5], [0.5, 0.5]).contains("total work shrank"));
         assert!(say([1.0, 0.5], [0.5, 1.0]).contains("moved from the hosts"));
-        assert!(say([1.0, 1.0], [0.5, 0.9]).contains("works more"));
-        assert!(say([1.0, 1.0], [0.5, 0.5]).contains("as much as before"));
+        assert!(say([1.0, 1.0], [0.5, 0.9]).contains("total work grew"));
+        assert!(say([1.0, 1.0], [0.5, 0.5]).contains("total work is unchanged"));
     }
 }

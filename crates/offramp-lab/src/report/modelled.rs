@@ -23,7 +23,7 @@ fn parameters(profile: &Profile) -> Table {
         vec![key.name.to_owned(), value, interval, quantity.tag.to_string(), source]
     };
     Table {
-        caption: format!("What {} was made with", profile.name),
+        caption: format!("Parameters of {}", profile.name),
         head: ["parameter", "value", "interval", "known", "source"].map(str::to_owned).to_vec(),
         rows: profile.said().map(row).collect(),
         ..Table::default()

@@ -184,37 +184,37 @@ fn of_checksums_and_large_send() -> Vec<Experiment> {
     vec![
         experiment(
             "tx-checksum",
-            "What is it worth that the adapter checksums what the host sends?",
+            "What is transmit checksum offload worth?",
             &BULK,
             &[rates("off", 7.41, 1.02, 0.66), rates("on", 7.88, 0.93, 0.71)],
         ),
         experiment(
             "rx-checksum",
-            "What is it worth that the adapter verifies what the host receives?",
+            "What is receive checksum offload worth?",
             &BULK,
             &[rates("off", 7.52, 1.01, 0.62), rates("on", 7.55, 0.99, 0.72)],
         ),
         experiment(
             "lso",
-            "What is it worth that the adapter segments large sends?",
+            "What is large send worth?",
             &BULK,
             &[rates("off", 7.9, 0.99, 0.7), rates("on", 22.9, 0.34, 0.33)],
         ),
         experiment(
             "lso-1g",
-            "And on a link of 1 Gbit/s, sending only?",
+            "What is large send worth on a link of 1 Gbit/s, sending only?",
             &AT_A_FULL_LINE,
             &[rates("off", 0.941, 1.61, 1.2), rates("on", 0.941, 0.58, 0.8)],
         ),
         experiment(
             "lso-1g-duplex",
-            "And on a link of 1 Gbit/s, both ways at once?",
+            "What is large send worth on a link of 1 Gbit/s, both ways at once?",
             &BULK,
             &[rates("off", 1.78, 1.7, 1.3), rates("on", 1.86, 0.7, 0.9)],
         ),
         experiment(
             "lso-transactions",
-            "What is large send worth to a server that does other work too?",
+            "What is large send worth to a server with other work?",
             &TRANSACTIONS,
             &[serving("off", 21_400.0, 2.9), serving("on", 23_800.0, 2.6)],
         ),
@@ -226,7 +226,7 @@ fn of_the_rest() -> Vec<Experiment> {
     vec![
         experiment(
             "uso",
-            "What is it worth that the adapter segments large UDP sends?",
+            "What is UDP segmentation worth?",
             &BULK,
             &[rates("off", 5.1, 1.5, 1.1), rates("on", 17.3, 0.44, 0.41)],
         ),
@@ -238,7 +238,7 @@ fn of_the_rest() -> Vec<Experiment> {
         ),
         experiment(
             "rsc",
-            "What is it worth that the adapter joins received segments?",
+            "What is receive coalescing worth?",
             &BULK,
             &[rates("off", 12.2, 0.64, 0.41), rates("on", 22.9, 0.34, 0.33)],
         ),
@@ -250,7 +250,7 @@ fn of_the_rest() -> Vec<Experiment> {
         ),
         experiment(
             "relay",
-            "How do the adapters compare with a bare relay that knows no offload?",
+            "How do the adapters compare with a bare relay without offloads?",
             &BULK,
             &[
                 rates("bare relay", 3.3, 1.9, 2.4),
@@ -293,7 +293,7 @@ pub fn with_guest() -> LabReport {
         cpus: 1,
         memory_mib: 224,
         boot_s: 4.2,
-        switched: "What the guest sends is switched in its driver.".to_owned(),
+        switched: "Transmit offloads are switched in the guest's driver.".to_owned(),
     });
     for variant in report.experiments.iter_mut().flat_map(|experiment| &mut experiment.variants) {
         for sample in &mut variant.samples {

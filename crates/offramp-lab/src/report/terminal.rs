@@ -149,7 +149,7 @@ impl Column {
 
 /// Columns dropped to make room for names, by the second line of their headings and in this order. The page has them
 /// all.
-const GIVE_WAY: [&str; 4] = ["sent", "line, k", "CPU s/GB", INTERRUPTS_PER_FRAME];
+const GIVE_WAY: [&str; 4] = ["sent", "wire, k", "CPU s/GB", INTERRUPTS_PER_FRAME];
 /// The column that gives way first with round trips: latencies already show the cost of interrupts.
 const INTERRUPTS_PER_FRAME: &str = "/frame";
 
@@ -181,7 +181,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         of(["host", "CPU %"], |variant| variant.host_cpu_percent.map(percent)),
         of(["adapter", "CPU %"], |variant| variant.adapter_cpu_percent.map(percent)),
         of(["guest", "CPU %"], |variant| variant.guest_cpu_percent.map(percent)),
-        of(["frames on", "line, k"], |variant| variant.wire_frames.map(thousands)),
+        of(["frames on", "wire, k"], |variant| variant.wire_frames.map(thousands)),
         of(["inter-", "rupts/s"], |variant| variant.interrupts_per_s.map(count)),
         of(["inter-", "/frame"], |variant| variant.interrupts_per_frame.map(share)),
         of(["re-", "sent"], |variant| variant.retransmits.map(count)),
@@ -208,7 +208,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
 
 /// Columns removed for those of cards and faults.
 const OF_THE_ADAPTER: [[&str; 2]; 4] =
-    [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
+    [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "wire, k"]];
 
 /// The throughput in the unit of the fastest variant.
 fn throughput(experiment: &Experiment) -> Column {
@@ -232,10 +232,10 @@ fn of_trouble(experiment: &Experiment) -> Vec<Column> {
         of(["loss-free", "burst"], "burst_frames_max"),
         of(["most", "bytes"], "memory_bytes_max"),
         of(["out of", "order"], "out_of_order"),
-        of(["for", "nothing"], "dsacks"),
+        of(["spurious", "retrans."], "dsacks"),
         of(["cwnd", "segm."], "cwnd_segments"),
         of(["stall", "s"], "stall_s"),
-        of(["calls", "again"], "rpc_retransmits"),
+        of(["RPC", "resent"], "rpc_retransmits"),
     ];
     columns.into_iter().flatten().collect()
 }

@@ -96,14 +96,14 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
     let values: Vec<f64> = figures.iter().flat_map(|figures| [Some(figures.value), figures.tail]).flatten().collect();
     let across = Across::of(&figures, [left, right]);
     let y = if is_timed { Axis::log(&values, [bottom, TOP]) } else { Axis::linear(&values, [bottom, TOP]) };
-    let title = if is_timed { "Time to an answer, µs" } else { "Host CPU, s/GB" };
+    let title = if is_timed { "Response time, µs" } else { "Host CPU, s/GB" };
     let said: Vec<String> = figures.iter().map(tooltip).collect();
     Some(Panel {
         load: experiment.name.clone(),
         points: points(&figures, &across.xs, &y),
         drawn: Drawn {
             title: title.to_owned(),
-            description: format!("{title}, over interrupts for each frame. {}.", said.join("; ")),
+            description: format!("{title}, over interrupts per frame. {}.", said.join("; ")),
             width: WIDTH,
             height: HEIGHT,
             left,
@@ -140,7 +140,7 @@ impl Across {
             return Self {
                 xs: (0..figures.len()).map(|position| ends[0] + (position as f64 + 0.5) * room).collect(),
                 ticks: Vec::new(),
-                title: format!("side by side: {} interrupts for each frame under every rule", share(high)),
+                title: format!("{} interrupts per frame under every rule (side by side)", share(high)),
             };
         }
         let axis = Axis::log(&interrupts, ends);
@@ -342,7 +342,7 @@ mod tests {
         let mut experiment = sample::moderation("moderation-rpc", true);
         experiment.variants.iter_mut().for_each(|variant| variant.interrupts_per_frame = Some(1.0));
         let panel = panel(&experiment).expect("a panel");
-        assert!(panel.drawn.x_ticks.is_empty() && panel.drawn.x_title.contains("1.00 interrupts for each frame"));
+        assert!(panel.drawn.x_ticks.is_empty() && panel.drawn.x_title.contains("1.00 interrupts per frame"));
         assert!(panel.points.windows(2).all(|two| two[1].x - two[0].x > 2.0 * MARK));
         assert!((panel.drawn.left..=panel.drawn.right).contains(&panel.points[6].x));
     }

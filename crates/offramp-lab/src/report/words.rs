@@ -10,7 +10,7 @@ pub fn guest(guest: &Guest) -> String {
     let (how, emulated) = match guest.accelerator.as_str() {
         "tcg" => (
             format!("emulated by QEMU {}", guest.qemu),
-            " An emulated processor is many times slower than this one: its rates say nothing of a real host.",
+            " An emulated processor is many times slower than this one: its rates do not apply to a real host.",
         ),
         "uml" => (
             "as a program (User Mode Linux)".to_owned(),
@@ -242,7 +242,7 @@ fn judgement_phrase(judgement: &Judgement) -> String {
         verdict.base,
         interval(verdict),
         bound(judgement),
-        if judgement.is_sure() { "" } else { ", not for sure" }
+        if judgement.is_sure() { "" } else { ", uncertain" }
     )
 }
 
@@ -262,7 +262,7 @@ pub fn headline(experiment: &Experiment) -> String {
 fn empty_samples(variant: &Variant) -> Option<String> {
     let empty = variant.samples.iter().filter(|sample| sample.throughput_bps.is_some_and(|bps| bps <= 0.0)).count();
     let (name, all) = (&variant.name, variant.samples.len());
-    (empty > 0).then(|| format!("{name}: nothing arrived in {empty} of {all} samples; these are not compared."))
+    (empty > 0).then(|| format!("{name}: no data arrived in {empty} of {all} samples; these are not compared."))
 }
 
 fn no_verdict(experiment: &Experiment) -> String {
@@ -270,7 +270,7 @@ fn no_verdict(experiment: &Experiment) -> String {
     match rounds {
         0 => "No verdict: nothing was measured.".to_owned(),
         1 => format!("No verdict: one round only; an interval needs at least {PAIRS_MIN}."),
-        _ => "No verdict: the figure that the question names could not be compared.".to_owned(),
+        _ => "No verdict: the question's metric could not be compared.".to_owned(),
     }
 }
 
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(
             said,
             [
-                "large send: 1.02 × the median time to an answer of off (0.92 … 1.12), at most 1.05: kept, not for sure; 0.62 × the \
+                "large send: 1.02 × the median response time of off (0.92 … 1.12), at most 1.05: kept, uncertain; 0.62 × the \
               interrupts per second of off (0.56 … 0.68), at most 0.5: NOT kept."
             ]
         );
@@ -423,7 +423,7 @@ mod tests {
         let sample = |bps| crate::model::Sample { throughput_bps: Some(bps), ..crate::model::Sample::default() };
         experiment.variants = vec![compare::summarise("on", vec![sample(0.0), sample(1e9), sample(0.0)])];
         let last = sentences(&experiment).pop().expect("a sentence");
-        assert_eq!(last, "on: nothing arrived in 2 of 3 samples; these are not compared.");
+        assert_eq!(last, "on: no data arrived in 2 of 3 samples; these are not compared.");
     }
 
     #[test]

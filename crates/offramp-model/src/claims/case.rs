@@ -164,10 +164,10 @@ impl Case {
         match case.rows.iter().find_map(wrong) {
             Some((key, why)) => Err(case.error(&format!("row.{key}"), why.to_owned())),
             None if case.rows.is_empty() => {
-                Err(case.error("row", "there is none: [[row]] says what is read off".to_owned()))
+                Err(case.error("row", "missing; add a [[row]] with the compared value".to_owned()))
             }
             None if case.source.trim().is_empty() => {
-                Err(case.error("source", "it is empty; say where it was published".to_owned()))
+                Err(case.error("source", "empty; name the publication".to_owned()))
             }
             None => Ok(case),
         }
@@ -272,15 +272,13 @@ pub(super) fn raised(key: &Key, value: u64) -> u64 {
 /// Returns the first key of a row in conflict with the others.
 fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
     match (&row.metric, row.value, row.within) {
-        (None, Some(_), _) => Some(("metric", "it is missing; a published value is compared with it")),
-        (None, ..) if row.shows.is_none() => {
-            Some(("metric", "it is missing, and so is `shows`; one of them says what is read off"))
-        }
+        (None, Some(_), _) => Some(("metric", "missing; a published value needs a metric")),
+        (None, ..) if row.shows.is_none() => Some(("metric", "missing, like `shows`; add one of them")),
         (_, value, within) if value.is_some() != within.is_some() => {
-            Some(("within", "a published value has how far the model may be from it, and only such a value has"))
+            Some(("within", "only a published value has a tolerance, and each needs one"))
         }
         (_, Some(0.0), Some(Within::Percent(_) | Within::Factor(_))) => {
-            Some(("within", "of a value of 0 it is a number of points"))
+            Some(("within", "for a value of 0, write the tolerance in points"))
         }
         _ => None,
     }

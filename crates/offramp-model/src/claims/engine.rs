@@ -193,7 +193,7 @@ fn read(run: &Value, name: &str) -> Result<Value, String> {
         return Ok(value);
     }
     if run.kind() == ValueKind::Seq {
-        return Err(format!("runs that are varied are a list; use map(attribute={name:?})"));
+        return Err(format!("varied runs are a list; use map(attribute={name:?})"));
     }
     let known: Vec<_> = run.try_iter().into_iter().flatten().map(|name| name.to_string()).collect();
     let known: Vec<_> = known.iter().map(String::as_str).collect();

@@ -140,7 +140,7 @@ impl Mechanism {
             for text in &panel.holds {
                 let wrong = |why: &str| key_error(&file.display().to_string(), "panel.holds", format!("{text}: {why}"));
                 if !engine.holds(text, &curves).map_err(|why| wrong(&why))? {
-                    return Err(wrong("it does not hold"));
+                    return Err(wrong("the condition does not hold"));
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Mechanism {
         };
         let is_point = |[x, y]: &[f64; 2]| x.is_finite() && y.is_finite() && (*x > 0.0 || !axis.is_log);
         if points.is_empty() || !points.iter().all(is_point) {
-            let why = "a curve has points, each of two finite numbers, and x above 0 where it is_log";
+            let why = "a curve needs points of two finite numbers, with x above 0 for is_log";
             let (file, key) = (self.file.display().to_string(), format!("panel.curves.{}", curve.name));
             return Err(key_error(&file, &key, why.to_owned()));
         }
@@ -221,6 +221,6 @@ mod tests {
         let wrong = text.replace("|at(32)) > 1.5", "|at(32)) < 1.5");
         assert_ne!(wrong, *text);
         let error = Mechanism::draw(&wrong, Path::new(file)).unwrap_err().to_string();
-        assert!(error.contains("panel.holds") && error.ends_with("it does not hold"), "{error}");
+        assert!(error.contains("panel.holds") && error.ends_with("the condition does not hold"), "{error}");
     }
 }

@@ -16,7 +16,8 @@ impl Profile {
         for name in ["host.receive_window", "peer.receive_window", "host.send_buffer"] {
             let window = self.value(name);
             if window < mss {
-                let why = format!("a window of {window} bytes does not take one segment of {mss} bytes (workload.mss)");
+                let why =
+                    format!("a window of {window} bytes is smaller than one segment of {mss} bytes (workload.mss)");
                 return Err(self.refuse(name, why));
             }
         }
@@ -25,8 +26,8 @@ impl Profile {
             let fifo = self.value(name);
             if fifo < frame_len {
                 let why = format!(
-                    "{fifo} bytes do not take one frame of {frame_len} bytes (workload.mss and its headers): here a FIFO has \
-                     whole frames"
+                    "{fifo} bytes are less than one frame of {frame_len} bytes (workload.mss and its headers), and a \
+                     FIFO holds whole frames"
                 );
                 return Err(self.refuse(name, why));
             }

@@ -335,11 +335,11 @@ impl Flow {
             (self.sender.unacknowledged(), self.sender.in_flight(), self.sender.timeouts_in_row);
         let refused = match self.refused {
             0 => String::new(),
-            count => format!("; the host has refused {count} segments that its adapter called bad"),
+            count => format!("; the host has refused {count} segments marked bad by its adapter"),
         };
         format!(
-            "connection {at}: the {who} waits for byte {byte} to be acknowledged, with {under_way} bytes under way, \
-             after {times} timeouts in a row{refused}"
+            "connection {at}: the {who} waits for the acknowledgement of byte {byte}, with {under_way} bytes in \
+             flight, after {times} timeouts in a row{refused}"
         )
     }
 }

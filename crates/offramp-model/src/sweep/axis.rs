@@ -33,7 +33,7 @@ pub struct Axis {
 }
 
 const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units; FROM..TO:log/COUNT for equal ratios; \
-                     KEY/COUNT for the interval that the profile has of it";
+                     KEY/COUNT for the interval in the profile";
 
 impl Axis {
     /// Reads `bus.clock=4MHz..32MHz/8`, `bus.clock=4MHz..32MHz:log/8` or `adapter.overflow=drop,overrun`. A Latin
@@ -65,7 +65,7 @@ impl Axis {
         let (name, count) = text.split_once('/').map_or((text, None), |(name, count)| (name, Some(count)));
         let key = schema::known(name.trim()).map_err(wrong)?;
         let Some([from, to]) = profile.interval(key.name) else {
-            return Err(wrong(format!("{} has no interval of it; {FORMS}", profile.name)));
+            return Err(wrong(format!("{} has no interval for this key; {FORMS}", profile.name)));
         };
         let count = count.map(counted).transpose().map_err(wrong)?;
         Ok(Self { key, values: Values::Range { from, to, is_log: false, count } })
@@ -80,7 +80,7 @@ impl Axis {
                 Ok((0..*count).map(|step| self.at(step as f64 / last)).collect())
             }
             Values::Range { count: None, .. } => {
-                let why = "a grid needs to know how many values; add /COUNT".to_owned();
+                let why = "a grid needs the number of values; add /COUNT".to_owned();
                 Err(SweepError::Wrong { of: self.key.name.to_owned(), why })
             }
         }
@@ -118,7 +118,7 @@ fn listed(key: &Key, text: &str) -> Result<Values, String> {
 
 fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
     if matches!(key.dimension, Dimension::Choice(_)) {
-        return Err("it is a word; list the words, with commas".to_owned());
+        return Err("the key takes words; list them with commas".to_owned());
     }
     // "Mbit/s" has a slash of its own: a count is all digits.
     let is_count = |count: &str| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
@@ -129,10 +129,10 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
     let (to, is_log) = rest.strip_suffix(":log").map_or((rest, false), |to| (to, true));
     let (from, to) = (key.parse(from.trim())?, key.parse(to.trim())?);
     if from >= to {
-        return Err("the range is empty; the smaller value comes first".to_owned());
+        return Err("the range is empty; write the smaller value first".to_owned());
     }
     if is_log && from == 0 {
-        return Err("equal ratios cannot begin at 0".to_owned());
+        return Err("a logarithmic range cannot start at 0".to_owned());
     }
     Ok(Values::Range { from, to, is_log, count })
 }
@@ -140,8 +140,8 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
 fn counted(count: &str) -> Result<usize, String> {
     match count.parse() {
         Ok(count) if (2..=POINTS_MAX).contains(&count) => Ok(count),
-        Ok(_) => Err(format!("a range has 2 values at least, and at most {POINTS_MAX}")),
-        Err(_) => Err(format!("{count:?} is no count")),
+        Ok(_) => Err(format!("a range has 2 to {POINTS_MAX} values")),
+        Err(_) => Err(format!("{count:?} is not a number")),
     }
 }
 
@@ -182,6 +182,6 @@ mod tests {
             assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
         }
         let uncounted = Axis::parse("bus.clock=1MHz..2MHz").unwrap().listed().unwrap_err().to_string();
-        assert_eq!(uncounted, "bus.clock: a grid needs to know how many values; add /COUNT");
+        assert_eq!(uncounted, "bus.clock: a grid needs the number of values; add /COUNT");
     }
 }

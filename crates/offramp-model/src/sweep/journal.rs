@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const FAILED: &str = "failed";
 /// Advice about a journal of another sweep.
 const OTHER: &str =
-    "; end that sweep with the command and the version that started it, or remove the file to begin anew";
+    "; finish that sweep with the command and the version that started it, or remove the file to start again";
 
 /// An open journal.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ fn read_all(lines: &str, points: usize) -> Result<Vec<Row>, String> {
     let mut is_done = vec![false; points];
     let rows = lines.lines().enumerate().map(|(at, line)| {
         let number = at + 2;
-        let row = read(line, points).ok_or_else(|| format!("line {number} is no point of this sweep"))?;
+        let row = read(line, points).ok_or_else(|| format!("line {number} is not a point of this sweep"))?;
         if std::mem::replace(&mut is_done[row.point], true) {
             return Err(format!("line {number} has point {} a second time", row.point));
         }

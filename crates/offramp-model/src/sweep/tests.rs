@@ -56,7 +56,7 @@ fn a_name_alone_is_varied_over_the_interval_that_the_profile_has_of_it() {
 fn a_parameter_that_is_varied_twice_is_refused() {
     for design in [Design::Grid, Design::Latin { points: 3, seed: 1 }] {
         let error = sweep(&["bus.clock=8MHz,16MHz", "bus.clock=4MHz..5MHz/2"], design).points().unwrap_err();
-        assert_eq!(error.to_string(), "bus.clock: it is varied twice; give all its values at once");
+        assert_eq!(error.to_string(), "bus.clock: varied twice; give all values at once");
     }
 }
 
@@ -128,21 +128,21 @@ fn a_journal_of_another_sweep_is_refused_with_what_is_other_and_left_as_it_is() 
     };
     let text = std::fs::read_to_string(&path).unwrap();
     for (other, what) in [
-        (sweep(&["bus.clock=8MHz,20MHz"], Design::Grid), "other varied parameters;"),
-        (sweep(&["bus.clock=8MHz,16MHz", "peer.gap=10us,20us"], Design::Grid), "other varied parameters;"),
-        (sweep(&["bus.clock=8MHz,16MHz"], Design::Latin { points: 2, seed: 1 }), "other design;"),
+        (sweep(&["bus.clock=8MHz,20MHz"], Design::Grid), "different varied parameters;"),
+        (sweep(&["bus.clock=8MHz,16MHz", "peer.gap=10us,20us"], Design::Grid), "different varied parameters;"),
+        (sweep(&["bus.clock=8MHz,16MHz"], Design::Latin { points: 2, seed: 1 }), "different design;"),
         (
             with(|other| other.workload = Workload::TtcpSend),
-            "other version or workload (ttcp-receive there, ttcp-send here);",
+            "different version or workload (ttcp-receive there, ttcp-send here);",
         ),
         (
             with(|other| other.profile.set("peer.gap", "50us").unwrap()),
-            "other profile (peer.gap=100000000 there, peer.gap=50000000 here);",
+            "different profile (peer.gap=100000000 there, peer.gap=50000000 here);",
         ),
     ] {
         let error = refused(&path, &text, &other);
         assert!(error.starts_with(&format!("{}: holds points of a sweep with {what}", path.display())), "{error}");
-        assert!(error.ends_with("or remove the file to begin anew"), "{error}");
+        assert!(error.ends_with("or remove the file to start again"), "{error}");
     }
 }
 
@@ -154,11 +154,11 @@ fn a_journal_of_a_binary_with_other_columns_is_refused_and_left_as_it_is() {
     let metric = METRICS.last().unwrap().name;
     let figures = vec!["1"; METRICS.len()].join("\t");
     for (other_head, what) in [
-        (format!("{head} gone_metric"), "other metrics (gone_metric there)".to_owned()),
-        (head.replace(metric, "renamed_metric"), format!("other metrics (renamed_metric there, {metric} here)")),
-        (head.replacen("throughput_bytes_per_s ", "", 1), "other metrics (throughput_bytes_per_s here)".to_owned()),
-        (head.replace(" peer.gap=100000000", ""), "other profile (peer.gap=100000000 here)".to_owned()),
-        (head.replacen("offramp ", "offramp 9", 1), "other version or workload".to_owned()),
+        (format!("{head} gone_metric"), "different metrics (gone_metric there)".to_owned()),
+        (head.replace(metric, "renamed_metric"), format!("different metrics (renamed_metric there, {metric} here)")),
+        (head.replacen("throughput_bytes_per_s ", "", 1), "different metrics (throughput_bytes_per_s here)".to_owned()),
+        (head.replace(" peer.gap=100000000", ""), "different profile (peer.gap=100000000 here)".to_owned()),
+        (head.replacen("offramp ", "offramp 9", 1), "different version or workload".to_owned()),
     ] {
         assert_ne!(other_head, head, "{what}");
         // The same without a line of figures, and with an incomplete head.
@@ -176,12 +176,12 @@ fn a_journal_that_is_damaged_or_none_is_refused_with_the_line_and_left_as_it_is(
     let head = sweep.fingerprint();
     let figures = vec!["1"; METRICS.len()].join("\t");
     for (text, what) in [
-        (format!("{head}\n0\t{figures}\n7\tnonsense\n"), "line 3 is no point of this sweep"),
-        (format!("{head}\n0\t{figures}\t1\n"), "line 2 is no point of this sweep"),
-        (format!("{head}\n2\t{figures}\n"), "line 2 is no point of this sweep"),
+        (format!("{head}\n0\t{figures}\n7\tnonsense\n"), "line 3 is not a point of this sweep"),
+        (format!("{head}\n0\t{figures}\t1\n"), "line 2 is not a point of this sweep"),
+        (format!("{head}\n2\t{figures}\n"), "line 2 is not a point of this sweep"),
         (format!("{head}\n1\t{figures}\n0\t{figures}\n1\t{figures}\n"), "line 4 has point 1 a second time"),
-        ("a file of somebody else's".to_owned(), "holds no points of a sweep that is known here"),
-        ("point,bus.clock_hz\n0,8000000\n".to_owned(), "holds no points of a sweep that is known here"),
+        ("a file of somebody else's".to_owned(), "holds no points of a known sweep"),
+        ("point,bus.clock_hz\n0,8000000\n".to_owned(), "holds no points of a known sweep"),
     ] {
         let error = refused(&path, &text, &sweep);
         assert!(error.contains(what), "{error}");
@@ -202,8 +202,8 @@ fn a_point_that_cannot_be_run_says_why_and_the_others_are_run() {
     assert_eq!(failed, [2, 3], "9000 bytes do not fit into a window of 4 KiB, and such a frame not into the card");
     let columns = columns(&sweep, &rows).unwrap();
     let Cells::Words(errors) = &columns.last().unwrap().cells else { panic!("words") };
-    assert!(errors[2].contains("does not take one segment") && errors[0].is_empty());
-    assert!(errors[3].contains("nothing came through") && errors[3].contains("for want of room"), "{}", errors[3]);
+    assert!(errors[2].contains("is smaller than one segment") && errors[0].is_empty());
+    assert!(errors[3].contains("no data arrived") && errors[3].contains("without room"), "{}", errors[3]);
     let Cells::Numbers(throughput) = &columns[3].cells else { panic!("numbers") };
     assert!(throughput[2].is_none() && throughput[0].is_some_and(|value| value > 0.0));
 }

@@ -18,8 +18,8 @@ pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Docu
         ..Section::default()
     };
     let lead = format!(
-        "{} numbers are fitted and {} chosen. {} rows are predicted, and meet {} published figures within 10 % or 5 points. {} \
-         rows leave their target.",
+        "{} numbers are fitted and {} chosen. {} rows are predicted, and meet {} published figures within 10 % or 5 \
+         points. {} rows miss their target.",
         table.fitted_numbers.len(),
         table.chosen_numbers.len(),
         table.predicted_rows,
@@ -28,13 +28,13 @@ pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Docu
     );
     let measured = table.live_run.as_ref().map(|run| {
         format!(
-            "Live: what offramp {} measured on Linux {}, {}, {} processors, in {} samples of {} s of each variant. A live \
-             figure is of this machine, with the experiment and the two variants that it comes from.",
+            "Live: measured by offramp {} on Linux {}, {}, {} processors, in {} samples of {} s of each variant. A \
+             live figure is from this machine, with its experiment and two variants.",
             run.offramp, run.kernel, run.processor, run.cpus, run.repeats, run.seconds
         )
     });
     Document {
-        title: "What was published, and what the model says".to_owned(),
+        title: "Published and modelled figures".to_owned(),
         lead: std::iter::once(lead).chain(measured).collect(),
         sections: std::iter::once(claims).chain(mechanisms.iter().map(section)).collect(),
     }
@@ -91,7 +91,7 @@ fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
 fn fitted(table: &ClaimTable) -> Table {
     let numbers = table.fitted_numbers.iter().chain(&table.chosen_numbers);
     Table {
-        caption: "Numbers that were fitted or chosen".to_owned(),
+        caption: "Fitted and chosen numbers".to_owned(),
         head: ["parameter", "value", "for"].map(str::to_owned).to_vec(),
         rows: numbers.map(|of| vec![of.name.to_owned(), of.value.clone(), of.rows.join(", ")]).collect(),
         ..Table::default()
@@ -197,7 +197,7 @@ mod tests {
         let mut measured = ClaimTable { rows: vec![row("H2", true), row("H2", true)], ..table };
         super::super::live::fill(&mut measured, &crate::report::sample::report());
         let with = html(&measured);
-        assert!(with.contains("Live: what offramp"));
+        assert!(with.contains("Live: measured by offramp"));
         assert_eq!(with.matches("lso-1g, “on” against “off”: ").count(), 1, "at the first row alone");
     }
 

@@ -65,8 +65,8 @@ pub fn chart(outcome: &Outcome) -> Figure {
         whisker: None,
     };
     Figure::Bars(Bars {
-        title: "Where each microsecond of a frame goes".to_owned(),
-        x_title: "µs of each frame; right of the bars: the share that is busy".to_owned(),
+        title: "Time of each frame".to_owned(),
+        x_title: "µs per frame; right of the bars: the busy share".to_owned(),
         bars: taken_up(&explanation).into_iter().map(bar).collect(),
     })
 }
@@ -87,7 +87,7 @@ fn latencies(systems: &[(&str, &Outcome)]) -> Option<Figure> {
     let series: Vec<_> = systems.iter().filter_map(series).collect();
     (!series.is_empty()).then(|| {
         Figure::Plot(Plot {
-            title: "Latency: how many take how long".to_owned(),
+            title: "Latency distribution".to_owned(),
             x_title: "µs, up to".to_owned(),
             y_title: "% of all".to_owned(),
             x_is_log: true,
@@ -105,7 +105,7 @@ fn interval([low, high]: [f64; 2]) -> String {
 fn spread_table(spread: &Spread) -> Table {
     let row = |of: &uncertainty::Figure| vec![of.heading.to_owned(), number(of.nominal), interval(of.interval)];
     Table {
-        caption: format!("What it may be, in {} runs over {}", spread.samples, intervals(&spread.varied)),
+        caption: format!("Uncertainty, from {} runs over {}", spread.samples, intervals(&spread.varied)),
         head: ["", "nominal", "lowest to highest"].map(str::to_owned).to_vec(),
         rows: spread.figures.iter().map(row).collect(),
         ..Table::default()
@@ -119,7 +119,7 @@ fn joint_table(joint: &Joint, systems: &[String; 2]) -> Table {
         vec![of.heading.to_owned(), interval(of.intervals[0]), interval(of.intervals[1]), higher]
     };
     Table {
-        caption: format!("What they may be, in {} runs over {}", joint.samples, intervals(&joint.varied)),
+        caption: format!("Uncertainty, from {} runs over {}", joint.samples, intervals(&joint.varied)),
         head: vec![String::new(), systems[0].clone(), systems[1].clone(), "the second higher in".to_owned()],
         rows: joint.figures.iter().map(row).collect(),
         ..Table::default()
@@ -200,7 +200,7 @@ pub fn comparison_page(comparison: &Comparison, outcomes: [&Outcome; 2], load: V
         ..Table::default()
     };
     let differences = Table {
-        caption: "What they differ in".to_owned(),
+        caption: "Differing parameters".to_owned(),
         head: vec!["parameter".to_owned(), first.clone(), second.clone(), "known".to_owned()],
         rows: comparison
             .differences

@@ -20,7 +20,7 @@ pub enum LiveError {
         error: std::io::Error,
     },
     /// The file is not a report.
-    #[error("{path} is no report of the lab: {error}; `offramp lab --json > {path}` writes one")]
+    #[error("{path}: not a lab report: {error}; write one with `offramp lab --json > {path}`")]
     Json {
         /// The file.
         path: String,
@@ -91,9 +91,9 @@ mod tests {
     #[test]
     fn what_is_no_report_is_refused_with_file_and_reason() {
         let refused = |text: &str| parse(text, "lab.json").unwrap_err().to_string();
-        assert!(refused("").starts_with("lab.json is no report of the lab"));
+        assert!(refused("").starts_with("lab.json: not a lab report"));
         assert!(refused("{\"version\": 1}").contains("missing field"));
-        assert!(refused("[1, 2]").contains("no report") && refused("{\"version\": \"1\"}").contains("line 1"));
+        assert!(refused("[1, 2]").contains("not a lab report") && refused("{\"version\": \"1\"}").contains("line 1"));
         let newer = to_json(&sample::report()).replace("\"version\": 1", "\"version\": 2");
         assert!(refused(&newer).contains("is version 2") && refused(&newer).contains("measure again"));
         assert!(read(Path::new("/nowhere/lab.json")).unwrap_err().to_string().contains("/nowhere/lab.json"));

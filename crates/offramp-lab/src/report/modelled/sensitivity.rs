@@ -25,7 +25,7 @@ pub fn page(profile: &Profile, workload: &str, found: &Sensitivity, command: &st
             ..Table::default()
         }],
     };
-    let title = format!("What {workload} on {} hangs on", profile.name);
+    let title = format!("Sensitivity of {workload} on {}", profile.name);
     Document { title, lead: vec![profile.title.clone()], sections: vec![section] }
 }
 

@@ -21,7 +21,7 @@ const LOG_FROM_RATIO: f64 = 10.0;
 pub fn page(sweep: &Sweep, rows: &[Row], command: &str) -> Result<Document, SweepError> {
     let columns = columns(sweep, rows)?;
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
-    let lead = format!("{} points, of which {failed} could not be run.", rows.len());
+    let lead = format!("{} points, {failed} of them failed.", rows.len());
     let varied: Vec<usize> = match sweep.design {
         // The first one is drawn to the right, the others make the lines.
         Design::Grid => vec![0],
@@ -32,11 +32,8 @@ pub fn page(sweep: &Sweep, rows: &[Row], command: &str) -> Result<Document, Swee
     if let Some(first) = sections.first_mut() {
         first.command = Some(command.to_owned());
     }
-    let made_with = Section {
-        heading: "What it was made with".to_owned(),
-        tables: vec![parameters(&sweep.profile)],
-        ..Section::default()
-    };
+    let made_with =
+        Section { heading: "Parameters".to_owned(), tables: vec![parameters(&sweep.profile)], ..Section::default() };
     sections.push(made_with);
     let title = format!("{}, {}", sweep.profile.name, sweep.workload.name());
     Ok(Document { title, lead: vec![lead], sections })
