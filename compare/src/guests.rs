@@ -28,19 +28,19 @@ use std::process::Command;
 const MTU_MAX: u16 = 9000;
 const MTUS: [u16; 2] = [1500, 9000];
 
-/// Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other.
+/// Compare Compare Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other.
 #[derive(clap::Args)]
 pub struct Args {
     /// Samples of each cell, in turn over all backends
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Counted time of a sample, in seconds
+    /// Measured time of a sample, in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// The backends [default: all available ones]
     #[arg(long, value_enum, value_delimiter = ',')]
     backend: Vec<Backend>,
-    /// Only rows with this in their "path traffic MTU"
+    /// Run only rows whose "path traffic MTU" contains FILTER
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
     /// Cloud Hypervisor's `vhost_user_net` [default: by PATH]

@@ -9,7 +9,7 @@ use offramp_testbed::failure::Result;
 use offramp_testbed::stop;
 use std::process::ExitCode;
 
-/// offramp beside its peers.
+/// Compare offramp with other implementations.
 #[derive(Parser)]
 #[command(max_term_width = 100)]
 struct Cli {
@@ -19,13 +19,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other
+    /// Compare Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other
     Guests(guests::Args),
-    /// One TCP stream over encrypted links: offramp's adapters, wireguard-go, strongSwan's user-space ESP
+    /// Compare one TCP stream over encrypted links: offramp's adapters, wireguard-go, strongSwan's user-space ESP
     Tunnels(tunnels::Args),
-    /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
+    /// Compare throughput and backend time per packet of DPDK's and offramp's vhost-user backends
     Vhost(vhost::Args),
-    /// offramp's vhost-user port with a line for swallowing, making or returning frames
+    /// Run offramp's vhost-user port on a wire that discards, generates or echoes frames
     VhostBackend(vhost::backend::Args),
 }
 

@@ -53,10 +53,10 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 const BITS: f64 = 8.0;
 const GIGA: f64 = 1e9;
 
-/// One TCP stream over encrypted links: offramp's adapters, wireguard-go, strongSwan's user-space ESP.
+/// Compare one TCP stream over encrypted links: offramp's adapters, wireguard-go, strongSwan's user-space ESP.
 #[derive(clap::Args)]
 pub struct Args {
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     /// Samples of each link, taken in turn
@@ -65,7 +65,7 @@ pub struct Args {
     /// Time of a sample, in seconds
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// The wireguard-go to compare with; Debian's is of 2022
+    /// wireguard-go for the comparison; Debian's version is of 2022
     #[arg(long, value_name = "FILE")]
     wireguard_go: Option<PathBuf>,
     /// Leave strongSwan out

@@ -25,34 +25,35 @@ const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
 /// Frame lengths without FCS: one for the fixed cost of a packet, one for the cost of its bytes.
 const FRAME_LENS: [usize; 2] = [64, 1500];
 
-/// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend.
+/// Compare throughput and backend time per packet of DPDK's and offramp's vhost-user backends.
 #[derive(clap::Args)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Args {
-    /// One JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
     /// Samples of each backend per cell, taken in turn
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Only cells with this in their "ring bytes direction"
+    /// Run only cells whose "ring bytes direction" contains FILTER
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
-    /// Counted time of a sample, in seconds
+    /// Measured time of a sample, in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Use ordinary pages where no huge ones are available
+    /// Use ordinary pages instead of huge pages
     #[arg(long)]
     no_huge: bool,
     /// After each sample of offramp, print its profile (needs `perf`)
     #[arg(long)]
     profile: bool,
-    /// In place of DPDK's backend, compare offramp's with itself: with sandbox, bound address, VLAN and unreached
-    /// limits, and with none of them
+    /// Compare offramp's backend with itself instead of DPDK's: with and without sandbox, bound address, VLAN and
+    /// unreached limits
     #[arg(long)]
     protected: bool,
-    /// In place of DPDK's backend, compare offramp's with an earlier version's, given by its program of comparisons, or its xtask. Both have a guest,
-    /// and take turns of a fraction of a second, 15 in a round: other load on the machine affects both
+    /// Compare offramp's backend with an earlier version's instead of DPDK's. PROGRAM is the comparison program or
+    /// xtask of that version. Both backends have a guest and take turns of a fraction of a second, 15 per round:
+    /// other load on the machine affects both
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["protected", "profile", "seconds"])]
     before: Option<PathBuf>,
     /// Print the command lines of each cell instead of running it
@@ -143,11 +144,11 @@ pub fn run(args: &Args) -> Result<bool> {
     let _pages = if args.no_huge || args.print_commands {
         None
     } else {
-        Some(HugePages::of_mib(HUGE_MIB).doing("huge pages (run as root, or give --no-huge)")?)
+        Some(HugePages::of_mib(HUGE_MIB).doing("huge pages (run as root, or use --no-huge)")?)
     };
     let cells = cells(args.only.as_deref());
     if cells.is_empty() {
-        return failed("no cell has that name");
+        return failed("no cell matches the filter");
     }
     if !args.json && !args.print_commands {
         println!("{}", heading());
@@ -165,7 +166,7 @@ pub fn run(args: &Args) -> Result<bool> {
         }
         match measure(&bench, &cell, sides, args.rounds) {
             Ok(rows) if rows.is_empty() => {
-                eprintln!("{}: no two samples of the same placement; give it more --rounds", cell.name());
+                eprintln!("{}: no two samples of the same placement; use more --rounds", cell.name());
                 complete = false;
             }
             Ok(rows) => rows.iter().try_for_each(|row| print(row, args.json))?,

@@ -38,7 +38,7 @@ const DPDK_MIB: u32 = 1024;
 pub enum Backend {
     /// `offramp up`: two vhost-user ports and a TAP on one switch
     Offramp,
-    /// The same, with priority over the guests
+    /// `offramp up` with priority over the guests
     OfframpNice,
     /// QEMU's own device over TAPs, and a bridge of Linux
     QemuTap,
@@ -48,7 +48,7 @@ pub enum Backend {
     Passt,
     /// Open vSwitch with DPDK
     OvsDpdk,
-    /// The same with its experimental TSO
+    /// Open vSwitch with DPDK and its experimental TSO
     OvsDpdkTso,
 }
 
@@ -107,7 +107,7 @@ impl Bed {
         guests.iter_mut().try_for_each(Machine::wait_until_ready)?;
         for program in &mut network.programs {
             if program.has_ended()? {
-                return failed(format!("it ended when its guest came{}", program.tail()));
+                return failed(format!("the backend ended when the guest connected{}", program.tail()));
             }
         }
         if matches!(backend, Backend::QemuTap | Backend::VhostUserNet) {
@@ -165,7 +165,7 @@ impl Bed {
     /// When it cannot be done here, or measures nothing.
     pub fn sample(&mut self, cell: &Cell, seconds: f64) -> Result<Sample> {
         if self.backend == Backend::Passt && cell.path == Path::GuestToGuest {
-            return not_possible("a passt serves one guest, and there is no network between two");
+            return not_possible("passt serves one guest and has no network between guests");
         }
         self.signal(Signal::SIGCONT)?;
         let before = CpuTimes::read().doing("reading /proc/stat")?;

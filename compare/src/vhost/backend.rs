@@ -40,24 +40,24 @@ const LIMIT: RateLimit = RateLimit {
     burst_frames: None,
 };
 
-/// The kind of line.
+/// The kind of wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// Swallows frames of the guest
+    /// Discards the guest's frames
     Discard,
-    /// Makes frames for the guest
+    /// Generates frames for the guest
     Generate,
     /// Sends the guest's frames back
     Echo,
 }
 
-/// offramp's vhost-user port with an unlimited line; prints counters as JSON, one object a line.
+/// Run offramp's vhost-user port on an unlimited wire; prints counters as JSON, one object per line.
 #[derive(clap::Args)]
 pub struct Args {
     /// The vhost-user socket
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// The kind of line
+    /// The kind of wire
     #[arg(long, value_enum)]
     mode: Mode,
     /// Length of generated frames, without FCS
@@ -66,7 +66,7 @@ pub struct Args {
     /// The processor for the port's thread
     #[arg(long)]
     cpu: Option<usize>,
-    /// Protect the port as that of a stranger's guest: sandbox, bound addresses, an access VLAN, and unreached limits
+    /// Protect the port as for an untrusted guest: sandbox, bound addresses, an access VLAN, and unreached limits
     #[arg(long)]
     protected: bool,
     /// Time between two reports, in milliseconds

@@ -41,7 +41,7 @@ impl Placement {
     /// # Errors
     /// When one of them may not be used.
     pub fn probe(cpu_a: usize, cpu_b: usize) -> Result<Self> {
-        line_distance_ns(cpu_a, cpu_b, PROBE).map(Self::of).doing("probing how far apart the processors are")
+        line_distance_ns(cpu_a, cpu_b, PROBE).map(Self::of).doing("measuring the distance of the processors")
     }
 
     /// Returns the class of a sample with a probe on either side.

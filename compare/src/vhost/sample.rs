@@ -193,7 +193,7 @@ impl Bench {
         backend.end();
         let placement = before.and(Placement::probe(BACKEND_CPU, GUEST_CPU)?);
         if !(mpps > 0.0 && busy_ns.is_finite()) {
-            return failed("no packet arrived while it was counted");
+            return failed("no packet arrived in the measured time");
         }
         Ok(Sample { mpps, busy_ns, placement })
     }
@@ -335,7 +335,7 @@ fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     record.args(["record", "-q", "-e", "cpu-clock", "-F", &PROFILE_HZ.to_string(), "-o", &data]);
     record.args(["-p", &process.to_string(), "--", "sleep", &time.as_secs_f64().to_string()]);
     if !record.status().doing("starting perf (Debian: package linux-perf)")?.success() {
-        return failed("perf record has failed; its message is above");
+        return failed("perf record failed; see the message above");
     }
     let mut report = Command::new("perf");
     report.args(["report", "-i", &data, "--stdio", "--no-children", "--percent-limit", PROFILE_PERCENT_MIN]);

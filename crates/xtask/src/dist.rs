@@ -27,7 +27,7 @@ const SHLIBDEPS: Needed = Needed { program: "dpkg-shlibdeps", packages: &["dpkg-
 /// Make all parts of a release.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Output directory; its old content is removed
+    /// Output directory; old content is removed
     #[arg(long, value_name = "DIR", default_value = "target/dist/release")]
     out: PathBuf,
 }

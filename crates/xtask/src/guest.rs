@@ -53,10 +53,10 @@ pub enum GuestKind {
     Uml,
 }
 
-/// A Linux guest's virtio driver with every option, against a backend.
+/// Test a Linux guest's virtio driver with every option against a backend.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Every pair of options, not the short selection
+    /// Run every pair of options, not the short selection
     #[arg(long)]
     full: bool,
     /// The backend of the guest's network card
@@ -145,14 +145,14 @@ const CASES: [Case; 3] = [
         run: switch::run,
     },
     Case {
-        name: "what a guest sets by its control queue",
+        name: "settings of a guest by its control queue",
         is_short: true,
         // QEMU's card serves the queue itself; control-queue-matrix tests its generic card.
         guests: &[GuestKind::Uml],
         run: control_queue::run_in_user_mode,
     },
     Case {
-        name: "a TCP connection through a backend that is killed",
+        name: "a TCP connection across kills of the backend",
         is_short: false,
         // User Mode Linux does not connect again.
         guests: &[GuestKind::Qemu],
@@ -206,7 +206,7 @@ fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
         tally.count(&name, began, judged.map(drop))?;
     }
     if args.full && args.kind == GuestKind::Qemu && args.only.has_all() && !args.print_commands {
-        let why = "QEMU 7.2's card has no such option, and Linux 6.1's driver does not take the feature";
+        let why = "QEMU 7.2's card has no such option, and Linux 6.1's driver does not negotiate the feature";
         tally.count("in_order", Instant::now(), not_possible(why))?;
     }
     if let Some(slowest) = boots.iter().max() {
@@ -222,7 +222,7 @@ fn run_cases(bench: &Bench, tally: &mut Tally) -> Result<()> {
             continue;
         }
         if args.print_commands {
-            println!("# {}: several programs, started and stopped as it goes", case.name);
+            println!("# {}: several programs, started and stopped during the case", case.name);
             continue;
         }
         tally.count(case.name, Instant::now(), (case.run)(bench))?;

@@ -55,13 +55,13 @@ const FLOOD_FRAMES_PER_SECOND: u32 = 1000;
 /// Ports of the daemon.
 const PORTS: [&str; 3] = ["victim", "hostile", "host"];
 
-/// Two Linux guests under one daemon: one attacks, and the other's TCP is measured.
+/// Measures a Linux guest's TCP while another guest of the same daemon attacks.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Samples of each state, taken in turn; with fewer than 5 the figures are not judged
+    /// Samples of each state, taken in turn; fewer than 5 leave the figures unjudged
     #[arg(long, default_value_t = ROUNDS_MIN, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Counted time of a sample, in seconds: once for throughput, once for round trips
+    /// Measured time of a sample, in seconds: once for throughput, once for round trips
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let last_words = bed.daemon.terminate();
     let is_good = judge(&judged.map_err(|why| why.map(|why| why + &last_words))?)?;
     if args.rounds < ROUNDS_MIN {
-        println!("not judged: that takes --rounds {ROUNDS_MIN}");
+        println!("not judged; use at least --rounds {ROUNDS_MIN}");
         return Ok(true);
     }
     Ok(is_good)
@@ -328,7 +328,7 @@ impl Counts {
             Attack::BadChains => ("bad chains", self.bad_chains > ATTACK_MIN),
         };
         let name: &str = attack.into();
-        if is_right { Ok(()) } else { failed(format!("{name}: expected {expected} of the hostile guest: {self:?}")) }
+        if is_right { Ok(()) } else { failed(format!("{name}: expected {expected} from the hostile guest: {self:?}")) }
     }
 }
 
@@ -369,7 +369,7 @@ impl Account {
             return failed(format!("a port was reset: {:?}, then {:?}", before.ports, self.ports));
         }
         if self.descriptors > before.descriptors || self.memory_kib > before.memory_kib + GROWTH_MAX_KIB {
-            return failed("the daemon has grown");
+            return failed("the daemon's memory or descriptors have grown");
         }
         Ok(())
     }
@@ -397,7 +397,8 @@ fn judge(states: &[State]) -> Result<bool> {
         );
         if !matches!(state.attack, Attack::Idle | Attack::Busy) && (share < SHARE_MIN || to_idle > P99_RATIO_MAX) {
             println!(
-                "  out of bounds: at least {SHARE_MIN} of the throughput and at most {P99_RATIO_MAX} times the p99 beside an idle guest"
+                "  out of bounds; expected at least {SHARE_MIN} of the throughput and at most {P99_RATIO_MAX} times \
+                 the p99 beside an idle guest"
             );
             is_good = false;
         }

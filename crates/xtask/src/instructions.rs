@@ -30,10 +30,10 @@ const COUNTED: &str = "instructions::counted_by_callgrind";
 /// Maximum difference of a count from the table's, percent.
 const TOLERANCE_PERCENT: u64 = 3;
 
-/// Instructions per frame of each kind of work.
+/// Compares the instructions per frame of each kind of work with the table.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write the table anew instead of comparing with it
+    /// Write a new table instead of comparing with the present one
     #[arg(long)]
     update: bool,
 }
@@ -47,7 +47,7 @@ type Counts = Vec<(String, u64)>;
 /// When nothing could be counted, or the table could not be read or written.
 pub fn run(args: &Args) -> Result<bool> {
     if !cfg!(target_arch = "x86_64") {
-        return not_possible(format!("{TABLE} has the instructions of an x86-64 processor; run this on one"));
+        return not_possible(format!("{TABLE} holds for x86-64; run this on an x86-64 machine"));
     }
     let counts = count()?;
     let path = Path::new(cargo::ROOT).join(TABLE);
@@ -155,8 +155,9 @@ fn compare(mut table: BTreeMap<String, u64>, counts: &Counts) -> bool {
     }
     if !is_allowed {
         eprintln!(
-            "Some work takes over {TOLERANCE_PERCENT} % more instructions than {TABLE} says, or stands only on one side. \
-             Make it as short as it was. If it is worth the instructions, run `{UPDATE}` and give the reason in the commit."
+            "Some work takes over {TOLERANCE_PERCENT} % more instructions than in {TABLE}, or is missing on one \
+             side. Remove the extra instructions; if they are justified, run `{UPDATE}` and give the reason in the \
+             commit."
         );
     } else if is_stale {
         eprintln!(

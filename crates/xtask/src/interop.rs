@@ -31,10 +31,10 @@ const QUIET: Duration = Duration::from_millis(150);
 /// Huge pages for a guest pair and their backend, in MiB.
 const HUGE_MIB: u64 = 3 * guest::MEMORY_MIB + 64;
 
-/// DPDK's virtio driver against a backend, in every ring path, judged by captures.
+/// Test every ring path of DPDK's virtio driver against a backend, judged by captures.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Every case, not the short selection
+    /// Run every case, not the short selection
     #[arg(long)]
     full: bool,
     /// The program at the other end of the socket
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     drop(pages);
     if args.full && args.only.has_all() && !args.print_commands {
-        let why = "DPDK's virtio-user does not take EVENT_IDX; guest-matrix tries it with Linux' driver";
+        let why = "DPDK's virtio-user lacks EVENT_IDX; guest-matrix tests EVENT_IDX with Linux' driver";
         tally.count("event index", Instant::now(), not_possible(why))?;
     }
     Ok(args.print_commands || tally.end("dpdk-interop"))

@@ -65,10 +65,10 @@ const OPEN_PORT_4500: &str = "perl -e 'for ([2,pack(\"S n x12\",2,4500)],[10,pac
      setsockopt($s,17,100,pack(\"i\",2)) or die \"encap $!\"; push @s,$s } \
      exit if fork; close STDIN; close STDOUT; sleep' 2>&1";
 
-/// A Linux kernel does IPsec at the other end of a port with IPsec.
+/// Test a port with IPsec against a Linux kernel's IPsec.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Every suite in every mode, not the short selection
+    /// Run every suite in every mode, not the short selection
     #[arg(long)]
     full: bool,
     #[command(flatten)]
@@ -163,7 +163,7 @@ fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &Ne
         moved.and_then(|()| counts.judge(case)).map_err(|why| why.map(|why| format!("{why}\n{counts:?}")))
     });
     if !link.is_running() {
-        return failed("the adapters have lost their hosts");
+        return failed("the adapters have lost the connection to their hosts");
     }
     link.remove_all()?;
     machine.run("/bin/ip xfrm state flush && /bin/ip xfrm policy flush")?;

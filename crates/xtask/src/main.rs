@@ -1,4 +1,4 @@
-//! Judges of other projects: DPDK, Linux guests in QEMU, strongSwan.
+//! Tests of offramp against other projects: DPDK, Linux guests in QEMU, strongSwan.
 
 mod adapters;
 mod dist;
@@ -20,7 +20,7 @@ use offramp_testbed::failure::Result;
 use offramp_testbed::stop;
 use std::process::ExitCode;
 
-/// Judges of other projects: DPDK, Linux guests in QEMU, strongSwan.
+/// Tests of offramp against other projects: DPDK, Linux guests in QEMU, strongSwan.
 #[derive(Parser)]
 #[command(max_term_width = 100)]
 struct Cli {
@@ -30,32 +30,32 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A guest's settings by its control queue, in QEMU's generic vhost-user device: each command has its effect
+    /// Check the effect of each control-queue command of a guest in QEMU's generic vhost-user device
     ControlQueueMatrix(guest::control_queue::Args),
-    /// The parts of a release: package, static program, image of a container, checksums
+    /// Build all parts of a release: package, static program, container image, checksums
     Dist(dist::Args),
-    /// DPDK's virtio driver against a backend, in every ring path, judged by captures
+    /// Test every ring path of DPDK's virtio driver against a backend, judged by captures
     DpdkInterop(interop::Args),
-    /// The path of the guests' kernel, downloaded if it is missing
+    /// Print the path of the guests' kernel; downloads a missing kernel
     GuestKernel(guest::kernel::Args),
-    /// A Linux guest's virtio driver with every option, against a backend
+    /// Test a Linux guest's virtio driver with every option against a backend
     GuestMatrix(guest::Args),
-    /// Attack the backend from inside of a guest; SIGTERM ends it
+    /// Attack the backend from inside a guest until SIGTERM
     #[command(hide = true)]
     GuestAttack(hostile_guest::attack::Args),
-    /// Two Linux guests under one daemon: one attacks, the other's TCP is measured
+    /// Measure a Linux guest's TCP while another guest of the same daemon attacks
     HostileGuest(hostile_guest::Args),
-    /// Instructions per frame of each kind of work, by callgrind, against the table in the repository
+    /// Compare the instructions per frame of each kind of work, by callgrind, with the table in the repository
     Instructions(instructions::Args),
-    /// A Linux kernel does IPsec at the other end of a port with IPsec
+    /// Test a port with IPsec against a Linux kernel's IPsec
     IpsecPeer(ipsec_peer::Args),
-    /// A Linux guest moves live from one daemon to another while TCP runs
+    /// Migrate a Linux guest from one daemon to another while TCP runs
     Migrate(guest::migrate::Args),
-    /// The cost of ports added to a running daemon, and removed from it
+    /// Measure the cost of adding ports to a running daemon and removing them
     PortsAtRunTime(ports_at_run_time::Args),
-    /// strongSwan's ESP in user space at the other end of a port with IPsec
+    /// Test a port with IPsec against strongSwan's ESP in user space
     StrongswanPeer(strongswan_peer::Args),
-    /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP; or an echo
+    /// Run two adapters with a cable between them, guest to guest or guest to TAP; or an echo
     VhostRelay(vhost_relay::Args),
 }
 

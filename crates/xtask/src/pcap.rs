@@ -84,7 +84,7 @@ fn compare_in_any_order(sent: &[Vec<u8>], received: &[Vec<u8>]) -> Result<()> {
     for (index, frame) in received.iter().enumerate() {
         match missing.get_mut(frame.as_slice()) {
             Some(count @ 1..) => *count -= 1,
-            _ => return failed(format!("frame {index} of {} bytes was not sent, or not so often", frame.len())),
+            _ => return failed(format!("frame {index} of {} bytes was not sent, or fewer times", frame.len())),
         }
     }
     same_count(sent, received)

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<bool> {
         remove_ms.push(ask(&control, &json!({"version": 1, "request": "remove", "ports": [format!("vm{n}")]}))?);
     }
     let after_kib = memory_kib(&daemon)?;
-    println!("{} ports of guests on one switch, one after the other", args.ports);
+    println!("{} guest ports on one switch, one after the other", args.ports);
     let [add, remove] = [&add_ms, &remove_ms].map(|ms| Spread::of(ms));
     let (Some(add), Some(remove)) = (add, remove) else { return failed("--ports 0 measures nothing") };
     for (what, ms) in [("add", add), ("remove", remove)] {

@@ -8,7 +8,7 @@ use std::path::Path;
 /// The offer of a port.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct OfferArgs {
-    /// Options of a card to leave out of the offer, by QEMU's names for them
+    /// Options of a card that the port does not offer, by QEMU's names
     #[arg(long, value_delimiter = ',', value_name = "OPTION")]
     pub without: Vec<String>,
     /// For User Mode Linux: give the guest an address, and offer no control queue

@@ -165,7 +165,7 @@ impl Bed {
     /// Checks that all of it was protected, in both directions, and that nothing was refused.
     fn check_counts(&self) -> Result<()> {
         if !self.adapters.is_running() {
-            return failed("the adapter has lost its host");
+            return failed("the adapter has lost the connection to its host");
         }
         let status = self.adapters.control.ipsec().status();
         let fewest = STREAM_LEN as u64 / u64::from(MTU);

@@ -6,7 +6,7 @@ use std::time::Instant;
 /// Options of every judge with cases.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Only {
-    /// Only cases with this in their name
+    /// Run only cases whose name contains FILTER
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
 }

@@ -39,7 +39,7 @@ pub struct Args {
     /// Send the guest's frames back
     #[arg(long, conflicts_with = "tap")]
     echo: bool,
-    /// Connect to the sockets (again and again) instead of listening on them
+    /// Connect to the sockets, with retries, instead of listening
     #[arg(long)]
     client: bool,
     /// Queue pairs of each adapter
@@ -48,10 +48,10 @@ pub struct Args {
     /// Maximum IP bytes of a frame on the cable
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
-    /// Maximum time an adapter holds a frame for others to join, in microseconds; 0: until the end of its batch
+    /// Maximum time an adapter holds a frame for coalescing, in microseconds; 0: until the end of the batch
     #[arg(long, default_value_t = 0)]
     hold_usecs: u32,
-    /// Give the TAP every frame as it came, with an unverified checksum
+    /// Give the TAP every frame unchanged, with an unverified checksum
     #[arg(long, requires = "tap")]
     tap_without_rx_checksum: bool,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
         hosts.push(queues);
     }
     if args.echo {
-        let [queues] = <[_; 1]>::try_from(hosts).or_else(|_| failed("give one socket to the echo"))?;
+        let [queues] = <[_; 1]>::try_from(hosts).or_else(|_| failed("give exactly one --socket with --echo"))?;
         // Only from here on: the port's own threads may run elsewhere.
         if let Some(cpu) = args.cpu {
             cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
     let tasks = match (hosts.pop(), hosts.pop(), &tap) {
         (Some(b), Some(a), None) if hosts.is_empty() => join([&config, &config], a, b),
         (Some(a), None, Some(tap)) => join([&config, &tap_config(args, &config)], a, tap_queues(tap)),
-        _ => return failed("give two sockets, or one and a TAP"),
+        _ => return failed("give two --socket, or one and --tap"),
     };
     let worker = Worker::start(WORKER_NAME, tasks, args.cpu.map(|cpu| vec![cpu])).doing("starting the worker")?;
     println!("ready");
@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     drop(worker);
     summarise(&ports);
-    if stop::requested() { Ok(()) } else { failed("both adapters have lost their hosts") }
+    if stop::requested() { Ok(()) } else { failed("both adapters have lost the connection to their hosts") }
 }
 
 fn summarise(ports: &[VhostUser]) {

@@ -66,12 +66,12 @@ const MODULES: [&str; 2] = ["8021q", "macvlan"];
 /// Stop time of the daemon: longer than its threads wait for each other.
 const STOPPED: Duration = Duration::from_secs(6);
 
-/// A guest's settings by its control queue, in QEMU's generic vhost-user device: each command has its effect.
+/// Check the effect of each control-queue command of a guest in QEMU's generic vhost-user device.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     guest: GuestArgs,
-    /// Only guests with this kind of rings
+    /// Run only guests with rings of this kind
     #[arg(long, value_name = "split|packed")]
     rings: Option<String>,
 }
@@ -86,9 +86,7 @@ pub fn run(args: &Args) -> Result<bool> {
         Ok(backports) => backports,
         Err(Failure::Stopped) => return Err(Failure::Stopped),
         Err(why) => {
-            println!(
-                "SKIPPED: NOTHING OF THE CONTROL QUEUE WAS TESTED, because QEMU 10.2 or later cannot be had: {why}"
-            );
+            println!("SKIPPED: THE CONTROL QUEUE WAS NOT TESTED: QEMU 10.2 or later is not available: {why}");
             return Ok(true);
         }
     };
@@ -287,7 +285,7 @@ impl Bench {
         };
         let now = settled(ADAPTS_WITHIN, loaded, |now| *now != before)?;
         if now == before {
-            return failed(format!("the driver leaves its coalescing at {before} under load"));
+            return failed(format!("the driver keeps its coalescing at {before} under load"));
         }
         println!("  show: control_queue/coalescing = {now}, was {before}");
         Ok(())
@@ -302,7 +300,7 @@ impl Bench {
         let more: Vec<u64> = now.iter().zip(by_queue).map(|(now, before)| now - before).collect();
         println!("  traffic: {DATAGRAMS} flows, a frame each: {received} arrived; on each pair: {more:?}");
         if received < u64::from(DATAGRAMS) {
-            return failed(format!("of {DATAGRAMS} frames {received} arrived; on each pair: {more:?}"));
+            return failed(format!("{received} of {DATAGRAMS} frames arrived; on each pair: {more:?}"));
         }
         Ok(more)
     }
@@ -315,7 +313,7 @@ impl Bench {
         if (0..).zip(&more).all(is_right) {
             return Ok(());
         }
-        failed(format!("flows were to arrive on the pairs {pairs:?}; on each pair: {more:?}"))
+        failed(format!("expected flows on the pairs {pairs:?}; on each pair: {more:?}"))
     }
 
     /// Expects all flows on one pair, any of them.
@@ -324,7 +322,7 @@ impl Bench {
         if more.iter().filter(|count| **count > 0).count() == 1 {
             return Ok(());
         }
-        failed(format!("all flows were to arrive on one pair; on each pair: {more:?}"))
+        failed(format!("expected all flows on one pair; on each pair: {more:?}"))
     }
 
     /// Expects more flows on the second pair than on the first.
@@ -333,7 +331,7 @@ impl Bench {
         if more.first() < more.get(1) {
             return Ok(());
         }
-        failed(format!("more flows were to arrive on the second pair; on each pair: {more:?}"))
+        failed(format!("expected more flows on the second pair; on each pair: {more:?}"))
     }
 
     /// Expects frames with that destination at the guest, or none. The broadcasts after them arrive in any case.
@@ -382,7 +380,7 @@ impl Bench {
         let (frames, interrupts) = (now.0 - before.0, now.1 - before.1);
         println!("  traffic: {frames} frames, {PACE:?} between two, with {interrupts} interrupts");
         if frames < u64::from(PACED_DATAGRAMS) {
-            return failed(format!("of {PACED_DATAGRAMS} frames {frames} arrived"));
+            return failed(format!("{frames} of {PACED_DATAGRAMS} frames arrived"));
         }
         Ok((frames, interrupts))
     }

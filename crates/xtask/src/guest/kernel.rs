@@ -17,7 +17,7 @@ pub struct Args {
     /// Directory of the kernel (default: offramp-xtask in the user's cache directory)
     #[arg(long, value_name = "DIRECTORY")]
     cache: Option<PathBuf>,
-    /// The kernel of `control-queue-matrix`, from Debian 13's backports; this downloads QEMU, too
+    /// Use the kernel of `control-queue-matrix`, from Debian 13's backports; also downloads QEMU
     #[arg(long)]
     backports: bool,
 }

@@ -56,10 +56,10 @@ const PATTERN_SEED: u64 = 5;
 const RATIO_MAX: f64 = 2.0;
 const MOVES_MIN: u32 = 5;
 
-/// A Linux guest moves from one offramp to another while TCP runs.
+/// Migrate a Linux guest from one daemon to another while TCP runs.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Moves of each guest, there and back in turn; with fewer than 5 the down time is not judged
+    /// Migrations of each guest, there and back in turn; fewer than 5 leave the down time unjudged
     #[arg(long, default_value_t = MOVES_MIN, value_parser = clap::value_parser!(u32).range(1..))]
     moves: u32,
     #[command(flatten)]
@@ -269,7 +269,7 @@ impl<'a> Bed<'a> {
         let expected = self.case.announcement;
         match announced.join() {
             Ok(seen) if seen.contains(&expected) => {}
-            seen => return failed(format!("nothing was {}, but {seen:?}", expected.name())),
+            seen => return failed(format!("the moved guest was not {}, but {seen:?}", expected.name())),
         }
         let time = |name: &str| Duration::from_millis(report[name].as_u64().unwrap_or_default());
         Ok(Move { down: time("downtime"), total: time("total-time"), gap })
@@ -377,11 +377,11 @@ impl Monitor {
             let report = self.ask("query-migrate", &json!({}))?;
             match report["status"].as_str() {
                 Some("completed") => Ok(Some(report)),
-                Some("failed" | "cancelled") => failed(format!("the guest did not move: {report}")),
+                Some("failed" | "cancelled") => failed(format!("the migration failed: {report}")),
                 _ => Ok(None),
             }
         })?;
-        moved.map_or_else(|| failed(format!("the guest did not move within {MOVE_TIMEOUT:?}")), Ok)
+        moved.map_or_else(|| failed(format!("the migration took longer than {MOVE_TIMEOUT:?}")), Ok)
     }
 }
 
@@ -451,7 +451,7 @@ impl Stream {
             }
             let from = (total % PATTERN_LEN as u64) as usize;
             if bytes[..len] != pattern[from..from + len] {
-                return Err(io::Error::other(format!("other bytes came back after the first {total}")));
+                return Err(io::Error::other(format!("different bytes came back after the first {total}")));
             }
             total += len as u64;
             lock(&self.received).0.push((Instant::now(), total));
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_byte_that_comes_back_otherwise_or_not_at_all_is_found() {
-        for (change, found) in [(None, "is over"), (Some(true), "other bytes"), (Some(false), "came back")] {
+        for (change, found) in [(None, "is over"), (Some(true), "different bytes"), (Some(false), "came back")] {
             let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (socket, _) = listener.accept().unwrap();

@@ -86,7 +86,7 @@ fn connection_through_kill(
     let (port, host) = tcp::serve(ns, HOST.into(), move |stream| halves.talk(&stream))?;
     let begun = machine.begin(&format!("nc {HOST} {port} </payload | sha256sum"))?;
     if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
-        return failed(format!("connection {kill} did not come under way within {START_TIMEOUT:?}"));
+        return failed(format!("connection {kill} did not start within {START_TIMEOUT:?}"));
     }
     // SIGKILL: the daemon cannot give anything back, or close its connection in order.
     *backend = None;

@@ -58,14 +58,14 @@ const PREFIX_V6_LEN: u8 = 64;
 /// The packets of `csum`, and its arguments for them.
 const CSUM_TESTS: [(&str, &str); 9] = [
     ("tcp", "-t"),
-    ("tcp with a wrong sum", "-t -E"),
+    ("tcp with a wrong checksum", "-t -E"),
     ("udp", ""),
-    ("udp with a wrong sum", "-E"),
+    ("udp with a wrong checksum", "-E"),
     ("udp of a socket", "-U"),
-    ("udp that sums to zero", "-U -Z"),
-    ("tcp summed by the adapter", "-P -t"),
-    ("udp summed by the adapter", "-P"),
-    ("tcp in udp summed by the adapter", "-P -t -e"),
+    ("udp with a checksum of zero", "-U -Z"),
+    ("tcp, checksum by the adapter", "-P -t"),
+    ("udp, checksum by the adapter", "-P"),
+    ("tcp in udp, checksum by the adapter", "-P -t -e"),
 ];
 
 /// The sending end.

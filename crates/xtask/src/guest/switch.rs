@@ -178,14 +178,14 @@ impl Counts {
         if has_super_frames {
             return Ok(());
         }
-        failed(format!("super-frames were expected, but {} got {} for {}", self.port, self.host_frames, self.frames))
+        failed(format!("expected super-frames, but {} got {} for {}", self.port, self.host_frames, self.frames))
     }
 
     fn expect_single_frames(&self) -> Result<()> {
         if self.frames == self.host_frames {
             return Ok(());
         }
-        failed(format!("no super-frame was expected, but {} got {} for {}", self.port, self.host_frames, self.frames))
+        failed(format!("expected no super-frame, but {} got {} for {}", self.port, self.host_frames, self.frames))
     }
 }
 

@@ -32,21 +32,21 @@ const NOBODY: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Attack {
-    /// Nothing: it resets its card
+    /// Resets its card, and sends nothing
     Idle,
     /// Computes, and sends nothing
     Busy,
-    /// Frames to everybody, to nobody and to itself
+    /// Broadcasts, and frames to unknown addresses and to itself
     Flood,
-    /// Frames to the host and to the other guest, both of which must handle each; the port has a limit
+    /// Frames to the host and to the other guest, within the port's limit: both must handle each frame
     LimitedFlood,
-    /// Frames and ARP in the names of the other guest and of the host
+    /// Frames and ARP with the addresses of the other guest and of the host
     Spoof,
-    /// Chains forbidden for drivers
+    /// Descriptor chains that the specification forbids
     BadChains,
 }
 
-/// Attack the backend from inside of a guest; SIGTERM ends it.
+/// Attack the backend from inside a guest until SIGTERM.
 #[derive(clap::Args)]
 pub struct Args {
     /// The attack

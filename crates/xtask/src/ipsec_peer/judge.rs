@@ -93,7 +93,7 @@ impl Counts {
         let frames = [self.adapter.sent, self.adapter.received];
         for ((way, least), (frames, host_frames)) in FRAMES_PER_HUNDRED.into_iter().zip(frames) {
             if 100 * frames < least * host_frames {
-                return failed(format!("super-frames were expected, but the host {way} {host_frames} for {frames}"));
+                return failed(format!("expected super-frames, but the host {way} {host_frames} for {frames}"));
             }
         }
         self.judge_associations(case)
@@ -105,7 +105,7 @@ impl Counts {
             let Some((packets, sequence)) = *association else { return failed("an association is missing") };
             // Frames without IP, such as ARP, and earlier ones may be among the frames.
             if packets == 0 || packets > frames {
-                return failed(format!("{packets} packets were protected of {frames}"));
+                return failed(format!("{packets} of {frames} packets were protected"));
             }
             let is_beyond = sequence > u64::from(u32::MAX);
             if is_beyond != (case.extra == Extra::Wrap) {

@@ -63,7 +63,7 @@ pub fn build(scratch: &Scratch) -> Result<Programs> {
 impl Source {
     fn build(&self, cc: &Path, directory: &Path) -> Result<()> {
         let package = match packages::download(self.package, directory) {
-            Err(Failure::Failed(why)) => return not_possible(format!("the kernel's source is not to be had: {why}")),
+            Err(Failure::Failed(why)) => return not_possible(format!("the kernel's source is not available: {why}")),
             other => other?,
         };
         self.unpack(&package, directory)?;
