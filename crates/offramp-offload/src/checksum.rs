@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update. And SCTP's CRC32c.
+//! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update. And SCTP's CRC-32C.
 //!
 //! Words are added as they lie in memory, so the hot path swaps no bytes; only [`Sum::fold`] and [`Sum::word`] know of
 //! byte order. Short inputs take an inlined scalar path, long ones the best kernel of this processor, found at run

@@ -152,7 +152,7 @@ impl<'a> Frame<'a> {
         (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
     }
 
-    /// Returns the place of the SCTP packet whose CRC32c the host asks for with `partial`: it names SCTP's own field.
+    /// Returns the place of the SCTP packet whose CRC-32C the host asks for with `partial`: it names SCTP's own field.
     /// Linux hands such packets over on a packet socket, with the request of an Internet checksum.
     pub(crate) fn sctp_packet(&self, partial: PartialChecksum) -> Option<Range<usize>> {
         let layout = self.layout().ok()?;

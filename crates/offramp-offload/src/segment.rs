@@ -73,7 +73,7 @@ pub struct Segmenter {
 enum Work {
     Copy,
     Complete(PartialChecksum),
-    /// Complete the CRC32c of the SCTP packet in this range.
+    /// Complete the CRC-32C of the SCTP packet in this range.
     CompleteCrc(Range<usize>),
     Segment(SuperFrame),
 }
@@ -123,7 +123,7 @@ impl Segmenter {
         self.link_header_len
     }
 
-    /// Returns whether the host asked for a CRC32c: no mark can hand that over, as a partial checksum means the
+    /// Returns whether the host asked for a CRC-32C: no mark can hand that over, as a partial checksum means the
     /// Internet checksum (virtio 1.3, 5.1.6.2).
     pub fn completes_crc(&self) -> bool {
         matches!(self.work, Work::CompleteCrc(_))

@@ -1,4 +1,4 @@
-//! CRC32c, the checksum of an SCTP packet (RFC 9260 6.8 and appendix A). It has no pseudo-header, so a sender leaves the
+//! CRC-32C, the checksum of an SCTP packet (RFC 9260 6.8 and appendix A). It has no pseudo-header, so a sender leaves the
 //! field zero for its adapter.
 
 /// IP protocol number of SCTP.
