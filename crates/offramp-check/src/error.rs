@@ -76,7 +76,7 @@ pub enum CheckError {
         /// Its fault.
         reason: String,
     },
-    /// The daemon with the checked ports misbehaves.
+    /// The daemon cannot be asked, or has no such pair of ports.
     #[error("daemon: {0}")]
     Daemon(String),
     /// A client of a server misbehaves.

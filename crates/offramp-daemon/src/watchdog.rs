@@ -304,7 +304,8 @@ mod tests {
         Pulse { turns, is_asleep: false, task: None }
     }
 
-    /// Returns the action at each look at a thread with these turns and ports, one look per interval.
+    /// Looks at a thread once per interval, and returns the action of each look. An entry has its turns and its port at
+    /// that look.
     fn looks(of: &[(u64, Option<usize>)]) -> Vec<Step> {
         let mut seen = Seen::default();
         let mut now_ns = 0;

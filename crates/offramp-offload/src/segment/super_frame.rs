@@ -523,7 +523,7 @@ fn plan_kind(frame: &[u8], layout: &FrameLayout, kind: SegmentationKind, policy:
     }
 }
 
-/// Computes the checksum of a whole datagram, common to its fragments.
+/// Computes the UDP checksum over the whole datagram. Its first fragment alone carries it.
 fn datagram_checksum(frame: &[u8], layout: &FrameLayout) -> u16 {
     let at = layout.transport_start;
     let sum = checksum::pseudo_header(frame, layout, layout.transport_len() as u32)

@@ -118,8 +118,8 @@ struct Library(NonNull<c_void>);
 impl Library {
     fn open() -> Result<Self, Unavailable> {
         let name = CString::new(FILE_NAME).map_err(|_| Unavailable::NotInstalled(FILE_NAME.to_owned()))?;
-        // SAFETY: the name is a string that ends in 0. The library's constructors, which the system
-        // administrator installed, keep the rules of a C library.
+        // SAFETY: the name is a string that ends in 0. The administrator installed this library, so its
+        // constructors, run by dlopen, are trusted to do nothing unsound.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Self).ok_or_else(|| Unavailable::NotInstalled(loader_error()))
     }

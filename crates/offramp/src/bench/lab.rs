@@ -135,7 +135,7 @@ struct OfGuest {
     /// The guest's kernel in QEMU [default: the newest /boot/vmlinuz-*]
     #[arg(long, value_name = "FILE")]
     guest_kernel: Option<PathBuf>,
-    /// The kernel's modules [default: lib/modules/VERSION beside the kernel's directory, or in /]
+    /// Modules of the guest's kernel [default: lib/modules/VERSION beside the kernel's directory, else /lib/modules/VERSION]
     #[arg(long, value_name = "DIR")]
     guest_modules: Option<PathBuf>,
     /// QEMU's accelerator; kvm and tcg imply --guest qemu

@@ -124,7 +124,7 @@ struct Load {
     /// Largest window offered by a TCP receiver; Linux offers whole segments of it [default: no limit]
     #[arg(long, value_parser = size32, conflicts_with_all = ["serve", "over_udp", "window"], value_name = "SIZE")]
     receive_window: Option<u32>,
-    /// End TCP streams after the duration; a stalled one is no failure
+    /// Cut TCP streams off when the duration is over; a stalled stream does not fail the run
     #[arg(long, conflicts_with_all = ["serve", "bytes", "exchange", "over_udp"])]
     cut_off: bool,
     /// Send small segments at once; --rr and --transaction always do
