@@ -8,9 +8,11 @@
 //! * Nothing overtakes: an aggregate is handed out before any frame that may belong to it. A pure ACK, a bad frame or
 //!   one with IPv4 options flushes its flow, a fragment every flow between its addresses (its ports are not known), a
 //!   malformed frame everything.
-//! * Ethernet padding is trimmed before a frame is coalesced.
+//! * Ethernet padding is trimmed before a frame is coalesced. Other bytes after the IP packet stay: such a frame (a
+//!   redundancy control trailer, a time stamp) goes alone and unchanged.
 //! * Fields ignored by Linux must be equal too, or segmenting would change them: the urgent pointer, the reserved bit
 //!   of IPv4's fragment field.
+//! * Frames with equal IPv4 IDs need DF.
 //! * A TCP or IPv4 checksum field of 0xffff stands alone: it is right, but segmenting writes 0.
 //!
 //! | a frame | what happens |
@@ -18,11 +20,11 @@
 //! | next in sequence, same headers, as long as the first | is coalesced |
 //! | the same, but shorter, or with PSH or FIN | is coalesced, and the aggregate is closed |
 //! | longer; a gap; any header field differs; the aggregate would exceed its limit | the aggregate is closed, and the frame starts a new one if it may |
-//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; more than 192 bytes of headers; UDP without checksum | goes alone, after what its flow held |
+//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; more than 192 bytes of headers; UDP without checksum; a trailer | goes alone, after what its flow held |
 //!
-//! IPv4 IDs count up by one per frame, or are all equal; the second frame decides between the two. A vnet header cannot
-//! say "all equal", so segmenting such an aggregate gives IDs that count (RFC 6864 4.1: the ID of a datagram with DF
-//! set means nothing). It is the one exception to "the same bytes".
+//! IPv4 IDs count up by one per frame, or, with DF set, are all equal; the second frame decides between the two. A vnet
+//! header cannot say "all equal", so segmenting such an aggregate gives IDs that count (RFC 6864 4.1: the ID of a
+//! datagram with DF set means nothing). It is the one exception to "the same bytes".
 //!
 //! When every slot is taken, the oldest flow is handed out to make room.
 

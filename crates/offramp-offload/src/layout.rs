@@ -57,7 +57,7 @@ pub(crate) const IPV4_ID_OFFSET: usize = 4;
 pub(crate) const IPV4_FRAGMENT_OFFSET: usize = 6;
 /// Version 4 and a header of five words; DF, a flag of whole packets too (RFC 791 3.1).
 const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
-const IPV4_DONT_FRAGMENT: u16 = 0x4000;
+pub(crate) const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 /// Offset of the header checksum in an IPv4 header.
 pub(crate) const IPV4_CHECKSUM_OFFSET: usize = 10;
 /// Offset of the payload length in an IPv6 header (RFC 8200 3).

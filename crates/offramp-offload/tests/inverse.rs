@@ -1,8 +1,8 @@
 //! Segmenting undoes coalescing: whatever a wire makes of some flows, the segmenter turns the frames of the coalescer
 //! back into the same frames, in the order of each flow.
 //!
-//! There is one exception: equal IPv4 IDs count up after segmenting, since a vnet header cannot say otherwise (RFC 6864
-//! 4.1: they mean nothing).
+//! There is one exception: equal IPv4 IDs with DF count up after segmenting, since a vnet header cannot say otherwise
+//! (RFC 6864 4.1: they mean nothing).
 
 mod support;
 

@@ -194,7 +194,7 @@ impl Flow {
     fn continue_network(&mut self, headers: &[u8]) -> Outcome {
         let Some(fields) = NetworkFields::of(headers, &self.shape) else { return Outcome::OtherHeaders };
         if self.segments == 1 {
-            self.id_step = u16::from(fields.id != self.id);
+            self.id_step = u16::from(fields.id != self.id || !fields.may_repeat_id);
         }
         let id_next = self.id.wrapping_add(self.segments.wrapping_mul(self.id_step));
         if fields.is_unusual || fields.id != id_next {

@@ -6,9 +6,9 @@
 
 use crate::checksum::{Sum, pseudo_header, sum};
 use crate::layout::{
-    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET,
-    Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_RST, TCP_SEQUENCE_OFFSET, TCP_SYN,
-    TCP_URG, Transport, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, be16,
+    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_DONT_FRAGMENT, IPV4_FRAGMENT_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET,
+    IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET, Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET,
+    TCP_PSH, TCP_RST, TCP_SEQUENCE_OFFSET, TCP_SYN, TCP_URG, Transport, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, be16,
 };
 
 /// The two flags kept by only the last segment of a super-frame.
@@ -230,6 +230,8 @@ impl Shape {
 pub(super) struct NetworkFields {
     /// IPv4 ID; 0 for IPv6.
     pub(super) id: u16,
+    /// The next frame may carry the same ID: DF is set, so the ID means nothing (RFC 6864 4.1), or there is none.
+    pub(super) may_repeat_id: bool,
     /// The words that differ, added up.
     varying: u32,
     /// The checksum field differs from the one written by segmenting, even if it is right: the other zero.
@@ -241,12 +243,13 @@ impl NetworkFields {
     #[inline]
     pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
         if shape.is_ipv6 {
-            return Some(Self { id: 0, varying: 0, is_unusual: false });
+            return Some(Self { id: 0, may_repeat_id: true, varying: 0, is_unusual: false });
         }
         let ip: &[u8; IPV4_CHECKSUM_OFFSET + 2] = field(headers, shape.network_start)?;
         let (id, checksum) = (be16(ip, IPV4_ID_OFFSET), be16(ip, IPV4_CHECKSUM_OFFSET));
         let varying = u32::from(be16(ip, IPV4_TOTAL_LEN_OFFSET)) + u32::from(id) + u32::from(checksum);
-        Some(Self { id, varying, is_unusual: checksum == ALL_ONES })
+        let may_repeat_id = be16(ip, IPV4_FRAGMENT_OFFSET) & IPV4_DONT_FRAGMENT != 0;
+        Some(Self { id, may_repeat_id, varying, is_unusual: checksum == ALL_ONES })
     }
 }
 

@@ -177,10 +177,11 @@ pub fn id_at(frame: &[u8]) -> Option<usize> {
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Returns true if the first two IPv4 IDs are equal: then all IDs of a coalesced run are.
+/// Returns true if the first two IPv4 IDs are equal, with DF: then all IDs of a coalesced run are.
 pub fn ids_are_fixed(frames: &[&[u8]]) -> bool {
-    let id = |frame: &[u8]| id_at(frame).map(|at| [frame[at], frame[at + 1]]);
-    matches!(frames, [a, b, ..] if id(a).is_some() && id(a) == id(b))
+    let id = |frame: &[u8]| id_at(frame).map(|at| [frame[at], frame[at + 1], frame[at + 2] & 0x40]);
+    let has_df = |frame: &[u8]| id(frame).is_some_and(|[.., df]| df != 0);
+    matches!(frames, [a, b, ..] if has_df(a) && id(a) == id(b))
 }
 
 /// Returns the frame with ID and header checksum of another.

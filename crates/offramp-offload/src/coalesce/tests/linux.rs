@@ -300,14 +300,16 @@ fn ids_that_count_join_with_and_without_df_and_across_the_wrap() {
 }
 
 #[test]
-fn ids_that_are_all_equal_join_with_and_without_df() {
-    for fragment_field in [0, 0x4000] {
+fn ids_that_are_all_equal_join_with_df_alone() {
+    for (fragment_field, expected) in [(0, vec![100; 4]), (0x4000, vec![400])] {
         for id in [0, 8] {
             let specs = with_all(tcp_run(&[100; 4]), |_, spec| {
                 spec.fragment_field = fragment_field;
                 spec.id = id;
             });
-            assert_eq!(sizes(&specs), [400]);
+            assert_eq!(sizes(&specs), expected);
+            let datagrams: Vec<_> = specs.into_iter().map(|spec| Spec { is_udp: true, ..spec }).collect();
+            assert_eq!(sizes(&datagrams), expected);
         }
     }
 }
