@@ -154,8 +154,8 @@ impl Coalescer {
     ///
     /// A frame handed out alone carries the verdict of [`Frame::verify`] when [`Offloads::RX_CHECKSUM`] is on, marked
     /// as in [`CoalesceConfig::rx_csum`]; without it nobody verifies. It keeps its padding, unless it is marked with a
-    /// partial checksum. The only frame of an aggregate is handed out without padding. `queue` is left 0 for the
-    /// caller.
+    /// partial checksum. With a trailer it gets no such mark. The only frame of an aggregate is handed out without
+    /// padding. `queue` is left 0 for the caller.
     ///
     /// Afterwards the bytes of `frame` are the same as before: a partial checksum is written for `out` alone.
     #[inline]
@@ -302,7 +302,7 @@ impl Coalescer {
     fn first_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<(Shape, NetworkFields, TransportFields)> {
         let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
         let has_ipv4_options = layout.network == Network::Ipv4 && layout.network_options;
-        if !has_room || has_ipv4_options || layout.payload_len() == 0 {
+        if !has_room || has_ipv4_options || layout.payload_len() == 0 || layout.has_trailer(frame) {
             return None;
         }
         let shape = Shape::of(layout)?;
@@ -329,11 +329,15 @@ impl Coalescer {
     }
 
     /// Hands a frame out as it came, with the verdict on its checksums. A frame marked with a partial checksum loses
-    /// its padding: the receiver completes the checksum over all bytes to the end of the frame.
+    /// its padding: the receiver completes the checksum over all bytes to the end of the frame. A trailer stays, and
+    /// the frame then goes unmarked.
     fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl Sink) {
         let is_verified = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_verified { verify(frame, layout) } else { ChecksumState::Unknown };
         if verdict == ChecksumState::Good && self.config.rx_csum == RxCsum::NeedsCsum {
+            if layout.has_trailer(frame) {
+                return out.deliver(&alone(layout, ChecksumState::Unknown, hash), frame);
+            }
             let field = layout.checksum_field();
             let verified = [frame[field], frame[field + 1]];
             let partial = make_partial(frame, layout);

@@ -14,6 +14,8 @@ use std::net::Ipv4Addr;
 
 /// Length of an Ethernet header without tags.
 pub const ETHERNET_HEADER_LEN: usize = 14;
+/// Minimum bytes after an Ethernet header and its tags (IEEE 802.3 3.2.7, `minFrameSize`).
+const ETHERNET_DATA_LEN_MIN: usize = 46;
 /// Length of one VLAN tag (IEEE 802.1Q).
 pub const VLAN_TAG_LEN: usize = 4;
 /// Maximum of VLAN tags parsed; more make the frame opaque.
@@ -235,6 +237,15 @@ impl FrameLayout {
     /// Returns the bytes of transport header and payload, without padding.
     pub fn transport_len(&self) -> usize {
         self.packet_end - self.transport_start
+    }
+
+    /// Returns whether bytes other than Ethernet padding follow the packet. Padding is zero, and brings the MAC client
+    /// data to 46 bytes (IEEE 802.3 3.2.7).
+    #[inline]
+    pub(crate) fn has_trailer(&self, frame: &[u8]) -> bool {
+        let trailer = &frame[self.packet_end..];
+        !trailer.is_empty()
+            && (frame.len() > self.network_start + ETHERNET_DATA_LEN_MIN || trailer.iter().any(|byte| *byte != 0))
     }
 
     /// Returns the offset of the TCP or UDP checksum.

@@ -170,6 +170,9 @@ impl Flow {
         if !size_fits || tail + payload.len() > self.len_max || self.segments >= self.segments_max {
             return Outcome::Refused;
         }
+        if layout.has_trailer(frame) {
+            return Outcome::Refused;
+        }
         let is_full = payload.len() == usize::from(self.size) && fields.flags & TCP_LAST == 0;
         let coalesced = if is_full && self.segments + 1 < self.segments_max { Outcome::Open } else { Outcome::Last };
         if self.is_in_place {

@@ -130,6 +130,11 @@ fn to_ipv6(specs: Vec<Spec>) -> Vec<Spec> {
     specs.into_iter().map(|spec| Spec { is_ipv6: true, ..spec }).collect()
 }
 
+/// Pads a frame to the minimum of Ethernet.
+fn padded(spec: Spec) -> Spec {
+    Spec { padding: 60_usize.saturating_sub(spec.build().len()), ..spec }
+}
+
 /// Changes one frame of a run.
 fn with(mut specs: Vec<Spec>, at: usize, change: impl Fn(&mut Spec)) -> Vec<Spec> {
     change(&mut specs[at]);
@@ -234,7 +239,7 @@ impl Spec {
         frame.extend(if self.is_ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] });
         frame.extend(self.network(transport.len()));
         frame.extend(transport);
-        frame.extend(std::iter::repeat_n(0xee, self.padding));
+        frame.extend(std::iter::repeat_n(0, self.padding));
         frame
     }
 }

@@ -179,12 +179,38 @@ fn what_is_neither_tcp_nor_udp_passes_what_is_held() {
 
 #[test]
 fn a_frame_that_passes_alone_keeps_its_padding_and_one_that_was_held_does_not() {
-    let padded = |spec: Spec| Spec { padding: 6, ..spec }.build();
-    let held = padded(tcp(1, 100));
-    let passed = padded(tcp(101, 0));
+    let held = padded(tcp(1, 4)).build();
+    let passed = padded(tcp(5, 0)).build();
     let delivered = coalesce_with(CoalesceConfig::default(), &[held.clone(), passed.clone()]);
-    assert_eq!(delivered[0].1, held[..held.len() - 6]);
+    assert_eq!(delivered[0].1, held[..held.len() - 2]);
     assert_eq!(delivered[1].1, passed);
+}
+
+/// A redundancy control trailer (IEC 62439-3), padding beyond the minimum, and padding that is not zero.
+#[test]
+fn a_frame_with_a_trailer_goes_alone_and_unchanged_after_what_its_flow_held() {
+    let trailed = |spec: &Spec, trailer: &[u8]| [&spec.build(), trailer].concat();
+    for run in [tcp_run(&[100, 0, 100]), tcp_run(&[100; 3]), udp_run(&[100; 3]), to_ipv6(tcp_run(&[100; 3]))] {
+        for (trailer, last_len) in [(&[0x12, 0x34, 0xa0, 0x68, 0x88, 0xfb][..], 100), (&[0; 7], 100), (&[0xee; 5], 1)] {
+            let frames = [0, 1, 2].map(|n: usize| {
+                let spec =
+                    Spec { payload: run[n].payload[..run[n].payload.len().min(last_len)].to_vec(), ..run[n].clone() };
+                if n == 1 { trailed(&spec, trailer) } else { run[n].build() }
+            });
+            for (rx_csum, state) in
+                [(RxCsum::DataValid, ChecksumState::Good), (RxCsum::NeedsCsum, ChecksumState::Unknown)]
+            {
+                let config = CoalesceConfig { rx_csum, ..CoalesceConfig::default() };
+                let delivered = coalesce_with(config, &frames);
+                let lens: Vec<_> = delivered.iter().map(|(_, bytes)| bytes.len()).collect();
+                assert_eq!(lens, frames.each_ref().map(Vec::len), "{rx_csum:?}");
+                assert_eq!(delivered[1].1, frames[1]);
+                assert_eq!(delivered[1].0.checksum, state);
+            }
+            let alone = coalesce_with(CoalesceConfig::default(), &frames[1..2]);
+            assert_eq!(alone[0].1, frames[1]);
+        }
+    }
 }
 
 #[test]
@@ -202,13 +228,10 @@ fn memory_does_not_grow() {
 #[test]
 fn a_right_checksum_can_be_marked_by_a_partial_one_that_completes_to_the_same_frame() {
     let config = CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
-    let padded = |spec: Spec| Spec { padding: 6, ..spec };
-    let held = [tcp(1, 100), udp_run(&[100])[0].clone()].map(padded);
-    let passed = [tcp(101, 0), Spec { flags: ACK | PSH, ..tcp(101, 50) }, Spec { ip_options: vec![1; 4], ..tcp(1, 9) }];
-    for spec in
-        held.into_iter().chain(passed.map(padded)).flat_map(|spec| [to_ipv6(vec![spec.clone()]).remove(0), spec])
-    {
-        let frame = spec.build();
+    let held = [tcp(1, 5), udp_run(&[5])[0].clone()];
+    let passed = [tcp(101, 0), Spec { flags: ACK | PSH, ..tcp(101, 5) }, Spec { ip_options: vec![1; 4], ..tcp(1, 1) }];
+    for spec in held.into_iter().chain(passed).flat_map(|spec| [to_ipv6(vec![spec.clone()]).remove(0), spec]) {
+        let frame = padded(spec).build();
         let (meta, mut bytes) = coalesce_with(config, std::slice::from_ref(&frame)).remove(0);
         let ChecksumState::Partial(partial) = meta.checksum else { panic!("{:?}", meta.checksum) };
         assert_eq!((meta.segments, meta.segmentation), (1, None));
@@ -216,7 +239,7 @@ fn a_right_checksum_can_be_marked_by_a_partial_one_that_completes_to_the_same_fr
         crate::checksum::complete(&mut bytes, partial, end).unwrap();
         assert_eq!(bytes, trimmed(&frame));
     }
-    let wrong = Spec { checksum: Checksum::Wrong, padding: 6, ..tcp(1, 100) }.build();
+    let wrong = padded(Spec { checksum: Checksum::Wrong, ..tcp(1, 4) }).build();
     let expected = RxMeta { checksum: ChecksumState::Bad, header_len: 54, ..RxMeta::default() };
     assert_eq!(coalesce_with(config, std::slice::from_ref(&wrong)), [(expected, wrong)]);
 }
