@@ -18,3 +18,4 @@ mod switch;
 mod switch_properties;
 mod trial;
 mod vlan;
+mod whole;

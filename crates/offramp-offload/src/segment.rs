@@ -13,6 +13,7 @@
 //! Sources: RFC 9293, RFC 3168 6.1.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
 
 mod super_frame;
+mod whole;
 
 use crate::checksum::{copy_and_sum, write_sctp};
 use crate::count;
@@ -23,6 +24,7 @@ use crate::vlan::TagChange;
 use std::ops::Range;
 pub(crate) use super_frame::Heads;
 use super_frame::SuperFrame;
+pub use whole::repair_headers;
 
 /// Maximum of datagrams in one USO super-frame, as in Linux (`UDP_MAX_SEGMENTS`).
 pub const UDP_SEGMENTS_MAX: usize = 128;

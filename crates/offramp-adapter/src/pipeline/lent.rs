@@ -8,6 +8,10 @@ use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
+/// Least payload of a segment in a super-frame handed over whole: Linux 7 raises less to this (`TCP_MIN_GSO_SIZE`), and
+/// would make other segments.
+const TCP_SEGMENT_LEN_MIN: u16 = 8;
+
 /// A frame lent by its sender, and its segmentation plan.
 pub(crate) struct Lent<'a> {
     pub(crate) frame: Frame<'a>,
@@ -42,12 +46,18 @@ impl Lent<'_> {
         if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
             return None; // Too long for an IP header's length field and for a guest's buffers.
         }
+        if self.frame.layout().is_ok_and(|layout| layout.fragment) {
+            return None; // A receiver would wait for the rest of the packet.
+        }
         let (needed, is_tcp) = match segmentation.kind {
             SegmentationKind::Tcp4 => (Offloads::RSC4, true),
             SegmentationKind::Tcp6 => (Offloads::RSC6, true),
             SegmentationKind::Udp => (Offloads::RSC_UDP, false),
             SegmentationKind::UdpFragments => return None,
         };
+        if is_tcp && segmentation.size < TCP_SEGMENT_LEN_MIN {
+            return None;
+        }
         let has_cwr = is_tcp && (segmentation.ecn || carries_cwr(self.frame.bytes(), partial));
         let needed = if has_cwr { needed | Offloads::RSC_ECN } else { needed };
         enabled.contains(needed).then(|| RxMeta {

@@ -9,7 +9,7 @@ use crate::stats::{Direction, Loss};
 use offramp_offload::esp::SealedSegments;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
-use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
+use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter, repair_headers};
 use offramp_offload::vlan::pop_tag;
 use std::sync::Arc;
 
@@ -131,6 +131,7 @@ impl Plan {
     }
 
     fn plan_admitted(&mut self, frame: &mut Frame<'_>, stats: &Direction, now_ns: u64) -> Result<Planned, Loss> {
+        repair_headers(frame);
         let sealed = match &mut self.sealing {
             None => None,
             Some(sealing) => {

@@ -3,8 +3,8 @@ use crate::checksum::{self, verify};
 use crate::frame::FrameBuffer;
 use crate::layout::VLAN_TAG_LEN;
 use crate::layout::{
-    FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, UDP_CHECKSUM_OFFSET,
-    be16,
+    FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT, Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, Transport,
+    UDP_CHECKSUM_OFFSET, be16,
 };
 use crate::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
 use crate::vlan::TagChange;
@@ -389,4 +389,71 @@ fn without_room_before_a_frame_no_tag_is_put_in() {
         assert_eq!(buffer.frame_with_tag(TagChange::Push(5)).is_some(), has_room);
         assert_eq!(buffer.frame().bytes(), bytes);
     }
+}
+
+/// Header fields left empty by some drivers: a set of bits.
+const LENGTH: u8 = 1;
+const HEADER_CHECKSUM: u8 = 2;
+const UDP_LENGTH: u8 = 4;
+const PSEUDO_HEADER: u8 = 8;
+const PSEUDO_HEADER_LENGTH: u8 = 16;
+
+/// Empties these fields of a super-frame with `meta`.
+fn emptied(frame: &[u8], meta: &TxMeta, empty: u8) -> Vec<u8> {
+    let layout = FrameLayout::parse(frame, LengthFrom::Frame).unwrap();
+    let (network, transport) = (layout.network_start, layout.transport_start);
+    let field = meta.checksum.unwrap().field();
+    let mut frame = frame.to_vec();
+    let is_ipv4 = layout.network == Network::Ipv4;
+    let without_len = checksum::pseudo_header(&frame, &layout, 0).fold();
+    let fields = [
+        (LENGTH, network + if is_ipv4 { 2 } else { 4 }, 0, true),
+        (HEADER_CHECKSUM, network + 10, 0, is_ipv4),
+        (UDP_LENGTH, transport + 4, 0, layout.transport == Transport::Udp),
+        (PSEUDO_HEADER_LENGTH, field, without_len, true),
+        (PSEUDO_HEADER, field, 0, true),
+    ];
+    for (_, at, value, _) in fields.into_iter().filter(|(bit, _, _, exists)| empty & bit != 0 && *exists) {
+        put16(&mut frame, at, value);
+    }
+    frame
+}
+
+proptest! {
+    #[test]
+    fn header_fields_that_a_driver_left_empty_are_repaired_and_others_stay(
+        (version6, is_udp) in any::<(bool, bool)>(), len in 1..20_000_usize, size in 500..9_000_u16, empty in 0..32_u8,
+    ) {
+        let (frame, mut meta) = if is_udp {
+            udp_super_frame(version6, &pattern(len), SegmentationKind::Udp, size)
+        } else {
+            tcp_super_frame(version6, &pattern(len), 0x18, 7, 1000)
+        };
+        meta.segmentation = meta.segmentation.map(|s| Segmentation { size, ..s });
+        let mut bytes = emptied(&frame, &meta, empty);
+        repair_headers(&mut Frame::new(&mut bytes, meta));
+        prop_assert_eq!(&bytes, &frame);
+    }
+}
+
+#[test]
+fn a_packet_of_one_segment_keeps_its_length_and_its_padding() {
+    let (mut frame, meta) = tcp_super_frame(false, &[7; 4], 0x18, 7, 1000);
+    frame.extend([0; 9]);
+    let before = frame.clone();
+    repair_headers(&mut Frame::new(&mut frame, meta));
+    assert_eq!(frame, before);
+}
+
+#[test]
+fn a_field_begun_with_another_address_and_a_frame_without_a_request_stay() {
+    let (mut frame, meta) = tcp_super_frame(true, &pattern(5000), 0x18, 7, 1000);
+    put16(&mut frame, meta.checksum.unwrap().field(), 0x1234);
+    let before = frame.clone();
+    repair_headers(&mut Frame::new(&mut frame, meta));
+    assert_eq!(frame, before);
+    let mut frame = emptied(&before, &meta, 31);
+    let before = frame.clone();
+    repair_headers(&mut Frame::new(&mut frame, TxMeta { segmentation: None, ..meta }));
+    assert_eq!(frame, before);
 }
