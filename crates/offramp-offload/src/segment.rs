@@ -13,6 +13,7 @@
 //! Sources: RFC 9293, RFC 3168 6.1.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
 
 mod super_frame;
+mod tunnel;
 mod whole;
 
 use crate::checksum::{copy_and_sum, write_sctp};
@@ -24,6 +25,7 @@ use crate::vlan::TagChange;
 use std::ops::Range;
 pub(crate) use super_frame::Heads;
 use super_frame::SuperFrame;
+pub use tunnel::TunnelSegmenter;
 pub use whole::repair_headers;
 
 /// Maximum of datagrams in one USO super-frame, as in Linux (`UDP_MAX_SEGMENTS`).
@@ -54,6 +56,9 @@ pub enum Refused {
     /// More than [`UDP_SEGMENTS_MAX`] datagrams.
     #[error("too many datagrams")]
     TooManySegments,
+    /// The request concerns a packet inside an unknown tunnel.
+    #[error("tunnel is unknown, or its kind of segment is")]
+    Tunnel,
     /// A datagram or a segment of more than 64 KiB.
     #[error("datagram or segment too long")]
     TooLong,

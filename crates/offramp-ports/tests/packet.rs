@@ -1,5 +1,7 @@
 //! An existing interface as a port: frames cross a veth pair between two namespaces unchanged.
 
+mod tunnels;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -11,7 +13,8 @@ use crate::common::namespace;
 use caps::{CapSet, Capability};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, InPlace, PortError};
-use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
+use offramp_adapter::stats::Loss;
+use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
@@ -505,32 +508,56 @@ fn transfer(from: &NetNs, to: &NetNs, address: Ipv4Addr, data: &[u8]) -> Vec<u8>
     })
 }
 
+/// A TAP with [`HERE`] on a switch with an interface; its other end has [`THERE`].
+struct Wired {
+    host: NetNs,
+    cable: Cable,
+    tap_port: Arc<SwitchPort>,
+    wire_port: Arc<SwitchPort>,
+    _tap: Tap,
+    _worker: Worker,
+}
+
+impl Wired {
+    fn new() -> Self {
+        let (host, cable) = (namespace(), Cable::new());
+        let tap = Tap::open_in(&host, &TapConfig::new("ofr0")).unwrap();
+        tap.offer(Offloads::TX | Offloads::RX).unwrap();
+        for (ns, name, address) in [(&host, "ofr0", HERE), (&cable.far, "far", THERE)] {
+            ns.run(|| {
+                link::disable_ipv6(name).unwrap();
+                link::add_address(name, IpAddr::V4(address), 24).unwrap();
+                link::set_up(name).unwrap();
+            })
+            .unwrap();
+        }
+        let packet_port = Packet::open_in(&cable.near, &PacketConfig::new("near")).unwrap();
+        let switch = Switch::new(&SwitchConfig::link());
+        let control = Arc::clone(switch.control());
+        let add = |port| control.add(port, &PortConfig::default()).unwrap();
+        let tap_port = add(Either::Tap(Box::new(tap.queue(0).unwrap())));
+        let wire_port = add(Either::Packet(Box::new(packet_port.queue(0).unwrap())));
+        let worker = Worker::start("ofr-switch", vec![switch], None).unwrap();
+        Self { host, cable, tap_port, wire_port, _tap: tap, _worker: worker }
+    }
+
+    /// Returns the frames of the wire for the host so far, and the frames and super-frames that it was given.
+    fn to_host(&self) -> (u64, u64) {
+        let receive = &self.tap_port.stats().receive;
+        (receive.frames_out.get(), receive.host_frames.get())
+    }
+}
+
 #[test]
 fn a_tap_reaches_a_host_behind_an_interface_until_that_is_deleted() {
-    let (host, cable) = (namespace(), Cable::new());
-    let tap = Tap::open_in(&host, &TapConfig::new("ofr0")).unwrap();
-    tap.offer(Offloads::TX | Offloads::RX).unwrap();
-    for (ns, name, address) in [(&host, "ofr0", HERE), (&cable.far, "far", THERE)] {
-        ns.run(|| {
-            link::disable_ipv6(name).unwrap();
-            link::add_address(name, IpAddr::V4(address), 24).unwrap();
-            link::set_up(name).unwrap();
-        })
-        .unwrap();
-    }
-    let packet_port = Packet::open_in(&cable.near, &PacketConfig::new("near")).unwrap();
-    let switch = Switch::new(&SwitchConfig::link());
-    let control = Arc::clone(switch.control());
-    let add = |port| control.add(port, &PortConfig::default()).unwrap();
-    let tap_port = add(Either::Tap(Box::new(tap.queue(0).unwrap())));
-    let wire_port = add(Either::Packet(Box::new(packet_port.queue(0).unwrap())));
-    let _worker = Worker::start("ofr-switch", vec![switch], None).unwrap();
+    let wired = Wired::new();
+    let Wired { host, cable, tap_port, wire_port, .. } = &wired;
     let data: Vec<u8> = (0..8_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    for (from, to, address) in [(&host, &cable.far, THERE), (&cable.far, &host, HERE)] {
+    for (from, to, address) in [(host, &cable.far, THERE), (&cable.far, host, HERE)] {
         let got = transfer(from, to, address, &data);
         assert_eq!(Sha256::digest(&got), Sha256::digest(&data));
     }
-    for port in [&tap_port, &wire_port] {
+    for port in [tap_port, wire_port] {
         let receive = &port.stats().receive;
         let (frames, given) = (receive.frames_out.get(), receive.host_frames.get());
         assert!(frames > 5000 && given * 5 < frames, "{frames} frames were given in {given}");

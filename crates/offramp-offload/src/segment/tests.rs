@@ -1,3 +1,5 @@
+mod tunnel;
+
 use super::*;
 use crate::checksum::{self, verify};
 use crate::frame::FrameBuffer;

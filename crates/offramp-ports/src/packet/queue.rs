@@ -9,6 +9,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta};
+use offramp_offload::segment::TunnelSegmenter;
 use offramp_offload::vlan::{TAG_AT, TagChange};
 
 use super::Shared;
@@ -25,16 +26,28 @@ pub struct PacketQueue {
     /// Offset of a received frame, with room in front of it for a VLAN tag.
     receive_at: usize,
     frame_len_max: usize,
+    /// `None` before the first super-frame in a tunnel.
+    tunnel: Option<Box<Tunnelled>>,
     /// The checksum state that the interface reported for the last received frame.
     checksum: ChecksumState,
     /// The interface was found down; from then on no error reports its deletion.
     is_down: bool,
 }
 
+/// A super-frame in a tunnel. The frames that it becomes are lent in its place.
+#[derive(Debug)]
+struct Tunnelled {
+    frame: FrameBuffer<Box<[u8]>>,
+    receive_at: usize,
+    /// `None` after the last frame.
+    segments: Option<TunnelSegmenter>,
+}
+
 impl PacketQueue {
     pub(super) fn new(shared: Arc<Shared>, index: usize, frame_len_max: usize) -> Self {
         let (frame, receive_at) = frame_memory(frame_len_max);
-        Self { shared, index, frame, receive_at, frame_len_max, checksum: ChecksumState::Unknown, is_down: false }
+        let (tunnel, checksum, is_down) = (None, ChecksumState::Unknown, false);
+        Self { shared, index, frame, receive_at, frame_len_max, tunnel, checksum, is_down }
     }
 
     /// Returns the queue's number.
@@ -78,7 +91,37 @@ impl PacketQueue {
             None => ChecksumState::Unknown,
         };
         self.frame.set(start..end, request);
-        Ok(())
+        if request.segmentation.is_some() { self.begin_tunnel() } else { Ok(()) }
+    }
+
+    /// Lends the first frame of a super-frame in a tunnel instead of it: the vnet header calls it plain TCP or UDP.
+    /// Other super-frames stay.
+    fn begin_tunnel(&mut self) -> Result<(), PortError> {
+        let refused = PortError::Refused(libc::EOPNOTSUPP);
+        let Some(segments) = TunnelSegmenter::new(&mut self.frame.frame()).map_err(|_| refused)? else {
+            return Ok(());
+        };
+        let tunnel = self.tunnel.get_or_insert_with(|| {
+            let (frame, receive_at) = frame_memory(self.frame_len_max);
+            Box::new(Tunnelled { frame, receive_at, segments: None })
+        });
+        std::mem::swap(&mut self.frame, &mut tunnel.frame);
+        std::mem::swap(&mut self.receive_at, &mut tunnel.receive_at);
+        tunnel.segments = Some(segments);
+        if self.next_of_tunnel() { Ok(()) } else { Err(refused) }
+    }
+
+    /// Lends the next frame of a super-frame in a tunnel, if one is left.
+    fn next_of_tunnel(&mut self) -> bool {
+        let Some(Tunnelled { frame, segments, .. }) = self.tunnel.as_deref_mut() else { return false };
+        let Some(rest) = segments else { return false };
+        let out = &mut self.frame.memory_mut()[self.receive_at..self.receive_at + self.frame_len_max];
+        let next = rest.write_next(&mut frame.frame(), out);
+        match next {
+            Some((len, request)) => self.frame.set(self.receive_at..self.receive_at + len, request),
+            None => *segments = None,
+        }
+        next.is_some()
     }
 
     /// Translates the error of a system call. The kernel reports `ENETDOWN` once, when the interface goes down, also
@@ -115,6 +158,9 @@ impl InPlace for PacketQueue {}
 
 impl HostPort for PacketQueue {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+        if self.next_of_tunnel() {
+            return Ok(true);
+        }
         loop {
             let mut header = [0; HEADER_LEN];
             let fd = self.shared.fds[self.index].as_fd();
