@@ -1,5 +1,6 @@
 //! An existing interface as a port: frames cross a veth pair between two namespaces unchanged.
 
+mod gro_lists;
 mod tunnels;
 
 use std::io::{Read, Write};
@@ -19,6 +20,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_offload::vlan::TagChange;
 use offramp_ports::packet::{LinkState, Packet, PacketConfig, PacketError, PacketQueue};
 use offramp_ports::sys::{NetNs, ethtool, link, rps};

@@ -1,5 +1,6 @@
 //! One queue of an interface: one recvmsg(2) takes a frame, one sendmsg(2) gives one.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use offramp_adapter::port::{HostPort, InPlace, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
-use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, TxMeta};
 use offramp_offload::segment::TunnelSegmenter;
 use offramp_offload::vlan::{TAG_AT, TagChange};
 
@@ -91,14 +92,25 @@ impl PacketQueue {
             None => ChecksumState::Unknown,
         };
         self.frame.set(start..end, request);
-        if request.segmentation.is_some() { self.begin_tunnel() } else { Ok(()) }
+        if request.segmentation.is_some() { self.correct(start..end, request) } else { Ok(()) }
     }
 
-    /// Lends the first frame of a super-frame in a tunnel instead of it: the vnet header calls it plain TCP or UDP.
-    /// Other super-frames stay.
-    fn begin_tunnel(&mut self) -> Result<(), PortError> {
+    /// Corrects a super-frame with a request that a vnet header cannot express.
+    ///
+    /// * In a tunnel, it is called plain TCP or UDP. The first of its frames is lent instead of it.
+    /// * Coalesced as a list (`rx-gro-list`), it has the checksum of its first segment, and asks for none if that is
+    ///   complete.
+    fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
         let refused = PortError::Refused(libc::EOPNOTSUPP);
-        let Some(segments) = TunnelSegmenter::new(&mut self.frame.frame()).map_err(|_| refused)? else {
+        let mut frame = self.frame.frame();
+        let Some(segments) = TunnelSegmenter::new(&mut frame).map_err(|_| refused)? else {
+            // Only the sender knows the last destination of an IPv6 routing header.
+            if frame.layout().is_ok_and(|layout| !layout.network_options)
+                && let Some(partial) = frame.make_partial()
+                && request.checksum.is_none_or(|asked| asked == partial)
+            {
+                self.frame.set(place, TxMeta { checksum: Some(partial), ..request });
+            }
             return Ok(());
         };
         let tunnel = self.tunnel.get_or_insert_with(|| {
