@@ -219,12 +219,18 @@ impl Tap {
     /// The receive offloads are not offered to the kernel (it accepts any coalesced frame with a partial
     /// checksum at any time); they are only remembered.
     ///
+    /// The kernel takes over an offer as the wanted features of the interface, and so undoes the host's own `ethtool -K`.
+    /// The same transmit offloads as before are not offered again.
+    ///
     /// # Errors
     /// When the interface is gone.
     pub fn offer(&self, offloads: Offloads) -> Result<Offloads, TapError> {
         let accepted = (offloads & self.supported).with_prerequisites();
-        ioctl::set_offload(self.shared.fds[0].as_fd(), ioctl::offload_bits(accepted))
-            .map_err(|e| system(self.name(), "offering offloads", e))?;
+        let bits = ioctl::offload_bits(accepted);
+        if bits != ioctl::offload_bits(self.offered()) {
+            ioctl::set_offload(self.shared.fds[0].as_fd(), bits)
+                .map_err(|e| system(self.name(), "offering offloads", e))?;
+        }
         self.shared.offered.store(accepted.bits(), Ordering::Relaxed);
         Ok(accepted)
     }

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, SegmentationKind, TxMeta};
-use offramp_ports::sys::ethtool::Features;
+use offramp_ports::sys::ethtool::{self, Features};
 use offramp_ports::sys::link::{self, CarrierWatch};
 use offramp_ports::tap::{MTU_MAX, Tap, TapConfig, TapError, TapQueue};
 use sha2::{Digest, Sha256};
@@ -150,6 +150,21 @@ fn datagrams_come_joined_when_uso_is_offered() {
     let (meta, frame) = wait_for(&mut queue, |_, frame| is_ipv4(frame, UDP));
     let cut = meta.segmentation.unwrap();
     assert_eq!((cut.kind, cut.size, frame.len()), (SegmentationKind::Udp, 1000, 42 + 10_000));
+}
+
+/// `TUNSETOFFLOAD` rewrites the wanted features of the interface (Linux 6.18, `set_offload` in `drivers/net/tun.c`).
+#[test]
+fn what_the_host_switched_off_itself_stays_off_while_the_transmit_offer_stays() {
+    let ns = namespace();
+    let tap = Tap::open_in(&ns, &TapConfig::new("ofr0")).unwrap();
+    let has_tso = || ns.run(|| Features::read("ofr0").unwrap().active("tx-tcp-segmentation")).unwrap();
+    tap.offer(Offloads::all()).unwrap();
+    assert_eq!(has_tso(), Some(true));
+    ns.run(|| ethtool::set_features("ofr0", &[("tx-tcp-segmentation", false)]).unwrap()).unwrap();
+    let accepted = tap.offer(Offloads::TX | Offloads::RX_CHECKSUM).unwrap();
+    assert_eq!((accepted, has_tso()), (tap.offered(), Some(false)));
+    tap.offer(Offloads::all() - Offloads::USO).unwrap();
+    assert_eq!(has_tso(), Some(true), "another transmit offer is taken over whole");
 }
 
 #[test]
