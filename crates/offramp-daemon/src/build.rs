@@ -8,7 +8,7 @@
 use super::config::{Config, PortConfig};
 use super::error::BuildError;
 use super::kind::host::Means;
-use super::kind::wire::{Interface, WireKind};
+use super::kind::wire::{self, Interface, WireKind};
 use super::kind::{RunningHost, WireConfig};
 use super::port::{Place, Port, Queue};
 use super::switch::{RunningSwitch, SwitchThread, start_worker};
@@ -33,7 +33,14 @@ pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
     let open = |port: &PortConfig| {
         let is_privileged = port.host.privileged_key.is_some();
         let host = is_privileged.then(|| port.host.open(&port.settings(), Means::default())).transpose();
-        let wire = |(kind, name): (&WireKind, &str)| (kind.open)(name, port.mtu);
+        let wire = |(kind, name): (&WireKind, &str)| {
+            let interface = (kind.open)(name, port.mtu)?;
+            let too_small = |mtu| wire::too_small(name, mtu, port.mtu, &port.security.vlans);
+            if let Some(warning) = interface.mtu().and_then(too_small) {
+                eprintln!("offramp: port \"{}\": {warning}", port.name);
+            }
+            Ok::<_, String>(interface)
+        };
         let both = host.and_then(|host| Ok((host, port.wire.interface().map(wire).transpose()?)));
         both.map_err(|cause| BuildError::Device { port: port.name.clone(), cause })
     };

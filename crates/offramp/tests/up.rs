@@ -654,6 +654,7 @@ fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
         line(|| link::create_veth("ofrline", "ofrfar").and_then(|()| link::set_up("ofrline")).unwrap());
         bed.start_in(here.try_clone().unwrap());
         assert_eq!(bed.show()["ports"][0]["wire_running"], true);
+        assert!(bed.stderr().contains("run `ip link set ofrline mtu 1508`"), "{}", bed.stderr());
         // A down interface refuses frames, counted with their reason: its host asks for an address.
         line(|| link::set_down("ofrline").unwrap());
         let wire_lost = |way: &str, reason: &str| bed.show()["ports"][0]["wire_lost"][way][reason].as_u64().unwrap();
@@ -670,7 +671,7 @@ fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
         // A host on a switch, too.
         bed.host(1).run(|| link::delete(bed::INTERFACE).unwrap()).unwrap();
         bed.until(|| bed.stderr().contains("port \"b\": the host is gone"));
-        assert_eq!(bed.stderr().lines().count(), 2, "{}", bed.stderr());
+        assert_eq!(bed.stderr().lines().count(), 3, "{}", bed.stderr());
     }
 }
 

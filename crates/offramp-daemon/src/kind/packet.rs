@@ -23,4 +23,8 @@ impl Interface for Packet {
     fn unread(&self) -> u64 {
         self.dropped()
     }
+
+    fn mtu(&self) -> Option<usize> {
+        Some(self.link().ok()?.mtu as usize)
+    }
 }
