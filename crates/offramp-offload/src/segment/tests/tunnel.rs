@@ -86,8 +86,11 @@ impl Tunnel {
     }
 }
 
+/// A frame and its request.
+type Requested = (Vec<u8>, TxMeta);
+
 /// Returns the frames of a tunnel's super-frame with their requests.
-fn unwrapped(frame: &[u8], request: TxMeta) -> Result<Option<Vec<(Vec<u8>, TxMeta)>>, Refused> {
+fn unwrapped(frame: &[u8], request: TxMeta) -> Result<Option<Vec<Requested>>, Refused> {
     let mut bytes = frame.to_vec();
     let mut frame = Frame::new(&mut bytes, request);
     let Some(mut tunnel) = TunnelSegmenter::new(&mut frame)? else { return Ok(None) };
