@@ -110,6 +110,8 @@ pub enum Train {
     Bad,
     /// more than 64 KiB
     Long,
+    /// one in two IP fragments
+    Fragment,
 }
 
 /// The frames to send.
@@ -240,6 +242,16 @@ impl Case {
     pub(crate) fn packet_header_len(&self) -> usize {
         let headers = self.headers(&Addressing { destination: [0; 6], source: [0; 6], seed: 0 }, NOBODY);
         headers.len() - headers.link_len()
+    }
+
+    /// Returns the length of its longest packet on the wire.
+    pub(crate) fn packet_len_max(&self) -> usize {
+        let payload = match self.load {
+            Load::Super { size, .. } => size,
+            Load::One { len, .. } | Load::Train { len, .. } => len,
+            Load::Deep { len } => len + 2 * DEEP_LEN as u16,
+        };
+        self.packet_header_len() + usize::from(payload)
     }
 
     fn headers(&self, addressing: &Addressing, identity: Identity) -> Headers {
@@ -395,10 +407,13 @@ impl Case {
             let payload = bytes.take(if is_short { len / 2 } else { len }.into());
             let is_bad = is_odd_one && kind == Train::Bad;
             let frame = headers.frame(&payload, if is_bad { Field::Wrong } else { Field::Right });
-            let mut one = self.sent(&headers, frame.clone(), None);
-            one.request.checksum = None;
-            sent.push(one);
-            expected.push(Expected { bytes: frame, is_bad });
+            let is_fragmented = is_odd_one && kind == Train::Fragment;
+            for bytes in if is_fragmented { headers.fragments(&frame) } else { vec![frame] } {
+                let mut one = self.sent(&headers, bytes.clone(), None);
+                one.request.checksum = None;
+                sent.push(one);
+                expected.push(Expected { bytes, is_bad });
+            }
             ip_id = ip_id.wrapping_add(1);
             sequence = sequence.wrapping_add(payload.len() as u32);
         }

@@ -134,6 +134,11 @@ pub trait End {
         Ok(None)
     }
 
+    /// Returns true if it sends and captures frames other than those of a check.
+    fn takes_any_frame(&self) -> bool {
+        false
+    }
+
     /// Checks that the interface has not changed.
     ///
     /// # Errors
@@ -416,6 +421,10 @@ impl End for LocalEnd {
             None if is_readable(&*arrivals, wait)? => arrivals.next_arrival().map_err(gone),
             next => Ok(next),
         }
+    }
+
+    fn takes_any_frame(&self) -> bool {
+        true
     }
 
     fn check_link(&mut self) -> Result<(), CheckError> {

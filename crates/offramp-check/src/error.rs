@@ -68,6 +68,17 @@ pub enum CheckError {
         /// The receiver.
         to: String,
     },
+    /// A plain frame arrives, a packet does not.
+    #[error(
+        "frames of \"{from}\" arrive at \"{to}\", but no packet from 198.18.0.0/15 does: the path drops foreign source \
+         addresses (a source guard, a firewall); take it away during the check, or check on another path"
+    )]
+    SourcesDropped {
+        /// The sender.
+        from: String,
+        /// The receiver.
+        to: String,
+    },
     /// The other machine misbehaves.
     #[error("peer {peer}: {reason}")]
     Peer {

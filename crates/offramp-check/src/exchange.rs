@@ -28,10 +28,18 @@ const PATIENCE_MIN: Duration = Duration::from_millis(50);
 const PATIENCE_FACTOR: u32 = 50;
 /// The patience if only frames with a wrong checksum are missing: the path may lose those.
 const BAD_PATIENCE: Duration = Duration::from_millis(30);
+/// `EtherType` for experiments (IEEE 802, 9.2.3).
+const EXPERIMENTS: u16 = 0x88b5;
+/// Minimum frame without FCS (IEEE 802.3, 4A.4.2).
+const ETHERNET_LEN_MIN: usize = 60;
 /// Wait for frames that must not come.
 const LINGER: Duration = Duration::from_millis(1);
 /// Maximum number of attempts for a case with missing frames: other traffic may have displaced them.
 const ATTEMPTS_MAX: u32 = 6;
+/// Rounds in which a frame must be missing beside a plain one, before the path counts as dropping its kind. Chosen.
+const PROBE_ROUNDS: usize = 3;
+/// Milliseconds before each round of a probe. Chosen: other traffic may fill a queue for a while.
+const PROBE_PAUSES: [u64; 6] = [0, 10, 150, 150, 300, 300];
 /// Pause before a case is sent again; it grows with each attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(3);
 
@@ -42,6 +50,14 @@ pub(crate) enum Outcome {
     /// The kernel refused a frame; its error number.
     Refused(i32),
     Wrong(Box<Wrong>),
+}
+
+/// A case that was sent once.
+struct Attempt {
+    /// The case with its number.
+    case: Case,
+    outcome: Outcome,
+    is_coalesced: bool,
 }
 
 /// A wrong case.
@@ -144,29 +160,14 @@ impl Exchange<'_> {
     ) -> Result<(), CheckError> {
         outcomes.sent += batch.len();
         for attempt in 1.. {
-            let (refused, mut captured) = self.send(&batch)?;
             let mut lost = Vec::new();
-            for (identity, built) in batch {
-                let frames = captured.remove(&identity.case).unwrap_or_default();
-                outcomes.coalesced += usize::from(frames.iter().any(|frame| frame.meta.segmentation.is_some()));
-                if let Some(errno) = refused.get(&identity.case) {
-                    outcomes.refused.push(*errno);
-                    continue;
-                }
-                // A socket counts IDs from one of its own.
-                let any_id = allowed.any_id || built.case.way == Way::UdpSocket;
-                match oracle::compare(&built, &frames, Allowed { any_id }) {
-                    None => outcomes.lost += usize::from(attempt > 1),
-                    Some(difference) => {
-                        let (mut case, wrong) = (built.case, Wrong { difference, built, captured: frames });
-                        if wrong.may_be_loss() {
-                            lost.push((case, wrong));
-                        } else {
-                            // A fault may need exactly these bytes.
-                            case.number = Some(identity.case);
-                            outcomes.wrong.push((case, wrong));
-                        }
-                    }
+            for Attempt { case, outcome, is_coalesced } in self.attempt(batch, allowed)? {
+                outcomes.coalesced += usize::from(is_coalesced);
+                match outcome {
+                    Outcome::Right => outcomes.lost += usize::from(attempt > 1),
+                    Outcome::Refused(errno) => outcomes.refused.push(errno),
+                    Outcome::Wrong(wrong) if wrong.may_be_loss() => lost.push((wrong.built.case, *wrong)),
+                    Outcome::Wrong(wrong) => outcomes.wrong.push((case, *wrong)),
                 }
             }
             if lost.is_empty() || attempt == ATTEMPTS_MAX {
@@ -178,6 +179,87 @@ impl Exchange<'_> {
             batch = lost.iter().map(|(case, _)| self.build(case)).collect();
         }
         Ok(())
+    }
+
+    /// Sends a batch once.
+    fn attempt(&mut self, batch: Vec<(Identity, Built)>, allowed: Allowed) -> Result<Vec<Attempt>, CheckError> {
+        let (refused, mut captured) = self.send(&batch)?;
+        let judge = |(identity, built): (Identity, Built)| {
+            let frames = captured.remove(&identity.case).unwrap_or_default();
+            // A fault may need exactly these bytes.
+            let case = Case { number: Some(identity.case), ..built.case };
+            let is_coalesced = frames.iter().any(|frame| frame.meta.segmentation.is_some());
+            // A socket counts IDs from one of its own.
+            let any_id = allowed.any_id || built.case.way == Way::UdpSocket;
+            let outcome = match refused.get(&identity.case) {
+                Some(errno) => Outcome::Refused(*errno),
+                None => match oracle::compare(&built, &frames, Allowed { any_id }) {
+                    None => Outcome::Right,
+                    Some(difference) => Outcome::Wrong(Box::new(Wrong { difference, built, captured: frames })),
+                },
+            };
+            Attempt { case, outcome, is_coalesced }
+        };
+        Ok(batch.into_iter().map(judge).collect())
+    }
+
+    /// Returns true if frames other than IP packets arrive. Sends some from the range for experiments.
+    pub(crate) fn carries_ethernet(&mut self) -> Result<bool, CheckError> {
+        if !self.sender.takes_any_frame() || !self.receiver.takes_any_frame() {
+            return Ok(false);
+        }
+        let Addressing { destination, source, .. } = self.addressing;
+        let mut bytes = [&destination[..], &source, &EXPERIMENTS.to_be_bytes(), &self.run.to_be_bytes()].concat();
+        bytes.resize(ETHERNET_LEN_MIN, 0);
+        for _ in 0..PROBE_ROUNDS {
+            let frame = Outgoing { way: Way::PacketSocket, bytes: bytes.clone(), meta: RxMeta::default() };
+            if self.sender.send(&frame)?.is_err() {
+                return Ok(false);
+            }
+            let begun = Instant::now();
+            while begun.elapsed() < self.patience {
+                let left = self.patience.saturating_sub(begun.elapsed());
+                if self.receiver.receive(left)?.is_some_and(|captured| captured.bytes == bytes) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sends these cases, each beside a plain frame, until each arrives or was missing in [`PROBE_ROUNDS`] rounds in
+    /// which the plain frame arrived. `None`: the path lost the plain frames.
+    pub(crate) fn probe(&mut self, plain: &Case, cases: &[Case]) -> Result<Vec<Option<Outcome>>, CheckError> {
+        let mut outcomes: Vec<Option<Outcome>> = cases.iter().map(|_| None).collect();
+        let mut rounds = 0;
+        let is_open = |outcome: &Option<Outcome>| match outcome {
+            Some(Outcome::Wrong(wrong)) => wrong.may_be_loss(),
+            Some(_) => false,
+            None => true,
+        };
+        for pause in PROBE_PAUSES {
+            let open: Vec<usize> = (0..cases.len()).filter(|at| is_open(&outcomes[*at])).collect();
+            if open.is_empty() || rounds == PROBE_ROUNDS {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(pause));
+            let batch = std::iter::once(plain).chain(open.iter().map(|at| &cases[*at]));
+            let batch = batch.map(|case| self.build(case)).collect();
+            let mut attempts = self.attempt(batch, Allowed::default())?.into_iter();
+            let is_plain_right = attempts.next().is_some_and(|plain| matches!(plain.outcome, Outcome::Right));
+            rounds += usize::from(is_plain_right);
+            for (at, attempt) in open.into_iter().zip(attempts) {
+                let outcome = Some(attempt.outcome);
+                if is_plain_right || !is_open(&outcome) {
+                    outcomes[at] = outcome;
+                }
+            }
+        }
+        if rounds < PROBE_ROUNDS {
+            outcomes.iter_mut().filter(|outcome| is_open(outcome)).for_each(|outcome| *outcome = None);
+        }
+        self.check_links()?;
+        Ok(outcomes)
     }
 
     /// Derives the patience for the next case from the time of this one.

@@ -123,6 +123,8 @@ pub enum Fault {
     Metadata,
     /// a frame longer than the MTU was accepted
     LongerThanMtu,
+    /// the MTUs of the two ends differ
+    MtusDiffer,
     /// every frame arrives on one receive queue
     RssOneQueue,
     /// the byte order of the hash key differs from the driver's report

@@ -6,6 +6,7 @@
 //! | [`case`] | one case: what is sent, and the frames that must arrive for it |
 //! | [`end`] | an interface: its features are switched, frames are sent and captured |
 //! | [`peer`] | the same on another machine |
+//! | [`reach`] | the kinds of frames a path does not carry |
 //! | [`rss`] | on which receive queue a frame must arrive |
 //! | [`run`] | the whole: every offload alone and together, and whose fault it is |
 //! | [`fault`] | what may be wrong, by name |
@@ -25,6 +26,7 @@ mod oracle;
 mod packet;
 pub mod peer;
 pub mod plan;
+mod reach;
 pub mod report;
 pub mod rss;
 pub mod run;

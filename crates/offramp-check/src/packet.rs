@@ -20,6 +20,9 @@ pub(crate) const VLAN_TYPE: u16 = 0x8100;
 const DONT_FRAGMENT: u16 = 0x4000;
 /// IPv6 next header: destination options.
 const DESTINATION_OPTIONS: u8 = 60;
+/// IPv6 next header: fragment, and the bytes of that header.
+const FRAGMENT: u8 = 44;
+const FRAGMENT_LEN: usize = 8;
 /// IPv4's one-byte option "no operation" (RFC 791 3.1).
 const NO_OPERATION: u8 = 1;
 /// Ports of every frame: one of the range for private use (RFC 6335 6), and discard.
@@ -227,6 +230,38 @@ impl Headers {
         }
         frame.extend(transport);
         frame
+    }
+
+    /// Splits a frame of these headers into two IP fragments (RFC 791 3.2, RFC 8200 4.5).
+    pub(crate) fn fragments(&self, frame: &[u8]) -> Vec<Vec<u8>> {
+        let (start, transport) = (self.transport_start(), &frame[self.transport_start()..]);
+        let first_len = transport.len() / 2 / 8 * 8;
+        let (first, rest) = transport.split_at(first_len);
+        let pieces = [(first, 0, 1u16), (rest, first_len as u16, 0)];
+        let fragment = |(piece, offset, more): (&[u8], u16, u16)| {
+            let mut head = frame[..start].to_vec();
+            let at = self.link_len();
+            match self.ip {
+                Ip::V4 => {
+                    head[at + 2..at + 4].copy_from_slice(&((self.ip_len() + piece.len()) as u16).to_be_bytes());
+                    head[at + 6..at + 8].copy_from_slice(&(more << 13 | offset / 8).to_be_bytes());
+                    head[at + 10..at + 12].fill(0);
+                    let checksum = !ones_complement_sum(&[&head[at..]]);
+                    head[at + 10..at + 12].copy_from_slice(&checksum.to_be_bytes());
+                }
+                Ip::V6 => {
+                    let len = self.ip_len() - 40 + FRAGMENT_LEN + piece.len();
+                    head[at + 4..at + 6].copy_from_slice(&(len as u16).to_be_bytes());
+                    // No other extension header precedes it: `ip_options` is 0 in a train.
+                    head[at + 6] = FRAGMENT;
+                    head.extend([protocol_number(self.protocol), 0]);
+                    head.extend((offset | more).to_be_bytes());
+                    head.extend([0, 0, self.ip_id.to_be_bytes()[0], self.ip_id.to_be_bytes()[1]]);
+                }
+            }
+            [head, piece.to_vec()].concat()
+        };
+        pieces.into_iter().map(fragment).collect()
     }
 
     fn ipv4(&self, transport_len: usize) -> Vec<u8> {

@@ -67,6 +67,13 @@ const FOR_VARIANTS: &[&str] = &[
     "tx-tcp6-segmentation",
 ];
 
+impl Offload {
+    /// Returns true if its cases leave by a UDP socket.
+    pub(crate) fn is_of_socket(&self) -> bool {
+        matches!(self.cases, Cases::Socket(_))
+    }
+}
+
 const fn transmit(name: &'static str, features: Names, needs: Names, cases: Cases) -> Offload {
     Offload { name, side: Side::Transmit, features, needs, cases }
 }
@@ -111,8 +118,13 @@ pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
 }
 
 /// Tag of the tagged frames: priority 5, VLAN 1005.
-const TAG: u16 = 5 << 13 | TAG_VLAN;
-const TAG_VLAN: u16 = 1005;
+const TAG: u16 = 5 << 13 | 1005;
+/// Every tag of a case.
+pub(crate) const VLANS: [u16; 3] = [1, TAG, 0xfffe];
+/// Bytes of a tag.
+pub(crate) const TAG_LEN: usize = 4;
+/// Least length of a packet that fills an MTU: the smallest one of IPv6 (RFC 8200 5).
+pub(crate) const LONG_MIN: usize = 1280;
 /// Maximum length of an IP packet.
 const PACKET_LEN_MAX: usize = 65_535;
 /// Segments of a super-frame: around powers of two, around the 17 fragments of an skb, and the maximum of UDP GRO.
@@ -175,9 +187,24 @@ pub(crate) fn too_long(mtu: usize) -> Case {
     }
 }
 
+/// Returns the VLAN of a tag.
+pub(crate) fn vlan_of(tag: u16) -> u16 {
+    tag & 0xfff
+}
+
 /// Returns an ordinary frame, to test for any arrival.
-pub(crate) fn probe() -> Case {
-    Case::new(Ip::V4, Protocol::Udp, one(64, Checksum::Complete))
+pub(crate) fn probe(ip: Ip) -> Case {
+    Case::new(ip, Protocol::Udp, one(64, Checksum::Complete))
+}
+
+/// Returns a packet of that length.
+pub(crate) fn of_length(len: usize, vlan: Option<u16>) -> Case {
+    Case { vlan, ..filling(probe(Ip::V4), len, 0) }
+}
+
+/// Returns frames with the fragments of a packet among them.
+pub(crate) fn fragments() -> Case {
+    Case { load: Load::Train { len: TRAIN_LEN as u16, kind: Train::Fragment }, ..probe(Ip::V4) }
 }
 
 /// Returns a datagram of a UDP socket, to test for any arrival.
@@ -187,7 +214,7 @@ pub(crate) fn datagram(ip: Ip) -> Case {
 
 /// Returns a frame with its tag beside it, to test the kernel's support.
 pub(crate) fn tag_in_skb() -> Case {
-    Case { vlan: Some(TAG), way: Way::TagInSkb, ..probe() }
+    Case { vlan: Some(TAG), way: Way::TagInSkb, ..probe(Ip::V4) }
 }
 
 fn one(len: usize, checksum: Checksum) -> Load {
@@ -336,10 +363,10 @@ fn verdicts(mtu: usize, depth: Depth) -> Vec<Case> {
 
 /// Returns super-frames, segmented by the sender's kernel and handed over at once, and frames with one differing field.
 fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
-    use Train::{Bad, Congestion, Even, Hops, IdGap, Long, Short, ShortLast};
+    use Train::{Bad, Congestion, Even, Fragment, Hops, IdGap, Long, Short, ShortLast};
     let kinds = match protocol {
         Protocol::Tcp => Train::VARIANTS,
-        Protocol::Udp => &[Even, ShortLast, Short, Congestion, Hops, IdGap, Bad, Long],
+        Protocol::Udp => &[Even, ShortLast, Short, Congestion, Hops, IdGap, Bad, Long, Fragment],
     };
     let tcp_options = if protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };
     let mut cases = Vec::new();
@@ -359,7 +386,7 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
 }
 
 fn tagged(mtu: usize) -> Vec<Case> {
-    let tags = [Some(1), Some(TAG), Some(0xfffe), None];
+    let tags = [Some(VLANS[0]), Some(VLANS[1]), Some(VLANS[2]), None];
     let of = |ip, protocol| filling(Case::new(ip, protocol, one(0, Checksum::Complete)), mtu, 0);
     let plain = BOTH.into_iter().flat_map(|ip| [of(ip, Protocol::Tcp), of(ip, Protocol::Udp)]);
     plain.flat_map(|case| tags.map(|vlan| Case { vlan, ..case })).collect()

@@ -54,7 +54,7 @@ pub fn json(report: &Report) -> String {
 pub fn junit(report: &Report) -> String {
     let count = |of: fn(&Verdict) -> bool| report.rows.iter().filter(|row| of(&row.verdict)).count();
     let failures = count(|verdict| matches!(verdict, Verdict::Wrong(_)));
-    let skipped = count(|verdict| matches!(verdict, Verdict::NotOffered | Verdict::NotReachable { .. }));
+    let skipped = count(|verdict| !matches!(verdict, Verdict::Right | Verdict::Wrong(_)));
     let mut out = format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"offramp check\" tests=\"{}\" failures=\"{failures}\" \
          skipped=\"{skipped}\" time=\"{:.3}\">\n",
@@ -86,6 +86,7 @@ pub fn verdict_word(verdict: &Verdict) -> &'static str {
         Verdict::Right => "right",
         Verdict::Wrong(_) => "WRONG",
         Verdict::NotOffered => "not offered",
+        Verdict::NotTested { .. } => "not tested",
         Verdict::NotReachable { .. } => "not reachable",
     }
 }
@@ -109,11 +110,14 @@ pub fn remark(row: &Row) -> String {
     if row.lost > 0 {
         let _ = write!(cases, ", {} lost frames and were right on a retry", row.lost);
     }
+    if !row.left_out.is_empty() {
+        let _ = write!(cases, "; not tested: {}", row.left_out.join("; "));
+    }
     match &row.verdict {
         Verdict::Right => cases,
         Verdict::Wrong(finding) => finding.what.to_owned(),
         Verdict::NotOffered => format!("{} does not offer it", row.interface),
-        Verdict::NotReachable { why } => why.clone(),
+        Verdict::NotTested { why } | Verdict::NotReachable { why } => why.clone(),
     }
 }
 
@@ -142,7 +146,12 @@ fn blame(blame: Blame) -> &'static str {
 /// Summarizes the report in a sentence.
 pub fn summary(report: &Report) -> String {
     let wrong = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
+    let is_partial = report.rows.iter().any(|row| !row.left_out.is_empty());
     match (wrong, report.commands.is_empty()) {
+        (0, _) if report.not_tested() > 0 => {
+            format!("Not tested: {} of {} verdicts; nothing else is wrong.", report.not_tested(), report.rows.len())
+        }
+        (0, _) if is_partial => "Nothing that the path carries is wrong.".to_owned(),
         (0, _) => "Nothing is wrong.".to_owned(),
         (1, true) => "One verdict is wrong.".to_owned(),
         (1, false) => "One verdict is wrong. To turn that offload off:".to_owned(),
@@ -168,6 +177,7 @@ mod tests {
             cases: 7,
             coalesced: 0,
             lost: 0,
+            left_out: Vec::new(),
             verdict,
         };
         let finding = Finding {

@@ -1,43 +1,31 @@
 //! The whole check of a path: every offload of both ends, alone and together, in both directions.
 
+mod blame;
+
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::case::{Addressing, Case, DESTINATION};
 use crate::end::{COALESCES_UDP, End, Offered};
 use crate::error::CheckError;
-use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
+use crate::exchange::{Exchange, Outcome, PATIENCE_MAX};
 use crate::fault::Fault;
 use crate::oracle::Allowed;
-use crate::packet::Way;
+use crate::packet::Ip;
 use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
+use crate::reach::Reach;
 use crate::rss::{self, Judged};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
 
 /// Number of wrong cases at the end of an offload's check.
 const WRONG_MAX: usize = 3;
-/// Repeats of a case to find the end at fault: coalescing needs frames arriving together.
-const REPEATS: usize = 5;
 /// Maximum sends of a first frame until one arrives: switches learn, links come up.
 const PROBES_MAX: usize = 8;
-/// Frames to detect a lossy path.
-const LOSS_PROBES: usize = 64;
-/// Pauses before a case, possibly lost to other traffic, is sent again. Chosen: about a second in all.
-const LOSS_PAUSES: [Duration; 4] =
-    [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
-/// Rounds of plain frames in turn with a possibly lost case. Chosen.
-const LOOKS: usize = 2;
-/// Least MTU: the smallest of IPv6 (RFC 8200 5).
-const MTU_MIN: u32 = 1280;
 /// Feature to allow any ID in segments.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
 /// The reason an offload is unreachable if the kernel cannot hand over its output.
 const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (Linux 6.2 or later can)";
-
-/// The reason for lost datagrams of a socket on a path without loss for a packet socket.
-const KEPT_OUT: &str = "no datagram of a UDP socket arrives; a firewall or a switch with IGMP or MLD snooping may \
-     drop them";
 
 /// The reason for no verdict on a lossy path.
 const LOSSY: &str =
@@ -129,8 +117,12 @@ fn check(
 ) -> Result<Vec<Row>, CheckError> {
     for end in ends.iter() {
         let about = end.description();
-        if about.mtu < MTU_MIN {
-            return Err(CheckError::MtuTooSmall { interface: about.name.clone(), mtu: about.mtu, least: MTU_MIN });
+        if about.mtu < plan::LONG_MIN as u32 {
+            return Err(CheckError::MtuTooSmall {
+                interface: about.name.clone(),
+                mtu: about.mtu,
+                least: plan::LONG_MIN as u32,
+            });
         }
     }
     let mut rows = Vec::new();
@@ -152,7 +144,7 @@ fn check(
             patience: PATIENCE_MAX,
             batch_parts: 1,
         };
-        let mut direction = Direction { exchange, config, rows: Vec::new(), setting: None };
+        let mut direction = Direction { exchange, config, rows: Vec::new(), setting: None, reach: Reach::default() };
         direction.check(progress)?;
         rows.append(&mut direction.rows);
     }
@@ -188,23 +180,29 @@ struct Direction<'a> {
     rows: Vec<Row>,
     /// The setting applied last.
     setting: Option<Setting>,
+    /// The frames that the path carries.
+    reach: Reach,
 }
 
 impl Direction<'_> {
     fn check(&mut self, progress: &mut dyn FnMut(&str)) -> Result<(), CheckError> {
         self.probe()?;
+        let has_sockets = OFFLOADS.iter().any(|offload| self.is_wanted(offload.name) && offload.is_of_socket());
+        let has_sockets = has_sockets || self.is_wanted(TOGETHER);
         let mtu = self.mtu();
+        self.reach = Reach::probe(&mut self.exchange, mtu, has_sockets)?;
+        let mtu = self.reach.longest.unwrap_or(mtu);
         let names =
             [self.exchange.sender.description().name.clone(), self.exchange.receiver.description().name.clone()];
         let way = format!("{} to {}", names[0], names[1]);
         if self.is_wanted(PATH) {
             progress(&format!("{way}: {PATH}, every offload off"));
             let cases = plan::path(mtu, self.config.depth);
-            let row = self.judge(PATH, &names[1], &Setting::default(), &cases)?;
+            let row = self.judge(PATH, &names[1], &Setting::default(), cases)?;
             self.rows.push(row);
         }
         if self.is_wanted(MTU) {
-            let row = self.frames_of_the_mtu(mtu, &names[1])?;
+            let row = self.frames_of_the_mtu(&names[1])?;
             self.rows.push(row);
         }
         let wanted: Vec<&Offload> = OFFLOADS.iter().filter(|offload| self.is_wanted(offload.name)).collect();
@@ -220,8 +218,10 @@ impl Direction<'_> {
             // The capture of the queues ends with the next setting.
             self.setting = None;
             let is_missing = matches!(&verdict, Verdict::Wrong(finding) if finding.fault == Fault::FrameMissing);
-            if is_missing && self.loses_others()? {
-                verdict = Verdict::NotReachable { why: LOSSY.to_owned() };
+            if let Some(why) = self.reach.without_a_version().filter(|_| is_missing) {
+                verdict = Verdict::NotTested { why };
+            } else if is_missing && self.loses_others()? {
+                verdict = Verdict::NotTested { why: LOSSY.to_owned() };
             }
             self.rows.push(Row { cases, lost, ..self.row(RSS, &names[1], Vec::new(), verdict) });
         }
@@ -244,17 +244,21 @@ impl Direction<'_> {
 
     fn probe(&mut self) -> Result<(), CheckError> {
         self.apply(&Setting::default())?;
+        let name = |end: &dyn End| end.description().name.clone();
         for _ in 0..PROBES_MAX {
             let begun = Instant::now();
-            let outcome = self.exchange.one(&plan::probe(), Allowed::default())?;
+            let outcome = self.exchange.one(&plan::probe(Ip::V4), Allowed::default())?;
             self.exchange.learn_patience(begun.elapsed());
             if matches!(&outcome, Outcome::Right)
                 || matches!(&outcome, Outcome::Wrong(wrong) if !wrong.captured.is_empty())
             {
                 return Ok(());
             }
+            if self.exchange.carries_ethernet()? {
+                let (from, to) = (name(self.exchange.sender), name(self.exchange.receiver));
+                return Err(CheckError::SourcesDropped { from, to });
+            }
         }
-        let name = |end: &dyn End| end.description().name.clone();
         Err(CheckError::NothingArrives { from: name(self.exchange.sender), to: name(self.exchange.receiver) })
     }
 
@@ -283,6 +287,7 @@ impl Direction<'_> {
             cases: 0,
             coalesced: 0,
             lost: 0,
+            left_out: Vec::new(),
             verdict,
         }
     }
@@ -293,15 +298,20 @@ impl Direction<'_> {
         name: &'static str,
         interface: &str,
         setting: &Setting,
-        cases: &[Case],
+        cases: Vec<Case>,
     ) -> Result<Row, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();
-        let outcomes = self.exchange.all(cases, allowed, WRONG_MAX)?;
+        let (cases, left_out) = self.reach.passable(cases);
+        if cases.is_empty() {
+            let verdict = Verdict::NotTested { why: left_out.join("; ") };
+            return Ok(self.row(name, interface, Vec::new(), verdict));
+        }
+        let outcomes = self.exchange.all(&cases, allowed, WRONG_MAX)?;
         let features = self.features_on(setting);
         let (sent, coalesced, mut lost) = (outcomes.sent, outcomes.coalesced, outcomes.lost);
         let verdict = self.verdict(setting, outcomes, &mut lost)?;
-        Ok(Row { cases: sent, coalesced, lost, ..self.row(name, interface, features, verdict) })
+        Ok(Row { cases: sent, coalesced, lost, left_out, ..self.row(name, interface, features, verdict) })
     }
 
     /// Returns the setting's features actually on.
@@ -310,101 +320,6 @@ impl Direction<'_> {
             features.iter().copied().filter(|feature| end.is_on(feature)).collect::<Vec<_>>()
         };
         [of(self.exchange.sender, &setting.transmit), of(self.exchange.receiver, &setting.receive)].concat()
-    }
-
-    fn verdict(&mut self, setting: &Setting, outcomes: Outcomes, lost: &mut usize) -> Result<Verdict, CheckError> {
-        let wrong_cases = outcomes.wrong.len();
-        for (case, wrong) in outcomes.wrong {
-            // A frame may be lost to other traffic. A changed frame shows a fault, though perhaps not each time.
-            let repeats = if wrong.may_be_loss() { 1 } else { REPEATS };
-            let blame = self.blame(&case, setting, repeats)?;
-            if wrong.may_be_loss() {
-                // Before, between and after the plain frames: occasional loss on the path is no offload's fault. A long
-                // stall of the path may end only with these frames.
-                let mut is_lost = blame == Blame::Unrepeatable || self.is_right_later(&case, setting)?;
-                for _ in 0..LOOKS {
-                    if !is_lost && self.loses_others()? {
-                        return Ok(Verdict::NotReachable { why: LOSSY.to_owned() });
-                    }
-                    is_lost = is_lost || self.is_right(&case, setting, 1)?;
-                }
-                if is_lost {
-                    *lost += 1;
-                    continue;
-                }
-            }
-            return Ok(Verdict::Wrong(Box::new(finding(&case, wrong, wrong_cases, blame))));
-        }
-        let is_refused = outcomes.sent > 0 && outcomes.refused.len() == outcomes.sent;
-        Ok(match outcomes.refused.first() {
-            Some(errno) if is_refused => {
-                let why = nix::errno::Errno::from_raw(*errno).desc();
-                Verdict::NotReachable { why: format!("the kernel refuses such frames from a packet socket ({why})") }
-            }
-            _ => Verdict::Right,
-        })
-    }
-
-    /// Returns whether the path now loses plain frames, with every offload off.
-    fn loses_others(&mut self) -> Result<bool, CheckError> {
-        self.apply(&Setting::default())?;
-        let outcomes = self.exchange.all(&[plan::probe(); LOSS_PROBES], Allowed::default(), 1)?;
-        Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
-    }
-
-    /// Repeats a wrong case with the software path on one side.
-    fn blame(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<Blame, CheckError> {
-        let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
-        let sender_off = Setting { transmit: in_software.transmit.clone(), ..setting.clone() };
-        let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
-        if self.is_right(case, setting, repeats)? {
-            return Ok(Blame::Unrepeatable);
-        }
-        let without_sender = self.is_right(case, &sender_off, repeats)?;
-        let without_receiver = self.is_right(case, &receiver_off, repeats)?;
-        Ok(match (without_sender, without_receiver) {
-            (true, false) => Blame::Sender,
-            (false, true) => Blame::Receiver,
-            (true, true) => Blame::Both,
-            (false, false) if self.is_right(case, &in_software, repeats)? => Blame::Both,
-            (false, false) => Blame::Path,
-        })
-    }
-
-    /// Returns the features the sender needs. Before Linux 6.11 a socket segments datagrams only if the interface
-    /// checksums.
-    fn least_for(&mut self, case: &Case) -> Result<Vec<&'static str>, CheckError> {
-        if case.way != Way::UdpSocket {
-            return Ok(Vec::new());
-        }
-        self.apply(&Setting::default())?;
-        let allowed = self.allowed();
-        let is_refused = matches!(self.exchange.one(case, allowed)?, Outcome::Refused(_));
-        Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
-    }
-
-    /// Returns whether a case is right in each of its repeats.
-    fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
-        self.apply(setting)?;
-        let allowed = self.allowed();
-        for _ in 0..repeats {
-            if !matches!(self.exchange.one(case, allowed)?, Outcome::Right) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Returns whether a repeated case is right, now or after pauses. Other traffic may fill a queue for a while; an
-    /// interface's own loss comes back each time.
-    fn is_right_later(&mut self, case: &Case, setting: &Setting) -> Result<bool, CheckError> {
-        for pause in LOSS_PAUSES {
-            std::thread::sleep(pause);
-            if self.is_right(case, setting, 1)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Checks one offload alone, at its end.
@@ -417,14 +332,21 @@ impl Direction<'_> {
         if offload.features.iter().all(|feature| end.offered(feature) == Offered::No) {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotOffered));
         }
+        let is_about_tags = matches!(offload.cases, Cases::Tags | Cases::TagsInSkb);
+        if let Some(why) = self.reach.without_tags().filter(|_| is_about_tags) {
+            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotTested { why }));
+        }
         let is_unseen = offload.features.iter().any(|feature| end.offered(feature) == Offered::Unseen);
         let unreachable = if is_unseen { Some(UNSEEN.to_owned()) } else { self.unreachable(offload.cases)? };
         if let Some(why) = unreachable {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why }));
         }
         let cases = plan::cases(offload.cases, mtu, self.config.depth);
-        let mut row = self.judge(offload.name, &interface, &Setting::alone(offload), &cases)?;
+        let mut row = self.judge(offload.name, &interface, &Setting::alone(offload), cases)?;
         let is_on = offload.features.iter().any(|feature| row.features.contains(feature));
+        if matches!(row.verdict, Verdict::NotTested { .. }) {
+            return Ok(row);
+        }
         if !is_on {
             row.verdict = Verdict::NotReachable { why: "the driver does not enable it".to_owned() };
         } else if matches!((offload.cases, &row.verdict), (Cases::Coalescing(_), Verdict::Right)) && row.coalesced == 0
@@ -441,45 +363,59 @@ impl Direction<'_> {
                 return Ok(Some(UNSEEN.to_owned()));
             }
             Cases::Socket(ip) => (plan::datagram(ip), "the kernel refuses datagrams of a UDP socket on this path"),
-            Cases::TagsInSkb => (plan::tag_in_skb(), NO_PROGRAM),
+            // The program is attached for an untagged frame, too.
+            Cases::TagsInSkb => (Case { vlan: None, ..plan::tag_in_skb() }, NO_PROGRAM),
             _ => return Ok(None),
         };
+        if self.reach.passable(vec![probe]).0.is_empty() {
+            return Ok(None);
+        }
         self.apply(&Setting::default())?;
         let allowed = self.allowed();
         Ok(match self.exchange.one(&probe, allowed)? {
             Outcome::Refused(errno) => Some(format!("{refuser} ({})", nix::errno::Errno::from_raw(errno).desc())),
-            Outcome::Wrong(wrong) if wrong.may_be_loss() && matches!(cases, Cases::Socket(_)) => {
-                Some(KEPT_OUT.to_owned())
-            }
             // The cases of the offload show other faults.
             Outcome::Right | Outcome::Wrong(_) => None,
         })
     }
 
     /// Checks that frames of exactly the MTU arrive, and that the kernel sends no longer one.
-    fn frames_of_the_mtu(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
-        let mut row = self.judge(MTU, interface, &Setting::default(), &plan::longest(mtu))?;
-        let own_mtu = self.exchange.sender.description().mtu as usize;
-        let case = plan::too_long(own_mtu);
+    fn frames_of_the_mtu(&mut self, interface: &str) -> Result<Row, CheckError> {
+        let [own, other] = [&*self.exchange.sender, &*self.exchange.receiver].map(|end| end.description().mtu as usize);
+        if own != other {
+            return self.differing_mtus(interface, own, other);
+        }
+        if let Some(len) = self.reach.longest {
+            let why = format!("the path drops packets of more than {len} bytes; the MTU of both interfaces is {own}");
+            return Ok(self.row(MTU, interface, Vec::new(), Verdict::NotTested { why }));
+        }
+        let mut row = self.judge(MTU, interface, &Setting::default(), plan::longest(own))?;
         if !matches!(row.verdict, Verdict::Right) {
             return Ok(row);
         }
         row.cases += 1;
+        let case = plan::too_long(own);
         if let Outcome::Right = self.exchange.one(&case, Allowed::default())? {
-            let fault = Fault::LongerThanMtu;
-            row.verdict = Verdict::Wrong(Box::new(Finding {
-                fault,
-                what: fault.text(),
-                blame: Blame::Path,
-                case: case.to_string(),
-                wrong_cases: 1,
-                place: "length of a frame".to_owned(),
-                expected: format!("a refusal: the MTU is {own_mtu}"),
-                got: "the frame arrived".to_owned(),
-                evidence: Evidence::default(),
-            }));
+            let expected = format!("a refusal: the MTU is {own}");
+            row.verdict = wrong_mtu(Fault::LongerThanMtu, &case, expected, "the frame arrived".to_owned());
         }
         Ok(row)
+    }
+
+    /// Reports that a link has two MTUs. The sender's longest frames show the effect.
+    fn differing_mtus(&mut self, interface: &str, own: usize, other: usize) -> Result<Row, CheckError> {
+        self.apply(&Setting::default())?;
+        let case = plan::of_length(own, None);
+        let outcome = self.exchange.probe(&plan::probe(Ip::V4), &[case])?.pop().flatten();
+        let effect = match outcome {
+            Some(Outcome::Right) => "arrive",
+            Some(_) => "are lost",
+            None => "may be lost",
+        };
+        let [from, to] = [&*self.exchange.sender, &*self.exchange.receiver].map(|end| &end.description().name);
+        let got = format!("{own} at {from}, {other} at {to}; packets of {own} bytes {effect}");
+        let verdict = wrong_mtu(Fault::MtusDiffer, &case, "one MTU for all interfaces of a link".to_owned(), got);
+        Ok(Row { cases: 1, ..self.row(MTU, interface, Vec::new(), verdict) })
     }
 
     /// Checks all offloads on at both ends, without those wrong alone, with the cases of the others.
@@ -502,8 +438,23 @@ impl Direction<'_> {
         }
         let cases: Vec<Case> =
             reachable.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
-        self.judge(TOGETHER, interface, &setting, &cases)
+        self.judge(TOGETHER, interface, &setting, cases)
     }
+}
+
+/// Returns the verdict on an MTU.
+fn wrong_mtu(fault: Fault, case: &Case, expected: String, got: String) -> Verdict {
+    Verdict::Wrong(Box::new(Finding {
+        fault,
+        what: fault.text(),
+        blame: Blame::Path,
+        case: case.to_string(),
+        wrong_cases: 1,
+        place: "MTU".to_owned(),
+        expected,
+        got,
+        evidence: Evidence::default(),
+    }))
 }
 
 /// Turns the named features of a side on, as far as they can be switched, and all others off.
@@ -515,26 +466,6 @@ fn switch(end: &mut dyn End, side: Side, on: &[&'static str]) -> Result<(), Chec
         .map(|feature| (feature, on.contains(&feature)))
         .collect();
     end.apply(&features)
-}
-
-fn finding(case: &Case, wrong: Wrong, wrong_cases: usize, blame: Blame) -> Finding {
-    let Wrong { difference, built, captured } = wrong;
-    let evidence = Evidence {
-        sent: built.sent.into_iter().map(|sent| sent.bytes).collect(),
-        expected: built.expected.into_iter().map(|expected| expected.bytes).collect(),
-        captured: captured.into_iter().map(|frame| frame.bytes).collect(),
-    };
-    Finding {
-        fault: difference.fault,
-        what: difference.fault.text(),
-        blame,
-        case: case.to_string(),
-        wrong_cases,
-        place: difference.place,
-        expected: difference.expected,
-        got: difference.got,
-        evidence,
-    }
 }
 
 /// Returns one `ethtool` line for each interface with a fault.

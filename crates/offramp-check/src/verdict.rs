@@ -64,6 +64,8 @@ pub struct Row {
     pub coalesced: usize,
     /// Cases that lost frames and were right on a further attempt.
     pub lost: usize,
+    /// The causes that kept some cases from being sent.
+    pub left_out: Vec<String>,
     /// The verdict.
     #[serde(flatten)]
     pub verdict: Verdict,
@@ -79,7 +81,12 @@ pub enum Verdict {
     Wrong(Box<Finding>),
     /// The interface does not have this offload.
     NotOffered,
-    /// It cannot be judged on this path.
+    /// The path does not carry its frames.
+    NotTested {
+        /// Why.
+        why: String,
+    },
+    /// These interfaces and this kernel cannot show it.
     NotReachable {
         /// Why.
         why: String,
@@ -176,5 +183,10 @@ impl Report {
     /// Returns true if any verdict is wrong.
     pub fn is_wrong(&self) -> bool {
         self.rows.iter().any(|row| matches!(row.verdict, Verdict::Wrong(_)))
+    }
+
+    /// Returns the number of verdicts that the path makes impossible.
+    pub fn not_tested(&self) -> usize {
+        self.rows.iter().filter(|row| matches!(row.verdict, Verdict::NotTested { .. })).count()
     }
 }

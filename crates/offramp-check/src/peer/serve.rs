@@ -268,7 +268,7 @@ mod tests {
 
     fn frame() -> Outgoing {
         let addressing = Addressing { destination: DESTINATION, source: OWN, seed: 0 };
-        let built = probe().build(&addressing, Identity { run: 1, case: 2 });
+        let built = probe(Ip::V4).build(&addressing, Identity { run: 1, case: 2 });
         Outgoing { way: Way::PacketSocket, bytes: built.sent[0].bytes.clone(), meta: RxMeta::default() }
     }
 

@@ -99,6 +99,7 @@ mod tests {
             cases: 7,
             coalesced: 0,
             lost: 0,
+            left_out: Vec::new(),
             verdict,
         }
     }
