@@ -19,6 +19,12 @@ const ETHERNET_LEN: usize = 14;
 const TRAIN_FRAMES: u16 = 8;
 /// The odd frame of a train.
 const TRAIN_ODD_ONE: u16 = 3;
+/// Payload of a frame that needs padding: with IPv4 and TCP without options.
+const PADDED_PAYLOAD_LEN: u16 = 3;
+/// Minimum frame without FCS (IEEE 802.3, 4A.4.2).
+const FRAME_LEN_MIN: usize = 60;
+/// A trailer of the Parallel Redundancy Protocol (IEC 62439-3 4.2.7): number, LAN and size, suffix.
+const TRAILER: [u8; 6] = [0x12, 0x34, 0xa0, 0x5a, 0x88, 0xfb];
 /// Frames of [`Train::Long`]: with the usual payload more than 64 KiB.
 const TRAIN_LONG_FRAMES: u16 = 60;
 /// Bytes of the headers between the UDP header and a checksum deep inside: a VXLAN header (RFC 7348).
@@ -112,6 +118,10 @@ pub enum Train {
     Long,
     /// one in two IP fragments
     Fragment,
+    /// the last shorter and padded
+    Padded,
+    /// the last shorter, with a trailer
+    Trailed,
 }
 
 /// The frames to send.
@@ -383,7 +393,8 @@ impl Case {
         let (mut ip_id, mut sequence) = (self.ip_id, self.sequence);
         for n in 0..count {
             let (is_odd_one, is_last) = (n == TRAIN_ODD_ONE, n + 1 == count);
-            let is_short = is_odd_one && kind == Train::Short || is_last && kind == Train::ShortLast;
+            let is_short =
+                is_odd_one && kind == Train::Short || is_last && matches!(kind, Train::ShortLast | Train::Trailed);
             if is_odd_one && kind == Train::IdGap {
                 ip_id = ip_id.wrapping_add(1);
             }
@@ -404,9 +415,19 @@ impl Case {
                 }
                 _ => {}
             }
-            let payload = bytes.take(if is_short { len / 2 } else { len }.into());
+            let payload_len = match () {
+                () if is_short => len / 2,
+                () if is_last && kind == Train::Padded => PADDED_PAYLOAD_LEN,
+                () => len,
+            };
+            let payload = bytes.take(payload_len.into());
             let is_bad = is_odd_one && kind == Train::Bad;
-            let frame = headers.frame(&payload, if is_bad { Field::Wrong } else { Field::Right });
+            let mut frame = headers.frame(&payload, if is_bad { Field::Wrong } else { Field::Right });
+            match kind {
+                Train::Padded if frame.len() < FRAME_LEN_MIN => frame.resize(FRAME_LEN_MIN, 0),
+                Train::Trailed if is_last => frame.extend(TRAILER),
+                _ => {}
+            }
             let is_fragmented = is_odd_one && kind == Train::Fragment;
             for bytes in if is_fragmented { headers.fragments(&frame) } else { vec![frame] } {
                 let mut one = self.sent(&headers, bytes.clone(), None);

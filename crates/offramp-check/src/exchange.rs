@@ -36,7 +36,7 @@ const ETHERNET_LEN_MIN: usize = 60;
 const LINGER: Duration = Duration::from_millis(1);
 /// Maximum number of attempts for a case with missing frames: other traffic may have displaced them.
 const ATTEMPTS_MAX: u32 = 6;
-/// Rounds in which a frame must be missing beside a plain one, before the path counts as dropping its kind. Chosen.
+/// Rounds with a plain frame and without the other, before the path counts as dropping its kind. Chosen.
 const PROBE_ROUNDS: usize = 3;
 /// Milliseconds before each round of a probe. Chosen: other traffic may fill a queue for a while.
 const PROBE_PAUSES: [u64; 6] = [0, 10, 150, 150, 300, 300];
@@ -52,7 +52,7 @@ pub(crate) enum Outcome {
     Wrong(Box<Wrong>),
 }
 
-/// A case that was sent once.
+/// A case after one sending.
 struct Attempt {
     /// The case with its number.
     case: Case,
@@ -183,17 +183,17 @@ impl Exchange<'_> {
 
     /// Sends a batch once.
     fn attempt(&mut self, batch: Vec<(Identity, Built)>, allowed: Allowed) -> Result<Vec<Attempt>, CheckError> {
-        let (refused, mut captured) = self.send(&batch)?;
+        let (refused, mut captured, _) = self.send(&batch)?;
         let judge = |(identity, built): (Identity, Built)| {
             let frames = captured.remove(&identity.case).unwrap_or_default();
             // A fault may need exactly these bytes.
             let case = Case { number: Some(identity.case), ..built.case };
             let is_coalesced = frames.iter().any(|frame| frame.meta.segmentation.is_some());
             // A socket counts IDs from one of its own.
-            let any_id = allowed.any_id || built.case.way == Way::UdpSocket;
+            let allowed = Allowed { any_id: allowed.any_id || built.case.way == Way::UdpSocket, ..allowed };
             let outcome = match refused.get(&identity.case) {
                 Some(errno) => Outcome::Refused(*errno),
-                None => match oracle::compare(&built, &frames, Allowed { any_id }) {
+                None => match oracle::compare(&built, &frames, allowed) {
                     None => Outcome::Right,
                     Some(difference) => Outcome::Wrong(Box::new(Wrong { difference, built, captured: frames })),
                 },
@@ -227,8 +227,8 @@ impl Exchange<'_> {
         Ok(false)
     }
 
-    /// Sends these cases, each beside a plain frame, until each arrives or was missing in [`PROBE_ROUNDS`] rounds in
-    /// which the plain frame arrived. `None`: the path lost the plain frames.
+    /// Sends these cases, each beside a plain frame, until each arrives or was missing in [`PROBE_ROUNDS`] rounds
+    /// with the plain frame. `None`: the path lost the plain frames.
     pub(crate) fn probe(&mut self, plain: &Case, cases: &[Case]) -> Result<Vec<Option<Outcome>>, CheckError> {
         let mut outcomes: Vec<Option<Outcome>> = cases.iter().map(|_| None).collect();
         let mut rounds = 0;
@@ -277,8 +277,27 @@ impl Exchange<'_> {
         Ok(wrong.or_else(|| outcomes.refused.pop().map(Outcome::Refused)).unwrap_or(Outcome::Right))
     }
 
-    /// Sends a batch and captures until all frames have arrived, or no more do. Returns refusals and frames by case.
-    fn send(&mut self, batch: &[(Identity, Built)]) -> Result<(BTreeMap<u16, i32>, oracle::ByCase), CheckError> {
+    /// Sends a case once. Returns the time until its last frame arrived; `None` if it was refused or changed, or not
+    /// all of it arrived within `patience`.
+    pub(crate) fn delay(&mut self, case: &Case, patience: Duration) -> Result<Option<Duration>, CheckError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(CheckError::Stopped);
+        }
+        let batch = [self.build(case)];
+        let usual = std::mem::replace(&mut self.patience, patience);
+        let begun = Instant::now();
+        let sent = self.send(&batch);
+        self.patience = usual;
+        let (_, captured, last) = sent?;
+        let [(identity, built)] = &batch;
+        let frames = captured.get(&identity.case).map_or(&[][..], Vec::as_slice);
+        let is_right = oracle::compare(built, frames, Allowed::default()).is_none();
+        Ok(is_right.then(|| last - begun))
+    }
+
+    /// Sends a batch and captures until all frames have arrived, or no more do. Returns refusals, frames by case, and the
+    /// time of the last one.
+    fn send(&mut self, batch: &[(Identity, Built)]) -> Result<Sending, CheckError> {
         let mut capture = Capture::new(batch, self.run, self.patience);
         let mut refused = BTreeMap::new();
         for (identity, built) in batch {
@@ -308,9 +327,12 @@ impl Exchange<'_> {
                 break;
             }
         }
-        Ok((refused, capture.frames))
+        Ok((refused, capture.frames, capture.last))
     }
 }
+
+/// Refusals and captured frames by case, and the time of the last frame.
+type Sending = (BTreeMap<u16, i32>, oracle::ByCase, Instant);
 
 /// Frames of a batch as they arrive.
 struct Capture {

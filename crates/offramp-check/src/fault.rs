@@ -15,6 +15,10 @@ pub enum Fault {
     Duplicate,
     /// frames of one flow arrive out of order
     Reordered,
+    /// a frame with a wrong checksum overtakes others of its flow
+    BadOvertakes,
+    /// a frame is held for more than 50 ms before it is delivered
+    HeldTooLong,
     /// a frame arrives that was not sent
     UnexpectedFrame,
     /// the super-frame arrives whole, without a mark as super-frame
@@ -117,6 +121,10 @@ pub enum Fault {
     CoalescedUnequal,
     /// frames were coalesced over a gap
     CoalescedOverGap,
+    /// the padding or the trailer of a frame was coalesced as its payload
+    PaddingCoalesced,
+    /// an IP fragment was coalesced with other frames
+    FragmentCoalesced,
     /// the coalesced packet exceeds the maximum packet length
     AggregateTooLong,
     /// the interface's report contradicts the frame

@@ -191,14 +191,27 @@ impl<'a> Comparison<'a> {
     fn reordered(&self) -> Option<Difference> {
         let good = self.built.expected.iter().zip(&self.matched).filter(|(frame, _)| !frame.is_bad);
         let places: Vec<usize> = good.filter_map(|(_, at)| *at).collect();
-        let n = places.windows(2).position(|pair| pair[0] > pair[1])?;
-        Some(self.of_frame(
-            Fault::Reordered,
-            n + 1,
-            "order",
-            &format!("after frame {}", n + 1),
-            &format!("before frame {}", n + 1),
-        ))
+        let (fault, n, earlier) = match places.windows(2).position(|pair| pair[0] > pair[1]) {
+            Some(n) => (Fault::Reordered, n + 1, n),
+            None if self.allowed.bad_overtakes => return None,
+            None => {
+                let (n, earlier) = self.overtaking()?;
+                (Fault::BadOvertakes, n, earlier)
+            }
+        };
+        let [expected, got] = ["after", "before"].map(|place| format!("{place} frame {}", earlier + 1));
+        Some(self.of_frame(fault, n, "order", &expected, &got))
+    }
+
+    /// Returns a frame with a wrong checksum and the earlier one behind it.
+    fn overtaking(&self) -> Option<(usize, usize)> {
+        let bad = (0..self.matched.len()).filter(|n| self.built.expected[*n].is_bad);
+        bad.filter_map(|n| {
+            let at = self.matched[n]?;
+            let earlier = (0..n).find(|earlier| self.matched[*earlier].is_some_and(|before| before > at))?;
+            Some((n, earlier))
+        })
+        .next()
     }
 
     fn lost(&self, missing: &[usize]) -> Difference {
@@ -281,6 +294,12 @@ impl<'a> Comparison<'a> {
     /// Names the fault of one frame.
     fn name_of(&self, found: &FieldDifference, n: usize, at: usize) -> Fault {
         let (expected, got) = (&self.built.expected[n].bytes, &self.got[at].bytes);
+        if self.got[at].of_aggregate && has_grown_by_its_tail(expected, got) {
+            return Fault::PaddingCoalesced;
+        }
+        if self.got[at].of_aggregate && Parsed::of(expected).is_some_and(|parsed| parsed.layout.fragment) {
+            return Fault::FragmentCoalesced;
+        }
         if self.got[at].of_aggregate && self.differs_between_frames(found.name) {
             let is_gap = matches!(found.name, Name::Sequence | Name::IpId);
             return if is_gap { Fault::CoalescedOverGap } else { Fault::CoalescedUnequal };
@@ -357,6 +376,13 @@ impl<'a> Comparison<'a> {
             _ => values.windows(2).any(|pair| pair[0] != pair[1]),
         }
     }
+}
+
+/// Returns true if the bytes after a packet became part of its payload.
+fn has_grown_by_its_tail(expected: &[u8], got: &[u8]) -> bool {
+    let (Some(sent), Some(arrived)) = (Parsed::of(expected), Parsed::of(got)) else { return false };
+    let payload = &got[arrived.layout.payload_start..arrived.layout.packet_end];
+    expected.len() > sent.layout.packet_end && payload == &expected[sent.layout.payload_start..]
 }
 
 /// Names the fault of a frame with a wrong length, if its length fields agree with that length.

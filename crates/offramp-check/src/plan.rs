@@ -123,7 +123,7 @@ const TAG: u16 = 5 << 13 | 1005;
 pub(crate) const VLANS: [u16; 3] = [1, TAG, 0xfffe];
 /// Bytes of a tag.
 pub(crate) const TAG_LEN: usize = 4;
-/// Least length of a packet that fills an MTU: the smallest one of IPv6 (RFC 8200 5).
+/// Minimum length of a full packet: the smallest MTU of IPv6 (RFC 8200 5).
 pub(crate) const LONG_MIN: usize = 1280;
 /// Maximum length of an IP packet.
 const PACKET_LEN_MAX: usize = 65_535;
@@ -363,10 +363,10 @@ fn verdicts(mtu: usize, depth: Depth) -> Vec<Case> {
 
 /// Returns super-frames, segmented by the sender's kernel and handed over at once, and frames with one differing field.
 fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
-    use Train::{Bad, Congestion, Even, Fragment, Hops, IdGap, Long, Short, ShortLast};
+    use Train::{Bad, Congestion, Even, Fragment, Hops, IdGap, Long, Padded, Short, ShortLast, Trailed};
     let kinds = match protocol {
         Protocol::Tcp => Train::VARIANTS,
-        Protocol::Udp => &[Even, ShortLast, Short, Congestion, Hops, IdGap, Bad, Long, Fragment],
+        Protocol::Udp => &[Even, ShortLast, Short, Congestion, Hops, IdGap, Bad, Long, Fragment, Padded, Trailed],
     };
     let tcp_options = if protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };
     let mut cases = Vec::new();
@@ -378,11 +378,22 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
         let (size, burst) = (room(&plain, mtu), Case { push: false, ..plain });
         cases.extend(counts.iter().filter_map(|count| super_frame(burst, size, *count, size)));
         let len = TRAIN_LEN.min(room(&plain, mtu)) as u16;
-        cases.extend(kinds.iter().map(|kind| Case { load: Load::Train { len, kind: *kind }, ..plain }));
+        let of_kind = |kind: &Train| {
+            // A frame with more headers needs no padding.
+            let tcp_options = if *kind == Padded { TcpOptions::None } else { tcp_options };
+            Case { tcp_options, load: Load::Train { len, kind: *kind }, ..plain }
+        };
+        cases.extend(kinds.iter().filter(|kind| **kind != Padded || ip == Ip::V4).map(of_kind));
         cases.push(Case { ip_id: u16::MAX - 3, load: Load::Train { len, kind: Even }, ..plain });
         cases.push(Case { vlan: Some(TAG), load: Load::Train { len, kind: Even }, ..plain });
     }
     cases
+}
+
+/// Returns trains without an end: nothing but a timer hands over what is held of them.
+pub(crate) fn endless(protocol: Protocol) -> Vec<Case> {
+    let load = Load::Train { len: TRAIN_LEN as u16, kind: Train::Even };
+    BOTH.into_iter().map(|ip| Case::new(ip, protocol, load)).collect()
 }
 
 fn tagged(mtu: usize) -> Vec<Case> {

@@ -11,7 +11,7 @@ use crate::plan;
 /// Maximum number of lengths in one round of the search for a path's MTU.
 const LENGTHS: usize = 32;
 
-/// A kind of frame that a path drops, or does not leave alone.
+/// A kind of frame dropped or changed by a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// All VLAN tags.
@@ -59,11 +59,11 @@ impl Obstacle {
     }
 }
 
-/// The frames that a path carries in one direction.
+/// The frames carried by a path in one direction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reach {
     obstacles: Vec<Obstacle>,
-    /// The longest packet that arrives, if it is shorter than the interfaces' MTU.
+    /// The longest packet to arrive, if shorter than the interfaces' MTU.
     pub longest: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ impl Reach {
             let lost: Vec<bool> = outcomes[..vlans.len()].iter().map(is_without_tag).collect();
             for (n, vlan) in plan::VLANS.into_iter().map(plan::vlan_of).enumerate() {
                 obstacles.extend(vlans[n].then_some(Obstacle::Vlan(vlan)));
-                // Without any tag left, something takes them away that should not.
+                // Removing every tag is a fault of an interface, and judged.
                 let is_native = lost[n] && lost.iter().any(|is_lost| !is_lost);
                 obstacles.extend(is_native.then_some(Obstacle::NativeVlan(vlan)));
             }
@@ -117,7 +117,7 @@ impl Reach {
         self.obstacles.iter().find(|obstacle| matches!(obstacle, Obstacle::Ip(_))).map(|obstacle| obstacle.text())
     }
 
-    /// Separates the cases that get through from the causes that stop the others.
+    /// Returns the passing cases, and the causes against the others.
     pub(crate) fn passable(&self, cases: Vec<Case>) -> (Vec<Case>, Vec<String>) {
         let is_effective = |obstacle: &&Obstacle| cases.iter().any(|case| obstacle.stops(case));
         let causes = self.obstacles.iter().filter(is_effective).map(|obstacle| obstacle.text()).collect();
@@ -139,7 +139,7 @@ fn is_without_tag(outcome: &Option<Outcome>) -> bool {
     matches!(outcome, Some(Outcome::Wrong(wrong)) if wrong.difference.fault == Fault::VlanTagLost)
 }
 
-/// Searches the longest packet that arrives, below `mtu`; `None` if not even the shortest one does.
+/// Searches the longest packet to arrive, below `mtu`; `None` if not even the shortest one does.
 fn longest_packet(exchange: &mut Exchange<'_>, mtu: usize) -> Result<Option<usize>, CheckError> {
     let (mut passes, mut dropped) = (None, mtu);
     let mut least = plan::LONG_MIN;

@@ -21,6 +21,8 @@ use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Ver
 const WRONG_MAX: usize = 3;
 /// Maximum sends of a first frame until one arrives: switches learn, links come up.
 const PROBES_MAX: usize = 8;
+/// Feature of Linux' own coalescing.
+const GRO: &str = "rx-gro";
 /// Feature to allow any ID in segments.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
@@ -180,7 +182,7 @@ struct Direction<'a> {
     rows: Vec<Row>,
     /// The setting applied last.
     setting: Option<Setting>,
-    /// The frames that the path carries.
+    /// The frames carried by the path.
     reach: Reach,
 }
 
@@ -274,7 +276,11 @@ impl Direction<'_> {
     }
 
     fn allowed(&self) -> Allowed {
-        Allowed { any_id: self.exchange.sender.is_on(MANGLE_ID) }
+        let receiver = &*self.exchange.receiver;
+        Allowed {
+            any_id: self.exchange.sender.is_on(MANGLE_ID),
+            bad_overtakes: receiver.offered(GRO) != Offered::No && receiver.is_on(GRO),
+        }
     }
 
     fn row(&self, offload: &'static str, interface: &str, features: Vec<&'static str>, verdict: Verdict) -> Row {
@@ -340,6 +346,12 @@ impl Direction<'_> {
         let unreachable = if is_unseen { Some(UNSEEN.to_owned()) } else { self.unreachable(offload.cases)? };
         if let Some(why) = unreachable {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why }));
+        }
+        if let Cases::Coalescing(protocol) = offload.cases
+            && let Some(verdict) = self.held(&Setting::alone(offload), protocol)?
+        {
+            let features = self.features_on(&Setting::alone(offload));
+            return Ok(Row { cases: 1, ..self.row(offload.name, &interface, features, verdict) });
         }
         let cases = plan::cases(offload.cases, mtu, self.config.depth);
         let mut row = self.judge(offload.name, &interface, &Setting::alone(offload), cases)?;

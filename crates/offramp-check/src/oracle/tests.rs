@@ -1,7 +1,7 @@
 //! The two halves of the oracle against each other, and its tolerances.
 
 use super::*;
-use crate::case::{Addressing, Case, Checksum, Load};
+use crate::case::{Addressing, Case, Checksum, Load, Train};
 use crate::packet::{Identity, Ip, Protocol};
 use crate::plan::{self, Depth};
 use offramp_offload::meta::RxMeta;
@@ -115,9 +115,9 @@ fn padding_is_no_difference_and_ids_may_differ_where_that_is_allowed() {
         frame.bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
     }
     assert_eq!(fault(&built, &same_id), Some(Fault::Ipv4Id));
-    assert!(compare(&built, &same_id, Allowed { any_id: true }).is_none());
+    assert!(compare(&built, &same_id, Allowed { any_id: true, ..Allowed::default() }).is_none());
     same_id[2].bytes[25] ^= 1;
-    let difference = compare(&built, &same_id, Allowed { any_id: true }).unwrap();
+    let difference = compare(&built, &same_id, Allowed { any_id: true, ..Allowed::default() }).unwrap();
     assert_eq!(difference.fault, Fault::Ipv4Checksum);
 }
 
@@ -140,4 +140,46 @@ fn a_request_that_does_not_fit_its_frame_contradicts_it() {
     let mut captured = untouched(&built);
     captured[0].meta.segmentation = Some(Segmentation { kind: SegmentationKind::Tcp6, size: 20, ecn: false });
     assert_eq!(fault(&built, &captured), Some(Fault::Metadata));
+}
+
+#[test]
+fn a_frame_with_a_wrong_checksum_overtakes_no_other() {
+    let built = built(&Case::new(Ip::V4, Protocol::Tcp, Load::Train { len: 90, kind: Train::Bad }));
+    let bad = built.expected.iter().position(|frame| frame.is_bad).unwrap();
+    let mut captured = over_a_wire(&built);
+    captured[..=bad].rotate_right(1);
+    assert_eq!(fault(&built, &captured), Some(Fault::BadOvertakes));
+    let allowed = Allowed { bad_overtakes: true, ..Allowed::default() };
+    assert!(compare(&built, &captured, allowed).is_none(), "Linux' GRO hands it over at once");
+    captured[..=bad].rotate_left(1);
+    captured[bad..].rotate_left(1);
+    assert_eq!(fault(&built, &captured), None, "it may come later");
+}
+
+#[test]
+fn padding_and_trailers_may_be_lost_and_must_not_become_payload() {
+    for kind in [Train::Padded, Train::Trailed] {
+        let built = built(&Case::new(Ip::V4, Protocol::Tcp, Load::Train { len: 90, kind }));
+        let mut captured = over_a_wire(&built);
+        let last = captured.len() - 1;
+        assert_eq!(fault(&built, &captured), None);
+        let end = Frame::received(&mut captured[last].bytes.clone()).layout().unwrap().packet_end;
+        assert!(end < captured[last].bytes.len(), "{kind:?}");
+        captured[last].bytes.truncate(end);
+        assert_eq!(fault(&built, &captured), None);
+        captured[last].bytes.resize(80, 7);
+        assert!(fault(&built, &captured).is_some(), "other bytes");
+    }
+}
+
+#[test]
+fn an_ip_fragment_is_none_of_the_others() {
+    for ip in [Ip::V4, Ip::V6] {
+        let built = built(&Case::new(ip, Protocol::Udp, Load::Train { len: 90, kind: Train::Fragment }));
+        let fragments = |frame: &&Expected| {
+            let mut bytes = frame.bytes.clone();
+            Frame::received(&mut bytes).layout().unwrap().fragment
+        };
+        assert_eq!(built.expected.iter().filter(fragments).count(), 2, "{ip:?}");
+    }
 }

@@ -6,13 +6,24 @@ use super::{Direction, LOSSY, Setting};
 use crate::case::Case;
 use crate::error::CheckError;
 use crate::exchange::{Outcome, Outcomes, Wrong};
+use crate::fault::Fault;
 use crate::oracle::Allowed;
-use crate::packet::{Ip, Way};
+use crate::packet::{Ip, Protocol, Way};
 use crate::plan;
 use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
-/// Repeats of a case to find the end at fault: coalescing needs frames arriving together.
-const REPEATS: usize = 5;
+/// Repeats of a case to find the end at fault, until it is wrong before and after the right settings. Coalescing needs
+/// frames arriving together; the last finds a fault of 1 in 400.
+const REPEATS: [usize; 4] = [5, 40, 400, 1600];
+/// Repeats with a side in software, as a multiple. At 8, a side without fault is blamed in 1 of 200 checks at most.
+const OFF_FACTOR: usize = 8;
+/// Maximum number of repeats with the bytes of the wrong case.
+const REPEATS_ALIKE: usize = 5;
+/// Maximum time between a frame and its delivery by a coalescing receiver.
+const HELD_MAX: Duration = Duration::from_millis(50);
+/// Maximum wait for a held frame, and attempts: a busy processor may delay one.
+const HELD_PATIENCE: Duration = Duration::from_secs(1);
+const HELD_LOOKS: usize = 5;
 /// Frames to detect a lossy path.
 const LOSS_PROBES: usize = 64;
 /// Pauses before a case, possibly lost to other traffic, is sent again. Chosen: about a second in all.
@@ -30,16 +41,16 @@ impl Direction<'_> {
         lost: &mut usize,
     ) -> Result<Verdict, CheckError> {
         let wrong_cases = outcomes.wrong.len();
-        for (case, wrong) in outcomes.wrong {
+        for (n, (case, wrong)) in outcomes.wrong.into_iter().enumerate() {
             // A frame may be lost to other traffic. A changed frame shows a fault, though perhaps not each time.
-            let repeats = if wrong.may_be_loss() { 1 } else { REPEATS };
-            let blame = self.blame(&case, setting, repeats)?;
+            let blame = self.blame(&case, setting, wrong.may_be_loss())?;
             if wrong.may_be_loss() {
                 // Before, between and after the plain frames: occasional loss on the path is no offload's fault. A long
                 // stall of the path may end only with these frames.
                 let mut is_lost = blame == Blame::Unrepeatable || self.is_right_later(&case, setting)?;
                 for _ in 0..LOOKS {
                     if !is_lost && self.loses_others()? {
+                        *lost += wrong_cases - n;
                         return Ok(Verdict::NotTested { why: LOSSY.to_owned() });
                     }
                     is_lost = is_lost || self.is_right(&case, setting, 1)?;
@@ -61,6 +72,49 @@ impl Direction<'_> {
         })
     }
 
+    /// Returns the verdict on a receiver holding frames for too long; `None` for any other. A path may be slow: only the
+    /// additional time counts.
+    pub(super) fn held(&mut self, setting: &Setting, protocol: Protocol) -> Result<Option<Verdict>, CheckError> {
+        let (cases, _) = self.reach.passable(plan::endless(protocol));
+        for case in cases {
+            let Some(held) = self.least_delay(&case, setting)?.filter(|held| *held > HELD_MAX) else { continue };
+            let Some(usual) = self.least_delay(&case, &Setting { receive: Vec::new(), ..setting.clone() })? else {
+                continue;
+            };
+            if held <= usual + HELD_MAX {
+                continue;
+            }
+            let fault = Fault::HeldTooLong;
+            return Ok(Some(Verdict::Wrong(Box::new(Finding {
+                fault,
+                what: fault.text(),
+                blame: Blame::Receiver,
+                case: case.to_string(),
+                wrong_cases: 1,
+                place: "delay of the last frame".to_owned(),
+                expected: format!("at most {} ms more than the {} ms without", HELD_MAX.as_millis(), usual.as_millis()),
+                got: format!("{} ms", held.as_millis()),
+                evidence: Evidence::default(),
+            }))));
+        }
+        Ok(None)
+    }
+
+    /// Returns the least time of a case in some attempts; `None` if it does not arrive right.
+    fn least_delay(&mut self, case: &Case, setting: &Setting) -> Result<Option<Duration>, CheckError> {
+        self.apply(setting)?;
+        let mut least: Option<Duration> = None;
+        for _ in 0..HELD_LOOKS {
+            // The cases of the offload judge what is lost or changed.
+            let Some(delay) = self.exchange.delay(case, HELD_PATIENCE)? else { return Ok(None) };
+            least = least.into_iter().chain([delay]).min();
+            if least.is_some_and(|least| least <= HELD_MAX) {
+                break;
+            }
+        }
+        Ok(least)
+    }
+
     /// Returns whether the path now loses plain frames, with every offload off.
     pub(super) fn loses_others(&mut self) -> Result<bool, CheckError> {
         self.apply(&Setting::default())?;
@@ -68,23 +122,61 @@ impl Direction<'_> {
         Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
     }
 
-    /// Repeats a wrong case with the software path on one side.
-    fn blame(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<Blame, CheckError> {
+    /// Finds the side at fault. Except for loss, the fault must come back after the right settings, and often enough
+    /// beside their length: else a fault of 1 in 400 would be blamed on any side.
+    fn blame(&mut self, case: &Case, setting: &Setting, is_loss: bool) -> Result<Blame, CheckError> {
         let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
+        if is_loss {
+            return Ok(self.compare_sides(case, setting, &in_software, [1; 2])?.unwrap_or(Blame::Unrepeatable));
+        }
+        if *setting == in_software {
+            return Ok(Blame::Path);
+        }
+        for repeats in REPEATS {
+            let blame = self.compare_sides(case, setting, &in_software, [repeats, OFF_FACTOR * repeats])?;
+            if let Some(blame) = blame
+                && !self.is_right(case, setting, repeats)?
+            {
+                return Ok(blame);
+            }
+        }
+        Ok(Blame::Unrepeatable)
+    }
+
+    /// Repeats a wrong case `on` times under its setting, and `off` times with the software path on one side; `None` if
+    /// it is right under its setting.
+    fn compare_sides(
+        &mut self,
+        case: &Case,
+        setting: &Setting,
+        in_software: &Setting,
+        [on, off]: [usize; 2],
+    ) -> Result<Option<Blame>, CheckError> {
+        if self.is_right(case, setting, on)? {
+            return Ok(None);
+        }
         let sender_off = Setting { transmit: in_software.transmit.clone(), ..setting.clone() };
         let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
-        if self.is_right(case, setting, repeats)? {
-            return Ok(Blame::Unrepeatable);
+        let mut tried = vec![setting.clone()];
+        let mut is_without = [false; 3];
+        for (n, other) in [sender_off, receiver_off, in_software.clone()].into_iter().enumerate() {
+            if n == 2 && is_without.contains(&true) {
+                break;
+            }
+            if !tried.contains(&other) {
+                is_without[n] = self.is_right(case, &other, off)?;
+            } else if off == 1 && self.is_right(case, &other, 1)? {
+                // The same setting, wrong and then right, shows occasional loss and no side.
+                return Ok(None);
+            }
+            tried.push(other);
         }
-        let without_sender = self.is_right(case, &sender_off, repeats)?;
-        let without_receiver = self.is_right(case, &receiver_off, repeats)?;
-        Ok(match (without_sender, without_receiver) {
-            (true, false) => Blame::Sender,
-            (false, true) => Blame::Receiver,
-            (true, true) => Blame::Both,
-            (false, false) if self.is_right(case, &in_software, repeats)? => Blame::Both,
-            (false, false) => Blame::Path,
-        })
+        Ok(Some(match is_without {
+            [true, false, _] => Blame::Sender,
+            [false, true, _] => Blame::Receiver,
+            [true, true, _] | [false, false, true] => Blame::Both,
+            [false, false, false] => Blame::Path,
+        }))
     }
 
     /// Returns the features the sender needs. Before Linux 6.11 a socket segments datagrams only if the interface
@@ -99,16 +191,25 @@ impl Direction<'_> {
         Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
     }
 
-    /// Returns whether a case is right in each of its repeats.
+    /// Returns whether a case is right in each of its repeats. Among many, one may be lost or refused.
     fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();
-        for _ in 0..repeats {
-            if !matches!(self.exchange.one(case, allowed)?, Outcome::Right) {
-                return Ok(false);
+        let mut right = 0;
+        for _ in 0..repeats.min(REPEATS_ALIKE) {
+            match self.exchange.one(case, allowed)? {
+                Outcome::Right => right += 1,
+                Outcome::Wrong(wrong) if !wrong.may_be_loss() => return Ok(false),
+                Outcome::Refused(_) | Outcome::Wrong(_) => {}
             }
         }
-        Ok(true)
+        if right == 0 {
+            return Ok(false);
+        }
+        // The others have numbers of their own: they go in batches, and no late frame is taken for theirs.
+        let others = vec![Case { number: None, ..*case }; repeats.saturating_sub(REPEATS_ALIKE)];
+        let outcomes = self.exchange.all(&others, allowed, 1)?;
+        Ok(outcomes.wrong.iter().all(|(_, wrong)| wrong.may_be_loss()))
     }
 
     /// Returns whether a repeated case is right, now or after pauses. Other traffic may fill a queue for a while; an

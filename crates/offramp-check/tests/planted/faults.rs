@@ -1,5 +1,7 @@
 //! The faults, each with its expected name and the side to blame.
 
+use std::time::Duration;
+
 use offramp_check::fault::Fault;
 use offramp_check::verdict::Blame;
 use offramp_offload::caps::Offloads;
@@ -488,6 +490,31 @@ fn receive() -> Vec<Row> {
         coalesces("frames are coalesced over a gap", Ignored::Gap, Fault::CoalescedOverGap),
         coalesces("more than a packet is coalesced", Ignored::PacketLength, Fault::AggregateTooLong),
         received("frames are handed over backwards", Planted::Reverses, "rx-gro-hw", Fault::Reordered),
+        received("a bad frame overtakes the held ones", Planted::BadFirst, "rx-gro-hw", Fault::BadOvertakes),
+        received(
+            "frames are held for 120 ms",
+            Planted::Holds(Duration::from_millis(120)),
+            "rx-gro-hw",
+            Fault::HeldTooLong,
+        ),
+        changes(
+            "padding is coalesced as payload",
+            |meta, frame| {
+                // The last frame of the train with padding has 3 bytes, and 3 of padding.
+                let Some(segmentation) = meta.segmentation else { return 1 };
+                let Some(at) = layout(frame).filter(|at| at.payload_len() % usize::from(segmentation.size) == 3) else {
+                    return 1;
+                };
+                frame.extend([0; 3]);
+                let len = get16(frame, at.network_start + 2) + 3;
+                put16(frame, at.network_start + 2, len);
+                write_ip_checksum(frame, at);
+                mark_good(meta, frame);
+                1
+            },
+            Fault::PaddingCoalesced,
+        ),
+        coalesces("a first fragment is coalesced", Ignored::Fragment, Fault::FragmentCoalesced),
         changes(
             "timestamps of aggregates are lost",
             |meta, frame| {

@@ -14,6 +14,7 @@ use faults::{Row, rows};
 use offramp_check::fault::Fault;
 use offramp_check::run::{Config, run};
 use offramp_check::verdict::{Blame, Report, Verdict};
+use offramp_offload::caps::Offloads;
 use stage::{Planted, Stage};
 
 /// The side with the faulty adapter, sender or receiver.
@@ -83,6 +84,51 @@ fn each_planted_fault_is_found_named_and_blamed_on_the_right_side() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(mistakes, "");
+}
+
+#[test]
+fn a_fault_of_one_in_many_is_blamed_on_its_side() {
+    let spoil = |frame: &mut Vec<u8>| {
+        if let Some(last) = frame.last_mut() {
+            *last ^= 1;
+        }
+    };
+    let rare = [
+        (Planted::Transmit(|frames, _| frames[0][10] ^= 1), 400, "tx-checksum", Blame::Sender),
+        (Planted::Always(spoil), 400, "path", Blame::Path),
+        (Planted::Always(spoil), 400, "tx-checksum", Blame::Path),
+        (
+            Planted::Receive(Offloads::RSC4, |_, frame| {
+                frame[10] ^= 1;
+                1
+            }),
+            20,
+            "rx-gro-hw",
+            Blame::Receiver,
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for (planted, one_in, offload, blame) in rare {
+            scope.spawn(move || is_blamed_on(planted, one_in, offload, blame));
+        }
+    });
+}
+
+fn is_blamed_on(planted: Planted, one_in: u64, offload: &str, blame: Blame) {
+    let rig = Rig::new("rare", 1500, |side, tap, settings| {
+        Stage::rarely(tap, settings, if side == FAULTY { planted } else { Planted::None }, one_in)
+    });
+    let config = Config { only: vec![offload.to_owned()], ..common::quick() };
+    let report = run(&mut rig.ends(), &config, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let name = common::NAMES[FAULTY];
+    for row in report.rows {
+        let is_judged = if blame == Blame::Receiver { row.to == name } else { row.from == name };
+        match &row.verdict {
+            Verdict::Wrong(finding) if is_judged => assert_eq!(finding.blame, blame, "{offload}: {finding:?}"),
+            Verdict::Right if !is_judged => {}
+            other => panic!("{offload}, {} to {}: {other:?}", row.from, row.to),
+        }
+    }
 }
 
 #[test]
