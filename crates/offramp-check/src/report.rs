@@ -1,4 +1,4 @@
-//! The report as text, JSON, `JUnit`'s XML, and the frames of faults as a capture.
+//! The report as text, JSON, `JUnit`'s XML, KTAP, and the frames of faults as a capture.
 
 mod pcapng;
 
@@ -35,7 +35,7 @@ pub fn text(report: &Report) -> String {
         }
         let _ = writeln!(out, "  {:<18} {:<14} {}", worth.offloads.join(", "), effect_word(worth.effect), worth.found);
     }
-    let _ = writeln!(out, "\n{} ({:.1} s)", summary(report), report.elapsed_s);
+    let _ = writeln!(out, "\n{} ({:.1} s, {})", summary(report), report.elapsed_s, loss(report));
     for command in &report.commands {
         let _ = writeln!(out, "  {command}");
     }
@@ -74,6 +74,38 @@ pub fn junit(report: &Report) -> String {
         };
     }
     out + "</testsuite>\n"
+}
+
+/// The report in the kernel's test format (`Documentation/dev-tools/ktap.rst`): a verdict is a test.
+pub fn ktap(report: &Report) -> String {
+    let mut out = format!("KTAP version 1\n1..{}\n", report.rows.len());
+    for (n, row) in report.rows.iter().enumerate() {
+        let name = format!("{} {} to {}", row.offload, row.from, row.to).replace('#', "_");
+        let (result, directive) = match &row.verdict {
+            Verdict::Right => {
+                let _ = writeln!(out, "# {}", remark(row));
+                ("ok", String::new())
+            }
+            Verdict::Wrong(finding) => {
+                for line in std::iter::once(finding.what.to_owned()).chain(details(finding)) {
+                    let _ = writeln!(out, "# {line}");
+                }
+                ("not ok", String::new())
+            }
+            other => ("ok", format!(" # SKIP {}: {}", verdict_word(other), remark(row))),
+        };
+        let _ = writeln!(out, "{result} {} {name}{directive}", n + 1);
+    }
+    out + &format!("# {}\n", loss(report))
+}
+
+/// The loss of the whole check.
+pub fn loss(report: &Report) -> String {
+    let [lost, cases] = report.loss();
+    match lost {
+        0 => format!("no loss in {cases} cases"),
+        _ => format!("{lost} of {cases} cases lost frames: {:.3} %", report.loss_percent()),
+    }
 }
 
 fn escaped(text: &str) -> String {
@@ -236,6 +268,40 @@ mod tests {
         assert!(xml.contains("tests=\"4\" failures=\"1\" skipped=\"2\""), "{xml}");
         assert!(xml.contains("got &lt;109&gt;") && xml.ends_with("</testsuite>\n"), "{xml}");
         assert_eq!(xml.matches("<testcase ").count(), 4);
+    }
+
+    #[test]
+    fn the_test_results_are_read_by_the_grammar_of_ktap() {
+        let mut report = report();
+        report.rows[0].lost = 1;
+        let ktap = ktap(&report);
+        let mut lines = ktap.lines();
+        assert_eq!(lines.next(), Some("KTAP version 1"));
+        let count: usize = lines.next().unwrap().strip_prefix("1..").unwrap().parse().unwrap();
+        let mut results = Vec::new();
+        for line in lines.filter(|line| !line.starts_with("# ")) {
+            let (is_ok, rest) = match line.strip_prefix("not ok ") {
+                Some(rest) => (false, rest),
+                None => (true, line.strip_prefix("ok ").unwrap_or_else(|| panic!("{line}"))),
+            };
+            let (number, rest) = rest.split_once(' ').unwrap();
+            let (name, directive) = rest.split_once(" # ").map_or((rest, None), |(name, why)| (name, Some(why)));
+            results.push((is_ok, name.to_owned(), directive.map(str::to_owned)));
+            assert_eq!(number.parse(), Ok(results.len()), "counted from 1");
+        }
+        assert_eq!(results.len(), count);
+        let skipped = |why: &str| Some(why.to_owned());
+        assert_eq!(
+            results,
+            [
+                (true, "tso4 a to ns/b".to_owned(), None),
+                (false, "uso4 a to ns/b".to_owned(), None),
+                (true, "tso6 a to ns/b".to_owned(), skipped("SKIP not offered: a does not have it")),
+                (true, "tx-vlan a to ns/b".to_owned(), skipped("SKIP not reachable: no")),
+            ]
+        );
+        assert!(ktap.contains("# UDP length of frame 1 of 2: expected 108, got <109>\n# case: "), "{ktap}");
+        assert!(ktap.ends_with("\n# 1 of 28 cases lost frames: 3.571 %\n"), "{ktap}");
     }
 
     /// The page with the description of the object.

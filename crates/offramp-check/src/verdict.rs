@@ -62,9 +62,9 @@ pub struct Row {
     pub cases: usize,
     /// Cases that arrived as super-frames.
     pub coalesced: usize,
-    /// Cases that lost frames and were right on a further attempt.
+    /// Cases with frames lost by the path: right on a further attempt, or beside plain frames lost too.
     pub lost: usize,
-    /// The causes that kept some cases from being sent.
+    /// The causes against the cases left out.
     pub left_out: Vec<String>,
     /// The verdict.
     #[serde(flatten)]
@@ -185,7 +185,18 @@ impl Report {
         self.rows.iter().any(|row| matches!(row.verdict, Verdict::Wrong(_)))
     }
 
-    /// Returns the number of verdicts that the path makes impossible.
+    /// Returns the numbers of cases with lost frames, and of all cases.
+    pub fn loss(&self) -> [usize; 2] {
+        [self.rows.iter().map(|row| row.lost).sum(), self.rows.iter().map(|row| row.cases).sum()]
+    }
+
+    /// Returns the percentage of cases with lost frames.
+    pub fn loss_percent(&self) -> f64 {
+        let [lost, cases] = self.loss();
+        lost as f64 * 100.0 / cases.max(1) as f64
+    }
+
+    /// Returns the number of verdicts made impossible by the path.
     pub fn not_tested(&self) -> usize {
         self.rows.iter().filter(|row| matches!(row.verdict, Verdict::NotTested { .. })).count()
     }

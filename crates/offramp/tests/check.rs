@@ -86,7 +86,8 @@ fn a_veth_pair_is_right_in_text_json_and_files_and_its_settings_are_back() {
     let pair = Pair::new("right");
     let before = pair.settings();
     let (html, junit, pcapng) = (pair.file("page.html"), pair.file("suite.xml"), pair.file("wrong.pcapng"));
-    let files = ["--html", &html, "--junit", &junit, "--pcapng", &pcapng];
+    let ktap = pair.file("results.ktap");
+    let files = ["--html", &html, "--junit", &junit, "--pcapng", &pcapng, "--ktap", &ktap];
     let output = pair.check(&[&["--quick", "--json"][..], &files].concat());
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -96,6 +97,10 @@ fn a_veth_pair_is_right_in_text_json_and_files_and_its_settings_are_back() {
     assert!(fs::read_to_string(&html).unwrap().contains("Nothing is wrong."));
     assert!(fs::read_to_string(&junit).unwrap().contains("failures=\"0\""));
     assert!(fs::metadata(&pcapng).unwrap().len() > 0);
+    let results = fs::read_to_string(&ktap).unwrap();
+    let rows = report["rows"].as_array().unwrap().len();
+    assert!(results.starts_with(&format!("KTAP version 1\n1..{rows}\n# ")), "{results}");
+    assert!(!results.contains("not ok"), "{results}");
     let only = pair.check(&["--quick", "--only", "uso4,mtu"]);
     let text = String::from_utf8_lossy(&only.stdout);
     assert_eq!((only.status.code(), text.matches(" right ").count()), (Some(0), 4), "{text}");
@@ -198,6 +203,68 @@ fn two_ports_of_a_daemon_are_never_wrong_beside_other_traffic() {
             assert!(traffic.sent() > before, "the other traffic stands still");
         }
     }
+}
+
+#[test]
+fn offloads_behind_access_ports_are_right_and_the_rows_about_tags_are_not_tested() {
+    // IEEE 802.1Q 8.6.2: a port for untagged frames alone drops those with a tag.
+    let mut bed = Bed::unstarted("check-access", "");
+    let cables = fs::read_to_string(bed.file()).unwrap();
+    let switched = cables.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    let access = switched.replace("# changes of ", "vlan = 10\n# changes of ") + "[[switch]]\nname = \"lan\"\n";
+    fs::write(bed.file(), access).unwrap();
+    bed.start_again();
+    let directory = Directory::new("check-access-state");
+    let state_dir = directory.path("state").display().to_string();
+    let ends = [0, 1].map(|side| name_in(bed.host(side), INTERFACE));
+    let check = |only: &str| {
+        let options = ["--quick", "--state-dir", &state_dir, "--only", only];
+        let output = offramp(&[&["check", "--pair", &ends[0], &ends[1]], &options[..]].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (status, text) = check("tx-checksum,tso4");
+    assert_eq!((status, text.matches(" right ").count()), (Some(0), 4), "{text}");
+    assert!(text.contains("; not tested: the path drops tagged frames"), "{text}");
+    assert!(text.contains("Nothing that the path carries is wrong."), "{text}");
+    let (status, text) = check("tso4,tx-vlan");
+    assert_eq!((status, text.matches("not tested     the path drops tagged frames").count()), (Some(2), 2), "{text}");
+    assert!(!text.contains("WRONG") && !text.contains("Nothing "), "{text}");
+}
+
+#[test]
+fn more_loss_than_permitted_ends_with_status_1() {
+    let pair = Pair::new("loss");
+    let lossless = pair.check(&["--quick", "--only", "mtu", "--fail-on-loss", "0"]);
+    let text = String::from_utf8_lossy(&lossless.stdout);
+    assert_eq!(lossless.status.code(), Some(0), "{text}");
+    assert!(text.contains(", no loss in 10 cases)"), "{text}");
+    let refused = pair.check(&["--fail-on-loss", "101"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not a number from 0 to 100"));
+}
+
+#[test]
+fn the_action_checks_a_pair_and_leaves_its_files() {
+    let action = include_str!("../../../action.yml");
+    let (_, step) = action.split_once("- name: Check\n").unwrap();
+    let (_, script) = step.split_once("run: |\n").unwrap();
+    let (script, _) = script.split_once("    - name: ").unwrap();
+    let pair = Pair::new("action");
+    let (place, program) = (pair.file("."), pair.file("offramp-check/offramp"));
+    fs::create_dir_all(pair.file("offramp-check")).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_offramp"), program).unwrap();
+    // GitHub runs `shell: bash` so.
+    let mut bash = Command::new("bash");
+    bash.args(["--noprofile", "--norc", "-eo", "pipefail", "-c", script]).current_dir(place);
+    bash.env("PAIR", format!("{} {}", pair.end(0), pair.end(1))).env("PORTS", "");
+    let status = |options: &str, bash: &mut Command| {
+        let options = format!("{options} --state-dir {}", pair.state_dir());
+        bash.env("OPTIONS", options).output().unwrap().status.code()
+    };
+    assert_eq!(status("--quick --only mtu", &mut bash), Some(0));
+    for file in ["index.html", "junit.xml", "results.ktap", "wrong.pcapng", "check.txt"] {
+        assert!(fs::metadata(pair.file(&format!("offramp-check/{file}"))).unwrap().len() > 0, "{file}");
+    }
+    assert_eq!(status("--only nothing", &mut bash), Some(2), "the step fails with the check");
 }
 
 #[test]

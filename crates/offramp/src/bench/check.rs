@@ -44,7 +44,7 @@ The check switches both interfaces by ethtool's kernel interface, and restores e
 `offramp lab --restore` or the next check of the interface restores them. Frames have addresses from 198.18.0.0/15 and
 fd00::/8 and an unused Ethernet address: other traffic can go on.
 
-Exit status: 0 all right; 1 at least one offload is wrong; 2 not checked, or not tested in part; 130 stopped.";
+Exit status: 0 all right; 1 at least one offload is wrong, or too much is lost; 2 not checked, or not tested in part; 130 stopped.";
 
 /// Check each offload of an interface for correctness: send known frames, and compare the received ones to the byte
 #[derive(clap::Args)]
@@ -101,6 +101,12 @@ pub struct Args {
     /// Write the verdicts as a test suite, for a CI
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// Write the verdicts in the kernel's test format (KTAP)
+    #[arg(long, value_name = "FILE")]
+    ktap: Option<PathBuf>,
+    /// Exit with 1 if more than this share of the cases lost frames
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    fail_on_loss: Option<f64>,
     /// Write a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -189,6 +195,11 @@ fn with_port(host: &str) -> String {
     }
 }
 
+fn percent(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.0..=100.0).contains(value));
+    value.ok_or_else(|| "not a number from 0 to 100".to_owned())
+}
+
 fn serve_peers(args: &Args, interface: &str, stop: &AtomicBool) -> ExitCode {
     let bind = args.bind.as_deref().map_or_else(|| format!("[::]:{PORT_DEFAULT}"), with_port);
     let config =
@@ -241,6 +252,7 @@ fn show(args: &Args, found: &Report) -> ExitCode {
     print(if args.json { report::json(found) + "\n" } else { report::text(found) });
     let files = [
         (&args.junit, report::junit(found).into_bytes()),
+        (&args.ktap, report::ktap(found).into_bytes()),
         (&args.html, page::document(found).html().into_bytes()),
         (&args.pcapng, report::pcapng(found).expect("memory takes every write")),
     ];
@@ -250,7 +262,7 @@ fn show(args: &Args, found: &Report) -> ExitCode {
         }
     }
     ExitCode::from(match () {
-        () if found.is_wrong() => FAILED,
+        () if found.is_wrong() || args.fail_on_loss.is_some_and(|most| found.loss_percent() > most) => FAILED,
         () if found.not_tested() > 0 => SETUP,
         () => 0,
     })
