@@ -492,8 +492,8 @@ fn receive() -> Vec<Row> {
         received("frames are handed over backwards", Planted::Reverses, "rx-gro-hw", Fault::Reordered),
         received("a bad frame overtakes the held ones", Planted::BadFirst, "rx-gro-hw", Fault::BadOvertakes),
         received(
-            "frames are held for 120 ms",
-            Planted::Holds(Duration::from_millis(120)),
+            "frames are held for 250 ms",
+            Planted::Holds(Duration::from_millis(250)),
             "rx-gro-hw",
             Fault::HeldTooLong,
         ),
