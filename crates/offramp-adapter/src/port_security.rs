@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | Ethernet | source | `mac_addresses` |
 //! | ARP, RARP | sender's hardware address; sender's protocol address, of a probe (RFC 5227) the target's | both |
-//! | IPv4 | source; 0.0.0.0 passes in a request to a DHCP server | `ip_addresses` |
-//! | IPv6 | source; `::` passes in what a host sends before it has an address (RFC 4861, RFC 3810) | `ip_addresses` |
+//! | IPv4 | source; 0.0.0.0 passes to a DHCP server (RFC 2131) and in IGMP (RFC 3376) | `ip_addresses` |
+//! | IPv6 | source; `::` passes in what a host sends before it has an address (RFC 4861, RFC 3810) | `ip_addresses`, link-local addresses of `mac_addresses` (RFC 4862) |
 //! | neighbour discovery | link-layer address of the sender; the target of an advertisement and of DAD (RFC 4862) | both |
 //!
 //! A frame does not pass if it could carry an address out of reach of the checks: an IP packet without layout, and a
@@ -21,6 +21,8 @@ use offramp_offload::vlan::begins_tag;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const MAC_LEN: usize = 6;
+/// Bit of an Ethernet address's first octet, inverted in an interface identifier (RFC 4291, appendix A).
+const UNIVERSAL_BIT: u8 = 2;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
@@ -31,6 +33,7 @@ const ARP_OF_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const ARP_SENDER: usize = 8;
 const ARP_LEN: usize = 28;
 const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
+const PROTOCOL_IGMP: u8 = 2;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
@@ -58,7 +61,8 @@ mod icmpv6 {
 /// The allowed source addresses of a port's host, and its VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSecurity {
-    /// Ethernet addresses; any when empty. On a switch they are this port's alone.
+    /// Ethernet addresses; any when empty. On a switch they are this port's alone, except [virtual
+    /// routers](is_virtual_router).
     pub mac_addresses: Vec<[u8; MAC_LEN]>,
     /// IP addresses; any when empty.
     pub ip_addresses: Vec<Prefix>,
@@ -126,7 +130,16 @@ impl PortSecurity {
     /// Returns whether the host may have this IP address.
     #[inline]
     fn may_have(&self, address: IpAddr) -> bool {
-        self.ip_addresses.is_empty() || self.ip_addresses.iter().any(|known| known.contains(address))
+        self.ip_addresses.is_empty()
+            || self.ip_addresses.iter().any(|known| known.contains(address))
+            || matches!(address, IpAddr::V6(address) if self.has_link_local(address))
+    }
+
+    /// Returns whether this is the link-local address made from an Ethernet address of the host (RFC 4862 5.3, RFC 2464
+    /// 5).
+    fn has_link_local(&self, address: Ipv6Addr) -> bool {
+        let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = address.octets() else { return false };
+        self.mac_addresses.contains(&[a ^ UNIVERSAL_BIT, b, c, d, e, f])
     }
 
     fn passes_packet(&self, bytes: &[u8], layout: &FrameLayout, addresses: &[u8]) -> bool {
@@ -159,7 +172,8 @@ impl PortSecurity {
             return false;
         };
         let is_dhcp = || layout.transport == Transport::Udp && transport.get(2..4) == Some(&DHCP_SERVER_PORT);
-        self.may_have(source.into()) || (source.is_unspecified() && is_dhcp())
+        let names_nobody = || source.is_unspecified() && (layout.protocol == PROTOCOL_IGMP || is_dhcp());
+        self.may_have(source.into()) || names_nobody()
     }
 
     fn passes_ipv6(&self, layout: &FrameLayout, transport: &[u8], addresses: &[u8]) -> bool {
@@ -200,6 +214,11 @@ impl PortSecurity {
         }
         true
     }
+}
+
+/// Returns whether this is the address of a virtual router: the routers of a group share it (RFC 9568 7.3).
+pub fn is_virtual_router(mac: &[u8; MAC_LEN]) -> bool {
+    matches!(mac, [0, 0, 0x5e, 0, 1 | 2, _])
 }
 
 /// Returns whether the requested checksum, if any, is written past the checked headers: its sender can give it any

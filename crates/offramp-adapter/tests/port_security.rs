@@ -22,6 +22,9 @@ const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const ANY4: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 const OURS6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 3);
 const THEIRS6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+/// Link-local addresses made from the Ethernet addresses (RFC 4862 5.3).
+const OURS_OF_MAC: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 3);
+const THEIRS_OF_MAC: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 const ANY6: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
 
 /// Returns the attacker's port with its operator's bindings.
@@ -117,6 +120,9 @@ fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
         ("IPv4 from another", false, of4(THEIRS, 17, &udp(53))),
         ("IPv4 from another behind a tag", false, tagged(&tag, [8, 0], ipv4(THEIRS, 17, &udp(53)))),
         ("a request to a DHCP server", true, of4(ANY4, 17, &udp(67))),
+        ("an IGMP report from nowhere", true, of4(ANY4, 2, &[0x22, 0, 0, 0, 0, 0, 0, 0])),
+        ("an IGMP report from another", false, of4(THEIRS, 2, &[0x22, 0, 0, 0, 0, 0, 0, 0])),
+        ("a ping from nowhere", false, of4(ANY4, 1, &[8, 0, 0, 0, 0, 0, 0, 0])),
         ("other UDP from nowhere", false, of4(ANY4, 17, &udp(53))),
         ("IPv4 that does not parse", false, of4(OURS, 17, &[0, 1])),
         ("IPv6", true, frame(0x86dd, ipv6(OURS6, 59, &[]))),
@@ -126,6 +132,10 @@ fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
         ("a solicitation from another", false, of6(THEIRS6, &discovery(ns, 24, Some(OURS6), Some((1, ATTACKER))))),
         ("a solicitation with another's MAC", false, of6(OURS6, &discovery(ns, 24, Some(THEIRS6), Some((1, VICTIM))))),
         ("duplicate address detection", true, of6(ANY6, &discovery(ns, 24, Some(OURS6), None))),
+        ("DAD with a nonce", true, of6(ANY6, &discovery(ns, 24, Some(OURS6), Some((14, VICTIM))))),
+        ("DAD for its own link-local address", true, of6(ANY6, &discovery(ns, 24, Some(OURS_OF_MAC), None))),
+        ("DHCPv6", true, frame(0x86dd, ipv6(OURS_OF_MAC, 17, &[2, 34, 2, 35, 0, 8, 0, 0]))),
+        ("DHCPv6 from another", false, frame(0x86dd, ipv6(THEIRS_OF_MAC, 17, &[2, 34, 2, 35, 0, 8, 0, 0]))),
         ("DAD for another's address", false, of6(ANY6, &discovery(ns, 24, Some(THEIRS6), None))),
         ("an advertisement", true, of6(OURS6, &discovery(na, 24, Some(OURS6), Some((2, ATTACKER))))),
         ("an advertisement for another", false, of6(OURS6, &advertisement)),
@@ -142,6 +152,9 @@ fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
         ("one with another's MAC", false, of6(OURS6, &discovery(rs, 8, None, Some((1, VICTIM))))),
         ("a router advertisement of another's MAC", false, of6(OURS6, &discovery(ra, 16, None, Some((1, VICTIM))))),
         ("a report of multicast listeners", true, of6(ANY6, &discovery(143, 8, None, None))),
+        ("a report of MLD version 1", true, of6(ANY6, &discovery(131, 24, None, None))),
+        ("a listener's end", true, of6(ANY6, &discovery(132, 24, None, None))),
+        ("a query from nowhere", false, of6(ANY6, &discovery(130, 24, None, None))),
     ]
 }
 
@@ -321,6 +334,23 @@ fn an_address_is_bound_to_one_port() {
     assert_eq!(refused, SwitchError::Bound(GATEWAY));
     assert!(refused.to_string().contains("02:00:00:00:00:02 is bound to another port"));
     bench.add(&of_macs(&[ATTACKER]), &PortConfig::default()).unwrap();
+}
+
+#[test]
+fn two_routers_share_the_address_of_their_virtual_router_and_nobody_else_has_it() {
+    const VIRTUAL: [u8; 6] = [0, 0, 0x5e, 0, 1, 7];
+    let routers = [of_macs(&[VICTIM, VIRTUAL]), of_macs(&[GATEWAY, VIRTUAL])];
+    let mut bench = Bench::secured(&[&routers[..], &[PortSecurity::default(), PortSecurity::default()]].concat());
+    for (master, backup) in [(0, 1), (1, 0), (0, 1)] {
+        bench.now_ns += 3_000_000_000;
+        assert_eq!(bench.say(master, VIRTUAL, BROADCAST)[backup], 1, "an advertisement");
+        let mut received = [0; 4];
+        received[master] = 1;
+        assert_eq!(bench.say(2, ATTACKER, VIRTUAL), received, "the last one to advertise gets it");
+    }
+    assert_eq!(bench.say(3, VIRTUAL, BROADCAST), [0; 4]);
+    assert_eq!(bench.lost(3, Loss::Spoofed), 1);
+    bench.assert_everything_is_accounted_for();
 }
 
 #[test]

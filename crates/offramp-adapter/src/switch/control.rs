@@ -3,6 +3,7 @@
 use super::config::{LINK_PORTS_MAX, PortConfig, SwitchConfig};
 use crate::config::{AdapterConfig, MTU_MAX, MTU_MIN};
 use crate::pipeline::control::PortControl;
+use crate::port_security::is_virtual_router;
 use crate::stats::QueueStats;
 use offramp_offload::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use offramp_offload::sync::{Mutex, MutexGuard};
@@ -217,7 +218,8 @@ impl<P> SwitchControl<P> {
         }
         let bound = |port: &Arc<SwitchPort>| port.security().mac_addresses.clone();
         let others: Vec<_> = registry.ports.iter().flatten().flat_map(bound).collect();
-        if let Some(mac) = control.security().mac_addresses.iter().find(|mac| others.contains(mac)) {
+        let is_taken = |mac: &&[u8; 6]| others.contains(mac) && !is_virtual_router(mac);
+        if let Some(mac) = control.security().mac_addresses.iter().find(is_taken) {
             return Err(SwitchError::Bound(*mac));
         }
         let stations = self.quota(config);

@@ -97,8 +97,8 @@ impl Stations {
         }
     }
 
-    /// Binds exactly these addresses to a port: they are always found there, and learned nowhere else. Forgets stations
-    /// learned with one of them before.
+    /// Binds exactly these addresses to a port: they are found there, and learned at no port without a binding. An
+    /// address with several ports is found where it was heard last. Forgets stations learned with one of them before.
     pub(super) fn bind(&mut self, port: usize, addresses: &[[u8; MAC_LEN]]) {
         self.bound.retain(|&(_, owner)| owner != port);
         self.bound.extend(addresses.iter().map(|mac| (number(*mac), port)));
@@ -118,11 +118,17 @@ impl Stations {
         }
     }
 
-    /// Returns the port to which the station's address is bound.
-    fn owner(&self, station: Station) -> Option<usize> {
+    /// Returns the ports to which the station's address is bound.
+    fn owners(&self, station: Station) -> &[(u64, usize)] {
         let mac = station.0 >> VID_BITS;
-        let at = self.bound.binary_search_by_key(&mac, |&(bound, _)| bound).ok()?;
-        Some(self.bound[at].1)
+        let first = self.bound.partition_point(|&(bound, _)| bound < mac);
+        let end = first + self.bound[first..].partition_point(|&(bound, _)| bound == mac);
+        &self.bound[first..end]
+    }
+
+    /// Returns the only port to which the station's address is bound.
+    fn owner(&self, station: Station) -> Option<usize> {
+        if let [(_, only)] = self.owners(station) { Some(*only) } else { None }
     }
 
     /// Counts the known stations behind a port, idle ones included.
@@ -139,7 +145,8 @@ impl Stations {
                 return true;
             }
         }
-        if self.owner(station).is_some_and(|owner| owner != port) {
+        let owners = self.owners(station);
+        if !owners.is_empty() && owners.iter().all(|(_, owner)| *owner != port) {
             return false;
         }
         if let Some(slot) = self.slot_of(station) {
