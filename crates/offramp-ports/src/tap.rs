@@ -1,7 +1,7 @@
 //! A Linux TAP interface as a host port: the host is the kernel's TCP/IP.
 //!
-//! The interface lives in the network namespace of its opener's thread, and exists as long as one descriptor of it
-//! does: nothing is left behind, however the process ends.
+//! The interface exists as long as one descriptor of it and its network namespace do: nothing is left behind, however
+//! the process or the namespace ends.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -168,13 +168,24 @@ impl Tap {
         Ok(Self { shared, supported, mtu: config.mtu, frame_len_max: config.frame_len_max })
     }
 
-    /// As [`Tap::open`], in another namespace.
+    /// As [`Tap::open`], in another namespace. It does not keep the namespace: the interface ends with it.
+    ///
+    /// A TUN descriptor holds the namespace of its opener. So an empty namespace opens it, and nobody else sees the name
+    /// there before the move.
     ///
     /// # Errors
-    /// As [`Tap::open`], and when the namespace may not be entered.
+    /// As [`Tap::open`], and when the kernel refuses the empty namespace or the move.
     pub fn open_in(ns: &NetNs, config: &TapConfig) -> Result<Self, TapError> {
-        let entered = ns.run(|| Self::open(config));
-        entered.unwrap_or_else(|e| Err(system(&config.name, "entering its namespace", e)))
+        let open_and_move = || {
+            let tap = Self::open(config)?;
+            link::move_to(&config.name, ns).map_err(|cause| match cause.raw_os_error() {
+                Some(libc::EEXIST) => TapError::NameTaken(config.name.clone()),
+                _ => TapError::Link { name: config.name.clone(), cause },
+            })?;
+            Ok(tap)
+        };
+        let opened = NetNs::new().and_then(|empty| empty.run(open_and_move));
+        opened.unwrap_or_else(|e| Err(system(&config.name, "entering an empty namespace", e)))
     }
 
     /// Returns the interface's name.

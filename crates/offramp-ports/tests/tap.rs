@@ -5,6 +5,7 @@ use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::common::{HOST, HOST_MAC, PEER, PEER_MAC, host_tap, is_ipv4, namespace, tap_with_address, wait_for};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -315,6 +316,24 @@ fn a_deleted_interface_closes_its_ports() {
     assert_eq!(queue.tx_next(0), Err(PortError::Closed(libc::EBADFD)));
     assert_eq!(queue.rx_deliver(&RxMeta::default(), &[0; 60]), Err(PortError::Closed(libc::EBADFD)));
     assert!(tap.offer(Offloads::TX).is_err());
+}
+
+#[test]
+fn a_namespace_ends_with_a_tap_in_it_and_closes_its_ports() {
+    for queues in [1, 3] {
+        let ns = namespace();
+        let tap =
+            tap_with_address(&ns, &TapConfig { queues, ..TapConfig::new("ofr0") }, (HOST, HOST_MAC), (PEER, PEER_MAC));
+        let mut last = tap.queue(usize::from(queues) - 1).unwrap();
+        drop(ns);
+        let ended = Instant::now();
+        // The kernel ends namespaces on a thread of its own.
+        while last.rx_deliver(&RxMeta::default(), &[0; 60]) != Err(PortError::Closed(libc::EBADFD)) {
+            assert!(ended.elapsed() < Duration::from_secs(10), "the TAP holds its namespace");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(tap.offer(Offloads::TX).is_err());
+    }
 }
 
 #[test]

@@ -268,6 +268,15 @@ pub fn statistics(name: &str) -> Result<Stats64> {
     found.ok_or_else(|| on("reading the counters of", name)(io::ErrorKind::Unsupported.into()))
 }
 
+/// Returns the interface's MTU, in bytes of IP.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn mtu(name: &str) -> Result<u32> {
+    let found = attribute(name, |found| if let LinkAttribute::Mtu(mtu) = found { Some(mtu) } else { None })?;
+    found.ok_or_else(|| on("reading the MTU of", name)(io::ErrorKind::Unsupported.into()))
+}
+
 /// The interface's Ethernet address.
 ///
 /// # Errors
