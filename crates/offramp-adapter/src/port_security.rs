@@ -138,8 +138,9 @@ impl PortSecurity {
     /// Returns whether this is the link-local address made from an Ethernet address of the host (RFC 4862 5.3, RFC 2464
     /// 5).
     fn has_link_local(&self, address: Ipv6Addr) -> bool {
-        let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = address.octets() else { return false };
-        self.mac_addresses.contains(&[a ^ UNIVERSAL_BIT, b, c, d, e, f])
+        let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, first, b, c, 0xff, 0xfe, last @ ..] = address.octets() else { return false };
+        let known = |mac: &[u8; 6]| mac[..3] == [first ^ UNIVERSAL_BIT, b, c] && mac[3..] == last;
+        self.mac_addresses.iter().any(known)
     }
 
     fn passes_packet(&self, bytes: &[u8], layout: &FrameLayout, addresses: &[u8]) -> bool {

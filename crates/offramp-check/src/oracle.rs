@@ -205,13 +205,12 @@ impl<'a> Comparison<'a> {
 
     /// Returns a frame with a wrong checksum and the earlier one behind it.
     fn overtaking(&self) -> Option<(usize, usize)> {
-        let bad = (0..self.matched.len()).filter(|n| self.built.expected[*n].is_bad);
-        bad.filter_map(|n| {
+        let mut bad = (0..self.matched.len()).filter(|n| self.built.expected[*n].is_bad);
+        bad.find_map(|n| {
             let at = self.matched[n]?;
             let earlier = (0..n).find(|earlier| self.matched[*earlier].is_some_and(|before| before > at))?;
             Some((n, earlier))
         })
-        .next()
     }
 
     fn lost(&self, missing: &[usize]) -> Difference {

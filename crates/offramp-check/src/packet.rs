@@ -244,7 +244,7 @@ impl Headers {
             match self.ip {
                 Ip::V4 => {
                     head[at + 2..at + 4].copy_from_slice(&((self.ip_len() + piece.len()) as u16).to_be_bytes());
-                    head[at + 6..at + 8].copy_from_slice(&(more << 13 | offset / 8).to_be_bytes());
+                    head[at + 6..at + 8].copy_from_slice(&(more << 13 | (offset / 8)).to_be_bytes());
                     head[at + 10..at + 12].fill(0);
                     let checksum = !ones_complement_sum(&[&head[at..]]);
                     head[at + 10..at + 12].copy_from_slice(&checksum.to_be_bytes());

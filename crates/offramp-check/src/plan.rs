@@ -118,7 +118,7 @@ pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
 }
 
 /// Tag of the tagged frames: priority 5, VLAN 1005.
-const TAG: u16 = 5 << 13 | 1005;
+const TAG: u16 = 5 << 13 | 0x3ed;
 /// Every tag of a case.
 pub(crate) const VLANS: [u16; 3] = [1, TAG, 0xfffe];
 /// Bytes of a tag.

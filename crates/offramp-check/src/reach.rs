@@ -77,13 +77,13 @@ impl Reach {
         let datagrams = sockets.iter().map(|ip| plan::datagram(*ip));
         let cases: Vec<Case> = tagged.into_iter().chain(others).chain(datagrams).collect();
         let outcomes = exchange.probe(&plan::probe(Ip::V4), &cases)?;
-        let is_dropped: Vec<bool> = outcomes.iter().map(is_dropped).collect();
+        let is_dropped: Vec<bool> = outcomes.iter().map(Option::as_ref).map(is_dropped).collect();
         let (vlans, others) = is_dropped.split_at(plan::VLANS.len());
         let mut obstacles = Vec::new();
         if vlans.iter().all(|is_dropped| *is_dropped) {
             obstacles.push(Obstacle::Tags);
         } else {
-            let lost: Vec<bool> = outcomes[..vlans.len()].iter().map(is_without_tag).collect();
+            let lost: Vec<bool> = outcomes[..vlans.len()].iter().map(Option::as_ref).map(is_without_tag).collect();
             for (n, vlan) in plan::VLANS.into_iter().map(plan::vlan_of).enumerate() {
                 obstacles.extend(vlans[n].then_some(Obstacle::Vlan(vlan)));
                 // Removing every tag is a fault of an interface, and judged.
@@ -128,14 +128,14 @@ impl Reach {
 
 /// Returns true if the path drops a case.
 fn probe_one(exchange: &mut Exchange<'_>, case: Case) -> Result<bool, CheckError> {
-    Ok(exchange.probe(&plan::probe(Ip::V4), &[case])?.iter().all(is_dropped))
+    Ok(exchange.probe(&plan::probe(Ip::V4), &[case])?.iter().map(Option::as_ref).all(is_dropped))
 }
 
-fn is_dropped(outcome: &Option<Outcome>) -> bool {
+fn is_dropped(outcome: Option<&Outcome>) -> bool {
     matches!(outcome, Some(Outcome::Wrong(wrong)) if wrong.may_be_loss())
 }
 
-fn is_without_tag(outcome: &Option<Outcome>) -> bool {
+fn is_without_tag(outcome: Option<&Outcome>) -> bool {
     matches!(outcome, Some(Outcome::Wrong(wrong)) if wrong.difference.fault == Fault::VlanTagLost)
 }
 
@@ -149,7 +149,7 @@ fn longest_packet(exchange: &mut Exchange<'_>, mtu: usize) -> Result<Option<usiz
         let cases: Vec<Case> = lengths.iter().map(|len| plan::of_length(*len, None)).collect();
         let outcomes = exchange.probe(&plan::probe(Ip::V4), &cases)?;
         for (len, outcome) in lengths.into_iter().zip(&outcomes) {
-            if is_dropped(outcome) {
+            if is_dropped(outcome.as_ref()) {
                 dropped = len;
                 break;
             }
