@@ -14,7 +14,6 @@
 
 use super::{Refused, SegmentPolicy, Segmenter};
 use crate::checksum;
-use crate::coalesce::{PACKET_LEN_MAX, UDP_SEGMENTS_MAX_DEFAULT};
 use crate::frame::Frame;
 use crate::layout::{
     ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_HEADER_LEN_MIN,
@@ -37,6 +36,10 @@ const VXLAN_HEADER_LEN: usize = 8;
 const GENEVE_OPTIONS: u8 = 0x3f;
 /// Remote checksum offload, in VXLAN's second byte (Linux `VXLAN_HF_RCO`): it excludes a complete inner checksum.
 const VXLAN_REMOTE_CHECKSUM: u8 = 0x20;
+/// Maximum of datagrams in a super-frame, as Linux' own GRO makes it (`UDP_GRO_CNT_MAX`).
+const DATAGRAMS_MAX: u16 = 64;
+/// Maximum length of an IP packet.
+const PACKET_LEN_MAX: usize = u16::MAX as usize;
 /// Length of GUE's header without optional fields.
 const GUE_HEADER_LEN: usize = 4;
 
@@ -92,7 +95,7 @@ impl TunnelSegmenter {
         let inner = Frame::new(frame.bytes_mut().get_mut(ethernet..)?, self.inner);
         let is_udp = self.outer.transport == Transport::Udp;
         let (tunnel_at, segments_max) =
-            if is_udp { (self.outer.payload_start, UDP_SEGMENTS_MAX_DEFAULT) } else { (self.head.len(), 1) };
+            if is_udp { (self.outer.payload_start, DATAGRAMS_MAX) } else { (self.head.len(), 1) };
         let (outer_head, tunnel) = self.head.split_at(tunnel_at);
         let room = out.len().min(self.outer.network_start + PACKET_LEN_MAX);
         let size = (tunnel.len() + self.segments.next_len()).saturating_sub(ETHERNET_HEADER_LEN);

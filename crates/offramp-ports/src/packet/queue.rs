@@ -35,7 +35,7 @@ pub struct PacketQueue {
     is_down: bool,
 }
 
-/// A super-frame in a tunnel. The frames that it becomes are lent in its place.
+/// A super-frame in a tunnel. Its frames are lent in its place.
 #[derive(Debug)]
 struct Tunnelled {
     frame: FrameBuffer<Box<[u8]>>,
@@ -95,11 +95,11 @@ impl PacketQueue {
         if request.segmentation.is_some() { self.correct(start..end, request) } else { Ok(()) }
     }
 
-    /// Corrects a super-frame with a request that a vnet header cannot express.
+    /// Corrects a super-frame beyond the words of a vnet header.
     ///
     /// * In a tunnel, it is called plain TCP or UDP. The first of its frames is lent instead of it.
-    /// * Coalesced as a list (`rx-gro-list`), it has the checksum of its first segment, and asks for none if that is
-    ///   complete.
+    /// * Coalesced as a list (`rx-gro-list`), it has the checksum of its first segment, and asks for none if the sender
+    ///   completed it.
     fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
         let refused = PortError::Refused(libc::EOPNOTSUPP);
         let mut frame = self.frame.frame();

@@ -1,5 +1,5 @@
-//! Tunnels of the kernel through a packet socket. Its vnet header calls a super-frame in a tunnel plain TCP, with a
-//! checksum that starts behind the inner IP header (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`).
+//! Tunnels of the kernel through a packet socket. Its vnet header calls a super-frame in a tunnel plain TCP, and the
+//! checksum starts behind the inner IP header (observed with Linux 6.18.44; `virtio_net_hdr_from_skb`).
 
 use super::*;
 use std::process::Command;
