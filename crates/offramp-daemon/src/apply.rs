@@ -186,6 +186,8 @@ impl Daemon {
         state.config.ports.sort_by_key(|port| places.get(&*port.name));
         state.switches.iter().for_each(|switch| switch.place(&state.config.ports));
         difference.added.ports = added.into_iter().map(|port| port.name).collect();
+        let of_added = |(port, _): &(&str, String)| difference.added.ports.iter().any(|added| added == port);
+        target.mtu_mismatches().filter(of_added).for_each(|(_, mismatch)| eprintln!("offramp: {mismatch}"));
         let new = target.switches.iter().filter(|switch| !running.has_switch(&switch.name));
         difference.added.switches = new.map(|switch| switch.name.clone()).collect();
         Ok(difference)

@@ -183,6 +183,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     let identity = Identity::find(&config)?;
     config.daemon.sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
+    config.mtu_mismatches().for_each(|(_, mismatch)| eprintln!("offramp: {mismatch}"));
     identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")), CONTROL_DIRECTORY_MODE)?;
     if let Some(directory) = &config.daemon.state_directory {
         identity.make_directory(directory, STATE_DIRECTORY_MODE)?;
