@@ -8,7 +8,7 @@ use super::types::PortConfig;
 use crate::kind::WireConfig;
 use crate::schema::file;
 use crate::schema::ipsec::prefix;
-use offramp_adapter::port_security::PortSecurity;
+use offramp_adapter::port_security::{PortSecurity, is_virtual_router};
 use offramp_adapter::vlan::{PortVlans, VIDS};
 use std::ops::RangeInclusive;
 use toml::{Spanned, Value};
@@ -57,7 +57,7 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses an address shared by two ports of a switch: the switch binds it to one port.
+    /// Refuses an address shared by two ports of a switch: the switch binds it to one port, except a virtual router's.
     pub(super) fn ports_share_no_address(
         &self,
         ports: &[PortConfig],
@@ -81,7 +81,8 @@ impl Check<'_> {
 }
 
 fn shares_address(port: &PortConfig, other: &PortConfig) -> bool {
-    port.security.mac_addresses.iter().any(|mac| other.security.mac_addresses.contains(mac))
+    let bound = |mac| !is_virtual_router(mac) && other.security.mac_addresses.contains(mac);
+    port.security.mac_addresses.iter().any(bound)
 }
 
 /// Parses a VLAN number, or a range of them as text.

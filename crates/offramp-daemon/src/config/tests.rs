@@ -561,6 +561,10 @@ fn wrong_addresses_and_an_isolated_port_without_a_switch_are_refused() {
     let config = parse(&format!("{}{switch}", on_switch("a"))).unwrap();
     assert!(config.ports[0].isolated && config.switches[0].unknown_unicast == UnknownUnicast::Drop);
     let twice = format!("{}{}{switch}", on_switch("a"), on_switch("b"));
+    // RFC 9568 7.3: the routers of a group share its address.
+    for shared in ["00:00:5e:00:01:07", "00:00:5e:00:02:07"] {
+        assert_eq!(parse(&twice.replace("02:00:00:00:00:01", shared)).unwrap().ports.len(), 2);
+    }
     refused(&twice, 7, "port \"b\": mac_addresses: port \"a\" of the same switch has one of them");
     refused(
         "[[port]]\nname = \"a\"\n[[switch]]\nname = \"s\"\nunknown_unicast = \"dorp\"\n",
