@@ -7,7 +7,7 @@ use crate::config::place::ConfigError;
 use crate::drain::AnyHost;
 use offramp_offload::caps::Offloads;
 use offramp_ports::sys::{NetNs, link};
-use offramp_ports::tap::{QUEUES_MAX, Tap, TapConfig};
+use offramp_ports::tap::{QUEUES_MAX, Tap, TapConfig, TapError};
 use offramp_ports::worker::Task;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -69,11 +69,10 @@ impl PortKind for Config {
             tx_queue_len: Some(TAP_TX_QUEUE_LEN),
             ..TapConfig::new(&self.interface)
         };
-        let open = || open(&wanted, port.offloads);
         let tap = match &self.namespace {
-            None => open()?,
+            None => open(Tap::open(&wanted), port.offloads)?,
             Some(file) => NetNs::open(file)
-                .and_then(|namespace| namespace.run(open))
+                .and_then(|namespace| namespace.run(|| open(Tap::open_in(&namespace, &wanted), port.offloads)))
                 .map_err(|cause| format!("host.namespace {}: {cause}", file.display()))??,
         };
         Ok(TapHost { tap, namespace: self.namespace.clone() })
@@ -84,11 +83,11 @@ impl PortKind for Config {
     }
 }
 
-/// Makes a TAP in the calling thread's namespace and brings it up.
-fn open(wanted: &TapConfig, offloads: Offloads) -> Result<Tap, String> {
-    let tap = Tap::open(wanted).map_err(|cause| cause.to_string())?;
+/// Brings a TAP in the calling thread's namespace up.
+fn open(opened: Result<Tap, TapError>, offloads: Offloads) -> Result<Tap, String> {
+    let tap = opened.map_err(|cause| cause.to_string())?;
     tap.offer(offloads).map_err(|cause| cause.to_string())?;
-    link::set_up(&wanted.name).map_err(|cause| cause.to_string())?;
+    link::set_up(tap.name()).map_err(|cause| cause.to_string())?;
     Ok(tap)
 }
 
@@ -149,7 +148,8 @@ pub const WIRE: WireKind = WireKind {
     noun: "tap",
     is_made: true,
     open: |interface, mtu| {
-        Ok(Box::new(open(&TapConfig { mtu: mtu as u32, ..TapConfig::new(interface) }, Offloads::all())?))
+        let wanted = TapConfig { mtu: mtu as u32, ..TapConfig::new(interface) };
+        Ok(Box::new(open(Tap::open(&wanted), Offloads::all())?))
     },
 };
 
