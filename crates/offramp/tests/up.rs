@@ -9,7 +9,7 @@ use bed::{
 };
 use nix::sys::signal::Signal;
 use offramp_ports::sys::link::CarrierWatch;
-use offramp_ports::sys::{NetNs, link};
+use offramp_ports::sys::{NetNs, confine, link};
 use offramp_testkit::features::protocol;
 use offramp_testkit::process::StoppedThread;
 use offramp_testkit::{Frontend, Guest, VnetHeader};
@@ -17,11 +17,12 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// An ordinary user on every Linux.
@@ -643,6 +644,52 @@ fn a_deleted_interface_is_shown_as_gone_and_does_not_hold_the_end() {
 }
 
 #[test]
+fn a_port_ends_with_its_namespace_and_a_new_one_of_the_same_name_gets_no_interface() {
+    let mut bed = Bed::unstarted("namespace-ends", "");
+    let name = bed.path("namespace");
+    let run_a_container = || {
+        let namespace = NetNs::new().unwrap();
+        let mut container = Command::new("sleep");
+        confine(container.arg("600"), Some(&namespace), None).unwrap();
+        let process = container.spawn().unwrap();
+        let _ = fs::remove_file(&name);
+        symlink(format!("/proc/{}/ns/net", process.id()), &name).unwrap();
+        process
+    };
+    let end = |mut container: Child| container.kill().and_then(|()| container.wait()).unwrap();
+    let interfaces = || NetNs::open(&name).unwrap().run(link::list).unwrap().unwrap();
+    let container = run_a_container();
+    let held = format!("/proc/{}/fd/{}", std::process::id(), bed.host(0).as_raw_fd());
+    bed.rewrite(|text| text.replace(&held, name.to_str().unwrap()));
+    bed.start_without_hosts();
+    assert!(interfaces().contains(&INTERFACE.to_owned()));
+    let mut next = events(&bed);
+    end(container);
+    let gone = next();
+    assert_eq!((&gone["event"], &gone["port"]), (&"gone".into(), &"a".into()), "{gone}");
+    let container = run_a_container();
+    assert!(!interfaces().contains(&INTERFACE.to_owned()));
+    assert_eq!(bed.show()["ports"][0]["queues"][0]["running"], false);
+    assert!(bed.stderr().contains("port \"a\", queue pair 0: the host is gone"), "{}", bed.stderr());
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+    bed.drop_notices();
+    bed.start_without_hosts();
+    assert!(interfaces().contains(&INTERFACE.to_owned()));
+    assert_eq!(bed.show()["ports"][0]["queues"][0]["running"], true);
+    end(container);
+}
+
+#[test]
+fn a_port_with_a_larger_mtu_than_its_switch_is_named_at_the_start() {
+    let mut bed = Bed::unstarted("mtu", "");
+    bed.rewrite(|text| on_switch(&text.replace("# changes of a", "mtu = 9000")));
+    bed.start_without_hosts();
+    let line = "offramp: port \"a\": mtu 9000 exceeds the 1500 of port \"b\" on the same switch; ";
+    assert!(bed.stderr().starts_with(line), "{}", bed.stderr());
+}
+
+#[test]
 fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
     for ipsec in ["", "ipsec = { transmit = \"bypass\" }"] {
         let mut bed = Bed::unstarted("wire", "");
@@ -945,7 +992,7 @@ fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_mea
 }
 
 /// Returns the events of `monitor` from now on.
-fn events(bed: &Bed) -> impl FnMut() -> Value {
+fn events(bed: &Bed) -> impl FnMut() -> Value + use<> {
     let mut stream = UnixStream::connect(bed.control()).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     stream.write_all(b"{\"version\":1,\"request\":\"monitor\"}\n").unwrap();

@@ -206,6 +206,10 @@ impl Bed {
         self.directory.path("control.sock")
     }
 
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path(name)
+    }
+
     pub fn file(&self) -> PathBuf {
         self.directory.path("daemon.toml")
     }
