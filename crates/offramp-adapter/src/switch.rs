@@ -34,6 +34,7 @@ mod turn;
 pub use config::{LINK_PORTS_MAX, PortConfig, SwitchConfig, UnknownUnicast};
 pub use control::{Serving, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
+pub use route::reserved;
 
 use crate::moderation::ModerationConfig;
 use crate::pipeline::Progress;

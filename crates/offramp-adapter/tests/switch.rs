@@ -201,6 +201,18 @@ fn addresses_that_no_bridge_forwards_are_not_forwarded() {
 }
 
 #[test]
+fn a_reserved_address_that_the_switch_forwards_passes_as_a_group() {
+    let config = SwitchConfig { forward_reserved: 1 << 0xe, ..SwitchConfig::default() };
+    let mut bench = Bench::new(&config);
+    (0..2).for_each(|_| drop(bench.add(MemoryHost::default(), &PortConfig::default())));
+    for last in 0..0x10 {
+        bench.say(0, mac(1), [0x01, 0x80, 0xc2, 0, 0, last]);
+    }
+    assert_eq!(bench.given(), [0, 1]);
+    assert_eq!(bench.lost(0, Loss::Reserved), 15);
+}
+
+#[test]
 fn what_is_flooded_keeps_to_a_burst_and_a_rate() {
     let limit = FloodLimit { frames_per_s: 10, burst_frames: 5 };
     let mut bench = Bench::with_ports(3, &PortConfig { flood_limit: Some(limit), ..PortConfig::default() });

@@ -74,6 +74,7 @@ impl RunningSwitch {
             equal_shares: true,
             ageing_s: u64::from(config.age_seconds),
             unknown_unicast: config.unknown_unicast,
+            forward_reserved: config.forward_reserved,
             ..switch::SwitchConfig::default()
         };
         let switch = Switch::new(&shape);

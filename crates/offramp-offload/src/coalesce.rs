@@ -77,6 +77,9 @@ pub struct CoalesceConfig {
     pub rx_csum: RxCsum,
 }
 
+/// The UDP port of DHCP clients, big-endian (RFC 2131 4.1).
+const DHCP_CLIENT_PORT: [u8; 2] = 68_u16.to_be_bytes();
+
 /// The mark for a host on a frame with right checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxCsum {
@@ -84,7 +87,7 @@ pub enum RxCsum {
     #[default]
     DataValid,
     /// By [`ChecksumState::Partial`]: the field gets the sum of the pseudo-header. A Linux TAP understands only this
-    /// mark (it ignores virtio's `DATA_VALID`).
+    /// mark (it ignores virtio's `DATA_VALID`). A DHCP reply keeps its checksum: clients read it raw, and check it.
     NeedsCsum,
 }
 
@@ -305,6 +308,9 @@ impl Coalescer {
         if !has_room || has_ipv4_options || layout.payload_len() == 0 || layout.has_trailer(frame) {
             return None;
         }
+        if self.config.rx_csum == RxCsum::NeedsCsum && is_for_dhcp_client(frame, layout) {
+            return None;
+        }
         let shape = Shape::of(layout)?;
         let headers = frame.get(..layout.payload_start)?;
         let network = NetworkFields::of(headers, &shape)?;
@@ -329,13 +335,13 @@ impl Coalescer {
     }
 
     /// Hands a frame out as it came, with the verdict on its checksums. A frame marked with a partial checksum loses
-    /// its padding: the receiver completes the checksum over all bytes to the end of the frame. A trailer stays, and
-    /// the frame then goes unmarked.
+    /// its padding: the receiver completes the checksum over all bytes to the end of the frame. A frame with a trailer
+    /// and a reply of a DHCP server keep their bytes, and go unmarked.
     fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl Sink) {
         let is_verified = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_verified { verify(frame, layout) } else { ChecksumState::Unknown };
         if verdict == ChecksumState::Good && self.config.rx_csum == RxCsum::NeedsCsum {
-            if layout.has_trailer(frame) {
+            if layout.has_trailer(frame) || is_for_dhcp_client(frame, layout) {
                 return out.deliver(&alone(layout, ChecksumState::Unknown, hash), frame);
             }
             let field = layout.checksum_field();
@@ -380,6 +386,13 @@ fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> Rx
         _ => layout.payload_start as u16,
     };
     RxMeta { checksum, header_len, hash, ..RxMeta::default() }
+}
+
+/// Returns whether this is a datagram to a DHCP client (RFC 2131 4.1). It reads raw frames before it has an address;
+/// Linux' `xt_CHECKSUM` exists for these clients.
+fn is_for_dhcp_client(frame: &[u8], layout: &FrameLayout) -> bool {
+    let ports = frame.get(layout.transport_start..).and_then(<[u8]>::first_chunk::<4>);
+    layout.transport == Transport::Udp && ports.is_some_and(|[.., high, low]| [*high, *low] == DHCP_CLIENT_PORT)
 }
 
 /// One buffer per flow, side by side in one allocation.

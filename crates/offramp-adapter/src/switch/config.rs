@@ -35,6 +35,8 @@ pub struct SwitchConfig {
     pub ageing_s: u64,
     /// The treatment of a frame for an unknown station.
     pub unknown_unicast: UnknownUnicast,
+    /// The passing ones of the reserved addresses 01-80-C2-00-00-00 to -0F, a bit each; none by IEEE 802.1Q 8.6.3.
+    pub forward_reserved: u16,
     /// Maximum frames sent by a port, or segmented for it, in one turn.
     pub turn_frames: usize,
     /// Maximum bytes sent by a port in one turn. A frame may exceed them; the port's next turns are shorter by the
@@ -54,6 +56,7 @@ impl Default for SwitchConfig {
             equal_shares: false,
             ageing_s: 300,
             unknown_unicast: UnknownUnicast::Flood,
+            forward_reserved: 0,
             turn_frames: 256,
             turn_bytes: 256 * 1024,
             turn_ns: 200_000,

@@ -11,9 +11,8 @@ use crate::vlan::FrameVlan;
 use std::ops::Range;
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
-/// The addresses no bridge forwards, without their last four bits (IEEE 802.1D 7.12.6).
+/// The first address no bridge forwards; the last four bits count them (IEEE 802.1D 7.12.6).
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
-const RESERVED_LAST_MASK: u8 = 0xf0;
 
 impl<P: HostPort> Switch<P> {
     /// Returns the destination ports of a frame from `from`, a port that has its turn and the flood limit `floods`.
@@ -28,7 +27,7 @@ impl<P: HostPort> Switch<P> {
         let Self { config, ports, stations, .. } = self;
         if config.learning {
             let now_s = now_ns / NANOSECONDS_PER_SECOND;
-            if frame.is_reserved {
+            if frame.reserved.is_some_and(|number| config.forward_reserved >> number & 1 == 0) {
                 return Err(Loss::Reserved);
             }
             if frame.source.is_some_and(|source| !stations.learn(source, from.index, now_s)) {
@@ -69,7 +68,7 @@ impl<P: HostPort> Switch<P> {
 pub(super) struct FrameStations {
     pub(super) source: Option<Station>,
     pub(super) destination: Option<Station>,
-    pub(super) is_reserved: bool,
+    pub(super) reserved: Option<u8>,
     pub(super) vlan: FrameVlan,
 }
 
@@ -77,14 +76,11 @@ impl FrameStations {
     /// Reads them from a frame in this VLAN.
     pub(super) fn of(frame: &[u8], vlan: FrameVlan) -> Self {
         let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
-        Self { source, destination, is_reserved: is_reserved(frame), vlan }
+        Self { source, destination, reserved: frame.first_chunk().and_then(reserved), vlan }
     }
 }
 
-/// Returns whether the frame is for one of 01-80-C2-00-00-00 to -0F.
-fn is_reserved(frame: &[u8]) -> bool {
-    match frame.first_chunk::<6>() {
-        Some([rest @ .., last]) => *rest == RESERVED_ADDRESS[..5] && last & RESERVED_LAST_MASK == 0,
-        None => false,
-    }
+/// Returns the number of a reserved address, 0 to 15.
+pub fn reserved([rest @ .., last]: &[u8; 6]) -> Option<u8> {
+    (*rest == RESERVED_ADDRESS[..5] && *last < 16).then_some(*last)
 }

@@ -59,7 +59,8 @@ impl Check<'_> {
 
     pub(crate) fn address_of_host(&self, key: &str, written: &Spanned<String>) -> Result<[u8; 6], ConfigError> {
         let text = written.as_ref();
-        parse_mac(text).ok_or_else(|| {
+        let of_host = |mac: &[u8; 6]| mac[0] & 1 == 0 && *mac != [0; 6];
+        parse_mac(text).filter(of_host).ok_or_else(|| {
             let message = format!(
                 "{key} \"{text}\" is no address of one host; write six bytes in hexadecimal, such as \
                  \"02:00:00:00:00:01\", the first of them even"
@@ -156,10 +157,9 @@ impl Check<'_> {
     }
 }
 
-/// Parses the address of one host: six bytes in hexadecimal with colons between them, no group's address, not all zero.
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
+/// Parses an Ethernet address: six bytes in hexadecimal with colons between them.
+pub(super) fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let parts: Vec<&str> = text.split(':').collect();
     let byte = |part: &&str| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None };
-    let bytes: [u8; 6] = parts.iter().map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()?;
-    (bytes[0] & 1 == 0 && bytes != [0; 6]).then_some(bytes)
+    parts.iter().map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()
 }

@@ -1,10 +1,10 @@
 //! `[[switch]]`.
 
-use super::check::Check;
+use super::check::{Check, parse_mac};
 use super::place::ConfigError;
 use super::types::SwitchConfig;
 use crate::schema::file::{self, Key};
-use offramp_adapter::switch::UnknownUnicast;
+use offramp_adapter::switch::{UnknownUnicast, reserved};
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
@@ -41,6 +41,24 @@ impl Check<'_> {
             unknown_unicast: self
                 .one_of("switch", "unknown_unicast", &written.unknown_unicast, &UNKNOWN_UNICAST)?
                 .unwrap_or_default(),
+            forward_reserved: self.forward_reserved(&written.forward_reserved)?,
+        })
+    }
+
+    /// Parses the reserved addresses that pass, a bit each.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    fn forward_reserved(&self, written: &Key<Vec<Spanned<String>>>) -> Result<u16, ConfigError> {
+        let mut listed = written.iter().flat_map(Spanned::as_ref);
+        listed.try_fold(0, |bits, text| {
+            let number = parse_mac(text.as_ref()).as_ref().and_then(reserved).ok_or_else(|| {
+                let message = format!(
+                    "switch.forward_reserved \"{}\" is no address that a switch discards; write some of \
+                     \"01:80:c2:00:00:00\" to \"01:80:c2:00:00:0f\" (LLDP: \"01:80:c2:00:00:0e\")",
+                    text.as_ref()
+                );
+                self.0.wrong(text.span(), message)
+            })?;
+            Ok(bits | 1 << number)
         })
     }
 }

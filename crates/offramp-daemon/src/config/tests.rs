@@ -574,6 +574,17 @@ fn wrong_addresses_and_an_isolated_port_without_a_switch_are_refused() {
 }
 
 #[test]
+fn reserved_addresses_pass_a_switch_that_lists_them() {
+    let file = |listed: &str| format!("[[switch]]\nname = \"s\"\nforward_reserved = [{listed}]\n");
+    let config = parse(&file("\"01:80:c2:00:00:0e\", \"01:80:C2:00:00:03\"")).unwrap();
+    assert_eq!(config.switches[0].forward_reserved, 1 << 14 | 1 << 3);
+    for wrong in ["01:80:c2:00:00:10", "02:00:00:00:00:01", "lldp", ""] {
+        let start = format!("switch.forward_reserved \"{wrong}\" is no address that a switch discards; write some of");
+        refused(&file(&format!("\"{wrong}\"")), 3, &start);
+    }
+}
+
+#[test]
 fn vlans_are_numbers_and_ranges() {
     let vlans = |keys: &str| {
         let port = port(&format!("host.tap = \"t0\"\nwire.cable = \"b\"\n{keys}")).unwrap();

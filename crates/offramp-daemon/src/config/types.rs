@@ -185,6 +185,7 @@ pub struct SwitchConfig {
     pub age_seconds: u32,
     pub flood_frames_per_second: u32,
     pub unknown_unicast: UnknownUnicast,
+    pub forward_reserved: u16,
 }
 
 /// The security associations of a port.

@@ -122,4 +122,5 @@ pub struct Switch {
     pub age_seconds: Key<i64>,
     pub flood_frames_per_second: Key<i64>,
     pub unknown_unicast: Key<String>,
+    pub forward_reserved: Key<Vec<Spanned<String>>>,
 }

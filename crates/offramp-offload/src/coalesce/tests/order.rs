@@ -245,6 +245,18 @@ fn a_right_checksum_can_be_marked_by_a_partial_one_that_completes_to_the_same_fr
 }
 
 #[test]
+fn a_reply_to_a_dhcp_client_keeps_its_checksum() {
+    let config = CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
+    let other = Spec { source_port: 68, ..udp_run(&[300])[0].clone() }.build();
+    // Both ports change places, and the sum stays.
+    let mut reply = other.clone();
+    reply[34..38].rotate_left(2);
+    let delivered = coalesce_with(config, &[reply.clone(), other]);
+    assert_eq!((delivered[0].0.checksum, &delivered[0].1), (ChecksumState::Unknown, &reply));
+    assert!(matches!(delivered[1].0.checksum, ChecksumState::Partial(_)));
+}
+
+#[test]
 fn without_rx_checksum_nothing_is_held_and_nobody_looks() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut delivered = Vec::new();
