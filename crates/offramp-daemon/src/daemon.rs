@@ -110,7 +110,7 @@ impl Daemon {
             process: std::process::id(),
             uptime_ns,
             sandbox: Some(self.sandbox.clone()),
-            ports: shown.map(|(port, config)| port_status(port, config)).collect(),
+            ports: shown.map(|(port, config)| port_status(port, config, &state.config)).collect(),
         }
     }
 
@@ -283,8 +283,9 @@ fn vlans_text(range: &RangeInclusive<u16>) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
+fn port_status(port: &Port, config: &PortConfig, all: &Config) -> PortStatus {
     let moderation = port.control.moderation();
+    let of_switch = || Some(all.least_mtu_on_switch(config)?.mtu);
     PortStatus {
         name: port.name.clone(),
         host: port.host.status(),
@@ -292,6 +293,7 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
         wire_running: port.is_wire_there(),
         wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),
         mtu: port.adapter.mtu,
+        wire_mtu: port.wire.as_ref().and_then(|wire| wire.mtu()).or_else(of_switch),
         vlan: config.security.vlans.untagged(),
         vlans: config.security.vlans.tagged().iter().map(vlans_text).collect(),
         rx_usecs: gap_usecs(&moderation),

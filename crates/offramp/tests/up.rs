@@ -687,6 +687,8 @@ fn a_port_with_a_larger_mtu_than_its_switch_is_named_at_the_start() {
     bed.start_without_hosts();
     let line = "offramp: port \"a\": mtu 9000 exceeds the 1500 of port \"b\" on the same switch; ";
     assert!(bed.stderr().starts_with(line), "{}", bed.stderr());
+    let shown = bed.show();
+    assert_eq!((&shown["ports"][0]["wire_mtu"], &shown["ports"][1]["wire_mtu"]), (&1500.into(), &1500.into()));
 }
 
 #[test]
@@ -701,6 +703,7 @@ fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
         line(|| link::create_veth("ofrline", "ofrfar").and_then(|()| link::set_up("ofrline")).unwrap());
         bed.start_in(here.try_clone().unwrap());
         assert_eq!(bed.show()["ports"][0]["wire_running"], true);
+        assert_eq!(bed.show()["ports"][0]["wire_mtu"], 1500);
         assert!(bed.stderr().contains("run `ip link set ofrline mtu 1508`"), "{}", bed.stderr());
         // A down interface refuses frames, counted with their reason: its host asks for an address.
         line(|| link::set_down("ofrline").unwrap());

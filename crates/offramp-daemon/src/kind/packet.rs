@@ -10,21 +10,28 @@ pub const WIRE: WireKind = WireKind {
     noun: "interface",
     is_made: false,
     open: |interface, _| match Packet::open(&PacketConfig::new(interface)) {
-        Ok(packet) => Ok(Box::new(packet)),
+        Ok(packet) => Ok(Box::new(Opened { mtu: packet.link().ok().map(|link| link.mtu as usize), packet })),
         Err(cause) => Err(format!("wire: {cause}")),
     },
 };
 
-impl Interface for Packet {
+/// An open interface.
+#[derive(Debug)]
+struct Opened {
+    packet: Packet,
+    mtu: Option<usize>,
+}
+
+impl Interface for Opened {
     fn switch_port(&self) -> Option<AnyHost> {
-        Some(Box::new(self.queue(0)?))
+        Some(Box::new(self.packet.queue(0)?))
     }
 
     fn unread(&self) -> u64 {
-        self.dropped()
+        self.packet.dropped()
     }
 
     fn mtu(&self) -> Option<usize> {
-        Some(self.link().ok()?.mtu as usize)
+        self.mtu
     }
 }

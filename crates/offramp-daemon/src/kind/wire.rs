@@ -15,7 +15,7 @@ pub trait Interface: Debug + Send + Sync {
         0
     }
 
-    /// Returns its MTU if that limits the frames sent through it.
+    /// Returns its MTU at its opening if that limits the frames sent through it.
     fn mtu(&self) -> Option<usize> {
         None
     }

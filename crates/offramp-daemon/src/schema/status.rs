@@ -42,6 +42,9 @@ pub struct PortStatus {
     pub wire_lost: Option<WireLost>,
     /// The maximum length of a frame in IP bytes.
     pub mtu: usize,
+    /// The least MTU on its wire: of the interface, or of a port on its switch; `null` on a cable, and where it is not
+    /// known. Longer frames are lost there.
+    pub wire_mtu: Option<usize>,
     /// The VLAN of frames without tag; `null` where they are in none.
     pub vlan: Option<u16>,
     /// VLANs of passing tags, as numbers and ranges. Every tag passes if this is empty and `vlan` is `null`.

@@ -49,6 +49,7 @@ pub fn example() -> Status {
         wire_running: true,
         wire_lost: Some(WireLost { transmit: lost.clone(), receive: lost }),
         mtu: 1500,
+        wire_mtu: None,
         vlan: Some(10),
         vlans: vec!["100-199".into()],
         rx_usecs: 0,

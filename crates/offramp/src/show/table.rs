@@ -49,6 +49,8 @@ fn about(port: &PortStatus) -> String {
     let (host, wire) = (&port.host, &port.wire);
     let gone = if port.wire_running { "" } else { " (gone)" };
     let mut parts = vec![format!("host: {host}"), format!("wire: {wire}{gone}"), format!("MTU {}", port.mtu)];
+    let less = port.wire_mtu.filter(|&mtu| mtu < port.mtu);
+    parts.extend(less.map(|mtu| format!("but {mtu} on its wire")));
     parts.extend(port.vlan.map(|vid| format!("VLAN {vid} untagged")));
     if !port.vlans.is_empty() {
         parts.push(format!("VLANs {} tagged", port.vlans.join(" ")));
