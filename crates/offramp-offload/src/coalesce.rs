@@ -391,8 +391,8 @@ fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> Rx
 /// Returns whether this is a datagram to a DHCP client (RFC 2131 4.1). It reads raw frames before it has an address;
 /// Linux' `xt_CHECKSUM` exists for these clients.
 fn is_for_dhcp_client(frame: &[u8], layout: &FrameLayout) -> bool {
-    let ports = frame.get(layout.transport_start..).and_then(<[u8]>::first_chunk::<4>);
-    layout.transport == Transport::Udp && ports.is_some_and(|[.., high, low]| [*high, *low] == DHCP_CLIENT_PORT)
+    let port_at = layout.transport_start + 2;
+    layout.transport == Transport::Udp && frame.get(port_at..port_at + 2) == Some(&DHCP_CLIENT_PORT)
 }
 
 /// One buffer per flow, side by side in one allocation.

@@ -243,9 +243,13 @@ impl FrameLayout {
     /// data to 46 bytes (IEEE 802.3 3.2.7).
     #[inline]
     pub(crate) fn has_trailer(&self, frame: &[u8]) -> bool {
-        let trailer = &frame[self.packet_end..];
-        !trailer.is_empty()
-            && (frame.len() > self.network_start + ETHERNET_DATA_LEN_MIN || trailer.iter().any(|byte| *byte != 0))
+        frame.len() != self.packet_end && self.is_trailer(frame)
+    }
+
+    #[inline(never)]
+    fn is_trailer(&self, frame: &[u8]) -> bool {
+        let is_padded = frame.len() <= self.network_start + ETHERNET_DATA_LEN_MIN;
+        !is_padded || frame[self.packet_end..].iter().any(|byte| *byte != 0)
     }
 
     /// Returns the offset of the TCP or UDP checksum.
