@@ -73,7 +73,7 @@ pub(crate) enum Field {
     Right,
     /// The checksum of the pseudo-header, as a host leaves it for its adapter.
     PseudoHeader,
-    /// One bit off.
+    /// Two bits off, and never 0, which means none (RFC 768).
     Wrong,
     /// 0: the sender made none.
     Absent,
@@ -317,6 +317,7 @@ impl Headers {
         let value = match field {
             Field::Right => right,
             Field::PseudoHeader => ones_complement_sum(&[&pseudo]),
+            Field::Wrong if right == 0x0101 => 0x0100,
             Field::Wrong => right ^ 0x0101,
             Field::Absent => 0,
         };
@@ -369,4 +370,35 @@ pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
         total = (total & 0xffff) + (total >> 16);
     }
     total as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux 6.18 marks a UDP datagram without a checksum as verified.
+    #[test]
+    fn a_wrong_checksum_is_never_one_that_means_none() {
+        let headers = Headers {
+            destination: [2, 0, 0, 0, 0, 1],
+            source: [2, 0, 0, 0, 0, 2],
+            vlan: None,
+            ip: Ip::V6,
+            protocol: Protocol::Udp,
+            identity: Identity { run: 1, case: 1 },
+            station: Station::Nobody,
+            class: 0,
+            hops: 64,
+            ip_id: 0,
+            ip_options: 0,
+            sequence: 0,
+            flags: 0,
+            window: 0,
+            tcp_options: Vec::new(),
+        };
+        let sums = |word: u16, field| headers.frame(&word.to_be_bytes(), field)[60..62].to_vec();
+        let at_risk = (0..=u16::MAX).find(|word| sums(*word, Field::Right) == [1, 1]).unwrap();
+        assert_ne!(sums(at_risk, Field::Wrong), [0, 0]);
+        assert_ne!(sums(at_risk, Field::Wrong), sums(at_risk, Field::Right));
+    }
 }

@@ -296,7 +296,7 @@ mod tests {
             [
                 (true, "tso4 a to ns/b".to_owned(), None),
                 (false, "uso4 a to ns/b".to_owned(), None),
-                (true, "tso6 a to ns/b".to_owned(), skipped("SKIP not offered: a does not have it")),
+                (true, "tso6 a to ns/b".to_owned(), skipped("SKIP not offered: a does not offer it")),
                 (true, "tx-vlan a to ns/b".to_owned(), skipped("SKIP not reachable: no")),
             ]
         );
