@@ -43,6 +43,8 @@ struct Wire {
     is_marked: bool,
     /// It comes out of a super-frame.
     of_aggregate: bool,
+    /// It is the last one of it.
+    is_last: bool,
 }
 
 /// Returns the number of captured frames of the wire; a super-frame counts as all its segments.
@@ -77,12 +79,13 @@ fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
     while segmenter.frames_left() > 0 {
         let mut out = vec![0; segmenter.next_len()];
         segmenter.write_next(&frame, &mut out);
-        frames.push(Wire { bytes: out, is_marked, of_aggregate });
+        frames.push(Wire { bytes: out, is_marked, of_aggregate, is_last: segmenter.frames_left() == 0 });
     }
     Ok(frames)
 }
 
-/// Refuses a super-frame longer than a packet, or with a different length in its length field.
+/// Refuses a super-frame longer than a packet, or with a wrong length or checksum in its IP header. Its receiver reads
+/// them; its segments do not show them.
 fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     let Some(Segmentation { kind, size, .. }) = captured.meta.segmentation else { return Ok(()) };
     let Ok(start) = link_header_len(&captured.bytes) else { return Ok(()) };
@@ -100,6 +103,15 @@ fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
             place: "length of a coalesced packet".to_owned(),
             expected: format!("at most {len_max} bytes, and the length in its header"),
             got: format!("{} bytes; its header says {field}", packet.len()),
+        });
+    }
+    let header = packet.get(..usize::from(packet[0] & 0xf) * 4).unwrap_or_default();
+    if packet[0] >> 4 == 4 && ones_complement_sum(&[header]) != 0xffff {
+        return Err(Difference {
+            fault: Fault::Ipv4Checksum,
+            place: "IP header of a coalesced packet".to_owned(),
+            expected: "the checksum of the header".to_owned(),
+            got: format!("0x{:04x}", be16(packet, 10)),
         });
     }
     Ok(())
@@ -299,7 +311,8 @@ impl<'a> Comparison<'a> {
         if self.got[at].of_aggregate && Parsed::of(expected).is_some_and(|parsed| parsed.layout.fragment) {
             return Fault::FragmentCoalesced;
         }
-        if self.got[at].of_aggregate && self.differs_between_frames(found.name) {
+        let is_end = found.name == Name::Flags && self.got[at].is_last;
+        if self.got[at].of_aggregate && !is_end && self.differs_between_frames(found.name) {
             let is_gap = matches!(found.name, Name::Sequence | Name::IpId);
             return if is_gap { Fault::CoalescedOverGap } else { Fault::CoalescedUnequal };
         }

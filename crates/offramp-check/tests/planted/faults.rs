@@ -22,15 +22,15 @@ pub struct Row {
     pub blame: Blame,
 }
 
-const fn sent(name: &'static str, offload: &'static str, change: crate::stage::Transmit, fault: Fault) -> Row {
+pub const fn sent(name: &'static str, offload: &'static str, change: crate::stage::Transmit, fault: Fault) -> Row {
     Row { name, planted: Planted::Transmit(change), offload, fault, blame: Blame::Sender }
 }
 
-const fn received(name: &'static str, planted: Planted, offload: &'static str, fault: Fault) -> Row {
+pub const fn received(name: &'static str, planted: Planted, offload: &'static str, fault: Fault) -> Row {
     Row { name, planted, offload, fault, blame: Blame::Receiver }
 }
 
-const fn inserted(name: &'static str, change: fn(&mut Vec<u8>), fault: Fault) -> Row {
+pub const fn inserted(name: &'static str, change: fn(&mut Vec<u8>), fault: Fault) -> Row {
     Row { name, planted: Planted::Inserts(change), offload: "tx-vlan", fault, blame: Blame::Sender }
 }
 
@@ -40,6 +40,7 @@ pub fn rows() -> Vec<Row> {
     rows.extend(transmit_segments());
     rows.extend(insertion());
     rows.extend(receive());
+    rows.extend(crate::sweep::rows());
     rows.push(Row {
         name: "the path decrements the TTL",
         planted: Planted::Always(|frame| edit(frame, |bytes, at| bytes[hops_at(at.network, at.network_start)] -= 1)),
@@ -404,7 +405,7 @@ fn transmit_segments() -> Vec<Row> {
     ]
 }
 
-fn is_tagged(frame: &[u8]) -> bool {
+pub fn is_tagged(frame: &[u8]) -> bool {
     frame[12..14] == [0x81, 0]
 }
 
@@ -561,7 +562,7 @@ fn receive() -> Vec<Row> {
 }
 
 /// Marks a good frame as an adapter does for a TAP.
-fn mark_good(meta: &mut RxMeta, frame: &mut [u8]) {
+pub fn mark_good(meta: &mut RxMeta, frame: &mut [u8]) {
     if let Some(partial) = Frame::received(frame).make_partial() {
         meta.checksum = ChecksumState::Partial(partial);
     }
@@ -572,7 +573,7 @@ fn hops_at(network: Network, ip: usize) -> usize {
 }
 
 /// Writes a checksum computed from the sums of pseudo-header and segment.
-fn checksum_of(frame: &mut [u8], value: impl Fn(Sum, Sum) -> u16) {
+pub fn checksum_of(frame: &mut [u8], value: impl Fn(Sum, Sum) -> u16) {
     let Some(at) = layout(frame) else { return };
     let field = at.transport_start + if at.transport == Transport::Udp { 6 } else { 16 };
     if at.transport == Transport::Opaque {
@@ -585,7 +586,7 @@ fn checksum_of(frame: &mut [u8], value: impl Fn(Sum, Sum) -> u16) {
 }
 
 /// Changes each UDP header; `at` is where it starts. Checksums stay as they are.
-fn for_each_datagram(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
+pub fn for_each_datagram(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
     for frame in frames {
         if let Some(at) = layout(frame).filter(|at| at.transport == Transport::Udp) {
             change(frame, at.transport_start);
@@ -594,7 +595,7 @@ fn for_each_datagram(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) 
 }
 
 /// Changes each frame; `at` is where TCP or UDP starts. Checksums stay as they are.
-fn for_each(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
+pub fn for_each(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
     for frame in frames {
         if let Some(at) = layout(frame) {
             change(frame, at.transport_start);
@@ -603,14 +604,14 @@ fn for_each(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
 }
 
 /// Changes each frame, and makes its checksums right again.
-fn edit_all(frames: &mut [Vec<u8>], change: impl Fn(&mut Vec<u8>, FrameLayout)) {
+pub fn edit_all(frames: &mut [Vec<u8>], change: impl Fn(&mut Vec<u8>, FrameLayout)) {
     for frame in frames {
         edit(frame, &change);
     }
 }
 
 /// Changes the flags of each segment.
-fn flags(frames: &mut [Vec<u8>], change: impl Fn(usize, u8) -> u8) {
+pub fn flags(frames: &mut [Vec<u8>], change: impl Fn(usize, u8) -> u8) {
     for (n, frame) in frames.iter_mut().enumerate() {
         edit(frame, |bytes, at| bytes[at.transport_start + 13] = change(n, bytes[at.transport_start + 13]));
     }
@@ -627,10 +628,10 @@ fn resize(frame: &mut Vec<u8>, by: isize) {
     Frame::received(frame).write_checksum();
 }
 
-fn get16(bytes: &[u8], at: usize) -> u16 {
+pub fn get16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-fn put16(bytes: &mut [u8], at: usize, value: u16) {
+pub fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
