@@ -5,11 +5,12 @@ use super::config::{Config, PortConfig};
 use super::port::{Port, Queue};
 use super::switch::RunningSwitch;
 use super::threads::Threads;
+use super::touched::bytes_at;
 use crate::control::server::Handler;
 use crate::schema::moderation::gap_usecs;
 use crate::schema::{
-    Answer, Changed, Event, FeatureStatus, Limit, Moderation, Names, Outcome, PortStatus, QueueStatus, RefusalCode,
-    Request, SandboxStatus, Status, WaitsFor, WireLost, feature, lost_frames, unknown,
+    Answer, Changed, Event, FeatureStatus, HostStatus, Limit, Moderation, Names, Outcome, PortStatus, QueueStatus,
+    RefusalCode, Request, SandboxStatus, Status, WaitsFor, WireLost, feature, lost_frames, unknown,
 };
 use offramp_adapter::stats::{Loss, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
@@ -110,8 +111,22 @@ impl Daemon {
             process: std::process::id(),
             uptime_ns,
             sandbox: Some(self.sandbox.clone()),
-            ports: shown.map(|(port, config)| port_status(port, config, &state.config)).collect(),
+            ports: self.with_touched_memory(shown.map(|(port, config)| (port, port_status(port, config, &state.config)))),
         }
+    }
+
+    /// Fills in the touched memory of guests, by one look at all mappings.
+    fn with_touched_memory<'a>(&self, shown: impl Iterator<Item = (&'a Arc<Port>, PortStatus)>) -> Vec<PortStatus> {
+        let mut mappings = None;
+        let fill = |(port, mut status): (&Arc<Port>, PortStatus)| {
+            if let HostStatus::VhostUser(guest) = &mut status.host {
+                let mappings = mappings.get_or_insert_with(|| self.threads.touched.read()).as_deref();
+                let places = port.with_guest(|guest| guest.status().memory_places).unwrap_or_default();
+                guest.memory_touched_bytes = mappings.map(|mappings| bytes_at(mappings, &places));
+            }
+            status
+        };
+        shown.map(fill).collect()
     }
 
     fn set(

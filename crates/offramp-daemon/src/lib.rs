@@ -71,6 +71,7 @@ pub mod schema;
 mod state;
 mod switch;
 mod threads;
+mod touched;
 mod watchdog;
 
 pub use config::{Config, ConfigError};

@@ -320,14 +320,17 @@ impl Metrics {
     fn encode_guests(&self, text: &mut Text<'_>) -> fmt::Result {
         let guests = self.ports().filter_map(|(labels, port)| {
             let guest = port.host.guest()?;
-            Some((labels, &guest.counters, u64::from(guest.connected), guest.memory_bytes))
+            Some((labels, guest))
         });
-        let counts: Vec<_> = guests.clone().map(|(labels, counters, ..)| (labels, counters)).collect();
+        let counts: Vec<_> = guests.clone().map(|(labels, guest)| (labels, &guest.counters)).collect();
         text.rows("guest_", guest_rows(), &counts)?;
-        let connected = guests.clone().map(|(labels, _, connected, _)| (labels, Value::Number(connected)));
+        let connected = guests.clone().map(|(labels, guest)| (labels, Value::Number(guest.connected.into())));
         text.metric(MetricType::Gauge, "guest_connected", "1 while a frontend is connected.", connected)?;
-        let memory = guests.map(|(labels, .., bytes)| (labels, Value::Number(bytes)));
-        text.metric(MetricType::Gauge, "guest_memory_bytes", "Mapped guest memory.", memory)
+        let memory = guests.clone().map(|(labels, guest)| (labels, Value::Number(guest.memory_bytes)));
+        text.metric(MetricType::Gauge, "guest_memory_bytes", "Mapped guest memory.", memory)?;
+        let touched = guests.filter_map(|(labels, guest)| Some((labels, Value::Number(guest.memory_touched_bytes?))));
+        let help = "Guest memory in the daemon's page tables. The guest has it in any case.";
+        text.metric(MetricType::Gauge, "guest_memory_touched_bytes", help, touched)
     }
 
     fn encode_associations(&self, text: &mut Text<'_>) -> fmt::Result {

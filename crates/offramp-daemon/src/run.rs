@@ -23,6 +23,7 @@ use crate::schema::{SandboxLevel, SandboxStatus};
 use crate::state::{self, StateError};
 use crate::switch::RunningSwitch;
 use crate::threads::Threads;
+use crate::touched::TouchedMemory;
 use crate::watchdog;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -106,6 +107,7 @@ fn start_here(config: Config) -> Result<Arc<Daemon>, Cause> {
         keys,
         rest: Rest::new().map_err(BuildError::Rest)?,
         sandbox,
+        touched: Arc::new(TouchedMemory::open()),
         groups: Groups::find(&config)?,
         socket_directories: None,
         events: Arc::default(),
@@ -194,6 +196,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     let groups = identity.groups();
     // A thread in the sandbox makes no socket of the Internet.
     let metrics = config.daemon.metrics.as_ref().map(|address| MetricsSocket::listen(address, groups)).transpose()?;
+    let touched = Arc::new(TouchedMemory::open());
     let (sandbox, sandbox_status, socket_directories) =
         sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
     let controls = listen_for_clients(&config.daemon, groups)?;
@@ -203,6 +206,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
         keys,
         rest,
         sandbox: sandbox.clone(),
+        touched,
         groups: groups.clone(),
         socket_directories,
         events: Arc::default(),

@@ -4,6 +4,7 @@ use super::drain::Rest;
 use super::events::Events;
 use super::given::Given;
 use super::privilege::Groups;
+use super::touched::TouchedMemory;
 use offramp_adapter::ipsec::KeyRegistry;
 use offramp_ports::sys::sandbox::Sandbox;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub struct Threads {
     pub keys: Arc<KeyRegistry>,
     pub rest: Arc<Rest>,
     pub sandbox: Sandbox,
+    pub touched: Arc<TouchedMemory>,
     /// The groups of sockets.
     pub groups: Groups,
     /// Directories for new sockets; `None`: wherever the process's user may.

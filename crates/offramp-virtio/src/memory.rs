@@ -7,6 +7,7 @@ use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
 use nix::sys::mman::MapFlags;
 use std::fs::File;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -160,6 +161,15 @@ impl GuestMemory {
     /// Returns the number of regions and their total bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.regions.len(), self.regions.iter().map(|slot| slot.region.extent.len).sum())
+    }
+
+    /// Returns the addresses of the regions in this process.
+    pub fn places(&self) -> Vec<Range<u64>> {
+        let place = |Slot { region, .. }: &Slot| {
+            let start = region.host().as_ptr() as u64;
+            start..start + region.extent.len
+        };
+        self.regions.iter().map(place).collect()
     }
 
     /// Returns the address after the highest guest-physical one; 0 without memory.

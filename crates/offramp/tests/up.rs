@@ -875,6 +875,26 @@ fn every_thread_is_in_the_sandbox_and_does_its_work_there() {
 }
 
 #[test]
+fn show_tells_how_much_of_a_guests_memory_the_daemon_has_touched() {
+    let (bed, socket) = bed_with_a_guest("touched", "");
+    let host = || bed.show()["ports"][2]["host"].clone();
+    let touched = || host()["memory_touched_bytes"].as_u64().unwrap();
+    assert_eq!(touched(), 0);
+    let mut guest = Guest::builder().connect(&socket);
+    let before = touched();
+    for _ in 0..64 {
+        guest.tx(0).send(&VnetHeader::default(), &[&[0xff; 1514]]);
+    }
+    guest.tx(0).drain(Duration::from_secs(10));
+    assert!(touched() >= before + 64 * 1514, "{before} {}", host());
+    assert!(touched() < host()["memory_bytes"].as_u64().unwrap(), "{}", host());
+    let shown = bed.run(&["show", "guest"]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("MiB touched"), "{shown:?}");
+    drop(guest);
+    bed.until(|| touched() == 0);
+}
+
+#[test]
 fn the_sandbox_only_logs_or_is_off_where_the_file_says_so() {
     for (level, mode) in [("log", "2"), ("off", "0")] {
         let (mut bed, socket) = bed_with_a_guest(level, &format!("sandbox = \"{level}\"\n"));

@@ -261,6 +261,9 @@ pub struct Status {
     pub ring_entries: Vec<u16>,
     /// Guest memory mapped by the daemon.
     pub memory_bytes: u64,
+    /// The bytes of it in the daemon's page tables; `None` where the kernel does not tell.
+    #[serde(default)]
+    pub memory_touched_bytes: Option<u64>,
     /// The guest's settings by its control queue; `None` if the port has no control queue.
     #[serde(default)]
     pub control_queue: Option<Box<ControlQueueStatus>>,
@@ -285,6 +288,8 @@ fn guest_status(port: &VhostUser) -> Status {
         virtio_features: feature_names(status.features),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
+        // One look at all mappings is for all guests.
+        memory_touched_bytes: None,
         control_queue: status.control.map(|control| {
             Box::new(ControlQueueStatus {
                 queue_pairs: control.queue_pairs,

@@ -67,6 +67,7 @@ pub fn example() -> Status {
         virtio_features: vec!["CSUM".into()],
         ring_entries: vec![256, 256],
         memory_bytes: 4096,
+        memory_touched_bytes: Some(4096),
         control_queue: Some(Box::new(ControlQueueStatus {
             queue_pairs: 1,
             guest_offloads: vec!["GUEST_CSUM".into()],

@@ -293,10 +293,11 @@ const PORT: &[Call] = &[
     bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
 ];
 
-/// Lines of a client, and its settings of a TAP's features and carrier.
+/// Lines of a client, the list of mappings, and settings of a TAP's features and carrier.
 const CLIENT: &[Call] = &[
     any(libc::SYS_getsockname),
     any(libc::SYS_getsockopt),
+    any(libc::SYS_lseek),
     any(libc::SYS_recvfrom),
     any(libc::SYS_recvmsg),
     any(libc::SYS_sendmsg),

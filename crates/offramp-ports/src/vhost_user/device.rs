@@ -213,8 +213,8 @@ impl Device {
         self.status
     }
 
-    pub(super) fn memory_size(&self) -> (usize, u64) {
-        self.memory.size()
+    pub(super) fn memory(&self) -> &GuestMemory {
+        &self.memory
     }
 
     /// Returns the size of each vring, 0 for a stopped one.

@@ -194,8 +194,9 @@ impl Session {
             device_status: device.device_status(),
             frontend_mtu: device.frontend_mtu(),
             ring_entries: device.ring_entries(),
-            memory_regions: device.memory_size().0,
-            memory_bytes: device.memory_size().1,
+            memory_regions: device.memory().size().0,
+            memory_bytes: device.memory().size().1,
+            memory_places: device.memory().places(),
             control: device.control_status(),
             last_refusal: self.last_refusal.clone(),
         };

@@ -3,6 +3,7 @@
 use super::control::ControlStatus;
 use super::features;
 use offramp_offload::caps::Offloads;
+use std::ops::Range;
 
 /// The current setup by a port's frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub struct PortStatus {
     pub memory_regions: usize,
     /// Mapped bytes of guest memory.
     pub memory_bytes: u64,
+    /// Addresses of the regions in this process.
+    pub memory_places: Vec<Range<u64>>,
     /// The guest's settings through its control queue; `None` unless the port serves a running one.
     pub control: Option<ControlStatus>,
     /// The reason of the last disconnection of a frontend, if any.

@@ -18,6 +18,7 @@ const PENDING: &str = "pending: takes effect when the guest's driver is reset";
 /// Placeholder for an absent value.
 const NONE: &str = "-";
 const KILO: f64 = 1e3;
+const MEBI: f64 = 1_048_576.0;
 
 /// All ports.
 pub fn status(status: &Status, style: Style) -> String {
@@ -70,8 +71,21 @@ fn about(port: &PortStatus) -> String {
 /// Formats rings, negotiated features and events of a guest, present or disconnected.
 fn guest(host: &HostStatus) -> Vec<String> {
     let Some(guest) = host.guest() else { return Vec::new() };
-    let GuestStatus { virtio_features, ring_entries, control_queue, counters, last_refusal, .. } = guest;
+    let GuestStatus {
+        virtio_features,
+        ring_entries,
+        memory_bytes,
+        memory_touched_bytes,
+        control_queue,
+        counters,
+        last_refusal,
+        ..
+    } = guest;
     let mut lines = Vec::new();
+    lines.extend(memory_touched_bytes.filter(|_| *memory_bytes > 0).map(|touched| {
+        let mib = |bytes: u64| bytes as f64 / MEBI;
+        format!("memory: {:.1} of {:.1} MiB touched", mib(touched), mib(*memory_bytes))
+    }));
     if ring_entries.iter().any(|&entries| entries > 0) {
         lines.push(format!("ring entries (receive, transmit of each pair): {ring_entries:?}"));
     }

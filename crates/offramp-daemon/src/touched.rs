@@ -1,0 +1,65 @@
+//! Memory that the process has touched, by mapping.
+
+use offramp_offload::sync::lock;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek};
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// The kernel's list of the process's mappings (`/proc/self/smaps`), open since before the sandbox: a thread in there
+/// opens no file.
+#[derive(Debug, Default)]
+pub struct TouchedMemory(Option<Mutex<File>>);
+
+impl TouchedMemory {
+    /// Opens the list. A kernel without `CONFIG_PROC_PAGE_MONITOR` has none.
+    pub fn open() -> Self {
+        Self(File::open("/proc/self/smaps").ok().map(Mutex::new))
+    }
+
+    /// Returns the addresses of each mapping, and its bytes in the page tables of the process; `None` without a list.
+    pub fn read(&self) -> Option<Vec<(Range<u64>, u64)>> {
+        let mut file = lock(self.0.as_ref()?);
+        file.rewind().ok()?;
+        mappings(BufReader::new(&*file)).ok()
+    }
+}
+
+/// Reads the list. Huge pages of hugetlbfs stand apart from `Rss` (Linux `Documentation/filesystems/proc.rst`).
+fn mappings(list: impl BufRead) -> io::Result<Vec<(Range<u64>, u64)>> {
+    let mut mappings: Vec<(Range<u64>, u64)> = Vec::new();
+    for line in list.lines() {
+        let line = line?;
+        let Some((key, value)) = line.split_once(' ') else { continue };
+        if let ("Rss:" | "Shared_Hugetlb:" | "Private_Hugetlb:", Some((_, bytes))) = (key, mappings.last_mut()) {
+            *bytes += value.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib << 10);
+        } else if let Some((start, end)) = key.split_once('-')
+            && let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
+        {
+            mappings.push((start..end, 0));
+        }
+    }
+    Ok(mappings)
+}
+
+/// Returns the touched bytes of the mappings at these places. The kernel may have joined adjacent ones.
+pub fn bytes_at(mappings: &[(Range<u64>, u64)], places: &[Range<u64>]) -> u64 {
+    let is_there = |at: &Range<u64>| places.iter().any(|place| place.start < at.end && at.start < place.end);
+    mappings.iter().filter(|(at, _)| is_there(at)).map(|(_, bytes)| bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_mapping_count_once_whatever_their_size() {
+        let list = "7f00-8000 rw-s 00001000 00:01 7    /memfd:guest (deleted)\nSize: 64 kB\nRss:      12 kB\n\
+                    Pss:   6 kB\nShared_Hugetlb:  2048 kB\nPrivate_Hugetlb: 0 kB\nVmFlags: rd wr sh\n\
+                    9000-a000 r--p 00000000 00:00 0\nRss: 4 kB\n";
+        let mappings = mappings(list.as_bytes()).unwrap();
+        assert_eq!(mappings, [(0x7f00..0x8000, 2060 << 10), (0x9000..0xa000, 4096)]);
+        assert_eq!(bytes_at(&mappings, &[0x7f00..0x7f80, 0x7f80..0x8000]), 2060 << 10);
+        assert_eq!(bytes_at(&mappings, &[0x8000..0x9000, 0xa000..0xb000]), 0);
+    }
+}
