@@ -4,6 +4,7 @@ use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
+use offramp_adapter::limit::{PortLimits, RateLimit};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port_security::PortSecurity;
@@ -576,6 +577,65 @@ fn isolation_and_unknown_stations_are_judged_within_a_vlan() {
     assert_eq!(bench.say(2, mac(0), &[]), [0; 4], "unknown in that VLAN");
     assert_eq!(bench.transmit_lost(2, Loss::NoDestination), 1);
     bench.assert_everything_is_accounted_for();
+}
+
+/// Ports 0 and 4 flood VLAN 10 for a station at port 1 that neither sends nor takes a frame, port 0 from ever new
+/// addresses. Port 4 is a trunk: its station in VLAN 20 talks with those at ports 2 and 3 meanwhile.
+#[test]
+fn a_flood_for_a_silent_station_loses_no_known_unicast_of_another_vlan() {
+    const FRAMES: u16 = 20_000;
+    let silent = || MemoryHost { refuse: usize::MAX, ..MemoryHost::default() };
+    let rx = RateLimit { frames_per_second: Some(100), ..RateLimit::default() };
+    let limited = PortLimits { rx, ..PortLimits::default() };
+    for (unknown_unicast, limits, policy) in [
+        (UnknownUnicast::Flood, PortLimits::default(), Policy::Off),
+        (UnknownUnicast::Drop, limited, Policy::Off),
+        (UnknownUnicast::Flood, limited, Policy::default()),
+    ] {
+        let vlans = [access(10), access(10), access(20), access(20), trunk(10..=20)];
+        let ports = vlans
+            .iter()
+            .zip(0..)
+            .map(|(vlans, n)| (control(vlans), if n == 1 { silent() } else { MemoryHost::default() }));
+        let config = SwitchConfig { unknown_unicast, stations_max: 5 * 128, ..SwitchConfig::default() };
+        let mut bench = Bench::new(&config, ports.collect(), &PortConfig::default());
+        bench.controls[1].set_limits(limits);
+        bench.controls[1].set_moderation(ModerationConfig { policy, ..ModerationConfig::default() });
+        bench.say(2, BROADCAST, &[]);
+        bench.say(3, BROADCAST, &[]);
+        bench.say(4, BROADCAST, &[tag(20)]);
+        let known = |from, to, n: u16, tags: &[Tag]| {
+            let (meta, mut frame) = between(plain(0), mac(from), mac(to));
+            frame[14..16].copy_from_slice(&n.to_be_bytes());
+            with_tags((meta, frame), tags)
+        };
+        let flood = |n: u16, tags: &[Tag]| {
+            let [high, low] = n.to_be_bytes();
+            let destination = if n.is_multiple_of(3) { BROADCAST } else { mac(1) };
+            with_tags(between(plain(0), [2, 1, 0, 0, high, low], destination), tags)
+        };
+        for n in 0..FRAMES {
+            for (from, frames) in [
+                (0, vec![flood(n, &[])]),
+                (2, vec![known(2, 3, n, &[])]),
+                (3, vec![known(3, 4, n, &[])]),
+                (4, vec![known(4, 2, n, &[tag(20)]), with_tags(between(plain(0), mac(9), mac(1)), &[tag(10)])]),
+            ] {
+                bench.switch.host_mut(from).unwrap().to_send.extend(frames);
+            }
+        }
+        let given = bench.send(0, []);
+        for (to, from, tags) in [(3, 2, &[][..]), (2, 4, &[]), (4, 3, &[tag(20)])] {
+            let source = mac(from);
+            let came: Vec<_> =
+                given[to].iter().filter(|(_, frame)| frame[6..12] == source).map(|(_, frame)| frame).collect();
+            assert_eq!(came.len(), usize::from(FRAMES), "to {to}, {unknown_unicast:?}");
+            assert!(came.iter().zip(0..).all(|(frame, n)| **frame == known(from, to, n, tags).1), "to {to}");
+            assert_eq!(bench.controls[to].queues()[0].receive.lost_total(), 0);
+        }
+        assert!(given[1].is_empty());
+        bench.assert_everything_is_accounted_for();
+    }
 }
 
 #[test]
