@@ -45,6 +45,9 @@ pub enum PortError {
     /// The other side refuses this frame (its error number).
     #[error("refused (error number {0})")]
     Refused(i32),
+    /// The frame is lost between the other side and this port.
+    #[error("lost ({})", .0.name())]
+    Lost(Loss),
     /// The other side filters such frames.
     #[error("filtered by the host")]
     Filtered,
@@ -59,6 +62,7 @@ impl PortError {
         match self {
             Self::Full => Loss::Drop,
             Self::Filtered => Loss::GuestFilter,
+            Self::Lost(reason) => reason,
             Self::Refused(_) | Self::Closed(_) => Loss::HostRefused,
         }
     }

@@ -22,6 +22,8 @@ pub enum Loss {
     Malformed,
     /// The host requested an offload impossible on these bytes.
     BadRequest,
+    /// The host requested an offload that its port cannot hand over, for example because Linux keeps the frame.
+    Unsupported,
     /// The host refused the frame.
     HostRefused,
     /// The host's own filter rejects the frame: its address or its VLAN is in none of the host's tables.
@@ -283,7 +285,7 @@ counters! {
         /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts those lost because
         /// the host had none.
         pub memory_dropped: Counter,
-        lost: [Counter; Loss::ALL.len()],
+        lost: LostFrames,
         /// Frames given to the host, or taken from it, in one batch.
         pub batch_frames: Histogram<1>,
         /// Receive: wait of the oldest frame for each interrupt decided by moderation, nanoseconds.
@@ -294,7 +296,7 @@ counters! {
 impl Direction {
     /// Counts lost frames.
     pub fn lose(&self, reason: Loss, frames: usize) {
-        self.lost[reason as usize].add(frames as u64);
+        self.lost.0[reason as usize].add(frames as u64);
     }
 
     /// Counts frames lost between arrival and take: in the adapter's memory, or on a wire with an impairment.
@@ -302,7 +304,7 @@ impl Direction {
         // Two queue pairs may share these counters, one for each direction: a pair without loss writes nothing.
         if frames > 0 {
             self.frames_in.add(frames);
-            self.lost[reason as usize].add(frames);
+            self.lost.0[reason as usize].add(frames);
             if reason == Loss::Drop {
                 self.memory_dropped.add(frames);
             }
@@ -357,12 +359,22 @@ impl Direction {
 
     /// Returns the frames lost for a reason.
     pub fn lost(&self, reason: Loss) -> u64 {
-        self.lost[reason as usize].get()
+        self.lost.0[reason as usize].get()
     }
 
     /// Returns the frames lost for any reason.
     pub fn lost_total(&self) -> u64 {
-        self.lost.iter().map(Counter::get).sum()
+        self.lost.0.iter().map(Counter::get).sum()
+    }
+}
+
+/// Lost frames, by reason.
+#[derive(Debug)]
+struct LostFrames([Counter; Loss::ALL.len()]);
+
+impl Default for LostFrames {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
     }
 }
 

@@ -289,7 +289,7 @@ impl LocalEnd {
     fn gone(&self, error: PortError) -> Option<CheckError> {
         match error {
             PortError::Closed(_) => Some(CheckError::WentDown(self.description.name.clone())),
-            PortError::Full | PortError::Filtered | PortError::Refused(_) => None,
+            PortError::Full | PortError::Filtered | PortError::Refused(_) | PortError::Lost(_) => None,
         }
     }
 

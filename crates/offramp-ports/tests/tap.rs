@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{HOST, HOST_MAC, PEER, PEER_MAC, host_tap, is_ipv4, namespace, tap_with_address, wait_for};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, SegmentationKind, TxMeta};
 use offramp_ports::sys::ethtool::{self, Features};
@@ -297,7 +298,7 @@ fn a_frame_longer_than_the_port_takes_is_refused_and_the_next_is_taken() {
     for payload in [459, 458, 1] {
         socket.send_to(&vec![1; payload], (PEER, 6000)).unwrap();
     }
-    assert_eq!(queue.tx_next(0), Err(PortError::Refused(libc::EMSGSIZE)));
+    assert_eq!(queue.tx_next(0), Err(PortError::Lost(Loss::TooLong)));
     assert!(queue.tx_frame().bytes().is_empty());
     for payload in [458, 1] {
         assert_eq!(queue.tx_next(0), Ok(true));

@@ -242,9 +242,10 @@ impl Source {
         }
         match host.tx_next(now_ns) {
             Ok(true) => batch.host_frames += 1,
-            Err(PortError::Refused(_)) => {
+            Err(error @ (PortError::Refused(_) | PortError::Lost(_))) => {
+                let reason = if let PortError::Lost(reason) = error { reason } else { Loss::BadRequest };
                 self.plan.meter.spend_refused();
-                lose(Loss::BadRequest, 1, sent_by(host, queues), budget);
+                lose(reason, 1, sent_by(host, queues), budget);
                 return Ok(true);
             }
             Err(error @ PortError::Closed(_)) => return Err(error),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use offramp_adapter::host_io::HostIo;
 use offramp_adapter::port::{HostPort, InPlace, PortError};
+use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
@@ -75,7 +76,7 @@ impl PacketQueue {
     /// Takes over a received frame: puts the tag back, and reads the header.
     fn accept(&mut self, header: &[u8; HEADER_LEN], received: &Received) -> Result<(), PortError> {
         if received.is_cut_off {
-            return Err(PortError::Refused(libc::EMSGSIZE));
+            return Err(PortError::Lost(Loss::TooLong));
         }
         let mut request = decode_tx(&in_other_order(*header)).map_err(|_| PortError::Refused(libc::EINVAL))?;
         let (mut start, end) = (self.receive_at, self.receive_at + received.len);
@@ -101,7 +102,7 @@ impl PacketQueue {
     /// * Coalesced as a list (`rx-gro-list`), it has the checksum of its first segment, and asks for none if the sender
     ///   completed it.
     fn correct(&mut self, place: Range<usize>, request: TxMeta) -> Result<(), PortError> {
-        let refused = PortError::Refused(libc::EOPNOTSUPP);
+        let refused = PortError::Lost(Loss::Unsupported);
         let mut frame = self.frame.frame();
         let Some(segments) = TunnelSegmenter::new(&mut frame).map_err(|_| refused)? else {
             // Only the sender knows the last destination of an IPv6 routing header.
@@ -184,6 +185,8 @@ impl HostPort for PacketQueue {
                     return self.accept(&header, &received).map(|()| true);
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                // The only error that frees the frame: no vnet header can say its offload (`virtio_net_hdr_from_skb`).
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Err(PortError::Lost(Loss::Unsupported)),
                 Err(e) => match self.error(e.raw_os_error().unwrap_or(libc::EIO)) {
                     PortError::Full | PortError::Refused(libc::ENETDOWN) => return Ok(false),
                     other => return Err(other),

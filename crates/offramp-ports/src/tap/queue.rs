@@ -9,6 +9,7 @@ use nix::sys::uio::writev;
 use nix::unistd::{read, write};
 use offramp_adapter::host_io::HostIo;
 use offramp_adapter::port::{HostPort, InPlace, PortError};
+use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::count;
 use offramp_offload::frame::{Frame, FrameBuffer};
@@ -61,7 +62,7 @@ impl TapQueue {
     /// Takes over a frame that was read, `len` bytes with the header.
     fn accept(&mut self, len: usize) -> Result<bool, PortError> {
         if len >= self.read_len_max {
-            return Err(PortError::Refused(libc::EMSGSIZE));
+            return Err(PortError::Lost(Loss::TooLong));
         }
         let header = self.frame.memory_mut()[self.header_at..].first_chunk().ok_or(PortError::Refused(libc::EINVAL))?;
         let request = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
