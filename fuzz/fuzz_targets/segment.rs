@@ -6,4 +6,6 @@
 #[path = "../../crates/offramp-offload/tests/hostile/mod.rs"]
 mod hostile;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::segment(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    hostile::segment(bytes);
+});

@@ -6,4 +6,6 @@
 #[path = "../../crates/offramp-ports/tests/vhost_bytes/mod.rs"]
 mod vhost_bytes;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| vhost_bytes::vnet_frame(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    vhost_bytes::vnet_frame(bytes);
+});

@@ -81,6 +81,100 @@ fn a_layout_is_true_of_any_bytes() {
     }
 }
 
+/// Writes other lengths and no checksums into the headers of a frame, as some drivers do. Returns its transport's start and
+/// the offset of its checksum.
+fn leave_out(rng: &mut ChaCha8Rng, frame: &mut [u8]) -> Option<(u16, u16)> {
+    let layout = *Frame::received(frame).layout().ok()?;
+    let (network, transport) = (layout.network_start, layout.transport_start);
+    let offset = if layout.protocol == 6 { 16 } else { 6 };
+    let is_version4 = frame[network] >> 4 == 4;
+    let mut fields = vec![if is_version4 { network + 2 } else { network + 4 }, transport + offset];
+    if is_version4 {
+        fields.push(network + 10);
+    }
+    if layout.protocol == 17 {
+        fields.push(transport + 4);
+    }
+    for at in fields {
+        let lie = if rng.random_bool(0.7) { 0 } else { rng.random_range(0..400_u16) };
+        frame.get_mut(at..at + 2)?.copy_from_slice(&lie.to_be_bytes());
+    }
+    Some((transport as u16, offset as u16))
+}
+
+/// Puts a TCP segment into a tunnel: VXLAN, Geneve with options, FOU, GRE with a key, or IP in IP. Returns the frame and the
+/// start of the inner TCP header.
+fn in_a_tunnel(rng: &mut ChaCha8Rng) -> (Vec<u8>, u16) {
+    let mut inner = small_frames()[0].clone();
+    inner.resize(inner.len() + rng.random_range(0..3000), 0x5a);
+    let inner_len = (inner.len() - 14) as u16;
+    inner[16..18].copy_from_slice(&inner_len.to_be_bytes());
+    inner[24..26].fill(0);
+    let sum = checksum::sum(&inner[14..34]).checksum();
+    inner[24..26].copy_from_slice(&sum.to_be_bytes());
+    let (protocol, head, begin): (u8, &[u8], usize) = match rng.random_range(0..5) {
+        0 => (17, &[8, 0, 0, 0, 0, 0, 7, 0], 0),
+        1 => (17, &[1, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 2, 3, 0], 0),
+        2 => (17, &[], 14),
+        3 => (47, &[0x20, 0, 0x65, 0x58, 0, 0, 0, 7], 0),
+        _ => (4, &[], 14),
+    };
+    let udp_len = (8 + head.len() + inner.len() - begin) as u16;
+    let [high, low] = udp_len.to_be_bytes();
+    let udp: &[u8] = if protocol == 17 { &[0x12, 0xb5, 0x12, 0xb5, high, low, 0, 0] } else { &[] };
+    let body = [udp, head, &inner[begin..]].concat();
+    let mut frame = small_frames()[1][..34].to_vec();
+    frame[16..18].copy_from_slice(&((20 + body.len()) as u16).to_be_bytes());
+    frame[23] = protocol;
+    frame[24..26].fill(0);
+    let sum = checksum::sum(&frame[14..34]).checksum();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    let transport = frame.len() + udp.len() + head.len() + 34 - begin;
+    frame.extend_from_slice(&body);
+    (frame, transport as u16)
+}
+
+/// Returns an input of `hostile::segment`: TCP to be segmented at `size`.
+fn request(kind: u8, (start, offset): (u16, u16), size: u16, frame: &[u8]) -> Vec<u8> {
+    let words = [start, offset, size].map(u16::to_le_bytes).concat();
+    [&[3, kind][..], &words, &[0, 0], frame].concat()
+}
+
+#[test]
+fn lengths_and_checksums_that_a_driver_left_out_or_invented_cost_no_segment_its_checksum() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    let mut begun = 0;
+    for _ in 0..INPUTS {
+        let mut frame = nearly_right(&mut rng);
+        let Some(place) = leave_out(&mut rng, &mut frame) else { continue };
+        let mut input = request(rng.random_range(0..4), place, rng.random_range(1..400), &frame);
+        if rng.random_bool(0.1) {
+            // A trailer of up to 64 KiB.
+            input[0] |= 8;
+            input[8..10].copy_from_slice(&rng.random::<[u8; 2]>());
+        }
+        begun += usize::from(hostile::segment(&input).0);
+    }
+    assert!(begun > INPUTS / 10, "{begun} of {INPUTS}");
+}
+
+#[test]
+fn a_super_frame_in_a_tunnel_comes_out_in_right_frames_or_not_at_all() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for _ in 0..INPUTS {
+        let (mut frame, start) = in_a_tunnel(&mut rng);
+        let changes = rng.random_range(0..3);
+        for _ in 0..changes {
+            let at = rng.random_range(0..frame.len().min(120));
+            frame[at] = rng.random();
+        }
+        let kind = if changes > 0 { rng.random_range(0..4) } else { 0 };
+        let input = request(kind, (start, 16), rng.random_range(1..2000), &frame);
+        let frames = hostile::segment(&input).1;
+        assert!(changes > 0 || frames > 0, "{frame:02x?}");
+    }
+}
+
 #[test]
 fn a_segmenter_keeps_its_word_on_any_bytes() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
@@ -202,6 +296,21 @@ fn a_coalescer_gives_back_every_frame_once_whatever_the_bytes() {
             let frame = nearly_right(&mut rng);
             input.extend_from_slice(&(frame.len() as u16).to_le_bytes());
             input.extend_from_slice(&frame);
+        }
+        hostile::coalesce(&input);
+    }
+}
+
+#[test]
+fn a_coalescer_gives_back_overlapping_fragments_marks_and_long_trailers_once() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for _ in 0..INPUTS / 20 {
+        let mut input = vec![0; 200];
+        rng.fill_bytes(&mut input);
+        // Frames are built from fields, with trailers in a tenth of the inputs.
+        input[0] |= 4;
+        if rng.random_bool(0.9) {
+            input[1..].iter_mut().for_each(|byte| *byte &= !0x10);
         }
         hostile::coalesce(&input);
     }
@@ -340,6 +449,11 @@ fn kept(target: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_fuzzing_kept_is_survived() {
+    for input in kept("coalesce") {
+        hostile::coalesce(&input);
+    }
+    let reached: Vec<_> = kept("segment").iter().map(|input| hostile::segment(input)).collect();
+    assert!(reached.iter().any(|(is_begun, _)| *is_begun) && reached.iter().any(|(_, of_tunnel)| *of_tunnel > 0));
     for input in kept("xfrm") {
         hostile::xfrm::xfrm(&input);
     }

@@ -4,10 +4,8 @@
 //! their changes on the wire, and their order of arrival. So most inputs have genuine packets in them, and the code
 //! after the check value is reached as well as the code before it.
 
-#[path = "../support/packet.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod packet;
-
+use super::Input;
+use super::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, pattern};
 use offramp_offload::checksum;
 use offramp_offload::esp::{
     Arrival, EspPacket, Lifetime, Mode, Opened, OutboundSa, Prefix, Refused, RefusedCounts, SaConfig, SaTable,
@@ -15,7 +13,6 @@ use offramp_offload::esp::{
 };
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, Malformed, Network};
-use packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, pattern};
 use std::collections::HashSet;
 use std::net::IpAddr;
 
@@ -31,29 +28,6 @@ const EVENTS_MAX: usize = 64;
 const SHA1_ICV_LEN: usize = 12;
 /// SPI and sequence number.
 const ESP_HEADER_LEN: usize = 8;
-
-/// The bytes of an input, followed by zeros.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        self.0.split_off_first().copied().unwrap_or(0)
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_le_bytes([self.byte(), self.byte()])
-    }
-
-    /// Takes as many bytes as the next byte says, or all that are left.
-    fn bytes(&mut self) -> &'a [u8] {
-        let len = usize::from(self.byte()).min(self.0.len());
-        self.0.split_off(..len).unwrap_or_default()
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 fn key(len: usize, first: u8) -> SecretKey {
     SecretKey::new(key_bytes(len, first))

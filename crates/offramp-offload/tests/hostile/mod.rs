@@ -1,16 +1,45 @@
 //! Properties of any bytes: the bodies of the fuzz targets, and of the ordinary tests beside them.
 
 pub mod esp;
+#[path = "../support/packet.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod packet;
 pub mod xfrm;
 
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
-use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter, TunnelSegmenter, repair_headers};
+use packet::{ACK, CWR, Checksum, DF, ECE, FIN, FRAGMENT, MF, PSH, Packet, TCP};
 
 /// Bytes that segmenting may add to a frame: IPv6's fragment header.
 const ADDED_MAX: usize = 8;
+/// Bytes of the longest frame of a packet socket.
+const LINE_LEN_MAX: usize = 65_536 + 22;
+
+/// The bytes of an input, followed by zeros.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    /// Takes as many bytes as the next byte says, or all that are left.
+    fn bytes(&mut self) -> &'a [u8] {
+        let len = usize::from(self.byte()).min(self.0.len());
+        self.0.split_off(..len).unwrap_or_default()
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 /// Checks that offsets are ordered and inside the frame.
 pub fn layout(bytes: &[u8]) {
@@ -26,10 +55,11 @@ pub fn layout(bytes: &[u8]) {
     }
 }
 
-/// Segments an input: ten bytes of request, then the frame. Every frame has the announced length, and their number does
-/// not exceed the announced one.
-pub fn segment(bytes: &[u8]) {
-    let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return };
+/// Segments an input: ten bytes of request, then the frame, which may get a trailer of up to 64 KiB. Every frame has the
+/// announced length, and their number does not exceed the announced one. A repair of its headers is complete, and changes no length.
+/// Returns whether the frame's checksum was begun right after it, and the number of frames that it makes out of a tunnel.
+pub fn segment(bytes: &[u8]) -> (bool, usize) {
+    let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return (false, 0) };
     let word = |at: usize| u16::from_le_bytes([ask[at], ask[at + 1]]);
     let kinds = [SegmentationKind::Tcp4, SegmentationKind::Tcp6, SegmentationKind::Udp, SegmentationKind::UdpFragments];
     let meta = TxMeta {
@@ -41,35 +71,90 @@ pub fn segment(bytes: &[u8]) {
         }),
     };
     let policy = SegmentPolicy { fragment_id: u32::from(word(8)) };
+    let mut frame = frame.to_vec();
+    if ask[0] & 8 != 0 {
+        frame.resize(frame.len() + usize::from(word(8)), ask[1]);
+    }
+    let lengths = segments(&frame, meta, policy);
+    let mut repaired = frame.clone();
+    repair_headers(&mut Frame::new(&mut repaired, meta));
+    assert_eq!(segments(&repaired, meta, policy), lengths, "a repair changes headers alone");
+    let mut again = repaired.clone();
+    repair_headers(&mut Frame::new(&mut again, meta));
+    assert!(again == repaired, "a repair was not complete");
+    (is_begun(&Frame::new(&mut again, meta)), tunnel(frame, meta))
+}
+
+/// Returns the lengths of all segments; `None`: the request is refused. No checksum is wrong where the host began it right.
+fn segments(frame: &[u8], meta: TxMeta, policy: SegmentPolicy) -> Option<Vec<usize>> {
     let mut copy = frame.to_vec();
     let request = Frame::new(&mut copy, meta);
-    let Ok(mut plan) = Segmenter::new(&request, &policy) else { return };
+    let mut plan = Segmenter::new(&request, &policy).ok()?;
+    let is_begun = is_begun(&request);
     let mut out = vec![0; frame.len() + ADDED_MAX];
-    let mut left = plan.frames_left();
+    let (mut lengths, mut left) = (Vec::new(), plan.frames_left());
     assert!(left <= frame.len().max(1));
     while left > 0 {
         let len = plan.next_len();
         assert!(len <= out.len());
         assert_eq!(plan.write_next(&request, &mut out), len);
+        assert!(!is_begun || Frame::received(&mut out[..len]).verify() != ChecksumState::Bad, "{meta:?} {frame:02x?}");
+        lengths.push(len);
         left -= 1;
         assert_eq!(plan.frames_left(), left);
     }
     assert_eq!(plan.write_next(&request, &mut out), 0);
+    Some(lengths)
 }
 
-/// Coalesces an input: a byte of settings, then frames after a length of two bytes each. Every frame comes out once, as
-/// itself or coalesced, and none is left at the end.
+/// Returns whether the host began the checksum right: the field has the sum of the pseudo-header.
+fn is_begun(request: &Frame<'_>) -> bool {
+    let (Ok(layout), Some(partial)) = (request.layout(), request.request().checksum) else { return false };
+    let field = partial.field();
+    let offset = if layout.protocol == TCP { 16 } else { 6 };
+    let is_its_own = field == layout.transport_start + offset && !layout.network_options && !layout.fragment;
+    let pseudo = request.pseudo_header(layout.transport_len() as u32).fold();
+    is_its_own && request.bytes().get(field..field + 2) == Some(&pseudo.to_be_bytes())
+}
+
+/// Takes a super-frame out of its tunnel. Each of its frames can be segmented, and no segment has a wrong checksum. Returns the
+/// number of frames.
+fn tunnel(mut frame: Vec<u8>, meta: TxMeta) -> usize {
+    let len = frame.len();
+    let mut whole = Frame::new(&mut frame, meta);
+    let Ok(Some(mut rest)) = TunnelSegmenter::new(&mut whole) else { return 0 };
+    let (mut out, mut frames) = (vec![0; LINE_LEN_MAX], 0);
+    while let Some((len, request)) = rest.write_next(&mut whole, &mut out) {
+        let made = Frame::new(&mut out[..len], request);
+        let mut plan = Segmenter::new(&made, &SegmentPolicy::default()).expect("a frame out of a tunnel");
+        let mut segment = vec![0; plan.next_len()];
+        while plan.frames_left() > 0 {
+            let len = plan.write_next(&made, &mut segment);
+            assert_ne!(Frame::received(&mut segment[..len]).verify(), ChecksumState::Bad);
+        }
+        frames += 1;
+    }
+    assert!((1..=len).contains(&frames), "{frames} frames");
+    frames
+}
+
+/// Coalesces an input: a byte of settings, then frames after a length of two bytes each, or frames built from fields. Every
+/// frame comes out once, as itself or coalesced, and none is left at the end.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };
     let rx_csum = if settings & 1 != 0 { RxCsum::NeedsCsum } else { RxCsum::DataValid };
     let config = CoalesceConfig { flows_max: usize::from(settings >> 4), rx_csum, ..CoalesceConfig::default() };
     let mut coalescer = Coalescer::new(config);
-    let (mut offered, mut given) = (0_u64, 0_u64);
-    while let Some((len, behind)) = rest.split_first_chunk::<2>() {
-        let len = usize::from(u16::from_le_bytes(*len)).min(behind.len());
-        let (frame, behind) = behind.split_at(len);
-        rest = behind;
-        let mut frame = frame.to_vec();
+    let (mut offered, mut given, mut sequence) = (0_u64, 0_u64, 0);
+    while rest.len() >= 2 {
+        let mut input = Input(rest);
+        let mut frame = if settings & 4 != 0 {
+            built(&mut input, &mut sequence)
+        } else {
+            let len = usize::from(input.word()).min(input.0.len());
+            input.0.split_off(..len).unwrap_or_default().to_vec()
+        };
+        rest = input.0;
         let enabled =
             if settings & 2 != 0 { Offloads::from_bits_truncate(offered as u32 * 0x100) } else { Offloads::RX };
         let mut count = |meta: &offramp_offload::meta::RxMeta, _: &[u8]| given += u64::from(meta.segments);
@@ -79,4 +164,25 @@ pub fn coalesce(bytes: &[u8]) {
     }
     coalescer.flush(&mut |meta: &offramp_offload::meta::RxMeta, _: &[u8]| given += u64::from(meta.segments));
     assert_eq!((offered, coalescer.held()), (given, 0));
+}
+
+/// Builds the next frame of a flow. It may be a fragment that overlaps others, and have a long trailer.
+fn built(input: &mut Input, sequence: &mut u32) -> Vec<u8> {
+    let (kind, flags, len) = (input.byte(), u16::from(input.byte()), usize::from(input.byte()) * 4);
+    let is = |bit: u8| kind >> bit & 1 == 1;
+    let flags = ACK | flags & (FIN | PSH | ECE | CWR);
+    let mut packet = Packet { is_ipv6: is(0), is_udp: is(1), flags, seq: *sequence, fragment: DF, ..Packet::tcp(len) };
+    if is(2) {
+        let [offset, more] = [input.byte(), u8::from(is(3))];
+        packet.fragment = u16::from(offset) | if is(3) { MF } else { 0 };
+        packet.extensions = vec![(FRAGMENT, vec![0, 0, offset & !7 | more, 0, 0, 0, 9])];
+    }
+    packet.padding = if is(4) { usize::from(input.word()) } else { 0 };
+    if is(5) {
+        packet.checksum = Checksum::Wrong;
+    }
+    packet.ports.0 += u16::from(is(6));
+    // Less than the payload: the next frame overlaps this one.
+    *sequence = sequence.wrapping_add(if is(7) { u32::from(input.byte()) } else { len as u32 });
+    packet.build()
 }

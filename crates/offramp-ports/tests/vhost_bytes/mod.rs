@@ -13,7 +13,9 @@ use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, InPlace, PortError};
+use offramp_adapter::port_security::PortSecurity;
 use offramp_offload::caps::Offloads;
+use offramp_offload::esp::Prefix;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
@@ -245,9 +247,12 @@ fn send_messages(bench: &MessageBench, bytes: &[u8]) {
 }
 
 /// A host that sends one frame, and checks the adapter's report on each delivered frame.
+#[derive(Default)]
 struct OneFrame<'a> {
     frame: Option<(TxMeta, &'a mut [u8])>,
     given_frames: u64,
+    /// The sender is bound to addresses.
+    is_bound: bool,
 }
 
 impl InPlace for OneFrame<'_> {}
@@ -280,6 +285,7 @@ impl HostPort for OneFrame<'_> {
             }
             (_, segmentation) => assert_eq!(segmentation, None),
         }
+        assert!(!self.is_bound || is_of_bound_host(frame), "{frame:02x?}");
         self.given_frames += u64::from(meta.segments);
         Ok(())
     }
@@ -287,6 +293,33 @@ impl HostPort for OneFrame<'_> {
     fn accepts(&self) -> Offloads {
         Offloads::all()
     }
+}
+
+/// The addresses of a bound host: its Ethernet address, 10.0.0.0/8, fd00::/8, and the link-local one of the former.
+pub const BOUND_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const BOUND_LINK_LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1];
+
+fn bound() -> PortSecurity {
+    let prefixes = [Prefix::new([10, 0, 0, 0].into(), 8), Prefix::new([0xfd00, 0, 0, 0, 0, 0, 0, 0].into(), 8)];
+    let ip_addresses = prefixes.into_iter().flatten().collect();
+    PortSecurity { mac_addresses: vec![BOUND_MAC], ip_addresses, ..PortSecurity::default() }
+}
+
+/// Returns whether the sender's addresses of a frame, by their places alone, are those of the bound host, or none.
+fn is_of_bound_host(frame: &[u8]) -> bool {
+    let mut at = 12;
+    while let Some([0x81, 0] | [0x88, 0xa8] | [0x91, 0]) = frame.get(at..at + 2) {
+        at += 4;
+    }
+    let (kind, packet) = (frame.get(at..at + 2), frame.get(at + 2..).unwrap_or_default());
+    let part = |from: usize, to: usize| packet.get(from..to).unwrap_or_default();
+    let is_sender = match kind {
+        Some([8, 0]) => part(12, 13) == [10] || (part(12, 16) == [0; 4] && matches!(part(9, 10), [2 | 17])),
+        Some([0x86, 0xdd]) => part(8, 9) == [0xfd] || [[0; 16], BOUND_LINK_LOCAL].iter().any(|own| part(8, 24) == own),
+        Some([8, 6] | [0x80, 0x35]) => part(8, 14) == BOUND_MAC && (part(14, 15) == [10] || part(14, 18) == [0; 4]),
+        _ => true,
+    };
+    frame[6..12] == BOUND_MAC && is_sender
 }
 
 /// The sending host.
@@ -312,18 +345,23 @@ impl HostPort for Sender<'_> {
     }
 }
 
-/// Sends a header and a frame through both adapters: a frame that arrives has true metadata, a lost one is counted.
-pub fn vnet_frame(bytes: &[u8]) {
+/// Sends a header and a frame through both adapters: a frame that arrives has true metadata, a lost one is counted. One bit of
+/// the header, of no meaning to a sender, binds it to addresses: a frame that arrives has no others. Returns the number of
+/// those that arrived.
+pub fn vnet_frame(bytes: &[u8]) -> u64 {
     const POLLS_MAX: usize = 5000;
-    let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return };
-    let Ok(meta) = decode_tx(header) else { return };
+    let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return 0 };
+    let Ok(meta) = decode_tx(header) else { return 0 };
+    let is_bound = header[HEADER_LEN - 2] & 1 != 0;
     let mut frame = frame[..frame.len().min(offramp_ports::vhost_user::FRAME_LEN_MAX)].to_vec();
     let adapter = AdapterConfig::default();
     let (a_wire, b_wire) = cable(&CableConfig::default());
-    let (a_control, b_control) = (PortControl::new(&adapter), PortControl::new(&adapter));
-    let sender = Sender(OneFrame { frame: Some((meta, &mut frame)), given_frames: 0 }, false);
+    let security = if is_bound { bound() } else { PortSecurity::default() };
+    let (a_control, b_control) = (PortControl::secured(&adapter, security), PortControl::new(&adapter));
+    let sender = Sender(OneFrame { frame: Some((meta, &mut frame)), ..OneFrame::default() }, false);
+    let receiver = OneFrame { is_bound, ..OneFrame::default() };
     let mut a = QueuePair::new(&adapter, &a_control, 0, sender, a_wire);
-    let mut b = QueuePair::new(&adapter, &b_control, 0, OneFrame { frame: None, given_frames: 0 }, b_wire);
+    let mut b = QueuePair::new(&adapter, &b_control, 0, receiver, b_wire);
     let mut polls = 0;
     loop {
         let moved = a.poll(polls).expect("a port that stays").moved | b.poll(polls).expect("a port that stays").moved;
@@ -338,4 +376,5 @@ pub fn vnet_frame(bytes: &[u8]) {
     assert_eq!(sent.frames_out.get(), received.frames_out.get() + received.lost_total());
     assert_eq!(b.host().given_frames, received.frames_out.get());
     assert_eq!((a.held(), b.held()), (0, 0));
+    b.host().given_frames
 }
