@@ -94,11 +94,11 @@ impl From<Refused> for Loss {
 /// The columns of Linux's `/proc/net/dev` for lost received frames (`net/core/net-procfs.c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetDevColumns {
-    /// Had no room, or were not wanted (`rx_dropped`, `rx_missed_errors`).
+    /// Frames without room, or not wanted (`rx_dropped`, `rx_missed_errors`).
     pub drop: u64,
-    /// Were lost to newer ones, or in the adapter's FIFO (`rx_fifo_errors`).
+    /// Frames displaced by newer ones, or lost in the adapter's FIFO (`rx_fifo_errors`).
     pub fifo: u64,
-    /// Were no good frames (`rx_length_errors`, `rx_frame_errors` and their like).
+    /// Frames that were not good (`rx_length_errors`, `rx_frame_errors` and their like).
     pub frame: u64,
 }
 

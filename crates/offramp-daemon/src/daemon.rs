@@ -111,7 +111,8 @@ impl Daemon {
             process: std::process::id(),
             uptime_ns,
             sandbox: Some(self.sandbox.clone()),
-            ports: self.with_touched_memory(shown.map(|(port, config)| (port, port_status(port, config, &state.config)))),
+            ports: self
+                .with_touched_memory(shown.map(|(port, config)| (port, port_status(port, config, &state.config)))),
         }
     }
 

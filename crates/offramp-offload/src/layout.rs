@@ -151,7 +151,7 @@ pub enum Malformed {
 pub struct FrameLayout {
     /// The protocol after the Ethernet header and its tags.
     pub network: Network,
-    /// The payload of the packet; [`Transport::Opaque`] for fragments of the wire.
+    /// The protocol above IP; [`Transport::Opaque`] for a fragment that arrived as one.
     pub transport: Transport,
     /// The packet is a fragment (IPv4: MF or an offset; IPv6: a fragment header).
     pub fragment: bool,

@@ -13,7 +13,7 @@ const OLD_SERVICE_TAG: [u8; 2] = [0x91, 0x00];
 /// Bits of the tag control information that are the VLAN identifier (IEEE 802.1Q 9.6); the others are the priority.
 pub const VID_MASK: u16 = 0x0fff;
 
-/// Returns true for an EtherType that a tag may follow.
+/// Returns true for an EtherType that begins a VLAN tag.
 #[inline]
 pub fn begins_tag(ethertype: [u8; 2]) -> bool {
     matches!(ethertype, CUSTOMER_TAG | SERVICE_TAG | OLD_SERVICE_TAG)

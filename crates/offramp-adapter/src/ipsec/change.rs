@@ -176,8 +176,8 @@ impl Ipsec {
         lock(&self.context).events = Some(events);
     }
 
-    /// Shares the keys of associations created from now on with other ports, under the name `port`. Before that the
-    /// port has a registry of its own.
+    /// Shares with other ports the keys of all associations created from now on, under the name `port`. Until this call
+    /// the port has a registry of its own.
     pub fn share_keys(&self, keys: &Arc<KeyRegistry>, port: &str) {
         let mut context = lock(&self.context);
         (context.keys, context.port) = (Arc::clone(keys), port.into());

@@ -23,8 +23,8 @@ use std::task::Waker;
 /// Remembered keys of removed associations: a rekey of both directions each minute for three weeks. Then the oldest is
 /// forgotten.
 pub const KEYS_MAX: usize = 65_536;
-/// Default of numbers reserved at a time: a second of a fast link, and 1/4096 of all numbers without extended sequence
-/// numbers.
+/// Default number of sequence numbers reserved at a time: those of a second on a fast link, and 1/4096 of the space of
+/// 32 bits.
 pub const RESERVED_NUMBERS: u64 = 1 << 20;
 /// Most queue pairs per association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
 const QUEUES_MAX: u64 = 256;

@@ -78,7 +78,7 @@ impl Class {
         if frames == 0 {
             return self;
         }
-        // The mean, rounded down, is above the limit. Exact below 2^50 frames, more than any interrupt is for.
+        // Compares the mean length, rounded down, with the limit. Exact below 2^50 frames, more than any interrupt is for.
         let is_mean_above = |limit: u64| bytes >= frames.wrapping_mul(limit + 1);
         match self {
             Self::Lowest if is_mean_above(JUMBO_BYTES) => Self::Bulk,

@@ -42,7 +42,7 @@ pub enum EventKind {
         /// The direction.
         direction: LimitDirection,
     },
-    /// A thread stands still since a second, in the host of `port` if in one.
+    /// A thread has stood still for a second. `port` is set if it stands in the code of this port's host.
     Stalled {
         /// The thread, as the system numbers it.
         thread: i32,

@@ -59,7 +59,8 @@ impl Prediction {
         error_percent(self.host_cpu_s_per_gb)
     }
 
-    /// Judges both targets. The time must meet its target anywhere in its measured range.
+    /// Judges both targets. The time's verdict is met if the whole measured range meets the target, and open if a part
+    /// of it does.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let [predicted, _] = self.host_cpu_s_per_gb;

@@ -1,4 +1,4 @@
-//! Both ends of an association, and a frame.
+//! Both ends of an ESP association, and the frames between them.
 
 use offramp_offload::esp::{Arrival, EspPacket, InboundSa, OutboundSa, SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;

@@ -21,7 +21,7 @@ const TRANSMIT_GUARD_PART: u16 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RingState {
     /// Nothing yet. The guest's frames wait: the driver may have begun while its frontend's message is still under way.
-    /// Frames emptied out of the ring in between would be lost for nothing.
+    /// Frames discarded until it arrives would be lost needlessly.
     #[default]
     Unset,
     Enabled,
