@@ -5,7 +5,7 @@ use super::config::{Config, PortConfig};
 use super::port::{Port, Queue};
 use super::switch::RunningSwitch;
 use super::threads::Threads;
-use super::touched::bytes_at;
+use super::touched::{Mapping, bytes_at};
 use crate::control::server::Handler;
 use crate::schema::moderation::gap_usecs;
 use crate::schema::{
@@ -93,16 +93,19 @@ impl Daemon {
 
     /// Returns the state and the counters of all ports.
     pub fn status(&self) -> Status {
-        self.status_of(&self.state(), None)
+        let mappings = self.threads.touched.read();
+        self.status_of(&self.state(), None, mappings.as_deref())
     }
 
     fn show(&self, only: Option<&str>) -> Result<Status, Answer> {
+        // A look at many touched pages takes time; nobody waits for it.
+        let mappings = self.threads.touched.read();
         let state = self.state();
         let only = only.map(|name| state.port(name)).transpose()?;
-        Ok(self.status_of(&state, only))
+        Ok(self.status_of(&state, only, mappings.as_deref()))
     }
 
-    fn status_of(&self, state: &State, only: Option<&Arc<Port>>) -> Status {
+    fn status_of(&self, state: &State, only: Option<&Arc<Port>>, mappings: Option<&[Mapping]>) -> Status {
         let all = state.ports.iter().zip(&state.config.ports);
         let shown = all.filter(|(port, _)| only.is_none_or(|only| Arc::ptr_eq(only, port)));
         let uptime_ns = self.started.elapsed().as_nanos() as u64;
@@ -111,23 +114,8 @@ impl Daemon {
             process: std::process::id(),
             uptime_ns,
             sandbox: Some(self.sandbox.clone()),
-            ports: self
-                .with_touched_memory(shown.map(|(port, config)| (port, port_status(port, config, &state.config)))),
+            ports: shown.map(|(port, config)| port_status(port, config, &state.config, mappings)).collect(),
         }
-    }
-
-    /// Fills in the touched memory of guests, by one look at all mappings.
-    fn with_touched_memory<'a>(&self, shown: impl Iterator<Item = (&'a Arc<Port>, PortStatus)>) -> Vec<PortStatus> {
-        let mut mappings = None;
-        let fill = |(port, mut status): (&Arc<Port>, PortStatus)| {
-            if let HostStatus::VhostUser(guest) = &mut status.host {
-                let mappings = mappings.get_or_insert_with(|| self.threads.touched.read()).as_deref();
-                let places = port.with_guest(|guest| guest.status().memory_places).unwrap_or_default();
-                guest.memory_touched_bytes = mappings.map(|mappings| bytes_at(mappings, &places));
-            }
-            status
-        };
-        shown.map(fill).collect()
     }
 
     fn set(
@@ -299,12 +287,17 @@ fn vlans_text(range: &RangeInclusive<u16>) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-fn port_status(port: &Port, config: &PortConfig, all: &Config) -> PortStatus {
+fn port_status(port: &Port, config: &PortConfig, all: &Config, mappings: Option<&[Mapping]>) -> PortStatus {
     let moderation = port.control.moderation();
     let of_switch = || Some(all.least_mtu_on_switch(config)?.mtu);
+    let mut host = port.host.status();
+    if let HostStatus::VhostUser(guest) = &mut host {
+        let places = port.with_guest(|guest| guest.status().memory_places).unwrap_or_default();
+        guest.memory_touched_bytes = mappings.map(|mappings| bytes_at(mappings, &places));
+    }
     PortStatus {
         name: port.name.clone(),
-        host: port.host.status(),
+        host,
         wire: config.wire.status(),
         wire_running: port.is_wire_there(),
         wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),

@@ -6,6 +6,9 @@ use std::io::{self, BufRead, BufReader, Seek};
 use std::ops::Range;
 use std::sync::Mutex;
 
+/// The addresses of a mapping, and its bytes in the page tables of the process.
+pub type Mapping = (Range<u64>, u64);
+
 /// The kernel's list of the process's mappings (`/proc/self/smaps`), open since before the sandbox: a thread in there
 /// opens no file.
 #[derive(Debug, Default)]
@@ -17,8 +20,8 @@ impl TouchedMemory {
         Self(File::open("/proc/self/smaps").ok().map(Mutex::new))
     }
 
-    /// Returns the addresses of each mapping, and its bytes in the page tables of the process; `None` without a list.
-    pub fn read(&self) -> Option<Vec<(Range<u64>, u64)>> {
+    /// Returns the mappings; `None` without a list.
+    pub fn read(&self) -> Option<Vec<Mapping>> {
         let mut file = lock(self.0.as_ref()?);
         file.rewind().ok()?;
         mappings(BufReader::new(&*file)).ok()
@@ -26,8 +29,8 @@ impl TouchedMemory {
 }
 
 /// Reads the list. Huge pages of hugetlbfs stand apart from `Rss` (Linux `Documentation/filesystems/proc.rst`).
-fn mappings(list: impl BufRead) -> io::Result<Vec<(Range<u64>, u64)>> {
-    let mut mappings: Vec<(Range<u64>, u64)> = Vec::new();
+fn mappings(list: impl BufRead) -> io::Result<Vec<Mapping>> {
+    let mut mappings: Vec<Mapping> = Vec::new();
     for line in list.lines() {
         let line = line?;
         let Some((key, value)) = line.split_once(' ') else { continue };
@@ -43,7 +46,7 @@ fn mappings(list: impl BufRead) -> io::Result<Vec<(Range<u64>, u64)>> {
 }
 
 /// Returns the touched bytes of the mappings at these places. The kernel may have joined adjacent ones.
-pub fn bytes_at(mappings: &[(Range<u64>, u64)], places: &[Range<u64>]) -> u64 {
+pub fn bytes_at(mappings: &[Mapping], places: &[Range<u64>]) -> u64 {
     let is_there = |at: &Range<u64>| places.iter().any(|place| place.start < at.end && at.start < place.end);
     mappings.iter().filter(|(at, _)| is_there(at)).map(|(_, bytes)| bytes).sum()
 }

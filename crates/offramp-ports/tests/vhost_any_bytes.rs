@@ -169,7 +169,7 @@ fn nearly_discovery(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let packet = if rng.random_bool(0.5) {
         // IGMP behind the option Router Alert.
         body[0] = [0x11, 0x12, 0x16, 0x17, 0x22][rng.random_range(0..5)];
-        let source = [[10, 0, 0, 1], [0; 4], [10 ^ other, 0, 0, 1]][rng.random_range(0..3)];
+        let source = [[10, 0, 0, 1], [0; 4], [0x0a ^ other, 0, 0, 1]][rng.random_range(0..3)];
         let protocol = if other == 1 { 17 } else { 2 };
         let len = ((24 + body.len()) as u16).to_be_bytes();
         let fixed =

@@ -295,7 +295,7 @@ impl HostPort for OneFrame<'_> {
     }
 }
 
-/// The addresses of a bound host: its Ethernet address, 10.0.0.0/8, fd00::/8, and the link-local one of the former.
+/// The addresses of a bound host: its Ethernet address, 10.0.0.0/8, `fd00::/8`, and its link-local one.
 pub const BOUND_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const BOUND_LINK_LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1];
 
@@ -308,7 +308,7 @@ fn bound() -> PortSecurity {
 /// Returns whether the sender's addresses of a frame, by their places alone, are those of the bound host, or none.
 fn is_of_bound_host(frame: &[u8]) -> bool {
     let mut at = 12;
-    while let Some([0x81, 0] | [0x88, 0xa8] | [0x91, 0]) = frame.get(at..at + 2) {
+    while let Some([0x81 | 0x91, 0] | [0x88, 0xa8]) = frame.get(at..at + 2) {
         at += 4;
     }
     let (kind, packet) = (frame.get(at..at + 2), frame.get(at + 2..).unwrap_or_default());
