@@ -38,7 +38,7 @@ impl Default for AdapterConfig {
     fn default() -> Self {
         Self {
             mtu: MTU_DEFAULT,
-            offloads: Offloads::all(),
+            offloads: Offloads::RATIFIED,
             transmit_batch_bytes: 64 * 1024,
             receive_batch_frames: 256,
             moderation: ModerationConfig::adaptive(),

@@ -31,7 +31,7 @@ fn flow_of_bytes(steering: &Steering, bytes: &[u8]) -> Option<FlowHash> {
 
 /// Hashes a super-frame's template; its IP length says nothing.
 fn flow_of_template(steering: &Steering, bytes: &[u8]) -> Option<FlowHash> {
-    let segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size: 1, ecn: false });
+    let segmentation = Some(Segmentation::new(SegmentationKind::Udp, 1));
     steering.flow(&Frame::new(&mut bytes.to_vec(), TxMeta { checksum: None, segmentation }))
 }
 

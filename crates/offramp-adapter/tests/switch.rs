@@ -10,7 +10,7 @@ use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, Swit
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
@@ -301,7 +301,7 @@ fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_do
     bench.send(0, between(tcp_super_frame(0, 1, &payload, 1460), mac(1), BROADCAST));
     bench.run();
     let whole = &bench.host(1).given[0];
-    let expected = Segmentation { kind: SegmentationKind::Tcp4, size: 1460, ecn: false };
+    let expected = Segmentation::new(SegmentationKind::Tcp4, 1460);
     assert_eq!((whole.0.segmentation, whole.0.header_len, whole.0.segments), (Some(expected), 54, 42));
     assert!(matches!(whole.0.checksum, ChecksumState::Partial(_)));
     for port in 1..5 {
@@ -321,7 +321,8 @@ fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_do
 #[test]
 fn a_super_frame_with_cwr_passes_whole_and_marked_to_a_port_that_takes_it_and_is_cut_for_others() {
     // The receiver gets the mark from the sender or from the TCP header.
-    for (says_so, flags) in [(true, 0x10), (false, 0x90), (true, 0x90), (true, 0xd0)] {
+    let (marked, unmarked) = (Cwr::First, Cwr::Unmarked);
+    for (says_so, flags) in [(marked, 0x10), (unmarked, 0x90), (marked, 0x90), (marked, 0xd0)] {
         let mut bench = Bench::new(&SwitchConfig::default());
         bench.add(MemoryHost::default(), &PortConfig::default());
         bench.add(MemoryHost::default(), &PortConfig::default());
@@ -331,19 +332,43 @@ fn a_super_frame_with_cwr_passes_whole_and_marked_to_a_port_that_takes_it_and_is
         bench.add(MemoryHost::default(), &switched_off);
         let (mut meta, mut frame) = tcp_super_frame(0, 1, &pattern(1, 3000), 1000);
         frame[47] = flags;
-        meta.segmentation = meta.segmentation.map(|s| Segmentation { ecn: says_so, ..s });
+        meta.segmentation = meta.segmentation.map(|s| Segmentation { cwr: says_so, ..s });
         bench.send(0, between((meta, frame.clone()), mac(1), BROADCAST));
         bench.run();
         let lens: Vec<_> = (0..4).map(|port| bench.host(port).given.len()).collect();
         assert_eq!(lens, [0, 1, 3, 3]);
         let (told, whole) = &bench.host(1).given[0];
-        assert_eq!(told.segmentation, Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, ecn: true }));
+        assert_eq!(told.segmentation, Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, cwr: Cwr::First }));
         assert_eq!(whole[12..], frame[12..]);
         for port in [2, 3] {
             let flags_given: Vec<u8> = bench.host(port).given.iter().map(|(_, frame)| frame[47]).collect();
             let behind = flags & !0x80;
             assert_eq!(flags_given, [flags, behind, behind], "CWR stays on the first segment alone");
         }
+    }
+}
+
+#[test]
+fn an_accecn_super_frame_passes_whole_to_a_port_that_knows_it_and_keeps_cwr_on_every_segment_for_others() {
+    for (flags, whole) in [(0xd0, [false, true]), (0x50, [true, true])] {
+        let mut bench = Bench::new(&SwitchConfig::default());
+        bench.add(MemoryHost::default(), &PortConfig::default());
+        bench.add(MemoryHost::default(), &PortConfig::default());
+        let knows = PortConfig { offloads: Offloads::all(), ..PortConfig::default() };
+        bench.add(MemoryHost::default(), &knows);
+        let (mut meta, mut frame) = tcp_super_frame(0, 1, &pattern(1, 3000), 1000);
+        (frame[46], frame[47]) = (frame[46] | 1, flags);
+        meta.segmentation = meta.segmentation.map(|s| Segmentation { cwr: Cwr::All, ..s });
+        bench.send(0, between((meta, frame.clone()), mac(1), BROADCAST));
+        bench.run();
+        for (port, is_whole) in [1, 2].into_iter().zip(whole) {
+            let given = &bench.host(port).given;
+            assert_eq!(given.len(), if is_whole { 1 } else { 3 }, "port {port}, flags {flags:#x}");
+            let ace: Vec<_> = given.iter().map(|(_, frame)| (frame[46] & 1, frame[47] & 0xc0)).collect();
+            assert_eq!(ace, vec![(1, flags & 0xc0); given.len()], "AE, CWR and ECE of every frame");
+        }
+        let told = bench.host(2).given[0].0.segmentation.map(|s| s.cwr);
+        assert_eq!(told, Some(if flags & 0x80 == 0 { Cwr::Unmarked } else { Cwr::All }));
     }
 }
 
@@ -358,7 +383,7 @@ fn a_super_frame_with_ece_alone_needs_no_agreement() {
     bench.send(0, (meta, frame));
     bench.run();
     let [(told, _)] = bench.host(1).given.as_slice() else { panic!("it was segmented") };
-    assert_eq!(told.segmentation.map(|s| s.ecn), Some(false));
+    assert_eq!(told.segmentation.map(|s| s.cwr), Some(Cwr::Unmarked));
 }
 
 #[test]

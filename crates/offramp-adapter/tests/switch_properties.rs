@@ -14,7 +14,7 @@ use offramp_offload::checksum;
 use offramp_offload::esp::{SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::Transport;
-use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ enum Form {
     /// With a partial checksum.
     Partial { protocol: u8 },
     /// To be segmented.
-    Super { kind: SegmentationKind, size: u16, ecn: bool, cwr: bool, has_partial: bool },
+    Super { kind: SegmentationKind, size: u16, ecn: Cwr, cwr: bool, has_partial: bool },
     /// Any bytes after the addresses.
     Bytes(Vec<u8>),
 }
@@ -84,11 +84,15 @@ fn form() -> impl Strategy<Value = Form> {
         12 => (protocol.clone(), prop::bool::weighted(0.95))
             .prop_map(|(protocol, is_right)| Form::Complete { protocol, is_right }),
         2 => protocol.prop_map(|protocol| Form::Partial { protocol }),
-        4 => (kind, prop::sample::select(&[8_u16, 400, 536, 1200, 1448][..]), prop::bool::weighted(0.1),
+        4 => (kind, prop::sample::select(&[8_u16, 400, 536, 1200, 1448][..]), cwr(),
               prop::bool::weighted(0.1), prop::bool::weighted(0.9))
             .prop_map(|(kind, size, ecn, cwr, has_partial)| Form::Super { kind, size, ecn, cwr, has_partial }),
         1 => prop::collection::vec(any::<u8>(), 2..80).prop_map(Form::Bytes),
     ]
+}
+
+fn cwr() -> impl Strategy<Value = Cwr> {
+    prop_oneof![8 => Just(Cwr::Unmarked), 1 => Just(Cwr::First), 1 => Just(Cwr::All)]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -186,7 +190,8 @@ fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
                 frame[usize::from(partial.start) + 13] |= 0x80;
             }
             let needs_partial = *has_partial || *kind == SegmentationKind::Udp;
-            let segmentation = Some(Segmentation { kind: *kind, size: *size, ecn: *ecn && is_tcp });
+            let segmentation =
+                Some(Segmentation { kind: *kind, size: *size, cwr: if is_tcp { *ecn } else { Cwr::Unmarked } });
             (TxMeta { checksum: needs_partial.then_some(partial), segmentation }, frame)
         }
     }
@@ -267,8 +272,15 @@ fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
         assert!(enabled.contains(needed) && checksum.is_some());
         let is_tcp = segmentation.kind != SegmentationKind::Udp;
         let has_cwr = is_tcp && frame[usize::from(checksum.unwrap().start) + 13] & 0x80 != 0;
-        assert!(segmentation.ecn || !has_cwr, "CWR that is not told");
-        assert!(!segmentation.ecn || (is_tcp && enabled.contains(Offloads::RSC_ECN)), "ECN without agreement");
+        let agreed = match segmentation.cwr {
+            Cwr::Unmarked => {
+                assert!(!has_cwr, "CWR that is not told");
+                Offloads::empty()
+            }
+            Cwr::First => Offloads::RSC_ECN,
+            Cwr::All => Offloads::RSC_ACCECN,
+        };
+        assert!(agreed.is_empty() || (is_tcp && enabled.contains(agreed)), "ECN without agreement");
     }
     let frames = frames_of(&TxMeta { checksum, segmentation: meta.segmentation }, frame).unwrap();
     assert_eq!(frames.len(), usize::from(meta.segments));
@@ -387,7 +399,7 @@ proptest! {
         sides in prop::collection::vec(side(), 2..=5),
         frames in prop::collection::vec(
             (0..5_usize, prop::collection::vec(any::<u8>(), 0..200), prop::option::of((any::<u16>(), any::<u16>())),
-             prop::option::of((0..4_usize, any::<u16>(), any::<bool>())), 0..1500_usize),
+             prop::option::of((0..4_usize, any::<u16>(), cwr())), 0..1500_usize),
             0..60,
         ),
         turn_frames in 1..300_usize,
@@ -399,7 +411,7 @@ proptest! {
             frame.resize(frame.len() + tail_len, 7);
             let checksum = checksum.map(|(start, offset)| PartialChecksum { start: start % 200, offset: offset % 200 });
             let segmentation = segmentation
-                .map(|(kind, size, ecn)| Segmentation { kind: [Tcp4, Tcp6, Udp, UdpFragments][kind], size, ecn });
+                .map(|(kind, size, cwr)| Segmentation { kind: [Tcp4, Tcp6, Udp, UdpFragments][kind], size, cwr });
             let to_send = &mut switch.host_mut(from % sides.len()).unwrap().to_send;
             to_send.push_back((TxMeta { checksum, segmentation }, frame));
         }

@@ -34,7 +34,7 @@ fn request(packet: &Packet, size: u16) -> TxMeta {
         (false, false) => SegmentationKind::Tcp4,
     };
     let partial = PartialChecksum { start: packet.transport_start() as u16, offset: packet.checksum_offset() as u16 };
-    TxMeta { checksum: Some(partial), segmentation: Some(Segmentation { kind, size, ecn: false }) }
+    TxMeta { checksum: Some(partial), segmentation: Some(Segmentation::new(kind, size)) }
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u16) {

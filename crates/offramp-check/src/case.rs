@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{Cwr, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use strum::EnumMessage;
 
 use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol, Station, Way};
@@ -322,7 +322,8 @@ impl Case {
         };
         let mut whole = headers.clone();
         whole.flags |= self.last_flags() | if self.cwr { CWR } else { 0 };
-        let segmentation = Segmentation { kind, size: size as u16, ecn: self.cwr };
+        let segmentation =
+            Segmentation { kind, size: size as u16, cwr: if self.cwr { Cwr::First } else { Cwr::Unmarked } };
         let bytes = whole.frame(&payload, Field::PseudoHeader);
         let segments = self.segments(headers, &payload, size);
         let expected = segments.into_iter().map(|bytes| Expected { bytes, is_bad: false }).collect();

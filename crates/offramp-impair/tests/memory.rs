@@ -297,7 +297,7 @@ fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
     frame[24..26].copy_from_slice(&header_sum.to_be_bytes());
     frame.extend([2049_u16.to_be_bytes(), 2049_u16.to_be_bytes(), udp_len.to_be_bytes(), [0; 2]].concat());
     frame.extend_from_slice(payload);
-    let segmentation = Some(Segmentation { kind: SegmentationKind::UdpFragments, size: 1480, ecn: false });
+    let segmentation = Some(Segmentation::new(SegmentationKind::UdpFragments, 1480));
     (TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 6 }), segmentation }, frame)
 }
 

@@ -56,7 +56,7 @@ fn udp_frame(bytes: &mut [u8]) -> Frame<'_> {
 /// bytes after the headers.
 fn handed_down(bytes: &mut [u8], headers_len: usize, offset: u16, kind: SegmentationKind, size: u16) -> Frame<'_> {
     let is_one = bytes.len() - headers_len <= usize::from(size);
-    let segmentation = (!is_one).then_some(Segmentation { kind, size, ecn: false });
+    let segmentation = (!is_one).then_some(Segmentation::new(kind, size));
     let checksum = Some(PartialChecksum { start: TRANSPORT_AT as u16, offset });
     Frame::new(bytes, TxMeta { checksum, segmentation })
 }

@@ -13,6 +13,9 @@
 //! * Fields ignored by Linux must be equal too, or segmenting would change them: the urgent pointer, the reserved bit
 //!   of IPv4's fragment field.
 //! * Frames with equal IPv4 IDs need DF.
+//! * Frames with CWR need [`Offloads::RSC_ACCECN`]: a host that segments them again by RFC 3168 keeps CWR on the first
+//!   alone, and so falsifies AccECN's counter in AE, CWR and ECE (RFC 9768 3.2.2). With that offload they are coalesced
+//!   as in Linux 7, and the aggregate says so ([`Cwr::All`](crate::meta::Cwr)).
 //! * A TCP or IPv4 checksum field of 0xffff stands alone: it is right, but segmenting writes 0.
 //!
 //! | a frame | what happens |
@@ -20,7 +23,7 @@
 //! | next in sequence, same headers, as long as the first | is coalesced |
 //! | the same, but shorter, or with PSH or FIN | is coalesced, and the aggregate is closed |
 //! | longer; a gap; any header field differs; the aggregate would exceed its limit | the aggregate is closed, and the frame starts a new one if it may |
-//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; more than 192 bytes of headers; UDP without checksum; a trailer | goes alone, after what its flow held |
+//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG; CWR without `RSC_ACCECN`; IPv4 options; more than 192 bytes of headers; UDP without checksum; a trailer | goes alone, after what its flow held |
 //!
 //! IPv4 IDs count up by one per frame, or, with DF set, are all equal; the second frame decides between the two. A vnet
 //! header cannot say "all equal", so segmenting such an aggregate gives IDs that count (RFC 6864 4.1: the ID of a
@@ -316,7 +319,8 @@ impl Coalescer {
         let network = NetworkFields::of(headers, &shape)?;
         let transport = TransportFields::of(headers, &shape)?;
         let is_unusual = network.is_unusual || transport.is_unusual;
-        (!is_unusual && transport.may_be_first()).then_some((shape, network, transport))
+        let knows_accecn = self.enabled.contains(Offloads::RSC_ACCECN);
+        (!is_unusual && transport.may_be_first(knows_accecn)).then_some((shape, network, transport))
     }
 
     /// Hands out a malformed frame after everything else, as it may belong to any flow.

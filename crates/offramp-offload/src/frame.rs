@@ -409,7 +409,7 @@ mod tests {
     fn the_length_of_a_super_frame_is_a_template_until_nothing_is_segmented() {
         let mut bytes = tcp4_frame();
         bytes[16..18].fill(0); // The IPv4 length.
-        let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, ecn: false });
+        let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1000));
         let mut frame = Frame::new(&mut bytes, TxMeta { segmentation, checksum: None });
         assert_eq!(frame.layout().unwrap().payload_len(), PAYLOAD_LEN);
         assert_eq!(frame.unsegmented().layout(), Err(Malformed::Length));

@@ -63,8 +63,27 @@ pub struct Segmentation {
     pub kind: SegmentationKind,
     /// Payload bytes of every segment but the last (`gso_size`, MSS), without headers.
     pub size: u16,
-    /// The super-frame carries TCP's CWR (virtio's ECN bit). It changes no byte of the output.
-    pub ecn: bool,
+    /// The meaning of TCP's CWR in the super-frame.
+    pub cwr: Cwr,
+}
+
+impl Segmentation {
+    /// Returns a segmentation without a mark for CWR.
+    pub const fn new(kind: SegmentationKind, size: u16) -> Self {
+        Self { kind, size, cwr: Cwr::Unmarked }
+    }
+}
+
+/// The meaning of TCP's CWR in a super-frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cwr {
+    /// No mark. A set bit goes to the first segment only, as with [`Self::First`].
+    #[default]
+    Unmarked,
+    /// It goes to the first segment only (RFC 3168 6.1.2; virtio's ECN bit).
+    First,
+    /// It goes to every segment, as a bit of the ACE counter (RFC 9768 3.2.2; the AccECN bit proposed for virtio).
+    All,
 }
 
 /// A host's request to the adapter for one frame.

@@ -5,12 +5,12 @@
 //!
 //! | kind | what changes from frame to frame |
 //! |---|---|
-//! | TCP | IP length, IPv4 ID and header checksum, sequence number, FIN and PSH (last only), CWR (first only), checksum |
+//! | TCP | IP length, IPv4 ID and header checksum, sequence number, FIN and PSH (last only), CWR (first only, with AccECN all), checksum |
 //! | UDP (USO) | IP length, IPv4 ID and header checksum, UDP length, checksum |
 //! | UDP fragments (UFO) | IP length, fragment offset and MF, header checksum; the UDP checksum covers the whole datagram |
 //!
 //! Everything else (VLAN tags, options, extension headers, ECE, window, timestamps) is copied.
-//! Sources: RFC 9293, RFC 3168 6.1.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
+//! Sources: RFC 9293, RFC 3168 6.1.2 and RFC 9768 3.2.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
 
 mod super_frame;
 mod tunnel;

@@ -22,11 +22,16 @@ const SEQUENCES: u32 = 1_500;
 /// Frames of a sequence before the wire changes it.
 const FRAMES: usize = 80;
 
+/// AE, CWR and ECE: AccECN's counter (RFC 9768 3.2.2).
+const ACE: u16 = 0x1c0;
+
 /// One side of a connection, or a sender of datagrams.
 struct Sender {
     packet: Packet,
     size: usize,
     id_step: u16,
+    /// Frames until the ACE counter advances, and the number of them: it never does for a sender without AccECN.
+    ace: Option<(u16, u16)>,
 }
 
 impl Sender {
@@ -47,11 +52,18 @@ impl Sender {
             packet.extensions = vec![(DESTINATION, vec![0, 1, 4, 0, 0, 0, 0])];
         }
         let size = if random.random_bool(0.9) { random.random_range(1..1500) } else { random.random_range(1500..9000) };
-        Self { packet, size, id_step: [1, 1, 1, 0][random.random_range(0..4)] }
+        let ace = random.random_bool(0.4).then(|| (random.random_range(0..8), random.random_range(1..20)));
+        Self { packet, size, id_step: [1, 1, 1, 0][random.random_range(0..4)], ace }
     }
 
     fn next(&mut self, random: &mut ChaCha8Rng) -> Packet {
         let len = if random.random_bool(0.93) { self.size } else { random.random_range(0..self.size * 2) };
+        if let Some((ace, frames)) = &mut self.ace {
+            if random.random_ratio(1, u32::from(*frames)) {
+                *ace = (*ace + random.random_range(1..8)) % 8;
+            }
+            self.packet.flags = self.packet.flags & !ACE | *ace << ACE.trailing_zeros();
+        }
         let mut packet = Packet { payload: pattern(self.packet.seq, len), ..self.packet.clone() };
         self.packet.seq = self.packet.seq.wrapping_add(len as u32);
         self.packet.id = self.packet.id.wrapping_add(self.id_step);
@@ -173,9 +185,10 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     };
     let mut coalescer = Coalescer::new(config);
     let mut out = Receiver::new(random);
+    let enabled = if random.random() { Offloads::RX } else { Offloads::RX - Offloads::RSC_ACCECN };
     for (n, frame) in frames.iter().enumerate() {
         let mut frame = frame.clone();
-        coalescer.push(Frame::received(&mut frame), Offloads::RX, None, n as u64, &mut out);
+        coalescer.push(Frame::received(&mut frame), enabled, None, n as u64, &mut out);
         match random.random_range(0..60) {
             0 => coalescer.flush(&mut out),
             1..10 => coalescer.flush_expired(n as u64, &mut out),

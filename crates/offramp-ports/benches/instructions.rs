@@ -123,7 +123,7 @@ fn tagged_ipv6_frame() -> Vec<u8> {
 fn transmit() {
     let meta = TxMeta {
         checksum: Some(PartialChecksum { start: CHECKSUM_START as u16, offset: CHECKSUM_OFFSET as u16 }),
-        segmentation: Some(Segmentation { kind: SegmentationKind::Tcp4, size: MSS as u16, ecn: false }),
+        segmentation: Some(Segmentation::new(SegmentationKind::Tcp4, MSS as u16)),
     };
     let mut bytes = frames::partial_frame(0, SEQUENCE, ID, ACK_PSH, &frames::data(SEGMENTS * MSS));
     let frame = Frame::new(&mut bytes, meta);

@@ -161,7 +161,7 @@ fn make(shape: &Shape) -> (RxMeta, Vec<u8>) {
     let mut meta = RxMeta::default();
     if shape.cut {
         meta.checksum = ChecksumState::Partial(PartialChecksum { start: 34, offset: 16 });
-        meta.segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: MSS, ecn: false });
+        meta.segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, MSS));
         meta.header_len = HEADERS as u16;
     }
     (meta, frame)

@@ -223,7 +223,7 @@ fn transmit(builder: GuestBuilder, rounds: usize) {
 fn cut(super_frame: &mut [u8], line: &mut [u8]) -> usize {
     let meta = TxMeta {
         checksum: Some(PartialChecksum { start: CHECKSUM_START as u16, offset: CHECKSUM_OFFSET as u16 }),
-        segmentation: Some(Segmentation { kind: SegmentationKind::Tcp4, size: MSS as u16, ecn: false }),
+        segmentation: Some(Segmentation::new(SegmentationKind::Tcp4, MSS as u16)),
     };
     let frame = Frame::new(super_frame, meta);
     let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).expect("a frame of our own");

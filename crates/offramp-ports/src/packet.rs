@@ -281,7 +281,8 @@ fn open_socket(config: &PacketConfig, index: u32) -> Result<(OwnedFd, usize), Pa
 /// Returns the offloads accepted by the interface. With a queueing discipline in between, the kernel segments and
 /// checksums for an interface without those offloads; past it, it only checksums.
 fn accepts(config: &PacketConfig) -> Result<Offloads, PacketError> {
-    let known = if socket::knows_uso() { Offloads::all() } else { Offloads::all() - Offloads::USO - Offloads::RSC_UDP };
+    let known =
+        if socket::knows_uso() { Offloads::RATIFIED } else { Offloads::RATIFIED - Offloads::USO - Offloads::RSC_UDP };
     if !config.qdisc_bypass {
         return Ok(known);
     }
@@ -317,7 +318,7 @@ mod tests {
         let (fd, _) = open_socket(&config, link::index(name).unwrap()).unwrap();
         let header_len = socket::set_short_header(fd.as_fd()).unwrap();
         socket::let_in(fd.as_fd()).unwrap();
-        let accepts = Offloads::all();
+        let accepts = Offloads::RATIFIED;
         let shared = Shared { name: name.into(), fds: vec![fd], header_len, accepts, dropped: AtomicU64::new(0) };
         PacketQueue::new(Arc::new(shared), 0, FRAME_LEN_MAX)
     }

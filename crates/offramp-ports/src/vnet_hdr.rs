@@ -1,11 +1,11 @@
 //! The requests and reports of the virtio network header in front of every frame. [`offramp_virtio::net_header`] has
 //! the fields; nothing of the frame itself is read or changed.
 
-use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 
 use offramp_virtio::net_header::NetHeader;
 pub use offramp_virtio::net_header::{
-    DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, HEADER_LEN, NEEDS_CSUM,
+    DATA_VALID, GSO_ACCECN, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, HEADER_LEN, NEEDS_CSUM,
 };
 
 /// Chains of a frame if the ring says nothing else (virtio 1.3, 5.1.6.4.1).
@@ -98,7 +98,7 @@ fn encode_checksum(header: &mut NetHeader, partial: PartialChecksum) {
 #[inline]
 fn decode_segmentation(header: &NetHeader) -> Result<Option<Segmentation>, VnetError> {
     let gso_type = header.gso_type;
-    let kind = match gso_type & !GSO_ECN {
+    let kind = match gso_type & !(GSO_ECN | GSO_ACCECN) {
         GSO_NONE if gso_type == GSO_NONE => return Ok(None),
         GSO_TCPV4 => SegmentationKind::Tcp4,
         GSO_TCPV6 => SegmentationKind::Tcp6,
@@ -108,20 +108,37 @@ fn decode_segmentation(header: &NetHeader) -> Result<Option<Segmentation>, VnetE
     };
     match header.gso_size {
         0 => Err(VnetError::GsoSize(gso_type)),
-        size => Ok(Some(Segmentation { kind, size, ecn: gso_type & GSO_ECN != 0 })),
+        size => Ok(Some(Segmentation { kind, size, cwr: decode_cwr(gso_type) })),
+    }
+}
+
+/// Linux' patch lets AccECN win if both bits are set.
+#[inline]
+fn decode_cwr(gso_type: u8) -> Cwr {
+    if gso_type & GSO_ACCECN != 0 {
+        Cwr::All
+    } else if gso_type & GSO_ECN != 0 {
+        Cwr::First
+    } else {
+        Cwr::Unmarked
     }
 }
 
 #[inline]
 fn encode_segmentation(header: &mut NetHeader, segmentation: Option<Segmentation>) {
-    let Some(Segmentation { kind, size, ecn }) = segmentation else { return };
+    let Some(Segmentation { kind, size, cwr }) = segmentation else { return };
     let gso_type = match kind {
         SegmentationKind::Tcp4 => GSO_TCPV4,
         SegmentationKind::Tcp6 => GSO_TCPV6,
         SegmentationKind::Udp => GSO_UDP_L4,
         SegmentationKind::UdpFragments => GSO_UDP,
     };
-    header.gso_type = if ecn { gso_type | GSO_ECN } else { gso_type };
+    header.gso_type = gso_type
+        | match cwr {
+            Cwr::Unmarked => 0,
+            Cwr::First => GSO_ECN,
+            Cwr::All => GSO_ACCECN,
+        };
     header.gso_size = size;
 }
 
@@ -137,7 +154,8 @@ mod tests {
     fn segmentation() -> impl Strategy<Value = Segmentation> {
         use SegmentationKind::{Tcp4, Tcp6, Udp, UdpFragments};
         let kind = prop_oneof![Just(Tcp4), Just(Tcp6), Just(Udp), Just(UdpFragments)];
-        (kind, 1u16.., any::<bool>()).prop_map(|(kind, size, ecn)| Segmentation { kind, size, ecn })
+        let cwr = prop_oneof![Just(Cwr::Unmarked), Just(Cwr::First), Just(Cwr::All)];
+        (kind, 1u16.., cwr).prop_map(|(kind, size, cwr)| Segmentation { kind, size, cwr })
     }
 
     proptest! {
@@ -183,7 +201,7 @@ mod tests {
     #[test]
     fn the_layout_is_the_specifications() {
         let checksum = Some(PartialChecksum { start: 0x0122, offset: 0x0010 });
-        let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 0x05a8, ecn: true });
+        let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 0x05a8, cwr: Cwr::First });
         let header = encode_tx(&TxMeta { checksum, segmentation });
         assert_eq!(header, [1, 0x81, 0, 0, 0xa8, 0x05, 0x22, 0x01, 0x10, 0, 0, 0]);
         let good = RxMeta { checksum: ChecksumState::Good, header_len: 66, ..RxMeta::default() };
@@ -192,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_segmentation_that_does_not_exist_is_refused() {
-        for gso_type in [2, 6, 0x20, 0x21, 0x7f, GSO_ECN] {
+        for gso_type in [2, 6, 0x20, 0x21, 0x7f, GSO_ECN, GSO_ACCECN] {
             let header = [0, gso_type, 0, 0, 100, 0, 0, 0, 0, 0, 0, 0];
             assert_eq!(decode_tx(&header), Err(VnetError::GsoType(gso_type)));
         }
@@ -221,12 +239,19 @@ mod tests {
                     num_buffers,
                     ..NetHeader::default()
                 };
-                let kind = kinds.iter().find(|(number, _)| *number == gso_type & 0x7f).map(|(_, kind)| *kind);
+                let kind = kinds.iter().find(|(number, _)| *number == gso_type & 0x6f).map(|(_, kind)| *kind);
                 let segmentation = match (gso_type, kind, size) {
                     (0, ..) => Ok(None),
                     (_, None, _) => Err(VnetError::GsoType(gso_type)),
                     (_, Some(_), 0) => Err(VnetError::GsoSize(gso_type)),
-                    (_, Some(kind), _) => Ok(Some(Segmentation { kind, size, ecn: gso_type >= 0x80 })),
+                    (_, Some(kind), _) => {
+                        let cwr = match (gso_type & 0x10, gso_type & 0x80) {
+                            (0x10, _) => Cwr::All,
+                            (_, 0x80) => Cwr::First,
+                            _ => Cwr::Unmarked,
+                        };
+                        Ok(Some(Segmentation { kind, size, cwr }))
+                    }
                 };
                 let partial = (flags % 2 == 1).then_some(PartialChecksum { start, offset });
                 let expected = segmentation.map(|segmentation| TxMeta { checksum: partial, segmentation });

@@ -222,7 +222,7 @@ impl Sender {
         let offset = packet.checksum_offset() as u16;
         let meta = TxMeta {
             checksum: (!is_summed).then_some(PartialChecksum { start, offset }),
-            segmentation: is_cut.then_some(Segmentation { kind, size: size as u16, ecn: false }),
+            segmentation: is_cut.then_some(Segmentation::new(kind, size as u16)),
         };
         Outgoing { meta, segments, frame: packet.build() }
     }

@@ -294,7 +294,7 @@ fn udp_5000() -> Packet {
 fn request(packet: &Packet, kind: SegmentationKind, size: u16) -> [u8; HEADER_LEN] {
     let start = packet.transport_start() as u16;
     let checksum = Some(PartialChecksum { start, offset: packet.checksum_offset() as u16 });
-    encode_tx(&TxMeta { checksum, segmentation: Some(Segmentation { kind, size, ecn: false }) })
+    encode_tx(&TxMeta { checksum, segmentation: Some(Segmentation::new(kind, size)) })
 }
 
 fn tcp_request(packet: &Packet, size: u16) -> [u8; HEADER_LEN] {

@@ -178,7 +178,7 @@ fn super_frames_cross_whole_in_both_directions_with_their_tags() {
                 continue; // A kernel before 6.2.
             }
             let (partial, frame) = packet(tags, is_tcp, 5000, 60_000);
-            let segmentation = Some(Segmentation { kind, size: 1400, ecn: false });
+            let segmentation = Some(Segmentation::new(kind, 1400));
             let meta = TxMeta { checksum: Some(partial), segmentation };
             cross(&mut near, &mut far, meta, &frame);
             cross(&mut far, &mut near, meta, &frame);
@@ -241,7 +241,7 @@ fn the_kernel_cuts_what_the_interface_does_not() {
     cable.near.run(|| ethtool::set_features("near", &off).unwrap()).unwrap();
     let (mut near, mut far) = cable.ports();
     let (partial, frame) = packet(&[], true, 5000, 5000);
-    let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, ecn: false });
+    let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1000));
     let checksum = ChecksumState::Partial(partial);
     near.rx_deliver(&RxMeta { checksum, segmentation, ..RxMeta::default() }, &frame).unwrap();
     for part in 0..5 {

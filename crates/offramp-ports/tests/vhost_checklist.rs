@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use crate::vhost_common::packet::{ACK, CWR, Checksum, ECE, Packet};
+use crate::vhost_common::packet::{ACK, AE, CWR, Checksum, ECE, Packet};
 use crate::vhost_common::{
     Case, PATIENCE, Rig, RigConfig, Scratch, SwitchRig, carry, check_received, cut, frame, rng, wait_until,
 };
@@ -14,7 +14,9 @@ use offramp_ports::vhost_user::{ControlQueue, RingFeatures, VhostUser, VhostUser
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{MemRegion, VringAddr};
 use offramp_testkit::ring::{DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE, SplitDescriptor};
-use offramp_testkit::vnet::{DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
+use offramp_testkit::vnet::{
+    DATA_VALID, GSO_ACCECN, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM,
+};
 use offramp_testkit::{
     Buffer, Dialect, Frontend, Guest, GuestMemory, HeaderPlacement, Received, RegionSpec, RingOptions, TxLayout,
     Virtqueue, VnetHeader,
@@ -238,6 +240,7 @@ fn offloads_that_were_not_negotiated_are_refused() {
         (Packet { is_ipv6: true, ..Packet::tcp(3000) }, GSO_TCPV6, features::HOST_TSO6),
         (Packet::udp(3000), GSO_UDP_L4, features::HOST_USO),
         (Packet::udp(3000), GSO_UDP, features::HOST_UFO),
+        (Packet::tcp(3000), GSO_TCPV4 | GSO_ACCECN, features::HOST_ACCECN),
     ];
     for (packet, gso_type, feature) in kinds {
         let rig = ethernet();
@@ -381,7 +384,7 @@ fn v33_a_super_frame_with_cwr_goes_whole_to_a_guest_that_agreed_to_ecn_and_is_cu
     const TAKES: u64 = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6;
     for case in Case::layouts() {
         for (agreed, is_whole) in [(features::GUEST_ECN, true), (0, false)] {
-            let rig = SwitchRig::new(1, Offloads::all());
+            let rig = SwitchRig::new(1, Offloads::RATIFIED);
             let mut a = rig.guest(0, &case.guest().features(SENDS));
             let mut b = rig.guest(1, &case.guest().features(TAKES | agreed));
             b.rx(0).fill(64, 1526);
@@ -402,6 +405,47 @@ fn v33_a_super_frame_with_cwr_goes_whole_to_a_guest_that_agreed_to_ecn_and_is_cu
                 }
             }
         }
+    }
+}
+
+#[test]
+fn accecn_keeps_cwr_on_every_segment_and_coalesces_it_for_a_guest_that_agreed() {
+    const TAKES: u64 = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6;
+    let packet = Packet { flags: AE | ACK | CWR | ECE, ..Packet::tcp(8000) };
+    let (header, frame) = asking(&packet, GSO_TCPV4 | GSO_ACCECN, 1000);
+    let segments = cut(&header.to_bytes(), &frame);
+    assert!(segments.iter().all(|segment| segment[46] & 1 == 1 && segment[47] & 0xc0 == 0xc0));
+    for (agreed, told) in [(features::GUEST_ACCECN, vec![GSO_TCPV4 | GSO_ACCECN]), (0, vec![GSO_NONE; 8])] {
+        let rig = SwitchRig::new(1, Offloads::all());
+        let mut a = rig.guest(0, &Guest::builder().features(SENDS | features::HOST_ACCECN));
+        let mut b = rig.guest(1, &Guest::builder().mergeable(true).features(TAKES | agreed));
+        b.rx(0).fill(64, 1526);
+        let received = exchange(&mut a, &mut b, &header, &frame, 8);
+        assert_eq!(received.iter().map(|one| one.vnet().gso_type).collect::<Vec<_>>(), told);
+        // The same frames one by one are coalesced for the guest that agreed.
+        for segment in &segments {
+            assert!(a.tx(0).stage(&VnetHeader::default(), &[segment]).is_some());
+        }
+        a.tx(0).publish();
+        let mut given = Vec::new();
+        while given.len() < segments.len() {
+            let one = b.rx(0).recv(PATIENCE);
+            given.extend(if one.vnet().gso_type == GSO_NONE { vec![one.frame] } else { cut(&one.header, &one.frame) });
+        }
+        assert!(given == segments);
+    }
+}
+
+#[test]
+fn accecn_is_offered_if_it_is_allowed_and_in_place_of_migration_whose_bit_is_the_same() {
+    let (both, migrates) = (Offloads::all(), Offloads::all() - Offloads::RSC_ACCECN);
+    for (told, has_tso, has_log) in [(both, true, false), (migrates, true, true), (Offloads::RATIFIED, false, true)] {
+        let rig = SwitchRig::new(1, told);
+        let mut a = rig.guest(0, &Guest::builder().features(SENDS));
+        let offered = a.frontend().get_features().unwrap();
+        assert_eq!(offered & features::HOST_ACCECN != 0, has_tso, "{told:?}");
+        assert!(offered & features::GUEST_ACCECN != 0, "the bit of AccECN or of the log");
+        assert_eq!(a.frontend().get_protocol_features().unwrap() & protocol::LOG_SHMFD != 0, has_log, "{told:?}");
     }
 }
 
@@ -899,7 +943,7 @@ fn a_guest_that_has_moved_and_cannot_tell_it_is_told_of_on_the_line() {
 
 #[test]
 fn a_switch_learns_from_it_where_the_guest_is() {
-    let rig = SwitchRig::new(1, Offloads::all());
+    let rig = SwitchRig::new(1, Offloads::RATIFIED);
     let builder = Guest::builder().protocol_features(protocol::REPLY_ACK | protocol::RARP);
     let [mut a, mut b] = [0, 1].map(|side| rig.guest(side, &builder));
     b.rx(0).fill(8, 1526);

@@ -48,6 +48,10 @@ pub const VQ_NOTF_COAL: u64 = 1 << 52;
 pub const NOTF_COAL: u64 = 1 << 53;
 /// The driver announces its place on request (virtio 1.3, 5.1.3).
 pub const GUEST_ANNOUNCE: u64 = 1 << 21;
+/// The device segments TCP with AccECN (proposed: virtio-spec issue 232).
+pub const HOST_ACCECN: u64 = 1 << 25;
+/// The driver takes super-frames with AccECN (proposed: virtio-spec issue 232).
+pub const GUEST_ACCECN: u64 = 1 << 26;
 /// There are several queue pairs (virtio 1.3, 5.1.3).
 pub const MQ: u64 = 1 << 22;
 /// The backend logs the pages it changes (vhost-user, `VHOST_F_LOG_ALL`).

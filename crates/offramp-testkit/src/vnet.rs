@@ -25,6 +25,8 @@ pub const GSO_TCPV6: u8 = 4;
 pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type`, or'ed: the TCP segment has CWR set.
 pub const GSO_ECN: u8 = 0x80;
+/// `gso_type`, or'ed: every segment keeps CWR (proposed: virtio-spec issue 232).
+pub const GSO_ACCECN: u8 = 0x10;
 
 /// The fields of the header (virtio 1.3, 5.1.6); on the wire every one is little-endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -98,6 +98,10 @@ pub fn header_len(negotiated: u64) -> usize {
     }
 }
 
+/// Bits proposed for virtio (virtio-spec issue 232).
+const HOST_ACCECN: u32 = 25;
+const GUEST_ACCECN: u32 = 26;
+
 /// Returns a feature's name in the specification, without `VIRTIO_F_` or `VIRTIO_NET_F_`; `None` for a bit without a
 /// name here.
 pub fn feature_name(bit: u32) -> Option<&'static str> {
@@ -121,6 +125,8 @@ pub fn feature_name(bit: u32) -> Option<&'static str> {
         VIRTIO_NET_F_HOST_TSO4 => "HOST_TSO4",
         VIRTIO_NET_F_HOST_TSO6 => "HOST_TSO6",
         VIRTIO_NET_F_HOST_ECN => "HOST_ECN",
+        HOST_ACCECN => "HOST_ACCECN",
+        GUEST_ACCECN => "GUEST_ACCECN",
         VIRTIO_NET_F_HOST_UFO => "HOST_UFO",
         VIRTIO_NET_F_MRG_RXBUF => "MRG_RXBUF",
         VIRTIO_NET_F_STATUS => "STATUS",

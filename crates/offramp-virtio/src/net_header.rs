@@ -37,13 +37,16 @@ pub const GSO_TCPV6: u8 = 4;
 pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type`: the TCP segment carries CWR (virtio 1.3, 5.1.6).
 pub const GSO_ECN: u8 = 0x80;
+/// `gso_type`: every segment keeps CWR, as AccECN has it. Proposed and not ratified (virtio-spec issue 232; Linux patch
+/// "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03).
+pub const GSO_ACCECN: u8 = 0x10;
 
 /// The header's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetHeader {
     /// [`NEEDS_CSUM`], [`DATA_VALID`].
     pub flags: u8,
-    /// [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`].
+    /// [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`] or [`GSO_ACCECN`].
     pub gso_type: u8,
     /// Bytes of all headers: a hint, 0 when not known.
     pub hdr_len: u16,

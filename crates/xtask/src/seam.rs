@@ -44,7 +44,7 @@ impl OfferArgs {
 
     fn offloads(&self) -> Offloads {
         let off = OFFLOADS.iter().filter(|(name, _)| self.lacks(name));
-        off.fold(Offloads::all(), |offloads, (_, off)| offloads - *off)
+        off.fold(Offloads::RATIFIED, |offloads, (_, off)| offloads - *off)
     }
 
     fn lacks(&self, name: &str) -> bool {

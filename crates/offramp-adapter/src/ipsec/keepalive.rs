@@ -22,7 +22,7 @@ const HEADERS_LEN_MAX: usize = 192;
 
 /// For a frame cut off after its headers: ignores its length fields, as for a super-frame.
 const HEADERS_ALONE: TxMeta =
-    TxMeta { checksum: None, segmentation: Some(Segmentation { kind: SegmentationKind::Udp, size: 0, ecn: false }) };
+    TxMeta { checksum: None, segmentation: Some(Segmentation::new(SegmentationKind::Udp, 0)) };
 
 /// The keepalives of one association, shared by its queue pairs and by its successor in a rekey: the NAT can tell none
 /// of them apart.

@@ -202,7 +202,7 @@ fn segment_tcp(frame: &Frame<'_>, payload_max: usize) -> Result<TxMeta, Loss> {
     }
     let is_ipv4 = frame.layout().is_ok_and(|layout| layout.network == Network::Ipv4);
     let kind = if is_ipv4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
-    let segmentation = Some(Segmentation { kind, size: payload_max as u16, ecn: false });
+    let segmentation = Some(Segmentation::new(kind, payload_max as u16));
     Ok(TxMeta { segmentation, ..request })
 }
 

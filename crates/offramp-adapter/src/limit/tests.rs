@@ -169,7 +169,7 @@ fn a_super_frame_has_the_bytes_of_the_frames_that_it_makes() {
         };
         let mut bytes = [&[0; 12][..], &ip, &segment].concat();
         let checksum = PartialChecksum { start: if is_v6 { 54 } else { 34 }, offset: if is_tcp { 16 } else { 6 } };
-        let segmentation = Some(Segmentation { kind, size: 1000, ecn: false });
+        let segmentation = Some(Segmentation::new(kind, 1000));
         let frame = Frame::new(&mut bytes, TxMeta { segmentation, checksum: Some(checksum) });
         let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).unwrap();
         let (frames, mut len) = (plan.frames_left(), 0);
@@ -189,7 +189,7 @@ fn each_frame_of_a_super_frame_costs_its_headers() {
     bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
     bytes[23] = 6;
     bytes[46] = 0x50;
-    let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, ecn: false });
+    let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1000));
     let frame = Frame::new(&mut bytes, TxMeta { segmentation, checksum: None });
     let mut meter = Meter::new(&limiter(
         RateLimit { burst_frames: Some(9), frames_per_second: Some(1), ..RateLimit::default() },

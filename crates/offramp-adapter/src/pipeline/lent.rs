@@ -5,7 +5,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::PACKET_LEN_MAX;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
-use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
+use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
 /// Least payload of a segment in a super-frame handed over whole: Linux 7 raises less to this (`TCP_MIN_GSO_SIZE`), and
@@ -40,7 +40,8 @@ impl Lent<'_> {
     /// Returns the marks of an untouched super-frame; `None` if `enabled` cannot express them.
     ///
     /// A super-frame with CWR is marked as one, even if its sender did not mark it, and goes only to a driver with ECN
-    /// negotiated (virtio 1.3, 5.1.6.4.1).
+    /// negotiated (virtio 1.3, 5.1.6.4.1). One with AccECN's CWR goes only to a driver with AccECN negotiated; without
+    /// CWR every driver segments it alike.
     pub(super) fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
         let partial = self.frame.request().checksum?;
         if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
@@ -58,11 +59,17 @@ impl Lent<'_> {
         if is_tcp && segmentation.size < TCP_SEGMENT_LEN_MIN {
             return None;
         }
-        let has_cwr = is_tcp && (segmentation.ecn || carries_cwr(self.frame.bytes(), partial));
-        let needed = if has_cwr { needed | Offloads::RSC_ECN } else { needed };
+        let has_cwr = is_tcp && carries_cwr(self.frame.bytes(), partial);
+        let (ecn, cwr) = match segmentation.cwr {
+            Cwr::All if has_cwr => (Offloads::RSC_ACCECN, Cwr::All),
+            Cwr::First if is_tcp => (Offloads::RSC_ECN, Cwr::First),
+            Cwr::Unmarked if has_cwr => (Offloads::RSC_ECN, Cwr::First),
+            _ => (Offloads::empty(), Cwr::Unmarked),
+        };
+        let needed = needed | ecn;
         enabled.contains(needed).then(|| RxMeta {
             checksum: ChecksumState::Partial(partial),
-            segmentation: Some(Segmentation { ecn: has_cwr, ..segmentation }),
+            segmentation: Some(Segmentation { cwr, ..segmentation }),
             header_len: self.header_len(segmentation),
             segments: self.frames() as u16,
             ..RxMeta::default()

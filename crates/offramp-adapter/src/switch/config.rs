@@ -97,7 +97,7 @@ impl Default for PortConfig {
     fn default() -> Self {
         Self {
             mtu: MTU_DEFAULT,
-            offloads: Offloads::all(),
+            offloads: Offloads::RATIFIED,
             isolated: false,
             stations_max: 128,
             flood_limit: Some(FloodLimit::default()),

@@ -252,7 +252,7 @@ fn a_flood_of_datagrams_that_are_too_long_is_answered_now_and_then() {
 fn datagrams_of_one_super_frame_keep_their_bounds() {
     let (meta, frame) = datagram(7000, true);
     for (size, frames) in [(1000, 7), (1400, 5), (1472, 0)] {
-        let segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size, ecn: false });
+        let segmentation = Some(Segmentation::new(SegmentationKind::Udp, size));
         let mut alone = Alone::new(&config(), SaDirection::Out, &gcm());
         assert_eq!(alone.send((TxMeta { segmentation, ..meta }, frame.clone())).len(), frames, "{size}");
         assert_eq!(alone.transmit().len(), usize::from(frames == 0));
@@ -262,7 +262,7 @@ fn datagrams_of_one_super_frame_keep_their_bounds() {
 #[test]
 fn fragments_are_made_to_fit_a_tunnel_and_are_counted_in_transport_mode() {
     let (meta, frame) = datagram(7000, false);
-    let segmentation = Some(Segmentation { kind: SegmentationKind::UdpFragments, size: 1480, ecn: false });
+    let segmentation = Some(Segmentation::new(SegmentationKind::UdpFragments, 1480));
     for mode in modes() {
         let mut alone = Alone::new(&config(), SaDirection::Out, &SaConfig { mode, ..gcm() });
         let sealed = alone.send((TxMeta { segmentation, ..meta }, frame.clone()));

@@ -146,7 +146,7 @@ pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) 
 /// Returns such a frame, to be segmented at `size`.
 pub fn tcp_super_frame(flow: u16, sequence: u32, payload: &[u8], size: u16) -> (TxMeta, Vec<u8>) {
     let (meta, frame) = tcp_frame(flow, sequence, payload);
-    let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false });
+    let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, size));
     (TxMeta { segmentation, ..meta }, frame)
 }
 

@@ -138,7 +138,7 @@ fn a_bad_frame_may_be_lost_or_arrive_as_it_is_and_nothing_else() {
 fn a_request_that_does_not_fit_its_frame_contradicts_it() {
     let built = built(&Case::new(Ip::V4, Protocol::Tcp, Load::One { len: 50, checksum: Checksum::Asked }));
     let mut captured = untouched(&built);
-    captured[0].meta.segmentation = Some(Segmentation { kind: SegmentationKind::Tcp6, size: 20, ecn: false });
+    captured[0].meta.segmentation = Some(Segmentation::new(SegmentationKind::Tcp6, 20));
     assert_eq!(fault(&built, &captured), Some(Fault::Metadata));
 }
 

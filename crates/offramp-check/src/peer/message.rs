@@ -335,11 +335,11 @@ impl<'a> Limit<'a> {
 mod tests {
     use super::*;
     use crate::rss::Hashed;
-    use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
+    use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
     use proptest::prelude::*;
 
     fn frame(checksum: ChecksumState) -> Captured {
-        let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1448, ecn: true });
+        let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1448, cwr: Cwr::First });
         Captured { bytes: vec![7; 100], meta: RxMeta { checksum, segmentation, ..RxMeta::default() } }
     }
 

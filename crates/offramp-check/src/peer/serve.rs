@@ -285,7 +285,7 @@ mod tests {
         assert!(changed(|frame| frame.bytes.clear()).contains("not made by a check"));
         assert!(changed(|frame| frame.bytes[11] = 8).contains("a source other"));
         let small = |frame: &mut Outgoing| {
-            frame.meta.segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false });
+            frame.meta.segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1));
         };
         assert!(changed(small).contains("too small segments"));
         assert!(changed(|frame| frame.way = Way::UdpSocket).contains("not made by a check"), "to nobody");
@@ -313,7 +313,7 @@ mod tests {
         let long = sent(&Case { ip_options: 10, ..tcp }).remove(0);
         assert!(check_frame(&long, OWN).unwrap_err().to_string().contains("a multiple"));
         let mut frame = sent(&tcp).remove(0);
-        frame.meta.segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size: 61, ecn: false });
+        frame.meta.segmentation = Some(Segmentation::new(SegmentationKind::Udp, 61));
         assert!(check_frame(&frame, OWN).unwrap_err().to_string().contains("a multiple"), "not to be segmented");
     }
 

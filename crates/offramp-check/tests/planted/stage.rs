@@ -350,7 +350,7 @@ fn append((meta, last): &mut (RxMeta, Vec<u8>), next: &[u8]) {
     let partial = Frame::received(last).make_partial();
     *meta = RxMeta {
         checksum: partial.map_or(meta.checksum, ChecksumState::Partial),
-        segmentation: Some(Segmentation { kind, size, ecn: false }),
+        segmentation: Some(Segmentation::new(kind, size)),
         header_len: a.payload_start as u16,
         ..*meta
     };

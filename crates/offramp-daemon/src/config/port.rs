@@ -78,7 +78,7 @@ impl Check<'_> {
         // In the file's order: `all = false` before `tso4 = true` leaves TSO4 on.
         let mut ordered: Vec<_> = written.iter().collect();
         ordered.sort_by_key(|(name, _)| name.span().start);
-        ordered.into_iter().try_fold(Offloads::all(), |allowed, (name, on)| {
+        ordered.into_iter().try_fold(Offloads::RATIFIED, |allowed, (name, on)| {
             let offloads = feature(name.as_ref()).map_err(|message| self.0.wrong(name.span(), message))?;
             Ok(if *on.as_ref() { allowed | offloads } else { allowed - offloads })
         })

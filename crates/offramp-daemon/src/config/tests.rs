@@ -94,7 +94,7 @@ fn a_short_file_gets_the_defaults() {
         host: HostConfig::Tap(host),
         wire: WireConfig::Cable("b".into()),
         mtu: 1500,
-        offloads: Offloads::all(),
+        offloads: Offloads::RATIFIED,
         moderation: ModerationConfig::adaptive(),
         limits: PortLimits::default(),
         poll_usecs: None,
@@ -150,7 +150,7 @@ fn every_key_of_a_port_arrives() {
         allowed_uid: Some(64055),
     };
     assert_eq!(port.host, HostConfig::VhostUser(vhost));
-    assert_eq!(port.offloads, Offloads::all() - Offloads::TSO4 - Offloads::RSC);
+    assert_eq!(port.offloads, Offloads::RATIFIED - Offloads::TSO4 - Offloads::RSC);
     assert_eq!(port.polling(), Polling::Fixed(Duration::from_micros(7)));
     assert_eq!((port.moderation, port.cpus), (fixed_gap(12), vec![cpu]));
 }
@@ -172,7 +172,7 @@ fn features_count_in_the_order_in_which_they_are_written() {
     assert_eq!(with("tso4 = true, all = false"), Offloads::empty());
     assert_eq!(
         with("uso = false, lso = false, tso6 = true"),
-        Offloads::all() - Offloads::USO - Offloads::TSO4 - Offloads::TSO_ECN
+        Offloads::RATIFIED - Offloads::USO - Offloads::TSO4 - Offloads::TSO_ECN
     );
 }
 

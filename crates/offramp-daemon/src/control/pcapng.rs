@@ -1,6 +1,6 @@
 //! The packets of a capture in the format pcapng, one block after the other as they come.
 
-use offramp_offload::meta::SegmentationKind;
+use offramp_offload::meta::{Cwr, SegmentationKind};
 use offramp_ports::capture::{Capture, Packet, Way};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -113,7 +113,11 @@ fn comment(packet: &Packet) -> String {
             SegmentationKind::Udp => "udp_l4",
             SegmentationKind::UdpFragments => "udp",
         };
-        let ecn = if segmentation.ecn { " ecn" } else { "" };
+        let ecn = match segmentation.cwr {
+            Cwr::Unmarked => "",
+            Cwr::First => " ecn",
+            Cwr::All => " accecn",
+        };
         parts.push(format!("gso_type={kind}{ecn} gso_size={}", segmentation.size));
     }
     if let Some(partial) = packet.vnet.partial {

@@ -114,7 +114,7 @@ pub struct Means {
 pub trait Host: Debug + Send + Sync {
     /// Returns the features supported by this kind of host.
     fn supported(&self) -> Offloads {
-        Offloads::all()
+        Offloads::RATIFIED
     }
 
     /// Returns the accepted features.

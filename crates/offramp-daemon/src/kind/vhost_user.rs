@@ -211,6 +211,10 @@ fn feature_names(features: u64) -> Vec<String> {
 
 /// Locked while it is read: unused queues belong to one thread at a time.
 impl Host for Mutex<VhostUser> {
+    fn supported(&self) -> Offloads {
+        Offloads::all()
+    }
+
     fn negotiated(&self) -> Offloads {
         lock(self).status().offloads()
     }

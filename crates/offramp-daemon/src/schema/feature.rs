@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Names for groups of features.
 pub const FEATURE_GROUPS: [(&str, Offloads); 3] =
-    [("lso", Offloads::LSO), ("rsc", Offloads::RSC), ("all", Offloads::all())];
+    [("lso", Offloads::LSO), ("rsc", Offloads::RSC), ("all", Offloads::RATIFIED)];
 
 /// Returns the bits of a feature or a group of features.
 ///

@@ -136,7 +136,7 @@ fn large_send(report: &mut Report) {
     let size = sa.payload_max(1500, 20, 20).expect("a path for more than headers");
     let super_frame = Aligned::new(&frame(SUPER_PAYLOAD_LEN + 40));
     let partial = PartialChecksum { start: IP_HEADERS_LEN as u16, offset: 16 };
-    let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size: size as u16, ecn: false };
+    let segmentation = Segmentation::new(SegmentationKind::Tcp4, size as u16);
     let meta = TxMeta { checksum: Some(partial), segmentation: Some(segmentation) };
     let segments = SUPER_PAYLOAD_LEN.div_ceil(size);
     let mut line = Aligned::new(&vec![0; SLOT * segments]);

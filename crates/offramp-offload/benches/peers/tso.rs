@@ -27,7 +27,7 @@ pub fn measure(report: &mut Report) {
 fn meta() -> TxMeta {
     TxMeta {
         checksum: Some(PartialChecksum { start: CHECKSUM_START as u16, offset: CHECKSUM_OFFSET as u16 }),
-        segmentation: Some(Segmentation { kind: SegmentationKind::Tcp4, size: MSS as u16, ecn: false }),
+        segmentation: Some(Segmentation::new(SegmentationKind::Tcp4, MSS as u16)),
     }
 }
 

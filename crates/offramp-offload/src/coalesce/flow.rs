@@ -5,9 +5,9 @@ use super::{Appended, CoalesceConfig, RxCsum, Sink};
 use crate::checksum::copy_and_sum;
 use crate::layout::{
     FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET,
-    TCP_CHECKSUM_OFFSET, TCP_FLAGS_OFFSET, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, put16,
+    TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FLAGS_OFFSET, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, put16,
 };
-use crate::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
+use crate::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 
 /// Bytes of both ports at the front of a TCP or UDP header.
 const PORTS_LEN: usize = 4;
@@ -240,9 +240,15 @@ impl Flow {
         if is_coalesced {
             self.write_network(&mut buffer[usize::from(self.shape.network_start)..]);
         }
-        let offset = self.write_transport(&mut buffer[usize::from(self.shape.transport_start)..]);
+        let transport = &mut buffer[usize::from(self.shape.transport_start)..];
+        let has_cwr = !self.shape.is_udp && transport[TCP_FLAGS_OFFSET] & TCP_CWR != 0;
+        let offset = self.write_transport(transport);
         let partial = PartialChecksum { start: self.shape.transport_start, offset: offset as u16 };
-        let segmentation = is_coalesced.then_some(Segmentation { kind: self.kind(), size: self.size, ecn: false });
+        let segmentation = is_coalesced.then_some(Segmentation {
+            kind: self.kind(),
+            size: self.size,
+            cwr: if has_cwr { Cwr::All } else { Cwr::Unmarked },
+        });
         let checksum = ChecksumState::Partial(partial);
         (RxMeta { checksum, segmentation, ..meta }, self.len())
     }

@@ -14,8 +14,8 @@ use crate::layout::{
 /// The two flags kept by only the last segment of a super-frame.
 pub(super) const TCP_LAST: u8 = TCP_FIN | TCP_PSH;
 /// Flags of a frame delivered at once: it may not start an aggregate. FIN and PSH may end one; a frame that carries
-/// them and continues none has nothing to wait for.
-const TCP_ALONE: u8 = TCP_SYN | TCP_RST | TCP_URG | TCP_CWR | TCP_LAST;
+/// them and continues none has nothing to wait for. CWR is one more for a host that does not know AccECN.
+const TCP_ALONE: u8 = TCP_SYN | TCP_RST | TCP_URG | TCP_LAST;
 
 /// The sum of a message that includes a right checksum (RFC 1071 section 1).
 const ALL_ONES: u16 = 0xffff;
@@ -284,9 +284,11 @@ impl TransportFields {
         Some(Self { seq, flags, varying, is_unusual: checksum == ALL_ONES })
     }
 
-    /// Returns true for a frame that may wait as the first of an aggregate.
-    pub(super) fn may_be_first(&self) -> bool {
-        self.flags & TCP_ALONE == 0
+    /// Returns true for a frame that may wait as the first of an aggregate. `knows_accecn`: the host keeps CWR on every
+    /// segment of an aggregate.
+    pub(super) fn may_be_first(&self, knows_accecn: bool) -> bool {
+        let alone = if knows_accecn { TCP_ALONE } else { TCP_ALONE | TCP_CWR };
+        self.flags & alone == 0
     }
 }
 

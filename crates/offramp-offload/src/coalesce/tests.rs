@@ -7,7 +7,7 @@ mod properties;
 
 use super::*;
 use crate::layout::LengthFrom;
-use crate::meta::TxMeta;
+use crate::meta::{Cwr, TxMeta};
 use crate::segment::{SegmentPolicy, Segmenter};
 
 const FIN: u8 = 0x01;
@@ -18,7 +18,9 @@ const ACK: u8 = 0x10;
 const URG: u8 = 0x20;
 const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
-const ALL: Offloads = Offloads::RX;
+const AE: u8 = 0x01;
+/// Of a host that does not know AccECN.
+const ALL: Offloads = Offloads::RX.difference(Offloads::RSC_ACCECN);
 /// NOP, NOP, timestamps of value 7 and echo 9.
 const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
 
@@ -59,6 +61,8 @@ struct Spec {
     seq: u32,
     ack: u32,
     flags: u8,
+    /// The bit above the flags: AE.
+    ae: u8,
     window: u16,
     urgent: u16,
     tcp_options: Vec<u8>,
@@ -100,6 +104,7 @@ fn tcp(seq: u32, len: usize) -> Spec {
         seq,
         ack: 77,
         flags: ACK,
+        ae: 0,
         window: 502,
         urgent: 0,
         tcp_options: Vec::new(),
@@ -175,7 +180,7 @@ impl Spec {
         } else {
             header.extend(self.seq.to_be_bytes());
             header.extend(self.ack.to_be_bytes());
-            header.extend([(5 + self.tcp_options.len() as u8 / 4) << 4, self.flags]);
+            header.extend([(5 + self.tcp_options.len() as u8 / 4) << 4 | self.ae, self.flags]);
             header.extend(self.window.to_be_bytes());
             header.extend([0, 0]);
             header.extend(self.urgent.to_be_bytes());

@@ -9,7 +9,7 @@ use crate::layout::{
     TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_SEQUENCE_OFFSET, Transport,
     UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, be16, put16,
 };
-use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
+use crate::meta::{Cwr, PartialChecksum, Segmentation, SegmentationKind};
 use crate::vlan::TagChange;
 
 /// A segment size with another meaning in Linux (`GSO_BY_FRAGS`), refused from outside.
@@ -27,9 +27,17 @@ const SEQUENCE_LOW_WORD: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Tcp { sequence: u32, flags: u8 },
+    /// `first_only`: CWR if it stands on the first frame only.
+    Tcp {
+        sequence: u32,
+        flags: u8,
+        first_only: u8,
+    },
     Udp,
-    Fragments { id: u32, udp_checksum: u16 },
+    Fragments {
+        id: u32,
+        udp_checksum: u16,
+    },
 }
 
 /// The position of a frame in its super-frame. Words common to a shape are computed once.
@@ -103,7 +111,7 @@ impl SuperFrame {
             _ => {}
         }
         Ok(Some(Self {
-            kind: plan_kind(frame, &layout, segmentation.kind, policy),
+            kind: plan_kind(frame, &layout, segmentation, policy),
             headers_end,
             segment_len,
             written: 0,
@@ -296,7 +304,9 @@ impl SuperFrame {
         let transport_len = Sum::word((self.frame_len - self.layout.transport_start) as u16);
         self.network_sum = self.fixed_network_sum.plus(Sum::word(packet_len));
         let added = match self.kind {
-            Kind::Tcp { flags, .. } => Sum::word(u16::from(flags_of(flags, self.shape))).plus(transport_len),
+            Kind::Tcp { flags, first_only, .. } => {
+                Sum::word(u16::from(flags_of(flags, first_only, self.shape))).plus(transport_len)
+            }
             // The length counts twice: in the pseudo-header and in the header.
             _ => transport_len.plus(transport_len),
         };
@@ -305,7 +315,7 @@ impl SuperFrame {
 
     fn first_differs(&self) -> bool {
         match self.kind {
-            Kind::Tcp { flags, .. } => flags & TCP_CWR != 0,
+            Kind::Tcp { flags, first_only, .. } => flags & first_only != 0,
             Kind::Udp => false,
             Kind::Fragments { .. } => true,
         }
@@ -336,9 +346,9 @@ impl SuperFrame {
     fn transport_word(&self, headers: &[u8]) -> (usize, u16) {
         let at = self.layout.transport_start;
         match self.kind {
-            Kind::Tcp { flags, .. } => {
+            Kind::Tcp { flags, first_only, .. } => {
                 let at = at + TCP_FLAGS_OFFSET - 1;
-                (at, u16::from_be_bytes([headers[at], flags_of(flags, self.shape)]))
+                (at, u16::from_be_bytes([headers[at], flags_of(flags, first_only, self.shape)]))
             }
             _ => (at + UDP_LENGTH_OFFSET, (self.frame_len - at) as u16),
         }
@@ -474,12 +484,12 @@ impl Changes {
     }
 }
 
-/// Returns the flags for a shape. CWR stands on the first frame only (RFC 3168 6.1.2), FIN and PSH on the last only.
-fn flags_of(flags: u8, shape: Shape) -> u8 {
+/// Returns the flags for a shape: `first_only` stands on the first frame only, FIN and PSH on the last only.
+fn flags_of(flags: u8, first_only: u8, shape: Shape) -> u8 {
     match shape {
         Shape::First => flags & !(TCP_FIN | TCP_PSH),
-        Shape::Middle => flags & !(TCP_FIN | TCP_PSH | TCP_CWR),
-        Shape::Last => flags & !TCP_CWR,
+        Shape::Middle => flags & !(TCP_FIN | TCP_PSH | first_only),
+        Shape::Last => flags & !first_only,
     }
 }
 
@@ -488,7 +498,7 @@ fn check_kind(layout: &FrameLayout, segmentation: Segmentation) -> Result<(), Re
         SegmentationKind::Tcp4 => layout.network == Network::Ipv4 && layout.transport == Transport::Tcp,
         SegmentationKind::Tcp6 => layout.network == Network::Ipv6 && layout.transport == Transport::Tcp,
         // UDP has no CWR: Linux refuses the bit.
-        SegmentationKind::Udp => layout.transport == Transport::Udp && !segmentation.ecn,
+        SegmentationKind::Udp => layout.transport == Transport::Udp && segmentation.cwr == Cwr::Unmarked,
         SegmentationKind::UdpFragments => layout.transport == Transport::Udp,
     };
     if fits { Ok(()) } else { Err(Refused::Kind) }
@@ -508,13 +518,14 @@ fn check_checksum_place(
     }
 }
 
-fn plan_kind(frame: &[u8], layout: &FrameLayout, kind: SegmentationKind, policy: &SegmentPolicy) -> Kind {
+fn plan_kind(frame: &[u8], layout: &FrameLayout, segmentation: Segmentation, policy: &SegmentPolicy) -> Kind {
     let at = layout.transport_start;
-    match kind {
+    match segmentation.kind {
         SegmentationKind::Tcp4 | SegmentationKind::Tcp6 => {
             let sequence_at = at + TCP_SEQUENCE_OFFSET;
             let sequence = u32::from(be16(frame, sequence_at)) << 16 | u32::from(be16(frame, sequence_at + 2));
-            Kind::Tcp { sequence, flags: frame[at + TCP_FLAGS_OFFSET] }
+            let first_only = if segmentation.cwr == Cwr::All { 0 } else { TCP_CWR };
+            Kind::Tcp { sequence, flags: frame[at + TCP_FLAGS_OFFSET], first_only }
         }
         SegmentationKind::Udp => Kind::Udp,
         SegmentationKind::UdpFragments => {

@@ -8,7 +8,7 @@ use crate::layout::{
     FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT, Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, Transport,
     UDP_CHECKSUM_OFFSET, be16,
 };
-use crate::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
+use crate::meta::{ChecksumState, Cwr, Segmentation, SegmentationKind, TxMeta};
 use crate::vlan::TagChange;
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn tcp_super_frame(version6: bool, payload: &[u8], flags_byte: u8, id: u16, sequ
     let start = if version6 { 54 } else { 34 };
     frame[start + 13] = flags_byte;
     let meta = with_partial_sum(&mut frame, start, TCP_CHECKSUM_OFFSET);
-    (frame, TxMeta { segmentation: Some(Segmentation { kind, size: 1448, ecn: false }), ..meta })
+    (frame, TxMeta { segmentation: Some(Segmentation::new(kind, 1448)), ..meta })
 }
 
 fn udp_super_frame(version6: bool, payload: &[u8], kind: SegmentationKind, size: u16) -> (Vec<u8>, TxMeta) {
@@ -54,7 +54,7 @@ fn udp_super_frame(version6: bool, payload: &[u8], kind: SegmentationKind, size:
         link.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(1111, 2222).write(&mut frame, payload).unwrap();
     }
     let meta = with_partial_sum(&mut frame, if version6 { 54 } else { 34 }, UDP_CHECKSUM_OFFSET);
-    (frame, TxMeta { segmentation: Some(Segmentation { kind, size, ecn: false }), ..meta })
+    (frame, TxMeta { segmentation: Some(Segmentation::new(kind, size)), ..meta })
 }
 
 fn with_partial_sum(frame: &mut [u8], start: usize, offset: usize) -> TxMeta {
@@ -84,6 +84,28 @@ fn cut(frame: &[u8], meta: &TxMeta, policy: &SegmentPolicy) -> Vec<Vec<u8>> {
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+#[test]
+fn cwr_stays_on_every_segment_if_the_request_says_accecn_and_on_the_first_otherwise() {
+    for version6 in [false, true] {
+        for (mark, of_all) in [(Cwr::Unmarked, false), (Cwr::First, false), (Cwr::All, true)] {
+            // CWR, ECE, ACK, PSH; and AE.
+            let (mut frame, mut meta) = tcp_super_frame(version6, &pattern(5000), 0xd8, 1, 1);
+            let start = usize::from(meta.checksum.unwrap().start);
+            frame[start + 12] |= 1;
+            meta.segmentation = meta.segmentation.map(|s| Segmentation { cwr: mark, ..s });
+            let frames = cut(&frame, &meta, &SegmentPolicy::default());
+            assert_eq!(frames.len(), 4);
+            for (n, segment) in frames.iter().enumerate() {
+                let layout = FrameLayout::parse(segment, LengthFrom::Ip).unwrap();
+                assert_eq!(verify(segment, &layout), ChecksumState::Good);
+                assert_eq!(segment[start + 13] & TCP_CWR != 0, of_all || n == 0, "segment {n}, {mark:?}");
+                assert_eq!((segment[start + 12] & 1, segment[start + 13] & 0x40), (1, 0x40), "AE and ECE on all");
+                assert_eq!(segment[start + 13] & TCP_PSH != 0, n == 3);
+            }
+        }
+    }
 }
 
 #[test]
@@ -235,7 +257,7 @@ fn a_large_datagram_becomes_fragments_that_reassemble_to_it() {
 fn requests_that_do_not_fit_the_bytes_are_refused() {
     let (frame, meta) = tcp_super_frame(false, &pattern(5000), 0x10, 1, 1);
     let ask = |size, kind, checksum| {
-        let meta = TxMeta { checksum, segmentation: Some(Segmentation { kind, size, ecn: false }) };
+        let meta = TxMeta { checksum, segmentation: Some(Segmentation::new(kind, size)) };
         plan(&frame, &meta).map(|s| s.frames_left())
     };
     let tcp4 = SegmentationKind::Tcp4;
@@ -278,7 +300,7 @@ proptest! {
         let offset = if real { 16 } else { offset };
         let meta = TxMeta {
             checksum: partial.then_some(PartialChecksum { start, offset }),
-            segmentation: Some(Segmentation { kind, size: if real { size % 64 } else { size }, ecn: false }),
+            segmentation: Some(Segmentation::new(kind, if real { size % 64 } else { size })),
         };
         let frame = Frame::new(&mut frame, meta);
         if let Ok(mut plan) = Segmenter::new(&frame, &SegmentPolicy::default()) {

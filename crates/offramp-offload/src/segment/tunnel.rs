@@ -120,7 +120,7 @@ impl TunnelSegmenter {
         let out = &mut out[..end];
         self.write_network(out);
         self.id = self.id.wrapping_add(count);
-        let datagrams = Segmentation { kind: SegmentationKind::Udp, size: size as u16, ecn: false };
+        let datagrams = Segmentation::new(SegmentationKind::Udp, size as u16);
         let checksum = self.write_transport(out);
         Some((end, TxMeta { checksum, segmentation: (count > 1).then_some(datagrams) }))
     }

@@ -30,7 +30,7 @@ fn meta(packet: &Packet, size: u16) -> TxMeta {
         (false, true) => SegmentationKind::Tcp6,
     };
     let partial = PartialChecksum { start: packet.transport_start() as u16, offset: packet.checksum_offset() as u16 };
-    TxMeta { checksum: Some(partial), segmentation: Some(Segmentation { kind, size, ecn: false }) }
+    TxMeta { checksum: Some(partial), segmentation: Some(Segmentation::new(kind, size)) }
 }
 
 /// Returns the clear frames of the wire.
@@ -215,7 +215,7 @@ fn a_super_frame_cut_for_the_path_fits_it_exactly() {
 fn fragments_of_a_large_datagram_need_a_tunnel() {
     let packet = Packet { is_udp: true, ports: (1, 2), checksum: Checksum::Partial, ..sized(5000) };
     let partial = PartialChecksum { start: 34, offset: 6 };
-    let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: 1400, ecn: false };
+    let segmentation = Segmentation::new(SegmentationKind::UdpFragments, 1400);
     let meta = TxMeta { checksum: Some(partial), segmentation: Some(segmentation) };
     let frame = packet.build();
     for mode in crate::bench::modes() {

@@ -103,7 +103,7 @@ fn a_packet_cut_short_anywhere_is_refused() {
         for end in packet.esp_at + 8..sealed.len() {
             let mut cut = sealed[..end].to_vec();
             // The length of a super-frame is a template: the packet ends where its bytes end, whatever its header says.
-            let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false });
+            let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, 1));
             let mut cut = Frame::new(&mut cut, TxMeta { segmentation, checksum: None });
             assert_eq!(cut.layout(), Ok(&FrameLayout { packet_end: end, ..whole }));
             let reason = receiver.open(&mut cut, &packet).unwrap_err();
@@ -214,7 +214,7 @@ fn what_the_selector_does_not_name_is_refused_although_it_is_genuine() {
 /// Segments a datagram into fragments of `size` bytes each.
 fn fragments(datagram: &Packet, size: u16) -> Vec<Vec<u8>> {
     let mut frame = datagram.build();
-    let segmentation = Some(Segmentation { kind: SegmentationKind::UdpFragments, size, ecn: false });
+    let segmentation = Some(Segmentation::new(SegmentationKind::UdpFragments, size));
     let checksum = Some(PartialChecksum { start: layout(&frame).transport_start as u16, offset: 6 });
     let frame = Frame::new(&mut frame, TxMeta { checksum, segmentation });
     let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).unwrap();

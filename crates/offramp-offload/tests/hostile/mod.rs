@@ -9,7 +9,7 @@ pub mod xfrm;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, TunnelSegmenter, repair_headers};
 use packet::{ACK, CWR, Checksum, DF, ECE, FIN, FRAGMENT, MF, PSH, Packet, TCP};
 
@@ -43,7 +43,7 @@ impl<'a> Input<'a> {
 
 /// Checks that offsets are ordered and inside the frame.
 pub fn layout(bytes: &[u8]) {
-    let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false };
+    let segmentation = Segmentation::new(SegmentationKind::Tcp4, 1);
     for segmentation in [None, Some(segmentation)] {
         let mut copy = bytes.to_vec();
         let frame = Frame::new(&mut copy, TxMeta { checksum: None, segmentation });
@@ -67,7 +67,7 @@ pub fn segment(bytes: &[u8]) -> (bool, usize) {
         segmentation: (ask[0] & 2 != 0).then(|| Segmentation {
             kind: kinds[usize::from(ask[1] & 3)],
             size: word(6),
-            ecn: ask[0] & 4 != 0,
+            cwr: [Cwr::Unmarked, Cwr::First, Cwr::All, Cwr::All][usize::from(ask[0] >> 2 & 3)],
         }),
     };
     let policy = SegmentPolicy { fragment_id: u32::from(word(8)) };

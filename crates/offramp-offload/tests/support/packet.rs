@@ -15,6 +15,8 @@ pub const ACK: u16 = 0x010;
 pub const URG: u16 = 0x020;
 /// Bit of TCP's flag byte.
 pub const ECE: u16 = 0x040;
+/// Accurate ECN (RFC 9768 3.1).
+pub const AE: u16 = 0x100;
 /// Bit of TCP's flag byte.
 pub const CWR: u16 = 0x080;
 

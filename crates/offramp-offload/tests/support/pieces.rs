@@ -25,7 +25,7 @@ pub fn by_us(frames: &[Vec<u8>]) -> Vec<Piece> {
     let mut out = |meta: &RxMeta, bytes: &[u8]| pieces.push(Piece::new(*meta, bytes));
     for frame in frames {
         let mut frame = frame.clone();
-        coalescer.push(Frame::received(&mut frame), Offloads::RX, None, 0, &mut out);
+        coalescer.push(Frame::received(&mut frame), Offloads::RATIFIED, None, 0, &mut out);
     }
     coalescer.flush(&mut out);
     pieces

@@ -83,7 +83,7 @@ impl VhostUserConfig {
             mac_addresses: Vec::new(),
             speed_mbps: None,
             mtu: None,
-            offloads: Offloads::all(),
+            offloads: Offloads::RATIFIED,
             control_queue: ControlQueue::default(),
             rings: RingFeatures::all(),
             queue_size_max: QUEUE_SIZE_MAX,

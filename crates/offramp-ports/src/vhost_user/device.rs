@@ -225,7 +225,7 @@ impl Device {
     fn offered(&self) -> u64 {
         let allowed = Offloads::from_bits_truncate(self.allowed.load(Ordering::Relaxed));
         let when = |is_on: bool, bits: u64| if is_on { bits } else { 0 };
-        features::offer(self.config.rings, allowed, self.config.control_queue)
+        let offer = features::offer(self.config.rings, allowed, self.config.control_queue)
             | when(self.queues.len() > 1, features::MQ)
             | when(
                 self.queues.len() > 1 && self.control.is_some() && self.config.steers,
@@ -233,7 +233,8 @@ impl Device {
             )
             | when(self.config.mac.is_some(), features::MAC)
             | when(self.config.mtu.is_some(), features::MTU)
-            | when(self.control.is_some() && self.config.speed_mbps.is_some(), features::SPEED_DUPLEX)
+            | when(self.control.is_some() && self.config.speed_mbps.is_some(), features::SPEED_DUPLEX);
+        features::with_one_meaning(offer, self.shown)
     }
 
     fn vring(&mut self, vring: usize) -> Result<&mut Setup, Refused> {

@@ -14,8 +14,13 @@ use virtio_bindings::virtio_net::VIRTIO_NET_F_STATUS;
 const VRINGS_MAX: u16 = 256;
 /// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
 pub const MTU_MIN: u16 = 68;
-/// The frontend is to log what the device writes (`VHOST_F_LOG_ALL`).
-pub(super) const LOG_ALL: u64 = 1 << 26;
+/// The bit for both `VHOST_F_LOG_ALL` and the proposed `GUEST_ACCECN` in messages.
+const SHARED: u64 = 1 << 26;
+/// The proposed `GUEST_ACCECN`.
+const GUEST_ACCECN: u64 = SHARED;
+/// The frontend is to log what the device writes (`VHOST_F_LOG_ALL`). In messages it is bit 26; here it is one without a
+/// meaning in virtio, since the proposed `GUEST_ACCECN` has 26, too.
+pub(super) const LOG_ALL: u64 = 1 << 31;
 /// Protocol features are negotiated (`VHOST_USER_F_PROTOCOL_FEATURES`).
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Features for the commands of a control queue served by the port, except those that depend on the configuration.
@@ -77,6 +82,26 @@ fn bits_of(offloads: Offloads) -> u64 {
     NAMES.iter().filter(|row| offloads.contains(row.offload)).fold(0, |bits, row| bits | row.virtio_bits)
 }
 
+/// Removes the second meaning of bit 26 from an offer. The first one in `shown` stays for the connection: a frontend
+/// accepts a bit and not a meaning. A port that offers AccECN to its guest offers no migration.
+pub(super) fn with_one_meaning(offer: u64, shown: u64) -> u64 {
+    match (shown & LOG_ALL != 0, (offer | shown) & GUEST_ACCECN != 0) {
+        (true, _) => offer & !GUEST_ACCECN,
+        (false, true) => offer & !LOG_ALL,
+        (false, false) => offer,
+    }
+}
+
+/// Returns features as they are in messages.
+pub(super) fn to_message(features: u64) -> u64 {
+    if features & LOG_ALL == 0 { features } else { features & !LOG_ALL | SHARED }
+}
+
+/// Returns the features of a message by a frontend that was shown `shown`.
+pub(super) fn from_message(bits: u64, shown: u64) -> u64 {
+    if shown & GUEST_ACCECN != 0 || bits & SHARED == 0 { bits } else { bits & !SHARED | LOG_ALL }
+}
+
 /// Returns the offloads of the negotiated bits.
 pub(super) fn offloads(negotiated: u64) -> Offloads {
     let is_on = |bits: u64| negotiated & bits == bits;
@@ -133,15 +158,30 @@ mod tests {
             ("HOST_TSO4", 1 << VIRTIO_NET_F_HOST_TSO4),
             ("HOST_TSO6", 1 << VIRTIO_NET_F_HOST_TSO6),
             ("HOST_ECN", 1 << VIRTIO_NET_F_HOST_ECN),
+            ("HOST_ACCECN", 1 << 25), // These two as in Linux' patch.
             ("HOST_USO", 1 << VIRTIO_NET_F_HOST_USO),
             ("HOST_UFO", 1 << VIRTIO_NET_F_HOST_UFO),
             ("GUEST_CSUM", 1 << VIRTIO_NET_F_GUEST_CSUM),
             ("GUEST_TSO4", 1 << VIRTIO_NET_F_GUEST_TSO4),
             ("GUEST_TSO6", 1 << VIRTIO_NET_F_GUEST_TSO6),
             ("GUEST_ECN", 1 << VIRTIO_NET_F_GUEST_ECN),
+            ("GUEST_ACCECN", 1 << 26),
             ("GUEST_USO4", 1u64 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
         ];
         assert_eq!(NAMES.map(|row| (row.virtio, row.virtio_bits)), linux);
+    }
+
+    #[test]
+    fn bit_26_keeps_its_first_meaning_on_a_connection() {
+        let (accecn, log) = (VERSION_1 | GUEST_ACCECN, VERSION_1 | LOG_ALL);
+        for (offer, shown, expected) in
+            [(log, 0, log), (accecn | LOG_ALL, 0, accecn), (accecn | LOG_ALL, log, log), (log, accecn, VERSION_1)]
+        {
+            let offer = with_one_meaning(offer, shown);
+            assert_eq!(offer, expected, "shown {shown:#x}");
+            assert_eq!(from_message(to_message(offer), offer | shown), offer);
+            assert_eq!(to_message(offer) & !(VERSION_1 | SHARED), 0, "no other bit is in a message");
+        }
     }
 
     #[test]

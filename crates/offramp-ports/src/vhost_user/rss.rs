@@ -186,7 +186,7 @@ mod tests {
         let expected = [pair(&whole), pair(&whole), pair(&fragment)];
         let kinds = [None, Some(SegmentationKind::Udp), Some(SegmentationKind::UdpFragments)];
         for (kind, expected) in kinds.into_iter().zip(expected) {
-            let segmentation = kind.map(|kind| Segmentation { kind, size: 32, ecn: false });
+            let segmentation = kind.map(|kind| Segmentation::new(kind, 32));
             let frame = Frame::new(&mut whole, TxMeta { checksum: None, segmentation });
             assert_eq!(spreading.pair_of(&frame, 2), expected, "{kind:?}");
             assert_eq!(spreading.pair_of(&frame, 1), pair(frame.bytes()), "{kind:?}: it stays one frame");
@@ -195,7 +195,7 @@ mod tests {
         // The length in the header of a super-frame is a template: in a frame not segmented later it must be right.
         whole[16..18].fill(0);
         let expected = pair(&whole);
-        let segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size: 1000, ecn: false });
+        let segmentation = Some(Segmentation::new(SegmentationKind::Udp, 1000));
         let frame = Frame::new(&mut whole, TxMeta { checksum: None, segmentation });
         assert_eq!(spreading.pair_of(&frame, 1), expected);
         assert_ne!(spreading.pair_of(&frame, 2), expected);

@@ -2,7 +2,7 @@
 
 use super::support::packet::{Checksum, DESTINATION, DF, HOP_BY_HOP, Packet, ROUTING};
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{Cwr, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, UDP_SEGMENTS_MAX};
 use offramp_ports::vnet_hdr::{HEADER_LEN, NEEDS_CSUM, encode_tx};
 use rand::{Rng, RngExt};
@@ -58,7 +58,8 @@ fn tcp(random: &mut ChaCha8Rng, is_ipv6: bool) -> Vector {
     shape(random, &mut packet);
     let size = fill(random, &mut packet, usize::MAX, 0);
     let kind = if is_ipv6 { SegmentationKind::Tcp6 } else { SegmentationKind::Tcp4 };
-    let segmentation = Segmentation { kind, size: size as u16, ecn: random.random_bool(0.3) };
+    let segmentation =
+        Segmentation { kind, size: size as u16, cwr: if random.random_bool(0.3) { Cwr::First } else { Cwr::Unmarked } };
     let is_partial = random.random_bool(0.8);
     packet.checksum = if is_partial { Checksum::Partial } else { any_checksum(random) };
     let name = if is_ipv6 { "TCP over IPv6" } else { "TCP over IPv4" };
@@ -73,7 +74,7 @@ fn datagrams(random: &mut ChaCha8Rng) -> Vector {
         // Near the maximum number of datagrams, on either side.
         size = (packet.payload.len() / random.random_range(UDP_SEGMENTS_MAX - 8..UDP_SEGMENTS_MAX + 8)).max(1);
     }
-    let segmentation = Segmentation { kind: SegmentationKind::Udp, size: size as u16, ecn: false };
+    let segmentation = Segmentation::new(SegmentationKind::Udp, size as u16);
     let name = if packet.is_ipv6 { "UDP over IPv6" } else { "UDP over IPv4" };
     finish(random, name, packet, true, Some(segmentation))
 }
@@ -82,7 +83,7 @@ fn fragments(random: &mut ChaCha8Rng) -> Vector {
     let mut packet = Packet { is_ipv6: random.random_bool(0.3), ..Packet::udp(0) };
     shape(random, &mut packet);
     let size = fill(random, &mut packet, usize::MAX, 8).next_multiple_of(8);
-    let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: size as u16, ecn: false };
+    let segmentation = Segmentation::new(SegmentationKind::UdpFragments, size as u16);
     let is_partial = random.random_bool(0.8);
     packet.checksum = if is_partial { Checksum::Partial } else { any_checksum(random) };
     let name = if packet.is_ipv6 { "UDP fragments over IPv6" } else { "UDP fragments over IPv4" };

@@ -2,6 +2,7 @@
 
 use super::*;
 use nix::unistd::write;
+use offramp_offload::meta::Cwr;
 use offramp_ports::vnet_hdr::encode_rx;
 
 /// Linux hands over no super-frame of UDP fragments: its vnet header for packet sockets has no word for one (observed
@@ -26,7 +27,7 @@ fn a_super_frame_that_linux_keeps_and_one_too_long_are_counted_by_name_and_the_n
     let kinds = [SegmentationKind::UdpFragments, SegmentationKind::Udp].map(|kind| Segmentation {
         kind,
         size: 1000,
-        ecn: false,
+        cwr: Cwr::Unmarked,
     });
     for segmentation in kinds {
         let meta = RxMeta { checksum, segmentation: Some(segmentation), ..RxMeta::default() };

@@ -353,9 +353,11 @@ impl SwitchRig {
     pub fn new(queue_pairs: u16, told: Offloads) -> Self {
         let scratch = Scratch::new();
         let switch = Switch::new(&SwitchConfig::default());
+        let offloads = Offloads::RATIFIED | told & Offloads::ACCECN;
         let open = |side: usize| {
             let socket = scratch.path(&format!("guest{side}"));
-            let mut port = VhostUser::open(&VhostUserConfig { queue_pairs, ..VhostUserConfig::new(socket) }).unwrap();
+            let mut port =
+                VhostUser::open(&VhostUserConfig { queue_pairs, offloads, ..VhostUserConfig::new(socket) }).unwrap();
             let queues = (0..usize::from(queue_pairs)).map(|pair| port.queue(pair).unwrap()).collect();
             // Frames are flooded to a silent guest: a fast machine would reach the limit.
             let config = PortConfig { flood_limit: None, ..PortConfig::default() };

@@ -191,7 +191,7 @@ impl Default for RigConfig {
         Self {
             mtu: MTU_DEFAULT,
             rate_bps: None,
-            offloads: Offloads::all(),
+            offloads: Offloads::RATIFIED,
             moderation: ModerationConfig::default(),
             host_gso: true,
             host_gro: false,

@@ -33,7 +33,7 @@ pub(super) fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
 }
 
 /// Names of several offloads at once.
-const GROUPS: [(&str, Offloads); 3] = [("all", Offloads::all()), ("lso", Offloads::LSO), ("rsc", Offloads::RSC)];
+const GROUPS: [(&str, Offloads); 3] = [("all", Offloads::RATIFIED), ("lso", Offloads::LSO), ("rsc", Offloads::RSC)];
 const OFFLOADS: &[&str] = &{
     let mut names = [""; GROUPS.len() + NAMES.len()];
     let mut at = 0;

@@ -122,6 +122,42 @@ fn syn_rst_and_urg_go_alone_after_what_was_held() {
 }
 
 #[test]
+fn ae_and_ece_join_while_they_stay_and_a_change_closes() {
+    let five = with_all(tcp_run(&[100; 6]), |_, spec| (spec.ae, spec.flags) = (AE, ACK | ECE));
+    assert_eq!(both(&five), [600], "5 is the counter's first value");
+    assert_eq!(both(&with_all(five.clone(), |n, spec| spec.ae = if n < 3 { AE } else { 0 })), [300, 300]);
+    assert_eq!(both(&with_all(five.clone(), |n, spec| spec.flags = if n < 2 { ACK | ECE } else { ACK })), [200, 400]);
+}
+
+#[test]
+fn cwr_joins_for_a_host_that_knows_accecn_and_the_aggregate_says_so() {
+    let seven = with_all(tcp_run(&[100; 4]), |_, spec| (spec.ae, spec.flags) = (AE, ACK | CWR | ECE));
+    for specs in [seven.clone(), to_ipv6(seven)] {
+        let delivered = coalesce_for(Offloads::RX, &specs);
+        assert_eq!(delivered.iter().map(payload_len).collect::<Vec<_>>(), [400]);
+        assert_eq!(delivered[0].0.segmentation.map(|s| s.cwr), Some(Cwr::All));
+        let changed = with_all(specs, |n, spec| spec.flags = if n < 2 { ACK | CWR } else { ACK });
+        let delivered = coalesce_for(Offloads::RX, &changed);
+        let marks: Vec<_> = delivered.iter().map(|(meta, _)| meta.segmentation.map(|s| s.cwr)).collect();
+        assert_eq!(marks, [Some(Cwr::All), Some(Cwr::Unmarked)]);
+        assert_eq!(coalesce_for(ALL, &changed).iter().map(payload_len).collect::<Vec<_>>(), [100, 100, 200]);
+    }
+}
+
+/// Coalesces for a host with these offloads, and checks that segmenting restores the frames.
+fn coalesce_for(enabled: Offloads, specs: &[Spec]) -> Vec<Delivered> {
+    let frames: Vec<_> = specs.iter().map(Spec::build).collect();
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut delivered = Vec::new();
+    for frame in &frames {
+        push_one(&mut coalescer, frame, enabled, 0, &mut delivered);
+    }
+    flush(&mut coalescer, &mut delivered);
+    assert_segments_into(&delivered, &frames);
+    delivered
+}
+
+#[test]
 fn each_frame_with_cwr_goes_alone() {
     let second_and_third = with_all(tcp_run(&[100; 5]), |n, spec| spec.flags |= if n == 1 || n == 2 { CWR } else { 0 });
     assert_eq!(both(&second_and_third), [100, 100, 100, 200]);

@@ -22,7 +22,7 @@ fn an_aggregate_says_how_to_segment_it() {
             });
         }
         flush(&mut coalescer, &mut delivered);
-        let segmentation = Segmentation { kind, size: 100, ecn: false };
+        let segmentation = Segmentation::new(kind, 100);
         let checksum = ChecksumState::Partial(PartialChecksum { start, offset });
         let expected =
             RxMeta { checksum, segmentation: Some(segmentation), header_len, segments: 2, hash: Some(0), queue: 0 };

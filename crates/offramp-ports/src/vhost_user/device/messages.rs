@@ -1,6 +1,7 @@
 //! The messages of the frontend, one method for each.
 
 use super::{Device, Kick, Refused};
+use crate::vhost_user::features;
 use crate::vhost_user::queue::QueueState;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_virtio::dirty_log::DirtyLog;
@@ -36,14 +37,16 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_features(&mut self) -> Result<u64> {
         self.shown |= self.offered();
-        Ok(self.offered())
+        Ok(features::to_message(self.offered()))
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        let never_offered = features & !(self.offered() | self.shown);
+        let shown = self.offered() | self.shown;
+        let never_offered = features & !features::to_message(shown);
         if never_offered != 0 {
             return Err(Refused::Features(never_offered).into());
         }
+        let features = features::from_message(features, shown);
         // A running ring of data cannot become the control queue's, nor the reverse.
         let changes = |vring: &usize| self.is_control(*vring) != self.would_be_control(*vring, features);
         let changed = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running && changes(vring));
@@ -154,8 +157,9 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Feature::INFLIGHT_SHMFD
             | Feature::RESET_DEVICE
             | Feature::CONFIGURE_MEM_SLOTS
-            | Feature::STATUS
-            | Feature::LOG_SHMFD;
+            | Feature::STATUS;
+        // Without it a frontend does not migrate the guest.
+        offered.set(Feature::LOG_SHMFD, self.offered() & features::LOG_ALL != 0);
         let is_served = self.control.is_some();
         offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
         // A frontend that gives the guest an address itself (QEMU) refuses a backend with a configuration; it learns

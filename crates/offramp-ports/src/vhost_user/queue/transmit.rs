@@ -5,7 +5,7 @@ use super::vring::RingState;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx};
 use offramp_adapter::port::PortError;
 use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{SegmentationKind, TxMeta};
+use offramp_offload::meta::{Cwr, SegmentationKind, TxMeta};
 
 /// Cost of each further buffer of a frame, as carried bytes: reading its descriptor and copying from another place take
 /// as long as copying a cache line or two.
@@ -109,7 +109,7 @@ impl QueueState {
     }
 }
 
-/// Returns the offloads needed by a request. CWR does not change the segmentation of a super-frame.
+/// Returns the offloads needed by a request. The ECN mark does not change the segmentation of a super-frame.
 #[inline]
 fn asked_of(meta: &TxMeta) -> Offloads {
     let checksum = if meta.checksum.is_some() { Offloads::TX_CHECKSUM } else { Offloads::empty() };
@@ -119,5 +119,6 @@ fn asked_of(meta: &TxMeta) -> Offloads {
         SegmentationKind::Udp => Offloads::USO,
         SegmentationKind::UdpFragments => Offloads::UFO,
     });
-    checksum | segmentation
+    let has_accecn = meta.segmentation.is_some_and(|segmentation| segmentation.cwr == Cwr::All);
+    checksum | segmentation | if has_accecn { Offloads::TSO_ACCECN } else { Offloads::empty() }
 }
