@@ -98,6 +98,10 @@ pub enum Train {
     FinLast,
     /// one with CWR
     Cwr,
+    /// all with AE, CWR and ECE, AccECN's counter
+    Counter,
+    /// two values of AccECN's counter
+    Counters,
     /// one with ECE
     Ece,
     /// one with congestion experienced
@@ -281,6 +285,7 @@ impl Case {
             ip_options: self.ip_options,
             sequence: self.sequence,
             flags: ACK,
+            ae: false,
             window: 0x2000,
             tcp_options: self.tcp_options.bytes(FIRST_TIMESTAMP),
         }
@@ -407,6 +412,9 @@ impl Case {
                 Train::Push if is_odd_one => headers.flags |= PSH,
                 Train::FinLast if is_last => headers.flags |= PSH | FIN,
                 Train::Cwr if is_odd_one => headers.flags |= CWR,
+                Train::Counter => (headers.ae, headers.flags) = (true, headers.flags | CWR | ECE),
+                Train::Counters if n < TRAIN_ODD_ONE => (headers.ae, headers.flags) = (true, headers.flags | CWR | ECE),
+                Train::Counters => headers.flags |= CWR,
                 Train::Ece if is_odd_one => headers.flags |= ECE,
                 Train::Congestion if is_odd_one => headers.class |= 3,
                 Train::Window if is_odd_one => headers.window += 1,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::link_header_len;
-use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::meta::{ChecksumState, Cwr, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, UDP_SEGMENTS_MAX};
 
 use crate::case::{Built, Expected};
@@ -59,7 +59,17 @@ fn request(captured: &Captured) -> TxMeta {
         ChecksumState::Partial(partial) => Some(partial),
         _ => None,
     };
-    TxMeta { checksum, segmentation: captured.meta.segmentation }
+    let segmentation = captured.meta.segmentation.map(|segmentation| match segmentation.cwr {
+        Cwr::Unmarked if has_cwr(&captured.bytes) => Segmentation { cwr: Cwr::All, ..segmentation },
+        _ => segmentation,
+    });
+    TxMeta { checksum, segmentation }
+}
+
+/// Returns whether a TCP frame has CWR set. GRO of Linux 7.3 joins frames that all have it, and its vnet header has no
+/// mark for AccECN; CWR of the first frame alone has the mark for ECN.
+fn has_cwr(frame: &[u8]) -> bool {
+    value_of(frame, Name::Flags).is_some_and(|flags| flags[0] & packet::CWR != 0)
 }
 
 /// Completes captured frames: segments super-frames, computes partial checksums.

@@ -178,6 +178,8 @@ pub(crate) struct Headers {
     pub ip_options: u8,
     pub sequence: u32,
     pub flags: u8,
+    /// The bit above the flags: AE (RFC 9768 3.1).
+    pub ae: bool,
     pub window: u16,
     pub tcp_options: Vec<u8>,
 }
@@ -300,7 +302,7 @@ impl Headers {
             Protocol::Tcp => {
                 bytes.extend(self.sequence.to_be_bytes());
                 bytes.extend(0x0a0b_0c0du32.to_be_bytes());
-                bytes.extend([(self.transport_len() / 4) as u8 * 16, self.flags]);
+                bytes.extend([((self.transport_len() / 4) as u8 * 16) | u8::from(self.ae), self.flags]);
                 bytes.extend(self.window.to_be_bytes());
                 bytes.extend([0; 4]);
                 bytes.extend(&self.tcp_options);

@@ -4,6 +4,8 @@ use super::*;
 use crate::case::{Addressing, Case, Checksum, Load, Train};
 use crate::packet::{Identity, Ip, Protocol};
 use crate::plan::{self, Depth};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer};
 use offramp_offload::meta::RxMeta;
 
 const ADDRESSING: Addressing = Addressing { destination: [2; 6], source: [6; 6], seed: 7 };
@@ -140,6 +142,30 @@ fn a_request_that_does_not_fit_its_frame_contradicts_it() {
     let mut captured = untouched(&built);
     captured[0].meta.segmentation = Some(Segmentation::new(SegmentationKind::Tcp6, 20));
     assert_eq!(fault(&built, &captured), Some(Fault::Metadata));
+}
+
+#[test]
+fn cwr_of_all_frames_may_be_coalesced_without_a_mark_and_is_lost_with_the_mark_for_the_first() {
+    for (kind, aggregates) in [(Train::Counter, 1), (Train::Counters, 2)] {
+        let built = built(&Case::new(Ip::V4, Protocol::Tcp, Load::Train { len: 90, kind }));
+        let mut captured = Vec::new();
+        let mut coalescer = Coalescer::new(CoalesceConfig::default());
+        let mut out = |meta: &RxMeta, bytes: &[u8]| captured.push(Captured { bytes: bytes.to_vec(), meta: *meta });
+        for frame in &built.expected {
+            coalescer.push(Frame::received(&mut frame.bytes.clone()), Offloads::RX, None, 0, &mut out);
+        }
+        coalescer.flush(&mut out);
+        assert_eq!(captured.len(), aggregates);
+        let marked = |cwr| {
+            let mut captured = captured.clone();
+            captured.iter_mut().filter_map(|one| one.meta.segmentation.as_mut()).for_each(|one| one.cwr = cwr);
+            captured
+        };
+        assert_eq!(fault(&built, &marked(Cwr::All)), None, "{kind:?}");
+        assert_eq!(fault(&built, &marked(Cwr::Unmarked)), None, "as Linux 7.3 hands it over");
+        let lost = fault(&built, &marked(Cwr::First));
+        assert!(matches!(lost, Some(Fault::CwrLost | Fault::CoalescedUnequal)), "{kind:?}: {lost:?}");
+    }
 }
 
 #[test]
