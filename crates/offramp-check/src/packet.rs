@@ -395,6 +395,7 @@ mod tests {
             ip_options: 0,
             sequence: 0,
             flags: 0,
+            ae: false,
             window: 0,
             tcp_options: Vec::new(),
         };

@@ -279,7 +279,7 @@ impl Direction<'_> {
         let receiver = &*self.exchange.receiver;
         Allowed {
             any_id: self.exchange.sender.is_on(MANGLE_ID),
-            bad_overtakes: receiver.offered(GRO) != Offered::No && receiver.is_on(GRO),
+            unheld_overtake: receiver.offered(GRO) != Offered::No && receiver.is_on(GRO),
         }
     }
 

@@ -15,8 +15,9 @@ const PADDED_LEN_MAX: usize = 64;
 pub(crate) struct Allowed {
     /// IPv4 IDs of segments (`tx-tcp-mangleid-segmentation`).
     pub any_id: bool,
-    /// Frames with a wrong checksum before earlier ones: Linux' GRO holds the good ones alone.
-    pub bad_overtakes: bool,
+    /// Frames with a wrong checksum, padded datagrams and fragments before earlier frames: Linux' GRO does not
+    /// hold them, and holds others of their flow.
+    pub unheld_overtake: bool,
 }
 
 /// A field of a frame. Reports show the comment of each.
