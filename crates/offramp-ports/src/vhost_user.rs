@@ -45,6 +45,7 @@ mod rarp;
 mod rss;
 mod session;
 mod socket_file;
+mod state;
 mod status;
 
 pub use config::{FRAME_LEN_MAX, MEMORY_BYTES_MAX, Mode, VhostUserConfig};

@@ -27,4 +27,5 @@ mod vhost_memory;
 mod vhost_migration;
 mod vhost_reconnect;
 mod vhost_socket;
+mod vhost_state;
 mod vhost_steering;

@@ -90,19 +90,20 @@ fn packed_rings_of_any_bytes_are_survived() {
 fn nearly_messages(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..rng.random_range(1..20) {
-        let requests =
-            [1, 2, 3, 5, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 24, 31, 32, 34, 36, 37, 38, 39, 40];
+        let requests = [
+            1, 2, 3, 5, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 24, 31, 32, 34, 36, 37, 38, 39, 40, 42, 43,
+        ];
         let request: u8 =
             if rng.random_bool(0.9) { requests[rng.random_range(0..requests.len())] } else { rng.random() };
         let len = match request {
-            1 | 3 | 11 | 15 | 17 | 34 | 36 | 40 => 0,
+            1 | 3 | 11 | 15 | 17 | 34 | 36 | 40 | 43 => 0,
             5 | 9 | 37 | 38 => 40,
             6 | 24 => 16,
             31 | 32 => 24,
             _ => 8,
         };
         let len = if rng.random_bool(0.95) { len } else { rng.random_range(0..256) };
-        let has_fd = matches!(request, 5 | 6 | 12 | 13 | 14 | 32 | 37);
+        let has_fd = matches!(request, 5 | 6 | 12 | 13 | 14 | 32 | 37 | 42);
         let fds = if rng.random_bool(0.9) { u8::from(has_fd) } else { rng.random() };
         let event = if matches!(request, 12..=14) { 0x80 } else { 0 };
         bytes.extend([request, if rng.random_bool(0.5) { 1 } else { 9 }, fds | event, len as u8]);

@@ -4,6 +4,7 @@
 mod configuration;
 mod filters;
 mod rss;
+mod saved;
 mod statistics;
 
 use crate::vhost_common::packet::{Checksum, Packet};

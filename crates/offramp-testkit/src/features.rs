@@ -107,4 +107,6 @@ pub mod protocol {
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     /// `VHOST_USER_PROTOCOL_F_STATUS`.
     pub const STATUS: u64 = 1 << 16;
+    /// `VHOST_USER_PROTOCOL_F_DEVICE_STATE`.
+    pub const DEVICE_STATE: u64 = 1 << 19;
 }

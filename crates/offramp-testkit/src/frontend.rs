@@ -8,6 +8,7 @@ mod handshake;
 mod message;
 mod requests;
 mod shared;
+mod state;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;

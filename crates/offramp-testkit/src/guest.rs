@@ -163,12 +163,27 @@ impl Guest {
     /// # Errors
     /// When the backend refuses or closes.
     pub fn move_to(&mut self, memory: GuestMemory, path: impl AsRef<Path>, bases: &[u32]) -> Result<(), PeerError> {
+        self.restore(memory, path, bases, None)
+    }
+
+    /// Moves as [`Guest::move_to`]. Gives the backend a state ([`Frontend::save_state`]) before anything of the rings.
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn restore(
+        &mut self,
+        memory: GuestMemory,
+        path: impl AsRef<Path>,
+        bases: &[u32],
+        state: Option<&[u8]>,
+    ) -> Result<(), PeerError> {
         memory.take_over_allocations(&self.memory);
         self.rx.iter_mut().for_each(|queue| queue.move_to(&memory));
         self.tx.iter_mut().for_each(|queue| queue.move_to(&memory));
         self.memory = memory;
         self.frontend = Frontend::connect(path);
         self.agreed = self.frontend.negotiate(&self.options)?;
+        state.map_or(Ok(()), |state| self.frontend.load_state(state))?;
         self.start_at(bases)
     }
 

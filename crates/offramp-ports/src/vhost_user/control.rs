@@ -433,6 +433,8 @@ fn coalescing(wish: NotificationCoalescing) -> Coalescing {
     Coalescing { max_usecs: wish.max_usecs, max_packets: wish.max_packets }
 }
 
+mod saved;
+
 #[cfg(test)]
 mod model;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::features::{self, LOG_ALL, MTU_MIN, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
 use super::queue::{QueueState, Side, Start};
+use super::state::Unusable;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::stat::{SFlag, fstat};
@@ -31,6 +32,7 @@ use vhost::vhost_user::message::VhostUserProtocolFeatures;
 mod commands;
 mod configuration;
 mod messages;
+mod transfer;
 
 /// Guest-physical bytes per byte of the dirty log: a bit for each page of 4096 bytes (vhost-user, "Migration").
 const LOG_BYTE_COVERS: u64 = 8 * 4096;
@@ -77,6 +79,18 @@ pub(super) enum Refused {
     NotNegotiated(&'static str),
     #[error("{0:02x?}: not a unicast Ethernet address")]
     Address([u8; 6]),
+    #[error("device state: {0}")]
+    State(#[from] Unusable),
+    #[error("device state: features {0:#x} are not offered here; switch them on before the guest is restored")]
+    StateFeatures(u64),
+    #[error(
+        "device state: {state} vrings, and this port has {port}; give it as many queue pairs and the same control_queue"
+    )]
+    StateVrings { state: usize, port: usize },
+    #[error("device state: this port does not permit the guest's command {0:02x?}")]
+    StateSetting(Vec<u8>),
+    #[error("device state: vring {0} runs; stop every vring before")]
+    StateOfRunning(usize),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -113,6 +127,10 @@ struct Setup {
     /// The ring's base at a reset. When a device migrates, QEMU resets its status before it asks for its bases (7.2:
     /// `vhost_dev_stop`).
     ended_at: Option<u32>,
+    /// The position at which the ring stopped; `None` after it was set again.
+    stopped_at: Option<u32>,
+    /// The position in a loaded state, until the ring starts.
+    loaded: Option<u32>,
     /// Set once the frontend starts the ring.
     kick: Option<Kick>,
     /// Set if interrupts go through a pipe.
@@ -154,6 +172,8 @@ pub(super) struct Device {
     /// Former regions still held by running rings; at most one per ring.
     replaced_inflight: Vec<Arc<inflight::Region>>,
     log: Option<Arc<DirtyLog>>,
+    /// The file for a state that the frontend writes.
+    incoming_state: Option<File>,
 }
 
 impl Device {
@@ -189,6 +209,7 @@ impl Device {
             inflight: None,
             replaced_inflight: Vec::new(),
             log: None,
+            incoming_state: None,
         }
     }
 
@@ -291,7 +312,7 @@ impl Device {
         let start = Start {
             features: negotiated,
             place: setup.place,
-            base: setup.base,
+            base: setup.start_base(negotiated & features::RING_PACKED != 0),
             kick,
             is_logged: setup.is_logged,
             inflight,
@@ -300,7 +321,7 @@ impl Device {
         self.run(vring, move |state, side| state.start(side, start))?
             .map_err(|cause| Refused::Ring { vring, cause })?;
         let setup = self.vring(vring)?;
-        (setup.is_running, setup.ended_at) = (true, None);
+        (setup.is_running, setup.ended_at, setup.stopped_at, setup.loaded) = (true, None, None, None);
         if self.is_control(vring) { self.control_started(base) } else { Ok(()) }
     }
 
@@ -320,6 +341,7 @@ impl Device {
             setup.is_running = false;
             // A broken ring has no base any more.
             setup.base = base.unwrap_or(setup.base);
+            setup.stopped_at = base;
             if self.is_control(vring) {
                 self.control.iter_mut().for_each(|control| control.stopped(base));
             }
@@ -345,6 +367,7 @@ impl Device {
         self.inflight = None;
         self.replaced_inflight.clear();
         self.log = None;
+        self.incoming_state = None;
     }
 
     /// Stops a ring and returns its base. The frontend then knows the base, so the ring's part of the inflight region
@@ -390,7 +413,7 @@ impl Device {
                 let has_run = self.vring(vring)?.is_running;
                 let base = self.finish(vring)?;
                 let setup = self.vring(vring)?;
-                setup.base = 0;
+                (setup.base, setup.stopped_at, setup.loaded) = (0, None, None);
                 setup.ended_at = has_run.then_some(base).or(setup.ended_at);
             }
             self.control.iter_mut().for_each(Control::forget);

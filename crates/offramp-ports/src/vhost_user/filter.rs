@@ -143,6 +143,17 @@ impl Filter {
         self.addresses.each_ref().map(|table| table.len)
     }
 
+    #[cfg(test)]
+    pub(super) fn forget_addresses(&mut self) {
+        self.addresses = Default::default();
+    }
+
+    /// Returns the further addresses: unicast ones, and group addresses.
+    pub(super) fn addresses(&self) -> [Vec<MacAddress>; 2] {
+        let mac = |slot: &u64| [0, 1, 2, 3, 4, 5].map(|octet| slot.to_le_bytes()[octet]);
+        self.addresses.each_ref().map(|table| table.slots.iter().filter(|slot| **slot != EMPTY).map(mac).collect())
+    }
+
     /// Returns whether the filter takes every frame.
     pub(super) fn is_open(&self) -> bool {
         self.modes.is_some_and(|modes| modes.contains(ReceiveModes::PROMISC))

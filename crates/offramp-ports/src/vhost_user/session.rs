@@ -4,6 +4,7 @@
 //! - `SET_STATUS`, `GET_STATUS`, `NET_SET_MTU` and `SEND_RARP`: the crate does not know them.
 //! - `SET_VRING_ENABLE`: the crate refuses it before `SET_FEATURES`, where QEMU sends it.
 //! - `SET_MEM_TABLE`: the crate refuses bytes after the last region, as User Mode Linux sends them.
+//! - `SET_DEVICE_STATE_FD` and `CHECK_DEVICE_STATE`: the crate answers a refusal, and forgets the reason.
 //! - `SET_BACKEND_REQ_FD`: the crate would make a channel that waits for each answer.
 //!
 //! The crate gets each message whole, on a socket of its own, and the session passes its answers on. A frontend that
@@ -50,6 +51,10 @@ const NET_SET_MTU: u32 = 20;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
+const SET_DEVICE_STATE_FD: u32 = 42;
+const CHECK_DEVICE_STATE: u32 = 43;
+/// Bits of the answer to `SET_DEVICE_STATE_FD`: an error, and no descriptor.
+const STATE_REFUSED: u64 = 0x101;
 /// Longest wait for the frontend to read from a full socket.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// Milliseconds before a server retries to accept a frontend, for example while no descriptor is left.
@@ -397,9 +402,8 @@ impl Session {
 
     fn handle(&mut self, stream: &UnixStream, handler: &mut Handler, message: Message) -> Result<(), Unreadable> {
         match message.header.request {
-            SET_VRING_ENABLE | SEND_RARP | NET_SET_MTU | SET_BACKEND_REQ_FD | SET_STATUS | GET_STATUS => {
-                self.handle_own(stream, message)
-            }
+            SET_VRING_ENABLE | SEND_RARP | NET_SET_MTU | SET_BACKEND_REQ_FD | SET_STATUS | GET_STATUS
+            | SET_DEVICE_STATE_FD | CHECK_DEVICE_STATE => self.handle_own(stream, message),
             SET_MEM_TABLE => self.set_mem_table(stream, message),
             _ => handler.handle(message, stream),
         }
@@ -408,7 +412,8 @@ impl Session {
     /// Handles a message outside of crate `vhost`. Its payload has 8 bytes or none.
     fn handle_own(&mut self, stream: &UnixStream, message: Message) -> Result<(), Unreadable> {
         let header = message.header;
-        let expected = if matches!(header.request, GET_STATUS | SET_BACKEND_REQ_FD) { 0 } else { PAYLOAD_U64_LEN };
+        let has_none = matches!(header.request, GET_STATUS | SET_BACKEND_REQ_FD | CHECK_DEVICE_STATE);
+        let expected = if has_none { 0 } else { PAYLOAD_U64_LEN };
         if header.size != expected || header.flags & 3 != 1 {
             return Err(Unreadable(format!("{} bytes and flags {:#x}", header.size, header.flags)));
         }
@@ -422,6 +427,18 @@ impl Session {
             SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
             SEND_RARP => self.device().send_rarp(value, self.channel.is_some()),
+            SET_DEVICE_STATE_FD => {
+                let file = self.device().transfer_state(value);
+                let (answer, file) =
+                    file.map_or_else(|refused| (Err(refused), None), |file| (Ok(()), Some(file.into())));
+                reply_with(stream, header.request, if answer.is_ok() { 0 } else { STATE_REFUSED }, file.as_slice())?;
+                return Ok(answer?);
+            }
+            CHECK_DEVICE_STATE => {
+                let checked = self.device().check_state();
+                reply(stream, header.request, u64::from(checked.is_err()))?;
+                return Ok(checked?);
+            }
             SET_BACKEND_REQ_FD => return self.set_channel(stream, header, message.fds),
             _ => self.device().set_mtu(value),
         };
@@ -475,12 +492,16 @@ fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
 }
 
 fn reply(stream: &UnixStream, request: u32, value: u64) -> Result<(), Unreadable> {
+    reply_with(stream, request, value, &[])
+}
+
+fn reply_with(stream: &UnixStream, request: u32, value: u64, fds: &[OwnedFd]) -> Result<(), Unreadable> {
     let mut bytes = [0; HEADER_LEN + PAYLOAD_U64_LEN];
     for (at, word) in [request, REPLY_FLAGS, PAYLOAD_U64_LEN as u32].into_iter().enumerate() {
         bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_ne_bytes());
     }
     bytes[HEADER_LEN..].copy_from_slice(&value.to_ne_bytes());
-    send_with_fds(stream, &bytes, &[])
+    send_with_fds(stream, &bytes, fds)
 }
 
 fn readable<F: AsFd>(fd: &F) -> PollFd<'_> {

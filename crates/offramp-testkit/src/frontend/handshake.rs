@@ -30,6 +30,9 @@ pub enum Dialect {
     /// Linux' `virtio_uml`: owner first, memory before the call descriptors, all rings described before the first is
     /// kicked, every base 0. Its memory table has room for two regions at least.
     UserModeLinux,
+    /// Cloud Hypervisor: owner first, features and memory before all ring sizes, a base behind the addresses that has
+    /// 16 bits, no error descriptors (`setup_vhost_user` of its version 53).
+    CloudHypervisor,
 }
 
 /// A frontend's requirements for a backend.
@@ -132,7 +135,7 @@ impl Frontend {
             self.set_status(0)?;
             self.set_status(status::ACKNOWLEDGE | status::DRIVER)?;
         }
-        if dialect != Dialect::UserModeLinux {
+        if matches!(dialect, Dialect::Qemu | Dialect::Dpdk) {
             vrings.iter().try_for_each(|vring| self.prepare_vring(dialect, vring))?;
         }
         self.set_features(agreed.features)?;
@@ -144,6 +147,7 @@ impl Frontend {
         match dialect {
             Dialect::Qemu | Dialect::Dpdk => self.start_vrings(dialect, memory, vrings, enables)?,
             Dialect::UserModeLinux => self.start_vrings_of_uml(memory, vrings, enables)?,
+            Dialect::CloudHypervisor => self.start_vrings_of_cloud_hypervisor(memory, vrings, enables)?,
         }
         if agreed.speaks(protocol::STATUS) {
             let all = status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK | status::DRIVER_OK;
@@ -154,9 +158,9 @@ impl Frontend {
 
     /// Announces all regions at once, or one by one if the backend has slots for them.
     fn share_memory(&self, dialect: Dialect, agreed: &Negotiated, memory: &GuestMemory) -> Result<(), PeerError> {
-        if !agreed.speaks(protocol::CONFIGURE_MEM_SLOTS) {
+        if !agreed.speaks(protocol::CONFIGURE_MEM_SLOTS) || dialect == Dialect::CloudHypervisor {
             return match dialect {
-                Dialect::Qemu | Dialect::Dpdk => self.set_mem_table(memory),
+                Dialect::Qemu | Dialect::Dpdk | Dialect::CloudHypervisor => self.set_mem_table(memory),
                 Dialect::UserModeLinux => self.set_mem_table_with_room(memory, UML_REGIONS),
             };
         }
@@ -171,7 +175,7 @@ impl Frontend {
         self.set_vring_call(vring.index, Some(vring.call))?;
         match dialect {
             Dialect::Qemu => self.set_vring_err(vring.index, Some(vring.err)),
-            Dialect::Dpdk | Dialect::UserModeLinux => Ok(()),
+            Dialect::Dpdk | Dialect::UserModeLinux | Dialect::CloudHypervisor => Ok(()),
         }
     }
 
@@ -206,6 +210,23 @@ impl Frontend {
         Ok(())
     }
 
+    fn start_vrings_of_cloud_hypervisor(
+        &self,
+        memory: &GuestMemory,
+        vrings: &[Vring<'_>],
+        enables: bool,
+    ) -> Result<(), PeerError> {
+        vrings.iter().try_for_each(|vring| self.set_vring_num(vring.index, vring.size.into()))?;
+        for vring in vrings {
+            self.set_vring_addr(&VringAddr::new(memory, vring.index, vring.addresses))?;
+            self.set_vring_base(vring.index, vring.base & 0xffff)?;
+            self.set_vring_call(vring.index, Some(vring.call))?;
+            self.set_vring_kick(vring.index, Some(vring.kick))?;
+        }
+        let enabled = vrings.iter().filter(|_| enables);
+        enabled.into_iter().try_for_each(|vring| self.set_vring_enable(vring.index, true))
+    }
+
     fn start_vring(&self, dialect: Dialect, memory: &GuestMemory, vring: &Vring<'_>) -> Result<(), PeerError> {
         let Vring { index, size, base, .. } = *vring;
         // virtio-user does not know the upper half of a packed ring's base.
@@ -216,7 +237,7 @@ impl Frontend {
         self.set_vring_kick(index, Some(vring.kick))?;
         match dialect {
             Dialect::Qemu => self.set_vring_call(index, Some(vring.call)),
-            Dialect::Dpdk | Dialect::UserModeLinux => Ok(()),
+            Dialect::Dpdk | Dialect::UserModeLinux | Dialect::CloudHypervisor => Ok(()),
         }
     }
 }

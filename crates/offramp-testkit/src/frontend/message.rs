@@ -123,6 +123,8 @@ pub mod request {
     pub const REM_MEM_REG: u32 = 38;
     pub const SET_STATUS: u32 = 39;
     pub const GET_STATUS: u32 = 40;
+    pub const SET_DEVICE_STATE_FD: u32 = 42;
+    pub const CHECK_DEVICE_STATE: u32 = 43;
 }
 
 /// Requests of the backend, on its own channel ("Back-end message types").

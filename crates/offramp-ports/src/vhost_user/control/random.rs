@@ -75,6 +75,23 @@ fn any_command(rng: &mut StdRng) -> Vec<u8> {
     command
 }
 
+/// Checks that the commands of the settings make the same settings in a new device.
+fn assert_saved(control: &Control, config: &VhostUserConfig) {
+    let mut loaded = Control::new(config, std::sync::Arc::default());
+    loaded.set_features(control.negotiated);
+    assert_eq!(loaded.load(&control.commands(), Some(7)), Ok(()));
+    assert!(!loaded.is_new(7));
+    let addresses = |control: &Control| control.settings.filter.addresses().map(std::collections::BTreeSet::from_iter);
+    assert_eq!(addresses(&loaded), addresses(control));
+    // The tables of two devices have their own order; without it all is equal.
+    let without_addresses = |control: &Control| {
+        let mut settings = control.settings.clone();
+        std::sync::Arc::make_mut(&mut settings.filter).forget_addresses();
+        settings
+    };
+    assert_eq!(without_addresses(&loaded), without_addresses(control));
+}
+
 #[test]
 fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
     let count = std::env::var("OFFRAMP_COMMANDS").map_or(20_000, |count| count.parse().expect("a number"));
@@ -109,6 +126,7 @@ fn commands_of_any_kind_leave_the_state_that_the_model_reads_out_of_them() {
             }
             Some(Planned::Answer(_) | Planned::Statistics(_)) | None => {}
         }
+        assert_saved(&control, &config);
         if model.accepts(&bytes) {
             done += 1;
             model.accepted.push(bytes);

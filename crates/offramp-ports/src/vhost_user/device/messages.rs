@@ -1,7 +1,7 @@
 //! The messages of the frontend, one method for each.
 
 use super::{Device, Kick, Refused};
-use crate::vhost_user::features;
+use crate::vhost_user::features::{self, LOG_ALL};
 use crate::vhost_user::queue::QueueState;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_virtio::dirty_log::DirtyLog;
@@ -52,6 +52,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         let changed = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running && changes(vring));
         for vring in changed.collect::<Vec<_>>() {
             self.finish(vring)?;
+        }
+        if features & !LOG_ALL != self.features & !LOG_ALL {
+            // Another driver has other rings.
+            self.vrings.iter_mut().for_each(|setup| setup.loaded = None);
         }
         self.features = features;
         Ok(self.set_every_feature()?)
@@ -111,7 +115,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             }
         }
         let setup = self.vring(vring)?;
-        (setup.base, setup.ended_at) = (base, None);
+        (setup.base, setup.ended_at, setup.stopped_at) = (base, None, None);
         Ok(())
     }
 
@@ -157,9 +161,10 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Feature::INFLIGHT_SHMFD
             | Feature::RESET_DEVICE
             | Feature::CONFIGURE_MEM_SLOTS
-            | Feature::STATUS;
+            | Feature::STATUS
+            | Feature::DEVICE_STATE;
         // Without it a frontend does not migrate the guest.
-        offered.set(Feature::LOG_SHMFD, self.offered() & features::LOG_ALL != 0);
+        offered.set(Feature::LOG_SHMFD, self.offered() & LOG_ALL != 0);
         let is_served = self.control.is_some();
         offered.set(Feature::MQ, self.queues.len() > 1 || is_served);
         // A frontend that gives the guest an address itself (QEMU) refuses a backend with a configuration; it learns
@@ -271,6 +276,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         _phase: VhostTransferStatePhase,
         _fd: File,
     ) -> Result<Option<File>> {
+        // The session reads these messages itself: its reason for a refusal is kept.
         Err(Refused::Unsupported("SET_DEVICE_STATE_FD").into())
     }
 

@@ -1,0 +1,61 @@
+//! The transfer of a backend's state (vhost-user, "Migrating back-end state").
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use super::message::request;
+use super::{Frontend, PeerError};
+
+/// Directions of a transfer.
+const SAVE: u32 = 0;
+const LOAD: u32 = 1;
+/// Bits of an answer: an error; no descriptor is returned.
+const ERROR: u64 = 0xff;
+const NO_FILE: u64 = 1 << 8;
+
+impl Frontend {
+    /// Reads the state of a backend with stopped rings, and checks that it was whole.
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn save_state(&self) -> Result<Vec<u8>, PeerError> {
+        let mut state = Vec::new();
+        self.open_state(SAVE)?.read_to_end(&mut state).expect("reading the state");
+        self.check_device_state()?;
+        Ok(state)
+    }
+
+    /// Gives a backend a state, and has it checked.
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn load_state(&self, state: &[u8]) -> Result<(), PeerError> {
+        self.open_state(LOAD)?.write_all(state).expect("writing the state");
+        self.check_device_state()
+    }
+
+    /// `SET_DEVICE_STATE_FD`, with a socket, as Cloud Hypervisor. Returns its other end, or the backend's own file.
+    fn open_state(&self, direction: u32) -> Result<File, PeerError> {
+        let request = request::SET_DEVICE_STATE_FD;
+        let (near, far) = UnixStream::pair().expect("making a channel for the state");
+        let payload = [direction.to_le_bytes(), [0; 4]].concat();
+        let mut answer = self.ask(request, &payload, &[far.as_fd()])?;
+        drop(far);
+        match answer.u64() {
+            code if code & ERROR != 0 => Err(PeerError::Refused { request, code }),
+            code if code & NO_FILE != 0 => Ok(OwnedFd::from(near).into()),
+            _ => Ok(answer.fds.pop().expect("the descriptor that the backend announces").into()),
+        }
+    }
+
+    /// `CHECK_DEVICE_STATE`: asks whether the last transfer was successful.
+    fn check_device_state(&self) -> Result<(), PeerError> {
+        let request = request::CHECK_DEVICE_STATE;
+        match self.ask(request, &[], &[])?.u64() {
+            0 => Ok(()),
+            code => Err(PeerError::Refused { request, code }),
+        }
+    }
+}
