@@ -2,6 +2,7 @@
 
 use super::{Control, Planned, Settings};
 use crate::vhost_user::features::{CTRL_RX, HASH_REPORT, LOG_ALL, RSS};
+use crate::vhost_user::filter::VlanTable;
 use offramp_adapter::moderation::Coalescing;
 use offramp_virtio::control::{Command, NotificationCoalescing, ReceiveModes};
 use virtio_bindings::virtio_net::{
@@ -58,7 +59,7 @@ impl Control {
             });
             commands.extend(modes.iter().map(|of_modes| mode(of_modes, true)));
         }
-        let vids = filter.vlans.iter().flat_map(|vlans| vlans.vids());
+        let vids = filter.vlans.iter().flat_map(VlanTable::vids);
         commands.extend(vids.map(|vid| command(VIRTIO_NET_CTRL_VLAN, VIRTIO_NET_CTRL_VLAN_ADD, &vid.to_le_bytes())));
         commands
     }

@@ -1,6 +1,7 @@
 //! The transfer of the device's state: to a frontend that saves its guest, and from one that continues it.
 
 use super::{Device, Refused, Setup};
+use crate::vhost_user::control::Control;
 use crate::vhost_user::features::LOG_ALL;
 use crate::vhost_user::state::{LEN_MAX, State};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -62,7 +63,7 @@ impl Device {
         State {
             features: self.features & !LOG_ALL,
             bases: self.vrings.iter().map(|setup| setup.stopped_at.or(setup.loaded)).collect(),
-            commands: self.control.as_ref().map(|control| control.commands()).unwrap_or_default(),
+            commands: self.control.as_ref().map(Control::commands).unwrap_or_default(),
         }
     }
 
