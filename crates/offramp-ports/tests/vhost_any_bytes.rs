@@ -131,6 +131,15 @@ fn messages_of_any_bytes_are_survived() {
 }
 
 #[test]
+fn saved_states_of_any_bytes_are_loaded_or_refused() {
+    within_budget(|rng| {
+        let mut bytes = vec![0; 1 + 3 * rng.random_range(0..6)];
+        rng.fill_bytes(&mut bytes);
+        crate::vhost_bytes::state(&bytes);
+    });
+}
+
+#[test]
 fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
     within_budget(|rng| {
         let mut bytes = vec![0; rng.random_range(12..4000)];

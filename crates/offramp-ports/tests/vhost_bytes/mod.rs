@@ -378,3 +378,42 @@ pub fn vnet_frame(bytes: &[u8]) -> u64 {
     assert_eq!((a.held(), b.held()), (0, 0));
     b.host().given_frames
 }
+
+/// Bytes of a state's sum, at its end: the 64-bit FNV-1a hash of the bytes before it.
+const SUM_LEN: usize = 8;
+
+/// Loads a state: a saved one with changed bytes (three of the input for each: place and value), and a right sum for an
+/// odd first byte. It is taken over or refused, and the next frontend is answered.
+pub fn state(bytes: &[u8]) {
+    thread_local! {
+        static BENCH: MessageBench = MessageBench::new();
+    }
+    let Some((settings, changes)) = bytes.split_first() else { return };
+    BENCH.with(|bench| {
+        let connect = || {
+            let mut frontend = Frontend::connect(&bench.port.config().socket);
+            frontend.get_features().expect("an answer");
+            frontend.set_protocol_features(protocol::DEVICE_STATE | protocol::REPLY_ACK).expect("an answer");
+            frontend
+        };
+        let mut state = connect().save_state().expect("the state of a device without a driver");
+        for change in changes.chunks_exact(3) {
+            let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % (state.len() + 1);
+            match state.get_mut(at) {
+                Some(byte) => *byte = change[2],
+                None => state.push(change[2]),
+            }
+        }
+        if settings & 1 == 1 && state.len() > SUM_LEN {
+            let content_len = state.len() - SUM_LEN;
+            let (content, place) = state.split_at_mut(content_len);
+            let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+            place.copy_from_slice(&content.iter().fold(0xcbf2_9ce4_8422_2325, step).to_le_bytes());
+        }
+        let frontend = connect();
+        let is_loaded = frontend.load_state(&state).is_ok();
+        assert_eq!(frontend.get_features().is_ok(), is_loaded, "a refusal ends the connection, and nothing else does");
+        drop(frontend);
+        assert!(connect().get_features().is_ok(), "the next frontend is not answered");
+    });
+}

@@ -1,0 +1,9 @@
+//! `.ci/fuzz 60 vhost_state`: see `crates/offramp-ports/tests/vhost_bytes`.
+
+#![no_main]
+
+#[allow(dead_code, reason = "each target runs one of the bodies")]
+#[path = "../../crates/offramp-ports/tests/vhost_bytes/mod.rs"]
+mod vhost_bytes;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| vhost_bytes::state(bytes));
