@@ -277,7 +277,7 @@ fn a_users_file_is_an_experiment_like_those_shipped() {
     assert_eq!((plan.name.as_str(), plan.metric.as_str()), ("mine", "host_cpu_s_per_gb"));
     assert_eq!(plan.fixed, "MTU 1400, a link without a limit, 8 TCP stream(s), cubic");
     let [off, on] = plan.variants.as_slice() else { panic!("two variants") };
-    assert!(!off.rig.offloads.intersects(Offloads::LSO) && on.rig.offloads == Offloads::all());
+    assert!(!off.rig.offloads.intersects(Offloads::LSO) && on.rig.offloads == Offloads::RATIFIED);
     assert_eq!((off.traffic.streams, on.rig.mtu), (8, 1400));
     assert_eq!((off.rig.rate_bps, on.rig.rate_bps), (Some(100_000_000), None));
 }
