@@ -24,13 +24,14 @@ fn what_a_guest_has_set_is_in_force_after_it_was_restored_at_another_port() {
         let builder = builder.protocol_features(PROTOCOL).dialect(Dialect::CloudHypervisor);
         let rigs = [rig(2), rig(2)];
         let mut guest = settled(&rigs[0], &builder);
+        // The port publishes its status after its answer.
+        wait_until("the last command", || status(&rigs[0], 0).filter.vlans == Some(vec![5]));
         let settings = status(&rigs[0], 0);
         let bases = guest.stop().unwrap();
         let state = guest.frontend().save_state().unwrap();
         let memory = guest.memory().clone();
         guest.restore(memory, rigs[1].socket(0), &bases, Some(&state)).unwrap();
-        wait_until("the control queue", || rigs[1].ports[0].status().control.is_some());
-        assert_eq!(status(&rigs[1], 0), settings, "{case:?}");
+        wait_until("the control queue", || rigs[1].ports[0].status().control.is_some_and(|now| now == settings));
         // The control queue goes on, too.
         assert_eq!(command(&mut guest, PAIRS_SET, &1u16.to_le_bytes()), OK, "{case:?}");
         let mut peer = rigs[1].guest(1, &case.guest());
