@@ -16,7 +16,9 @@ use crate::stats::Loss;
 use crate::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport, plain_ipv4_source};
+use offramp_offload::layout::{
+    ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, PROTOCOL_TCP, PROTOCOL_UDP, Transport, plain_ipv4_source,
+};
 use offramp_offload::vlan::begins_tag;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,8 +36,6 @@ const ARP_SENDER: usize = 8;
 const ARP_LEN: usize = 28;
 const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
 const PROTOCOL_IGMP: u8 = 2;
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
 /// Offset of the next header's type in IPv6 (RFC 8200 3).
 const NEXT_HEADER: usize = 6;

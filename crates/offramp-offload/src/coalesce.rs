@@ -308,10 +308,7 @@ impl Coalescer {
     fn first_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<(Shape, NetworkFields, TransportFields)> {
         let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
         let has_ipv4_options = layout.network == Network::Ipv4 && layout.network_options;
-        if !has_room || has_ipv4_options || layout.payload_len() == 0 || layout.has_trailer(frame) {
-            return None;
-        }
-        if self.config.rx_csum == RxCsum::NeedsCsum && is_for_dhcp_client(frame, layout) {
+        if !has_room || has_ipv4_options || layout.payload_len() == 0 || self.keeps_bytes(frame, layout) {
             return None;
         }
         let shape = Shape::of(layout)?;
@@ -321,6 +318,13 @@ impl Coalescer {
         let is_unusual = network.is_unusual || transport.is_unusual;
         let knows_accecn = self.enabled.contains(Offloads::RSC_ACCECN);
         (!is_unusual && transport.may_be_first(knows_accecn)).then_some((shape, network, transport))
+    }
+
+    /// Returns whether a frame goes alone and with the bytes that came: it has a trailer, or a DHCP client reads it raw
+    /// and would see a partial checksum.
+    #[inline]
+    fn keeps_bytes(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+        layout.has_trailer(frame) || self.config.rx_csum == RxCsum::NeedsCsum && is_for_dhcp_client(frame, layout)
     }
 
     /// Hands out a malformed frame after everything else, as it may belong to any flow.
@@ -345,7 +349,7 @@ impl Coalescer {
         let is_verified = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_verified { verify(frame, layout) } else { ChecksumState::Unknown };
         if verdict == ChecksumState::Good && self.config.rx_csum == RxCsum::NeedsCsum {
-            if layout.has_trailer(frame) || is_for_dhcp_client(frame, layout) {
+            if self.keeps_bytes(frame, layout) {
                 return out.deliver(&alone(layout, ChecksumState::Unknown, hash), frame);
             }
             let field = layout.checksum_field();
