@@ -123,15 +123,16 @@ pub trait InPlace {
         false
     }
 
-    /// Appends payload to the frame of a slot if its checksum is right together with `headers_sum`. The host sees nothing
-    /// of it yet.
+    /// Appends payload to the frame of a slot if its checksum is right together with `headers_sum`. The host sees
+    /// nothing of it yet.
     #[inline]
     fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
         let _ = (slot, payload, headers_sum);
         Appended::NoRoom
     }
 
-    /// Completes the frame of a slot: `head` goes to its front, and it is delivered. It has `len` bytes, headers included.
+    /// Completes the frame of a slot: `head` goes to its front, and it is delivered. It has `len` bytes, headers
+    /// included.
     ///
     /// # Errors
     /// As for [`HostPort::rx_deliver`].
@@ -229,8 +230,8 @@ pub trait HostPort: InPlace {
         let _ = now_ns;
     }
 
-    /// Returns the interrupts of a queue if they are separate from delivery; `None` after the last queue. `None` for the
-    /// first one, always: delivery is the interrupt, and moderation decides its time.
+    /// Returns the interrupts of a queue if they are separate from delivery; `None` after the last queue. `None` for
+    /// the first one, always: delivery is the interrupt, and moderation decides its time.
     fn interrupts(&mut self, queue: usize) -> Option<&mut dyn Interrupts> {
         let _ = queue;
         None

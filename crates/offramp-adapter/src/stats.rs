@@ -76,7 +76,8 @@ pub enum Loss {
     Unprotected,
     /// IPsec: matches no association, and the policy discards such packets.
     Discard,
-    /// IPsec: the sequence numbers of its association are used up (RFC 4303 3.3.3), or the next ones are not reserved yet.
+    /// IPsec: the sequence numbers of its association are used up (RFC 4303 3.3.3), or the next ones are not reserved
+    /// yet.
     SequenceExhausted,
     /// IPsec: the cipher library failed; it never should.
     Cipher,
@@ -256,15 +257,15 @@ counters! {
         /// Frames of the wire that came in. Transmit: each segment of a super-frame, and NAT-keepalives, though no host
         /// sent them.
         frames_in: Counter,
-        /// Frames of the wire that went out (receive: before coalescing), even if the interface on the wire refused them
-        /// (`wire_lost`). `frames_in` = `frames_out` + `lost`, except frames in flight.
+        /// Frames of the wire that went out (receive: before coalescing), even if the interface on the wire refused
+        /// them (`wire_lost`). `frames_in` = `frames_out` + `lost`, except frames in flight.
         frames_out: Counter,
         /// Bytes that went out, Ethernet header included, FCS not.
         bytes_out: Counter,
         /// Frames as the host sees them: its super-frames, and its coalesced frames.
         host_frames: Counter,
-        /// Guest: interrupts sent for received frames (receive) and for transmit completions (transmit); a polling guest
-        /// gets none. TAP: batches with frames given to it (receive) or taken from it (transmit).
+        /// Guest: interrupts sent for received frames (receive) and for transmit completions (transmit); a polling
+        /// guest gets none. TAP: batches with frames given to it (receive) or taken from it (transmit).
         interrupts: Counter,
         /// Receive: measured cost of an interrupt; 0 while moderation is off.
         interrupt_cost_ns: Gauge { metric: None },
@@ -276,10 +277,11 @@ counters! {
         bad_checksum: Counter { metric: Some("bad_checksums"), shown: Some("bad checksum, passed on") },
         /// Receive: unparsable frames, passed on unchanged.
         unparsed: Counter { shown: Some("not parsed, passed on") },
-        /// Receive: maximum bytes held by the adapter's memory at one time, whole pages where it has pages; 0 for a memory
-        /// without limit.
+        /// Receive: maximum bytes held by the adapter's memory at one time, whole pages where it has pages; 0 for a
+        /// memory without limit.
         memory_bytes_max: Gauge { metric: None },
-        /// Receive: maximum frames in a row into the adapter's memory, with no loss and without the memory becoming empty.
+        /// Receive: maximum frames in a row into the adapter's memory, with no loss and without the memory becoming
+        /// empty.
         burst_frames_max: Gauge { metric: None },
         ..
         /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts those lost because

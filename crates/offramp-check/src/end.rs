@@ -125,8 +125,8 @@ pub trait End {
         Ok(Steering::NotOffered)
     }
 
-    /// Takes the next frame of a check with its receive queue; waits for at most `wait`. The first call begins to capture,
-    /// the next [`End::apply`] ends it.
+    /// Takes the next frame of a check with its receive queue; waits for at most `wait`. The first call begins to
+    /// capture, the next [`End::apply`] ends it.
     ///
     /// # Errors
     /// When the interface is gone.

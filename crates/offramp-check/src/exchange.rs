@@ -1,5 +1,5 @@
-//! Sends cases from one end to the other and compares what arrives. Cases go in batches; frames find their case by their
-//! addresses.
+//! Sends cases from one end to the other and compares what arrives. Cases go in batches; frames find their case by
+//! their addresses.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -295,8 +295,8 @@ impl Exchange<'_> {
         Ok(is_right.then(|| last - begun))
     }
 
-    /// Sends a batch and captures until all frames have arrived, or no more do. Returns refusals, frames by case, and the
-    /// time of the last one.
+    /// Sends a batch and captures until all frames have arrived, or no more do. Returns refusals, frames by case, and
+    /// the time of the last one.
     fn send(&mut self, batch: &[(Identity, Built)]) -> Result<Sending, CheckError> {
         let mut capture = Capture::new(batch, self.run, self.patience);
         let mut refused = BTreeMap::new();

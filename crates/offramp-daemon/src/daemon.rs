@@ -186,8 +186,8 @@ impl Daemon {
         Arc::clone(&self.state().ports)
     }
 
-    /// Takes nothing more from any host, lets queued frames go out, and ends the threads. Returns whether all of it went
-    /// out. The sockets of guests are removed; requests from now on are refused.
+    /// Takes nothing more from any host, lets queued frames go out, and ends the threads. Returns whether all of it
+    /// went out. The sockets of guests are removed; requests from now on are refused.
     pub fn stop(&self) -> bool {
         // Every later change is refused.
         let _ = self.change(Change::Stop);

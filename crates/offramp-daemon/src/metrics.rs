@@ -1,7 +1,7 @@
 //! The counters of `show` for Prometheus: `OpenMetrics` text over HTTP.
 //!
-//! A scrape is a snapshot, as `show` takes it: no thread of frames waits for it, or knows of it. A client has some seconds
-//! for its request and for taking the answer.
+//! A scrape is a snapshot, as `show` takes it: no thread of frames waits for it, or knows of it. A client has some
+//! seconds for its request and for taking the answer.
 
 use super::config::MetricsAddress;
 use super::privilege::Groups;

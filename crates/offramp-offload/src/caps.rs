@@ -59,8 +59,8 @@ pub struct OffloadName {
 }
 
 /// Every offload, once. The bits of AccECN are proposed for virtio and not ratified (virtio-spec issue 232; Linux patch
-/// "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03). Linux takes both of a TAP's USO flags or none; it accepts that of UFO and, since 4.14, never
-/// asks for it.
+/// "`virtio_net`: add AccECN feature negotiation and correct ECN flag handling", v3, 2026-02-03). Linux takes both of a
+/// TAP's USO flags or none; it accepts that of UFO and, since 4.14, never asks for it.
 pub const NAMES: [OffloadName; 13] = [
     name(
         Offloads::TX_CHECKSUM,

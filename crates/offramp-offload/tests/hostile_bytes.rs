@@ -81,8 +81,8 @@ fn a_layout_is_true_of_any_bytes() {
     }
 }
 
-/// Writes other lengths and no checksums into the headers of a frame, as some drivers do. Returns its transport's start and
-/// the offset of its checksum.
+/// Writes other lengths and no checksums into the headers of a frame, as some drivers do. Returns its transport's start
+/// and the offset of its checksum.
 fn leave_out(rng: &mut ChaCha8Rng, frame: &mut [u8]) -> Option<(u16, u16)> {
     let layout = *Frame::received(frame).layout().ok()?;
     let (network, transport) = (layout.network_start, layout.transport_start);
@@ -102,8 +102,8 @@ fn leave_out(rng: &mut ChaCha8Rng, frame: &mut [u8]) -> Option<(u16, u16)> {
     Some((transport as u16, offset as u16))
 }
 
-/// Puts a TCP segment into a tunnel: VXLAN, Geneve with options, FOU, GRE with a key, or IP in IP. Returns the frame and the
-/// start of the inner TCP header.
+/// Puts a TCP segment into a tunnel: VXLAN, Geneve with options, FOU, GRE with a key, or IP in IP. Returns the frame
+/// and the start of the inner TCP header.
 fn in_a_tunnel(rng: &mut ChaCha8Rng) -> (Vec<u8>, u16) {
     let mut inner = small_frames()[0].clone();
     inner.resize(inner.len() + rng.random_range(0..3000), 0x5a);

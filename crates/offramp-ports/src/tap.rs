@@ -170,8 +170,8 @@ impl Tap {
 
     /// As [`Tap::open`], in another namespace. It does not keep the namespace: the interface ends with it.
     ///
-    /// A TUN descriptor holds the namespace of its opener. So an empty namespace opens it, and nobody else sees the name
-    /// there before the move.
+    /// A TUN descriptor holds the namespace of its opener. So an empty namespace opens it, and nobody else sees the
+    /// name there before the move.
     ///
     /// # Errors
     /// As [`Tap::open`], and when the kernel refuses the empty namespace or the move.
@@ -230,8 +230,8 @@ impl Tap {
     /// The receive offloads are not offered to the kernel (it accepts any coalesced frame with a partial
     /// checksum at any time); they are only remembered.
     ///
-    /// The kernel takes over an offer as the wanted features of the interface, and so undoes the host's own `ethtool -K`.
-    /// The same transmit offloads as before are not offered again.
+    /// The kernel takes over an offer as the wanted features of the interface, and so undoes the host's own `ethtool
+    /// -K`. The same transmit offloads as before are not offered again.
     ///
     /// # Errors
     /// When the interface is gone.
@@ -285,7 +285,8 @@ fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
     Ok(fd)
 }
 
-/// Returns the offloads known to the kernel: it knows USO since Linux 6.2, and AccECN in no version yet. Leaves the offer empty.
+/// Returns the offloads known to the kernel: it knows USO since Linux 6.2, and AccECN in no version yet. Leaves the
+/// offer empty.
 fn probe(name: &str, fd: &OwnedFd) -> Result<Offloads, TapError> {
     let old = Offloads::RATIFIED - Offloads::USO - Offloads::RSC_UDP;
     let supported = match ioctl::set_offload(fd.as_fd(), ioctl::offload_bits(Offloads::RATIFIED)) {

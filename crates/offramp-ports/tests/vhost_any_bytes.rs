@@ -170,8 +170,8 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
     });
 }
 
-/// Returns a report of a group or a message of neighbour discovery, with options of any lengths, from a host bound to addresses:
-/// its own ones, none, or another's.
+/// Returns a report of a group or a message of neighbour discovery, with options of any lengths, from a host bound to
+/// addresses: its own ones, none, or another's.
 fn nearly_discovery(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut body = vec![0; rng.random_range(4..80)];
     rng.fill_bytes(&mut body);

@@ -268,8 +268,8 @@ pub(crate) struct Unaligned<T>(pub T);
 #[inline]
 pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as the caller promises. `memcpy` keeps to the C calling convention, reads what is at `from` and writes what is
-    // at `to`; a byte that is written meanwhile is either of both.
+    // SAFETY: as the caller promises. `memcpy` keeps to the C calling convention, reads what is at `from` and writes
+    // what is at `to`; a byte that is written meanwhile is either of both.
     unsafe {
         std::arch::asm!(
             "call {memcpy}",

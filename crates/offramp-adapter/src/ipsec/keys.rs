@@ -195,8 +195,8 @@ impl KeyRegistry {
     }
 
     /// Reserves the next numbers and notes how far inbound keys have come, where it is time to. It waits for the
-    /// [`KeyStore`], so it is not for a thread of frames. Returns whether to call it again soon, some ten times a second:
-    /// packets arrive, or arrived lately. Otherwise the waker signals the next call.
+    /// [`KeyStore`], so it is not for a thread of frames. Returns whether to call it again soon, some ten times a
+    /// second: packets arrive, or arrived lately. Otherwise the waker signals the next call.
     ///
     /// # Errors
     /// When the store fails; associations continue up to their reserved numbers.
@@ -204,7 +204,8 @@ impl KeyRegistry {
         self.write(Keys::next_marks)
     }
 
-    /// As [`KeyRegistry::keep`] when nothing moves any more: each mark is what was used, and no association may use more.
+    /// As [`KeyRegistry::keep`] when nothing moves any more: each mark is what was used, and no association may use
+    /// more.
     ///
     /// # Errors
     /// When the store fails; the marks then exceed the numbers used.

@@ -18,8 +18,8 @@ pub const COST_NS_START: u64 = 10_000;
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
 /// Weight of measurements above which only one interrupt in [`MEASURED_ONE_IN`] is measured.
 const WEIGHT_SETTLED: f64 = 128.0;
-/// Above that weight, one interrupt in this number is measured. Reading a thread's processor time twice costs some tenths of a
-/// microsecond, and a lone request would wait for it.
+/// Above that weight, one interrupt in this number is measured. Reading a thread's processor time twice costs some
+/// tenths of a microsecond, and a lone request would wait for it.
 const MEASURED_ONE_IN: u32 = 8;
 /// Weight of batches before anything is concluded.
 const WEIGHT_MIN: f64 = 16.0;

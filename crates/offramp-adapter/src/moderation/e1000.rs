@@ -78,7 +78,8 @@ impl Class {
         if frames == 0 {
             return self;
         }
-        // Compares the mean length, rounded down, with the limit. Exact below 2^50 frames, more than any interrupt is for.
+        // Compares the mean length, rounded down, with the limit. Exact below 2^50 frames, more than any interrupt is
+        // for.
         let is_mean_above = |limit: u64| bytes >= frames.wrapping_mul(limit + 1);
         match self {
             Self::Lowest if is_mean_above(JUMBO_BYTES) => Self::Bulk,
@@ -124,7 +125,8 @@ impl Classes {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
 
-    /// Learns from an interrupt, with the frames and bytes since the one before, and returns whether the gap has changed.
+    /// Learns from an interrupt, with the frames and bytes since the one before, and returns whether the gap has
+    /// changed.
     ///
     /// Writes changes only: in the usual case an interrupt finds the queue unchanged and waits for no earlier write.
     #[inline]

@@ -74,8 +74,8 @@ impl Direction<'_> {
         })
     }
 
-    /// Returns the verdict on a receiver holding frames for too long; `None` for any other. A path may be slow: only the
-    /// additional time counts.
+    /// Returns the verdict on a receiver holding frames for too long; `None` for any other. A path may be slow: only
+    /// the additional time counts.
     pub(super) fn held(&mut self, setting: &Setting, protocol: Protocol) -> Result<Option<Verdict>, CheckError> {
         let (cases, _) = self.reach.passable(plan::endless(protocol));
         for case in cases {

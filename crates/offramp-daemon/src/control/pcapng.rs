@@ -22,7 +22,8 @@ const NANOSECONDS: u8 = 9;
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// Writes the packets of `port` until it or the capture ends. `is_over`: the reader wants no more; the statistics follow.
+/// Writes the packets of `port` until it or the capture ends. `is_over`: the reader wants no more; the statistics
+/// follow.
 ///
 /// # Errors
 /// When the reader has gone.

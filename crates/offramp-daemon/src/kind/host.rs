@@ -66,8 +66,8 @@ pub trait PortKind: Sized {
     /// The first wrong value.
     fn check(check: &Check<'_>, keys: &Self::Keys) -> Result<Self, ConfigError>;
 
-    /// Opens the host, and offers the features of the configuration. A host with a [`HostTraits::privileged_key`] is opened
-    /// before the daemon gives up its privileges. Threads may start in any other, and must not have them.
+    /// Opens the host, and offers the features of the configuration. A host with a [`HostTraits::privileged_key`] is
+    /// opened before the daemon gives up its privileges. Threads may start in any other, and must not have them.
     ///
     /// # Errors
     /// The system's refusal.

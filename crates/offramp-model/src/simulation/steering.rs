@@ -1,8 +1,8 @@
 //! The queue of each connection: receive side scaling, by the product's own hash and table.
 //!
 //! The hash is computed over real frames. Their addresses are [`PEER_ADDRESS`] and [`HOST_ADDRESS`]; the listening end
-//! has the port of `ttcp`, the calling end a random one. The random ports follow from the seed of the run, in a stream of
-//! their own: another seed gives another set of connections, and takes nothing from other random numbers.
+//! has the port of `ttcp`, the calling end a random one. The random ports follow from the seed of the run, in a stream
+//! of their own: another seed gives another set of connections, and takes nothing from other random numbers.
 
 use super::frame::Content;
 use crate::config::{Config, Workload};

@@ -55,9 +55,10 @@ pub fn layout(bytes: &[u8]) {
     }
 }
 
-/// Segments an input: ten bytes of request, then the frame, which may get a trailer of up to 64 KiB. Every frame has the
-/// announced length, and their number does not exceed the announced one. A repair of its headers is complete, and changes no length.
-/// Returns whether the frame's checksum was begun right after it, and the number of frames that it makes out of a tunnel.
+/// Segments an input: ten bytes of request, then the frame, which may get a trailer of up to 64 KiB. Every frame has
+/// the announced length, and their number does not exceed the announced one. A repair of its headers is complete, and
+/// changes no length. Returns whether the frame's checksum was begun right after it, and the number of frames that it
+/// makes out of a tunnel.
 pub fn segment(bytes: &[u8]) -> (bool, usize) {
     let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return (false, 0) };
     let word = |at: usize| u16::from_le_bytes([ask[at], ask[at + 1]]);
@@ -85,7 +86,8 @@ pub fn segment(bytes: &[u8]) -> (bool, usize) {
     (is_begun(&Frame::new(&mut again, meta)), tunnel(frame, meta))
 }
 
-/// Returns the lengths of all segments; `None`: the request is refused. No checksum is wrong where the host began it right.
+/// Returns the lengths of all segments; `None`: the request is refused. No checksum is wrong where the host began it
+/// right.
 fn segments(frame: &[u8], meta: TxMeta, policy: SegmentPolicy) -> Option<Vec<usize>> {
     let mut copy = frame.to_vec();
     let request = Frame::new(&mut copy, meta);
@@ -117,8 +119,8 @@ fn is_begun(request: &Frame<'_>) -> bool {
     is_its_own && request.bytes().get(field..field + 2) == Some(&pseudo.to_be_bytes())
 }
 
-/// Takes a super-frame out of its tunnel. Each of its frames can be segmented, and no segment has a wrong checksum. Returns the
-/// number of frames.
+/// Takes a super-frame out of its tunnel. Each of its frames can be segmented, and no segment has a wrong checksum.
+/// Returns the number of frames.
 fn tunnel(mut frame: Vec<u8>, meta: TxMeta) -> usize {
     let len = frame.len();
     let mut whole = Frame::new(&mut frame, meta);
@@ -138,8 +140,8 @@ fn tunnel(mut frame: Vec<u8>, meta: TxMeta) -> usize {
     frames
 }
 
-/// Coalesces an input: a byte of settings, then frames after a length of two bytes each, or frames built from fields. Every
-/// frame comes out once, as itself or coalesced, and none is left at the end.
+/// Coalesces an input: a byte of settings, then frames after a length of two bytes each, or frames built from fields.
+/// Every frame comes out once, as itself or coalesced, and none is left at the end.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };
     let rx_csum = if settings & 1 != 0 { RxCsum::NeedsCsum } else { RxCsum::DataValid };

@@ -18,8 +18,8 @@ pub const MTU_MIN: u16 = 68;
 const SHARED: u64 = 1 << 26;
 /// The proposed `GUEST_ACCECN`.
 const GUEST_ACCECN: u64 = SHARED;
-/// The frontend is to log what the device writes (`VHOST_F_LOG_ALL`). In messages it is bit 26; here it is one without a
-/// meaning in virtio, since the proposed `GUEST_ACCECN` has 26, too.
+/// The frontend is to log what the device writes (`VHOST_F_LOG_ALL`). In messages it is bit 26; here it is one without
+/// a meaning in virtio, since the proposed `GUEST_ACCECN` has 26, too.
 pub(super) const LOG_ALL: u64 = 1 << 31;
 /// Protocol features are negotiated (`VHOST_USER_F_PROTOCOL_FEATURES`).
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;

@@ -165,8 +165,8 @@ impl Session {
             let end = self.serve(&stream, listener);
             self.channel = None;
             self.device().reset();
-            // After the reset no thread touches the frontend's memory, so its alarm is cleared. An error: it had not gone
-            // off.
+            // After the reset no thread touches the frontend's memory, so its alarm is cleared. An error: it had not
+            // gone off.
             let _ = self.alarm.read();
             let reason = match &end {
                 End::Gone(reason) => reason.clone(),

@@ -1,5 +1,5 @@
-//! Super-frames of `rx-gro-list`: Linux keeps the list of their frames. They have the first frame's checksum, and request
-//! none if the sender completed it (Linux 6.18, `udp4_gro_complete`).
+//! Super-frames of `rx-gro-list`: Linux keeps the list of their frames. They have the first frame's checksum, and
+//! request none if the sender completed it (Linux 6.18, `udp4_gro_complete`).
 
 use super::*;
 use std::net::UdpSocket;

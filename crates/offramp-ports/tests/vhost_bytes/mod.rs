@@ -345,9 +345,9 @@ impl HostPort for Sender<'_> {
     }
 }
 
-/// Sends a header and a frame through both adapters: a frame that arrives has true metadata, a lost one is counted. One bit of
-/// the header, of no meaning to a sender, binds it to addresses: a frame that arrives has no others. Returns the number of
-/// those that arrived.
+/// Sends a header and a frame through both adapters: a frame that arrives has true metadata, a lost one is counted. One
+/// bit of the header, of no meaning to a sender, binds it to addresses: a frame that arrives has no others. Returns the
+/// number of those that arrived.
 pub fn vnet_frame(bytes: &[u8]) -> u64 {
     const POLLS_MAX: usize = 5000;
     let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return 0 };
