@@ -515,6 +515,8 @@ mod tests {
                     let _ = other.shutdown(Shutdown::Write);
                 });
                 let result = stream.exchange(&socket);
+                // It reads no further after a wrong byte; the close ends the other side's write.
+                drop(socket);
                 echo.join().unwrap();
                 result
             });
