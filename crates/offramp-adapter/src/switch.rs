@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`, with CWR `RSC_ECN` or `RSC_ACCECN` too), and its segments fit the MTU | goes untouched |
 //! | super-frame | does not; or it is UDP to be fragmented | is segmented; checksums are written on the way |
+//! | partial checksum | coalesces its kind, and it has the payload of a train's frame | is completed, and coalesced |
 //! | partial checksum | honours checksum marks (`RX_CHECKSUM`) | goes untouched, marked as partial |
 //! | partial checksum | does not honour them | is completed |
 //! | nothing asked | honours checksum marks | is verified, and coalesced if that is on too |

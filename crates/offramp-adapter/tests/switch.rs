@@ -462,6 +462,50 @@ fn frames_of_a_line_are_joined_for_a_port_that_wants_it_and_flushed_once_per_bat
 }
 
 #[test]
+fn a_train_of_a_host_without_segmentation_is_joined_for_a_port_that_wants_it_and_reaches_others_as_it_was_sent() {
+    let mut bench = Bench::new(&SwitchConfig::default());
+    let takes = |accepts| MemoryHost { accepts: Some(accepts), ..MemoryHost::default() };
+    for accepts in [Offloads::all(), Offloads::all(), Offloads::RX_CHECKSUM, Offloads::all(), Offloads::empty()] {
+        bench.add(takes(accepts), &PortConfig::default());
+    }
+    let payload = pattern(1, 14_700);
+    let train: Vec<_> =
+        payload.chunks(1460).enumerate().map(|(n, part)| tcp_frame(0, 1 + 1460 * n as u32, part)).collect();
+    let train: Vec<_> = train.into_iter().map(|frame| between(frame, mac(1), BROADCAST)).collect();
+    train.iter().for_each(|frame| bench.send(0, frame.clone()));
+    bench.run();
+    let given: Vec<_> = (1..5).map(|port| std::mem::take(&mut bench.host(port).given)).collect();
+    for joined in [&given[0], &given[2]] {
+        assert_eq!((joined.len(), joined[0].0.segments), (1, 11), "the last one is short");
+        assert_eq!(payload_of(&joined[0].0, &joined[0].1), payload);
+    }
+    let untouched = given[1].iter().zip(&train).all(|((meta, frame), (asked, sent))| {
+        (meta.checksum, frame) == (ChecksumState::Partial(asked.checksum.unwrap()), sent)
+    });
+    assert!(given[1].len() == 11 && untouched, "the port after one that joins gets the request");
+    let completed: Vec<_> = train.into_iter().map(|frame| complete(frame).1).collect();
+    assert!(given[3].iter().map(|(_, frame)| frame).eq(&completed));
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_frame_with_a_partial_checksum_that_can_join_no_other_passes_untouched() {
+    let mut bench = Bench::with_ports(2, &PortConfig::default());
+    let message = tcp_frame(0, 1, &pattern(1, 100));
+    let mut begun_wrong = tcp_frame(0, 1, &pattern(1, 1000));
+    begun_wrong.1[50] ^= 1;
+    let mut elsewhere = tcp_frame(0, 1, &pattern(1, 1000));
+    elsewhere.0.checksum = Some(PartialChecksum { start: 34, offset: 20 });
+    for (asked, sent) in [message, begun_wrong, elsewhere] {
+        bench.send(0, (asked, sent.clone()));
+        bench.run();
+        let given = std::mem::take(&mut bench.host(1).given);
+        assert_eq!(given.len(), 1);
+        assert_eq!((given[0].0.checksum, &given[0].1), (ChecksumState::Partial(asked.checksum.unwrap()), &sent));
+    }
+}
+
+#[test]
 fn a_frame_that_goes_untouched_does_not_overtake_those_that_are_held() {
     let hold = PortConfig {
         coalesce: CoalesceConfig { hold_ns: SECOND_NS, ..CoalesceConfig::default() },

@@ -131,6 +131,7 @@ static EMBEDDED: &[(&str, &str)] = experiments![
     "lso-transactions",
     "uso",
     "udp-bulk",
+    "accecn",
     "tso-udp",
     "all",
     "relay",

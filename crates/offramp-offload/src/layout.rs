@@ -252,8 +252,8 @@ impl FrameLayout {
         !is_padded || frame[self.packet_end..].iter().any(|byte| *byte != 0)
     }
 
-    /// Returns the offset of the TCP or UDP checksum.
-    pub(crate) fn checksum_field(&self) -> usize {
+    /// Returns the offset of the TCP or UDP checksum, bytes from the start of the frame.
+    pub fn checksum_field(&self) -> usize {
         let offset = if self.transport == Transport::Udp { UDP_CHECKSUM_OFFSET } else { TCP_CHECKSUM_OFFSET };
         self.transport_start + offset
     }

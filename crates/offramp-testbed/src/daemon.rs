@@ -116,6 +116,17 @@ impl Daemon {
         self.ask(&[&["set", port][..], features, &["--json"]].concat()).map(drop)
     }
 
+    /// Starts `offramp capture` of a port's packets into `file` (pcapng), `snap_len` bytes of each. The capture ends with
+    /// SIGTERM, or with the program's drop.
+    ///
+    /// # Errors
+    /// When the capture does not start.
+    pub fn capture(&self, port: &str, file: &str, snap_len: usize) -> Result<Program> {
+        let mut command = Command::new(&self.executable);
+        command.args(["capture", port, "-w", file, "--snaplen", &snap_len.to_string(), "--control", &self.control]);
+        Program::start("offramp capture", command, None)
+    }
+
     fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(&self.executable);
         command.args(arguments).args(["--control", &self.control]);

@@ -3,6 +3,7 @@
 //! Each combination of driver options boots a Debian kernel. The harness compares the negotiated features and the
 //! guest's `ethtool` output with the offer, and sends bytes over TCP both ways, judged by SHA-256.
 
+mod accecn;
 mod backports;
 pub mod control_queue;
 pub mod kernel;
@@ -137,7 +138,7 @@ struct Case {
 }
 
 /// Cases of a guest with offramp's daemon.
-const CASES: [Case; 3] = [
+const CASES: [Case; 4] = [
     Case {
         name: "two guests on one switch, the offloads of one off and on",
         is_short: true,
@@ -157,6 +158,12 @@ const CASES: [Case; 3] = [
         // User Mode Linux does not connect again.
         guests: &[GuestKind::Qemu],
         run: restart::run,
+    },
+    Case {
+        name: "AccECN between two guests with Linux 7",
+        is_short: false,
+        guests: &[GuestKind::Qemu],
+        run: accecn::run,
     },
 ];
 

@@ -14,9 +14,13 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum, Sink};
 use offramp_offload::count;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::link_header_len;
+use offramp_offload::layout::{Network, Transport, link_header_len};
 use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
+
+/// Least payload of a frame with a partial checksum that may begin an aggregate, bytes: the default maximum segment size
+/// of TCP (RFC 9293 3.7.1). Shorter ones are single messages, and not worth a checksum.
+const TRAIN_SEGMENT_LEN_MIN: usize = 536;
 
 /// The last stage of the pipeline of one queue pair or one port of a switch.
 #[derive(Debug)]
@@ -296,6 +300,14 @@ impl Deliver {
                 self.verify(outlet, frame, work.now_ns);
             }
             None => self.hand_over_in_order(outlet, &meta, lent.frame.bytes()),
+            Some(_) if self.may_coalesce(lent, outlet.enabled) => {
+                let mut frame = lent.frame.unsegmented();
+                frame.write_checksum();
+                outlet.came_in(1);
+                self.verify(outlet, frame.reborrow(), work.now_ns);
+                // The next port gets the frame with its request.
+                frame.make_partial();
+            }
             Some(partial) if honours_checksums && !lent.plan.completes_crc() => {
                 let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..meta };
                 self.hand_over_in_order(outlet, &meta, lent.frame.bytes());
@@ -306,6 +318,23 @@ impl Deliver {
                 self.hand_over_in_order(outlet, &meta, &scratch[..len]);
             }
         }
+    }
+
+    /// Returns whether a frame with a partial checksum can be part of an aggregate, so that its checksum is worth
+    /// completing. A host without segmentation of its own sends such trains: one with AccECN, for example.
+    fn may_coalesce(&self, lent: &Lent<'_>, enabled: Offloads) -> bool {
+        let (Ok(layout), Some(partial)) = (lent.frame.layout(), lent.frame.request().checksum) else { return false };
+        let offload = match (layout.transport, layout.network) {
+            (Transport::Tcp, Network::Ipv4) => Offloads::RSC4,
+            (Transport::Tcp, Network::Ipv6) => Offloads::RSC6,
+            (Transport::Udp, _) => Offloads::RSC_UDP,
+            _ => return false,
+        };
+        let continues = self.next_release_ns().is_some() && layout.payload_len() > 0;
+        enabled.contains(offload)
+            && (continues || layout.payload_len() >= TRAIN_SEGMENT_LEN_MIN)
+            && (usize::from(partial.start), partial.field()) == (layout.transport_start, layout.checksum_field())
+            && has_good_pseudo_header(&lent.frame)
     }
 
     /// Hands a frame over unchanged, after the frames in the coalescer: it may be of any flow.

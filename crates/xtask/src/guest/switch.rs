@@ -23,9 +23,9 @@ const SEGMENTS_MIN: u64 = 2;
 const COMMANDING: &str = "vm1";
 
 /// A guest and its port.
-struct Guest {
-    port: &'static str,
-    address: Ipv4Addr,
+pub(super) struct Guest {
+    pub(super) port: &'static str,
+    pub(super) address: Ipv4Addr,
     mac: &'static str,
     ring: &'static str,
     machine: Option<Machine>,
@@ -33,7 +33,7 @@ struct Guest {
 
 impl Guest {
     /// Returns both guests, not started: one with packed rings, one with split ones.
-    fn both() -> [Self; 2] {
+    pub(super) fn both() -> [Self; 2] {
         let second = Ipv4Addr::new(198, 18, 0, 3);
         [
             Self { port: "vm0", address: GUEST, mac: "02:00:00:00:00:10", ring: "on", machine: None },
@@ -46,7 +46,7 @@ impl Guest {
     }
 
     /// Returns its port in the daemon's file.
-    fn section(&self, bench: &Bench) -> String {
+    pub(super) fn section(&self, bench: &Bench) -> String {
         let (port, socket) = (self.port, self.socket(&bench.scratch));
         let more = match bench.args.kind {
             GuestKind::Qemu => String::new(),
@@ -62,7 +62,7 @@ impl Guest {
         )
     }
 
-    fn start(&mut self, bench: &Bench, ns: &NetNs) -> Result<()> {
+    pub(super) fn start(&mut self, bench: &Bench, ns: &NetNs) -> Result<()> {
         let socket = self.socket(&bench.scratch);
         let mut config = match bench.args.kind {
             GuestKind::Uml => bench.base.in_user_mode(&socket, &bench.scratch),
@@ -77,12 +77,12 @@ impl Guest {
         Ok(())
     }
 
-    fn machine(&mut self) -> Result<&mut Machine> {
+    pub(super) fn machine(&mut self) -> Result<&mut Machine> {
         self.machine.as_mut().ok_or_else(|| Failure::Failed(format!("{} was not started", self.port)))
     }
 
     /// Waits for the boot, and starts the guest's service at [`SERVICE`].
-    fn wait_until_ready(&mut self) -> Result<()> {
+    pub(super) fn wait_until_ready(&mut self) -> Result<()> {
         let machine = self.machine()?;
         machine.wait_until_ready()?;
         machine.run(&format!("nc -ll -p {SERVICE} -e sha256sum >/dev/null 2>&1 &"))?;
@@ -97,13 +97,27 @@ impl Guest {
 /// # Errors
 /// When something does not start, other bytes arrive, or a switch changes nothing.
 pub fn run(bench: &Bench) -> Result<()> {
+    on_one_switch(bench, judge)
+}
+
+/// Starts a daemon and both guests on one switch, runs `judge` when the guests are ready, and stops all of them.
+///
+/// # Errors
+/// When something does not start, or `judge` fails.
+pub(super) fn on_one_switch(
+    bench: &Bench,
+    judge: impl FnOnce(&Bench, &mut [Guest; 2], &Daemon) -> Result<()>,
+) -> Result<()> {
     let executable = daemon::build()?;
     let ns = new_namespace()?;
     let mut guests = Guest::both();
     let ports = guests.each_ref().map(|guest| guest.section(bench));
     let file = ports.concat() + "[[switch]]\nname = \"lan\"\n";
     let daemon = Daemon::start(&executable, &file, &bench.scratch, &ns)?;
-    let judged = judge(bench, &mut guests, &daemon, &ns);
+    // Both at once: an emulated boot is most of the time of a case.
+    let started = guests.iter_mut().try_for_each(|guest| guest.start(bench, &ns));
+    let ready = started.and_then(|()| guests.iter_mut().try_for_each(Guest::wait_until_ready));
+    let judged = ready.and_then(|()| judge(bench, &mut guests, &daemon));
     for machine in guests.into_iter().filter_map(|guest| guest.machine) {
         machine.power_off();
     }
@@ -111,10 +125,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     judged.map_err(|why| why.map(|why| why + &last_words))
 }
 
-fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon, ns: &NetNs) -> Result<()> {
-    // Both at once: an emulated boot is most of the time of this case.
-    guests.iter_mut().try_for_each(|guest| guest.start(bench, ns))?;
-    guests.iter_mut().try_for_each(Guest::wait_until_ready)?;
+fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon) -> Result<()> {
     let expected = tcp::digest(&bench.base.payload);
 
     let counts = exchange(guests, daemon, &expected).map_err(|why| why.during("with all offloads on"))?;
@@ -133,7 +144,7 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon, ns: &NetNs) ->
 }
 
 /// Sends each guest's `/payload` to the other, at the same time. Returns the counters of each port.
-fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<[Counts; 2]> {
+pub(super) fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<[Counts; 2]> {
     let ports = guests.each_ref().map(|guest| guest.port);
     let addresses = guests.each_ref().map(|guest| guest.address);
     let before = counts(&daemon.show()?, ports)?;
@@ -153,12 +164,12 @@ fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<
 
 /// The frames from a port to its guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Counts {
-    port: &'static str,
+pub(super) struct Counts {
+    pub(super) port: &'static str,
     /// Frames of the wire: a super-frame counts as the number of its segments.
-    frames: u64,
+    pub(super) frames: u64,
     /// Frames as seen by the guest.
-    host_frames: u64,
+    pub(super) host_frames: u64,
 }
 
 impl Counts {
