@@ -5,11 +5,11 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN, VLAN_TAGS_MAX};
 
-/// Smallest MTU: what every IPv4 link must carry (RFC 791 3.2).
+/// Smallest MTU, which every IPv4 link must carry (RFC 791 3.2).
 pub const MTU_MIN: usize = 68;
 /// Largest MTU: an Ethernet frame of 65,535 bytes, header included.
 pub const MTU_MAX: usize = 65_535 - ETHERNET_HEADER_LEN;
-/// Ethernet's own MTU.
+/// Default MTU: that of Ethernet.
 pub const MTU_DEFAULT: usize = 1500;
 
 /// The settings of an adapter.
@@ -17,18 +17,18 @@ pub const MTU_DEFAULT: usize = 1500;
 pub struct AdapterConfig {
     /// Maximum IP bytes of a frame on the wire.
     pub mtu: usize,
-    /// Offloads allowed by the user; may be changed while the adapter runs.
+    /// Offloads allowed by the user; changeable while the adapter runs.
     pub offloads: Offloads,
-    /// Bytes taken from the host before the wire is served again. One super-frame at a time keeps
-    /// its bytes in the second-level cache until they are on the other side.
+    /// Bytes fetched from the host before the wire is served again. With one super-frame per batch, its bytes stay in
+    /// the second-level cache until they are written to the wire.
     pub transmit_batch_bytes: usize,
-    /// Frames taken from the wire before the host is served again.
+    /// Frames fetched from the wire before the host is served again.
     pub receive_batch_frames: usize,
-    /// Interrupt moderation for received frames, each queue for itself. If handing over is the interrupt, frames wait
-    /// on the wire until then, and are handed over together; elsewhere only the interrupt waits
-    /// ([`Interrupts`](crate::port::Interrupts)). May be changed while the adapter runs.
+    /// Interrupt moderation for received frames, per queue. If handing over is the interrupt, frames wait on the wire
+    /// and are handed over together. For other hosts only the interrupt waits
+    /// ([`Interrupts`](crate::port::Interrupts)). Changeable while the adapter runs.
     pub moderation: ModerationConfig,
-    /// Settings of coalescing.
+    /// Coalescing settings.
     pub coalesce: CoalesceConfig,
     /// Number of queues for received frames.
     pub queues: u16,
@@ -57,16 +57,16 @@ pub enum ConfigError {
     /// Harmful moderation settings.
     #[error(transparent)]
     Moderation(#[from] ModerationConfigError),
-    /// No queue at all.
+    /// The number of queues is 0.
     #[error("queues is 0; use at least 1")]
     Queues,
 }
 
 impl AdapterConfig {
-    /// Checks what a user may get wrong.
+    /// Checks the settings that a user can get wrong.
     ///
     /// # Errors
-    /// One line with the setting's name, value and range.
+    /// Returns one line with the setting's name, value and range.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
@@ -78,7 +78,7 @@ impl AdapterConfig {
     }
 }
 
-/// Returns the length of the longest frame on a wire of this MTU, with VLAN tags, without FCS.
+/// Returns the length of the longest frame on a wire with this MTU, including VLAN tags, excluding FCS.
 pub const fn frame_len_max(mtu: usize) -> usize {
     mtu + ETHERNET_HEADER_LEN + VLAN_TAG_LEN * VLAN_TAGS_MAX
 }

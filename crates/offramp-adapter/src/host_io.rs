@@ -7,28 +7,28 @@ use std::os::fd::BorrowedFd;
 /// A host port that a worker can sleep on.
 #[auto_impl::auto_impl(Box)]
 pub trait HostIo: HostPort {
-    /// Asks the host to make a descriptor readable when it has something. The caller polls once more
-    /// before it sleeps: a frame from before this call does not show.
+    /// Asks the host to make a descriptor readable when it has a frame or other work. A frame already waiting before
+    /// this call makes no descriptor readable. So the caller must poll once more before it sleeps.
     fn arm(&mut self) {}
 
-    /// Takes back what [`HostIo::arm`] asked for, and empties the descriptors.
+    /// Cancels the wake-up requested by [`HostIo::arm`], and drains the descriptors.
     fn disarm(&mut self) {}
 
-    /// Names each descriptor that becomes readable when the host has something. If `is_held`, something other than a
-    /// frame: the host's frames wait for its limit.
+    /// Passes each descriptor to `watch` that becomes readable when the host has work. With `is_held`, the host's
+    /// frames wait for its limit, and only descriptors for other work are passed.
     fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
 
-    /// Returns true if the host may have something and yet no descriptor becomes readable. The worker then polls it
-    /// again and again.
+    /// Returns whether the host may have work that makes no descriptor readable. The worker then polls the host
+    /// continuously.
     fn is_unannounced(&self) -> bool {
         false
     }
 
-    /// Moves a batch of a queue pair with this host, as [`QueuePair::poll_timed`]. Returns whether anything moved. A
-    /// wrapper with nothing to add has the host inside polled.
+    /// Moves a batch of a queue pair with this host, as [`QueuePair::poll_timed`] does. Returns whether any frame
+    /// moved. A wrapper without work in this batch polls its inner host directly.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the host is gone.
+    /// Returns [`PortError::Closed`] if the host is gone.
     #[auto_impl(keep_default_for(Box))]
     fn poll_pair<W: WirePort>(
         pair: &mut QueuePair<Self, W>,

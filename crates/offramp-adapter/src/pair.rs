@@ -11,7 +11,7 @@ use crate::receive::Receive;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// A queue pair: a source and a sink each way. It shares nothing on the way of a frame.
+/// A queue pair: a source and a sink in each direction. Queue pairs share no data on the frame path.
 #[derive(Debug)]
 pub struct QueuePair<H, W> {
     host: H,
@@ -27,7 +27,7 @@ pub struct QueuePair<H, W> {
 
 impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     /// Connects a host port and a wire port. `queue` is the index of this pair in `control`. A host that sees frames
-    /// before it is interrupted ([`HostPort::interrupts`]) gets all arrived frames at once, under any moderation.
+    /// before it is interrupted ([`HostPort::interrupts`]) receives all arrived frames at once, under any moderation.
     pub fn new(config: &AdapterConfig, control: &Arc<PortControl>, queue: usize, mut host: H, wire: W) -> Self {
         Self {
             source: Source::new(control, &mut host),
@@ -42,28 +42,29 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         }
     }
 
-    /// As [`QueuePair::poll_timed`], but does not measure what an interrupt costs.
+    /// Polls as [`QueuePair::poll_timed`] does, but does not measure the interrupt cost.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the host is gone.
+    /// Returns [`PortError::Closed`] if the host is gone.
     pub fn poll(&mut self, now_ns: u64) -> Result<Progress, PortError> {
         self.poll_timed(now_ns, &|| now_ns)
     }
 
-    /// Moves a batch in each direction. Receive goes first: delivered frames leave room for more. `clock` returns the
-    /// caller's processor time, nanoseconds from any moment; it is read only under moderation, before and after some
-    /// batches.
+    /// Moves a batch in each direction. Receive is served first: delivered frames leave room on the wire for further
+    /// ones. `clock` returns the caller's processor time, nanoseconds from any moment. The clock is read only under
+    /// moderation, before and after some batches.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the host is gone.
+    /// Returns [`PortError::Closed`] if the host is gone.
     pub fn poll_timed(&mut self, now_ns: u64, clock: &impl Fn() -> u64) -> Result<Progress, PortError> {
         self.poll_within(|host| host, now_ns, clock)
     }
 
-    /// As [`QueuePair::poll_timed`], but of the host within this one: what stands around it has nothing to add in this batch.
+    /// Polls as [`QueuePair::poll_timed`] does, with the port returned by `within` as the host. A wrapper without work
+    /// in this batch is bypassed in this way.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the host is gone.
+    /// Returns [`PortError::Closed`] if the host is gone.
     pub fn poll_within<P: HostPort>(
         &mut self,
         within: impl FnOnce(&mut H) -> &mut P,
@@ -77,7 +78,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         let (allowed, batch_frames) = (control.offloads(), self.receive_batch_frames);
         let receive = Receive { wire: &mut *wire, port: &*source, allowed, mtu: *mtu, batch_frames };
         let received = receive.poll(host, sink, stats, now_ns, clock)?;
-        // Raise the receive interrupt before starting transmit: a transmit batch may take long.
+        // Interrupt for received frames before transmit: a transmit batch may take long.
         sink.interrupt(host, control, stats, now_ns);
         let mut budget = Budget::new(usize::MAX, self.transmit_batch_bytes);
         let mut route = ToWire { wire, mtu: *mtu };
@@ -89,30 +90,30 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         Ok(received.and(sent))
     }
 
-    /// Sets whether frames are still fetched from the host. A drained pair sends the frames it has, delivers arriving
-    /// ones regardless of the limit, and then holds nothing ([`QueuePair::held`]).
+    /// Stops or resumes fetching from the host. A draining pair sends its fetched frames and delivers arriving frames
+    /// regardless of the limit. After that the pair holds no frame ([`QueuePair::held`]).
     pub fn set_draining(&mut self, is_draining: bool) {
         self.source.is_draining = is_draining;
     }
 
-    /// Returns whether the host has reached its send limit. Its frames wait until [`QueuePair::next_deadline_ns`] at
-    /// the latest, and need not wake the caller.
+    /// Returns whether the host has reached its send limit. The host's frames then wait until
+    /// [`QueuePair::next_deadline_ns`] at the latest, and need not wake the caller.
     pub fn is_host_held(&self) -> bool {
         self.source.plan.meter.opens_ns().is_some()
     }
 
-    /// Sets the waker for changes of settings.
+    /// Registers `waker`, woken when settings change.
     pub fn register(&self, waker: &Waker) {
         self.control.register(waker);
     }
 
-    /// Returns the number of frames inside the pipelines: taken, and neither handed over nor counted as lost.
+    /// Returns the number of frames in the pipelines: fetched, and neither handed over nor counted as lost.
     pub fn held(&self) -> usize {
         self.source.held() + self.sink.deliver.held()
     }
 
-    /// Returns the next time of work without any new frame: an arrival, waiting frames, held ones, an interrupt, or the
-    /// end of a wait for the limit.
+    /// Returns the next deadline if the host sends no further frame: an arrival, a frame held back, an interrupt, or
+    /// the end of a wait for the limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let receive_ns = self.sink.next_deadline_ns(self.sink.hold.next_open_ns(&self.wire));
         receive_ns.into_iter().chain(self.source.plan.next_deadline_ns()).min()
@@ -123,7 +124,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         &self.host
     }
 
-    /// Returns the host's side, to change it between polls.
+    /// Returns the host's side, for changes between polls.
     pub fn host_mut(&mut self) -> &mut H {
         &mut self.host
     }
@@ -133,7 +134,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         &self.wire
     }
 
-    /// Returns the wire's side, to change it between polls.
+    /// Returns the wire's side, for changes between polls.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.wire
     }

@@ -1,6 +1,6 @@
 //! The methods of a port that a wrapper does not change.
 
-/// Implements the named methods of a port's trait by those of the port in a field.
+/// Implements the named methods of a port's trait by calling them on the port in a field.
 #[macro_export]
 macro_rules! pass_on {
     ($port:ident: $($method:ident)+) => { $($crate::pass_on!(@$method $port);)+ };
@@ -19,12 +19,12 @@ macro_rules! pass_on {
         fn next_room_ns(&self, now_ns: u64) -> Option<u64> { self.$port.next_room_ns(now_ns) }
     };
 
-    // Frames received over a wire, and the thread that sleeps until they arrive.
+    // Frames received over a wire, and the wake-up of a sleeping thread by the wire.
     (@is_idle $port:ident) => { fn is_idle(&self) -> bool { self.$port.is_idle() } };
     (@register $port:ident) => { fn register(&self, waker: &std::task::Waker) { self.$port.register(waker); } };
     (@unregister $port:ident) => { fn unregister(&self) { self.$port.unregister(); } };
 
-    // Frames that a host sends.
+    // Frames sent by a host.
     (@tx_next $port:ident) => {
         #[inline]
         fn tx_next(&mut self, now_ns: u64) -> Result<bool, $crate::port::PortError> { self.$port.tx_next(now_ns) }
@@ -97,7 +97,7 @@ macro_rules! pass_on {
         fn honours_data_valid(&self) -> bool { self.$port.honours_data_valid() }
     };
 
-    // The thread that sleeps until a host has something.
+    // The wake-up of a sleeping thread by a host.
     (@arm $port:ident) => { fn arm(&mut self) { self.$port.arm(); } };
     (@disarm $port:ident) => { fn disarm(&mut self) { self.$port.disarm(); } };
     (@watch $port:ident) => {

@@ -1,4 +1,4 @@
-//! The way of a frame, the same for a [queue pair](crate::pair) and a port of a [switch](crate::switch).
+//! The path of a frame, the same for a [queue pair](crate::pair) and a port of a [switch](crate::switch).
 //!
 //! ```text
 //! host port -> source: plan -> route -> wire, or sink: hold, deliver -> host port
@@ -8,12 +8,12 @@
 //! | stage | what it does |
 //! |---|---|
 //! | source | fetches from a host within its budget and limit, reads the VLAN, and plans |
-//! | plan | the request of the host, its permissions, the resulting frames; refused with a reason |
-//! | route | the wire, or a station of the switch |
-//! | hold | frames wait for moderation and the limit, on the wire or in a queue |
-//! | deliver | open, verify, coalesce, segment for a host that takes less, mark, hand over |
+//! | plan | reads the offload request, checks permissions, computes the resulting frames; refuses with a reason |
+//! | route | selects the wire, or a station of the switch |
+//! | hold | defers frames for moderation and the rate limit, on the wire or in a queue |
+//! | deliver | opens, verifies, coalesces, segments for a host without the offload, marks, hands over |
 //!
-//! A pair is a switch with one place to go: everything on a cable works on a switch.
+//! A pair is a switch with one destination: every frame that works on a cable also works on a switch.
 
 pub(crate) mod budget;
 pub mod control;

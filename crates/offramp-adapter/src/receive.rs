@@ -1,4 +1,4 @@
-//! Wire to host: takes what may be taken of a wire, and delivers it.
+//! Wire to host: fetches frames from the wire within the batch and the host's limit, and delivers them.
 
 use crate::pipeline::Progress;
 use crate::pipeline::outlet::Outlet;
@@ -9,12 +9,12 @@ use crate::stats::{Loss, QueueStats};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 
-/// The wire of a queue pair as a source, for one batch.
+/// The wire of a queue pair as a source of frames, for one batch.
 pub(crate) struct Receive<'a, W> {
     pub(crate) wire: &'a mut W,
-    /// The sending side of the host: a port has its link, its VLANs and its end in both directions.
+    /// The sending side of the host. It holds the link state, the VLANs and the draining flag of both directions.
     pub(crate) port: &'a Source,
-    /// Offloads that the user allows now.
+    /// Offloads currently allowed by the user.
     pub(crate) allowed: Offloads,
     /// Maximum IP bytes of a frame.
     pub(crate) mtu: usize,
@@ -22,13 +22,13 @@ pub(crate) struct Receive<'a, W> {
 }
 
 impl<W: WirePort> Receive<'_, W> {
-    /// Moves due frames until the wire has none, the host is at its limit or a batch is full, then ends the batch.
+    /// Moves due frames until the wire has none, the host is at its limit, or a batch is full. Then ends the batch.
     ///
-    /// `clock` returns the caller's processor time, nanoseconds from any moment; under moderation it is read before and
-    /// after some batches, to learn their cost.
+    /// `clock` returns the caller's processor time, nanoseconds from any moment. Under moderation, the clock is read
+    /// before and after some batches, to measure their cost.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the host is gone.
+    /// Returns [`PortError::Closed`] if the host is gone.
     #[inline]
     pub(crate) fn poll(
         self,
@@ -41,7 +41,7 @@ impl<W: WirePort> Receive<'_, W> {
         let Self { wire, port, .. } = self;
         let stats = &queues[0].receive;
         hold.left(wire.advance(now_ns, stats));
-        // A drained wire is emptied regardless of the limit.
+        // Draining a wire ignores the limit.
         let is_draining = port.is_draining;
         let due = if is_draining || deliver.meter.is_open(now_ns) { hold.open(wire, stats, now_ns) } else { 0 };
         if due == 0 && deliver.next_release_ns().is_none_or(|at| now_ns < at) {

@@ -4,40 +4,41 @@ use crate::config::frame_len_max;
 
 /// Alignment of consecutively written frames: a cache line.
 pub(crate) const FRAME_ALIGN: usize = 64;
-/// Bytes of a scratch: a run stays near the first-level cache, and the longest frame of the largest MTU fits.
+/// Bytes of a scratch: a run of segments stays near the first-level cache, and the longest frame of the largest MTU
+/// fits.
 pub(crate) const SCRATCH_LEN: usize =
     (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
 
 /// Memory for rewritten frames. All ports of a switch share it.
 pub(crate) type Scratch = Box<[u8]>;
 
-/// Bytes charged for a lost frame (the shortest of Ethernet), so that a flood of bad frames cannot monopolise the
-/// thread.
+/// Bytes charged for a lost frame: the shortest Ethernet frame. Without this charge, a flood of bad frames could
+/// monopolise the thread.
 const LOST_FRAME_BYTES: usize = 60;
 
-/// The result of a poll.
+/// The outcome of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// At least one frame moved.
     pub moved: bool,
-    /// There is, or may be, more to do at once.
+    /// More work is, or may be, ready at once.
     pub more: bool,
 }
 
 impl Progress {
-    /// Returns the sum of two polls.
+    /// Merges the outcomes of two polls.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { moved: self.moved || other.moved, more: self.more || other.more }
     }
 }
 
-/// The rest of a turn.
+/// The remaining budget of a turn.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) frames: usize,
     pub(crate) bytes: usize,
-    /// Excess bytes of the last frame.
+    /// Bytes by which the last frame exceeded the budget.
     pub(crate) debt_bytes: usize,
 }
 
@@ -52,7 +53,7 @@ impl Budget {
         self.frames > 0 && self.bytes > 0
     }
 
-    /// Charges one frame of `len` bytes; 0 for a lost one.
+    /// Charges one frame of `len` bytes; a `len` of 0 stands for a lost frame.
     #[inline]
     pub(crate) fn spend_frame(&mut self, len: usize) {
         self.spend(1, len.max(LOST_FRAME_BYTES));

@@ -1,4 +1,5 @@
-//! Settings and counters of a port, for any thread while it runs: the same for a queue pair and a port of a switch.
+//! Settings and counters of a port, accessible to any thread while the port runs. A queue pair and a port of a switch
+//! share this type.
 
 use crate::config::AdapterConfig;
 use crate::ipsec::{Ipsec, Prepared, SaChange, SaError};
@@ -15,26 +16,27 @@ use offramp_offload::sync::atomic::{
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Valid changes of associations and policy. Dropping this makes none of them.
+/// Valid changes of associations and policy, not yet made. Dropping the value discards the changes.
 pub struct PreparedIpsec<'a> {
     prepared: Prepared<'a>,
     control: &'a PortControl,
 }
 
 impl PreparedIpsec<'_> {
-    /// Makes them, from the port's next batch on.
+    /// Makes the changes; they take effect from the port's next batch on.
     pub fn make(self) {
         self.prepared.make();
         self.control.wake();
     }
 }
 
-/// Settings of a port, in effect from its next batch, its security associations, and its counters.
+/// Settings of a port, its security associations, and its counters. A changed setting takes effect from the port's next
+/// batch on.
 #[derive(Debug)]
 pub struct PortControl {
     offloads: AtomicU32,
     is_link_on: AtomicBool,
-    /// Grows with each change, so that a batch without one takes no lock.
+    /// Incremented with each change, so that a batch without a change takes no lock.
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
     ipsec: Ipsec,
@@ -47,12 +49,12 @@ pub struct PortControl {
 }
 
 impl PortControl {
-    /// Settings and counters for the queues of one port.
+    /// Creates the settings and counters for the queues of one port.
     pub fn new(config: &AdapterConfig) -> Arc<Self> {
         Self::secured(config, PortSecurity::default())
     }
 
-    /// As [`PortControl::new`], for a host restricted to some addresses.
+    /// Creates the settings as [`PortControl::new`] does, for a host restricted to some addresses.
     pub fn secured(config: &AdapterConfig, security: PortSecurity) -> Arc<Self> {
         let AdapterConfig { offloads, moderation, queues, .. } = *config;
         Arc::new(Self {
@@ -69,23 +71,24 @@ impl PortControl {
         })
     }
 
-    /// Returns the offloads allowed by the user now.
+    /// Returns the offloads currently allowed by the user.
     pub fn offloads(&self) -> Offloads {
         Offloads::from_bits_truncate(self.offloads.load(Relaxed))
     }
 
-    /// Changes what the user allows, from the next batch on.
+    /// Changes the offloads allowed by the user, from the next batch on.
     pub fn set_offloads(&self, offloads: Offloads) {
         self.offloads.store(offloads.bits(), Relaxed);
     }
 
-    /// Returns whether frames of the host and for it pass; they do until [`PortControl::set_link_on`] changes it.
+    /// Returns whether the port's link is on: frames from the host and for the host pass. It is on initially.
     pub fn is_link_on(&self) -> bool {
         self.is_link_on.load(Relaxed)
     }
 
-    /// Sets whether frames of the host and for it pass, from the next batch on. While they do not, each is lost and
-    /// counted as [`Loss::LinkOff`](crate::stats::Loss::LinkOff). Wakes the threads of the port.
+    /// Switches the port's link on or off, from the next batch on, and wakes the threads of the port. While the link is
+    /// off, each frame from the host or for the host is lost and counted as
+    /// [`Loss::LinkOff`](crate::stats::Loss::LinkOff).
     pub fn set_link_on(&self, is_on: bool) {
         self.is_link_on.store(is_on, Relaxed);
         self.wake();
@@ -96,7 +99,8 @@ impl PortControl {
         *self.moderation.lock()
     }
 
-    /// Changes the interrupt moderation, from the next batch on, also for waiting frames. Wakes the thread of the port.
+    /// Changes the interrupt moderation from the next batch on, including that of frames already waiting. Wakes the
+    /// thread of the port.
     pub fn set_moderation(&self, moderation: ModerationConfig) {
         let mut current = self.moderation.lock();
         *current = moderation;
@@ -120,7 +124,7 @@ impl PortControl {
         PortLimits { tx: self.tx_limiter.limit(), rx: self.rx_limiter.limit() }
     }
 
-    /// Returns the number of waits of queues at the host's limit: of sending, and of receiving.
+    /// Returns how many times a queue waited at the host's limit: for sending, and for receiving.
     pub fn limits_reached(&self) -> [u64; 2] {
         [&self.tx_limiter, &self.rx_limiter].map(|limiter| limiter.reached())
     }
@@ -133,20 +137,21 @@ impl PortControl {
         self.wake();
     }
 
-    /// Makes all changes of associations and policy, or none, from the next batch on. Wakes the thread of the port.
+    /// Makes all changes of associations and policy, or none of them, from the next batch on. Wakes the thread of the
+    /// port.
     ///
     /// # Errors
-    /// The first failing change: its index in `changes`, and the reason. Nothing has changed then.
+    /// Returns the index in `changes` of the first failing change, and the reason. No change is made then.
     pub fn change_ipsec(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
         self.prepare_ipsec(changes)?.make();
         Ok(())
     }
 
-    /// As [`PortControl::change_ipsec`] in two steps, for joint changes of several ports. Locks the port's associations
-    /// against other changes until the returned value is dropped.
+    /// Prepares changes as [`PortControl::change_ipsec`] does, without making them: several ports can then change
+    /// together. Locks the port's associations against other changes until the returned value is dropped.
     ///
     /// # Errors
-    /// As [`PortControl::change_ipsec`].
+    /// Fails as [`PortControl::change_ipsec`] does.
     pub fn prepare_ipsec(&self, changes: &[SaChange]) -> Result<PreparedIpsec<'_>, (usize, SaError)> {
         Ok(PreparedIpsec { prepared: self.ipsec.prepare(changes)?, control: self })
     }
@@ -156,7 +161,7 @@ impl PortControl {
         &self.queues
     }
 
-    /// Returns the moderation, if it was changed since `seen`.
+    /// Returns the moderation if it was changed since `seen`, the change counter of the caller.
     #[inline]
     pub(crate) fn changed_moderation(&self, seen: &mut u32) -> Option<ModerationConfig> {
         let now = self.moderation_changes.load(Acquire);
@@ -167,7 +172,7 @@ impl PortControl {
         Some(self.moderation())
     }
 
-    /// Wakes `waker` after each change.
+    /// Registers `waker`, woken after each change.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {
@@ -175,7 +180,7 @@ impl PortControl {
         }
     }
 
-    /// Takes back [`PortControl::register`], where one thread drives the port.
+    /// Cancels [`PortControl::register`] for a port driven by one thread.
     pub(crate) fn unregister(&self) {
         self.wakers.lock().clear();
     }

@@ -1,6 +1,6 @@
 //! Deliver: open, verify, coalesce, segment if the host needs it, mark, hand over.
 //!
-//! Nothing overtakes: before a frame goes past the coalescer, the coalescer is flushed.
+//! No frame overtakes another: before a frame bypasses the coalescer, the coalescer is flushed.
 
 use super::budget::Work;
 use super::control::PortControl;
@@ -26,20 +26,21 @@ const TRAIN_SEGMENT_LEN_MIN: usize = 536;
 #[derive(Debug)]
 pub(crate) struct Deliver {
     coalescer: Coalescer,
-    /// The receive limit of the host. The caller of a push checks it first, and spends.
+    /// The receive limit of the host. The caller of a push method checks the limit before the call and charges the
+    /// frame.
     pub(crate) meter: Meter,
     rx_csum: RxCsum,
     rss: Option<Rss>,
-    /// `None` while IPsec concerns no frame.
+    /// `None` while IPsec affects no frame.
     opening: Option<Box<Opening>>,
-    /// The last change of associations taken over.
+    /// Change counter of the associations applied last.
     ipsec_changes: u32,
     hold_ns: u64,
-    /// Something was handed over since the last flush.
+    /// At least one frame was handed over since the last flush.
     pub(crate) is_unflushed: bool,
-    /// The host took a frame since it was interrupted last.
+    /// The host accepted a frame since its last interrupt.
     has_taken: bool,
-    /// Delivery interrupts the host; otherwise interrupts are separate and counted elsewhere.
+    /// Delivery interrupts the host. If `false`, interrupts are separate from delivery and counted elsewhere.
     pub(crate) interrupts_by_handing_over: bool,
 }
 
@@ -61,12 +62,12 @@ impl Deliver {
         }
     }
 
-    /// Counts the frames waiting to be coalesced.
+    /// Returns the number of frames waiting to be coalesced.
     pub(crate) fn held(&self) -> usize {
         self.coalescer.held()
     }
 
-    /// Returns the next deadline of waiting frames or associations.
+    /// Returns the next deadline: of a frame waiting to be coalesced, or of an association.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let ipsec_ns = self.opening.as_ref().and_then(|opening| opening.next_due_ns);
         self.coalescer.next_deadline_ns().into_iter().chain(ipsec_ns).min()
@@ -77,12 +78,12 @@ impl Deliver {
         self.coalescer.next_deadline_ns()
     }
 
-    /// Returns `true` if no frame was handed over since the last batch ended, and none waits to be coalesced.
+    /// Returns whether no frame was handed over since the last batch ended, and no frame waits to be coalesced.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_unflushed && self.next_release_ns().is_none()
     }
 
-    /// Takes over a changed limit and changed associations, and advances their time.
+    /// Applies a changed limit and changed associations, and advances their time to `now_ns`.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
         self.meter.take_over(now_ns);
@@ -104,13 +105,13 @@ impl Deliver {
         (&mut self.coalescer, out)
     }
 
-    /// Flushes the coalescer: settings have changed, or the port is removed.
+    /// Flushes the coalescer after a change of settings, or before the port is removed.
     pub(crate) fn release(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
         let (coalescer, mut out) = self.parts(outlet);
         coalescer.flush(&mut out);
     }
 
-    /// Brings a frame of a wire, without requests.
+    /// Delivers a frame received from a wire, without offload requests.
     #[inline]
     pub(crate) fn push_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, mut frame: Frame<'_>, now_ns: u64) {
         if let Err(reason) = self.open(outlet, &mut frame) {
@@ -120,14 +121,14 @@ impl Deliver {
         self.verify(outlet, frame, now_ns);
     }
 
-    /// Returns whether all frames of a wire go to the host unchanged: then they need not be parsed.
+    /// Returns whether all frames of a wire reach the host unchanged, and so need no parsing.
     #[inline]
     pub(crate) fn passes_received(&self, outlet: &Outlet<'_, impl HostPort>) -> bool {
         let is_looked_into = outlet.enabled.intersects(Offloads::RX) || self.opening.is_some() || self.rss.is_some();
         !is_looked_into && outlet.host.steering().is_none()
     }
 
-    /// Brings a frame of a wire if [`Deliver::passes_received`].
+    /// Delivers a frame of a wire unparsed. [`Deliver::passes_received`] must hold.
     #[inline]
     pub(crate) fn pass_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: &[u8]) {
         if let Err(reason) = outlet.takes(link_header_len(frame), frame.len()) {
@@ -139,14 +140,14 @@ impl Deliver {
         outlet.hand_over(None, &RxMeta::UNMARKED, frame);
     }
 
-    /// Refuses a frame the host cannot take, and opens a sealed one.
+    /// Refuses a frame that is malformed or too long for the host, and opens a sealed frame.
     #[inline]
     fn open(&mut self, outlet: &Outlet<'_, impl HostPort>, frame: &mut Frame<'_>) -> Result<(), Loss> {
         outlet.takes(frame.link_header_len(), frame.bytes().len())?;
         self.opening.as_mut().map_or(Ok(()), |opening| opening.open(frame, outlet.stats))
     }
 
-    /// Verifies a frame without known state and coalesces it, as far as the host's offloads allow.
+    /// Verifies a frame with unknown checksum state and coalesces it, within the host's offloads.
     #[inline]
     fn verify(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: Frame<'_>, now_ns: u64) {
         self.is_unflushed = true;
@@ -176,8 +177,8 @@ impl Deliver {
         }
     }
 
-    /// Brings one frame sent by another host. Returns `false` if the budget ended in the middle of a segmentation. Then
-    /// `segments` has the rest, and the same frame is to be brought again.
+    /// Delivers one frame sent by another host. Returns `false` if the budget ended within a segmentation. Then
+    /// `segments` holds the remaining segments, and the caller must deliver the same frame again.
     pub(crate) fn push(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -214,7 +215,7 @@ impl Deliver {
         self.push_segments(outlet, lent, segmentation, segments, work)
     }
 
-    /// Segments a super-frame for a host without the offload for it.
+    /// Segments a super-frame for a host without the needed offload.
     fn push_segments(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -250,7 +251,7 @@ impl Deliver {
         rest.frames_left() == 0
     }
 
-    /// Brings a frame of a wire for several ports: its bytes stay unchanged.
+    /// Delivers a frame of a wire shared by several ports, without changing the frame's bytes.
     pub(crate) fn push_shared(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -267,7 +268,7 @@ impl Deliver {
         self.push_received(outlet, Frame::received(copy), work.now_ns);
     }
 
-    /// Segments a host's frame and brings the segments as frames from a wire.
+    /// Segments a host's frame and delivers the segments like frames received from a wire.
     fn push_segments_received(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -285,7 +286,7 @@ impl Deliver {
         rest.frames_left() == 0
     }
 
-    /// Brings a frame without segmentation.
+    /// Delivers a frame without segmentation.
     fn push_frame(&mut self, outlet: &mut Outlet<'_, impl HostPort>, lent: &mut Lent<'_>, work: &mut Work<'_>) {
         if !lent.fits(outlet.mtu) {
             return outlet.lose(Loss::TooLong, 1);
@@ -337,7 +338,8 @@ impl Deliver {
             && has_good_pseudo_header(&lent.frame)
     }
 
-    /// Hands a frame over unchanged, after the frames in the coalescer: it may be of any flow.
+    /// Hands a frame over unchanged. Flushes the coalescer first, because the coalescer may hold earlier frames of the
+    /// same flow.
     fn hand_over_in_order(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &[u8]) {
         self.release(outlet);
         self.is_unflushed = true;
@@ -345,7 +347,8 @@ impl Deliver {
         outlet.hand_over(self.rss.as_ref(), meta, frame);
     }
 
-    /// Returns the mark of a segment with its checksums just written. Fragments alone have no checksum of their own.
+    /// Returns the mark of a segment with its checksums just written. UDP fragments are unmarked: a fragment has no
+    /// checksum.
     fn checksum_of_segment(
         &self,
         segment: &mut [u8],
@@ -367,7 +370,7 @@ impl Deliver {
         }
     }
 
-    /// Ends a batch: hands over the expired frames of the coalescer, and publishes everything to the host.
+    /// Ends a batch: hands over the expired frames of the coalescer, and publishes all delivered frames to the host.
     pub(crate) fn end_batch(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         if self.hold_ns == 0 {
             self.release(outlet);
@@ -381,7 +384,7 @@ impl Deliver {
         }
     }
 
-    /// Publishes the delivered frames to the host, and counts the interrupt if delivery is one.
+    /// Publishes the delivered frames to the host, and counts an interrupt if delivery interrupts the host.
     pub(crate) fn flush(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         outlet.host.rx_flush(now_ns);
         outlet.end_batch();
@@ -391,7 +394,7 @@ impl Deliver {
         }
     }
 
-    /// Takes over the `has_taken` of `outlet`.
+    /// Moves the flag `has_taken` from `outlet` to this stage.
     #[inline]
     pub(crate) fn note(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
         self.has_taken |= std::mem::take(&mut outlet.has_taken);

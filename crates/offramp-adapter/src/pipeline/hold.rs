@@ -1,8 +1,9 @@
-//! The waiting frames of a host: for moderation, where handing over is the interrupt as for a TAP, and for the host's
-//! limit.
+//! The waiting frames of a host. A frame waits for moderation, if handing over is the interrupt as for a TAP, or for
+//! the host's limit.
 //!
-//! On a cable they wait on the wire. A switch has no wire, so they wait in a queue, as their senders lent them. One
-//! decision releases all waiting frames, in as many batches as their delivery takes; later ones wait for the next one.
+//! On a cable, frames wait on the wire. A switch has no wire, so frames wait in a queue, as their senders lent them.
+//! One decision releases all waiting frames, and their delivery takes as many batches as needed. Frames that arrive
+//! after the decision wait for the next decision.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::port::{Arrival, WirePort};
@@ -10,8 +11,8 @@ use crate::stats::Direction;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use std::collections::VecDeque;
 
-/// Most queued frames and super-frames, and their bytes: as many as a cable without delay holds. Above this, queued
-/// frames are handed over under any policy, as far as the limit allows.
+/// Maximum number of queued frames and super-frames, and of their bytes: the capacity of a cable without delay. At this
+/// maximum, queued frames are handed over under any policy, within the limit.
 const FRAMES_MAX: usize = 512;
 const BYTES_MAX: usize = 1024 * 1024;
 
@@ -19,20 +20,21 @@ const BYTES_MAX: usize = 1024 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     moderator: Moderator,
-    /// Waiting frames noted by the moderator and not yet released; they come after the released ones.
+    /// Number of waiting frames recorded by the moderator and not yet released; they follow the released frames.
     noted: usize,
-    /// The oldest frames, with only the limit to wait for.
+    /// Number of released frames, the oldest ones: they wait only for the limit.
     released: usize,
-    /// The moderator knows the wire's room, and so when to wake for the first frames.
+    /// The moderator has read the wire's room, which it needs to compute the time of the first wake-up.
     knows_room: bool,
-    /// All of them on a switch, none on a cable.
+    /// The waiting frames on a switch; empty on a cable.
     queue: VecDeque<FrameBuffer<Vec<u8>>>,
     queued_bytes: usize,
     free: Vec<FrameBuffer<Vec<u8>>>,
 }
 
 impl Hold {
-    /// Changes the moderation, also for waiting frames. Released frames stay so; without moderation all are released.
+    /// Changes the moderation, including that of waiting frames. Released frames stay released; without moderation all
+    /// frames are released.
     pub(crate) fn set(&mut self, config: ModerationConfig, stats: &Direction) {
         self.moderator.set(config);
         if self.moderator.is_off() {
@@ -42,19 +44,19 @@ impl Hold {
         self.moderator.show(stats);
     }
 
-    /// Records how many bytes the host sent.
+    /// Records the number of bytes sent by the host.
     #[inline]
     pub(crate) fn sent(&mut self, bytes: u64) {
         self.moderator.other_direction(bytes);
     }
 
-    /// Begins a delivery. Reads `clock`, the caller's processor time, if the moderator learns its cost.
+    /// Begins a delivery. Reads `clock`, the caller's processor time, if the moderator measures the interrupt cost.
     #[inline]
     pub(crate) fn begin(&mut self, clock: &impl Fn() -> u64) -> Option<u64> {
         (!self.moderator.is_off() && self.moderator.measures_next()).then(clock)
     }
 
-    /// Ends a delivery of the oldest `frames`, begun at `begun_ns`.
+    /// Ends a delivery of the oldest `frames` frames, begun at `begun_ns`.
     #[inline]
     pub(crate) fn end(&mut self, begun_ns: Option<u64>, frames: usize, stats: &Direction, clock: &impl Fn() -> u64) {
         self.left(frames);
@@ -67,7 +69,7 @@ impl Hold {
         self.moderator.show(stats);
     }
 
-    /// Records that the oldest `frames` wait no more: they were handed over, or lost on the wire.
+    /// Records that the oldest `frames` frames no longer wait: they were handed over, or lost on the wire.
     #[inline]
     pub(crate) fn left(&mut self, frames: usize) {
         if frames > 0 {
@@ -85,7 +87,7 @@ impl Hold {
         self.released = std::mem::take(&mut self.noted);
     }
 
-    /// Returns the number of frames that may be fetched from the wire now.
+    /// Returns the number of frames that can be fetched from the wire now.
     #[inline]
     pub(crate) fn open(&mut self, wire: &impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         if self.moderator.is_off() { usize::MAX } else { self.open_moderated(wire, stats, now_ns) }
@@ -108,36 +110,36 @@ impl Hold {
         self.released
     }
 
-    /// Returns when the frames now on the wire are released if no other one comes.
+    /// Returns the release time of the frames now on the wire if no further frame arrives.
     pub(crate) fn next_open_ns(&self, wire: &impl WirePort) -> Option<u64> {
         if self.moderator.is_off() || self.released > 0 {
             return wire.next_arrival_ns();
         }
-        // Frames under way may bring the release forward. Computing this now spares a wake-up for each of them.
+        // Frames in flight can bring the release forward. Computing the time now saves a wake-up for each of them.
         let mut ahead = self.moderator.clone();
         let mut due_ns = ahead.next_due_ns();
         wire.arrivals(self.noted, u64::MAX, |Arrival { at_ns, len }| {
             if due_ns.is_none_or(|due_ns| at_ns < due_ns) {
                 ahead.arrived(at_ns, len as u64);
-                // Not before it is there, even when it makes as many frames as may wait.
+                // A frame is not released before its arrival, even if it fills the limit on waiting frames.
                 due_ns = ahead.next_due_ns().map(|due_ns| due_ns.max(at_ns));
             }
         });
         due_ns
     }
 
-    /// Returns whether frames are handed over at once, and overtake none in the queue.
+    /// Returns whether a new frame can be handed over at once, without overtaking a queued frame.
     #[inline]
     pub(crate) fn is_passed_by(&self) -> bool {
         self.moderator.is_off() && self.queue.is_empty()
     }
 
-    /// Returns whether no more should be queued.
+    /// Returns whether the queue has reached its maximum of frames or bytes.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() >= FRAMES_MAX || self.queued_bytes >= BYTES_MAX
     }
 
-    /// Returns the bytes in the queue.
+    /// Returns the number of bytes in the queue.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
@@ -158,13 +160,13 @@ impl Hold {
         self.moderator.ring_has(FRAMES_MAX.saturating_sub(self.queue.len()) as u32);
     }
 
-    /// Returns whether to hand over the queued frames now; `is_forced`: under any policy.
+    /// Returns whether to hand over the queued frames now. With `is_forced`, they are due under any policy.
     pub(crate) fn is_due(&self, now_ns: u64, is_forced: bool) -> bool {
         let is_released = is_forced || self.released > 0 || self.moderator.is_off();
         !self.queue.is_empty() && (is_released || self.is_full() || self.moderator.is_due(now_ns))
     }
 
-    /// Returns when the queued frames are due; 0 if they wait for the limit alone.
+    /// Returns the time at which the queued frames are due; 0 if they wait only for the limit.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         match self.queue.len() {
             0 => None,
@@ -173,7 +175,7 @@ impl Hold {
         }
     }
 
-    /// Hands over queued frames to `deliver`, until it returns `false`: the frame stays then.
+    /// Hands queued frames to `deliver`, until `deliver` returns `false`. That frame stays in the queue.
     pub(crate) fn release(
         &mut self,
         stats: &Direction,

@@ -8,8 +8,8 @@ use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
 use offramp_offload::meta::{ChecksumState, Cwr, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
-/// Least payload of a segment in a super-frame handed over whole: Linux 7 raises less to this (`TCP_MIN_GSO_SIZE`), and
-/// would make other segments.
+/// Minimum TCP payload per segment of a super-frame handed over whole. Linux 7 raises a smaller size to this value
+/// (`TCP_MIN_GSO_SIZE`), and would then produce different segments.
 const TCP_SEGMENT_LEN_MIN: u16 = 8;
 
 /// A frame lent by its sender, and its segmentation plan.
@@ -27,28 +27,28 @@ impl Lent<'_> {
         self.plan.frames_left()
     }
 
-    /// Returns the segmentation if the frame makes more than one.
+    /// Returns the segmentation if the frame becomes more than one segment.
     pub(super) fn segmentation(&self) -> Option<Segmentation> {
         self.frame.request().segmentation.filter(|_| self.frames() > 1)
     }
 
-    /// Returns whether the longest of its frames fits.
+    /// Returns whether the longest of the resulting frames fits into the MTU.
     pub(super) fn fits(&self, mtu: usize) -> bool {
         self.plan.next_len() - self.plan.link_header_len() <= mtu
     }
 
     /// Returns the marks of an untouched super-frame; `None` if `enabled` cannot express them.
     ///
-    /// A super-frame with CWR is marked as one, even if its sender did not mark it, and goes only to a driver with ECN
-    /// negotiated (virtio 1.3, 5.1.6.4.1). One with AccECN's CWR goes only to a driver with AccECN negotiated; without
-    /// CWR every driver segments it alike.
+    /// A super-frame with CWR is marked as such, even if its sender did not mark it. It is delivered whole only to a
+    /// driver with ECN negotiated (virtio 1.3, 5.1.6.4.1). A super-frame with AccECN's CWR is delivered whole only to a
+    /// driver with AccECN negotiated. Without CWR, every driver segments a super-frame alike.
     pub(super) fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
         let partial = self.frame.request().checksum?;
         if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
             return None; // Too long for an IP header's length field and for a guest's buffers.
         }
         if self.frame.layout().is_ok_and(|layout| layout.fragment) {
-            return None; // A receiver would wait for the rest of the packet.
+            return None; // The receiver would wait for the other fragments of the packet.
         }
         let (needed, is_tcp) = match segmentation.kind {
             SegmentationKind::Tcp4 => (Offloads::RSC4, true),
@@ -76,8 +76,8 @@ impl Lent<'_> {
         })
     }
 
-    /// Returns the bytes of all headers of a super-frame. 0 for a datagram to be fragmented, as only its first fragment
-    /// has a UDP header.
+    /// Returns the bytes of all headers of a super-frame. Returns 0 for a datagram to be fragmented: only its first
+    /// fragment has a UDP header.
     pub(super) fn header_len(&self, segmentation: Segmentation) -> u16 {
         match segmentation.kind {
             SegmentationKind::UdpFragments => 0,
@@ -86,13 +86,13 @@ impl Lent<'_> {
     }
 }
 
-/// Returns whether the TCP header, at the checksum's start, has CWR set.
+/// Returns whether CWR is set in the TCP header, which starts where the checksum starts.
 fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
     frame.get(usize::from(partial.start) + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_CWR != 0)
 }
 
-/// Returns whether the host began the checksum with the frame's pseudo-header: then the segments' checksums will be
-/// right. A guest may begin with anything, and the checksum of a fragment does not cover its bytes.
+/// Returns whether the host began the checksum with the frame's pseudo-header, so that the segments' checksums will be
+/// right. A guest may begin with any value. In a fragment, the checksum covers more bytes than the fragment has.
 pub(super) fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
     let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());

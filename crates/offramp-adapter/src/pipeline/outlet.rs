@@ -1,4 +1,4 @@
-//! A host as destination: hands frames over and counts the outcome.
+//! A host as destination: hands frames over and counts the outcomes.
 
 use crate::port::{HostPort, PortError};
 use crate::stats::{Direction, Loss, QueueStats};
@@ -12,17 +12,17 @@ use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toepli
 /// A host as destination, with its current offloads and MTU.
 pub(crate) struct Outlet<'a, H> {
     pub(crate) host: &'a mut H,
-    /// The counters of its queues; not empty.
+    /// The counters of the host's queues; not empty.
     queues: &'a [QueueStats],
-    /// The counters of the first queue, and of frames lost before the host chose one.
+    /// The counters of the first queue. Frames lost before the host chose a queue are counted here.
     pub(crate) stats: &'a Direction,
     /// Offloads accepted by the host and allowed by the user.
     pub(crate) enabled: Offloads,
     /// Maximum IP bytes of a frame.
     pub(crate) mtu: usize,
-    /// The reason if the host is gone.
+    /// The port's error if the host is gone.
     pub(crate) closed: Option<PortError>,
-    /// The host took a frame.
+    /// The host accepted at least one frame.
     pub(crate) has_taken: bool,
 }
 
@@ -32,7 +32,8 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         Self { host, queues, stats: &queues[0].receive, enabled, mtu, closed: None, has_taken: false }
     }
 
-    /// Counts frames on their way to the host. A host with several queues counts them once it chose one.
+    /// Counts incoming frames of a host with one queue. With several queues, `chosen` counts a frame once the host has
+    /// chosen a queue.
     #[inline]
     pub(super) fn came_in(&self, frames: usize) {
         if self.queues.len() == 1 {
@@ -40,7 +41,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         }
     }
 
-    /// Ends a batch of each queue.
+    /// Ends a batch of every queue.
     pub(super) fn end_batch(&self) {
         for queue in self.queues {
             queue.receive.end_batch();
@@ -82,7 +83,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         }
     }
 
-    /// Returns the counters of the frame's queue, by the host's choice. The frame came in there.
+    /// Returns the counters of the queue that the host chose for the frame, and counts the frame in.
     #[inline(never)]
     fn chosen(&self, meta: &RxMeta) -> &'a Direction {
         let stats = &QueueStats::of(self.queues, || self.host.rx_queue()).receive;
@@ -96,10 +97,10 @@ impl<'a, H: HostPort> Outlet<'a, H> {
     }
 }
 
-/// Returns `meta` with the flow's queue; `None` if queues are not chosen here.
+/// Returns `meta` with the flow's queue; `None` if the adapter does not choose the queue.
 ///
-/// A copy for every frame would cost more than it seems. A read of bytes just written in smaller pieces waits until all
-/// earlier writes are done, those into a guest's memory too.
+/// Returning `meta` itself would copy it for every frame. Reading bytes that were just written in smaller pieces stalls
+/// the processor until all earlier writes are done, including those into a guest's memory.
 #[inline]
 fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
     let rss = rss?;
@@ -107,7 +108,7 @@ fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
     Some(RxMeta { queue, ..*meta })
 }
 
-/// The choice of a host's queue for a flow (receive-side scaling).
+/// The assignment of flows to a host's queues (receive-side scaling).
 #[derive(Debug)]
 pub(super) struct Rss {
     pub(super) hash: Toeplitz,
@@ -115,18 +116,19 @@ pub(super) struct Rss {
 }
 
 impl Rss {
-    /// Returns `None` for a single queue: there is no choice.
+    /// Creates the assignment; `None` for a single queue.
     pub(super) fn new(queues: u16) -> Option<Self> {
         let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok()?;
         (queues > 1).then(|| Self { hash: Toeplitz::default(), table })
     }
 }
 
-/// The coalescer's sink: hands its frames to the host.
+/// The sink of the coalescer: hands coalesced frames to the host.
 pub(super) struct ToHost<'a, 'b, H> {
     pub(super) outlet: &'a mut Outlet<'b, H>,
     pub(super) rss: Option<&'a Rss>,
-    /// The host's own buffers may be lent. Not across batches: a host must not wait for its buffers.
+    /// The coalescer may write into the host's own buffers. `false` if frames stay there across batches: a host must
+    /// not wait for its buffers.
     pub(super) is_lending: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Plan: reads a host's request for a frame, checks the permissions, and plans the resulting frames.
+//! Plan: reads a host's offload request for a frame, checks the permissions, and plans the resulting frames.
 
 use super::control::PortControl;
 use crate::ipsec::{Keepalives, Sealing};
@@ -16,14 +16,14 @@ use std::sync::Arc;
 /// The result of planning a frame.
 #[derive(Debug)]
 pub(crate) enum Planned {
-    /// It goes in the clear.
+    /// The frame is sent unencrypted.
     Clear(Segmenter),
-    /// It is sealed, by the sealer of this number.
+    /// The frame is sealed by the sealer with this index.
     Sealed(SealedSegments, usize),
 }
 
 impl Planned {
-    /// Returns the number of frames still to be written.
+    /// Returns the number of frames not yet written.
     pub(crate) fn frames_left(&self) -> usize {
         match self {
             Self::Clear(plan) => plan.frames_left(),
@@ -36,17 +36,17 @@ impl Planned {
 #[derive(Debug)]
 pub(crate) struct Plan {
     policy: SegmentPolicy,
-    /// As the port's control had it when the batch began.
+    /// The link state read from the port's control at the start of the batch.
     pub(crate) is_link_on: bool,
     /// `None` while the host may use any address.
     security: Option<Arc<PortSecurity>>,
     /// The send limit of the host.
     pub(crate) meter: Meter,
-    /// `None` while no frame has to do with IPsec.
+    /// `None` while IPsec affects no frame.
     sealing: Option<Box<Sealing>>,
-    /// `None` while no association reminds a NAT.
+    /// `None` while no association sends NAT-keepalives.
     keepalives: Option<Box<Keepalives>>,
-    /// The change counter of the associations taken over last.
+    /// Change counter of the associations applied last.
     ipsec_changes: u32,
 }
 
@@ -66,9 +66,9 @@ impl Plan {
         }
     }
 
-    /// Takes over changed settings of link and limit, and of associations unless `pending` is sealed in part, and
-    /// advances their time. Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with the same
-    /// associations.
+    /// Applies changed settings of the link and the limit. Applies changed associations unless `pending` is partly
+    /// sealed, and advances their time. Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with
+    /// the same associations.
     #[inline]
     pub(crate) fn take_over(
         &mut self,
@@ -93,17 +93,18 @@ impl Plan {
         }
     }
 
-    /// Returns when the associations have something to do, or the limit lets the host send again.
+    /// Returns the next deadline: of an association, a keepalive, or the end of a wait for the limit.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns);
         let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns);
         sealing_ns.into_iter().chain(keepalive_ns).chain(self.meter.opens_ns()).min()
     }
 
-    /// Checks that the host may send the frame at all. Comes before anything is learnt or made of it.
+    /// Checks that the host may send the frame. Must run before the switch learns from the frame, and before the frame
+    /// is planned.
     ///
     /// # Errors
-    /// The reason for refusing it.
+    /// Returns the reason for refusing the frame.
     #[inline]
     fn admit(&self, frame: &Frame<'_>) -> Result<(), Loss> {
         if !self.is_link_on {
@@ -112,7 +113,7 @@ impl Plan {
         self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
     }
 
-    /// Returns whether a frame without offload requests goes unchanged, unparsed.
+    /// Returns whether a frame without offload requests can be sent unchanged and unparsed.
     #[inline]
     pub(crate) fn leaves(&self, frame: &[u8]) -> bool {
         self.is_link_on
@@ -120,10 +121,10 @@ impl Plan {
             && self.security.as_ref().is_none_or(|security| security.passes_unparsed(frame))
     }
 
-    /// Plans what a frame becomes, and charges the host for it, also if it does not go.
+    /// Plans the frames resulting from a host's frame, and charges the host for them. A refused frame is charged, too.
     ///
     /// # Errors
-    /// The reason for losing it.
+    /// Returns the reason for losing the frame.
     pub(crate) fn plan(&mut self, frame: &mut Frame<'_>, stats: &Direction, now_ns: u64) -> Result<Planned, Loss> {
         let planned = self.admit(frame).and_then(|()| self.plan_admitted(frame, stats, now_ns));
         self.meter.spend_frame(frame, planned.as_ref().map_or(1, Planned::frames_left));
@@ -148,26 +149,28 @@ impl Plan {
         Ok(planned)
     }
 
-    /// Plans a frame that was admitted before, and waited.
+    /// Plans a frame that was admitted before it was queued.
     ///
     /// # Errors
-    /// The reason for refusing it.
+    /// Returns the reason for refusing the frame.
     pub(crate) fn in_the_clear(&self, frame: &Frame<'_>) -> Result<Segmenter, Refused> {
         Segmenter::new(frame, &self.policy)
     }
 
-    /// Delivers the ICMP message about the last planned frame, if there is one. It is no frame of the wire, and no
-    /// counter counts it. If the host has no room, it gets the next one. `has_pushed`: the frame got its tag here.
+    /// Delivers the pending ICMP message about the last planned frame, if any. The message is no frame of the wire, and
+    /// no counter includes it. If the host has no room, the message is dropped; the next refused frame causes a new
+    /// one. `has_pushed`: the adapter inserted the frame's tag.
     pub(crate) fn answer(&mut self, host: &mut impl HostPort, has_pushed: bool) -> Option<Result<(), PortError>> {
         let answer = self.sealing.as_mut()?.too_big.take()?;
         let answer = if has_pushed { pop_tag(answer) } else { answer };
         Some(host.rx_deliver(&RxMeta::default(), answer))
     }
 
-    /// Returns the length of the next frame, and the number of frames in a row of that length.
+    /// Returns the length of the next frame, and the number of consecutive frames of that length.
     ///
     /// # Errors
-    /// The reason for losing the next frame: longer than `mtu`, in the clear, or its association is gone.
+    /// Returns the reason for losing the next frame: it is unencrypted and longer than `mtu`, or its association is
+    /// gone.
     #[inline]
     pub(crate) fn next_run(&self, frame: &Frame<'_>, planned: &Planned, mtu: usize) -> Result<(usize, usize), Loss> {
         match planned {
@@ -180,10 +183,10 @@ impl Plan {
         }
     }
 
-    /// Writes the next frames, all of one length, into the slots of `out`, and returns how many.
+    /// Writes the next frames, all of one length, into the slots of `out`. Returns the number of frames written.
     ///
     /// # Errors
-    /// The reason for which none of the rest can be sealed.
+    /// Returns the reason if the remaining frames cannot be sealed.
     #[inline]
     pub(crate) fn write_run(
         &mut self,
@@ -206,7 +209,7 @@ impl Plan {
         Ok(count)
     }
 
-    /// Brings due keepalives to `send`, a function that returns whether there was room. None goes while the link is
+    /// Passes due keepalives to `send`, which returns whether there was room. No keepalive is sent while the link is
     /// off.
     #[inline]
     pub(crate) fn send_keepalives(&mut self, stats: &Direction, now_ns: u64, mut send: impl FnMut(&mut [u8]) -> bool) {

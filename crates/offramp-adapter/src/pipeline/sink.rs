@@ -1,4 +1,4 @@
-//! The two ends of a frame's way: a host, and a wire.
+//! The two ends of a frame's path: a host, and a wire.
 
 use super::budget::Budget;
 use super::control::PortControl;
@@ -21,9 +21,9 @@ use std::ops::Range;
 pub(crate) struct HostSink {
     pub(crate) deliver: Deliver,
     pub(crate) hold: Hold,
-    /// The last moderation change taken over.
+    /// Change counter of the moderation applied last.
     moderation_changes: u32,
-    /// Set for a host that sees frames before it is interrupted.
+    /// Time of the next interrupt of a host that sees frames before it is interrupted, nanoseconds.
     next_interrupt_ns: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl HostSink {
         }
     }
 
-    /// Takes over changed moderation, limit and associations, and advances their time.
+    /// Applies changed moderation, limit and associations, and advances their time to `now_ns`.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, stats: &Direction, now_ns: u64) {
         if self.deliver.interrupts_by_handing_over
@@ -48,7 +48,7 @@ impl HostSink {
         self.deliver.take_over(control, now_ns);
     }
 
-    /// Sends due interrupts to a host that sees frames before it is interrupted, and counts them in `queues`.
+    /// Sends due interrupts to a host that sees frames before it is interrupted. Counts the interrupts in `queues`.
     #[inline]
     pub(crate) fn interrupt(
         &mut self,
@@ -70,7 +70,7 @@ impl HostSink {
         }
     }
 
-    /// Returns the next time of work without any new frame, with `frames_ns` for the waiting ones.
+    /// Returns the next deadline if no further frame arrives. `frames_ns` is the deadline of the waiting frames.
     pub(crate) fn next_deadline_ns(&self, frames_ns: Option<u64>) -> Option<u64> {
         let limit_ns = self.deliver.meter.opens_ns().unwrap_or(0);
         let frames_ns = frames_ns.map(|at| at.max(limit_ns));
@@ -78,7 +78,7 @@ impl HostSink {
     }
 }
 
-/// Sends the due interrupts of a queue, and counts them. Returns when the next one is due.
+/// Sends the due interrupts of a queue and counts them. Returns the time of the next interrupt.
 #[inline]
 fn send_interrupts(
     interrupts: &mut dyn Interrupts,
@@ -91,7 +91,7 @@ fn send_interrupts(
         stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
     }
     let counts = interrupts.send_due(now_ns);
-    // Idle counters stay clean: another worker may own their cache line.
+    // Counters without a change stay unwritten: another worker may own their cache line.
     if counts.transmit > 0 {
         stats.transmit.interrupts.add(counts.transmit);
     }
@@ -105,7 +105,7 @@ fn send_interrupts(
     interrupts.next_due_ns()
 }
 
-/// The route of a queue pair: its wire, whatever the destination.
+/// The route of a queue pair: every frame is sent on its wire, for any destination.
 pub(crate) struct ToWire<'a, W> {
     pub(crate) wire: &'a mut W,
     pub(crate) mtu: usize,
@@ -158,7 +158,7 @@ impl<H: HostPort, W: WirePort> Route<H> for ToWire<'_, W> {
     }
 }
 
-/// Puts a frame on the wire. Returns `false` without room for it.
+/// Puts a frame on the wire. Returns `false` if there is no room.
 #[inline]
 fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
     let Some(loan) = wire.lend(frame.len(), 1) else { return false };
@@ -168,7 +168,7 @@ fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
     true
 }
 
-/// Puts a frame with a tag more on the wire. Returns its length then; `None` without room for it.
+/// Puts a frame on the wire with a VLAN tag inserted. Returns the length with the tag; `None` if there is no room.
 #[inline]
 fn put_tagged(frame: &[u8], tci: u16, wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
     let (addresses, rest) = frame.split_at_checked(TAG_AT)?;

@@ -1,7 +1,7 @@
-//! The sending side of a host: fetches its frames, plans them, and brings them to their route.
+//! The sending side of a host: fetches the host's frames, plans them, and passes them to the route.
 //!
-//! If the route has no room for a super-frame, it stays with its owner, sent in part if need be: the wire's shortage
-//! holds the host back and nothing is lost for it.
+//! If the route has no room for a whole super-frame, the frame stays with its owner, sent in part if some room was
+//! left. The host then waits, and no frame is lost for lack of room on the wire.
 
 use super::budget::{Budget, Progress};
 use super::control::PortControl;
@@ -14,28 +14,28 @@ use offramp_offload::segment::Segmenter;
 use offramp_offload::vlan::TagChange;
 use std::ops::Range;
 
-/// The way of planned frames: the wire, or the other ports of a switch.
+/// The destination of planned frames: the wire, or the other ports of a switch.
 pub(crate) trait Route<H: HostPort> {
-    /// Returns the number of frames that may go now. 0 ends the turn.
+    /// Returns the number of frames that can be sent now. 0 ends the turn.
     fn room(&mut self, budget: &mut Budget, now_ns: u64) -> usize;
 
-    /// Sends a frame without offload requests, unplanned. Returns its length; `None` if it cannot go this way.
+    /// Sends a frame without offload requests, unplanned. Returns its length; `None` if the frame needs planning.
     #[inline]
     fn put_whole(&mut self, frame: &[u8], source: (&Plan, &PortVlans), now_ns: u64) -> Option<usize> {
         let _ = (frame, source, now_ns);
         None
     }
 
-    /// Returns the change of the host's tag before the frame is planned.
+    /// Returns the change to the host's tag, made before the frame is planned.
     fn change(&self, vlan: FrameVlan) -> TagChange;
 
-    /// Returns the destination ports of a frame that makes `frames`.
+    /// Returns the destination ports of a host's frame that becomes `frames` frames of the wire.
     ///
     /// # Errors
-    /// The reason for losing it.
+    /// Returns the reason for losing the frame.
     fn find(&mut self, frame: &[u8], vlan: FrameVlan, frames: usize, now_ns: u64) -> Result<Range<usize>, Loss>;
 
-    /// Brings the pending frame to its destinations, as far as there is room.
+    /// Sends the pending frame to its destinations, within the room.
     #[inline]
     fn bring(&mut self, source: &mut Source, host: &mut H, stats: &Direction, budget: &mut Budget, now_ns: u64)
     where
@@ -44,14 +44,14 @@ pub(crate) trait Route<H: HostPort> {
         source.write(host, self, stats, budget, now_ns);
     }
 
-    /// Maximum IP bytes of a frame, where the frames after the plan are checked.
+    /// Maximum IP bytes of a frame, if frames are checked after planning.
     fn mtu(&self) -> usize;
 
-    /// Lends buffers for the next frames, up to `count` of `len` bytes each. `None` without room, or if the frame is
-    /// too long.
+    /// Lends buffers for the next frames, up to `count` of `len` bytes each. Returns `None` if there is no room, or if
+    /// the frame is too long.
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
 
-    /// Sends the first `count` of the lent buffers. Returns how many of them reached a destination.
+    /// Sends the first `count` lent buffers. Returns the number of frames that reached a destination.
     fn put(&mut self, to: &Destination, len: usize, count: usize, now_ns: u64) -> usize;
 
     /// Sends a keepalive. Returns whether there was room.
@@ -62,31 +62,31 @@ pub(crate) trait Route<H: HostPort> {
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) vlan: FrameVlan,
-    /// The ports still to be visited; of no meaning on a wire.
+    /// The ports still to be visited; unused on a wire.
     pub(crate) ports: Range<usize>,
 }
 
-/// A fetched frame on its way.
+/// A fetched and planned frame, not yet fully sent.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) planned: Planned,
-    /// Bytes of the planned frame.
+    /// Bytes of the host's frame.
     pub(crate) frame_len: usize,
     pub(crate) to: Destination,
-    /// Frames of it handed to a port and not yet counted; the maximum over the ports.
+    /// Number of resulting frames handed to a port and not yet counted; the maximum over the ports.
     pub(crate) frames_handed: usize,
-    /// The rest of a begun segmentation for the next port.
+    /// The remaining segments for the next port, if a segmentation has begun.
     pub(crate) segments: Option<Segmenter>,
 }
 
 impl Pending {
-    /// Goes on to the next port, even if this one was handed only a part of the frame.
+    /// Moves on to the next port, even if the current port was handed only a part of the frame.
     pub(crate) fn advance(&mut self) {
         self.note_segments();
         self.to.ports.start += 1;
     }
 
-    /// Counts the written segments as handed and drops the rest.
+    /// Counts the written segments as handed over, and discards the remaining segments.
     fn note_segments(&mut self) {
         if let Some(rest) = self.segments.take() {
             self.frames_handed = self.frames_handed.max(self.planned.frames_left() - rest.frames_left());
@@ -94,13 +94,13 @@ impl Pending {
     }
 }
 
-/// The counts of a batch.
+/// Counts of one batch.
 #[derive(Default)]
 struct Batch {
-    /// Frames and super-frames fetched from the host, and the bytes of those that went on.
+    /// Number of frames and super-frames fetched from the host, and the bytes of those that were sent on.
     host_frames: usize,
     host_bytes: usize,
-    /// Frames sent unchanged, and their bytes: counted once per batch.
+    /// Number of frames sent unchanged, and their bytes; counted once per batch.
     whole_frames: usize,
     whole_bytes: usize,
 }
@@ -130,13 +130,13 @@ pub(crate) struct Source {
     pub(crate) plan: Plan,
     pub(crate) vlans: PortVlans,
     pub(crate) pending: Option<Pending>,
-    /// The tag change of the frame fetched last.
+    /// The VLAN tag change of the frame fetched last.
     change: TagChange,
-    /// Nothing more is fetched from the host. Fetched frames go out in either case.
+    /// Stops fetching from the host. Frames already fetched are still sent.
     pub(crate) is_draining: bool,
-    /// Taking a frame interrupts the host: its buffers are free again.
+    /// Fetching a frame interrupts the host: the host's buffers are free again.
     interrupts_by_taking: bool,
-    /// Bytes taken from the host in the last turn.
+    /// Bytes fetched from the host in the last turn.
     pub(crate) sent_bytes: usize,
 }
 
@@ -158,7 +158,7 @@ impl Source {
         self.pending.as_ref().map_or(0, |pending| pending.planned.frames_left())
     }
 
-    /// Takes over changed settings, associations between two super-frames, and advances their time.
+    /// Applies changed settings, and advances their time. Associations change only between two super-frames.
     #[inline]
     pub(crate) fn take_over(&mut self, control: &PortControl, mtu: usize, is_shared: bool, now_ns: u64) {
         let pending = self.pending.as_ref().map(|pending| &pending.planned);
@@ -168,7 +168,7 @@ impl Source {
     /// Moves frames until the host has none or is at its limit, the route has no room, or the budget is spent.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the host is gone.
+    /// Returns [`PortError::Closed`] if the host is gone.
     pub(crate) fn poll<H: HostPort>(
         &mut self,
         host: &mut H,
@@ -224,8 +224,8 @@ impl Source {
         Ok(Progress { moved: moved || more, more })
     }
 
-    /// Fetches the next frame, and sends it at once if it needs no change. Returns `false` when the host has none, or
-    /// is at its limit; `true` when one is pending, sent, or lost and counted.
+    /// Fetches the next frame, and sends it at once if it needs no change. Returns `true` if a frame is pending, was
+    /// sent, or was lost and counted. Returns `false` if the host has no frame, or is at its limit.
     #[inline]
     fn fetch<H: HostPort>(
         &mut self,
@@ -279,7 +279,8 @@ impl Source {
         Ok(true)
     }
 
-    /// Plans and routes the fetched frame. If it goes nowhere, the error has the reason and the number of frames.
+    /// Plans and routes the fetched frame. If the frame has no destination, the error holds the reason and the number
+    /// of frames.
     #[inline]
     fn admit<H: HostPort>(
         &mut self,
@@ -305,8 +306,8 @@ impl Source {
         Ok(Pending { planned, frame_len, to, frames_handed: 0, segments: None })
     }
 
-    /// Writes frames of the pending plan into memory that the route lends, while there is room. When the association of
-    /// sealed frames ends, the rest of them is lost.
+    /// Writes frames of the pending plan into memory lent by the route, while there is room. If the association of
+    /// sealed frames ends, the remaining frames are lost.
     pub(crate) fn write<H: HostPort>(
         &mut self,
         host: &mut H,
@@ -355,7 +356,7 @@ impl Source {
         stats.bytes_out.add(bytes as u64);
     }
 
-    /// Concludes the pending frame: counts its frames handed to no port as lost for `reason`.
+    /// Finishes the pending frame. The resulting frames that no port received are counted as lost for `reason`.
     pub(crate) fn conclude(&mut self, stats: &Direction, reason: Loss) {
         let Some(mut pending) = self.pending.take() else { return };
         pending.note_segments();
@@ -368,20 +369,20 @@ impl Source {
     }
 }
 
-/// Returns the counters of the queue of the frame fetched last.
+/// Returns the counters of the queue of the last fetched frame.
 #[inline]
 fn sent_by<'a>(host: &impl HostPort, queues: &'a [QueueStats]) -> &'a Direction {
     &QueueStats::of(queues, || host.tx_queue()).transmit
 }
 
-/// Counts frames that go nowhere.
+/// Counts frames without a destination.
 fn lose(reason: Loss, frames: usize, stats: &Direction, budget: &mut Budget) {
     budget.spend_frame(0);
     stats.frames_in.add(frames as u64);
     stats.lose(reason, frames);
 }
 
-/// Returns the last fetched frame, with its tag changed.
+/// Lends the last fetched frame, with its VLAN tag changed.
 #[inline]
 pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<'_>> {
     match change {
@@ -390,8 +391,8 @@ pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<
     }
 }
 
-/// Sends the next frames of one length where there is `room`. Returns their length, their number, and how many reached
-/// a destination.
+/// Sends the next frames of one length, up to `room`. Returns their length, their number, and the number that reached a
+/// destination.
 #[inline]
 fn send_run<H: HostPort>(
     plan: &mut Plan,
@@ -404,7 +405,7 @@ fn send_run<H: HostPort>(
     let Pending { planned, to, .. } = pending;
     let (len, count) = plan.next_run(frame, planned, route.mtu())?;
     let Some(loan) = route.lend(len, room.min(count)) else {
-        // If there is room and nothing is lent, the frame is too long.
+        // The route has room but lends no buffer: the frame is too long.
         let mut unlimited = Budget::UNLIMITED;
         return if route.room(&mut unlimited, now_ns) > 0 { Err(Loss::TooLong) } else { Ok((len, 0, 0)) };
     };
