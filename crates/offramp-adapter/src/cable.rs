@@ -1,10 +1,10 @@
 //! A link between two adapters: a rate, a delay and a bounded queue in each direction.
 //!
-//! Frames travel in batches. A transmitter fills a batch of its own, and `flush` hands it over whole: one lock per
-//! batch, none per frame. The receiver returns the empty batch, and the last one returned is the next one filled, so
-//! its bytes are still in the cache.
+//! Frames travel in batches. A transmitter fills its own batch, and `flush` hands the whole batch over: one lock per
+//! batch, none per frame. The receiver returns the empty batch. The last returned batch is filled next, while its bytes
+//! are still in the cache.
 //!
-//! A link with a rate gives each frame the arrival time of its last bit. Preamble, FCS and gap count (IEEE 802.3 4.2),
+//! On a link with a rate, a frame arrives with its last bit. Preamble, FCS and inter-frame gap count (IEEE 802.3 4.2),
 //! so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
 
 use crate::config::frame_len_max;
@@ -17,20 +17,19 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Preamble and start delimiter (8), FCS (4) and inter-frame gap (12) in byte times (IEEE 802.3).
+/// Bytes of preamble and start delimiter (8), FCS (4) and inter-frame gap (12) (IEEE 802.3).
 pub const LINE_OVERHEAD_LEN: usize = 24;
-/// Shortest frame without FCS; shorter ones take as long (IEEE 802.3 4.2.3.3).
+/// Shortest frame without FCS; a shorter frame occupies the line for as long (IEEE 802.3 4.2.3.3).
 pub const LINE_FRAME_LEN_MIN: usize = 60;
-/// Frames of one batch: a 64 KiB super-frame at MSS 1448 makes 45.
+/// Maximum frames of one batch: a 64 KiB super-frame at MSS 1448 makes 45 frames.
 const BATCH_FRAMES_MAX: usize = 64;
-/// Bytes of one batch, unless a single frame needs more: two super-frames stay in the second-level
-/// cache on both sides.
+/// Bytes of one batch, unless a single frame is longer. Two super-frames stay in the second-level cache of both sides.
 const BATCH_BYTES: usize = 128 * 1024;
-/// Batches of a line without delay, each way: the one being filled, the one being emptied, and those waiting between.
+/// Batches of a line without delay, per direction: one being filled, one being emptied, and the waiting ones.
 const BATCHES: usize = 8;
-/// Frames start at multiples of a cache line.
+/// Alignment of frames: a cache line.
 const FRAME_ALIGN: usize = 64;
-/// A batch of at most this many frames is appended to the one waiting before it, to spare a buffer.
+/// Maximum frames of a batch that is appended to the batch waiting before it, to save a buffer.
 const APPENDED_FRAMES_MAX: usize = 4;
 const NANOSECONDS: u128 = 1_000_000_000;
 
@@ -39,30 +38,31 @@ const NANOSECONDS: u128 = 1_000_000_000;
 pub struct CableConfig {
     /// Maximum IP bytes of a frame.
     pub mtu: usize,
-    /// Bits per second; `None` for a line without a limit.
+    /// Bits per second; `None` if unlimited.
     pub rate_bps: Option<u64>,
-    /// Propagation delay of a bit.
+    /// Propagation delay of a bit, nanoseconds.
     pub delay_ns: u64,
-    /// Most bytes waiting for a link with a rate before it has no more room.
+    /// Maximum bytes queued on a link with a rate; beyond them the link has no room.
     pub queue_bytes: usize,
 }
 
-/// Valid rates of a cable, bits per second: from a modem's to beyond today's fastest lines.
+/// Valid rates of a cable, bits per second: from a modem's rate to above that of today's fastest links.
 pub const RATE_BPS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 
 /// The reason for refusing a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CableConfigError {
-    /// The line would stand still, or be faster than any.
+    /// A rate of 0, or a rate outside the valid range.
     #[error("link rate of {0} bit/s is out of range; use {min} to {max}", min = RATE_BPS.start(), max = RATE_BPS.end())]
     Rate(u64),
 }
 
 impl CableConfig {
-    /// Checks the user's settings. A refused cable does no harm, and may carry nothing.
+    /// Checks the settings that a user can get wrong. Using a refused configuration is harmless, but its cable may
+    /// carry no frames.
     ///
     /// # Errors
-    /// One line with the setting's name, value and range.
+    /// Returns one line with the setting's name, value and range.
     pub fn check(&self) -> Result<(), CableConfigError> {
         let wrong = self.rate_bps.filter(|rate_bps| !RATE_BPS.contains(rate_bps));
         wrong.map_or(Ok(()), |rate_bps| Err(CableConfigError::Rate(rate_bps)))
@@ -82,7 +82,7 @@ struct Slot {
     arrival_ns: u64,
 }
 
-/// Returns the distance between frames of length `len`.
+/// Returns the distance between the starts of two frames of length `len`.
 fn stride(len: usize) -> usize {
     len.next_multiple_of(FRAME_ALIGN)
 }
@@ -107,7 +107,7 @@ impl Batch {
         }
     }
 
-    /// Returns how many more frames of `len` bytes fit.
+    /// Returns the number of further frames of `len` bytes that fit.
     fn room_for(&self, len: usize) -> usize {
         let free = self.bytes.len().saturating_sub(self.used);
         let fit = if free < len { 0 } else { (free - len) / stride(len) + 1 };
@@ -139,9 +139,9 @@ impl Batch {
 #[derive(Debug)]
 struct Lane {
     state: Mutex<LaneState>,
-    /// Sleeps until there are frames.
+    /// The receiving thread, asleep until frames arrive.
     receiver: Sleeper,
-    /// Sleeps until there is room.
+    /// The transmitting thread, asleep until there is room.
     transmitter: Sleeper,
 }
 
@@ -154,7 +154,7 @@ struct LaneState {
 /// The thread at one end of a lane.
 #[derive(Debug)]
 struct Sleeper {
-    /// Set while the thread sleeps; otherwise nothing is locked.
+    /// Set while the thread sleeps. While it is unset, no lock is taken.
     is_waiting: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -166,7 +166,7 @@ impl Sleeper {
 
     fn register(&self, waker: &Waker) {
         *self.waker.lock() = Some(waker.clone());
-        // An exchange costs the same as the store, and works in any order of the threads.
+        // A swap costs the same as a store, and is correct for any interleaving of the threads.
         self.is_waiting.swap(true, Ordering::SeqCst);
     }
 
@@ -198,12 +198,12 @@ impl Lane {
     }
 }
 
-/// Converts nanoseconds; more than 584 years count as for ever.
+/// Converts nanoseconds to 64 bits. More than 584 years saturate and mean "never".
 fn saturating(ns: u128) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Returns the batches held by a link with a rate and a delay, besides those of its ends.
+/// Returns the number of batches in flight on a link with a rate and a delay, in addition to those of its ends.
 fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
     let Some(rate_bps) = config.rate_bps else { return 0 };
     let line_bytes = u128::from(rate_bps) / 8 * u128::from(config.delay_ns) / NANOSECONDS;
@@ -211,7 +211,7 @@ fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
     held_bytes.div_ceil(BATCH_BYTES.max(frame_len_max) / 2)
 }
 
-/// One end of a cable: transmits into one lane, receives from the other.
+/// One end of a cable: transmits into one lane and receives from the other lane.
 #[derive(Debug)]
 pub struct CableEnd {
     config: CableConfig,
@@ -219,13 +219,13 @@ pub struct CableEnd {
     receives: bool,
     out: Arc<Lane>,
     filling: Option<Batch>,
-    /// Time at which the last bit put so far will have left.
+    /// Time at which the last bit put so far leaves, nanoseconds.
     line_free_ns: u64,
     into: Arc<Lane>,
     emptying: Option<Batch>,
 }
 
-/// Makes a cable and returns its two ends.
+/// Creates a cable and returns its two ends.
 pub fn cable(config: &CableConfig) -> (CableEnd, CableEnd) {
     let (there, back) = (Arc::new(Lane::new(config)), Arc::new(Lane::new(config)));
     let end = |out, into| CableEnd::new(config, (true, true), out, into);
@@ -246,14 +246,14 @@ impl CableEnd {
         }
     }
 
-    /// Splits an unused end into a transmit-only and a receive-only one, for two threads: a queue pair on either end
-    /// works in one direction and finds nothing to do in the other.
+    /// Splits an unused end into a transmit-only half and a receive-only half, for two threads. A queue pair on one
+    /// half works in one direction only, and idles in the other.
     pub fn split(self) -> (Self, Self) {
         let half = |transmits| Self::new(&self.config, (transmits, !transmits), &self.out, &self.into);
         (half(true), half(false))
     }
 
-    /// Returns the time on the link of a frame.
+    /// Returns the transmission time of a frame on the link.
     fn line_time_ns(&self, len: usize) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return 0 };
         let bits = (len.max(LINE_FRAME_LEN_MIN) + LINE_OVERHEAD_LEN) as u128 * 8;
@@ -373,14 +373,15 @@ impl WirePort for CableEnd {
                 continue;
             };
             skip = 0;
-            // A link brings its frames in order: after the first late one, all are late.
+            // A link delivers frames in order: after the first late frame, all are late.
             let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
             arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
         }
-        // Frames under way are no reason to hurry: the line brings them at its own pace, regardless of the host.
+        // Batches in flight count as room: the line delivers them at its own rate, regardless of the host.
         let is_under_way = |batch: &&Batch| batch.frames.last().is_some_and(|slot| slot.arrival_ns > until_ns);
         let under_way = lane.full.iter().filter(is_under_way).count();
-        // As full as batches get. They may be less full, so the guard is asked again as they go.
+        // The result assumes full batches. Batches may be less full, so the ring guard is evaluated again as batches
+        // are used up.
         ((lane.free.len() + under_way) * BATCH_FRAMES_MAX) as u32
     }
 }

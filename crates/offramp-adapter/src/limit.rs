@@ -4,10 +4,10 @@
 //! |---|---|
 //! | transmit | stays in the host |
 //! | receive, cable | stays on the wire |
-//! | receive, switch | waits in a queue of the port, and is lost when the queue is full ([`Loss::RateLimit`](crate::stats::Loss::RateLimit)) |
+//! | receive, switch | waits in a queue; lost if it is full ([`Loss::RateLimit`](crate::stats::Loss::RateLimit)) |
 //!
-//! A frame passes while any token is left, and later frames pay for what it lacked. So a super-frame of 64 KiB passes
-//! a bucket of any depth, and the rate is exact.
+//! A frame passes while any token is left, and later frames pay for the missing tokens. So a super-frame of 64 KiB
+//! passes a bucket of any depth, and the long-term rate is exact.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{IPV6_FRAGMENT_HEADER_LEN, Network};
@@ -29,29 +29,29 @@ pub const BURST_BYTES: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Valid depths of a bucket, frames.
 pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// A token is counted in parts: a rate of 1 per second brings one in each nanosecond.
+/// Parts per token. At a rate of 1 per second, one part arrives in each nanosecond.
 const PARTS_PER_TOKEN: i128 = 1_000_000_000;
 const BITS_PER_BYTE: u64 = 8;
-/// Default depth of a bucket, as a part of a second: 5 ms. A second exceeds the rate by 0.5 % at most, and a late
-/// thread catches up.
+/// Default depth of a bucket, as a divisor of a second: 5 ms. The traffic of one second exceeds the rate by at most 0.5
+/// %, and a late thread catches up.
 const BURST_PART_OF_SECOND: u64 = 200;
-/// Tokens granted to the queues of a port at once, as a part of a second: each locks the bucket this often at most.
+/// Divisor of a second for the tokens granted to a port's queues at once: a queue locks the bucket at most this often.
 const GRANT_PART_OF_SECOND: u64 = 1000;
-/// Longest drain time of a full queue of a switch's port, as a part of a second: 50 ms.
+/// Longest drain time of a full queue of a switch port, as a divisor of a second: 50 ms.
 const QUEUE_PART_OF_SECOND: u64 = 20;
-/// Tokens of a queue without a limit.
+/// Token count of a queue without a limit.
 const UNLIMITED: i64 = i64::MAX / 2;
-/// Bytes of a full frame of Ethernet.
+/// Bytes of a full Ethernet frame.
 const FULL_FRAME_BYTES: usize = 1514;
-/// Bytes charged for a frame of unknown length: the shortest of Ethernet.
+/// Bytes charged for a frame of unknown length: the shortest Ethernet frame.
 const REFUSED_FRAME_BYTES: usize = 60;
 
-/// A token bucket. It starts full.
+/// A token bucket, initially full.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     per_second: u64,
     parts_max: i128,
-    /// Below 0 while it pays for a frame that cost more than was there.
+    /// Token parts in the bucket. Negative after a frame that cost more than the bucket held.
     parts: i128,
     filled_ns: u64,
 }
@@ -62,7 +62,7 @@ impl TokenBucket {
         Self { per_second, parts_max, parts: parts_max, filled_ns: 0 }
     }
 
-    /// Adds the tokens of the elapsed time. A clock that goes back adds none.
+    /// Adds the tokens of the elapsed time. A clock that goes back adds no tokens.
     fn fill(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
@@ -70,7 +70,7 @@ impl TokenBucket {
         self.parts = self.parts.saturating_add(parts).min(self.parts_max);
     }
 
-    /// Takes `tokens` if there are enough.
+    /// Takes `tokens` if the bucket holds enough of them.
     pub(crate) fn take(&mut self, tokens: u64, now_ns: u64) -> bool {
         self.fill(now_ns);
         let wanted = i128::from(tokens) * PARTS_PER_TOKEN;
@@ -81,9 +81,9 @@ impl TokenBucket {
         has_enough
     }
 
-    /// Pays for `spent` tokens, and takes the remaining ones, up to `wanted`. If there are none, takes all `wanted` of
-    /// the next ones. Returns the number of tokens, and the time from which they may be used: later takers get a later
-    /// time.
+    /// Charges `spent` tokens, then takes the remaining tokens, up to `wanted`. If none remain, reserves the next
+    /// `wanted` tokens. Returns the number of tokens, and the time from which they may be used. Later callers get a
+    /// later time.
     fn reserve(&mut self, spent: u64, wanted: u64, now_ns: u64) -> (u64, u64) {
         self.fill(now_ns);
         self.parts -= i128::from(spent) * PARTS_PER_TOKEN;
@@ -97,23 +97,25 @@ impl TokenBucket {
         (tokens, self.filled_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX)))
     }
 
-    /// Returns the tokens granted to one of `queues` at once.
+    /// Returns the number of tokens granted at once to one of `queues` queues.
     fn grant(&self, queues: u64) -> u64 {
         let burst = (self.parts_max / PARTS_PER_TOKEN) as u64;
         (self.per_second / GRANT_PART_OF_SECOND).min(burst).div_euclid(queues).max(1)
     }
 }
 
-/// A limit in one direction.
+/// A rate limit in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Bits of frames per second, with Ethernet headers and without FCS; `None`: no limit. See [`BITS_PER_SECOND`].
+    /// Bits of frames per second, including Ethernet headers, excluding FCS; `None` if unlimited. See
+    /// [`BITS_PER_SECOND`].
     pub bits_per_second: Option<u64>,
-    /// Frames per second. A super-frame counts as many as it makes. `None`: no limit. See [`FRAMES_PER_SECOND`].
+    /// Frames per second; `None` if unlimited. A super-frame counts as the number of its segments. See
+    /// [`FRAMES_PER_SECOND`].
     pub frames_per_second: Option<u64>,
-    /// Bytes allowed at once after an idle time; `None`: 5 ms of the rate. See [`BURST_BYTES`].
+    /// Bytes allowed at once after an idle time; `None` for 5 ms of the rate. See [`BURST_BYTES`].
     pub burst_bytes: Option<u64>,
-    /// Frames allowed at once after an idle time; `None`: 5 ms of the rate. See [`BURST_FRAMES`].
+    /// Frames allowed at once after an idle time; `None` for 5 ms of the rate. See [`BURST_FRAMES`].
     pub burst_frames: Option<u64>,
 }
 
@@ -129,22 +131,22 @@ impl RateLimit {
     }
 }
 
-/// The limits of a port.
+/// The rate limits of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortLimits {
-    /// Limit on frames from the host.
+    /// Limit for frames from the host.
     pub tx: RateLimit,
-    /// Limit on frames to the host.
+    /// Limit for frames to the host.
     pub rx: RateLimit,
 }
 
 /// The buckets of one direction of a port, shared by its queues.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    /// Grows with each change, so that a batch without one takes no lock.
+    /// Incremented with each change, so that a batch without a change takes no lock.
     changes: AtomicU32,
     queues: u64,
-    /// Number of waits of queues for tokens.
+    /// Number of times a queue waited for tokens.
     reached: AtomicU64,
     buckets: Mutex<Buckets>,
 }
@@ -157,23 +159,23 @@ struct Buckets {
 }
 
 impl Limiter {
-    /// Creates a limiter without a limit, for a port of `queues` queues.
+    /// Creates a limiter for a port with `queues` queues, initially unlimited.
     pub(crate) fn new(queues: u16) -> Arc<Self> {
         let queues = u64::from(queues.max(1));
         Arc::new(Self { changes: AtomicU32::new(0), queues, reached: AtomicU64::new(0), buckets: Mutex::default() })
     }
 
-    /// Returns the limit now.
+    /// Returns the current limit.
     pub(crate) fn limit(&self) -> RateLimit {
         lock(&self.buckets).limit
     }
 
-    /// Returns the number of waits of queues for tokens.
+    /// Returns how many times a queue waited for tokens.
     pub(crate) fn reached(&self) -> u64 {
         self.reached.load(Relaxed)
     }
 
-    /// Changes the limit, from the next batch on. An unchanged limit keeps its tokens.
+    /// Changes the limit from the next batch on. An unchanged limit keeps its tokens.
     pub(crate) fn set(&self, limit: RateLimit) {
         let mut buckets = lock(&self.buckets);
         if limit != buckets.limit {
@@ -188,21 +190,21 @@ impl Limiter {
     }
 }
 
-/// The tokens of one queue. It gets more from the buckets of its port about once in a millisecond.
+/// The tokens of one queue, refilled from the port's buckets about once per millisecond.
 #[derive(Debug)]
 pub(crate) struct Meter {
     limiter: Arc<Limiter>,
-    /// The change counter of the limit taken over last.
+    /// Change counter of the limit applied last.
     changes: u32,
     limit: RateLimit,
     is_limited: bool,
     tokens: Tokens,
-    /// Set while there are no tokens: when the queue has the next ones.
+    /// Time of the next tokens, nanoseconds; `None` while there are tokens.
     opens_ns: Option<u64>,
     next: Tokens,
 }
 
-/// No frame passes while either of them is below 1.
+/// Token counts. No frame passes while either count is below 1.
 #[derive(Clone, Copy, Debug)]
 struct Tokens {
     bits: i64,
@@ -226,7 +228,7 @@ impl Meter {
         }
     }
 
-    /// Takes over a changed limit. After it, [`Meter::opens_ns`] lies in the future.
+    /// Applies a changed limit. Afterwards [`Meter::opens_ns`] is in the future or `None`.
     #[inline]
     pub(crate) fn take_over(&mut self, now_ns: u64) {
         let changes = self.limiter.changes.load(Acquire);
@@ -253,7 +255,7 @@ impl Meter {
         !self.is_limited || (self.tokens.bits > 0 && self.tokens.frames > 0) || self.refill(now_ns)
     }
 
-    /// Takes the tokens of passing frames, more than there are if need be.
+    /// Charges passing frames. The token counts may become negative.
     #[inline]
     pub(crate) fn spend(&mut self, frames: usize, bytes: usize) {
         if self.is_limited {
@@ -262,7 +264,7 @@ impl Meter {
         }
     }
 
-    /// As [`Meter::spend`], for a frame that becomes `frames`.
+    /// Charges a frame that becomes `frames` frames, as [`Meter::spend`] does.
     #[inline]
     pub(crate) fn spend_frame(&mut self, frame: &Frame<'_>, frames: usize) {
         if self.is_limited {
@@ -270,18 +272,19 @@ impl Meter {
         }
     }
 
-    /// As [`Meter::spend`], for a frame that the host's port could not express.
+    /// Charges a frame that the host's port could not express, as [`Meter::spend`] does.
     pub(crate) fn spend_refused(&mut self) {
         self.spend(1, REFUSED_FRAME_BYTES);
     }
 
-    /// Returns the time to ask again while no frame may pass; otherwise `None`.
+    /// Returns the time of the next tokens while no frame may pass; otherwise `None`.
     #[inline]
     pub(crate) fn opens_ns(&self) -> Option<u64> {
         self.opens_ns
     }
 
-    /// Returns whether this many frames or super-frames and bytes take longer than a queue should delay the next frame.
+    /// Returns whether a queue of this many frames or super-frames, with this many bytes, delays the next frame for too
+    /// long.
     pub(crate) fn delays_too_long(&self, frames: usize, bytes: usize) -> bool {
         let frames = frames.max(bytes / FULL_FRAME_BYTES);
         let exceeds = |waiting: u64, per_second: Option<u64>| {
@@ -291,7 +294,8 @@ impl Meter {
             || exceeds(bytes as u64 * BITS_PER_BYTE, self.limit.bits_per_second)
     }
 
-    /// Takes the reserved tokens if it is time, or gets some from the port's buckets. Returns whether a frame may pass.
+    /// Takes the reserved tokens if their time has come, or gets tokens from the port's buckets. Returns whether a
+    /// frame may pass.
     #[cold]
     fn refill(&mut self, now_ns: u64) -> bool {
         let opens_ns = match self.opens_ns {
@@ -306,7 +310,8 @@ impl Meter {
         is_open
     }
 
-    /// Reserves the next tokens; when they are there. A frame at a time would wake the thread too often.
+    /// Reserves the next tokens and returns their time. Reserving for one frame at a time would wake the thread too
+    /// often.
     fn reserve(&mut self, now_ns: u64) -> u64 {
         let reserve = |tokens: i64, bucket: &mut Option<TokenBucket>| match bucket {
             _ if tokens > 0 => (tokens, now_ns),
@@ -325,8 +330,8 @@ impl Meter {
     }
 }
 
-/// Returns the bytes on the wire of a frame that becomes `frames`: each repeats its headers. Fragments repeat those of
-/// IP alone, and have one more in IPv6.
+/// Returns the wire bytes of a frame that becomes `frames` frames, each with its own headers. Fragments repeat only the
+/// IP headers; IPv6 adds a fragment header.
 pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
     let len = frame.bytes().len();
     let (Ok(layout), 2..) = (frame.layout(), frames) else { return len };

@@ -1,10 +1,10 @@
 //! The two sides of an adapter: a host, and a wire.
 //!
-//! The owner of a buffer lends it. A host port lends the frame it fetched last; a wire port lends the buffer for the
-//! next frame and the frame that arrived last. Nothing is copied to change hands, and nothing is allocated per frame.
-//! Time is an argument, in nanoseconds since any fixed moment.
+//! The owner of a buffer lends it. A host port lends the last fetched frame. A wire port lends the buffer for the next
+//! frame, and the last arrived frame. No frame is copied to change hands, and no memory is allocated per frame. Time is
+//! an argument, in nanoseconds since any fixed moment.
 //!
-//! One thread owns a port. This is its life:
+//! One thread owns a port. Its loop:
 //!
 //! ```text
 //! loop:
@@ -36,22 +36,22 @@ use offramp_offload::meta::RxMeta;
 use offramp_offload::vlan::TagChange;
 use std::task::Waker;
 
-/// The reason a port did not take or give a frame. The frame is lost; the caller counts it.
+/// The reason a port did not accept or provide a frame. The frame is lost, and the caller counts the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
-    /// The other side has no room now.
+    /// The other side currently has no room.
     #[error("no room")]
     Full,
-    /// The other side refuses this frame (its error number).
+    /// The other side refuses this frame, with this error number.
     #[error("refused (error number {0})")]
     Refused(i32),
     /// The frame is lost between the other side and this port.
     #[error("lost ({})", .0.name())]
     Lost(Loss),
-    /// The other side filters such frames.
+    /// The other side filters out such frames.
     #[error("filtered by the host")]
     Filtered,
-    /// The other side is gone and will not come back; the port is of no more use.
+    /// The other side is gone for good, and the port is unusable.
     #[error("closed (error number {0})")]
     Closed(i32),
 }
@@ -73,49 +73,51 @@ impl PortError {
 pub struct InterruptCounts {
     /// Interrupts for received frames.
     pub receive: u64,
-    /// Interrupts for transmit completions: the host's buffers are free again.
+    /// Interrupts for transmit completions, which free the host's buffers.
     pub transmit: u64,
 }
 
-/// The interrupts of a host with access to its frames before an interrupt.
+/// The interrupts of a host that can access its frames before an interrupt.
 ///
-/// A guest shares its rings: it sees the frames that [`HostPort::rx_flush`] publishes, with or without an interrupt. A
-/// polling guest needs none. So moderation defers no frame here, only the interrupt. Each queue of the port is
-/// moderated for itself, received frames and transmit completions apart, and frames count as they are handed over: a
-/// super-frame is one, as the host works on it as one.
+/// A guest shares its rings: it sees the frames published by [`HostPort::rx_flush`] with or without an interrupt. A
+/// polling guest needs no interrupt. So moderation defers only the interrupt here, never a frame. Each queue of the
+/// port is moderated separately, and received frames apart from transmit completions. Frames are counted as they are
+/// handed over: a super-frame counts as one frame, since the host processes it as one.
 pub trait Interrupts {
-    /// Changes the moderation, for frames already published, too. With [`Policy::Off`](crate::moderation::Policy::Off),
-    /// the initial state, each publication interrupts the host; a deferred interrupt is sent at once.
+    /// Changes the moderation, including that of frames already published. Under
+    /// [`Policy::Off`](crate::moderation::Policy::Off), the initial state, each publication interrupts the host. A
+    /// change to this policy sends a deferred interrupt at once.
     fn moderate(&mut self, config: &ModerationConfig);
 
     /// Sends the interrupts due at `now_ns`. Called after each batch, and at [`Interrupts::next_due_ns`].
     ///
-    /// Returns the interrupts sent since the last call, undeferred ones included.
+    /// Returns the number of interrupts sent since the last call, including undeferred ones.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
 
-    /// Returns one wait of an oldest received frame for a deferred interrupt sent since the last call, nanoseconds.
-    /// `None` after all were returned.
+    /// Returns one wait per call: that of the oldest received frame for a deferred interrupt sent since the last call,
+    /// nanoseconds. Returns `None` after all waits were returned.
     fn take_wait_ns(&mut self) -> Option<u64> {
         None
     }
 
-    /// Returns the time of the next interrupt if no more frames are published, as of the last [`Interrupts::send_due`].
+    /// Returns the time of the next interrupt if no further frames are published, as of the last
+    /// [`Interrupts::send_due`].
     fn next_due_ns(&self) -> Option<u64>;
 
-    /// Returns the known cost of an interrupt for received frames, nanoseconds; 0 without moderation.
+    /// Returns the measured or configured cost of an interrupt for received frames, nanoseconds; 0 without moderation.
     fn cost_ns(&self) -> u64;
 
     /// Returns the maximum wait of an interrupt for a received frame, nanoseconds.
     fn wait_max_ns(&self) -> u64;
 }
 
-/// Receive in place: frames are written into the host's own buffers. A port without such buffers implements nothing of
-/// it.
+/// Receive in place: the adapter writes frames into the host's own buffers. A port without such buffers keeps the
+/// default methods.
 #[auto_impl::auto_impl(Box)]
 pub trait InPlace {
-    /// Begins a frame written in place, in the host's own buffers, with room for `head` at its front. These are its
-    /// headers; others of the same length and addresses replace them at the commit. `slot` names the frame until then.
-    /// `false`, also from a port without such buffers: the frame is built in the adapter's memory and delivered by
+    /// Begins a frame in the host's own buffers, with room for its headers `head` at the front. Headers of the same
+    /// length and addresses replace `head` at the commit. `slot` identifies the frame until the commit. Returns `false`
+    /// if the port has no such buffers, or no room: the adapter then builds the frame in its own memory and calls
     /// [`HostPort::rx_deliver`].
     #[inline]
     fn rx_reserve(&mut self, slot: usize, head: &[u8]) -> bool {
@@ -123,82 +125,85 @@ pub trait InPlace {
         false
     }
 
-    /// Appends payload to the frame of a slot if its checksum is right together with `headers_sum`. The host sees
-    /// nothing of it yet.
+    /// Appends payload to the frame of a slot if the checksum over the payload and `headers_sum` is right. The host
+    /// sees no part of the frame yet.
     #[inline]
     fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
         let _ = (slot, payload, headers_sum);
         Appended::NoRoom
     }
 
-    /// Completes the frame of a slot: `head` goes to its front, and it is delivered. It has `len` bytes, headers
-    /// included.
+    /// Completes the frame of a slot: writes `head` to its front and delivers the frame. The frame has `len` bytes,
+    /// including headers.
     ///
     /// # Errors
-    /// As for [`HostPort::rx_deliver`].
+    /// Fails as [`HostPort::rx_deliver`] does.
     #[inline]
     fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
         let _ = (slot, meta, head, len);
         Err(PortError::Full)
     }
 
-    /// Returns whether frames written in place should be committed now: the host waits for its buffers.
+    /// Returns whether the host waits for its buffers: frames written in place should then be committed now.
     #[inline]
     fn rx_wants_commit(&self) -> bool {
         false
     }
 }
 
-/// The host's side of one queue pair: a kernel behind a TAP, a guest, a program.
+/// The host's side of one queue pair: a kernel with a TAP, a guest, or a program.
 #[auto_impl::auto_impl(Box)]
 pub trait HostPort: InPlace {
-    /// Fetches the next frame from the host. Returns `false` if there was none. [`HostPort::tx_frame`] lends it until
-    /// the next call.
+    /// Fetches the next frame from the host. Returns `false` if there was none. [`HostPort::tx_frame`] lends the frame
+    /// until the next call.
     ///
     /// # Errors
-    /// [`PortError::Closed`] when the host is gone; [`PortError::Refused`] for a frame the port cannot express
-    /// (it is lost).
+    /// Returns [`PortError::Closed`] if the host is gone. Returns [`PortError::Refused`] for a frame that the port
+    /// cannot express; the frame is lost.
     fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
-    /// Lends the frame fetched last, with the host's requests for it; an empty one before the first. It lies in the
-    /// port's own memory, never in a guest's shared memory: it cannot change, and ESP overwrites its sealed parts.
+    /// Lends the last fetched frame, with the host's offload requests. Before the first frame, lends an empty frame.
+    /// The frame lies in the port's own memory, never in a guest's shared memory. So a guest cannot change the frame,
+    /// and ESP can overwrite its sealed parts.
     fn tx_frame(&mut self) -> Frame<'_>;
 
-    /// Lends the same frame with another VLAN tag, until it is lent otherwise. `None` if the port cannot insert the
-    /// tag: the frame is lost. A port with a [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can.
+    /// Lends the last fetched frame with another VLAN tag, until the frame is lent otherwise. Returns `None` if the
+    /// port cannot insert the tag; the frame is then lost. A port with a
+    /// [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can insert a tag.
     #[inline]
     fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
         let _ = change;
         None
     }
 
-    /// Returns the bytes of the frame fetched last if the host requests nothing for it: an unchanged frame need not be
-    /// parsed. `None` otherwise, or where the port has every frame parsed.
+    /// Returns the bytes of the last fetched frame if the host requests no offload for it: an unchanged frame then
+    /// needs no parsing. Otherwise returns `None`; so does a port whose frames must all be parsed.
     #[inline]
     fn tx_unasked(&self) -> Option<&[u8]> {
         None
     }
 
     /// Returns the cost of the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] beyond the frame's bytes, in bytes
-    /// of equal cost; also after a refused frame or none. The turn pays it: a guest may give a frame in a thousand
-    /// pieces.
+    /// of equal cost. The cost also counts after a refused frame or without a frame. The turn is charged for it: a
+    /// guest may split a frame into a thousand descriptors.
     #[inline]
     fn tx_cost_bytes(&self) -> usize {
         0
     }
 
-    /// Returns the queue of the frame fetched last, of a host whose queues count by themselves.
+    /// Returns the queue of the last fetched frame, for a host with counters per queue.
     #[inline]
     fn tx_queue(&self) -> usize {
         0
     }
 
-    /// Replaces [`HostPort::tx_next`] while the host is at its limit: a port does the other work of that call.
+    /// Called in place of [`HostPort::tx_next`] while the host is at its limit. The port does the other work of that
+    /// call.
     #[inline]
     fn tx_hold(&mut self) {}
 
-    /// Returns the steering of a port that chooses among its own receive queues by flow. The flow's hash of a frame
-    /// comes back as [`RxMeta::hash`], also with the frames coalesced from this one or segmented out of it.
+    /// Returns the steering of a port that chooses among its own receive queues by flow. [`RxMeta::hash`] then holds
+    /// the frame's flow hash on delivery. A coalesced frame and a segment keep the hash of the original frame.
     #[inline]
     fn steering(&self) -> Option<&Steering> {
         None
@@ -207,47 +212,48 @@ pub trait HostPort: InPlace {
     /// Hands a frame to the host.
     ///
     /// # Errors
-    /// When the host has no room, refuses the frame or is gone: the frame is lost.
+    /// Fails if the host has no room, refuses the frame, or is gone. The frame is lost.
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
-    /// Returns the queue of the frame handed over last, as [`HostPort::tx_queue`].
+    /// Returns the queue of the last delivered frame, as [`HostPort::tx_queue`] does for the last fetched one.
     #[inline]
     fn rx_queue(&self) -> usize {
         0
     }
 
-    /// Reports a frame beyond the port's limit, lost as its queue is full. On the wire it is `frames` with `bytes` in
-    /// all. The port's counters include it; a host may count it for each of its own queues.
+    /// Reports a frame lost because the queue for the port's receive limit is full. On the wire it makes `frames`
+    /// frames with `bytes` in total. The port's counters include the loss; a host may also count it for each of its own
+    /// queues.
     #[inline]
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
         let _ = (frame, frames, bytes);
     }
 
-    /// Ends a batch: the host sees all delivered frames, at the latest now. A port with one system call per frame has
-    /// nothing to do here.
+    /// Ends a batch: the host sees all delivered frames, now at the latest. A port with one system call per frame does
+    /// nothing here.
     #[inline]
     fn rx_flush(&mut self, now_ns: u64) {
         let _ = now_ns;
     }
 
-    /// Returns the interrupts of a queue if they are separate from delivery; `None` after the last queue. `None` for
-    /// the first one, always: delivery is the interrupt, and moderation decides its time.
+    /// Returns the interrupts of a queue if interrupts are separate from delivery; `None` after the last queue. If
+    /// delivery is the interrupt, always returns `None`, and moderation decides the time of delivery.
     fn interrupts(&mut self, queue: usize) -> Option<&mut dyn Interrupts> {
         let _ = queue;
         None
     }
 
-    /// Returns the offloads the host can use now, in both directions.
+    /// Returns the offloads the host can currently use, in both directions.
     fn accepts(&self) -> Offloads;
 
     /// Returns whether the host understands [`ChecksumState::Good`](offramp_offload::meta::ChecksumState::Good). A
-    /// Linux TAP does not: it takes only a partial checksum as a verdict.
+    /// Linux TAP does not understand it: only a partial checksum marks a frame as verified there.
     fn honours_data_valid(&self) -> bool {
         true
     }
 }
 
-/// Buffers lent by a wire, side by side.
+/// Adjacent buffers lent by a wire.
 #[derive(Debug)]
 pub struct Loan<'a> {
     /// The buffers; the last one may be shorter than `stride`.
@@ -256,48 +262,48 @@ pub struct Loan<'a> {
     pub stride: usize,
 }
 
-/// A frame not yet taken from the wire.
+/// A frame on the wire, not yet taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Arrival time of its last bit, nanoseconds; 0 if unknown to the wire.
+    /// Arrival time of the frame's last bit, nanoseconds; 0 if unknown to the wire.
     pub at_ns: u64,
-    /// Bytes, without FCS.
+    /// Bytes of the frame, without FCS.
     pub len: usize,
 }
 
 /// The wire's side of one queue pair.
 pub trait WirePort {
-    /// Returns the number of frames the wire takes now; 0 holds the host back.
+    /// Returns the number of frames the wire accepts now; 0 makes the host wait.
     fn room(&mut self, now_ns: u64) -> usize;
 
-    /// Lends buffers for the next frames to leave: up to `count` of `len` bytes each, as room allows. `None` without
-    /// room, or if the frame is too long for the wire.
+    /// Lends buffers for the next outgoing frames: up to `count` buffers of `len` bytes each, as room allows. Returns
+    /// `None` if there is no room, or if the frame is too long for the wire.
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
 
-    /// Puts the first `count` of the lent buffers on the wire, `len` bytes of each, after all earlier ones.
+    /// Sends the first `count` of the lent buffers, `len` bytes from each, after all earlier frames.
     fn put(&mut self, len: usize, count: usize, now_ns: u64);
 
-    /// Ends a batch: all frames put are on their way.
+    /// Ends a batch: all frames put so far are now on their way.
     fn flush(&mut self);
 
-    /// Takes the next frame arrived by `now_ns`, lent until the next call.
+    /// Takes the next frame that arrived by `now_ns`, lent until the next call.
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]>;
 
-    /// Returns the arrival time of the next frame on its way.
+    /// Returns the arrival time of the next frame in flight.
     fn next_arrival_ns(&self) -> Option<u64>;
 
-    /// Passes each untaken frame arriving by `until_ns` to `note`, in order, without the first `skip` of them. Takes
-    /// none.
+    /// Passes each untaken frame that arrives by `until_ns` to `note`, in order, except the first `skip` frames. Takes
+    /// no frame.
     ///
-    /// Returns the number of further frames the wire takes before its other end has to wait; `u32::MAX` if it never has
-    /// to, or if unknown.
+    /// Returns the number of further frames the wire accepts before its other end has to wait. Returns `u32::MAX` if
+    /// the other end never has to wait, or if the number is unknown.
     fn arrivals(&self, skip: usize, until_ns: u64, note: impl FnMut(Arrival)) -> u32;
 
-    /// Advances the wire's time to `now_ns`. Counts in `stats` the frames lost on this side since the last call, each
-    /// as come in and lost ([`Direction::lose_on_line`]), and the contents of the adapter's memory.
+    /// Advances the wire's time to `now_ns`. Counts in `stats` the frames lost on this side since the last call
+    /// ([`Direction::lose_on_line`]), each as incoming and as lost. Sets the gauges of the adapter's memory.
     ///
-    /// Returns the number of frames gone since the last call, of those [`WirePort::arrivals`] may have passed. They
-    /// were the oldest ones. A wire without loss after arrival, as a cable, has nothing to do here.
+    /// Returns the number of frames lost since the last call among those that [`WirePort::arrivals`] may have passed.
+    /// They were the oldest ones. A wire without loss after arrival, such as a cable, does nothing here.
     #[inline]
     fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
         let _ = (now_ns, stats);
@@ -305,22 +311,23 @@ pub trait WirePort {
     }
 }
 
-/// A wire a thread can sleep on. It knows its sending times and its reads.
+/// A wire on which a thread can sleep, with known sending times.
 pub trait Line: WirePort {
-    /// Wakes `waker` when the other end puts a frame or makes room. The caller must poll once more before it sleeps.
+    /// Registers `waker`, woken when the other end puts a frame or makes room. The caller must poll once more before it
+    /// sleeps.
     fn register(&self, waker: &Waker);
 
-    /// Undoes [`Line::register`].
+    /// Cancels [`Line::register`].
     fn unregister(&self);
 
-    /// Returns the time at which a wire without room by its rate has some again, with no action of its other end.
-    /// `None` if it has room now, or if only the other end can make it.
+    /// Returns the time at which a wire at its rate limit has room again, without action of its other end. Returns
+    /// `None` if the wire has room now, or if only the other end can make room.
     fn next_room_ns(&self, now_ns: u64) -> Option<u64>;
 
     /// Returns the time at which the last bit of all frames put so far leaves, nanoseconds; in the past if the wire is
     /// free.
     fn sent_ns(&self) -> u64;
 
-    /// Returns whether no frame is left to be taken, arrived or on its way.
+    /// Returns whether no frame is left to be taken, neither arrived nor in flight.
     fn is_idle(&self) -> bool;
 }

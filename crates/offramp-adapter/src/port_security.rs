@@ -1,16 +1,18 @@
 //! Port security: the allowed source addresses of a port's host, and its VLANs.
 //!
-//! | of a frame | is checked | against |
+//! | frame | checked address | setting |
 //! |---|---|---|
 //! | Ethernet | source | `mac_addresses` |
-//! | ARP, RARP | sender's hardware address; sender's protocol address, of a probe (RFC 5227) the target's | both |
+//! | ARP, RARP | sender's hardware address, and sender's protocol address; in a probe (RFC 5227) the target's | both |
 //! | IPv4 | source; 0.0.0.0 passes to a DHCP server (RFC 2131) and in IGMP (RFC 3376) | `ip_addresses` |
-//! | IPv6 | source; `::` passes in what a host sends before it has an address (RFC 4861, RFC 3810) | `ip_addresses`, link-local addresses of `mac_addresses` (RFC 4862) |
-//! | neighbour discovery | link-layer address of the sender; the target of an advertisement and of DAD (RFC 4862) | both |
+//! | IPv6 | source; `::` passes in messages sent before a host has an address (RFC 4861, RFC 3810) | see below |
+//! | neighbour discovery | sender's link-layer address; target of an advertisement and of DAD (RFC 4862) | both |
 //!
-//! A frame does not pass if it could carry an address out of reach of the checks: an IP packet without layout, and a
-//! frame with too many tags. A host may ask for a checksum in the transport header and after it alone. Receivers ignore
-//! neighbour discovery in fragments (RFC 6980), so those pass.
+//! The IPv6 source must be in `ip_addresses`, or be a link-local address made from `mac_addresses` (RFC 4862).
+//!
+//! A frame is refused if it could carry an address that the checks cannot reach: an IP packet without a layout, or a
+//! frame with too many tags. A host may request a checksum only in the transport header or after it. Receivers ignore
+//! neighbour discovery in fragments (RFC 6980), so such fragments pass.
 
 use crate::stats::Loss;
 use crate::vlan::PortVlans;
@@ -29,18 +31,18 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_RARP: [u8; 2] = [0x80, 0x35];
-/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses (RFC 826).
+/// First bytes of an ARP packet: hardware type Ethernet, protocol type IPv4, and both address lengths (RFC 826).
 const ARP_OF_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
-/// Offset of the sender's hardware address in an ARP packet, and the bytes of the packet.
+/// Offset of the sender's hardware address in an ARP packet, and the length of the packet.
 const ARP_SENDER: usize = 8;
 const ARP_LEN: usize = 28;
 const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
 const PROTOCOL_IGMP: u8 = 2;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Offset of the next header's type in IPv6 (RFC 8200 3).
+/// Offset of the next header's type in the IPv6 header (RFC 8200 3).
 const NEXT_HEADER: usize = 6;
 
-/// Types of `ICMPv6` (RFC 4861 4, RFC 2710 3, RFC 3810 5.2).
+/// Message types of `ICMPv6` (RFC 4861 4, RFC 2710 3, RFC 3810 5.2).
 mod icmpv6 {
     pub(super) const MLD_REPORT: u8 = 131;
     pub(super) const MLD_DONE: u8 = 132;
@@ -49,7 +51,7 @@ mod icmpv6 {
     pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
     pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     pub(super) const MLD2_REPORT: u8 = 143;
-    /// Offsets of the checksum and the target.
+    /// Offsets of the checksum and of the target address.
     pub(super) const CHECKSUM: usize = 2;
     pub(super) const TARGET: usize = 8;
     pub(super) const OPTION_SOURCE_LINK_LAYER: u8 = 1;
@@ -61,25 +63,25 @@ mod icmpv6 {
 /// The allowed source addresses of a port's host, and its VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSecurity {
-    /// Ethernet addresses; any when empty. On a switch they are this port's alone, except [virtual
-    /// routers](is_virtual_router).
+    /// Allowed Ethernet addresses; empty allows any. On a switch these addresses belong to this port alone, except the
+    /// addresses of [virtual routers](is_virtual_router).
     pub mac_addresses: Vec<[u8; MAC_LEN]>,
-    /// IP addresses; any when empty.
+    /// Allowed IP addresses; empty allows any.
     pub ip_addresses: Vec<Prefix>,
-    /// VLANs.
+    /// The VLANs of the port.
     pub vlans: PortVlans,
 }
 
 impl PortSecurity {
-    /// Returns whether every source passes.
+    /// Returns whether every source address passes.
     pub(crate) fn is_off(&self) -> bool {
         self.mac_addresses.is_empty() && self.ip_addresses.is_empty()
     }
 
-    /// Checks the source of a frame from the host.
+    /// Checks the source addresses of a frame from the host.
     ///
     /// # Errors
-    /// [`Loss::Spoofed`] for a forbidden source, [`Loss::Malformed`] without an Ethernet header.
+    /// Returns [`Loss::Spoofed`] for a forbidden source, and [`Loss::Malformed`] without an Ethernet header.
     #[inline]
     pub(crate) fn check(&self, frame: &Frame<'_>) -> Result<(), Loss> {
         let bytes = frame.bytes();
@@ -88,15 +90,15 @@ impl PortSecurity {
             && leaves_headers(frame)
             && match frame.layout() {
                 Ok(layout) => self.passes_packet(bytes, layout, frame.addresses()),
-                // Hosts walk more extension headers than the adapter does.
+                // A host may parse more extension headers than the adapter does.
                 Err(Malformed::ExtensionHeaders) => false,
                 Err(_) => self.ip_addresses.is_empty(),
             };
         if passes { Ok(()) } else { Err(Loss::Spoofed) }
     }
 
-    /// Returns whether a frame without offload requests passes by addresses at fixed places, and need not be parsed.
-    /// `false`: [`PortSecurity::check`] decides.
+    /// Returns whether a frame without offload requests passes by addresses at fixed offsets, without parsing. If
+    /// `false`, [`PortSecurity::check`] decides.
     #[inline]
     pub(crate) fn passes_unparsed(&self, frame: &[u8]) -> bool {
         let Some(([_, _, _, _, _, _, source @ .., high, low], packet)) =
@@ -116,10 +118,10 @@ impl PortSecurity {
         is_own && self.may_be(source)
     }
 
-    /// Returns whether the host may have this Ethernet address.
+    /// Returns whether the host may use this Ethernet address.
     #[inline]
     fn may_be(&self, mac: &[u8]) -> bool {
-        // Most often it is one: a loop costs more than the comparison.
+        // Usually the list has one address: a loop costs more than the comparison.
         match &*self.mac_addresses {
             [] => true,
             [only] => only == mac,
@@ -127,7 +129,7 @@ impl PortSecurity {
         }
     }
 
-    /// Returns whether the host may have this IP address.
+    /// Returns whether the host may use this IP address.
     #[inline]
     fn may_have(&self, address: IpAddr) -> bool {
         self.ip_addresses.is_empty()
@@ -161,7 +163,7 @@ impl PortSecurity {
         let Some(packet) = packet.first_chunk::<ARP_LEN>() else { return false };
         let ipv4 = |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
         let (sender, target) = (ipv4(ARP_SENDER + MAC_LEN), ipv4(ARP_LEN - 4));
-        // A probe names the probed address as the target; RARP names none.
+        // A probe carries the probed address as the target; RARP carries no protocol address.
         let claimed = if sender.is_unspecified() { target } else { sender };
         packet.starts_with(&ARP_OF_IPV4)
             && self.may_be(&packet[ARP_SENDER..ARP_SENDER + MAC_LEN])
@@ -185,7 +187,7 @@ impl PortSecurity {
         has_source && icmp.is_none_or(|message| self.passes_discovery(message, source))
     }
 
-    /// Returns whether a message of `ICMPv6` names no forbidden neighbour addresses.
+    /// Returns whether all neighbour addresses in an `ICMPv6` message are allowed.
     fn passes_discovery(&self, message: &[u8], source: Ipv6Addr) -> bool {
         use icmpv6::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, OPTION_SOURCE_LINK_LAYER};
         use icmpv6::{OPTION_TARGET_LINK_LAYER, ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION, TARGET};
@@ -217,13 +219,13 @@ impl PortSecurity {
     }
 }
 
-/// Returns whether this is the address of a virtual router: the routers of a group share it (RFC 9568 7.3).
+/// Returns whether this is the address of a virtual router, shared by all routers of its group (RFC 9568 7.3).
 pub fn is_virtual_router(mac: &[u8; MAC_LEN]) -> bool {
     matches!(mac, [0, 0, 0x5e, 0, 1 | 2, _])
 }
 
-/// Returns whether the requested checksum, if any, is written past the checked headers: its sender can give it any
-/// value.
+/// Returns whether the requested checksum, if any, is written after the checked headers. The sender can give the
+/// checksum any value.
 fn leaves_headers(frame: &Frame<'_>) -> bool {
     let Some(partial) = frame.request().checksum else { return true };
     frame.layout().is_ok_and(|layout| match (layout.network, layout.protocol) {
@@ -233,7 +235,7 @@ fn leaves_headers(frame: &Frame<'_>) -> bool {
     })
 }
 
-/// Returns whether a host sends messages of this type before it has an address.
+/// Returns whether a host sends `ICMPv6` messages of this type before it has an address.
 fn is_without_address(kind: u8) -> bool {
     use icmpv6::{MLD_DONE, MLD_REPORT, MLD2_REPORT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION};
     matches!(kind, MLD_REPORT | MLD_DONE | MLD2_REPORT | NEIGHBOUR_SOLICITATION | ROUTER_SOLICITATION)
@@ -254,23 +256,23 @@ mod tests {
         PortSecurity { mac_addresses: vec![[2, 0, 0, 0, 0, 9], mac], ..PortSecurity::default() }
     }
 
-    /// Returns the rules of a host also bound to 10.0.0.0/8.
+    /// Returns the rules for a host restricted to one Ethernet address and to 10.0.0.0/8.
     fn bound_to_network() -> PortSecurity {
         let ip_addresses = vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0).into(), 8).unwrap()];
         PortSecurity { ip_addresses, ..bound_to(MAC) }
     }
 
-    /// Returns an IPv4 packet with 20 bytes of a transport, and six bytes of padding.
+    /// Returns an IPv4 packet with 20 bytes of transport data and six bytes of padding.
     fn ipv4(protocol: u8) -> Vec<u8> {
         let header = [0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let transport = if protocol == PROTOCOL_TCP { [0, 1, 0, 2, 0, 0, 0, 0] } else { [0, 1, 0, 2, 0, 20, 0, 0] };
         let mut bytes = [&[0xff; MAC_LEN][..], &MAC, &ETHERTYPE_IPV4, &header, &transport, &[0; 18]].concat();
-        // TCP's header has five words.
+        // The TCP header is five words long.
         bytes[ETHERNET_HEADER_LEN + 32] = 0x50;
         bytes
     }
 
-    /// Returns an Ethernet frame of this type from [`MAC`], with a packet that starts with the bytes `first`.
+    /// Returns an Ethernet frame of this type from [`MAC`]; its packet starts with the bytes `first`.
     fn frame(ethertype: [u8; 2], first: &[u8]) -> Vec<u8> {
         let mut packet = [0; 60];
         packet[..first.len()].copy_from_slice(first);

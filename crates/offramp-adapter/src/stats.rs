@@ -1,85 +1,86 @@
 //! Counters per queue and direction, with a reason for every lost frame.
 //!
-//! Both directions count frames of the wire: a super-frame of 45 segments is 45 frames. So `frames_in = frames_out +
-//! the lost` holds while no frame is in flight inside the adapter. One thread writes a counter, any thread may read it.
+//! Both directions count frames of the wire: a super-frame of 45 segments counts as 45 frames. So `frames_in` =
+//! `frames_out` + lost frames while no frame is in flight inside the adapter. A counter has one writing thread and any
+//! number of reading threads.
 
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use offramp_offload::segment::Refused;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use strum::{IntoStaticStr, VariantArray};
 
-/// The reason a frame did not arrive.
+/// The reason for losing a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Loss {
-    /// No room: the new frame is lost.
+    /// No room: the new frame was lost.
     Drop,
-    /// No room: a frame in the adapter's memory is lost to a new one.
+    /// No room: a new frame displaced a frame in the adapter's memory.
     Overrun,
     /// Longer than the MTU allows.
     TooLong,
-    /// Not a frame: shorter than an Ethernet header, or a request on unparsable headers.
+    /// Not a frame: shorter than an Ethernet header, or with an offload request on unparsable headers.
     Malformed,
-    /// The host requested an offload impossible on these bytes.
+    /// The host requested an offload that the frame's bytes do not allow.
     BadRequest,
-    /// The host requested an offload that its port cannot hand over, for example because Linux keeps the frame.
+    /// The host requested an offload that the port cannot hand over, for example because Linux keeps the frame.
     Unsupported,
     /// The host refused the frame.
     HostRefused,
-    /// The host's own filter rejects the frame: its address or its VLAN is in none of the host's tables.
+    /// The host's own filter rejected the frame: none of its tables contains the address or the VLAN.
     GuestFilter,
-    /// The operator has set the port's link off.
+    /// The operator switched the port's link off.
     LinkOff,
-    /// The host of the port may not use its source address, or the address is bound to another port.
+    /// The host may not use the frame's source address, or the address is bound to another port.
     Spoofed,
-    /// Its VLAN is none of the port's, or the port does not pass its tag. On a switch also: the port of its station, or
-    /// the other end of a link, is in another VLAN.
+    /// The frame's VLAN is not a VLAN of the port, or the port refuses its tag. On a switch also: the destination port
+    /// is not in the frame's VLAN.
     Vlan,
-    /// Switch: both ports are isolated.
+    /// Switch: ingress and destination port are both isolated.
     Isolated,
     /// Switch: the ingress port has reached its flood limit.
     FloodLimit,
     /// Switch: the host is at its receive limit, and the queue for it is full.
     RateLimit,
-    /// Switch: there is no other port, or all its destinations were removed before delivery. Or its station is unknown,
-    /// and the switch does not flood for unknown stations.
+    /// Switch: there is no other port, or all destination ports were removed before delivery. Also: the station is
+    /// unknown, and the switch does not flood frames for unknown stations.
     NoDestination,
     /// Switch: the station lies behind the ingress port.
     Hairpin,
-    /// Switch: no bridge forwards the address (IEEE 802.1D 7.12.6).
+    /// Switch: bridges do not forward the reserved destination address (IEEE 802.1D 7.12.6).
     Reserved,
-    /// Lost on purpose, on a wire with an impairment.
+    /// Lost on purpose, by an impairment of the wire.
     Fault,
-    /// IPsec: no inbound association has this SPI at this address.
+    /// IPsec: no inbound association has this SPI at this destination address.
     UnknownSpi,
-    /// IPsec: the integrity check value is wrong.
+    /// IPsec: the integrity check value (ICV) is wrong.
     BadTag,
     /// IPsec: the sequence number was accepted before.
     Replayed,
     /// IPsec: the sequence number lies left of the replay window, or is 0.
     TooOld,
-    /// IPsec: a protected packet is cut off, unaligned, wrongly padded, or broken inside.
+    /// IPsec: a protected packet is truncated, unaligned, wrongly padded, or malformed inside.
     EspMalformed,
-    /// IPsec: genuine, but outside its association's selectors.
+    /// IPsec: the packet is genuine, but outside its association's selectors.
     SaPolicy,
-    /// IPsec: a fragment: of a protected packet, or to be sealed in transport mode.
+    /// IPsec: a fragment of a protected packet, or a fragment to be sealed in transport mode.
     EspFragment,
     /// IPsec: a hard lifetime of its association is reached.
     SaExpired,
-    /// IPsec: congestion was marked on a packet without ECN capability (RFC 6040 4.2).
+    /// IPsec: the outer header marks congestion, but the packet has no ECN capability (RFC 6040 4.2).
     Congestion,
-    /// IPsec: a dummy packet, made to be discarded (RFC 4303 2.6).
+    /// IPsec: a dummy packet, sent to be discarded (RFC 4303 2.6).
     Dummy,
-    /// IPsec: a NAT-keepalive; it has done its work (RFC 3948 4).
+    /// IPsec: a NAT-keepalive, discarded by the receiver (RFC 3948 4).
     Keepalive,
-    /// IPsec: came in the clear, and an association should have protected it (RFC 4301 5.2).
+    /// IPsec: the packet was received unencrypted, but an association should have protected it (RFC 4301 5.2).
     Unprotected,
-    /// IPsec: matches no association, and the policy discards such packets.
+    /// IPsec: the packet matches no association, and the policy discards such packets.
     Discard,
-    /// IPsec: the sequence numbers of its association are used up (RFC 4303 3.3.3), or the next ones are not reserved
-    /// yet.
+    /// IPsec: the association's sequence numbers are used up (RFC 4303 3.3.3), or the next numbers are not yet
+    /// reserved.
     SequenceExhausted,
-    /// IPsec: the cipher library failed; it never should.
+    /// IPsec: the cipher library failed unexpectedly.
     Cipher,
 }
 
@@ -92,22 +93,22 @@ impl From<Refused> for Loss {
     }
 }
 
-/// The columns of Linux's `/proc/net/dev` for lost received frames (`net/core/net-procfs.c`).
+/// Lost received frames in the columns of Linux's `/proc/net/dev` (`net/core/net-procfs.c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetDevColumns {
-    /// Frames without room, or not wanted (`rx_dropped`, `rx_missed_errors`).
+    /// Number of frames without room, or refused (`rx_dropped`, `rx_missed_errors`).
     pub drop: u64,
-    /// Frames displaced by newer ones, or lost in the adapter's FIFO (`rx_fifo_errors`).
+    /// Number of frames displaced by newer ones, or lost in the adapter's FIFO (`rx_fifo_errors`).
     pub fifo: u64,
-    /// Frames that were not good (`rx_length_errors`, `rx_frame_errors` and their like).
+    /// Number of malformed frames (`rx_length_errors`, `rx_frame_errors` and similar counters).
     pub frame: u64,
 }
 
 impl Loss {
-    /// Every reason, in the order of the counters.
+    /// All reasons, in the order of the counters.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 
-    /// Returns the name in reports.
+    /// Returns the name used in reports.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -121,17 +122,17 @@ impl Counter {
     #[doc(hidden)]
     pub const IS_GAUGE: bool = false;
 
-    /// Adds without a locked instruction: there is one writer.
+    /// Adds `n` without a locked instruction, because only one thread writes.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed) + n, Relaxed);
     }
 
-    /// Subtracts an early addition. A reader may see the count fall.
+    /// Subtracts a count that was added too early. A reader may see the counter decrease.
     pub fn sub(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).saturating_sub(n), Relaxed);
     }
 
-    /// Returns the count now.
+    /// Returns the current count.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -150,17 +151,17 @@ impl Gauge {
         self.0.store(value, Relaxed);
     }
 
-    /// Returns the value now.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Bounds of a [`Histogram`].
+/// Number of bounds of a [`Histogram`].
 const BOUNDS: usize = 15;
 
-/// The number of values up to each bound, and the sum of all. Bounds are powers of two, in units of `UNIT`. One thread
-/// writes it.
+/// The number of values up to each bound, and the sum of all values. Bounds are powers of two, in units of `UNIT`. Only
+/// one thread writes a histogram.
 #[derive(Debug, Default)]
 pub struct Histogram<const UNIT: u64> {
     counts: [Counter; BOUNDS + 1],
@@ -176,7 +177,7 @@ impl<const UNIT: u64> Histogram<UNIT> {
         self.sum.add(value);
     }
 
-    /// Returns the bounds, each included in its bucket. A last bucket counts the values above all of them.
+    /// Returns the bounds of the buckets, inclusive. One further bucket counts all larger values.
     pub fn bounds() -> impl Iterator<Item = u64> {
         (0..BOUNDS).map(|power| UNIT << power)
     }
@@ -192,32 +193,32 @@ impl<const UNIT: u64> Histogram<UNIT> {
     }
 }
 
-/// A counter, as each place that shows it finds it: JSON, the command line, Prometheus, the log and the documentation.
+/// Metadata of a counter for all its displays: JSON, the command line, Prometheus, the log and the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The name in JSON. A unit stands last in it.
+    /// Name in JSON, with the unit as suffix.
     pub name: &'static str,
-    /// The meaning.
+    /// Description of the counter.
     pub help: &'static str,
-    /// The value can fall.
+    /// The value can decrease.
     pub is_gauge: bool,
-    /// The name of its metric; `None` without one.
+    /// Name of the Prometheus metric; `None` without a metric.
     pub metric: Option<&'static str>,
-    /// The words of a line that a terminal shows for a count above 0; `None` without one.
+    /// Text of the line shown on a terminal for a count above 0; `None` without a line.
     pub shown: Option<&'static str>,
-    /// The words of the log's line on a guest's faults; `None` for no fault.
+    /// Text in the log line about a guest's faults; `None` if the counter is not for a fault.
     pub logged: Option<&'static str>,
 }
 
 impl Row {
-    /// Returns a row with a metric of its own name.
+    /// Returns a row whose metric has the counter's name.
     pub const fn new(name: &'static str, help: &'static str, is_gauge: bool) -> Self {
         Self { name, help: help.trim_ascii_start(), is_gauge, metric: Some(name), shown: None, logged: None }
     }
 }
 
-/// Defines a struct of counters and their table. Each field is a row, and its comment is the help. Other fields of
-/// [`Row`] may follow its type. Fields after `..` are in no row.
+/// Defines a struct of counters and its table of rows. Each field is a row, and the field's comment is the row's help.
+/// Other fields of [`Row`] may follow the field's type. Fields after `..` have no row.
 #[macro_export]
 macro_rules! counters {
     (
@@ -234,7 +235,7 @@ macro_rules! counters {
         }
 
         impl $table {
-            /// The table of these counters.
+            /// The rows of these counters.
             pub const ROWS: &'static [$crate::stats::Row] = &[$(
                 $crate::stats::Row {
                     $($($of_row)*,)?
@@ -242,7 +243,7 @@ macro_rules! counters {
                 }
             ),+];
 
-            /// Returns each row with its present value.
+            /// Returns each row with its current value.
             pub fn values(&self) -> impl Iterator<Item = (&'static $crate::stats::Row, u64)> {
                 Self::ROWS.iter().zip([$(self.$name.get()),+])
             }
@@ -288,9 +289,9 @@ counters! {
         /// the host had none.
         pub memory_dropped: Counter,
         lost: LostFrames,
-        /// Frames given to the host, or taken from it, in one batch.
+        /// Number of frames given to the host, or fetched from the host, in one batch.
         pub batch_frames: Histogram<1>,
-        /// Receive: wait of the oldest frame for each interrupt decided by moderation, nanoseconds.
+        /// Receive: wait of the oldest frame before each interrupt under moderation, nanoseconds.
         pub interrupt_wait_ns: Histogram<1000>,
     }
 }
@@ -301,9 +302,9 @@ impl Direction {
         self.lost.0[reason as usize].add(frames as u64);
     }
 
-    /// Counts frames lost between arrival and take: in the adapter's memory, or on a wire with an impairment.
+    /// Counts frames lost after arrival and before they were taken: in the adapter's memory, or on an impaired wire.
     pub fn lose_on_line(&self, reason: Loss, frames: u64) {
-        // Two queue pairs may share these counters, one for each direction: a pair without loss writes nothing.
+        // Two queue pairs may share these counters, one per direction. So a pair without loss must not write.
         if frames > 0 {
             self.frames_in.add(frames);
             self.lost.0[reason as usize].add(frames);
@@ -313,10 +314,10 @@ impl Direction {
         }
     }
 
-    /// Ends a batch, in which the host may have had no frame.
+    /// Ends a batch, possibly without frames of the host.
     #[inline]
     pub(crate) fn end_batch(&self) {
-        // Some may have been taken back.
+        // Saturates, because frames may have been subtracted again.
         let frames = self.host_frames.get().saturating_sub(self.batch_frames.sum());
         if frames > 0 {
             self.batch_frames.record(frames);
@@ -329,7 +330,7 @@ impl Direction {
         self.wait_max_ns.set(wait_max_ns);
     }
 
-    /// Returns the lost frames in the columns of `/proc/net/dev`; each is in one column.
+    /// Returns the lost frames in the columns of `/proc/net/dev`; each frame counts in one column.
     pub fn net_dev(&self) -> NetDevColumns {
         let mut columns = NetDevColumns::default();
         for &reason in Loss::ALL {
@@ -343,7 +344,7 @@ impl Direction {
         columns
     }
 
-    /// Counts a frame of `len` bytes by the outcome of giving it to a host.
+    /// Counts a frame of `len` bytes by the outcome of its delivery to a host.
     pub fn given(&self, meta: &RxMeta, len: usize, outcome: Result<(), Loss>) {
         let frames = usize::from(meta.segments);
         if meta.checksum == ChecksumState::Bad {
@@ -359,12 +360,12 @@ impl Direction {
         }
     }
 
-    /// Returns the frames lost for a reason.
+    /// Returns the number of frames lost for a reason.
     pub fn lost(&self, reason: Loss) -> u64 {
         self.lost.0[reason as usize].get()
     }
 
-    /// Returns the frames lost for any reason.
+    /// Returns the total number of lost frames.
     pub fn lost_total(&self) -> u64 {
         self.lost.0.iter().map(Counter::get).sum()
     }
@@ -380,7 +381,7 @@ impl Default for LostFrames {
     }
 }
 
-/// Both directions of one queue pair.
+/// The counters of both directions of one queue pair.
 #[derive(Debug, Default)]
 pub struct QueueStats {
     /// Host to wire.
@@ -390,7 +391,7 @@ pub struct QueueStats {
 }
 
 impl QueueStats {
-    /// Returns the counters of one of `queues`; a single entry counts for all queues.
+    /// Returns the counters of one of `queues`. A single entry counts for all queues.
     #[inline]
     pub fn of(queues: &[Self], queue: impl FnOnce() -> usize) -> &Self {
         match queues {

@@ -1,33 +1,36 @@
-//! Steering of frames from the wire among a host's queue pairs, if one thread serves them all.
+//! Steering of received frames among a host's queue pairs, if one thread serves all pairs.
 //!
 //! The rule is that of the kernel's TAP (`tun_select_queue`). A flow is received on the pair of the host's last
-//! transmission, since the processor at work on it is there. If the host has not sent a flow lately, its hash spreads
-//! it over the pairs in use. So a flow stays on one pair, and flows spread.
+//! transmission, because its processor handles the flow. If the host has not sent on a flow lately, the flow's hash
+//! selects one of the pairs in use. So each flow stays on one pair, and the flows are spread over the pairs.
 //!
 //! # What order a host sees
-//! Frames of a flow are always given in the order of arrival. While the flow stays on its pair, the host also sees them
-//! so. A flow moves when the host sends it on another pair, when it was not sent for [`AGE_MAX_NS`] and its hash names
-//! another pair, and when pairs come into use or go out of it. At a move, unseen frames lie in one ring and later ones
-//! in another. The host chooses the ring it reads first, as with every adapter with steering. Steering can promise that
-//! the host was shown the former before the latter: [`Choice::left`] names the pair to flush first.
+//! Frames of a flow are always delivered in the order of arrival. While the flow stays on its pair, the host also sees
+//! this order.
+//!
+//! A flow moves in three cases. The host sends on another pair. The host did not send for [`AGE_MAX_NS`] and the hash
+//! selects another pair. Or the set of pairs in use changes. After a move, unseen frames lie in one ring and later
+//! frames in another ring. The host chooses which ring it reads first, as with every adapter with steering. Steering
+//! guarantees only that the earlier frames are published before the later ones: [`Choice::left`] names the pair to
+//! flush first.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};
 use std::hash::{BuildHasher, RandomState};
 
-/// Time for which a flow stays on the pair of the host's last transmission, in nanoseconds: 3 s, as the kernel's
+/// Time for which a flow stays on the pair of the host's last transmission, nanoseconds: 3 s, as the kernel's
 /// `TUN_FLOW_EXPIRATION`.
 pub const AGE_MAX_NS: u64 = 3_000_000_000;
-/// Maximum of remembered flows: as the kernel's `MAX_TAP_FLOWS`.
+/// Maximum number of remembered flows: the kernel's `MAX_TAP_FLOWS`.
 pub const FLOWS_MAX: usize = BUCKETS * WAYS;
 const BUCKETS: usize = 1024;
-/// Flows of one bucket: together they fit into one cache line.
+/// Flows per bucket: a bucket fits into one cache line.
 const WAYS: usize = 4;
-/// Age is kept in milliseconds: an entry then has 12 bytes.
+/// Nanoseconds per millisecond. Ages are stored in milliseconds, so that an entry has 12 bytes.
 const NS_PER_MS: u64 = 1_000_000;
 
-/// A hash of a flow's identity, the same in either direction: both IP addresses, and the ports of TCP and UDP.
-/// Fragments have no ports: so all fragments of a datagram are of one flow.
+/// A hash of a flow's IP addresses and its TCP or UDP ports, the same in both directions. Fragments have no ports, so
+/// all fragments of a datagram belong to one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowHash(u32);
 
@@ -43,17 +46,17 @@ impl From<FlowHash> for u32 {
     }
 }
 
-/// The destination of a frame.
+/// The receiving pair of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The receiving pair of the flow from now on.
+    /// Index of the flow's receiving pair from now on.
     pub pair: usize,
-    /// The pair possibly left by this flow, or by a forgotten one: the host must be shown the frames given there before
-    /// the next frame.
+    /// Index of a pair that this flow, or a forgotten flow, may have left. The frames delivered to that pair must be
+    /// published to the host before the next frame is delivered.
     pub left: Option<usize>,
 }
 
-/// A flow sent by the host. A hash of 0 means an empty entry.
+/// A flow sent by the host. A hash of 0 marks an empty entry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     hash: u32,
@@ -67,11 +70,11 @@ struct Bucket([Flow; WAYS]);
 
 /// The receiving pairs of one host's flows. All memory is allocated once: 64 KiB.
 ///
-/// The hash has a secret, so that nobody outside can choose flows with the same bucket or pair.
+/// The hash is keyed with a secret, so that an attacker cannot choose flows with the same bucket or pair.
 #[derive(Debug)]
 pub struct Steering {
     buckets: Box<[Bucket]>,
-    /// The pairs in use, in rising order; never empty.
+    /// The pairs in use, in ascending order; never empty.
     pairs: Vec<u16>,
     now_ms: u32,
     secrets: [u64; 2],
@@ -84,7 +87,7 @@ impl Default for Steering {
 }
 
 impl Steering {
-    /// Creates a steering without known flows and with the first pair alone in use.
+    /// Creates a steering without known flows, with only the first pair in use.
     pub fn new() -> Self {
         let random = RandomState::new();
         Self {
@@ -95,15 +98,15 @@ impl Steering {
         }
     }
 
-    /// Sets the time: once per batch is enough.
+    /// Sets the time; one call per batch is enough.
     pub fn set_now(&mut self, now_ns: u64) {
-        // Wraps around after 49 days. A flow idle for the whole period then seems to be a young one.
+        // Wraps around after 49 days. A flow idle for exactly that period then looks young.
         self.now_ms = (now_ns / NS_PER_MS) as u32;
     }
 
-    /// Sets the pairs in use, in rising order. Returns whether this changed anything. Flows may move then: the host
-    /// must first be shown the frames already given. With none in use, frames go to the first pair: every host uses it
-    /// (virtio 1.3, 5.1.6.5.6), and it has no room then.
+    /// Sets the pairs in use, in ascending order. Returns whether the set has changed. Flows may move after a change,
+    /// so the frames already delivered must be published to the host first. If no pair is in use, frames go to the
+    /// first pair, which then has no room: every host uses the first pair (virtio 1.3, 5.1.6.5.6).
     pub fn set_pairs(&mut self, pairs: impl Iterator<Item = usize> + Clone) -> bool {
         let first = pairs.clone().next().is_none().then_some(0);
         let pairs = pairs.chain(first).map(|pair| pair as u16);
@@ -115,7 +118,7 @@ impl Steering {
         has_changed
     }
 
-    /// Returns the flow of a frame; `None` for frames other than IP and for malformed ones.
+    /// Returns the flow of a frame; `None` for a malformed frame or a frame other than IP.
     #[inline]
     pub fn flow(&self, frame: &Frame<'_>) -> Option<FlowHash> {
         let layout = frame.layout().ok()?;
@@ -132,7 +135,7 @@ impl Steering {
             Transport::Opaque => [0; 4],
         };
         let [a, b, c, d] = ports.map(u64::from);
-        // The sum of both ends is the same in either direction.
+        // The sum is the same in both directions.
         let ends = self.mix(source ^ (a << 8 | b)).wrapping_add(self.mix(destination ^ (c << 8 | d)));
         Some(FlowHash::from((self.mix(ends) >> u32::BITS) as u32))
     }
@@ -144,15 +147,15 @@ impl Steering {
         })
     }
 
-    /// Combines both halves of a product of 128 bits: each bit of the result depends on all of the factor.
+    /// Combines both halves of a 128-bit product: each bit of the result depends on all bits of the factor.
     fn mix(&self, value: u64) -> u64 {
         let product = u128::from(value ^ self.secrets[1]) * u128::from(self.secrets[0]);
         product as u64 ^ (product >> u64::BITS) as u64
     }
 
-    /// Notes that the host has sent a frame of this flow on `pair`. A full bucket remembers no further flow, so no
-    /// young flow moves because others come. It forgets a too old flow, free to move then, and remembers the new one at
-    /// its next transmission.
+    /// Records that the host sent a frame of this flow on `pair`. A full bucket stores no further flow, so new flows
+    /// never displace a young flow. If the bucket holds an expired flow, that flow is forgotten and may move. The new
+    /// flow is then stored at its next transmission.
     #[inline]
     pub fn sent(&mut self, flow: FlowHash, pair: usize) -> Choice {
         let before = self.receiver(flow);
@@ -170,7 +173,7 @@ impl Steering {
         Choice { pair: before, left: aged.map(|aged| usize::from(std::mem::take(aged).pair)) }
     }
 
-    /// Returns the receiving pair for a frame from the wire. A too old flow is forgotten, and may move.
+    /// Returns the receiving pair for a frame from the wire. An expired flow is forgotten, and may move.
     #[inline]
     pub fn receive(&mut self, flow: Option<FlowHash>) -> Choice {
         let Some(flow) = flow else { return Choice { pair: usize::from(self.pairs[0]), left: None } };
@@ -184,14 +187,15 @@ impl Steering {
         Choice { pair, left: (pair != before).then_some(before) }
     }
 
-    /// As [`Steering::receive`], for a frame that is not received: no flow is forgotten, and none moves.
+    /// Returns the same pair as [`Steering::receive`], for a frame that is not delivered: no flow is forgotten or
+    /// moved.
     pub fn would_receive(&self, flow: Option<FlowHash>) -> usize {
         let Some(flow) = flow else { return usize::from(self.pairs[0]) };
         let is_aged = |known: &Flow| known.hash == flow.0 && !known.is_young(self.now_ms);
         if self.buckets[bucket_of(flow)].0.iter().any(is_aged) { self.spread(flow) } else { self.receiver(flow) }
     }
 
-    /// Returns the receiving pair of the flow now.
+    /// Returns the current receiving pair of the flow.
     fn receiver(&self, flow: FlowHash) -> usize {
         let known = self.buckets[bucket_of(flow)].0.iter().find(|known| known.hash == flow.0);
         match known {
@@ -200,10 +204,10 @@ impl Steering {
         }
     }
 
-    /// Returns the receiving pair of a flow that the host has not sent lately.
+    /// Returns the receiving pair of a flow without a recent transmission by the host.
     #[inline]
     fn spread(&self, flow: FlowHash) -> usize {
-        // A multiplication in place of a division, as the kernel does it.
+        // A multiplication replaces the division, as in the kernel.
         let nth = (u64::from(flow.0) * self.pairs.len() as u64) >> u32::BITS;
         usize::from(self.pairs[nth as usize])
     }

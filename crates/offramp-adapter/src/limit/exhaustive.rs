@@ -1,9 +1,9 @@
-//! Every history of a few requests to a bucket, against the definition: in no time between two moments does more pass than
-//! a full bucket and what arrives meanwhile.
+//! Every history of a few requests to a bucket, against the definition: between any two moments, no more passes than a
+//! full bucket plus the tokens arriving between them.
 
 use super::*;
 
-/// Requests of a history.
+/// Number of requests in a history.
 const REQUESTS: usize = 3;
 
 /// The level of a bucket, computed from all its grants and their times.
@@ -15,12 +15,12 @@ struct Slow {
 }
 
 impl Slow {
-    /// Returns the level at `now_ns`, in parts: the minimum over all starting moments. Negative while earlier grants
-    /// are paid for.
+    /// Returns the level at `now_ns`, in parts: the minimum over all starting moments. The level is negative while
+    /// earlier grants are being paid for.
     fn level(&self, now_ns: u64) -> i128 {
         let starts = self.given.iter().map(|(at_ns, _)| *at_ns).chain([0, now_ns]);
         let left_since = |start_ns: u64| {
-            // Those of the moment itself come after it.
+            // A grant at the starting moment counts as later than that moment.
             let given: i128 = self.given.iter().filter(|(at, _)| *at >= start_ns).map(|(_, tokens)| *tokens).sum();
             self.burst * PARTS_PER_TOKEN + self.per_second * i128::from(now_ns - start_ns) - given * PARTS_PER_TOKEN
         };

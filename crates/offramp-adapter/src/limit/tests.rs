@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The cost of one frame, or of several together.
+/// The cost of one frame, or the total of several frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     frames: usize,
@@ -37,8 +37,8 @@ fn limiter(limit: RateLimit, queues: u16) -> Arc<Limiter> {
     limiter
 }
 
-/// For each cost, one queue sends such frames whenever it may, until `end_ns`. Each wakes `late_ns` later than asked.
-/// Returns the total sent.
+/// For each cost, one queue sends such frames whenever allowed, until `end_ns`. Each queue wakes `late_ns` later than
+/// requested. Returns the total sent.
 fn saturate(limiter: &Arc<Limiter>, costs: &[Cost], end_ns: u64, late_ns: u64) -> Cost {
     let mut meters: Vec<_> = costs.iter().map(|_| Meter::new(limiter)).collect();
     let mut sent = Cost::default();
@@ -59,7 +59,7 @@ fn saturate(limiter: &Arc<Limiter>, costs: &[Cost], end_ns: u64, late_ns: u64) -
 }
 
 proptest! {
-    /// The least and the most of any bucket over a time much longer than a burst.
+    /// For any bucket over a time much longer than a burst, the total stays between the lower and the upper bound.
     #[test]
     fn any_rate_is_kept_within_a_burst_and_a_frame_of_each_queue(
         bits_per_second in 10_000_000u64..100_000_000_000,
@@ -71,14 +71,14 @@ proptest! {
         let bits = Some(bits_per_second);
         let limit = RateLimit { bits_per_second: bits, frames_per_second: Some(frames_per_second), ..RateLimit::default() };
         let sent = saturate(&limiter(limit, costs.len() as u16), &costs, SECOND_NS / 5, late_ns);
-        // One frame of each queue may exceed what there is.
+        // One frame per queue may exceed the available tokens.
         let one_of_each = costs.iter().fold(Cost::default(), |sum, cost| Cost {
             frames: sum.frames + cost.frames,
             bytes: sum.bytes + cost.bytes,
         });
         let bounds = |rate: u64, spare: usize| {
             let (due, burst, spare) = (rate as f64 / 5.0, (rate / 200 + 1) as f64, spare as f64);
-            // Tokens of the last millisecond, and of the time by which a queue wakes late, need not be used.
+            // Tokens of the last millisecond, and of the lateness of a queue, may remain unused.
             (due - 2.0 * burst - spare, due + burst + spare)
         };
         let (least_bits, most_bits) = bounds(bits_per_second, one_of_each.bytes * 8);

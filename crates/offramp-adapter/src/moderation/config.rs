@@ -5,28 +5,28 @@ use super::dim::DimProfiles;
 use super::e1000::E1000Mode;
 use strum::IntoStaticStr;
 
-/// Maximum of a fixed gap's interrupts per second: a gap of one microsecond.
+/// Maximum rate of the fixed-gap policy, interrupts per second: a gap of one microsecond.
 pub const INTERRUPTS_PER_SECOND_MAX: u32 = 1_000_000;
-/// Maximum deadline, nanoseconds. A host's transport takes a frame one second late for lost (RFC 6298 2.4: a
+/// Maximum deadline, nanoseconds. For a host's transport protocol, a frame one second late is lost (RFC 6298 2.4: a
 /// retransmission timeout of at least one second).
 pub const DEADLINE_NS_MAX: u64 = 1_000_000_000;
-/// Default deadline, nanoseconds. A frame never waits longer than the interrupt's cost under the area
-/// trigger, so with a measured cost this changes nothing; it binds when a higher cost is given.
+/// Default deadline, nanoseconds. Under the area trigger, a frame never waits longer than the interrupt cost. So this
+/// default has no effect on a measured cost, and bounds only a higher configured cost.
 pub const DEADLINE_NS_DEFAULT: u64 = COST_NS_MAX;
-/// Maximum of a given interrupt cost, nanoseconds.
+/// Maximum configured interrupt cost, nanoseconds.
 pub const COST_GIVEN_NS_MAX: u64 = 10_000_000;
-/// Maximum factor of the measured cost, percent.
+/// Maximum factor on the measured cost, percent.
 pub const COST_FACTOR_PERCENT_MAX: u32 = 10_000;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 
-/// Time and frames after which a queue is notified, as virtio has them (1.3, 5.1.6.5, "Notifications Coalescing"; V80).
-/// [`Default`] equals the state of a device after reset (V79).
+/// Virtio's coalescing parameters: a time and a number of frames before a queue is notified (1.3, 5.1.6.5,
+/// "Notifications Coalescing"; V80). [`Default`] equals the state of a device after reset (V79).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Microseconds since the first waiting frame. 0: every frame is notified.
+    /// Maximum wait of the first waiting frame, microseconds. With 0, every frame is notified.
     pub max_usecs: u32,
-    /// Number of waiting frames. 0: every frame is notified.
+    /// Maximum number of waiting frames. With 0, every frame is notified.
     pub max_packets: u32,
 }
 
@@ -40,9 +40,9 @@ impl Coalescing {
 /// The settings of the area trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaConfig {
-    /// The cost of an interrupt, in waiting time of a frame.
+    /// Cost of an interrupt, in nanoseconds of waiting time of one frame.
     pub cost: InterruptCost,
-    /// Longest wait of a frame, nanoseconds.
+    /// Maximum wait of a frame, nanoseconds.
     pub deadline_ns: u64,
 }
 
@@ -54,85 +54,83 @@ impl Default for AreaConfig {
 
 /// The rule for interrupting the host when frames wait.
 ///
-/// No policy holds a frame for ever: [`Moderator::wait_max_ns`](super::Moderator::wait_max_ns) bounds
-/// the wait of each.
+/// [`Moderator::wait_max_ns`](super::Moderator::wait_max_ns) bounds the wait of every frame, under any policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Policy {
-    /// For every frame, as a plain adapter does (M11).
+    /// Interrupts for every frame, as a plain adapter does (M11).
     #[default]
     Off,
-    /// At a limited rate: at least one gap passes between two interrupts. A frame after a longer idle gap raises one
-    /// at once. The forced gap of R4 and R6.
+    /// Interrupts at a limited rate: at least one gap passes between two interrupts. A frame after a longer idle gap
+    /// interrupts at once. This is the forced gap of R4 and R6.
     FixedGap {
-        /// Interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
+        /// Maximum interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
         max_interrupts_per_second: u32,
     },
-    /// After a time since the first waiting frame, or at a number of waiting frames: `rx_usecs` and `rx_frames` of
-    /// `ethtool -C`, and virtio's coalescing parameters (V80).
+    /// Interrupts at a time after the first waiting frame, or at a number of waiting frames. These are `rx_usecs` and
+    /// `rx_frames` of `ethtool -C`, and virtio's coalescing parameters (V80).
     Coalescing(Coalescing),
-    /// The two parameters above, tuned by Linux's dynamic interrupt moderation.
+    /// Interrupts as `Coalescing` does, with both parameters tuned by Linux's dynamic interrupt moderation.
     NetDim(DimProfiles),
-    /// The adaptive rates of Linux's e1000 driver.
+    /// Interrupts at the adaptive rates of Linux's e1000 driver.
     E1000(E1000Mode),
-    /// When the waiting times add up to the cost of an interrupt. Costs at most twice the best schedule with full
-    /// knowledge of the future (Dooly, Goldman and Scott, "On-line analysis of the TCP acknowledgment delay problem",
-    /// J. ACM 48(2), 2001).
+    /// Interrupts when the waiting times add up to the cost of an interrupt. The total cost is at most twice that of
+    /// the best schedule with full knowledge of the future (Dooly, Goldman and Scott, "On-line analysis of the TCP
+    /// acknowledgment delay problem", J. ACM 48(2), 2001).
     Area(AreaConfig),
-    /// As `Area`, and at once for a frame after an idle gap as long as an interrupt costs. Costs at most three times
-    /// the best schedule, and one interrupt. A lone request does not wait, as it would under a moderation for
-    /// throughput alone (M10).
+    /// Interrupts as `Area` does. In addition, a frame after an idle gap as long as the interrupt cost interrupts at
+    /// once. The total cost is at most three times that of the best schedule, plus one interrupt. A lone request does
+    /// not wait, unlike under a moderation tuned for throughput alone (M10).
     QuietOrArea(AreaConfig),
 }
 
 impl Policy {
-    /// Returns the name in configuration and output.
+    /// Returns the name used in configuration and output.
     pub fn name(&self) -> &'static str {
         self.into()
     }
 }
 
-/// The settings of a moderator, changeable while it runs.
+/// The settings of a moderator, changeable while the moderator runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModerationConfig {
     /// The rule for interrupting the host.
     pub policy: Policy,
-    /// Free places of the host's ring at which every policy stops waiting: frames that arrive until the host has
-    /// refilled the ring must still fit. No effect before [`Moderator::ring_has`](super::Moderator::ring_has).
+    /// Number of free buffers in the host's ring at which no policy waits any longer. Frames that arrive until the host
+    /// has refilled the ring must still fit. Has no effect before [`Moderator::ring_has`](super::Moderator::ring_has).
     pub ring_guard_frames: u32,
 }
 
-/// The reason for refusing a setting.
+/// The reason for refusing a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModerationConfigError {
-    /// The gap would be zero or endless.
+    /// The gap between interrupts would be zero or infinite.
     #[error("max_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}, or the policy off")]
     InterruptsPerSecond(u32),
-    /// The gap under load would be zero or endless.
+    /// The gap between interrupts under load would be zero or infinite.
     #[error("load_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}")]
     LoadInterruptsPerSecond(u32),
-    /// Frames would be late beyond use.
+    /// Frames would wait for longer than a transport protocol accepts.
     #[error("moderation deadline of {0} ns is out of range; use 0 to {DEADLINE_NS_MAX}")]
     Deadline(u64),
-    /// More than any interrupt costs.
+    /// The configured cost exceeds that of any real interrupt.
     #[error("interrupt cost of {0} ns is out of range; use 0 to {COST_GIVEN_NS_MAX}")]
     Cost(u64),
-    /// A factor beyond use.
+    /// The cost factor is above its maximum.
     #[error("interrupt cost factor of {0} percent is out of range; use 0 to {COST_FACTOR_PERCENT_MAX}")]
     CostFactor(u32),
 }
 
 impl ModerationConfig {
-    /// Returns quiet-or-area with a cost factor that follows the load: the default of an adapter.
+    /// Returns quiet-or-area with a cost factor that adapts to the load: the default of an adapter.
     pub fn adaptive() -> Self {
         Self { policy: Policy::QuietOrArea(AreaConfig::default()), ..Self::default() }
     }
 
-    /// Checks what a user may get wrong. A moderator works with any values; those refused here do
-    /// harm.
+    /// Checks the settings that a user can get wrong. A moderator runs with any values, but a refused value does harm.
     ///
     /// # Errors
-    /// One line with the setting's name, value and range.
+    /// Returns one line with the setting's name, value and range.
     pub fn check(&self) -> Result<(), ModerationConfigError> {
         use ModerationConfigError as Error;
         match self.policy {

@@ -1,23 +1,23 @@
-//! Dynamic interrupt moderation as Linux has it: a hill-climb over five profiles.
+//! Linux's dynamic interrupt moderation (DIM): a hill climb over five profiles.
 //!
-//! After 64 interrupts the rates of bytes, frames and interrupts are compared with those before. While
-//! they get better the next profile in the same direction is tried, else the direction turns; the climb
-//! parks on a top, at an edge, or when it is tired. Source of the rules and figures: Linux
-//! `lib/dim/net_dim.c`, `lib/dim/dim.c`, `include/linux/dim.h`.
+//! After 64 interrupts, the rates of bytes, frames and interrupts are compared with the previous rates. If the rates
+//! improve, the next profile in the same direction is tried; otherwise the direction reverses. The climb parks on a
+//! top, at an edge, or when its steps are used up. Source of the rules and figures: Linux `lib/dim/net_dim.c`,
+//! `lib/dim/dim.c`, `include/linux/dim.h`.
 //!
-//! The profile sets the time since the first waiting frame and the number of waiting frames, as Linux's `virtio_net`
-//! driver sets them in its device.
+//! A profile sets the maximum wait of the first frame and the maximum number of waiting frames. Linux's `virtio_net`
+//! driver sets the same two values in its device.
 
 use super::config::Coalescing;
 use std::cmp::Ordering;
 
-/// Interrupts between two decisions.
+/// Number of interrupts between two decisions.
 const EVENTS_PER_DECISION: u32 = 64;
-/// A rate has changed when it differs by more than this, in whole percent.
+/// Maximum difference of two rates that count as equal, whole percent.
 const SAME_PERCENT: u64 = 10;
-/// Steps until the climb rests: two per profile.
+/// Maximum steps before the climb rests: two per profile.
 const STEPS_TIRED: u32 = 2 * PROFILES as u32;
-/// The profile at the start.
+/// Index of the initial profile.
 const PROFILE_START: usize = 1;
 const PROFILES: usize = 5;
 const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
@@ -34,10 +34,10 @@ const RX_CQE: Profiles = [profile(2, 256), profile(8, 128), profile(16, 64), pro
 const TX_EQE: Profiles = [profile(1, 128), profile(8, 128), profile(32, 128), profile(64, 128), profile(128, 128)];
 const TX_CQE: Profiles = [profile(5, 128), profile(8, 64), profile(16, 32), profile(32, 32), profile(64, 32)];
 
-/// The set of Linux's profiles to climb.
+/// The set of Linux's profiles for the climb.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DimProfiles {
-    /// Receive, period counted from the event: 1, 8, 64, 128, 256 µs, 256 frames. The choice of `virtio_net`.
+    /// Receive, period counted from the event: 1, 8, 64, 128, 256 µs, 256 frames. Linux's `virtio_net` uses this set.
     #[default]
     ReceiveEvent,
     /// Receive, period counted from the completion: 2 to 64 µs, 256 to 64 frames.
@@ -48,7 +48,7 @@ pub enum DimProfiles {
     TransmitCompletion,
 }
 
-/// Compared rates per millisecond, rounded up.
+/// Rates to compare, per millisecond, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rates {
     bytes: u64,
@@ -57,7 +57,7 @@ struct Rates {
 }
 
 impl Rates {
-    /// Compares rates; greater is better: more bytes, else more frames, else fewer events.
+    /// Compares rates; a greater rate is better. More bytes are better, then more frames, then fewer events.
     fn compare(&self, before: &Self) -> Ordering {
         let bytes = compare_roughly(self.bytes, before.bytes);
         if bytes.is_ne() || before.bytes == 0 {
@@ -71,14 +71,14 @@ impl Rates {
     }
 }
 
-/// Compares two rates. They are equal if they differ by at most [`SAME_PERCENT`] whole percent of `before`.
+/// Compares two rates. Rates are equal if they differ by at most [`SAME_PERCENT`] whole percent of `before`.
 fn compare_roughly(now: u64, before: u64) -> Ordering {
     let difference = now.abs_diff(before);
     let is_same = difference.saturating_mul(PERCENT) < before.saturating_mul(SAME_PERCENT + 1);
     if is_same { Ordering::Equal } else { now.cmp(&before) }
 }
 
-/// Counts since a moment.
+/// Counts since a starting time.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
     since_ns: u64,
@@ -92,7 +92,7 @@ impl Measurement {
         Self { since_ns, events: 0, frames: 0, bytes: 0 }
     }
 
-    /// Returns the rates, or `None` if no time has passed.
+    /// Returns the rates; `None` if no time has passed.
     fn rates(&self, now_ns: u64) -> Option<Rates> {
         let elapsed_ns = now_ns.checked_sub(self.since_ns).filter(|&ns| ns > 0)?;
         let per_ms = |count: u64| count.saturating_mul(NANOSECONDS_PER_MILLISECOND).div_ceil(elapsed_ns);
@@ -105,15 +105,15 @@ impl Measurement {
 enum Tuning {
     /// Rests on a top or at an edge until the rates change.
     OnTop,
-    /// Rests for as many decisions as it took steps.
+    /// Rests for as many decisions as the climb took steps.
     Tired,
-    /// Tries longer times.
+    /// Climbs towards longer times.
     Right,
-    /// Tries shorter times.
+    /// Climbs towards shorter times.
     Left,
 }
 
-/// The climb of one queue.
+/// The state of one queue's climb.
 #[derive(Clone, Debug)]
 pub(super) struct Dim {
     profiles: &'static Profiles,
@@ -123,7 +123,7 @@ pub(super) struct Dim {
     steps_left: u32,
     steps: u32,
     before: Rates,
-    /// None at the start and after a new profile: the next event starts a measurement.
+    /// The current measurement. `None` at the start and after a new profile; the next event then starts a measurement.
     measurement: Option<Measurement>,
 }
 
@@ -146,12 +146,12 @@ impl Dim {
         }
     }
 
-    /// Returns the profile in force.
+    /// Returns the current profile.
     pub(super) fn profile(&self) -> &Coalescing {
         &self.profiles[self.index]
     }
 
-    /// Learns of an interrupt and of the frames and bytes since the one before. Returns whether the profile has
+    /// Adds an interrupt, with the frames and bytes since the previous interrupt. Returns whether the profile has
     /// changed.
     pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
         let Some(measurement) = &mut self.measurement else {
@@ -170,7 +170,7 @@ impl Dim {
         is_new
     }
 
-    /// Decides on the next profile. Returns whether it has changed.
+    /// Selects the next profile. Returns whether the profile has changed.
     fn decide(&mut self, rates: Rates) -> bool {
         let (index_before, tuning_before) = (self.index, self.tuning);
         match self.tuning {
@@ -184,7 +184,7 @@ impl Dim {
             }
             Tuning::Right | Tuning::Left => self.climb(rates),
         }
-        // On a top, slow changes add up against the rates at its start.
+        // On a top, the rates at its start stay the reference, so that slow changes add up.
         if tuning_before != Tuning::OnTop || self.tuning != Tuning::OnTop {
             self.before = rates;
         }
@@ -200,7 +200,7 @@ impl Dim {
             self.tuning = tuning;
             (self.steps_right, self.steps_left) = (0, 0);
         }
-        // The steps of a tired climb stay: they are counted down while it rests.
+        // A tired climb keeps its steps, which are counted down while it rests.
         if self.tuning == Tuning::OnTop {
             self.steps = 0;
         }
@@ -214,7 +214,8 @@ impl Dim {
         }
     }
 
-    /// Returns whether the last step was one back after a longer way there: the top was passed.
+    /// Returns whether the climb has passed the top: the last step was one back, after more than one step in the
+    /// opposite direction.
     fn is_on_top(&self) -> bool {
         match self.tuning {
             Tuning::Right => self.steps_left > 1 && self.steps_right == 1,
@@ -223,7 +224,7 @@ impl Dim {
         }
     }
 
-    /// Takes one step, or returns how the climb parks instead.
+    /// Takes one step. Returns the resting state if the climb parks instead.
     fn step(&mut self) -> Option<Tuning> {
         match self.tuning {
             _ if self.steps == STEPS_TIRED => return Some(Tuning::Tired),

@@ -1,49 +1,49 @@
 //! The adaptive interrupt rates of Linux's e1000 driver.
 //!
-//! From the frames and bytes since the last interrupt a queue is taken for one of three classes; each
-//! has a rate, kept as a shortest gap between interrupts (the adapter's ITR register). The rate falls at
-//! once and rises by steps. Source of the rules and figures: Linux
-//! `drivers/net/ethernet/intel/e1000/e1000_main.c` and `Documentation/networking/device_drivers/ethernet/intel/e1000.rst`.
+//! The driver assigns a queue to one of three classes, by the frames and bytes since the last interrupt. Each class has
+//! a rate, stored as a shortest gap between interrupts (the adapter's ITR register). The rate falls at once and rises
+//! in steps. Source of the rules and figures: Linux `drivers/net/ethernet/intel/e1000/e1000_main.c` and
+//! `Documentation/networking/device_drivers/ethernet/intel/e1000.rst`.
 //!
-//! The driver judges receive and transmit together and takes the slower class, since one interrupt serves both; here
-//! each queue is judged alone. On a link below 1 Gbit/s the driver keeps to the rate of bulk data; this module does
-//! not.
+//! The driver classifies receive and transmit together and takes the slower class, because one interrupt serves both
+//! directions. This module classifies each queue separately. On a link below 1 Gbit/s, the driver always uses the rate
+//! for bulk data; this module does not.
 
 use super::NANOSECONDS_PER_SECOND;
 
-/// Divisor of the target rate: the quotient is one step of a rise.
+/// Divisor of the target rate; the quotient is one step of a rise.
 const RISE_DIVISOR: u32 = 4;
 
-/// Mean bytes per frame; above this it is a jumbo frame.
+/// Mean bytes per frame above which frames count as jumbo frames.
 const JUMBO_BYTES: u64 = 8000;
-/// Mean bytes per frame; above this it is a super-frame.
+/// Mean bytes per frame above which frames count as super-frames.
 const LARGE_BYTES: u64 = 2000;
-/// Mean bytes per frame; above this, many frames are bulk data.
+/// Mean bytes per frame above which many frames count as bulk data.
 const FULL_BYTES: u64 = 1200;
-/// From lowest to low: fewer frames than these with more bytes than those.
+/// The class changes from lowest to low with fewer frames and more bytes than these.
 const LOWEST_FRAMES: u64 = 5;
 const LOWEST_BYTES: u64 = 512;
-/// Bytes per interrupt; above this, low judges by the size of the frames.
+/// Bytes per interrupt above which the class low is left by the size of the frames.
 const LOW_BYTES: u64 = 10_000;
-/// Low becomes bulk when more bytes than those come in fewer frames than these.
+/// The class changes from low to bulk with fewer frames than this and more bytes than [`LOW_BYTES`].
 const LOW_FRAMES_FEW: u64 = 10;
-/// Many frames ask for a higher rate.
+/// More frames than this require a higher rate.
 const FRAMES_MANY: u64 = 35;
-/// From low to lowest: at most these frames with fewer bytes than those.
+/// The class changes from low to lowest with at most this many frames and fewer bytes than this.
 const LONE_FRAMES: u64 = 2;
 const LONE_BYTES: u64 = 512;
-/// Bytes per interrupt; above this, bulk becomes low if the frames are many.
+/// Bytes per interrupt above which the class changes from bulk to low, if there are more than [`FRAMES_MANY`] frames.
 const BULK_BYTES: u64 = 25_000;
-/// Bytes per interrupt; below this, bulk becomes low.
+/// Bytes per interrupt below which the class changes from bulk to low.
 const BULK_BYTES_FEW: u64 = 6000;
 
-/// Period of the balanced mode's decisions, nanoseconds: the driver's watchdog.
+/// Period of decisions in the balanced mode, nanoseconds: that of the driver's watchdog.
 const BALANCE_NS: u64 = 2 * NANOSECONDS_PER_SECOND;
-/// The balanced mode's rate when both directions carry the same.
+/// Interrupts per second in the balanced mode if both directions carry equally many bytes.
 const BALANCED_PER_SECOND: u32 = 2000;
-/// Added rate when only one direction carries anything.
+/// Interrupts per second added if only one direction carries bytes.
 const ONE_SIDED_PER_SECOND: u64 = 6000;
-/// The balanced mode's rate when nothing is carried, and at the start.
+/// Interrupts per second in the balanced mode without traffic, and at the start.
 const IDLE_PER_SECOND: u32 = 8000;
 
 /// Adaptive values of the driver's parameter `InterruptThrottleRate`.
@@ -54,32 +54,31 @@ pub enum E1000Mode {
     /// 3, "dynamic conservative", the driver's default: up to 20,000.
     #[default]
     Conservative,
-    /// 4, "simplified": 2000 to 8000, by how unlike receive and transmit are. It needs the bytes of the
-    /// [other direction](super::Moderator::other_direction).
+    /// 4, "simplified": 2000 to 8000, by the imbalance between receive and transmit. It needs the bytes of the [other
+    /// direction](super::Moderator::other_direction).
     Simplified,
 }
 
-/// The load class of a queue as of its last interrupt, by the latency it needs, with its interrupts per second.
+/// The load class of a queue after its last interrupt, named by the required latency, with its interrupts per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Class {
     /// Bulk data.
     Bulk = 4000,
-    /// In between, and at the start.
+    /// Mixed traffic, and the initial class.
     Low = 20_000,
     /// Few, short frames.
     Lowest = 70_000,
 }
 
 impl Class {
-    /// Returns the class after an interrupt for `frames` and `bytes`; none above `highest`.
+    /// Returns the class after an interrupt for `frames` and `bytes`, at most `highest`.
     #[inline]
     fn after(self, frames: u64, bytes: u64, highest: Self) -> Self {
         if frames == 0 {
             return self;
         }
-        // Compares the mean length, rounded down, with the limit. Exact below 2^50 frames, more than any interrupt is
-        // for.
+        // Compares the mean length, rounded down, with the limit. The result is exact below 2^50 frames per interrupt.
         let is_mean_above = |limit: u64| bytes >= frames.wrapping_mul(limit + 1);
         match self {
             Self::Lowest if is_mean_above(JUMBO_BYTES) => Self::Bulk,
@@ -110,25 +109,25 @@ impl Class {
 pub(super) struct Classes {
     class: Class,
     per_second: u32,
-    /// No class above this one is given.
+    /// Highest class that a queue can get.
     highest: Class,
 }
 
 impl Classes {
-    /// Creates a queue with classes up to `highest`.
+    /// Creates the state of a queue with classes up to `highest`.
     pub(super) fn new(highest: Class) -> Self {
         Self { class: Class::Low, per_second: Class::Low.per_second(), highest }
     }
 
-    /// Returns the shortest time between two interrupts now, nanoseconds.
+    /// Returns the current shortest time between two interrupts, nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
 
-    /// Learns from an interrupt, with the frames and bytes since the one before, and returns whether the gap has
-    /// changed.
+    /// Updates the class after an interrupt, with the frames and bytes since the previous interrupt. Returns whether
+    /// the gap has changed.
     ///
-    /// Writes changes only: in the usual case an interrupt finds the queue unchanged and waits for no earlier write.
+    /// Writes only changed values, so that the next interrupt usually does not stall on an earlier write.
     #[inline]
     pub(super) fn fired(&mut self, frames: u64, bytes: u64) -> bool {
         let class = self.class.after(frames, bytes, self.highest);
@@ -138,7 +137,7 @@ impl Classes {
         self.turn(class)
     }
 
-    /// Handles the rare case out of line, so as not to slow the usual one.
+    /// Handles the rare case out of line, to keep the common case fast.
     #[inline(never)]
     fn turn(&mut self, class: Class) -> bool {
         self.class = class;
@@ -148,11 +147,11 @@ impl Classes {
     }
 }
 
-/// The judgement of one queue by how much goes either way.
+/// Classification of one queue by the balance of both directions.
 #[derive(Clone, Debug)]
 pub(super) struct Balance {
     per_second: u32,
-    /// Start of the balanced mode's period; none until the first interrupt.
+    /// Start of the current period of the balanced mode; `None` before the first interrupt.
     since_ns: Option<u64>,
     own_bytes: u64,
     other_bytes: u64,
@@ -165,17 +164,18 @@ impl Default for Balance {
 }
 
 impl Balance {
-    /// Returns the shortest time between two interrupts now, nanoseconds.
+    /// Returns the current shortest time between two interrupts, nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
 
-    /// Learns of `bytes` carried in the other direction.
+    /// Adds `bytes` carried in the other direction.
     pub(super) fn other_direction(&mut self, bytes: u64) {
         self.other_bytes = self.other_bytes.saturating_add(bytes);
     }
 
-    /// Learns from an interrupt, with the bytes since the one before, and returns whether the gap has changed.
+    /// Updates the rate after an interrupt, with the bytes since the previous interrupt. Returns whether the gap has
+    /// changed.
     #[inline]
     pub(super) fn fired(&mut self, now_ns: u64, bytes: u64) -> bool {
         let since_ns = *self.since_ns.get_or_insert(now_ns);

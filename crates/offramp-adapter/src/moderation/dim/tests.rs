@@ -4,7 +4,7 @@ use super::*;
 
 const GOOD: Rates = Rates { bytes: 100_000, frames: 100, events: 50 };
 
-/// Returns rates `times` ten percent and more above the good ones; each is significantly better than the one before.
+/// Returns rates `times` steps better than [`GOOD`], with twice the bytes per step.
 fn better(times: u32) -> Rates {
     Rates { bytes: GOOD.bytes * 2_u64.pow(times), ..GOOD }
 }
@@ -13,7 +13,7 @@ fn climb() -> Dim {
     Dim::new(DimProfiles::ReceiveEvent)
 }
 
-/// Returns the profiles after each of the decisions.
+/// Returns the profile index after each decision.
 fn indices(dim: &mut Dim, rates: impl IntoIterator<Item = Rates>) -> Vec<usize> {
     let decide = |rates| {
         dim.decide(rates);
@@ -60,7 +60,7 @@ fn while_it_gets_better_it_climbs_to_the_edge_and_parks() {
 #[test]
 fn it_turns_when_it_gets_worse_and_parks_one_step_back() {
     let mut dim = climb();
-    // Right twice, then worse: left, one step. Better there: the top lay there.
+    // Two steps right, then the rates get worse: one step left. The rates improve there, so the climb is on a top.
     assert_eq!(indices(&mut dim, [better(0), better(1), better(0), better(1)]), [2, 3, 2, 2]);
     assert_eq!(dim.tuning, Tuning::OnTop);
 }
@@ -68,7 +68,8 @@ fn it_turns_when_it_gets_worse_and_parks_one_step_back() {
 #[test]
 fn it_turns_when_nothing_changes_and_parks_at_the_lower_edge() {
     let mut dim = climb();
-    // One step right; the same: left. Fewer interrupts nowhere, so left and right in turns would tire it;
+    // One step right without a change, so left. Climbing to and fro would end as tired, but the rates keep improving on
+    // the left, up to the edge.
     // better and better on the left leads to the edge.
     assert_eq!(indices(&mut dim, [better(0), better(0), better(1), better(2)]), [2, 1, 0, 0]);
     assert_eq!(dim.tuning, Tuning::OnTop);
@@ -77,7 +78,8 @@ fn it_turns_when_nothing_changes_and_parks_at_the_lower_edge() {
 #[test]
 fn a_turn_after_a_single_step_is_no_top() {
     let mut dim = climb();
-    // Right, and the same: left. Worse: right again. Better: on to the right.
+    // One step right without a change, so left. The rates get worse, so right again. The rates improve, so further
+    // right.
     assert_eq!(indices(&mut dim, [better(1), better(1), better(0), better(1)]), [2, 1, 2, 3]);
     assert_eq!(dim.tuning, Tuning::Right);
 }
@@ -88,7 +90,7 @@ fn on_a_top_it_stays_until_the_rates_differ_from_those_of_the_top() {
     indices(&mut dim, (0..4).map(better));
     let top = better(3);
     let drift = |percent: u64| Rates { bytes: top.bytes * (100 + percent) / 100, ..top };
-    // Each is within ten percent of the one before; the third is not of the top.
+    // Each rate is within ten percent of the previous one; the third is not within ten percent of the rate on the top.
     assert_eq!(indices(&mut dim, [drift(5), drift(10), drift(15)]), [4, 4, 3]);
     assert_eq!(dim.tuning, Tuning::Left);
 }
@@ -105,7 +107,7 @@ fn from_the_lowest_profile_it_can_only_go_right() {
 #[test]
 fn after_ten_steps_without_a_top_it_rests_for_ten_decisions() {
     let mut dim = climb();
-    // The same rates again and again: it turns each time and goes to and fro.
+    // With constant rates, the climb reverses at each decision.
     let same = std::iter::repeat_n(GOOD, 10);
     assert_eq!(indices(&mut dim, same), [2, 1, 2, 1, 2, 1, 2, 1, 2, 1]);
     assert_eq!(indices(&mut dim, [GOOD]), [1]);
@@ -123,7 +125,7 @@ fn it_decides_after_sixty_four_interrupts_and_measures_anew_from_the_one_after_a
     let mut changes = Vec::new();
     for event in 0..=131_u64 {
         let before = dim.index;
-        // Twice the bytes from the second measurement on, to make it climb again.
+        // Twice the bytes from the second measurement on make it climb again.
         dim.fired(event * PERIOD_NS, 1, if event < 65 { 100 } else { 200 });
         if dim.index != before {
             changes.push(event);
