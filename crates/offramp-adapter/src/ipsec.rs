@@ -1,14 +1,15 @@
-//! IPsec in the adapter: chooses the packets to protect and their security association, and judges all others.
+//! IPsec in the adapter: selects the packets to protect and their security association, and judges all other packets.
 //!
-//! The host sends and takes clear frames; the wire carries ESP. Transmit seals a packet with the first outbound
-//! association with a matching selector; receive finds the inbound association by the SPI of the packet. Before the
-//! associations the entries of the policy protect, bypass or discard; a packet without any match passes unprotected or
-//! is discarded ([`Policy`]). A clear packet that an inbound association should have protected is always discarded (RFC
-//! 4301 5.2). After an association is removed, packets it protected are discarded.
+//! The host sends and receives unencrypted frames; the wire carries ESP. Transmit seals a packet with the first
+//! outbound association whose selector matches. Receive finds the inbound association by the packet's SPI. The policy's
+//! entries precede the associations, and protect, bypass or discard a packet. A packet without any match passes
+//! unprotected or is discarded ([`Policy`]). An unencrypted packet that an inbound association should have protected is
+//! always discarded (RFC 4301 5.2). After an association is removed, packets that it would have protected are
+//! discarded.
 //!
-//! Associations change while frames flow ([`PortControl::change_ipsec`](crate::pair::PortControl::change_ipsec)): all
-//! requested changes are checked first, then they come into force for each queue pair between two super-frames. Several
-//! queue pairs share an association; each seals with numbers granted to it alone.
+//! Associations can change while frames flow ([`PortControl::change_ipsec`](crate::pair::PortControl::change_ipsec)).
+//! All requested changes are checked first; then each queue pair applies them between two super-frames. Several queue
+//! pairs share an association. Each queue pair seals with sequence numbers granted only to it.
 
 mod association;
 mod change;
@@ -35,26 +36,26 @@ use policy::Removed;
 use std::fmt;
 use std::sync::Arc;
 
-/// Default overlap of a replaced inbound association with the new one, nanoseconds: longer than any frame is under way,
-/// and time enough for a peer that switches by hand.
+/// Default time for which a replaced inbound association still opens packets, nanoseconds. The time exceeds any delay
+/// of a frame, and lets a peer switch by hand.
 pub const REKEY_GRACE_NS_DEFAULT: u64 = 30_000_000_000;
 
 /// The direction of an association: `out` or `in`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum SaDirection {
-    /// Host to wire: it seals.
+    /// Host to wire: the association seals.
     Out,
-    /// Wire to host: it opens.
+    /// Wire to host: the association opens.
     In,
 }
 
-/// An event for the owner of the associations. Each is reported once.
+/// An event for the owner of the associations, reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaEvent {
     /// The direction of the association.
     pub direction: SaDirection,
-    /// Its security parameters index.
+    /// The association's security parameters index.
     pub spi: u32,
     /// The kind of event.
     pub kind: SaEventKind,
@@ -63,16 +64,16 @@ pub struct SaEvent {
 /// An event of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 pub enum SaEventKind {
-    /// A soft limit is reached: it is time for a new one.
+    /// A soft limit is reached: the association should be replaced.
     #[strum(to_string = "a soft lifetime is reached; rekey it")]
     Soft,
-    /// A hard limit is reached: it protects nothing more.
+    /// A hard limit is reached: the association no longer protects packets.
     #[strum(to_string = "a hard lifetime is reached; it protects nothing more")]
     Hard,
-    /// The last sequence number was used: it seals nothing more (RFC 4303 3.3.3).
+    /// The last sequence number was used: the association seals no more packets (RFC 4303 3.3.3).
     #[strum(to_string = "its sequence numbers are used up and it sends nothing more; rekey it, or make it with esn")]
     SequenceExhausted,
-    /// It was replaced, its time of grace is over, and it is gone.
+    /// The association was replaced, and was removed at the end of its grace time.
     #[strum(to_string = "was replaced, and its time of grace is over")]
     Retired,
 }
@@ -83,18 +84,18 @@ impl fmt::Display for SaEvent {
     }
 }
 
-/// The associations and policy in force: replaced as a whole, never changed.
+/// The associations and policy in force, replaced as a whole and never modified.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InForce {
     policy: Policy,
     removed: Removed,
-    /// The first one with a matching selector seals.
+    /// Outbound associations in order of precedence: the first matching selector seals.
     outbound: Vec<Arc<Outbound>>,
     inbound: Vec<Arc<Inbound>>,
 }
 
 impl InForce {
-    /// Returns whether frames without an association pass as if there were no IPsec.
+    /// Returns whether frames without an association pass as they would without IPsec.
     fn is_open(&self, direction: SaDirection) -> bool {
         self.policy.is_open(direction) && self.removed.of(direction).next().is_none()
     }
@@ -117,7 +118,7 @@ fn loss_of(refused: Refused) -> Loss {
 
 fn loss_of_sealing(refused: SealRefused) -> Loss {
     match refused {
-        // Frames other than IP are never sealed, and the buffers of a wire with room are large enough.
+        // Unreachable: frames other than IP are never sealed, and the buffers of a wire with room are large enough.
         SealRefused::NotIp => Loss::Malformed,
         SealRefused::TooLong | SealRefused::NoRoom => Loss::TooLong,
         SealRefused::Fragment => Loss::EspFragment,

@@ -1,15 +1,14 @@
-//! Interrupt moderation: decides when to interrupt the host for waiting frames.
+//! Interrupt moderation: decides when waiting frames interrupt the host.
 //!
-//! A plain adapter interrupts for every received frame and every completed one (M11). Fewer interrupts
-//! cost less of the processor (M9) and hold frames back, so a setting for throughput alone makes
-//! responses slow (M10); a forced gap changes the processor's share and not the speed while something
-//! else is the limit (R3, R4, R6). A [`Moderator`] decides for one queue, received frames or transmit
-//! completions, by one of the [`Policy`] rules.
+//! A plain adapter interrupts for every received frame and every transmit completion (M11). Fewer interrupts cost less
+//! processor time (M9) but delay frames, so a moderation tuned only for throughput slows down responses (M10). A forced
+//! gap changes the processor's share but not the speed, while another resource is the bottleneck (R3, R4, R6). A
+//! [`Moderator`] serves one queue, of received frames or of transmit completions, under one of the [`Policy`] rules.
 //!
 //! # Use
-//! Record each frame with [`Moderator::arrived`]. After a batch, ask [`Moderator::is_due`]; interrupt, and record the
-//! interrupt with [`Moderator::fired`]. Before sleeping, ask [`Moderator::next_due_ns`]: the interrupt is due then even
-//! if no other frame comes.
+//! Record each frame with [`Moderator::arrived`]. After a batch, ask [`Moderator::is_due`]. If the interrupt is due,
+//! interrupt the host and record the interrupt with [`Moderator::fired`]. Before sleeping, ask
+//! [`Moderator::next_due_ns`] for the time of the interrupt if no further frame arrives.
 //!
 //! ```
 //! use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
@@ -26,24 +25,27 @@
 //! ```
 //!
 //! # How
-//! Every policy sets a few limits on the waiting frames: the time since the first frame, the last one or the last
-//! interrupt, the number of frames, and the area, the sum of their waiting times. A policy with feedback learns at the
-//! interrupt. So under every policy a frame costs a few additions and no allocation.
+//! Every policy is a set of limits on the waiting frames. Limits are the time since the first frame, the last frame or
+//! the last interrupt; the number of frames; and the area, the sum of their waiting times. A policy with feedback
+//! adapts its limits at each interrupt. So a frame costs a few additions and no allocation under every policy.
 //!
 //! # The bound
-//! Let an interrupt cost K and each frame its waiting time. The interrupts of the area trigger divide time into
-//! intervals. Per interval the trigger pays at most K of waiting and K for the interrupt. A schedule without an
-//! interrupt in the interval lets the same frames wait at least as long (K), or breaks the deadline or the ring's
-//! limit. So any valid schedule pays K per interval, and the trigger at most twice as much (and one K for an interval
-//! without an end). With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K.
-//! This K is charged to the interval after the interrupt, and there the best schedule pays K too: at most three times
-//! as much, and one K. Both bounds assume a constant K and a host that takes frames in no time.
-//! `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace; `cargo bench -p
-//! offramp-adapter --bench moderation -- --table` prints the distance of each policy from it.
+//! Let an interrupt cost K, and let each frame cost its waiting time. The interrupts of the area trigger divide time
+//! into intervals. In each interval, the trigger pays at most K of waiting and K for the interrupt.
+//!
+//! A schedule without an interrupt in the interval lets the same frames wait at least as long (K), or violates the
+//! deadline or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much, and
+//! one K for an interval without an end.
+//!
+//! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K. This K is charged
+//! to the interval after the interrupt, in which the best schedule also pays K. So this policy pays at most three times
+//! as much, and one K. Both bounds assume a constant K, and a host that processes frames in no time.
+//! `tests/moderation_bounds.rs` compares the rules with a dynamic program over the whole trace. `cargo bench -p
+//! offramp-adapter --bench moderation -- --table` prints the distance of each policy from the optimum.
 //!
 //! # Time
-//! Nanoseconds since any fixed moment, the same for all calls. If the clock goes back, waiting frames are due at once:
-//! their waiting time is no longer known.
+//! Time is in nanoseconds since any fixed moment, the same for all calls. If the clock goes back, waiting frames are
+//! due at once, because their waiting time is unknown.
 
 mod config;
 mod cost;
@@ -68,24 +70,24 @@ use e1000::{Balance, Class, Classes};
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Never, or as many as anything can be.
+/// A time or a count that is never reached.
 const NEVER: u64 = u64::MAX;
 
 /// Frames received since the last interrupt.
 ///
-/// The arithmetic wraps: it is exact while the waiting times add up to less than 584 years. If the clock goes back to
-/// before the first frame, the time since then exceeds any wait.
+/// The arithmetic wraps, and is exact while the waiting times add up to less than 584 years. If the clock goes back to
+/// before the first frame, the time since that frame exceeds any maximum wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     frames: u64,
-    /// Arrival of the first frame.
+    /// Arrival time of the first frame, nanoseconds.
     first_ns: u64,
-    /// Arrival of the last frame.
+    /// Arrival time of the last frame, nanoseconds.
     last_ns: u64,
-    /// Sum of the frames' delays after the first one. Negative, in two's complement, if the clock went back between
-    /// frames.
+    /// Sum of all frames' arrival delays relative to the first frame. Negative, in two's complement, if the clock went
+    /// back between frames.
     later_ns: u64,
-    /// Longest wait of the first frame.
+    /// Maximum wait of the first frame, nanoseconds.
     wait_ns: u64,
 }
 
@@ -95,7 +97,7 @@ impl Waiting {
         now_ns.wrapping_sub(self.first_ns)
     }
 
-    /// Starts with the first `frames`; none of them waits longer than `wait_ns`.
+    /// Starts with the first `frames` frames, none of which may wait longer than `wait_ns`.
     #[inline]
     fn begin(now_ns: u64, frames: u64, wait_ns: u64) -> Self {
         Self { frames, first_ns: now_ns, last_ns: now_ns, later_ns: 0, wait_ns }
@@ -114,54 +116,54 @@ impl Waiting {
         self.frames.wrapping_mul(self.since_first_ns(now_ns)).wrapping_sub(self.later_ns)
     }
 
-    /// Returns the time from the first frame until the area reaches `limit_ns` if no other frame comes. There is at
-    /// least one frame.
+    /// Returns the time from the first frame until the area reaches `limit_ns` if no further frame arrives. At least
+    /// one frame must wait.
     fn wait_for_area_ns(&self, limit_ns: u64) -> u64 {
         limit_ns.saturating_add_signed(self.later_ns.cast_signed()).div_ceil(self.frames)
     }
 }
 
-/// Most unused interrupts saved below the target rate, for idle gaps to raise later.
+/// Maximum number of interrupts saved below the target rate; idle gaps can raise them later.
 const SAVED_INTERRUPTS_MAX: u32 = 6;
 
-/// The end of a wait when no further frame comes.
+/// The idle gap that ends a wait.
 #[derive(Clone, Copy, Debug)]
 struct IdleGap {
-    /// Time without a frame until the wait ends; [`NEVER`] while idle gaps end none.
+    /// Time without a frame after which the wait ends; [`NEVER`] if idle gaps end no wait.
     wait_ns: u64,
-    /// Mean time between two interrupts raised by idle gaps; [`NEVER`] without a limit.
+    /// Mean time between two interrupts raised by idle gaps; [`NEVER`] if unlimited.
     interrupt_gap_ns: u64,
 }
 
 impl IdleGap {
     const NEVER: Self = Self { wait_ns: NEVER, interrupt_gap_ns: NEVER };
 
-    /// Returns the earliest time at which an idle gap may end a wait again, after any interrupt. Each interrupt uses up
-    /// one gap; a few unused ones are saved.
+    /// Returns the earliest time, after an interrupt, at which an idle gap may again end a wait. Each interrupt uses up
+    /// one gap, and a few unused gaps are saved.
     fn next_from_ns(self, from_ns: u64, now_ns: u64) -> u64 {
         let saved_ns = u64::from(SAVED_INTERRUPTS_MAX).saturating_mul(self.interrupt_gap_ns);
         from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.interrupt_gap_ns)
     }
 }
 
-/// Limits of a wait under any policy; the first one reached ends the wait.
+/// Limits of a wait under a policy. The first limit reached ends the wait.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Time after an interrupt until the host has rested.
+    /// Time after an interrupt until the host counts as rested, nanoseconds.
     rested_ns: u64,
-    /// Since the first frame, if the host had rested when it came.
+    /// Maximum wait of a first frame that arrives at a rested host, nanoseconds.
     wait_ns: u64,
-    /// Since the first frame, if not; `None`: until the host has rested.
+    /// Maximum wait of a first frame that arrives earlier; `None` if the frame waits until the host is rested.
     early_wait_ns: Option<u64>,
-    /// Waiting time of all frames together.
+    /// Maximum sum of all frames' waiting times, nanoseconds.
     area_ns: u64,
-    /// Number of waiting frames.
+    /// Maximum number of waiting frames.
     frames: u64,
     idle_gap: IdleGap,
 }
 
 impl Limits {
-    /// Every frame at once.
+    /// No wait: every frame interrupts at once.
     const NONE: Self =
         Self { rested_ns: 0, wait_ns: 0, early_wait_ns: None, area_ns: NEVER, frames: NEVER, idle_gap: IdleGap::NEVER };
 
@@ -185,14 +187,14 @@ impl Limits {
         })
     }
 
-    /// As [`Limits::area`]; a first frame does not wait when the host has rested for as long as the frames may
-    /// wait together.
+    /// Returns [`Limits::area`], except that a first frame does not wait if the host has rested for long enough. That
+    /// time equals the area's limit.
     fn quiet_or_area(config: &AreaConfig, factor: Option<&CostFactor>, cost: &CostEstimator) -> Self {
         let area = Self::area(config, factor, cost);
         Self { rested_ns: area.area_ns, wait_ns: 0, early_wait_ns: Some(area.wait_ns), ..area }
     }
 
-    /// Returns the longest wait of a first frame after the host had rested for `rest_ns`.
+    /// Returns the maximum wait of a first frame after the host has rested for `rest_ns`.
     #[inline]
     fn wait_ns(&self, rest_ns: u64) -> u64 {
         match self.rested_ns.checked_sub(rest_ns) {
@@ -218,26 +220,26 @@ impl Limits {
 /// The cause of a wait's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The limit on the first frame's wait, or nothing waited.
+    /// The first frame reached its maximum wait, or no frame waited.
     Time,
-    /// No more frames could wait.
+    /// The maximum number of frames waited.
     Room,
-    /// All frames together have waited as long as the interrupt costs.
+    /// The area reached the cost of an interrupt.
     Area,
-    /// No further frame came.
+    /// No further frame arrived for an idle gap.
     Idle,
 }
 
-/// An interrupt, as a policy learns of it.
+/// An interrupt and the frames before it, as input for a policy.
 #[derive(Clone, Copy, Debug)]
 struct Interrupt {
     now_ns: u64,
-    /// Time of the previous interrupt; for the first, the start of the clock.
+    /// Time of the previous interrupt; for the first interrupt, the start of the clock.
     before_ns: u64,
-    /// Frames received since the previous interrupt, and their bytes.
+    /// Number of frames received since the previous interrupt, and their bytes.
     frames: u64,
     bytes: u64,
-    /// Frames that waited for this interrupt; the host has seen the others without it.
+    /// Number of frames that waited for this interrupt. The host has seen the others without an interrupt.
     waiting_frames: u64,
     /// The first waiting frame was deferred.
     has_waited: bool,
@@ -251,9 +253,9 @@ impl Interrupt {
     }
 }
 
-/// The settings and learned state of a policy.
+/// The parameters of a policy and its learned state.
 #[derive(Clone, Debug)]
-#[repr(u8)] // The tag is read for each interrupt: by itself, not out of a value that a variant cannot have.
+#[repr(u8)] // The tag is read for each interrupt. `repr(u8)` gives it its own byte, instead of a niche in a variant.
 enum Rule {
     Off,
     Gap { gap_ns: u64 },
@@ -282,7 +284,7 @@ impl Rule {
         }
     }
 
-    /// Returns the limits by everything learned so far.
+    /// Returns the current limits, from the parameters and the learned state.
     fn limits(&self, cost: &CostEstimator) -> Limits {
         match self {
             Self::Off => Limits::NONE,
@@ -296,8 +298,8 @@ impl Rule {
         }
     }
 
-    /// Learns from an interrupt, and returns whether the limits have changed. `end` returns the end of the wait and the
-    /// measured interrupt cost; only some interrupts need them.
+    /// Updates the learned state after an interrupt. Returns whether the limits have changed. `end` returns the cause
+    /// of the wait's end and the measured interrupt cost, and is called for some interrupts only.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
     fn fired(&mut self, interrupt: Interrupt, end: impl FnOnce() -> (End, u64)) -> bool {
@@ -311,22 +313,22 @@ impl Rule {
     }
 }
 
-/// Decides for one queue when the host is interrupted.
+/// Decides for one queue when to interrupt the host.
 #[derive(Clone, Debug)]
 pub struct Moderator {
     waiting: Waiting,
     limits: Limits,
-    /// Time of the last interrupt; 0 before the first.
+    /// Time of the last interrupt, nanoseconds; 0 before the first.
     fired_ns: u64,
     has_fired: bool,
-    /// The time from which an idle gap may end a wait within the target rate.
+    /// Time from which an idle gap may end a wait within the target rate, nanoseconds.
     idle_from_ns: u64,
-    /// Frames seen by the host since the last interrupt without another one.
+    /// Number of frames that the host has seen without an interrupt since the last one.
     seen_frames: u64,
     /// Bytes received since the last interrupt.
     bytes: u64,
     rule: Rule,
-    /// Room in the ring after an interrupt, frames; [`NEVER`] until [`Moderator::ring_has`] sets it.
+    /// Room in the ring after an interrupt, in frames; [`NEVER`] until [`Moderator::ring_has`] sets the room.
     ring_frames: u64,
     cost: CostEstimator,
     config: ModerationConfig,
@@ -340,7 +342,7 @@ impl Default for Moderator {
 }
 
 impl Moderator {
-    /// Creates the moderator of an empty queue without any interrupt so far.
+    /// Creates the moderator of an empty queue without an earlier interrupt.
     pub fn new(config: ModerationConfig) -> Self {
         let mut moderator = Self {
             waiting: Waiting::default(),
@@ -359,13 +361,13 @@ impl Moderator {
         moderator
     }
 
-    /// Records a frame of `bytes` in the host's ring, for which no interrupt was raised.
+    /// Records the arrival of a frame with `bytes` bytes in the host's ring, without an interrupt so far.
     #[inline]
     pub fn arrived(&mut self, now_ns: u64, bytes: u64) {
         self.arrived_together(now_ns, 1, bytes);
     }
 
-    /// Records the joint arrival of `frames` frames (`bytes` in total); 0 is ignored.
+    /// Records the joint arrival of `frames` frames, with `bytes` in total. A count of 0 is ignored.
     #[inline]
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
         let frames = u64::from(frames);
@@ -380,9 +382,9 @@ impl Moderator {
         self.bytes = self.bytes.wrapping_add(bytes);
     }
 
-    /// Returns whether the host should be interrupted now. Remains true until [`Moderator::fired`] or
-    /// [`Moderator::seen`]; if only an idle gap ended the wait, until another frame comes. A guest with suppressed
-    /// notifications gets none all the same (V78).
+    /// Returns whether the host should be interrupted now. The result stays true until [`Moderator::fired`] or
+    /// [`Moderator::seen`]. If only an idle gap ended the wait, the result stays true until another frame arrives. A
+    /// guest that suppresses notifications gets no interrupt, even if the result is true (V78).
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         let (waiting, limits) = (&self.waiting, &self.limits);
@@ -393,8 +395,8 @@ impl Moderator {
         is_over && waiting.frames > 0
     }
 
-    /// Returns when the interrupt is due if nothing else happens; not after now if it is due already. `None` while
-    /// nothing waits.
+    /// Returns the time at which the interrupt becomes due if nothing else happens; a time in the past if it is due
+    /// already. Returns `None` if no frame waits.
     pub fn next_due_ns(&self) -> Option<u64> {
         let waiting = &self.waiting;
         if waiting.frames == 0 {
@@ -409,13 +411,13 @@ impl Moderator {
         Some(due_ns.min(self.idle_due_ns()))
     }
 
-    /// Returns the end of the wait if no other frame comes until then.
+    /// Returns the time at which an idle gap ends the wait if no further frame arrives.
     #[inline]
     fn idle_due_ns(&self) -> u64 {
         self.waiting.last_ns.saturating_add(self.limits.idle_gap.wait_ns).max(self.idle_from_ns)
     }
 
-    /// Records that the host was interrupted and will find all waiting frames. Returns their number.
+    /// Records an interrupt that reports all waiting frames to the host. Returns the number of waiting frames.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
@@ -442,7 +444,7 @@ impl Moderator {
     }
 
     /// Records that the host needs no interrupt for the waiting frames: it polls, or it suppresses notifications (V78).
-    /// Returns their number.
+    /// Returns the number of these frames.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
         self.seen_frames = self.seen_frames.wrapping_add(frames);
@@ -450,43 +452,44 @@ impl Moderator {
         frames
     }
 
-    /// Returns whether to measure the cost of the next interrupt, for [`Moderator::handled`] or [`Moderator::costed`]:
-    /// true for the first ones, later for one in several.
+    /// Returns whether to measure the cost of the next interrupt, for [`Moderator::handled`] or [`Moderator::costed`].
+    /// Returns `true` for the first interrupts, and later for one interrupt in several.
     pub fn measures_next(&mut self) -> bool {
         self.cost.measures_next()
     }
 
-    /// Learns the cost of an interrupt, under any policy: a batch of `frames` took `took_ns` from the interrupt until the
-    /// host was done with it.
+    /// Adds a measurement of the interrupt cost, under any policy: a batch of `frames` frames took `took_ns` from the
+    /// interrupt until the host had processed the batch.
     pub fn handled(&mut self, frames: u32, took_ns: u64) {
         self.cost.observe(frames, took_ns);
         self.take_limits();
     }
 
-    /// Learns that an interrupt costs `cost_ns` by itself, without the work on frames. For hosts without a measure of
-    /// batch handling; not to be mixed with [`Moderator::handled`].
+    /// Adds a measured cost `cost_ns` of an interrupt alone, without the work on frames. Intended for hosts that cannot
+    /// measure the handling of a batch. Do not combine with [`Moderator::handled`].
     pub fn costed(&mut self, cost_ns: u64) {
         self.cost.observe_interrupt(cost_ns);
         self.take_limits();
     }
 
-    /// Records that the host's ring has room for `free_frames` besides the waiting ones. From now on nothing waits if
-    /// only [`ModerationConfig::ring_guard_frames`] of them are left. The moderator assumes the same room after each
-    /// interrupt; call this again if it differs.
+    /// Records that the host's ring has room for `free_frames` frames in addition to the waiting ones. From now on, no
+    /// frame waits once only [`ModerationConfig::ring_guard_frames`] free buffers are left. The moderator assumes the
+    /// same room after each interrupt; call this again if the room differs.
     pub fn ring_has(&mut self, free_frames: u32) {
         self.ring_frames = self.waiting.frames.saturating_add(u64::from(free_frames));
         self.take_limits();
     }
 
-    /// Records `bytes` carried in the other direction. Only [`E1000Mode::Simplified`] uses it.
+    /// Records `bytes` carried in the other direction. Only [`E1000Mode::Simplified`] uses them.
     pub fn other_direction(&mut self, bytes: u64) {
         if let Rule::Balance(balance) = &mut self.rule {
             balance.other_direction(bytes);
         }
     }
 
-    /// Changes the setting, also for what waits already, from when it came; so ask [`Moderator::is_due`] next (V82). A
-    /// change of the policy discards what the policy has learned; the cost of an interrupt is always kept.
+    /// Changes the configuration, including that of frames already waiting, from their arrival on. Ask
+    /// [`Moderator::is_due`] next (V82). A change of the policy discards the policy's learned state; the measured
+    /// interrupt cost is always kept.
     pub fn set(&mut self, config: ModerationConfig) {
         if config.policy != self.config.policy {
             self.rule = Rule::new(&config.policy);
@@ -496,23 +499,23 @@ impl Moderator {
         self.waiting.wait_ns = self.first_wait_ns(self.waiting.first_ns);
     }
 
-    /// Returns whether the host is interrupted for every frame.
+    /// Returns whether every frame interrupts the host.
     #[inline]
     pub(crate) fn is_off(&self) -> bool {
         matches!(self.config.policy, Policy::Off)
     }
 
-    /// Shows the moderation in force in the counters of a queue.
+    /// Writes the current interrupt cost and maximum wait into the counters of a queue.
     pub(crate) fn show(&self, stats: &Direction) {
         stats.show_moderation(if self.is_off() { 0 } else { self.cost_ns() }, self.wait_max_ns());
     }
 
-    /// Returns the setting in force.
+    /// Returns the current configuration.
     pub fn config(&self) -> &ModerationConfig {
         &self.config
     }
 
-    /// Returns the wait of the oldest waiting frame, nanoseconds.
+    /// Returns the time for which the oldest waiting frame has waited, nanoseconds.
     #[inline]
     pub fn waited_ns(&self, now_ns: u64) -> u64 {
         if self.waiting.frames == 0 { 0 } else { now_ns.saturating_sub(self.waiting.first_ns) }
@@ -523,27 +526,26 @@ impl Moderator {
         self.waiting.frames
     }
 
-    /// Returns the longest wait of a frame, nanoseconds.
+    /// Returns the maximum wait of a frame, nanoseconds.
     pub fn wait_max_ns(&self) -> u64 {
         let Limits { wait_ns, early_wait_ns, rested_ns, area_ns, .. } = self.limits;
         wait_ns.max(early_wait_ns.unwrap_or(rested_ns)).min(area_ns)
     }
 
-    /// Returns the interrupt cost measured so far, nanoseconds.
+    /// Returns the current estimate of the interrupt cost, nanoseconds.
     pub fn cost_ns(&self) -> u64 {
         self.cost.cost_ns()
     }
 
-    /// Returns the longest wait allowed for a batch whose first frame arrived at `first_ns`. Before its first
-    /// interrupt, a host has rested. If the clock went back to before the last interrupt, the rest begins at the first
-    /// frame.
+    /// Returns the maximum wait of a batch whose first frame arrived at `first_ns`. Before its first interrupt, a host
+    /// counts as rested. If the clock went back to before the last interrupt, the rest begins at the first frame.
     #[inline]
     fn first_wait_ns(&self, first_ns: u64) -> u64 {
         let rest_ns = if self.has_fired { first_ns.saturating_sub(self.fired_ns) } else { NEVER };
         self.limits.wait_ns(rest_ns)
     }
 
-    /// Sets the limits by the policy and the ring.
+    /// Recomputes the limits from the policy and the ring.
     fn take_limits(&mut self) {
         let limits = self.rule.limits(&self.cost);
         let until_guard = self.ring_frames.saturating_sub(u64::from(self.config.ring_guard_frames));

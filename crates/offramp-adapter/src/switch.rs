@@ -1,28 +1,30 @@
 //! A learning switch among host ports, in one thread.
 //!
-//! It connects a guest with other guests, a TAP and an existing interface. Every side is a [`HostPort`]: it sends
-//! frames with their requests (a partial checksum, a segmentation) and receives frames with their known state. Between
-//! two sides a frame is touched only as far as the receiver needs it. The host's accepted offloads ∩ the user's allowed
-//! ones decide, port by port.
+//! The switch connects a guest with other guests, a TAP and an existing interface. Every side is a [`HostPort`]. A side
+//! sends frames with offload requests (a partial checksum, a segmentation), and receives frames with a checksum state.
+//! Between two sides, a frame is changed only where the receiver needs the change. Per port, the offloads accepted by
+//! the host ∩ those allowed by the user decide.
 //!
-//! | a frame | for a port that | happens |
+//! | frame | receiving port | treatment |
 //! |---|---|---|
-//! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`, with CWR `RSC_ECN` or `RSC_ACCECN` too), and its segments fit the MTU | goes untouched |
-//! | super-frame | does not; or it is UDP to be fragmented | is segmented; checksums are written on the way |
-//! | partial checksum | coalesces its kind, and it has the payload of a train's frame | is completed, and coalesced |
-//! | partial checksum | honours checksum marks (`RX_CHECKSUM`) | goes untouched, marked as partial |
-//! | partial checksum | does not honour them | is completed |
-//! | nothing asked | honours checksum marks | is verified, and coalesced if that is on too |
-//! | nothing asked | does not honour them | goes untouched, unknown |
-//! | one that is longer than the MTU | | is lost there, `too_long` |
+//! | super-frame | takes its kind (see below), and the segments fit the MTU | passed untouched |
+//! | super-frame | does not take its kind, or it is UDP to be fragmented | segmented; checksums are written meanwhile |
+//! | partial checksum, a payload of 536 bytes or more | coalesces frames of its kind | completed and coalesced |
+//! | partial checksum | honours checksum marks (`RX_CHECKSUM`) | passed untouched, marked as partial |
+//! | partial checksum | does not honour checksum marks | completed |
+//! | no request | honours checksum marks | verified, and coalesced if coalescing is on |
+//! | no request | does not honour checksum marks | passed untouched, checksum state unknown |
+//! | longer than the MTU | | lost at the port, `too_long` |
 //!
-//! Nothing overtakes: before a frame goes past the coalescer of its destination, the coalescer is flushed. A
-//! destination without room loses its own frames and holds nobody back. Ports take turns with a budget. If a
-//! super-frame makes more frames than the budget has left, the next turn continues it. Frames for unknown destinations
-//! and for groups go to all other ports, up to a limit per ingress port. No frame returns to its ingress port. A port
-//! at its receive limit has a queue, and holds nobody back either.
+//! The kinds are `RSC4`, `RSC6` and `RSC_UDP`; a super-frame with CWR also needs `RSC_ECN` or `RSC_ACCECN`.
 //!
-//! With [`SwitchConfig::learning`] off it is a link: two ports, and everything goes to the other one.
+//! No frame overtakes another: before a frame bypasses the coalescer of its destination, the coalescer is flushed. A
+//! destination without room loses its own frames and delays no other port. Ports take turns with a budget. If a
+//! super-frame makes more frames than the budget allows, the next turn continues it. Frames for unknown destinations
+//! and for groups are sent to all other ports, up to a limit per ingress port. No frame returns to its ingress port. A
+//! port at its receive limit has a queue, and delays no other port either.
+//!
+//! With [`SwitchConfig::learning`] off, the switch is a link: two ports, and every frame is sent to the other port.
 
 mod config;
 mod control;
@@ -50,26 +52,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
-/// The offset of the sealed frames: room for a tag before the first one.
+/// The offset of the sealed frames. The space before the first frame is for a tag.
 const SEALED_AT: usize = FRAME_ALIGN;
 
-/// The switch. See the [module](self) for the rules.
+/// A learning switch. The [module](self) describes the rules.
 #[derive(Debug)]
 pub struct Switch<P> {
     config: SwitchConfig,
-    /// Ends at the highest number in use: a turn costs nothing for ports not yet added.
+    /// The ports by number, up to the highest number in use: a turn costs nothing for unused numbers.
     ports: Vec<Option<Box<Port<P>>>>,
     stations: Stations,
     scratch: Scratch,
-    /// Sealed frames before they are brought to each port.
+    /// Memory for sealed frames, before they are delivered to each port.
     sealed: FrameBuffer<Scratch>,
-    /// The port whose turn comes first in the next batch.
+    /// Index of the port with the first turn in the next batch.
     first: usize,
-    /// Nothing more is fetched from any port.
+    /// Stops fetching from all ports.
     is_draining: bool,
     control: Arc<SwitchControl<P>>,
     serving: Arc<Serving>,
-    /// Woken by changes of the ports' settings while the switch sleeps.
+    /// Waker registered while the switch sleeps; changes of a port's settings wake it.
     waker: Option<Waker>,
 }
 
@@ -90,24 +92,24 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// Returns the handle to add and remove ports from any thread.
+    /// Returns the handle that adds and removes ports from any thread.
     pub fn control(&self) -> &Arc<SwitchControl<P>> {
         &self.control
     }
 
-    /// Returns the port now served, for any thread.
+    /// Returns the index of the port currently served, readable by any thread.
     pub fn serving(&self) -> &Arc<Serving> {
         &self.serving
     }
 
-    /// Returns the open ports, each with `true` if it is at its transmit limit. Such a port's frames wait until
-    /// [`Switch::next_deadline_ns`] at the latest, and need not wake the caller.
+    /// Returns the open ports, each with `true` if it is at its transmit limit. The frames of a port at its limit wait
+    /// until [`Switch::next_deadline_ns`] at the latest, and need not wake the caller.
     pub fn hosts(&self) -> impl Iterator<Item = (&P, bool)> {
         let open = self.ports.iter().flatten().filter(|port| port.is_open());
         open.map(|port| (&port.host, port.source.plan.meter.opens_ns().is_some()))
     }
 
-    /// Returns the open ports, to change them between batches.
+    /// Returns the open ports, for changes between batches.
     pub fn hosts_mut(&mut self) -> impl Iterator<Item = &mut P> {
         let serving = &self.serving;
         self.ports.iter_mut().flatten().filter(|port| port.is_open()).map(|port| {
@@ -116,12 +118,12 @@ impl<P: HostPort> Switch<P> {
         })
     }
 
-    /// Returns the port of that number, open or not.
+    /// Returns the host of the port with this number, open or closed.
     pub fn host(&self, index: usize) -> Option<&P> {
         Some(&self.ports.get(index)?.as_ref()?.host)
     }
 
-    /// Returns the port of that number, to change it between batches.
+    /// Returns the host of the port with this number, for changes between batches.
     pub fn host_mut(&mut self, index: usize) -> Option<&mut P> {
         Some(&mut self.ports.get_mut(index)?.as_mut()?.host)
     }
@@ -131,27 +133,28 @@ impl<P: HostPort> Switch<P> {
         self.is_draining = is_draining;
     }
 
-    /// Counts the frames waiting for the port of that number: for coalescing, a due interrupt, or the port's limit.
+    /// Returns the number of frames waiting for the port with this number: for coalescing, an interrupt, or the port's
+    /// limit.
     pub fn held(&self, index: usize) -> usize {
         let port = self.ports.get(index).and_then(Option::as_ref);
         port.map_or(0, |port| port.sink.deliver.held() + port.sink.hold.queued())
     }
 
-    /// Returns the next deadline without a new frame: held frames, an interrupt, an association, the end of a wait for
-    /// a limit.
+    /// Returns the next deadline if no further frame arrives: of waiting frames, an interrupt, an association, or the
+    /// end of a wait for a limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(|port| port.next_deadline_ns()).min()
     }
 
-    /// Wakes `waker` when a port is added or removed, or its settings change. The caller must poll once more before it
-    /// sleeps.
+    /// Registers `waker`, woken when a port is added or removed, or when its settings change. The caller must poll once
+    /// more before it sleeps.
     pub fn register(&mut self, waker: &Waker) {
         self.control.register(Some(waker));
         self.waker = Some(waker.clone());
         self.ports.iter().flatten().for_each(|port| port.shared.register(waker));
     }
 
-    /// Undoes [`Switch::register`].
+    /// Cancels [`Switch::register`].
     pub fn unregister(&mut self) {
         self.control.register(None);
         self.waker = None;
@@ -163,10 +166,10 @@ impl<P: HostPort> Switch<P> {
         self.poll_timed(now_ns, &|| now_ns, &|| now_ns)
     }
 
-    /// Gives every port one turn, then ends the batch. A closed port is left alone from then on
-    /// ([`SwitchPort::closed`]); the others go on. `thread_time` returns the caller's processor time, nanoseconds from
-    /// any moment. It is read only where frames wait for moderation. `clock` is the clock of `now_ns`; it is read in
-    /// long turns.
+    /// Gives every port one turn, then ends the batch. A port that closes is skipped from then on
+    /// ([`SwitchPort::closed`]), and the other ports continue. `thread_time` returns the caller's processor time,
+    /// nanoseconds from any moment; it is read only where frames wait for moderation. `clock` is the clock of `now_ns`,
+    /// and is read in long turns.
     pub fn poll_timed(&mut self, now_ns: u64, thread_time: &impl Fn() -> u64, clock: &impl Fn() -> u64) -> Progress {
         let requests = self.control.requests();
         let mut progress = Progress { moved: !requests.is_empty(), ..Progress::default() };
@@ -217,7 +220,7 @@ impl<P: HostPort> Switch<P> {
         self.share_stations();
     }
 
-    /// Divides the table among the present ports, if they have equal shares.
+    /// Divides the table equally among the present ports, if the configuration requires equal shares.
     fn share_stations(&mut self) {
         let Some(share) = self.config.stations_max.checked_div(self.ports.iter().flatten().count()) else { return };
         if self.config.equal_shares {
@@ -237,7 +240,7 @@ impl<P: HostPort> Switch<P> {
         });
         let mut queue = 0;
         while let Some(interrupts) = port.host.interrupts(queue) {
-            // Later interrupts are sent now: the port is not polled any more.
+            // Deferred interrupts are sent now, because the port is no longer polled.
             interrupts.moderate(&ModerationConfig::default());
             queue += 1;
         }
@@ -255,7 +258,8 @@ impl<P: HostPort> Switch<P> {
         let used = self.ports.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.ports.truncate(used);
         self.share_stations();
-        // Drop the host first: once the number is free, its user owns the host alone.
+        // The host must be dropped first. Once the number is free, another port may use it, and its user owns the host
+        // alone.
         drop(port);
         self.control.release(shared);
     }

@@ -1,34 +1,34 @@
-//! VLANs of a port (IEEE 802.1Q): the frames its host may send, the frames it receives, and their tags. The port puts tags in and
-//! takes them out: inside a switch and on a wire, a frame carries the tag of its VLAN.
+//! VLANs of a port (IEEE 802.1Q): the frames its host may send, the frames its host receives, and their tags. The port
+//! inserts and removes tags. Inside a switch and on a wire, a frame carries the tag of its VLAN.
 //!
-//! | a port with | takes from its host | its host gets |
+//! | a port with | accepts from its host | delivers to its host |
 //! |---|---|---|
-//! | neither | everything, unchanged | everything addressed to it, tagged |
-//! | `untagged` (access) | frames without tag or with a priority tag (VID 0): they are in that VLAN | frames of that VLAN, without tag |
-//! | `tagged` (trunk) | frames with one of these tags | the same |
-//! | both | both: `untagged` is the native VLAN | both |
+//! | neither | every frame, unchanged | every frame addressed to it, tagged |
+//! | `untagged` (access) | untagged and priority-tagged (VID 0) frames, as that VLAN | frames of that VLAN, untagged |
+//! | `tagged` (trunk) | frames with one of these tags | frames with one of these tags |
+//! | both | both kinds; `untagged` is the native VLAN | both kinds |
 //!
 //! Every other frame is refused ([`Loss::Vlan`]). A frame with a tag of another protocol than 0x8100 (802.1ad, 0x9100)
-//! is refused: its VID has another meaning. A frame with a second tag after the removed one is refused: its receiver
-//! would take it for a frame of the second VLAN. On a trunk, tags inside a permitted one are payload.
+//! is refused, because its VID has another meaning. A frame with a second tag after the removed tag is refused: its
+//! receiver would assign the frame to the second VLAN. On a trunk, tags inside a permitted tag are payload.
 
 use crate::stats::Loss;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN};
 use offramp_offload::vlan::{CUSTOMER_TAG, SERVICE_TAG, TagChange, VID_MASK, begins_tag, pop_tag};
 use std::ops::RangeInclusive;
 
-/// The numbers of VLANs; 0 means priority alone, and 4095 is reserved (IEEE 802.1Q 9.6).
+/// Valid VLAN numbers; 0 means priority only, and 4095 is reserved (IEEE 802.1Q 9.6).
 pub const VIDS: RangeInclusive<u16> = 1..=4094;
-/// Bytes up to the type after the outer tag.
+/// Bytes up to and including the EtherType after the outer tag.
 const TAGGED_HEADER_LEN: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
 
-/// The reason for refusing VLANs.
+/// The reason for refusing a VLAN configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VlanError {
-    /// The number is outside the range of VLANs.
+    /// The number is outside the range of VLAN numbers.
     #[error("{0} is out of range; use {first} to {last}", first = VIDS.start(), last = VIDS.end())]
     Vid(u16),
-    /// The range ends before it begins.
+    /// The range's last number is smaller than its first.
     #[error("the range {0}-{1} is empty; write the smaller number first")]
     Empty(u16, u16),
 }
@@ -37,15 +37,15 @@ pub enum VlanError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortVlans {
     untagged: Option<u16>,
-    /// Sorted, neither overlapping nor adjacent.
+    /// Ranges of tagged VLANs: sorted, neither overlapping nor adjacent.
     tagged: Vec<RangeInclusive<u16>>,
 }
 
 impl PortVlans {
-    /// Creates a port's VLANs: the one for untagged frames of the host, and those for tagged frames.
+    /// Creates a port's VLANs: one for untagged frames of the host, and those for tagged frames.
     ///
     /// # Errors
-    /// For a number outside the range of VLANs, and an empty range.
+    /// Fails for a number outside the range of VLAN numbers, and for an empty range.
     pub fn new(untagged: Option<u16>, tagged: &[RangeInclusive<u16>]) -> Result<Self, VlanError> {
         let ends = tagged.iter().flat_map(|range| [*range.start(), *range.end()]);
         if let Some(vid) = untagged.into_iter().chain(ends).find(|vid| !VIDS.contains(vid)) {
@@ -66,17 +66,17 @@ impl PortVlans {
         Ok(Self { untagged, tagged: sorted })
     }
 
-    /// Returns the VLAN of frames without tag.
+    /// Returns the VLAN of untagged frames.
     pub fn untagged(&self) -> Option<u16> {
         self.untagged
     }
 
-    /// Returns the VLANs of tagged frames, sorted; adjacent ones are one range.
+    /// Returns the VLANs of tagged frames as sorted ranges; adjacent ranges are merged.
     pub fn tagged(&self) -> &[RangeInclusive<u16>] {
         &self.tagged
     }
 
-    /// Returns whether the port is without VLANs.
+    /// Returns whether the port has no VLANs.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.untagged.is_none() && self.tagged.is_empty()
@@ -87,16 +87,16 @@ impl PortVlans {
         self.tagged.get(nth).is_some_and(|range| range.contains(&vid))
     }
 
-    /// Returns whether the port's host gets frames of this VLAN.
+    /// Returns whether the port's host receives frames of this VLAN.
     #[inline]
     pub(crate) fn takes(&self, vlan: FrameVlan) -> bool {
         self.is_off() || (vlan.is_customer() && (self.untagged == Some(vlan.vid) || self.has_tag(vlan.vid)))
     }
 
-    /// Returns the VLAN of a frame from the host.
+    /// Returns the VLAN of a frame sent by the host.
     ///
     /// # Errors
-    /// [`Loss::Vlan`] for a forbidden frame, [`Loss::Malformed`] without an Ethernet header.
+    /// Returns [`Loss::Vlan`] for a forbidden frame, and [`Loss::Malformed`] without an Ethernet header.
     pub(crate) fn of_sent(&self, frame: &[u8]) -> Result<FrameVlan, Loss> {
         let vlan = FrameVlan::of(frame);
         if self.is_off() { Ok(vlan) } else { self.admit(vlan, frame.len()) }
@@ -115,10 +115,10 @@ impl PortVlans {
         }
     }
 
-    /// Returns the tag change of a frame for the port's host.
+    /// Returns the tag change for a frame delivered to the port's host.
     ///
     /// # Errors
-    /// [`Loss::Vlan`] when the host would find another tag in place of the removed one.
+    /// Returns [`Loss::Vlan`] if the host would find a second tag in place of the removed one.
     #[inline]
     pub(crate) fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
         if self.is_off() || self.untagged != Some(vlan.vid) {
@@ -131,29 +131,29 @@ impl PortVlans {
         }
     }
 
-    /// Returns the tag change of a frame from the host for the wire.
+    /// Returns the tag change for a frame sent by the host to the wire.
     ///
     /// # Errors
-    /// As [`PortVlans::of_sent`].
+    /// Fails as [`PortVlans::of_sent`] does.
     #[inline]
     pub(crate) fn change_to_wire(&self, frame: &[u8]) -> Result<TagChange, Loss> {
         match (self.untagged, frame.first_chunk::<ETHERNET_HEADER_LEN>()) {
             (None, _) if self.tagged.is_empty() => Ok(TagChange::Keep),
-            // Almost every frame of an access port.
+            // Fast path: almost every frame of an access port.
             (Some(vid), Some(&[.., a, b])) if !begins_tag([a, b]) => Ok(TagChange::Push(vid)),
             _ => self.of_sent(frame).map(FrameVlan::tagged),
         }
     }
 
-    /// Returns a frame of the wire in the form for the host.
+    /// Returns a frame of the wire as delivered to the host.
     ///
     /// # Errors
-    /// [`Loss::Vlan`] when it is in none of the port's VLANs.
+    /// Returns [`Loss::Vlan`] if the frame is in none of the port's VLANs.
     #[inline]
     pub(crate) fn take_from_wire<'a>(&self, frame: &'a mut [u8]) -> Result<&'a mut [u8], Loss> {
         match (self.untagged, frame.first_chunk::<TAGGED_HEADER_LEN>()) {
             (None, _) if self.tagged.is_empty() => Ok(frame),
-            // Almost every frame for an access port.
+            // Fast path: almost every frame for an access port.
             (Some(vid), Some(&[.., t, p, high, low, a, b]))
                 if [t, p] == CUSTOMER_TAG
                     && u16::from_be_bytes([high, low]) & VID_MASK == vid
@@ -165,7 +165,7 @@ impl PortVlans {
         }
     }
 
-    /// Returns a frame of the wire in the host's form. The frame is in `vlan`.
+    /// Returns a frame of the wire as delivered to the host. The frame is in `vlan`.
     fn take_of<'a>(&self, vlan: FrameVlan, frame: &'a mut [u8]) -> Result<&'a mut [u8], Loss> {
         if !self.takes(vlan) {
             return Err(Loss::Vlan);
@@ -181,24 +181,24 @@ impl PortVlans {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     None,
-    /// A customer tag, with its control information.
+    /// A customer tag, with its tag control information.
     Customer(u16),
     /// A tag of another protocol.
     Other,
 }
 
-/// The VLAN of a frame, and its encoding in the bytes.
+/// The VLAN of a frame, and its tag in the frame's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameVlan {
-    /// The number of the VLAN; 0 for none.
+    /// VLAN number; 0 without a VLAN.
     pub(crate) vid: u16,
     tag: Tag,
-    /// After the tag comes another one.
+    /// A second tag follows the first.
     is_stacked: bool,
 }
 
 impl FrameVlan {
-    /// Returns the VLAN encoded in the frame itself.
+    /// Reads the VLAN from the frame's bytes.
     #[inline]
     pub(crate) fn of(frame: &[u8]) -> Self {
         match frame.first_chunk::<ETHERNET_HEADER_LEN>() {
@@ -207,7 +207,7 @@ impl FrameVlan {
         }
     }
 
-    /// Returns the VLAN of a frame with a tag of the given protocol, or the beginning of one.
+    /// Reads the VLAN of a frame whose tag, possibly truncated, has this protocol.
     fn of_tagged(frame: &[u8], protocol: [u8; 2]) -> Self {
         let Some(&[.., high, low, a, b]) = frame.first_chunk::<TAGGED_HEADER_LEN>() else {
             return Self { vid: 0, tag: Tag::Other, is_stacked: false };
@@ -221,7 +221,7 @@ impl FrameVlan {
         Self { vid, tag, is_stacked: begins_tag([a, b]) }
     }
 
-    /// Returns whether it is in a VLAN of customer tags.
+    /// Returns whether the frame is in a VLAN of customer tags.
     fn is_customer(self) -> bool {
         self.vid != 0 && self.tag != Tag::Other
     }

@@ -1,4 +1,4 @@
-//! One association of a port, shared by its queue pairs.
+//! An association of a port, shared by the port's queue pairs.
 
 use super::keepalive::Keepalive;
 use super::{SaDirection, SaEvent, SaEventKind};
@@ -16,43 +16,43 @@ use std::task::Waker;
 /// The state of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaState {
-    /// It protects.
+    /// The association protects packets.
     Alive,
-    /// It protects, but a soft limit is reached.
+    /// The association protects packets, but has reached a soft limit.
     Soft,
-    /// It opens until its time of grace is over; another one has taken its place.
+    /// The association was replaced, and opens packets until its grace time ends.
     Retiring,
     /// A hard limit is reached.
     Expired,
-    /// Its sequence numbers are used up, or the next ones are not reserved yet.
+    /// The association's sequence numbers are used up, or the next numbers are not yet reserved.
     SequenceExhausted,
 }
 
-/// The status of an association. It contains no key.
+/// The status of an association, without keys.
 #[derive(Clone, Debug)]
 pub struct SaStatus {
-    /// Its direction.
+    /// The association's direction.
     pub direction: SaDirection,
     /// The configuration, without the keys.
     pub config: SaConfig,
     /// The state.
     pub state: SaState,
-    /// The last sequence number used, or the highest accepted.
+    /// The last used sequence number (outbound), or the highest accepted one (inbound).
     pub sequence: u64,
-    /// Packets sealed, or found genuine.
+    /// Number of packets sealed, or found genuine.
     pub packets: u64,
-    /// Bytes of their clear IP packets.
+    /// Bytes of the unencrypted IP packets.
     pub bytes: u64,
-    /// NAT-keepalives sent for it.
+    /// Number of NAT-keepalives sent for the association.
     pub keepalives: u64,
-    /// Refused packets by reason; none for an outbound association.
+    /// Number of refused packets by reason; empty for an outbound association.
     pub refused: Vec<(Refused, u64)>,
 }
 
-/// The channel of events. It stays short: each association sends each of them once.
+/// The channel for events. It stays short, because each association sends each event once.
 pub(super) type Events = Option<Sender<SaEvent>>;
 
-/// Reports events of an association, each once.
+/// Reports each event of an association once.
 #[derive(Debug)]
 struct Reporter {
     direction: SaDirection,
@@ -68,7 +68,7 @@ impl Reporter {
 
     fn report(&self, kind: SaEventKind) {
         if let Some(events) = &self.events {
-            // If the receiver is gone, nobody needs the event.
+            // Without a receiver, the event is dropped.
             let _ = events.send(SaEvent { direction: self.direction, spi: self.spi, kind });
         }
     }
@@ -91,9 +91,9 @@ pub(crate) struct Outbound {
     pub(super) shared: SharedOutbound,
     reporter: Reporter,
     is_exhaustion_reported: AtomicBool,
-    /// Set where it keeps a NAT's entry alive.
+    /// The keepalives of an association behind a NAT.
     pub(super) keepalive: Option<Arc<Keepalive>>,
-    /// Waker of the keeper, the thread that reserves numbers, if there is one.
+    /// Waker of the keeper, the thread that reserves sequence numbers; `None` without a keeper.
     keeper: Option<Waker>,
 }
 
@@ -110,7 +110,7 @@ impl Outbound {
         Ok(Self { shared, reporter, is_exhaustion_reported: AtomicBool::new(false), keepalive, keeper })
     }
 
-    /// Takes the place of `old`, perhaps behind the same NAT.
+    /// Replaces `old`, and continues its keepalives if both are behind the same NAT.
     pub(super) fn succeed(&mut self, old: &Self) {
         let (new, before) = (self.shared.config(), old.shared.config());
         if (new.udp, new.mode, new.keepalive_seconds) == (before.udp, before.mode, before.keepalive_seconds) {
@@ -142,7 +142,7 @@ impl Outbound {
         grant
     }
 
-    /// Advances the time to `now_ns`; when it has something to do next.
+    /// Advances the time to `now_ns`. Returns the time of the next work.
     pub(super) fn tick(&self, now_ns: u64) -> Option<u64> {
         self.reporter.report_lifetime(self.shared.tick(now_ns));
         self.shared.next_due_ns()
@@ -176,30 +176,30 @@ pub(crate) struct Inbound {
     reporter: Reporter,
     refused: [AtomicU64; Refused::ALL.len()],
     retirement: Mutex<Retirement>,
-    /// Waker of the keeper, the thread that records the highest number, if there is one.
+    /// Waker of the keeper, the thread that records the highest sequence number; `None` without a keeper.
     keeper: Option<Waker>,
-    /// The recorded number. A higher one wakes the keeper, once.
+    /// The recorded sequence number. A higher number wakes the keeper once.
     noted: AtomicU64,
     is_keeper_woken: AtomicBool,
 }
 
-/// The succession of an association by another one.
+/// The progress of an association's replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retirement {
     No,
-    /// A number of nanoseconds after the next [`Inbound::tick`].
+    /// The association ends this many nanoseconds after the next [`Inbound::tick`].
     After(u64),
-    /// At this time.
+    /// The association ends at this time, nanoseconds.
     At(u64),
     Over,
 }
 
-/// The effect of time on an association.
+/// The state of an association after time has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// It remains in force; this is the time of the next tick, if any.
+    /// The association stays in force. The value is the time of the next tick, if any.
     Until(Option<u64>),
-    /// Its time of grace is over: it is to be taken out.
+    /// The grace time has ended, and the association must be removed.
     Over,
 }
 
@@ -221,13 +221,13 @@ impl Inbound {
         })
     }
 
-    /// Notes the number up to which packets are refused after a crash.
+    /// Records the sequence number up to which packets are refused after a crash.
     pub(super) fn note_written(&self, number: u64) {
         self.noted.store(number, Relaxed);
         self.is_keeper_woken.store(false, Relaxed);
     }
 
-    /// Returns the last number it can ever accept.
+    /// Returns the highest sequence number that the association can ever accept.
     pub(super) fn last_number(&self) -> u64 {
         if self.shared.config().esn { u64::MAX } else { u64::from(u32::MAX) }
     }
@@ -259,7 +259,7 @@ impl Inbound {
         }
     }
 
-    /// Retires the association: another one takes its place; it still opens for `grace_ns`.
+    /// Retires a replaced association, which still opens packets for `grace_ns`.
     pub(super) fn retire(&self, grace_ns: u64) {
         *lock(&self.retirement) = Retirement::After(grace_ns);
     }

@@ -1,4 +1,4 @@
-//! Changing what is in force: everything is checked first, then everything changes at once.
+//! Changes of the associations and policy in force: all changes are checked first, then applied at once.
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::keys::KeyRegistry;
@@ -12,139 +12,139 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A single change.
+/// One change of associations or policy.
 #[derive(Clone, Debug)]
 pub enum SaChange {
-    /// The fate of packets that match no association.
+    /// Replaces the policy for packets that match no association.
     Policy(Policy),
-    /// Removed associations no longer protect their packets; the policy decides on those.
+    /// Forgets the selectors of removed associations; the policy then decides on their packets.
     ForgetRemoved,
-    /// A new association, after the existing ones.
+    /// Adds an association after the existing ones.
     Add {
-        /// Its direction.
+        /// The association's direction.
         direction: SaDirection,
-        /// Its configuration.
+        /// The association's configuration.
         config: Box<SaConfig>,
     },
-    /// An association is removed at once; its packets are refused from then on.
+    /// Removes an association at once; its packets are refused from then on.
     Remove {
-        /// Its direction.
+        /// The association's direction.
         direction: SaDirection,
-        /// Its security parameters index.
+        /// The association's security parameters index.
         spi: u32,
     },
-    /// An association takes the place of another, and no frame is lost: outbound, the new one seals from the
-    /// next super-frame on; inbound, both open until the old one's time of grace is over (RFC 7296 2.8).
+    /// Replaces an association without losing a frame. Outbound, the new association seals from the next super-frame
+    /// on. Inbound, both associations open until the old one's grace time ends (RFC 7296 2.8).
     Rekey {
-        /// The direction of both.
+        /// The direction of both associations.
         direction: SaDirection,
-        /// The old one.
+        /// Security parameters index of the old association.
         spi: u32,
-        /// Configuration of the new one.
+        /// Configuration of the new association.
         config: Box<SaConfig>,
-        /// Time for which the old one still opens, nanoseconds.
+        /// Time for which the old association still opens packets, nanoseconds.
         grace_ns: u64,
     },
-    /// An inbound association goes when its time of grace is over.
+    /// Removes an inbound association at the end of its grace time.
     Retire {
-        /// Its security parameters index.
+        /// The association's security parameters index.
         spi: u32,
-        /// Time for which it still opens, nanoseconds.
+        /// Time for which the association still opens packets, nanoseconds.
         grace_ns: u64,
     },
 }
 
-/// The reason for refusing all requested changes. Each is one line.
+/// The reason for refusing all requested changes. Each message is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaError {
     /// The configuration is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidSa),
-    /// There is none to remove or to replace.
+    /// There is no such association to remove or replace.
     #[error("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists the present ones")]
     Unknown {
-        /// Its requested direction.
+        /// The requested direction.
         direction: SaDirection,
-        /// Its security parameters index.
+        /// The requested security parameters index.
         spi: u32,
     },
-    /// UDP encapsulation arrives at one port.
+    /// All associations of a port must receive UDP encapsulation at the same UDP port.
     #[error(
         "SA in {spi:#010x}: UDP encapsulation to port {given}, while another SA takes it at {taken}; \
          a port of the adapter takes it at one"
     )]
     UdpPort {
-        /// Its security parameters index.
+        /// The association's security parameters index.
         spi: u32,
-        /// The requested port.
+        /// The requested UDP port.
         given: u16,
-        /// The port of another association.
+        /// The UDP port of another association.
         taken: u16,
     },
-    /// Two directions, or two associations, would seal with one key and the same numbers.
+    /// Both directions, or two associations, would seal with one key and the same sequence numbers.
     #[error(
         "SA {direction} {spi:#010x}: SA {other_direction} {other:#010x} has the same key; make one for each of them"
     )]
     SharedKey {
-        /// Its requested direction.
+        /// The requested direction.
         direction: SaDirection,
-        /// Its security parameters index.
+        /// The requested security parameters index.
         spi: u32,
-        /// The direction of the other one.
+        /// The direction of the other association.
         other_direction: SaDirection,
-        /// Security parameters index of the other one.
+        /// Security parameters index of the other association.
         other: u32,
     },
-    /// An earlier association has sealed with the key.
+    /// An earlier association has sealed packets with the key.
     #[error(
         "SA out {spi:#010x}: its key has sealed packets before; make a new key, \
          or go on after the numbers that were used with sequence = {sequence}"
     )]
     UsedKey {
-        /// Its security parameters index.
+        /// The association's security parameters index.
         spi: u32,
-        /// The minimum of `sequence`.
+        /// Minimum value of `sequence`.
         sequence: u64,
     },
-    /// Two ports would seal with one key and the same numbers.
+    /// Two ports would seal with one key and the same sequence numbers.
     #[error("SA out {spi:#010x}: port \"{port}\" seals with the same key; make one for each of them")]
     KeyOfAnotherPort {
-        /// Its security parameters index.
+        /// The association's security parameters index.
         spi: u32,
-        /// The other one's name.
+        /// The other port's name.
         port: String,
     },
-    /// Its numbers could not be reserved: after a crash they would be used again.
+    /// The association's sequence numbers could not be reserved, and would be used again after a crash.
     #[error("SA {direction} {spi:#010x}: reserving its sequence numbers: {cause}")]
     Unreserved {
-        /// Its requested direction.
+        /// The requested direction.
         direction: SaDirection,
-        /// Its security parameters index.
+        /// The association's security parameters index.
         spi: u32,
-        /// The error of the [`KeyStore`](super::KeyStore).
+        /// The error returned by the [`KeyStore`](super::KeyStore).
         cause: String,
     },
 }
 
-/// The associations of a port, and its policy. Any thread may change them.
+/// The associations and policy of a port, changeable by any thread.
 #[derive(Debug, Default)]
 pub struct Ipsec {
-    /// Grows with each change, so that a batch without one takes no lock.
+    /// Incremented with each change, so that a batch without a change takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
-    /// Held for a whole change, including the wait for a [`KeyStore`](super::KeyStore). Threads of frames take
-    /// `in_force` alone.
+    /// Held during a whole change, including the wait for a [`KeyStore`](super::KeyStore). Threads on the frame path
+    /// lock only `in_force`.
     changing: Mutex<()>,
     context: Mutex<Context>,
 }
 
-/// The resources of new associations, besides their own configuration.
+/// The resources of new associations, in addition to their configuration.
 #[derive(Clone)]
 struct Context {
     library: &'static dyn CipherLibrary,
     events: Events,
     keys: Arc<KeyRegistry>,
-    /// The port's name for other ports.
+    /// The port's name in error messages of other ports.
     port: Arc<str>,
 }
 
@@ -161,7 +161,7 @@ impl Default for Context {
 }
 
 impl Ipsec {
-    /// Uses this library for the ciphers of associations created from now on.
+    /// Sets the cipher library for associations created from now on.
     pub fn use_ciphers(&self, library: &'static dyn CipherLibrary) {
         lock(&self.context).library = library;
     }
@@ -171,13 +171,13 @@ impl Ipsec {
         lock(&self.context).library
     }
 
-    /// Sends events of associations created from now on to `events`.
+    /// Sets the channel for events of associations created from now on.
     pub fn tell(&self, events: Sender<SaEvent>) {
         lock(&self.context).events = Some(events);
     }
 
-    /// Shares with other ports the keys of all associations created from now on, under the name `port`. Until this call
-    /// the port has a registry of its own.
+    /// Shares the keys of associations created from now on with other ports, under the name `port`. Before this call,
+    /// the port has its own registry.
     pub fn share_keys(&self, keys: &Arc<KeyRegistry>, port: &str) {
         let mut context = lock(&self.context);
         (context.keys, context.port) = (Arc::clone(keys), port.into());
@@ -188,20 +188,21 @@ impl Ipsec {
         lock(&self.in_force).policy.clone()
     }
 
-    /// Returns the selectors of removed associations: their packets are lost, unless another association or an entry of
-    /// the policy names them.
+    /// Returns the selectors of removed associations. Matching packets are lost, unless another association or a policy
+    /// entry also matches.
     pub fn removed(&self) -> Vec<PolicyEntry> {
         lock(&self.in_force).removed.entries().collect()
     }
 
-    /// Returns the state of every association, the outbound ones first.
+    /// Returns the state of every association, outbound ones first.
     pub fn status(&self) -> Vec<SaStatus> {
         let in_force = Arc::clone(&lock(&self.in_force));
         let outbound = in_force.outbound.iter().map(|sa| sa.status());
         outbound.chain(in_force.inbound.iter().map(|sa| sa.status())).collect()
     }
 
-    /// Returns an association's configuration with keys, for making the next one alike; `None` without one.
+    /// Returns an association's configuration with keys, from which a similar association can be created; `None` if
+    /// there is no such association.
     pub fn config(&self, direction: SaDirection, spi: u32) -> Option<SaConfig> {
         let in_force = lock(&self.in_force);
         let found = match direction {
@@ -211,11 +212,11 @@ impl Ipsec {
         found.cloned()
     }
 
-    /// Prepares all changes, so that nothing can fail afterwards; other changes are locked out until then. Waits until
-    /// the numbers of new associations are reserved.
+    /// Prepares all changes, so that making them cannot fail, and locks out other changes until then. Waits until the
+    /// sequence numbers of new associations are reserved.
     ///
     /// # Errors
-    /// The first failing change: its index in `changes`, and the reason.
+    /// Returns the index in `changes` of the first failing change, and the reason.
     pub(crate) fn prepare(&self, changes: &[SaChange]) -> Result<Prepared<'_>, (usize, SaError)> {
         let alone = lock(&self.changing);
         let context = lock(&self.context).clone();
@@ -242,7 +243,7 @@ impl Ipsec {
         }
     }
 
-    /// Returns the number of the last change.
+    /// Returns the change counter.
     #[inline]
     pub(crate) fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
@@ -263,7 +264,7 @@ impl Drop for Ipsec {
     }
 }
 
-/// Valid changes. Dropping this makes none of them.
+/// Valid changes, not yet made. Dropping the value discards the changes.
 pub(crate) struct Prepared<'a> {
     ipsec: &'a Ipsec,
     before: Arc<InForce>,
@@ -273,14 +274,14 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// Makes them.
+    /// Makes the changes.
     pub fn make(mut self) {
         self.is_made = true;
         let Self { ipsec, before, draft, .. } = &mut self;
         let mut current = lock(&ipsec.in_force);
         draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
         draft.release();
-        // Associations forgotten meanwhile do not come back, and their packets remain protected.
+        // Associations removed meanwhile stay removed, and their selectors still require protection.
         let is_gone = |sa: &Arc<Inbound>| {
             let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
             is_in(before) && !is_in(&current)
@@ -309,16 +310,17 @@ fn find_inbound(in_force: &InForce, spi: u32) -> Option<usize> {
     in_force.inbound.iter().position(|sa| sa.spi() == spi)
 }
 
-/// The next state. It leaves the state in force alone until it is finished.
+/// The next state, built without touching the state in force.
 struct Draft {
     next: InForce,
     context: Context,
     retiring: Vec<(Arc<Inbound>, u64)>,
-    /// Outbound associations in use until this is in force: their last number is not known before.
+    /// Outbound associations to remove. They are used until the draft is in force, so their last number is not known
+    /// earlier.
     leaving: Vec<Leaving>,
     /// Inbound associations to remove.
     ending: Vec<Arc<Inbound>>,
-    /// New associations, with their keys already taken.
+    /// New associations; their keys are already registered.
     made: Vec<Made>,
 }
 
@@ -331,7 +333,7 @@ enum Made {
 /// An outbound association to remove.
 struct Leaving {
     sa: Arc<Outbound>,
-    /// Another one takes its place: what was to be sealed by it is not lost.
+    /// Another association replaces this one, so frames to be sealed by it are not lost.
     is_replaced: bool,
 }
 
@@ -342,7 +344,7 @@ impl Draft {
         Self { next, context, retiring, leaving, ending, made }
     }
 
-    /// Reserves the numbers of the new associations.
+    /// Reserves the sequence numbers of the new associations.
     fn reserve(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
         let (direction, spi) = match self.made.last() {
             None => return Ok(()),
@@ -354,7 +356,7 @@ impl Draft {
         self.context.keys.keep().map(|_| ()).map_err(|cause| (last.unwrap_or(0), failed(cause)))
     }
 
-    /// Gives the keys of the new ones back: they do not come into force.
+    /// Releases the keys of the new associations, which do not come into force.
     fn give_up(&self) {
         for made in &self.made {
             match made {
@@ -364,7 +366,7 @@ impl Draft {
         }
     }
 
-    /// Returns the keys of the removed associations.
+    /// Releases the keys of the removed associations.
     fn release(&self) {
         self.leaving.iter().for_each(|leaving| self.context.keys.release_outbound(&leaving.sa, leaving.is_replaced));
         self.ending.iter().for_each(|sa| self.context.keys.release_inbound(sa));
@@ -403,7 +405,7 @@ impl Draft {
         }
     }
 
-    /// Creates an outbound association, perhaps in the place of the one at `old`.
+    /// Creates an outbound association, which replaces the association at index `old`, if any.
     fn outbound(&mut self, config: &SaConfig, old: Option<usize>) -> Result<Arc<Outbound>, SaError> {
         let spi = config.spi;
         if find_outbound(&self.next, spi).is_some() {
@@ -421,7 +423,8 @@ impl Draft {
         Ok(made)
     }
 
-    /// Refuses a counter-mode key for both directions or two outbound associations: their numbers would be the same.
+    /// Refuses a counter-mode key used in both directions or by two outbound associations: sequence numbers would be
+    /// reused.
     fn check_key_is_alone(&self, direction: SaDirection, config: &SaConfig) -> Result<(), SaError> {
         if !config.suite.is_counter_mode() {
             return Ok(());
@@ -429,7 +432,7 @@ impl Draft {
         let leaving = self.leaving.iter().map(|leaving| &leaving.sa);
         let outbound = self.next.outbound.iter().chain(leaving).map(|sa| (SaDirection::Out, sa.shared.config()));
         let inbound = self.next.inbound.iter().map(|sa| (SaDirection::In, sa.shared.config()));
-        // Two inbound ones with one key are a matter of the peer.
+        // Two inbound associations with the same key are the peer's responsibility.
         let others =
             outbound.chain(inbound).filter(|(other, _)| (*other, direction) != (SaDirection::In, SaDirection::In));
         let same = others.into_iter().find(|(_, other)| other.encryption_key == config.encryption_key);
@@ -448,7 +451,7 @@ impl Draft {
         }
         self.check_key_is_alone(SaDirection::In, config)?;
         let Context { library, events, keys, .. } = &self.context;
-        // Numbers accepted by an earlier association are not accepted again.
+        // Sequence numbers accepted by an earlier association are not accepted again.
         let sequence = config.sequence.max(keys.last_number(SaDirection::In, config).unwrap_or(0));
         let config = &SaConfig { sequence, ..config.clone() };
         let made = Arc::new(Inbound::new(config, *library, events.clone(), keys.waker().cloned())?);
@@ -491,12 +494,12 @@ fn unknown(direction: SaDirection, spi: u32) -> SaError {
     SaError::Unknown { direction, spi }
 }
 
-/// Returns the port at which encapsulated packets of an inbound association arrive.
+/// Returns the UDP port at which encapsulated packets of an inbound association arrive.
 fn udp_port_of(config: &SaConfig) -> Option<u16> {
     config.udp.map(|ports| ports.destination)
 }
 
-/// Returns the port at which encapsulated packets arrive.
+/// Returns the UDP port at which encapsulated packets arrive.
 pub(super) fn udp_port(in_force: &InForce) -> Option<u16> {
     in_force.inbound.iter().find_map(|sa| udp_port_of(sa.shared.config()))
 }

@@ -1,7 +1,8 @@
-//! Keepalives of an idle association behind a NAT (RFC 3948 4): if it has sent no packet for its interval, a datagram
-//! of one byte goes, with its addresses and ports.
+//! Keepalives of an idle association behind a NAT (RFC 3948 4). If the association has sent no packet for its keepalive
+//! interval, it sends a datagram of one byte with its addresses and ports.
 //!
-//! It is made from the last sealed packet, with its Ethernet header: before the first one the NAT has no entry.
+//! A keepalive is made from the last sealed packet, including the Ethernet header. Before the first packet, the NAT has
+//! no entry to keep.
 
 use super::InForce;
 use super::association::Outbound;
@@ -14,22 +15,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// Retry interval if the wire had no room, nanoseconds: soon beside any keepalive's pause, seldom beside frames.
+/// Retry interval if the wire had no room, nanoseconds: short compared with keepalive intervals, long compared with the
+/// time between frames.
 const RETRY_NS: u64 = 10_000_000;
-/// Most bytes copied of a sealed frame: Ethernet with tags, IP with options and UDP, and some extension headers of IPv6
-/// in transport mode. If the headers are longer, there is no keepalive.
+/// Maximum bytes copied from a sealed frame: Ethernet with tags, IP with options and UDP, and some IPv6 extension
+/// headers in transport mode. With longer headers, no keepalive is sent.
 const HEADERS_LEN_MAX: usize = 192;
 
-/// For a frame cut off after its headers: ignores its length fields, as for a super-frame.
+/// Metadata of a frame truncated after its headers: its length fields are ignored, as for a super-frame.
 const HEADERS_ALONE: TxMeta =
     TxMeta { checksum: None, segmentation: Some(Segmentation::new(SegmentationKind::Udp, 0)) };
 
-/// The keepalives of one association, shared by its queue pairs and by its successor in a rekey: the NAT can tell none
-/// of them apart.
+/// The keepalives of one association, shared by its queue pairs and by its successor after a rekey. A NAT cannot
+/// distinguish them.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     gap_ns: u64,
-    /// Keepalives so far.
+    /// Number of keepalives sent so far.
     pub(super) sent: AtomicU64,
     last: Mutex<Last>,
 }
@@ -37,9 +39,9 @@ pub(super) struct Keepalive {
 /// The last packet sent.
 #[derive(Debug, Default)]
 struct Last {
-    /// `None` before the first packet.
+    /// Time of the last packet, nanoseconds; `None` before the first packet.
     at_ns: Option<u64>,
-    /// Enough of the last sealed frame to make a keepalive of: its headers.
+    /// The headers of the last sealed frame, from which a keepalive is made.
     headers: Vec<u8>,
 }
 
@@ -49,10 +51,10 @@ impl Keepalive {
         Self { gap_ns, sent: AtomicU64::new(0), last: Mutex::default() }
     }
 
-    /// Notes that a frame was sealed. Returns when a keepalive is due if no other frame goes.
+    /// Records a sealed frame. Returns the time of the next keepalive if no further frame is sent.
     fn sealed(&self, frame: &[u8], now_ns: u64) -> u64 {
         let mut last = lock(&self.last);
-        // Time of several threads is read before they come here.
+        // Other threads may have read a later time before they got the lock.
         let at_ns = last.at_ns.map_or(now_ns, |at_ns| at_ns.max(now_ns));
         last.at_ns = Some(at_ns);
         last.headers.clear();
@@ -64,7 +66,7 @@ impl Keepalive {
         lock(&self.last).at_ns.map(|at_ns| at_ns.saturating_add(self.gap_ns))
     }
 
-    /// Makes a keepalive if one is due, for one of several threads only.
+    /// Makes a keepalive if one is due, for only one of several threads.
     fn take(&self, now_ns: u64, out: &mut Vec<u8>) -> bool {
         let mut last = lock(&self.last);
         if last.at_ns.is_none_or(|at_ns| now_ns < at_ns.saturating_add(self.gap_ns)) {
@@ -74,7 +76,7 @@ impl Keepalive {
         write_keepalive(&Frame::new(&mut last.headers, HEADERS_ALONE), out).is_some()
     }
 
-    /// Makes a keepalive due again a little later, after it found no room.
+    /// Makes a keepalive due again after the retry interval, because there was no room for it.
     fn put_back(&self, now_ns: u64) {
         lock(&self.last).at_ns = Some((now_ns + RETRY_NS).saturating_sub(self.gap_ns));
     }
@@ -83,15 +85,15 @@ impl Keepalive {
 /// The keepalives of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Keepalives {
-    /// As the outbound associations are numbered.
+    /// The outbound associations, with the index used by [`Keepalives::sealed`].
     associations: Vec<Arc<Outbound>>,
     frame: Vec<u8>,
-    /// Time of the next check by [`Keepalives::send`]; other queue pairs may have sent meanwhile.
+    /// Time of the next check by [`Keepalives::send`], nanoseconds. Other queue pairs may have sent in the meantime.
     pub(crate) next_due_ns: Option<u64>,
 }
 
 impl Keepalives {
-    /// Creates the keepalives of a queue pair; `None` when no association sends any.
+    /// Creates the keepalives of a queue pair; `None` if no association sends keepalives.
     pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
         let associations = in_force.outbound.clone();
         let next_due_ns = associations.iter().filter_map(|sa| sa.keepalive.as_ref()?.due_ns()).min();
@@ -99,15 +101,16 @@ impl Keepalives {
         is_any.then(|| Box::new(Self { associations, frame: Vec::new(), next_due_ns }))
     }
 
-    /// Notes that frames of association number `by` were sealed, all with the headers of `frame`, the first one.
+    /// Records that frames of the association with index `by` were sealed, all with the headers of the first frame
+    /// `frame`.
     pub(crate) fn sealed(&mut self, by: usize, frame: &[u8], now_ns: u64) {
         let Some(keepalive) = self.associations.get(by).and_then(|sa| sa.keepalive.as_ref()) else { return };
         let due_ns = keepalive.sealed(frame, now_ns);
-        // A later one is found when the time of this one has come.
+        // A later due time is found when the stored time is reached.
         self.next_due_ns = Some(self.next_due_ns.map_or(due_ns, |next| next.min(due_ns)));
     }
 
-    /// Brings due keepalives to `send`, a function that returns whether there was room.
+    /// Passes due keepalives to `send`, which returns whether there was room.
     #[inline]
     pub(crate) fn send(&mut self, stats: &Direction, now_ns: u64, send: impl FnMut(&mut [u8]) -> bool) {
         if self.next_due_ns.is_some_and(|at_ns| now_ns >= at_ns) {

@@ -1,14 +1,16 @@
-//! Used keys of associations, with their last numbers: all ports of a process share one registry.
+//! Used keys of associations, with their last sequence numbers. All ports of a process share one registry.
 //!
-//! A number of a counter-mode key is used once. So the registry gives a key to one outbound association at a time, and
-//! remembers its last number afterwards. It also remembers the highest number accepted with an inbound key: a recorded
-//! packet is not accepted when the association is made again.
+//! A sequence number of a counter-mode key must be used only once. So the registry gives a key to one outbound
+//! association at a time, and stores its last number afterwards. The registry also stores the highest number accepted
+//! with an inbound key. So a replayed packet is refused after the association is created again.
 //!
-//! With a [`KeyStore`] it remembers over a crash. Outbound numbers are reserved in steps. A step is written before a
-//! number of it is granted, and the next step is requested when half of the last one is gone. After a restart the
-//! process continues after the last step. If the next step is not written in time, nothing is sealed: the thread of the
-//! frames never waits. An inbound mark is written ahead of the highest number by about the arrivals of a second, and
-//! lowered to that number when packets stop: it costs packets only after a crash.
+//! With a [`KeyStore`], the registry survives a crash. Outbound numbers are reserved in steps. A step is written before
+//! one of its numbers is granted, and the next step is requested when half of the last step is used. After a restart,
+//! the process continues after the last step. If the next step is not written in time, no packet is sealed, because a
+//! thread on the frame path never waits.
+//!
+//! An inbound mark is written ahead of the highest number by about the packets of one second. When packets stop, the
+//! mark is lowered to the highest number. So marks cost packets only after a crash.
 
 use super::SaDirection;
 use super::association::{Inbound, Outbound};
@@ -20,30 +22,32 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
-/// Remembered keys of removed associations: a rekey of both directions each minute for three weeks. Then the oldest is
-/// forgotten.
+/// Maximum number of remembered keys of removed associations: a rekey of both directions per minute for three weeks.
+/// Beyond it, the oldest key is forgotten.
 pub const KEYS_MAX: usize = 65_536;
-/// Default number of sequence numbers reserved at a time: those of a second on a fast link, and 1/4096 of the space of
-/// 32 bits.
+/// Default number of sequence numbers reserved at a time: those of one second on a fast link, or 1/4096 of the 32-bit
+/// number space.
 pub const RESERVED_NUMBERS: u64 = 1 << 20;
-/// Most queue pairs per association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
+/// Maximum queue pairs per association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
 const QUEUES_MAX: u64 = 256;
-/// Most numbers used by queue pairs after the removal of their association: each finishes its batch and its current
-/// super-frame, with at least a byte in each segment.
+/// Maximum sequence numbers used by queue pairs after the removal of their association. Each pair finishes its batch
+/// and its current super-frame, with at least one byte per segment.
 const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
-/// An inbound mark leads by this multiple of the packets since the last look, less [`LEAD_OFF`]. This is about a second
-/// of a steady stream, and little for single packets: after a crash, a sender would have to repeat as many.
+/// Factor by which an inbound mark leads: this multiple of the packets since the last check, minus [`LEAD_OFF`]. The
+/// lead is about one second of a steady stream, and small for single packets. After a crash, a sender has to repeat as
+/// many packets as the lead.
 const LEAD: u64 = 8;
 const LEAD_OFF: u64 = 4;
-/// Looks without a packet until an inbound mark leads no more.
+/// Number of checks without a packet after which an inbound mark no longer leads.
 const IDLE_LOOKS: u32 = 50;
 
 /// A key in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId {
-    /// Its direction.
+    /// The key's direction.
     pub direction: SaDirection,
-    /// The SPI where the key may have other numbers with another one; 0 where it may not: outbound, in a counter mode.
+    /// The SPI, because the same key may have other numbers under another SPI. The value is 0 for an outbound
+    /// counter-mode key, whose numbers must be unique.
     pub spi: u32,
     /// SHA-256 of the integrity key.
     pub fingerprint: [u8; FINGERPRINT_LEN],
@@ -58,25 +62,26 @@ impl KeyId {
     }
 }
 
-/// Progress of a key: no number up to this one is used again, or accepted again.
+/// Progress of a key: no sequence number up to this one is used or accepted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyMark {
     /// The key.
     pub key: KeyId,
-    /// The last number possibly used, or the highest possibly accepted.
+    /// The last number possibly used (outbound), or the highest possibly accepted (inbound).
     pub number: u64,
 }
 
-/// A store of marks that outlives the process.
+/// Persistent storage of marks.
 pub trait KeyStore: Send {
-    /// Replaces all marks by these, the oldest key first. They last when it returns, also over a crash of the system.
+    /// Replaces all marks by `marks`, with the oldest key first. On return, the marks are durable, even after a system
+    /// crash.
     ///
     /// # Errors
-    /// When that is not certain; either the earlier marks or the new ones last then.
+    /// Fails if durability is uncertain. Then either the earlier or the new marks are stored.
     fn write(&mut self, marks: &[KeyMark]) -> io::Result<()>;
 }
 
-/// The keys of a process.
+/// The keys of all associations in a process.
 #[derive(Default)]
 pub struct KeyRegistry {
     keys: Mutex<Keys>,
@@ -90,7 +95,7 @@ impl std::fmt::Debug for KeyRegistry {
 }
 
 struct Disk {
-    /// Locked before the keys, and alone while it writes.
+    /// The store. Locked before the keys, and alone while the store writes.
     store: Mutex<Box<dyn KeyStore>>,
     step: u64,
     /// Waker of the thread that calls [`KeyRegistry::keep`].
@@ -106,21 +111,21 @@ struct Keys {
 #[derive(Debug, Default)]
 struct Key {
     age: u64,
-    /// The mark of removed associations; `None` when none has used the key.
+    /// Mark left by removed associations; `None` if none of them has used the key.
     number: Option<u64>,
-    /// The mark in the store.
+    /// Mark in the store.
     written: Option<u64>,
-    /// Outbound associations with the key now, with the names of their ports; in a counter mode one.
+    /// Outbound associations that currently have the key, with the names of their ports; at most one in a counter mode.
     outbound: Vec<(Arc<Outbound>, Arc<str>)>,
     inbound: Vec<Arc<Inbound>>,
-    /// The highest number at the last look, and looks since it was another one.
+    /// The highest number at the last check, and the number of checks since it changed.
     looked: u64,
     idle: u32,
 }
 
 impl KeyRegistry {
-    /// Creates a registry from `marks`. It writes to `store`, reserves `step` numbers at a time and wakes `waker` when
-    /// [`KeyRegistry::keep`] has something to do.
+    /// Creates a registry from `marks`. The registry writes to `store`, reserves `step` numbers at a time, and wakes
+    /// `waker` when [`KeyRegistry::keep`] has work.
     pub fn lasting(store: Box<dyn KeyStore>, marks: &[KeyMark], step: u64, waker: Waker) -> Self {
         let mut keys = Keys::default();
         for mark in marks {
@@ -130,8 +135,8 @@ impl KeyRegistry {
         Self { keys: Mutex::new(keys), disk: Some(Disk { store: Mutex::new(store), step: step.max(2), waker }) }
     }
 
-    /// Returns the last number possibly used with this key, or the highest possibly accepted; `None` when there was
-    /// none.
+    /// Returns the last number possibly used with this key, or the highest possibly accepted; `None` if there was no
+    /// number.
     pub fn last_number(&self, direction: SaDirection, config: &SaConfig) -> Option<u64> {
         lock(&self.keys).all.get(&KeyId::of(direction, config)).and_then(Key::used)
     }
@@ -141,7 +146,8 @@ impl KeyRegistry {
         self.disk.as_ref().map(|disk| &disk.waker)
     }
 
-    /// Gives a key to an outbound association of the given port. It seals nothing before [`KeyRegistry::keep`].
+    /// Gives a key to an outbound association of port `port`. The association seals no packet before
+    /// [`KeyRegistry::keep`].
     pub(super) fn take_outbound(&self, sa: &Arc<Outbound>, port: &Arc<str>) -> Result<(), SaError> {
         let config = sa.shared.config();
         let mut keys = lock(&self.keys);
@@ -163,28 +169,28 @@ impl KeyRegistry {
         Ok(())
     }
 
-    /// Notes an inbound association.
+    /// Registers an inbound association.
     pub(super) fn take_inbound(&self, sa: &Arc<Inbound>) {
         let mut keys = lock(&self.keys);
         keys.of(KeyId::of(SaDirection::In, sa.shared.config())).inbound.push(Arc::clone(sa));
         keys.forget_oldest();
     }
 
-    /// Takes the key back from a removed association. Its threads may still seal their current frames; with
-    /// `is_replaced` even if no number is counted yet.
+    /// Takes the key back from a removed association. Threads may still seal their current frames with it; with
+    /// `is_replaced`, even if no number was counted so far.
     pub(super) fn release_outbound(&self, sa: &Arc<Outbound>, is_replaced: bool) {
         let id = KeyId::of(SaDirection::Out, sa.shared.config());
         let mut keys = lock(&self.keys);
         let key = keys.of(id);
         key.outbound.retain(|(user, _)| !Arc::ptr_eq(user, sa));
-        // If the association has sealed nothing and never will, the key may be used again.
+        // If the association has sealed no packet and never will, the key can be used again.
         if is_replaced || !sa.shared.end_unused() {
             key.number = key.number.max(Some(sa.shared.close(NUMBERS_UNDER_WAY)));
         }
         keys.forget_unused(id);
     }
 
-    /// Ends an inbound association, and remembers how far it has come.
+    /// Ends an inbound association, and stores its highest accepted number.
     pub(super) fn release_inbound(&self, sa: &Arc<Inbound>) {
         let id = KeyId::of(SaDirection::In, sa.shared.config());
         let mut keys = lock(&self.keys);
@@ -194,21 +200,21 @@ impl KeyRegistry {
         keys.forget_unused(id);
     }
 
-    /// Reserves the next numbers and notes how far inbound keys have come, where it is time to. It waits for the
-    /// [`KeyStore`], so it is not for a thread of frames. Returns whether to call it again soon, some ten times a
-    /// second: packets arrive, or arrived lately. Otherwise the waker signals the next call.
+    /// Reserves the next outbound numbers, and stores the progress of inbound keys, as needed. Waits for the
+    /// [`KeyStore`], so a thread on the frame path must not call it. Returns whether to call again soon, about ten
+    /// times per second: packets arrive, or arrived recently. Otherwise the waker signals the next call.
     ///
     /// # Errors
-    /// When the store fails; associations continue up to their reserved numbers.
+    /// Fails if the store fails. Associations continue up to their reserved numbers.
     pub fn keep(&self) -> io::Result<bool> {
         self.write(Keys::next_marks)
     }
 
-    /// As [`KeyRegistry::keep`] when nothing moves any more: each mark is what was used, and no association may use
-    /// more.
+    /// Stores the numbers actually used as marks, after all traffic has stopped. No association may use further
+    /// numbers.
     ///
     /// # Errors
-    /// When the store fails; the marks then exceed the numbers used.
+    /// Fails if the store fails. The stored marks then exceed the numbers used.
     pub fn close(&self) -> io::Result<()> {
         self.write(|keys, _| keys.final_marks()).map(|_| ())
     }
@@ -251,7 +257,7 @@ impl Keys {
         }
     }
 
-    /// Returns the marks to store, the oldest key first.
+    /// Returns the marks to store, with the oldest key first.
     fn marks(&mut self, mut number_of: impl FnMut(&KeyId, &mut Key) -> Option<u64>) -> Vec<KeyMark> {
         let mut marks: Vec<_> = self
             .all
@@ -287,7 +293,7 @@ impl Keys {
     fn written(&mut self, marks: &[KeyMark]) {
         self.all.values_mut().for_each(|key| key.written = None);
         for mark in marks {
-            // The key was forgotten meanwhile: it is not in the next marks.
+            // A key forgotten meanwhile is missing from the next marks, too.
             let Some(key) = self.all.get_mut(&mark.key) else { continue };
             key.written = Some(mark.number);
             if mark.key.spi == 0 {
@@ -297,14 +303,14 @@ impl Keys {
         }
     }
 
-    /// Returns whether a mark leads the arrivals.
+    /// Returns whether a mark leads the highest accepted number.
     fn is_ahead(&self) -> bool {
         self.all.values().any(|key| !key.inbound.is_empty() && key.written > key.used())
     }
 }
 
 impl Key {
-    /// Returns whether no association has it now.
+    /// Returns whether no association currently has the key.
     fn is_free(&self) -> bool {
         self.outbound.is_empty() && self.inbound.is_empty()
     }
@@ -329,7 +335,7 @@ impl Key {
         let arrived = used.saturating_sub(self.looked);
         self.looked = used;
         self.idle = if arrived == 0 { self.idle.saturating_add(1) } else { 0 };
-        // The packets of the next look, if they are as many, are to lie below.
+        // The mark must cover the packets until the next check, assumed to be as many as since the last one.
         let is_enough = |written: &u64| *written >= used.saturating_add(arrived) && self.idle < IDLE_LOOKS;
         let lead = arrived.saturating_mul(LEAD).saturating_sub(LEAD_OFF);
         let wanted = || if self.idle < IDLE_LOOKS { used.saturating_add(lead).min(last) } else { used };

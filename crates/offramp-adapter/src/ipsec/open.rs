@@ -1,4 +1,4 @@
-//! Receive: opens the packets of the wire, and judges the unprotected ones.
+//! Receive: opens packets from the wire, and judges unprotected packets.
 
 use super::association::{Inbound, Passed};
 use super::change::{Ipsec, udp_port};
@@ -13,14 +13,14 @@ use std::sync::Arc;
 pub(crate) struct Opening {
     in_force: Arc<InForce>,
     udp_port: Option<u16>,
-    /// The association of the last packet: they come in runs.
+    /// Index of the last packet's association. Consecutive packets often have the same association.
     last: usize,
-    /// The time of the next work for [`Opening::tick`].
+    /// Time of the next work for [`Opening::tick`], nanoseconds.
     pub(crate) next_due_ns: Option<u64>,
 }
 
 impl Opening {
-    /// Creates the receive state; `None` when frames from the wire pass as if there were no IPsec.
+    /// Creates the receive state; `None` if frames from the wire pass as they would without IPsec.
     pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
         if in_force.inbound.is_empty() && in_force.is_open(SaDirection::In) {
             return None;
@@ -44,8 +44,8 @@ impl Opening {
         }
     }
 
-    /// Opens an ESP frame and leaves it clear; passes or refuses others. A packet with unparsable headers may pass if
-    /// all packets without an association may, and if its addresses match none.
+    /// Decrypts an ESP frame in place; passes or refuses other frames. A packet with unparsable headers passes only if
+    /// packets without an association pass, and if no selector matches its addresses.
     #[inline]
     pub(crate) fn open(&mut self, frame: &mut Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         match Arrival::of(frame, self.udp_port).map_err(loss_of)? {
@@ -59,7 +59,7 @@ impl Opening {
         }
     }
 
-    /// Returns whether a frame is ESP, or related to it.
+    /// Returns whether a frame is ESP, or belongs to ESP: IKE or a NAT-keepalive.
     pub(crate) fn is_sealed(&self, frame: &Frame<'_>) -> bool {
         !matches!(Arrival::of(frame, self.udp_port), Ok(Arrival::Clear))
     }
@@ -83,9 +83,9 @@ impl Opening {
         inbound.get(self.last)
     }
 
-    /// Judges an unprotected frame. RFC 4301 5.2: a packet that an association should have protected is not taken in
-    /// the clear. A host may read more out of a frame without a layout than the adapter does, as a datagram with bytes
-    /// after its end.
+    /// Judges an unprotected frame. A packet that an association should have protected is refused if it is unencrypted
+    /// (RFC 4301 5.2). A host may accept a frame without a layout that the adapter cannot parse, for example a datagram
+    /// with trailing bytes.
     pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         let InForce { policy, removed, inbound, .. } = &*self.in_force;
         if let Some(passes) = policy.judge_other(SaDirection::In, frame) {

@@ -1,8 +1,8 @@
-//! The policy (RFC 4301 4.4.1): what becomes of packets, apart from associations.
+//! The policy (RFC 4301 4.4.1): the treatment of packets outside of associations.
 //!
-//! The entries are checked in order. A packet without a matching entry goes to the associations, whose selectors act as
-//! protecting entries. Without a match there either, [`NoMatch`] decides. Selectors of removed associations stay:
-//! without its association, a protected packet is lost and does not go in the clear.
+//! The entries are checked in order. A packet without a matching entry is checked against the associations, whose
+//! selectors act as protecting entries. Without a matching association, [`NoMatch`] decides. Selectors of removed
+//! associations are kept: a packet that such an association would have protected is lost, not sent unencrypted.
 
 use super::SaDirection;
 use crate::stats::Loss;
@@ -12,16 +12,16 @@ use offramp_offload::layout::Network;
 
 /// EtherType of ARP (RFC 826).
 pub const ETHERTYPE_ARP: u16 = 0x0806;
-/// Maximum of removed selectors in each direction. With more of them all of IP needs protection.
+/// Maximum number of removed selectors in each direction. Beyond it, all IP packets need protection.
 const REMOVED_MAX: usize = 256;
 
-/// The fate of an IP packet without a matching entry or association.
+/// The treatment of an IP packet without a matching entry or association.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoMatch {
-    /// It passes unprotected.
+    /// The packet passes unprotected.
     #[default]
     Bypass,
-    /// It is lost and counted ([`Loss::Discard`]).
+    /// The packet is lost and counted ([`Loss::Discard`]).
     Discard,
 }
 
@@ -29,47 +29,49 @@ pub enum NoMatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum PolicyAction {
-    /// An association protects them; without one they are lost.
+    /// An association protects the packets. Without an association, they are lost.
     Protect,
-    /// They pass unprotected, even if a selector of an association names them.
+    /// The packets pass unprotected, even if a selector of an association matches.
     Bypass,
-    /// They are lost, even after opening by an association.
+    /// The packets are lost, even after an association has opened them.
     Discard,
 }
 
 /// An entry of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyEntry {
-    /// The direction of the packets, to the wire or from it.
+    /// The direction of the packets: to the wire or from the wire.
     pub direction: SaDirection,
     /// The action on the packets.
     pub action: PolicyAction,
-    /// The packets. An entry with ports that protects or discards also names fragments of possibly such packets.
+    /// Selects the packets. An entry with ports that protects or discards also matches fragments that may belong to
+    /// such packets.
     pub selector: Selector,
 }
 
-/// The rules for packets. The default passes everything outside the associations, but no IKE into a port with UDP
+/// The rules for packets. The default passes every packet outside the associations, except IKE into a port with UDP
 /// encapsulation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// For IP packets to the wire without a matching entry or association.
+    /// Treatment of IP packets to the wire without a matching entry or association.
     pub transmit: NoMatch,
-    /// The same for packets from the wire.
+    /// Treatment of IP packets from the wire without a matching entry or association.
     pub receive: NoMatch,
-    /// The entries; the first match counts.
+    /// The entries; the first match decides.
     pub entries: Vec<PolicyEntry>,
-    /// `EtherTypes` that pass besides IP, 0 for frames with a length in that place (IEEE 802.3), both ways. `None`: ARP
-    /// alone if packets without a match are discarded, else all.
+    /// `EtherTypes` that pass in addition to IP, in both directions; 0 stands for frames with a length field (IEEE
+    /// 802.3). With `None`, only ARP passes if packets without a match are discarded; otherwise every type passes.
     pub other: Option<Vec<u16>>,
-    /// IKE after a non-ESP marker passes to the host (RFC 3948 2.2). Otherwise it is a clear packet like others.
+    /// IKE after a non-ESP marker passes to the host (RFC 3948 2.2). If `false`, IKE is treated as any unencrypted
+    /// packet.
     pub ike: bool,
 }
 
 /// The verdict of the entries on a packet.
 pub(super) struct Said {
-    /// `None` when none matches.
+    /// The action of the first matching entry; `None` if no entry matches.
     pub(super) action: Option<PolicyAction>,
-    /// An earlier entry, one that does not bypass, may name the packet of this fragment.
+    /// The frame is a fragment, and an earlier entry that does not bypass may match its packet.
     pub(super) may_need_more: bool,
 }
 
@@ -81,7 +83,7 @@ impl Policy {
         }
     }
 
-    /// Returns whether everything passes outside the associations.
+    /// Returns whether every packet outside the associations passes.
     pub(super) fn is_open(&self, direction: SaDirection) -> bool {
         self.no_match(direction) == NoMatch::Bypass
             && self.other.is_none()
@@ -99,7 +101,7 @@ impl Policy {
         Said { action: None, may_need_more }
     }
 
-    /// Judges a frame other than IP; `None` for IP.
+    /// Judges a frame other than IP; returns `None` for an IP frame.
     pub(super) fn judge_other(&self, direction: SaDirection, frame: &Frame<'_>) -> Option<Result<(), Loss>> {
         let layout = frame.layout().ok().filter(|layout| layout.network == Network::Opaque)?;
         let listed = match (&self.other, self.no_match(direction)) {
@@ -114,7 +116,7 @@ impl Policy {
     }
 }
 
-/// Smaller values are lengths (IEEE 802.3 3.2.6).
+/// Smallest EtherType; smaller values are lengths (IEEE 802.3 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
 
 /// Selectors of removed associations.
@@ -138,7 +140,7 @@ impl Removed {
         self.0.iter().filter(move |(way, _)| *way == direction).map(|(_, selector)| selector)
     }
 
-    /// Returns them as entries.
+    /// Returns the selectors as policy entries.
     pub(super) fn entries(&self) -> impl Iterator<Item = PolicyEntry> {
         let action = PolicyAction::Protect;
         self.0.iter().map(move |(direction, selector)| PolicyEntry {

@@ -12,23 +12,23 @@ use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMet
 use offramp_offload::segment::SegmentPolicy;
 use std::sync::Arc;
 
-/// Most sequence numbers for a queue pair at once, if others seal with the same association. Packets of several lines
-/// may arrive out of order by as many numbers, beside the lines' own delays.
+/// Maximum sequence numbers granted to a queue pair at once, if others seal with the same association. This bounds the
+/// reordering of packets across queue pairs, in addition to the delays of their lines.
 const SHARED_RUN_MAX: usize = 16;
-/// Smallest segment size of a host, bytes. Linux makes none below 48 (`TCP_MIN_MSS`); with a byte in each, a
-/// super-frame would use up 65,535 sequence numbers.
+/// Minimum segment size requested by a host, bytes. Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per
+/// segment, a super-frame would use up 65,535 sequence numbers.
 const SEGMENT_SIZE_MIN: u16 = 8;
-/// Unit of the sizes of IP fragments, bytes (RFC 791 3.1).
+/// Unit of the payload sizes of IP fragments, bytes (RFC 791 3.1).
 const FRAGMENT_UNIT: usize = 8;
-/// Header of an IPv6 fragment (RFC 8200 4.5).
+/// Length of an IPv6 fragment header, bytes (RFC 8200 4.5).
 const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 
-/// An association, and what this queue pair seals with.
+/// An association, and the cipher context with which this queue pair seals.
 #[derive(Debug)]
 pub(crate) struct Sealer {
     sa: Arc<Outbound>,
-    /// `None` when the cipher library could not be had once more: then what is for this association is lost, and
-    /// never goes in the clear.
+    /// The cipher context. `None` if the cipher library could not create another context. Packets for this association
+    /// are then lost, and never sent unencrypted.
     context: Option<OutboundSa>,
     run_max: usize,
 }
@@ -39,8 +39,8 @@ impl Sealer {
         self.context.as_ref().map(|context| plan.next_len(frame, context)).ok_or(Loss::Cipher)
     }
 
-    /// Seals the next frames, all of one length, into the slots of `out`, and returns their number. May overwrite the
-    /// sealed part of `frame`.
+    /// Seals the next frames, all of one length, into the slots of `out`. Returns the number of frames sealed. May
+    /// overwrite the sealed part of `frame`.
     pub(crate) fn write_run(
         &mut self,
         frame: &mut Frame<'_>,
@@ -49,7 +49,7 @@ impl Sealer {
         stride: usize,
     ) -> Result<usize, Loss> {
         let slots = out.len().div_ceil(stride).min(self.run_max);
-        // All but the last are of one length.
+        // All frames except the last have the same length.
         let wanted = slots.min(plan.frames_left() - usize::from(plan.frames_left() > 1));
         let context = self.context.as_mut().ok_or(Loss::Cipher)?;
         let grant = self.sa.grant(wanted as u64, plan.next_packet_len()).map_err(loss_of_sealing)?;
@@ -65,14 +65,14 @@ pub(crate) struct Sealing {
     in_force: Arc<InForce>,
     pub(crate) sealers: Vec<Sealer>,
     mtu: usize,
-    /// The time of the next work for [`Sealing::tick`].
+    /// Time of the next work for [`Sealing::tick`], nanoseconds.
     pub(crate) next_due_ns: Option<u64>,
-    /// The ICMP messages to the host about too long frames.
+    /// ICMP messages to the host about frames that are too long.
     pub(crate) too_big: too_big::Answers,
 }
 
 impl Sealing {
-    /// Creates the transmit state; `None` when frames of the host pass as if there were no IPsec. `before` is the
+    /// Creates the transmit state; `None` if frames of the host pass as they would without IPsec. `before` is the
     /// previous state.
     pub(crate) fn new(
         in_force: &Arc<InForce>,
@@ -101,8 +101,8 @@ impl Sealing {
         }
     }
 
-    /// Finds the association of a frame and plans what it becomes: its segments, and the number of the
-    /// [`Sealer`]; `None` when it goes unprotected.
+    /// Finds the association of a frame and plans the resulting segments. Returns the plan and the index of the
+    /// [`Sealer`]; `None` if the frame is sent unprotected.
     pub(crate) fn judge(
         &mut self,
         frame: &mut Frame<'_>,
@@ -137,14 +137,15 @@ impl Sealing {
         planned.map(|plan| Some((plan, at)))
     }
 
-    /// Passes a packet in the clear if it may go without a matching selector.
+    /// Passes a packet unencrypted if the policy allows it without a matching selector.
     fn pass_unmatched(&self, frame: &Frame<'_>, said: &Said) -> Result<(), Loss> {
         let InForce { policy, removed, .. } = &*self.in_force;
         let mut removed_ones = removed.of(SaDirection::Out);
         if said.action.is_some() || policy.transmit == NoMatch::Discard || removed_ones.any(|one| one.matches(frame)) {
             return Err(Loss::Discard);
         }
-        // A piece of what a selector with ports names: it shows no ports, and must not go in the clear (RFC 4301 7).
+        // A fragment of a packet matched by a selector with ports. The fragment shows no ports, and must not be sent
+        // unencrypted (RFC 4301 7).
         let is_piece = |selector: &Selector| selector.may_match(frame);
         let is_any_piece = said.may_need_more
             || self.sealers.iter().any(|sealer| is_piece(&sealer.sa.shared.config().selector))
@@ -153,7 +154,7 @@ impl Sealing {
     }
 }
 
-/// Plans the packets of a frame so that no clear one is longer than `room` bytes.
+/// Plans the packets of a frame, so that no unencrypted packet is longer than `room` bytes.
 fn plan(
     context: &OutboundSa,
     room: usize,
@@ -168,7 +169,7 @@ fn plan(
     })
 }
 
-/// Returns the offload request for a frame so that no packet of it is longer than `room` bytes.
+/// Returns the offload request for a frame, adapted so that no resulting packet is longer than `room` bytes.
 fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
     let (request, layout) = (frame.request(), frame.layout().map_err(|_| Loss::Malformed)?);
     let headers_len = layout.payload_start - layout.network_start;
@@ -183,7 +184,7 @@ fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
         (Some(asked), _) if asked.kind == SegmentationKind::UdpFragments => {
             Ok(in_sizes_of(asked, fragment_size(layout, room).ok_or(Loss::TooLong)?))
         }
-        // Datagrams keep their bounds.
+        // UDP datagram boundaries must stay.
         (Some(asked), _) if payload_max.is_none_or(|max| usize::from(asked.size).min(layout.payload_len()) > max) => {
             Err(Loss::TooLong)
         }
@@ -193,10 +194,10 @@ fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
     }
 }
 
-/// Segments a TCP frame like a super-frame if it would outgrow the wire when sealed.
+/// Segments a TCP frame like a super-frame if the sealed frame would be too long for the wire.
 fn segment_tcp(frame: &Frame<'_>, payload_max: usize) -> Result<TxMeta, Loss> {
     let request = frame.request();
-    // Segmenting makes new checksums: a wrong one must not become right by it.
+    // Segmentation writes new checksums, which would make a wrong checksum right.
     if request.checksum.is_none() && frame.verify() != ChecksumState::Good {
         return Err(Loss::BadRequest);
     }
@@ -206,7 +207,7 @@ fn segment_tcp(frame: &Frame<'_>, payload_max: usize) -> Result<TxMeta, Loss> {
     Ok(TxMeta { segmentation, ..request })
 }
 
-/// Returns the payload size of IP fragments of at most `room` bytes.
+/// Returns the payload size of IP fragments that are at most `room` bytes long.
 fn fragment_size(layout: &FrameLayout, room: usize) -> Option<usize> {
     let fragment_header_len = if layout.network == Network::Ipv6 { IPV6_FRAGMENT_HEADER_LEN } else { 0 };
     let size = room.checked_sub(layout.transport_start - layout.network_start + fragment_header_len)?;

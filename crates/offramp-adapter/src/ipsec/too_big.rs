@@ -1,17 +1,17 @@
-//! Reports to the host that a packet is too long after sealing: ICMP "fragmentation needed" (RFC 1191 4) and `ICMPv6`
-//! "packet too big" (RFC 4443 3.2), as the end of a tunnel does (RFC 4301 8.2.1).
+//! Reports to the host that a packet is too long after sealing, as the end of a tunnel does (RFC 4301 8.2.1). The
+//! report is ICMP "fragmentation needed" (RFC 1191 4) or `ICMPv6` "packet too big" (RFC 4443 3.2).
 //!
-//! The answer's source is the destination of the packet: there is no router with an address here.
+//! The source address of the report is the packet's destination address, because no router here has an address.
 
 use offramp_offload::checksum::{self, Sum};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, IPV6_HEADER_LEN, Network};
 
-/// Least time between two answers, nanoseconds (RFC 1812 4.3.2.8 and RFC 4443 2.4 (f) ask for a limit).
+/// Minimum time between two answers, nanoseconds (RFC 1812 4.3.2.8 and RFC 4443 2.4 (f) require a limit).
 const ANSWER_GAP_NS: u64 = 10_000_000;
-/// Longest IPv4 packet of an answer, bytes (RFC 1812 4.3.2.3).
+/// Maximum length of an IPv4 answer, bytes (RFC 1812 4.3.2.3).
 const IPV4_ANSWER_LEN_MAX: usize = 576;
-/// Longest IPv6 packet of an answer, bytes (RFC 4443 3.2: the least MTU).
+/// Maximum length of an IPv6 answer, bytes (RFC 4443 3.2: the minimum MTU).
 const IPV6_ANSWER_LEN_MAX: usize = 1280;
 
 const IPV4_HEADER_LEN: usize = 20;
@@ -25,18 +25,18 @@ const MAC_GROUP: u8 = 1;
 
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Type, code, checksum, and four bytes with the MTU.
+/// Length of type, code, checksum, and four bytes with the MTU.
 const ICMP_HEADER_LEN: usize = 8;
 const ICMP_CHECKSUM_OFFSET: usize = 2;
-/// Destination unreachable: fragmentation needed and DF set.
+/// Type and code: destination unreachable, fragmentation needed and DF set.
 const ICMP_FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 const ICMPV6_PACKET_TOO_BIG: [u8; 2] = [2, 0];
-/// ICMP queries and their answers: an error message may be sent about these, never about an error.
+/// Types of ICMP queries and their answers. An error message may be sent about a query, but never about an error.
 const ICMP_QUERIES: [u8; 10] = [0, 8, 9, 10, 13, 14, 15, 16, 17, 18];
-/// `ICMPv6` messages from here on are no errors (RFC 4443 2.1).
+/// First `ICMPv6` type that is not an error (RFC 4443 2.1).
 const ICMPV6_INFORMATIONAL: u8 = 128;
 
-/// The answers of one queue pair. Their buffer is made once.
+/// The answers of one queue pair. Their buffer is allocated once.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     frame: Vec<u8>,
@@ -45,7 +45,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Makes an answer to the sender of `frame` with an MTU of `mtu` IP bytes, if one is allowed.
+    /// Makes an answer to the sender of `frame`, with an MTU of `mtu` IP bytes, if an answer is allowed.
     pub(super) fn make(&mut self, frame: &Frame<'_>, mtu: usize, now_ns: u64) {
         let (Ok(layout), frame) = (frame.layout(), frame.bytes()) else { return };
         let is_allowed = now_ns >= self.next_ns && frame[0] & MAC_GROUP == 0;
@@ -72,8 +72,8 @@ impl Answers {
     }
 }
 
-/// Returns whether an ICMP error may be sent. RFC 1122 3.2.2 and RFC 4443 2.4 (e): not about packets that may be
-/// fragmented on their way, not about later fragments, not about errors.
+/// Returns whether an ICMP error may be sent. It is forbidden about packets that may be fragmented on their way, later
+/// fragments, and errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)).
 fn may_be_answered(frame: &[u8], layout: &FrameLayout) -> bool {
     let message = frame[..layout.packet_end].get(layout.transport_start).copied();
     match layout.network {
@@ -120,7 +120,7 @@ fn write_ipv6(out: &mut Vec<u8>, packet: &[u8], mtu: u16) {
     write_icmp(out, ICMPV6_PACKET_TOO_BIG, mtu, quoted, pseudo);
 }
 
-/// Writes the ICMP message. In both versions the MTU ends the four bytes after the checksum.
+/// Writes the ICMP message. In both IP versions, the MTU occupies the last two of the four bytes after the checksum.
 fn write_icmp(out: &mut Vec<u8>, kind: [u8; 2], mtu: u16, quoted: &[u8], pseudo: Sum) {
     let at = out.len();
     out.extend_from_slice(&kind);

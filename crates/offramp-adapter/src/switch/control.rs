@@ -1,4 +1,5 @@
-//! Adds and removes ports of a running switch; their settings and counters, for any thread.
+//! Control of a running switch from any thread: adds and removes ports, changes their settings, and reads their
+//! counters.
 
 use super::config::{LINK_PORTS_MAX, PortConfig, SwitchConfig};
 use crate::config::{AdapterConfig, MTU_MAX, MTU_MIN};
@@ -18,13 +19,13 @@ pub enum SwitchError {
     /// The port's MTU is outside [`MTU_MIN`]…[`MTU_MAX`].
     #[error("mtu {0} is out of range; use {MTU_MIN} to {MTU_MAX} IP bytes")]
     Mtu(usize),
-    /// The configured maximum of ports is reached.
+    /// The switch already has its maximum of ports.
     #[error("the switch has {0} ports, its most; raise ports_max, or remove one")]
     Ports(usize),
-    /// A link (`learning` off) has both its ends.
+    /// A link (`learning` off) already has two ends.
     #[error("a link has two ends, and both are taken; switch learning on for more ports")]
     LinkEnds,
-    /// A bound address is the host's of one port.
+    /// The address is bound to another port.
     #[error("the address {} is bound to another port of the switch; bind it to one of them", written(*.0))]
     Bound([u8; 6]),
     /// The quotas of all ports would exceed the table.
@@ -44,12 +45,12 @@ fn written(mac: [u8; 6]) -> String {
     mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
-/// One port as seen by other threads: its [`PortControl`], and the settings specific to a switch port.
+/// A switch port as seen by other threads: its [`PortControl`], and the settings specific to a switch port.
 ///
-/// `stats.transmit` counts the frames the port sent into the switch: `frames_in` = `frames_out` (handed to at least one
-/// port) + the lost. `stats.receive` counts the frames for the port, one per copy: `frames_in` = `frames_out` + the
-/// lost + the waiting (to be coalesced). A port with several queues counts each frame at its queue, and frames lost
-/// before the host chose one at the first.
+/// `stats.transmit` counts the frames that the port sent into the switch: `frames_in` = `frames_out` (handed to at
+/// least one port) + lost frames. `stats.receive` counts the frames for the port, one per copy: `frames_in` =
+/// `frames_out` + lost frames + frames waiting to be coalesced. A port with several queues counts each frame at its
+/// queue. Frames lost before the host chose a queue are counted at the first queue.
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
@@ -57,7 +58,7 @@ pub struct SwitchPort {
     control: Arc<PortControl>,
     mtu: AtomicUsize,
     isolated: AtomicBool,
-    /// 0 while the port is open.
+    /// Error number of the closed host; 0 while the port is open.
     closed: AtomicI32,
     removed: AtomicBool,
     pub(super) stations: AtomicUsize,
@@ -72,12 +73,12 @@ impl Deref for SwitchPort {
 }
 
 impl SwitchPort {
-    /// Returns the port's number; it is reused after the port was removed.
+    /// Returns the port's number. The number is reused after the port was removed.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// IP bytes that a frame for this port may carry.
+    /// Returns the maximum IP bytes of a frame for this port.
     pub fn mtu(&self) -> usize {
         self.mtu.load(Relaxed)
     }
@@ -85,40 +86,40 @@ impl SwitchPort {
     /// Changes the MTU.
     ///
     /// # Errors
-    /// [`SwitchError::Mtu`] outside [`MTU_MIN`]…[`MTU_MAX`]; the old one stays.
+    /// Returns [`SwitchError::Mtu`] outside [`MTU_MIN`]…[`MTU_MAX`]. The MTU then stays unchanged.
     pub fn set_mtu(&self, mtu: usize) -> Result<(), SwitchError> {
         check_mtu(mtu)?;
         self.mtu.store(mtu, Relaxed);
         Ok(())
     }
 
-    /// Returns whether the port is isolated: it reaches no other isolated port.
+    /// Returns whether the port is isolated, so that it reaches no other isolated port.
     pub fn is_isolated(&self) -> bool {
         self.isolated.load(Relaxed)
     }
 
-    /// Changes the isolation.
+    /// Isolates the port, or ends its isolation.
     pub fn set_isolated(&self, isolated: bool) {
         self.isolated.store(isolated, Relaxed);
     }
 
     /// Returns the error number of a closed port ([`PortError::Closed`](crate::port::PortError::Closed)). The switch
-    /// leaves it alone from then on; remove it.
+    /// skips a closed port; the user should remove it.
     pub fn closed(&self) -> Option<i32> {
         Some(self.closed.load(Relaxed)).filter(|&errno| errno != 0)
     }
 
-    /// Records that the port is gone; an error number of 0 would not show.
+    /// Marks the port as closed. An error number of 0 is replaced, since 0 means open.
     pub(super) fn close(&self, errno: i32) {
         self.closed.store(if errno == 0 { i32::MAX } else { errno }, Relaxed);
     }
 
-    /// Counts the known stations behind this port, idle ones included.
+    /// Returns the number of known stations on this port, including idle ones.
     pub fn stations(&self) -> usize {
         self.stations.load(Relaxed)
     }
 
-    /// Returns the port's counters; of several queues, those of the first one.
+    /// Returns the port's counters; with several queues, those of the first queue.
     pub fn stats(&self) -> &QueueStats {
         &self.control.queues()[0]
     }
@@ -128,7 +129,7 @@ fn check_mtu(mtu: usize) -> Result<(), SwitchError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(SwitchError::Mtu(mtu)) }
 }
 
-/// The port served by the switch's thread: names the culprit to a watchdog if the thread stalls.
+/// The port that the switch's thread currently serves. If the thread stalls, a watchdog reads the culprit here.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicUsize);
 
@@ -138,13 +139,14 @@ impl Serving {
         self.0.store(index, Relaxed);
     }
 
-    /// Returns the port's [number](SwitchPort::index). It stays when the thread leaves the switch.
+    /// Returns the [number](SwitchPort::index) of the served port. The number stays after the thread has left the
+    /// switch.
     pub fn index(&self) -> usize {
         self.0.load(Relaxed)
     }
 }
 
-/// A request; the switch fulfils it before its next batch.
+/// A request, executed by the switch before its next batch.
 pub(super) enum Request<P> {
     Add(P, Arc<SwitchPort>),
     Remove(Arc<SwitchPort>),
@@ -166,7 +168,7 @@ impl<P> Registry<P> {
 pub struct SwitchControl<P> {
     config: SwitchConfig,
     registry: Mutex<Registry<P>>,
-    /// Set while requests wait, so that other batches take no lock.
+    /// Set while requests are pending, so that other batches take no lock.
     asked: AtomicBool,
     /// Wakes the switch while it sleeps.
     waker: Mutex<Option<Waker>>,
@@ -189,21 +191,21 @@ impl<P> SwitchControl<P> {
         self.registry.lock()
     }
 
-    /// Adds a port; it carries frames from the switch's next batch on.
+    /// Adds a port, which carries frames from the switch's next batch on.
     ///
     /// # Errors
-    /// If a number is out of range or a limit is reached; `port` is dropped then.
+    /// Fails if a setting is out of range or a limit is reached; `port` is dropped then.
     pub fn add(&self, port: P, config: &PortConfig) -> Result<Arc<SwitchPort>, SwitchError> {
         let PortConfig { offloads, moderation, .. } = *config;
         let control = PortControl::new(&AdapterConfig { offloads, moderation, queues: 1, ..AdapterConfig::default() });
         self.add_controlled(port, &control, config)
     }
 
-    /// Adds a port as [`SwitchControl::add`] does, with existing settings, associations and counters; those of `config`
-    /// are ignored.
+    /// Adds a port as [`SwitchControl::add`] does, but with existing settings, associations and counters. The
+    /// corresponding settings in `config` are ignored.
     ///
     /// # Errors
-    /// As [`SwitchControl::add`].
+    /// Fails as [`SwitchControl::add`] does.
     pub fn add_controlled(
         &self,
         port: P,
@@ -249,8 +251,8 @@ impl<P> SwitchControl<P> {
         Ok(shared)
     }
 
-    /// Removes a port before the switch's next batch: the switch's thread delivers the waiting frames, forgets the
-    /// port's stations, and drops it. Does nothing for a removed port or another switch's.
+    /// Removes a port before the switch's next batch. The switch's thread delivers the waiting frames, forgets the
+    /// port's stations, and drops the port. Does nothing for a removed port, or for a port of another switch.
     pub fn remove(&self, port: &Arc<SwitchPort>) {
         let registry = self.lock();
         if registry.has(port) && !port.removed.swap(true, Relaxed) {
@@ -258,7 +260,7 @@ impl<P> SwitchControl<P> {
         }
     }
 
-    /// Returns whether a port is still here: `false` once the switch has dropped it.
+    /// Returns whether the switch still has the port; `false` once the port was dropped.
     pub fn has(&self, port: &Arc<SwitchPort>) -> bool {
         self.lock().has(port)
     }
@@ -268,7 +270,7 @@ impl<P> SwitchControl<P> {
         self.lock().ports.iter().flatten().cloned().collect()
     }
 
-    /// Returns the number of stations set aside for a new port.
+    /// Returns the number of stations reserved for a new port.
     pub(super) fn quota(&self, config: &PortConfig) -> usize {
         if self.config.learning && !self.config.equal_shares { config.stations_max } else { 0 }
     }
@@ -282,7 +284,7 @@ impl<P> SwitchControl<P> {
         }
     }
 
-    /// Takes the requests since the last call.
+    /// Takes the requests made since the last call.
     pub(super) fn requests(&self) -> Vec<Request<P>> {
         if !self.asked.load(Relaxed) {
             return Vec::new();

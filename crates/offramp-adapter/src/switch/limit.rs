@@ -2,18 +2,18 @@
 
 use crate::limit::TokenBucket;
 
-/// A limit of flooded frames. Defaults: [`FloodLimit::default`].
+/// A limit on flooded frames. [`FloodLimit::default`] explains the default values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloodLimit {
-    /// Frames per second in the long run; each segment of a super-frame counts.
+    /// Mean frames per second; each segment of a super-frame counts.
     pub frames_per_s: u32,
-    /// Frames at once after a quiet time. A super-frame of more frames never passes.
+    /// Frames allowed at once after an idle time. A super-frame with more segments never passes.
     pub burst_frames: u32,
 }
 
 impl Default for FloodLimit {
-    /// 10,000 frames per second, 1,024 at once: far above the needs of address resolution and discovery, and a small
-    /// part of one processor's forwarding rate.
+    /// 10,000 frames per second, and 1,024 at once. This is far above the needs of address resolution and discovery,
+    /// and a small part of one processor's forwarding rate.
     fn default() -> Self {
         Self { frames_per_s: 10_000, burst_frames: 1024 }
     }

@@ -26,7 +26,7 @@ pub(super) struct Port<P> {
     /// Receive offloads accepted by the host and allowed by the user.
     pub(super) enabled: Offloads,
     pub(super) floods: Option<TokenBucket>,
-    /// Excess bytes of its last turns, not yet paid.
+    /// Bytes by which earlier turns exceeded their budget, not yet paid back.
     pub(super) debt_bytes: usize,
 }
 
@@ -43,7 +43,7 @@ impl<P: HostPort> Port<P> {
         }
     }
 
-    /// Takes over changed settings.
+    /// Applies changed settings.
     pub(super) fn begin_batch(&mut self, now_ns: u64) {
         self.note_offloads();
         let Self { shared, source, sink, .. } = self;
@@ -51,13 +51,13 @@ impl<P: HostPort> Port<P> {
         source.take_over(shared, shared.mtu(), false, now_ns);
     }
 
-    /// Notes the host's accepted offloads. A guest may negotiate anew while its port is fetched from, thus once more
-    /// after each turn; other frames reach the port outside its turn only.
+    /// Reads the host's accepted offloads. A guest may negotiate again while its port is fetched from, so this also
+    /// runs after each turn. Frames of other ports are delivered only outside the port's own turn.
     pub(super) fn note_offloads(&mut self) {
         self.enabled = Offloads::offer(Offloads::RX, self.host.accepts(), self.shared.offloads());
     }
 
-    /// Hands frames over by `work`, and notes a closed host.
+    /// Runs `work` with the host as destination, and closes the port if the host is gone.
     pub(super) fn with_outlet<R>(&mut self, work: impl FnOnce(&mut Deliver, &mut Outlet<'_, P>) -> R) -> R {
         let mut outlet = outlet(&mut self.host, &self.shared, self.enabled);
         let done = work(&mut self.sink.deliver, &mut outlet);
@@ -67,9 +67,9 @@ impl<P: HostPort> Port<P> {
         done
     }
 
-    /// Brings one frame of another port, or queues it until it may pass. Returns `true` when done.
+    /// Delivers one frame of another port, or queues it. Returns `false` if the frame must be pushed again.
     pub(super) fn push(&mut self, mut lent: Lent<'_>, segments: &mut Option<Segmenter>, work: &mut Work<'_>) -> bool {
-        // The rest of a super-frame follows its delivered part.
+        // The remaining segments of a super-frame follow the delivered segments without waiting.
         if segments.is_none() {
             if !self.takes_at_once(work.now_ns) {
                 work.budget.spend(1, lent.frame.bytes().len());
@@ -84,7 +84,7 @@ impl<P: HostPort> Port<P> {
     /// Returns the change of a frame's tag for the host.
     ///
     /// # Errors
-    /// The reason if the host does not get it.
+    /// Returns the loss reason if the frame is not delivered to the host.
     #[inline]
     pub(super) fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
         if self.source.plan.is_link_on { self.source.vlans.change_for(vlan) } else { Err(Loss::LinkOff) }
@@ -98,7 +98,7 @@ impl<P: HostPort> Port<P> {
         stats.lose(reason, frames);
     }
 
-    /// Brings one frame as on a wire. Other ports may get it, too.
+    /// Delivers one frame received from a wire, which other ports may also receive.
     pub(super) fn push_received(&mut self, frame: &mut Frame<'_>, work: &mut Work<'_>) {
         if !self.takes_at_once(work.now_ns) {
             return self.queue(frame, 1, work);
@@ -107,13 +107,13 @@ impl<P: HostPort> Port<P> {
         self.with_outlet(|deliver, outlet| deliver.push_shared(outlet, frame, work));
     }
 
-    /// Returns whether a frame need not wait for moderation or the limit.
+    /// Returns whether a frame can be delivered without waiting for moderation or the limit.
     #[inline]
     fn takes_at_once(&mut self, now_ns: u64) -> bool {
         self.sink.hold.is_passed_by() && self.sink.deliver.meter.is_open(now_ns)
     }
 
-    /// Queues a frame of `frames` segments, unless the limit has filled the queue.
+    /// Queues a frame of `frames` segments, or loses it if the limit has filled the queue.
     fn queue(&mut self, frame: &Frame<'_>, frames: usize, work: &mut Work<'_>) {
         if self.is_queue_full() {
             self.release_held(false, work.scratch, work.now_ns, &|| work.now_ns);
@@ -130,13 +130,14 @@ impl<P: HostPort> Port<P> {
         self.host.rx_lost_to_limit(frame, frames, wire_bytes(frame, frames));
     }
 
-    /// Returns whether the limit leaves no room for one more frame. Without a limit, the end of the batch makes room.
+    /// Returns whether the limit leaves no room for a further frame. Without a limit, the queue is emptied at the end
+    /// of the batch.
     fn is_queue_full(&self) -> bool {
         let HostSink { deliver: Deliver { meter, .. }, hold, .. } = &self.sink;
         meter.is_limited() && (hold.is_full() || meter.delays_too_long(hold.queued(), hold.queued_bytes()))
     }
 
-    /// Hands over the due frames, as far as the limit allows; with `is_forced`, all of them.
+    /// Hands over the due frames, within the limit. With `is_forced`, hands over all frames.
     fn release_held(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
         while self.sink.hold.is_due(now_ns, is_forced || self.is_queue_full())
             && (is_forced || self.sink.deliver.meter.is_open(now_ns))
@@ -156,7 +157,7 @@ impl<P: HostPort> Port<P> {
             if !is_forced && !deliver.meter.is_open(now_ns) {
                 return false;
             }
-            // It was planned once already: the same bytes give the same plan.
+            // The frame was planned before it was queued, and the same bytes give the same plan.
             if let Ok(plan) = plan.in_the_clear(&frame) {
                 if !is_link_on {
                     outlet.lose(Loss::LinkOff, plan.frames_left());
@@ -193,24 +194,24 @@ impl<P> Port<P> {
         self.shared.closed().is_none()
     }
 
-    /// Closes the port if the error says so.
+    /// Closes the port if the error is [`PortError::Closed`].
     pub(super) fn close(&self, error: Option<PortError>) {
         if let Some(PortError::Closed(errno)) = error {
             self.shared.close(errno);
         }
     }
 
-    /// Returns whether frames of that VLAN go from another port to this one.
+    /// Returns whether frames of this VLAN from the port `from` reach this port.
     pub(super) fn is_reached(&self, from: &SwitchPort, vlan: FrameVlan) -> bool {
         self.is_in(vlan) && !(from.is_isolated() && self.shared.is_isolated())
     }
 
-    /// Returns whether the port is open and in that VLAN.
+    /// Returns whether the port is open and in this VLAN.
     pub(super) fn is_in(&self, vlan: FrameVlan) -> bool {
         self.is_open() && self.source.vlans.takes(vlan)
     }
 
-    /// Returns the next deadline without a new frame.
+    /// Returns the next deadline if no further frame arrives.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         let held_ns = self.sink.next_deadline_ns(self.sink.hold.next_due_ns());
         held_ns.into_iter().chain(self.source.plan.next_deadline_ns()).min()

@@ -11,11 +11,11 @@ use crate::vlan::FrameVlan;
 use std::ops::Range;
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
-/// The first address no bridge forwards; the last four bits count them (IEEE 802.1D 7.12.6).
+/// The first of the addresses that no bridge forwards. Its last four bits number the addresses (IEEE 802.1D 7.12.6).
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 
 impl<P: HostPort> Switch<P> {
-    /// Returns the destination ports of a frame from `from`, a port that has its turn and the flood limit `floods`.
+    /// Returns the destination ports of a frame. `from` is the port with the turn, and `floods` is its flood limit.
     pub(super) fn route(
         &mut self,
         from: &SwitchPort,
@@ -64,7 +64,7 @@ impl<P: HostPort> Switch<P> {
     }
 }
 
-/// The addresses and the VLAN of a frame.
+/// The stations and the VLAN of a frame.
 pub(super) struct FrameStations {
     pub(super) source: Option<Station>,
     pub(super) destination: Option<Station>,
@@ -73,14 +73,14 @@ pub(super) struct FrameStations {
 }
 
 impl FrameStations {
-    /// Reads them from a frame in this VLAN.
+    /// Reads the stations from a frame in this VLAN.
     pub(super) fn of(frame: &[u8], vlan: FrameVlan) -> Self {
         let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
         Self { source, destination, reserved: frame.first_chunk().and_then(reserved), vlan }
     }
 }
 
-/// Returns the number of a reserved address, 0 to 15.
+/// Returns the number of a reserved address, 0 to 15; `None` for other addresses.
 pub fn reserved([rest @ .., last]: &[u8; 6]) -> Option<u8> {
     (*rest == RESERVED_ADDRESS[..5] && *last < 16).then_some(*last)
 }

@@ -1,8 +1,8 @@
-//! The port of each station: learned from source addresses, forgotten with time.
+//! The port of each station, learned from source addresses and forgotten after the ageing time.
 //!
-//! Every port has a quota of stations, set aside when it is added. At its quota, a port's longest idle station makes
-//! room, so invented addresses displace only stations of the same port. No port can make another's stations be
-//! forgotten, and the table is never full for a port below its quota.
+//! Every port has a quota of stations, reserved when the port is added. A port at its quota replaces its own longest
+//! idle station, so forged addresses displace only stations of the same port. No port can displace another port's
+//! stations, and the table is never full for a port below its quota.
 
 use offramp_offload::table::{Order, Table};
 use std::hash::{BuildHasher, RandomState};
@@ -13,17 +13,17 @@ const GROUP_BIT: u8 = 1;
 /// Bits of a VLAN identifier (IEEE 802.1Q 9.6).
 const VID_BITS: u32 = 12;
 
-/// An address in a VLAN. A frame without tag and one with a priority tag (VID 0) are in the same.
+/// A MAC address in a VLAN. Untagged frames and frames with a priority tag (VID 0) have the same VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Station(u64);
 
 impl Station {
-    /// Returns the destination station of a frame in that VLAN; `None` for a group.
+    /// Returns the destination station of a frame in this VLAN; `None` for a group address.
     pub(super) fn destination(frame: &[u8], vid: u16) -> Option<Self> {
         Self::at(frame, 0, vid)
     }
 
-    /// Returns the source station of a frame; `None` for an address of no station: a group's, or zero.
+    /// Returns the source station of a frame; `None` for a group address or the zero address.
     pub(super) fn source(frame: &[u8], vid: u16) -> Option<Self> {
         Self::at(frame, MAC_LEN, vid).filter(|station| station.0 >> VID_BITS != 0)
     }
@@ -48,7 +48,7 @@ struct Entry {
 
 const VACANT: Entry = Entry { station: Station(0), port: 0, seen_s: 0 };
 
-/// The stations of one port, ordered by the time they were last heard.
+/// The stations of one port, ordered by the time of their last frame.
 #[derive(Clone, Copy, Debug)]
 struct Quota {
     max: usize,
@@ -58,15 +58,16 @@ struct Quota {
 
 const NO_QUOTA: Quota = Quota { max: 0, len: 0, by_time: Order::EMPTY };
 
-/// The table. Its entries are allocated once.
+/// The table of stations. Its entries are allocated once.
 ///
-/// The hash has a secret factor, so that no outsider can choose addresses with long chains. No result depends on it.
+/// The hash has a secret factor, so that no attacker can choose addresses with long chains. The factor affects no
+/// result.
 #[derive(Debug)]
 pub(super) struct Stations {
     entries: Table<Entry>,
-    /// Bound addresses, in any VLAN, and their ports, sorted.
+    /// Bound addresses and their ports, sorted by address. A binding holds in every VLAN.
     bound: Vec<(u64, usize)>,
-    /// By the ports' numbers.
+    /// Quotas, indexed by port number.
     quotas: Vec<Quota>,
     ageing_s: u64,
     secret: u64,
@@ -83,8 +84,8 @@ impl Stations {
         }
     }
 
-    /// Sets a port's quota and forgets the longest idle stations beyond it. The quotas of all ports together must not
-    /// exceed `stations_max`.
+    /// Sets a port's quota, and forgets the longest idle stations that exceed it. The sum of all quotas must not exceed
+    /// `stations_max`.
     pub(super) fn set_quota(&mut self, port: usize, stations_max: usize) {
         if self.quotas.len() <= port {
             self.quotas.resize(port + 1, NO_QUOTA);
@@ -97,8 +98,9 @@ impl Stations {
         }
     }
 
-    /// Binds exactly these addresses to a port: they are found there, and learned at no port without a binding. An
-    /// address with several ports is found where it was heard last. Forgets stations learned with one of them before.
+    /// Binds exactly these addresses to a port. A bound address is found at its port, and other ports do not learn it.
+    /// An address bound to several ports is found at the port of its last frame. Stations already learned with one of
+    /// these addresses are forgotten.
     pub(super) fn bind(&mut self, port: usize, addresses: &[[u8; MAC_LEN]]) {
         self.bound.retain(|&(_, owner)| owner != port);
         self.bound.extend(addresses.iter().map(|mac| (number(*mac), port)));
@@ -126,21 +128,21 @@ impl Stations {
         &self.bound[first..end]
     }
 
-    /// Returns the only port to which the station's address is bound.
+    /// Returns the port to which the station's address is bound; `None` if there are several ports or none.
     fn owner(&self, station: Station) -> Option<usize> {
         if let [(_, only)] = self.owners(station) { Some(*only) } else { None }
     }
 
-    /// Counts the known stations behind a port, idle ones included.
+    /// Returns the number of known stations on a port, including idle ones.
     pub(super) fn len(&self, port: usize) -> usize {
         self.quotas[port].len
     }
 
-    /// Notes `station` as heard at `port`; `false` if its address is bound to another port.
+    /// Records a frame of `station` at `port`. Returns `false` if the address is bound to another port.
     pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) -> bool {
         if let Some(slot) = self.slot_of(station) {
             let entry = self.entries.entry(slot);
-            // Within a second the order does not count.
+            // The order within one second is irrelevant.
             if entry.port as usize == port && entry.seen_s == now_s {
                 return true;
             }
@@ -165,7 +167,7 @@ impl Stations {
         true
     }
 
-    /// Returns the port at which the station was heard less than the ageing time ago, or its bound port.
+    /// Returns the port at which the station sent within the ageing time, or the port to which it is bound.
     pub(super) fn find(&mut self, station: Station, now_s: u64) -> Option<usize> {
         let Some(slot) = self.slot_of(station) else { return self.owner(station) };
         let entry = *self.entries.entry(slot);
@@ -187,7 +189,7 @@ impl Stations {
         self.entries.find(self.hash(station), |entry| entry.station == station)
     }
 
-    /// Inserts an unknown station as the youngest of its port.
+    /// Inserts an unknown station as the most recent one of its port.
     fn insert(&mut self, station: Station, port: usize, now_s: u64) {
         let hash = self.hash(station);
         let quota = &mut self.quotas[port];

@@ -1,4 +1,4 @@
-//! One turn of a port: its source brings its frames to the other ports.
+//! One turn of a port: its frames are sent to the other ports.
 
 use super::control::SwitchPort;
 use super::route::FrameStations;
@@ -16,11 +16,12 @@ use offramp_offload::meta::TxMeta;
 use offramp_offload::vlan::TagChange;
 use std::ops::Range;
 
-/// Check the clock after this many bytes; fewer cannot exceed a turn.
+/// Number of bytes between two clock reads; fewer bytes cannot exceed a turn.
 const TIMED_BYTES: usize = 16 * 1024;
 
 impl<P: HostPort> Switch<P> {
-    /// Moves frames of one port until it has no more, or its budget is spent. Meanwhile the port is none of the others.
+    /// Moves frames of one port until it has no more, or its budget is spent. During the turn, the port is taken out of
+    /// the list of ports.
     pub(super) fn turn(&mut self, from: usize, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
         let Some(mut port) = self.ports[from].take() else { return Progress::default() };
         let bytes = self.config.turn_bytes.max(1);
@@ -44,7 +45,7 @@ impl<P: HostPort> Switch<P> {
     }
 }
 
-/// The route of a port of a switch: the other ports.
+/// The route of a switch port: the other ports.
 struct Others<'a, P, C> {
     switch: &'a mut Switch<P>,
     from: &'a SwitchPort,
@@ -71,7 +72,7 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
         self.switch.route(self.from, self.floods, &FrameStations::of(frame, vlan), frames, now_ns)
     }
 
-    /// Brings a frame in the clear to all its destinations, or as many as the budget allows.
+    /// Delivers an unencrypted frame to all its destinations, or to as many as the budget allows.
     fn bring(&mut self, source: &mut Source, host: &mut P, stats: &Direction, budget: &mut Budget, now_ns: u64) {
         let Switch { ports, stations, scratch, serving, .. } = &mut *self.switch;
         let Some(pending) = &mut source.pending else { return };
@@ -85,7 +86,7 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
                 let mut work = Work { scratch, budget, now_ns };
                 let is_done = match port.change_for(to.vlan) {
                     Err(reason) => {
-                        // Some segments may have been delivered before the link went off.
+                        // Some segments may have been delivered before the link was switched off.
                         let frames = segments.take().map_or_else(|| plan.frames_left(), |rest| rest.frames_left());
                         port.lose(reason, frames, &mut work);
                         true
@@ -93,7 +94,7 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
                     Ok(change) => {
                         let planned_len = frame_len.wrapping_add_signed(change.added_len());
                         let frame = lent(host, change).filter(|frame| frame.bytes().len() == planned_len);
-                        // The port took back what it lent.
+                        // The port no longer lends the same frame.
                         let Some(frame) = frame else { break };
                         let changed = (change != TagChange::Keep).then(|| plan.after_tag_change(change));
                         serving.enter(next);
@@ -124,13 +125,13 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
         (slots > 0).then(|| Loan { bytes: &mut memory[..slots * stride], stride })
     }
 
-    /// Brings sealed frames to all their destinations.
+    /// Delivers sealed frames to all their destinations.
     fn put(&mut self, to: &Destination, len: usize, count: usize, now_ns: u64) -> usize {
         let start = |nth| SEALED_AT + nth * len.next_multiple_of(FRAME_ALIGN);
         (0..count).filter(|&nth| self.bring_sealed(to, start(nth)..start(nth) + len, now_ns)).count()
     }
 
-    /// A keepalive is no frame of the host's: an undeliverable one is not counted.
+    /// The host did not send the keepalive, so an undeliverable keepalive is not counted.
     fn put_keepalive(&mut self, frame: &[u8], vlans: &PortVlans, now_ns: u64) -> bool {
         let place = SEALED_AT..SEALED_AT + frame.len();
         self.switch.sealed.memory_mut()[place.clone()].copy_from_slice(frame);
@@ -144,7 +145,7 @@ impl<P: HostPort, C: Fn() -> u64> Route<P> for Others<'_, P, C> {
 }
 
 impl<P: HostPort, C> Others<'_, P, C> {
-    /// Brings one sealed frame to all its destinations. Returns whether there was one.
+    /// Delivers one sealed frame to all its destinations. Returns whether there was a destination.
     fn bring_sealed(&mut self, to: &Destination, place: Range<usize>, now_ns: u64) -> bool {
         let Switch { ports, stations, scratch, sealed, serving, .. } = &mut *self.switch;
         sealed.set(place, TxMeta::default());
@@ -167,11 +168,11 @@ impl<P: HostPort, C> Others<'_, P, C> {
     }
 }
 
-/// The timer of a turn.
+/// The time limit of a turn.
 struct TurnTimer {
     /// Bytes left in the budget at the last clock read.
     bytes: usize,
-    /// The first clock read.
+    /// Time of the first clock read, nanoseconds.
     since_ns: Option<u64>,
 }
 
