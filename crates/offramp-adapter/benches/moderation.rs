@@ -1,9 +1,10 @@
-//! The cost of moderation: the decision for each frame, and each policy beside the best schedule.
+//! The cost of moderation: of the decision for each frame, and of each policy compared with the best schedule.
 //!
-//! `cargo bench -p offramp-adapter --bench moderation` measures the decision per frame and fails when one allocates.
-//! With `-- --table` it prints, in virtual time, the cost of each policy as a multiple of the lowest cost of any
-//! schedule that knows the future. This table uses no wall clock, and is the same on every machine. `--test` does
-//! either with hardly any work, and its figures mean nothing; `OFFRAMP_SEED` chooses other random workloads.
+//! `cargo bench -p offramp-adapter --bench moderation` measures the decision per frame, and fails if a decision
+//! allocates memory. With `-- --table`, the program prints a table in virtual time. The table shows the cost of each
+//! policy as a multiple of the lowest cost of any schedule with knowledge of the future. The table uses no wall clock
+//! and is the same on every machine. With `--test`, either mode runs with hardly any work, and the figures are
+//! meaningless. `OFFRAMP_SEED` selects other random workloads.
 
 #[path = "moderation/decision.rs"]
 mod decision;

@@ -1,9 +1,10 @@
-//! The cost per passed frame of a limit, port security and a VLAN.
+//! The cost per passed frame of a rate limit, port security and a VLAN.
 //!
-//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair without any, with a limit out
-//! of reach, with bound addresses and in an access VLAN, one sample of each in turn. It sends them to a line that
-//! swallows them, and round a line that brings them back. It prints medians, and the cost of each beyond none. `--test`
-//! does it with hardly any work, and its figures mean nothing.
+//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair in four configurations: without
+//! any of these features, with an unreachable limit, with bound addresses, and in an access VLAN. The configurations
+//! take turns, one sample each. The frames are sent to a line that discards them, and to a line that loops them back.
+//! The program prints medians, and the extra cost of each feature. With `--test`, it does hardly any work, and the
+//! figures are meaningless.
 
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
@@ -20,22 +21,22 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-/// Frames of one sample: a millisecond or so.
+/// Frames of one sample: about a millisecond.
 const SAMPLE_FRAMES: u64 = 16_384;
 const SAMPLES: usize = 301;
 const FRAME_LEN: usize = 60;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Start of the frame in its buffer: on a cache line, with room for a tag before it.
+/// Start of the frame in its buffer: aligned to a cache line, with room for a tag before it.
 const FRAME_AT: usize = 64;
-/// A host's header of a received frame (virtio 1.3, 5.1.6).
+/// Length of a host's header for a received frame (virtio 1.3, 5.1.6).
 const HEADER_LEN: usize = 12;
-/// Buffers of a host and of a line, of this length each.
+/// Number of buffers of a host and of a line, and the length of each buffer.
 const SLOTS: usize = 64;
 const SLOT_LEN: usize = 256;
 const VID: u16 = 7;
 
-/// A host with `left` equal frames.
+/// A host that sends `left` equal frames.
 struct Source {
     frame: FrameBuffer<Vec<u8>>,
     request: TxMeta,
@@ -45,7 +46,7 @@ struct Source {
 }
 
 impl Source {
-    /// Creates a sender of UDP over IPv4. `is_partial` leaves the checksum to the adapter.
+    /// Creates a host that sends UDP over IPv4. With `is_partial`, the adapter completes the checksum.
     fn new(is_partial: bool) -> Self {
         let mut frame = vec![0; FRAME_LEN];
         frame[6..12].copy_from_slice(&MAC);
@@ -106,7 +107,7 @@ impl HostPort for Source {
     }
 }
 
-/// A line that swallows frames, or brings them back.
+/// A line that discards frames or loops them back.
 struct Line {
     bytes: Vec<u8>,
     lens: [usize; SLOTS],
@@ -219,7 +220,7 @@ fn main() {
             stream("access VLAN", none, of_vlan.clone()),
             stream("all of these", limits, all.clone()),
         ];
-        // Samples are a second apart, so that the bucket is full again.
+        // Samples are one second apart, so that the bucket is full again.
         for now_ns in (1..=samples as u64).map(|sample| sample * 1_000_000_000) {
             for stream in &mut streams {
                 stream.sample(frames, now_ns);

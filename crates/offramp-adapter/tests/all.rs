@@ -1,4 +1,4 @@
-//! All tests of the adapter in one program, to build the code for each host and line once.
+//! All tests of the adapter in one program, so that the code for each host and line is compiled once.
 
 mod interrupts;
 mod ipsec;

@@ -1,5 +1,5 @@
-//! A host that sees received frames before it is interrupted: the adapter hands over at once, and asks the host to
-//! interrupt itself in time.
+//! A host that sees received frames before it is interrupted. The adapter delivers frames at once, and asks the host to
+//! send its interrupts in time.
 
 use crate::support::{MemoryHost, tcp_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -24,9 +24,9 @@ struct RingHost {
     receive: Moderator,
     told: usize,
     interrupts: InterruptCounts,
-    /// It was asked for frames while it had some unknown to its moderator.
+    /// The adapter asked for a frame while the host had received frames not yet recorded by its moderator.
     asked_untold: bool,
-    /// The number of interrupts when it was last asked for frames.
+    /// The number of interrupts when the adapter last asked for a frame.
     interrupts_when_asked: u64,
     interrupts_sent: u64,
     waited_ns: Option<u64>,
@@ -40,7 +40,7 @@ impl HostPort for RingHost {
         self.asked_untold |= self.told < self.memory.given.len();
         self.interrupts_when_asked = self.interrupts_sent;
         let has_frame = self.memory.tx_next(now_ns)?;
-        // Completions are not deferred here.
+        // Interrupts for completions are not deferred here.
         self.interrupts.transmit += u64::from(has_frame);
         Ok(has_frame)
     }
@@ -128,7 +128,7 @@ impl Wake for Counting {
     }
 }
 
-/// Creates a sender without moderation, and a receiver with it.
+/// Creates a sender without moderation and a receiver with `moderation`.
 fn pairs(moderation: ModerationConfig) -> ([QueuePair<RingHost, CableEnd>; 2], [Arc<PortControl>; 2]) {
     let (a, b) = cable(&CableConfig::default());
     let configs = [ModerationConfig::default(), moderation]
@@ -155,7 +155,7 @@ fn on_a_cable_frames_are_handed_over_at_once_and_the_interrupt_waits() {
     assert!(!right.poll(51_000).unwrap().moved, "an interrupt is no frame");
     assert_eq!((interrupts(stats), right.next_deadline_ns()), ((1, 0), None));
     assert_eq!((stats.receive.interrupt_cost_ns.get(), stats.receive.wait_max_ns.get()), (7, 50_000));
-    // Batches are not counted: the host reports its interrupts.
+    // The host reports its own interrupts, so batches are not counted as interrupts.
     assert_eq!(interrupts(&controls[0].queues()[0]), (0, 3));
 }
 
@@ -271,7 +271,7 @@ fn a_host_whose_handing_over_is_the_interrupt_is_moderated_on_the_line_as_ever()
     assert_eq!((right.host().given.len(), interrupts(&controls[1].queues()[0])), (1, (1, 0)));
 }
 
-/// Returns the number of waits for interrupts up to each power of two in microseconds, and the sum of all in
+/// Returns the number of waits for an interrupt up to each power of two in microseconds, and the sum of all waits in
 /// nanoseconds.
 fn waits(stats: &QueueStats) -> (Vec<u64>, u64) {
     let histogram = &stats.receive.interrupt_wait_ns;
@@ -282,14 +282,14 @@ fn waits(stats: &QueueStats) -> (Vec<u64>, u64) {
 
 #[test]
 fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_waited() {
-    // On a cable: one host is interrupted, and the other is handed frames.
+    // A cable to a host that is interrupted after delivery, then a cable to a host for which delivery is the interrupt.
     let ([mut left, mut right], controls) = pairs(coalescing(50));
     for now_ns in [1000, 2000, 51_000, 52_000, 112_000] {
         left.host_mut().memory.to_send.push_back(tcp_frame(0, 1, b"x"));
         left.poll(now_ns).unwrap();
         right.poll(now_ns).unwrap();
     }
-    // The third came with the first interrupt, the fourth waited until the fifth.
+    // The third frame arrived with the first interrupt; the fourth waited for the fifth.
     assert_eq!(waits(&controls[1].queues()[0]), (vec![0, 0, 0, 0, 0, 0, 2], 50_000 + 60_000));
     let (a, b) = cable(&CableConfig::default());
     let config = AdapterConfig { moderation: coalescing(3), ..AdapterConfig::default() };
@@ -306,13 +306,13 @@ fn each_interrupt_that_was_deferred_is_counted_by_how_long_its_oldest_frame_has_
     let batches = |direction: &Direction| direction.batch_frames.counts().take(4).collect::<Vec<_>>();
     assert_eq!(batches(&stats.receive), [1, 0, 1, 0]);
     assert_eq!(batches(&controls[0].queues()[0].transmit), [1, 0, 1, 0]);
-    // Without moderation nothing is deferred.
+    // Without moderation, no interrupt is deferred.
     controls[1].set_moderation(ModerationConfig::default());
     left.host_mut().to_send.push_back(tcp_frame(0, 2, b"x"));
     left.poll(20_000).unwrap();
     right.poll(20_000).unwrap();
     assert_eq!((waits(stats).1, batches(&stats.receive)), (6500, vec![2, 0, 1, 0]));
-    // On a switch.
+    // The same on a switch.
     let mut switch = Switch::new(&SwitchConfig::default());
     let moderations = [ModerationConfig::default(), coalescing(50)];
     let add = |moderation| {

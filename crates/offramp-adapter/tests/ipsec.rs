@@ -1,5 +1,5 @@
-//! IPsec in the adapter, from host to host: sealed packets, refused packets and their counters. No byte and no frame is
-//! lost while associations change.
+//! IPsec in the adapter, from host to host: sealed packets, refused packets, and their counters. While associations
+//! change, no byte and no frame is lost.
 
 mod bed;
 mod keepalive;

@@ -1,4 +1,4 @@
-//! Rate limits in virtual time: their accuracy on a cable and a switch, and no effect on other ports.
+//! Rate limits in virtual time: their accuracy on a cable and a switch, and the absence of effects on other ports.
 
 use crate::support::{pattern, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -16,30 +16,30 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Time of a batch.
+/// Time between batches, nanoseconds.
 const BATCH_NS: u64 = 200_000;
 const MSS: u16 = 1448;
 const SEGMENTS: usize = 40;
-/// Location of the number in a numbered frame.
+/// Bytes of the sequence number in a numbered frame.
 const NUMBER: std::ops::Range<usize> = 14..18;
 
-/// A host that sends any number of frames, and counts received ones.
+/// A host that sends any number of frames, and counts the received ones.
 struct Flood {
     to_send: (TxMeta, Vec<u8>),
     left: u64,
     sent: u32,
-    /// Calls of `tx_hold`.
+    /// Number of calls of `tx_hold`.
     held: u64,
     given: u64,
-    /// Frames of the wire lost by its port's limit, and their bytes.
+    /// Number of wire frames lost because of the port's limit, and their bytes.
     lost: [u64; 2],
-    /// The number of the last received frame, for each sender.
+    /// Number in the last received frame, for each sender.
     last: [u32; 8],
 }
 
 impl Flood {
-    /// Creates a sender of `left` frames of `len` bytes without FCS from station `from` to station `to`, numbered from
-    /// 1.
+    /// Creates a host that sends `left` frames of `len` bytes without FCS from station `from` to station `to`. The
+    /// frames are numbered from 1.
     fn plain(from: u8, to: u8, len: usize, left: u64) -> Self {
         let mut frame = vec![0; len];
         frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
@@ -49,7 +49,7 @@ impl Flood {
         Self { to_send: (TxMeta::default(), frame), left, sent: 0, held: 0, given: 0, lost: [0; 2], last: [0; 8] }
     }
 
-    /// Creates a sender of endless super-frames.
+    /// Creates a host that sends super-frames without end.
     fn super_frames(from: u8, to: u8) -> Self {
         let (meta, mut frame) = tcp_super_frame(0, 1, &pattern(0, SEGMENTS * usize::from(MSS)), MSS);
         frame[5] = to;
@@ -57,7 +57,7 @@ impl Flood {
         Self { to_send: (meta, frame), ..Self::plain(from, to, 60, u64::MAX) }
     }
 
-    /// Creates a host that sends one frame, so that a switch learns its port.
+    /// Creates a host that sends one frame, from which a switch learns its port.
     fn sink(station: u8) -> Self {
         Self::plain(station, 0xf0, 60, 1)
     }
@@ -113,7 +113,7 @@ impl HostPort for Flood {
     }
 }
 
-/// Connected hosts. The first one sends to the second.
+/// Connected hosts, of which the first sends to the second.
 trait Net {
     fn poll(&mut self, now_ns: u64) -> bool;
     fn next_deadline_ns(&self) -> Option<u64>;
@@ -150,7 +150,7 @@ impl Cable {
         Self::with_queues(&[(), ()].map(|()| PortControl::new(&AdapterConfig::default())), vec![sender])
     }
 
-    /// Connects each sender by its own cable.
+    /// Connects each sender with its own cable.
     fn with_queues(controls: &[Arc<PortControl>; 2], senders: Vec<Flood>) -> Self {
         let mut pairs = Vec::new();
         for (queue, sender) in senders.into_iter().enumerate() {
@@ -188,7 +188,7 @@ impl Net for Cable {
 struct Lan(Switch<Flood>, Vec<Arc<SwitchPort>>);
 
 impl Lan {
-    /// Creates a switch that has learnt the port of every host.
+    /// Creates a switch that has learned the port of every host.
     fn new(hosts: Vec<Flood>, config: &PortConfig) -> Self {
         let mut switch = Switch::new(&SwitchConfig::default());
         let floods: Vec<_> = hosts.iter().map(|host| host.left).collect();
@@ -232,7 +232,7 @@ fn lan(sender: Flood) -> Lan {
     Lan::new(vec![sender, Flood::sink(2)], &PortConfig::default())
 }
 
-/// Returns both kinds of network; the host of the first port sends.
+/// Returns both kinds of network, in which the host of the first port sends.
 fn nets(sender: fn() -> Flood) -> [(&'static str, Box<dyn Net>); 2] {
     [("cable", Box::new(Cable::new(sender()))), ("switch", Box::new(lan(sender())))]
 }
@@ -253,7 +253,7 @@ fn rx(rx: RateLimit) -> PortLimits {
     PortLimits { rx, ..PortLimits::default() }
 }
 
-/// Limits the sender or the receiver.
+/// Sets the limit of the sender or of the receiver.
 fn limit(net: &mut dyn Net, is_transmit: bool, limit: RateLimit) {
     if is_transmit { net.control(0).set_limits(tx(limit)) } else { net.control(1).set_limits(rx(limit)) }
 }
@@ -262,7 +262,7 @@ fn is_near(found: u64, expected: f64, way: &str) {
     assert!((found as f64 / expected - 1.0).abs() <= 0.01, "{way}: {found} frames, not {expected}");
 }
 
-/// A sender, the bytes of its frames on the wire, their limit, and the number permitted per second.
+/// A sender, the wire bytes of its frames, their limit, and the permitted number per second.
 type Workload = (fn() -> Flood, u64, RateLimit, f64);
 
 #[test]
@@ -310,7 +310,7 @@ fn a_burst_passes_at_once_after_an_idle_time_and_no_more() {
                 let lost_before = net.stats(1).receive.lost_total();
                 while net.poll(second * SECOND_NS) {}
                 let given = std::mem::take(&mut net.host(1).given);
-                // A queue may have the tokens of one further millisecond.
+                // A queue may also have the tokens of one further millisecond.
                 assert!((30..=31).contains(&given), "{name}, transmit: {is_transmit}: {given} frames");
                 net.run(second * SECOND_NS, (second + 1) * SECOND_NS);
                 let lost = net.stats(1).receive.lost_total() - lost_before;
@@ -361,7 +361,7 @@ fn a_change_wakes_whoever_drives_the_port() {
     assert_eq!((lan.1[0].limits(), lan.1[1].limits()), (tx(frames(1)), PortLimits::default()));
 }
 
-/// Ports 0 and 2 send to 1 and 3; the first two are limited.
+/// Port 0 sends to port 1 and port 2 sends to port 3. Ports 0 and 1 are limited.
 #[test]
 fn ports_at_their_limits_leave_the_others_of_the_switch_alone() {
     const OTHERS: u64 = 100_000;
@@ -389,7 +389,7 @@ fn a_port_that_receives_too_much_loses_the_frames_of_every_sender_and_delays_non
     lan.1[1].set_limits(rx(bits(10_000_000)));
     lan.run(0, SECOND_NS);
     is_near(lan.host(1).given, 10e6 / 1514.0 / 8.0, "two senders");
-    // 50 ms at the limit, and the first frame beyond it.
+    // The queue holds 50 ms of frames at the limit, and the first frame above it.
     let waiting = lan.0.held(1) as u64;
     assert!((1..=10e6 as u64 / 20 / 1514 / 8 + 1).contains(&waiting), "{waiting} frames wait");
     let receive = &lan.stats(1).receive;
@@ -460,7 +460,7 @@ fn what_was_taken_is_brought_out_at_once_when_a_port_is_drained() {
     assert_eq!(lan.host(0).left, 9, "nothing is fetched for the sake of draining");
 }
 
-/// A change at some moment: the limit of a direction, or the moderation of the receiver.
+/// A change during the run: of the limit in one direction, or of the receiver's moderation.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Limit(bool, RateLimit),

@@ -1,4 +1,4 @@
-//! A link set down by the operator: no frame from or to its host passes, and each is counted.
+//! A link switched off by the operator: no frame from its host or to its host passes, and each frame is counted.
 
 use crate::support::line::numbered;
 use crate::support::{MemoryHost, pattern, tcp_super_frame};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MSS: u16 = 1448;
-/// Frames of the super-frame in the tests.
+/// Wire frames of the super-frame in the tests.
 const SEGMENTS: u64 = 40;
 
 /// Returns a frame from the first host to the second.
@@ -41,8 +41,8 @@ trait Net {
         &self.control(port).queues()[0].receive
     }
 
-    /// Sends a frame with parsing, one without, and a super-frame. Returns the number of host frames received by the
-    /// other.
+    /// Sends a parsed frame, an unparsed frame, and a super-frame. Returns the number of host frames received by the
+    /// other host.
     fn carry(&mut self) -> usize {
         for (lends_unasked, frame) in [(false, plain(1)), (true, plain(2)), (false, super_frame(1))] {
             self.host(0).lends_unasked = lends_unasked;
@@ -109,7 +109,7 @@ fn nets() -> [(&'static str, Box<dyn Net>); 2] {
     [("cable", Box::new(Cable::new())), ("switch", Box::new(Lan::new(256, 2)))]
 }
 
-/// Checks that each frame counted as received was sent on or lost, `lost` of them because the link was down.
+/// Checks that each incoming frame was sent on or lost, `lost` of them because the link was off.
 #[track_caller]
 fn assert_accounted(direction: &Direction, lost: u64, what: &str) {
     assert_eq!(direction.lost(Loss::LinkOff), lost, "{what}");
@@ -123,7 +123,7 @@ fn frames_of_a_host_whose_link_is_off_are_lost_and_counted_and_pass_again_after_
         assert_eq!(net.carry(), 3, "{what}");
         net.control(0).set_link_on(false);
         assert_eq!(net.carry(), 0, "{what}");
-        // A refused frame is not segmented, so a super-frame counts as one.
+        // A refused frame is not segmented, so a super-frame counts as one frame.
         assert_accounted(net.sent(0), 3, what);
         assert_accounted(net.received(1), 0, what);
         net.control(0).set_link_on(true);
@@ -161,7 +161,7 @@ fn other_ports_of_a_switch_get_what_is_for_all_while_a_link_is_off() {
 #[test]
 fn what_waits_for_room_on_the_wire_is_lost_when_the_link_goes_off() {
     let mut cable = Cable::new();
-    // Fills the wire in the middle of a super-frame.
+    // Fills the wire up to the middle of a super-frame.
     cable.host(0).to_send.extend((0..10).map(plain));
     cable.0[0].poll(0).unwrap();
     for n in 0..100 {
@@ -179,7 +179,7 @@ fn what_waits_for_room_on_the_wire_is_lost_when_the_link_goes_off() {
 #[test]
 fn a_link_that_goes_off_amid_a_super_frame_ends_it_and_each_segment_is_counted_once() {
     for off in [0, 1] {
-        // A host without super-frames gets seven segments of one per turn.
+        // A host without super-frames gets seven segments of a super-frame per turn.
         let mut lan = Lan::new(7, 2);
         lan.host(1).accepts = Some(Offloads::empty());
         lan.host(0).to_send.push_back(super_frame(1));

@@ -1,6 +1,6 @@
-//! The times of interrupts: every policy, and virtio's contract for the policies set by a driver.
+//! The times of interrupts: of every policy, and of virtio's contract for the policies set by a driver.
 //!
-//! `OFFRAMP_SEED` chooses other random cases.
+//! `OFFRAMP_SEED` selects other random cases.
 
 use crate::trial::{Frame, Trial};
 use offramp_adapter::moderation::{
@@ -34,7 +34,7 @@ fn given(ns: u64, deadline_ns: u64) -> AreaConfig {
     AreaConfig { cost: InterruptCost::Given { ns }, deadline_ns }
 }
 
-/// Records frames that came one by one at that moment.
+/// Records `frames` frames that arrive one after the other at `now_ns`.
 fn arrive(moderator: &mut Moderator, now_ns: u64, frames: usize) {
     (0..frames).for_each(|_| moderator.arrived(now_ns, BYTES));
 }
@@ -184,7 +184,7 @@ fn the_area_trigger_fires_when_the_frames_have_waited_an_interrupts_worth_togeth
     let mut moderator = Moderator::new(of(Policy::Area(given(10_000, SECOND_NS))));
     moderator.arrived(0, BYTES);
     assert_eq!(moderator.next_due_ns(), Some(10_000));
-    // 4000 so far; three frames wait from here on.
+    // The area is 4000 so far; three frames wait from here on.
     moderator.arrived_together(4_000, 2, 2 * BYTES);
     assert_eq!(moderator.next_due_ns(), Some(6_000));
     assert!(!moderator.is_due(5_999));
@@ -264,7 +264,7 @@ fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
     let mut moderator = Moderator::new(of(Policy::NetDim(DimProfiles::ReceiveEvent)));
     assert_eq!(moderator.wait_max_ns(), 8 * MICROSECOND_NS);
     let mut now_ns = 0;
-    // The bytes of a batch more than double with its length, so each longer profile carries more.
+    // The bytes of a batch more than double with its length, so each longer profile carries more bytes.
     for _ in 0..64 * 6 {
         let wait_ns = moderator.wait_max_ns();
         moderator.arrived(now_ns, wait_ns * wait_ns);
@@ -278,7 +278,7 @@ fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
 #[test]
 fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     let mut moderator = Moderator::new(of(Policy::E1000(E1000Mode::Conservative)));
-    // 20 full frames, most of them seen by a polling host, are bulk data all the same.
+    // 20 full frames count as bulk data, even if a polling host has seen most of them.
     moderator.arrived_together(0, 19, 19 * 1514);
     moderator.seen();
     moderator.arrived(1, 1514);
@@ -286,13 +286,13 @@ fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
 }
 
-/// A cost factor adapted to the load: its intended effect, in virtual time.
+/// The cost factor that adapts to the load: its intended effect, in virtual time.
 mod adaptive {
     use super::*;
 
     const UNDER_LOAD_PER_SECOND: u32 = 8000;
     const GAP_NS: u64 = SECOND_NS / UNDER_LOAD_PER_SECOND as u64;
-    /// A full frame at 1 Gbit/s.
+    /// Line time of a full frame at 1 Gbit/s, nanoseconds.
     const FULL_NS: u64 = 12_304;
     const ROUND_TRIP_NS: u64 = 30_000;
 
@@ -306,7 +306,8 @@ mod adaptive {
         start_ns + frames * FULL_NS
     }
 
-    /// Sends one request at a time, the next one a round trip after the answer. Returns the number of delayed ones.
+    /// Sends one request at a time, each one round trip after the previous answer. Returns the number of delayed
+    /// requests.
     fn requests(trial: &mut Trial, start_ns: u64, count: usize) -> usize {
         let (mut at_ns, mut delayed) = (start_ns, 0);
         for _ in 0..count {
@@ -344,7 +345,7 @@ mod adaptive {
         let mut moderator = Moderator::new(of(Policy::QuietOrArea(AreaConfig { cost, ..AreaConfig::default() })));
         let (mut now_ns, mut delayed) = (0, 0);
         for n in 0..100_000 {
-            // Two frames per round trip; the guest finds the first one while it still polls.
+            // Two frames arrive per round trip. The guest finds the first frame while it still polls.
             now_ns += ROUND_TRIP_NS / 2;
             moderator.arrived(now_ns, 100);
             moderator.seen();
@@ -409,7 +410,7 @@ mod adaptive {
         assert_eq!(requests(&mut trial, end_ns + SECOND_NS, 20_000) / 100, 0);
     }
 
-    /// Sends bursts back to back, one each `every_ns`.
+    /// Sends bursts of frames back to back, one burst per `every_ns`.
     fn bursts(trial: &mut Trial, start_ns: u64, count: u64, frames: u64, every_ns: u64) -> u64 {
         for n in 0..count {
             bulk(trial, start_ns + n * every_ns, frames);
@@ -425,7 +426,7 @@ mod adaptive {
             let learned_ns = bursts(&mut trial, 0, 1000, 10, EVERY_NS);
             let interrupts_before = trial.outcome.interrupts;
             for n in 0..1000 {
-                // In each second idle gap, at a moment that drifts through it.
+                // A request arrives in every second idle gap, at a position that drifts through the gap.
                 let end_ns = bursts(&mut trial, learned_ns + 2 * n * EVERY_NS, 2, 10, EVERY_NS);
                 let at_ns = end_ns - 10 * FULL_NS + 30_000 + n % 50 * 1000;
                 (0..together).for_each(|_| trial.frame(Frame { at_ns, bytes: 100 }));
@@ -450,7 +451,7 @@ mod adaptive {
         assert!(delayed <= 10, "{delayed}");
     }
 
-    /// Sends frames with this mean distance, each up to `jitter` of it late.
+    /// Sends frames with the mean distance `apart_ns`. Each frame is late by up to `jitter` times the distance.
     fn paced(trial: &mut Trial, start_ns: u64, count: u64, apart_ns: u64, jitter: f64, rng: &mut ChaCha8Rng) -> u64 {
         let mut at_ns = start_ns;
         for n in 0..count {
@@ -499,7 +500,7 @@ mod adaptive {
 
     #[test]
     fn silences_leave_no_more_interrupts_than_are_meant_to_be() {
-        // Frames of a burst, back to back, and the time from one burst to the next.
+        // Each load has a number of back-to-back frames per burst, and the time between bursts.
         let loads = [(1, 16_000), (1, 20_000), (4, 66_000), (6, 90_000), (10, 160_000), (10, 246_080)];
         for (frames, every_ns) in loads {
             let mut trial = trial();
@@ -516,7 +517,7 @@ mod adaptive {
     fn a_few_requests_at_random_moments_are_not_worth_waiting_for() {
         let (mut trial, mut rng, mut at_ns) = (trial(), rng(), 0);
         for _ in 0..100_000 {
-            // 10,000 a second.
+            // Mean rate of 10,000 frames per second.
             at_ns += (-(1.0 - rng.random::<f64>()).ln() * 100_000.0) as u64;
             trial.frame(Frame { at_ns, bytes: 100 });
         }
@@ -524,7 +525,7 @@ mod adaptive {
     }
 }
 
-/// Returns a policy with settings from the whole range.
+/// Returns a policy with random settings from the valid ranges.
 fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
     let cost = match rng.random_range(0..3) {
         0 => InterruptCost::Given { ns: rng.random_range(0..100_000) },
@@ -546,16 +547,16 @@ fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
     }
 }
 
-/// A host that changes all settings while frames come, with its own record of the expected interrupts.
+/// A host that changes all settings while frames arrive, and computes the expected interrupts independently.
 #[derive(Default)]
 struct Restless {
     moderator: Moderator,
     now_ns: u64,
     arrived: u64,
     told: u64,
-    /// Arrival of the first waiting frame.
+    /// Arrival time of the first waiting frame, nanoseconds.
     first_ns: Option<u64>,
-    /// Deadline of the interrupt for the waiting frames.
+    /// Deadline of the interrupt for the waiting frames, nanoseconds.
     latest_ns: u64,
 }
 
@@ -598,7 +599,8 @@ impl Restless {
         }
     }
 
-    /// Records the promise of the current setting for the waiting frames; a promise already broken is due at once.
+    /// Records the deadline under the current settings for the waiting frames. If it has passed already, an interrupt
+    /// is due at once.
     fn expect(&mut self) {
         let promised_ns = self.first_ns.map(|first_ns| first_ns.saturating_add(self.moderator.wait_max_ns()));
         self.latest_ns = promised_ns.unwrap_or(0).max(self.now_ns);
@@ -663,7 +665,7 @@ fn a_frame_that_came_before_the_first_has_waited_longer() {
     let mut moderator = Moderator::new(of(Policy::Area(given(100, SECOND_NS))));
     moderator.arrived(100, BYTES);
     moderator.arrived(90, BYTES);
-    // At 145 ns they have waited 45 and 55.
+    // At 145 ns, the frames have waited for 45 ns and 55 ns.
     assert_eq!(moderator.next_due_ns(), Some(145));
     assert!(!moderator.is_due(144));
     assert!(moderator.is_due(145));
@@ -697,7 +699,8 @@ fn any_times_and_sizes_are_taken() {
 mod cost {
     use super::*;
 
-    /// Observes a host that needs `interrupt_ns` per batch and `frame_ns` per frame, give or take a fifth.
+    /// Observes a host that needs `interrupt_ns` per batch and `frame_ns` per frame. The time of each batch varies by
+    /// ±20 %.
     fn observe(estimator: &mut CostEstimator, rng: &mut ChaCha8Rng, interrupt_ns: u64, frame_ns: u64) {
         let frames = rng.random_range(1..=32);
         let took_ns = interrupt_ns + frame_ns * u64::from(frames);
@@ -736,7 +739,7 @@ mod cost {
         }
     }
 
-    /// Models a thread that now and then loses its processor for a millisecond.
+    /// Models a thread that occasionally loses its processor for a millisecond.
     #[test]
     fn a_batch_in_a_hundred_that_something_interrupted_hardly_changes_the_cost() {
         let mut rng = rng();
@@ -759,7 +762,7 @@ mod cost {
         estimator.observe_interrupt(1_000_000);
         (0..19).for_each(|_| estimator.observe_interrupt(12_000));
         assert!((12_000..14_000).contains(&estimator.cost_ns()), "{}", estimator.cost_ns());
-        // The estimator still finds an expensive one.
+        // The estimator still detects an expensive interrupt.
         let mut dear = CostEstimator::default();
         (0..1000).for_each(|_| dear.observe_interrupt(200_000));
         assert_near(&dear, 200_000);

@@ -1,7 +1,7 @@
-//! The cost of moderation, against the best schedule with knowledge of the future.
+//! The cost of moderation compared with the best schedule with knowledge of the future.
 //!
-//! Checks the bounds of `offramp_adapter::moderation` on 10,000 traces, random and adversarial. `OFFRAMP_SEED` chooses
-//! others.
+//! The tests check the bounds of `offramp_adapter::moderation` on 10,000 traces, random and adversarial. `OFFRAMP_SEED`
+//! selects other traces.
 
 use crate::trial::{Frame, Trial, optimum_ns};
 use offramp_adapter::moderation::{AreaConfig, InterruptCost, ModerationConfig, Moderator, Policy};
@@ -12,7 +12,7 @@ const TRACES: usize = 10_000;
 const FRAMES_MAX: usize = 40;
 const SEED_DEFAULT: u64 = 82_571;
 const NO_DEADLINE_NS: u64 = u64::MAX;
-/// Bytes of a frame; these rules ignore them.
+/// Bytes of a frame. The tested rules ignore them.
 const BYTES: u64 = 60;
 
 fn rng() -> ChaCha8Rng {
@@ -39,7 +39,8 @@ impl Terms {
         Self { interrupt_ns, deadline_ns: rng.random_range(0..interrupt_ns * 2), ring_frames: rng.random_range(1..20) }
     }
 
-    /// Creates a moderator that keeps them, with a guard in a ring that is larger by the guard.
+    /// Creates a moderator under these constraints. The ring is larger by the guard, so that `ring_frames` frames may
+    /// wait.
     fn moderator(&self, policy: fn(AreaConfig) -> Policy) -> Moderator {
         const GUARD_FRAMES: u32 = 7;
         let cost = InterruptCost::Given { ns: self.interrupt_ns };
@@ -51,8 +52,8 @@ impl Terms {
         moderator
     }
 
-    /// Returns the lowest cost of a schedule that keeps them: for every number of frames, it tries every last batch.
-    /// The best schedule interrupts when a frame comes, since a later moment serves no more.
+    /// Returns the lowest cost of a schedule under these constraints: for every number of frames, tries every last
+    /// batch. The best schedule interrupts at an arrival, since a later interrupt reports no more frames.
     fn optimum_ns(&self, frames: &[Frame]) -> u64 {
         let mut costs_ns = vec![0_u64];
         for end in 1..=frames.len() {
@@ -73,7 +74,7 @@ impl Terms {
     }
 }
 
-/// Returns frames at distances of one scale, some of them together.
+/// Returns frames at random distances of one scale, some of them at the same time.
 fn random_trace(rng: &mut ChaCha8Rng, terms: &Terms) -> Vec<Frame> {
     let scale_ns = terms.interrupt_ns * rng.random_range(1..400) / 100;
     let together = rng.random_range(0.0..0.8);
@@ -86,7 +87,8 @@ fn random_trace(rng: &mut ChaCha8Rng, terms: &Terms) -> Vec<Frame> {
     (0..FRAMES_MAX).map(|_| frame()).collect()
 }
 
-/// Returns frames at the worst moments: right after an interrupt, right before one, at the edge of quiet.
+/// Returns frames at the worst times: right after an interrupt, right before an interrupt, and at the end of an idle
+/// gap.
 fn adversarial_trace(rng: &mut ChaCha8Rng, terms: &Terms, moderator: &Moderator) -> Vec<Frame> {
     let mut trial = Trial::new(moderator.clone());
     let mut frames = Vec::new();
@@ -117,7 +119,8 @@ fn pick(rng: &mut ChaCha8Rng, habits: &[u32]) -> usize {
     habits.iter().position(|&habit| rest.checked_sub(habit).map(|left| rest = left).is_none()).expect("below the total")
 }
 
-/// Checks `policy` against `factor` times the best schedule and one interrupt, on random and adversarial traces.
+/// Checks that `policy` costs at most `factor` times the best schedule plus one interrupt, on random and adversarial
+/// traces.
 fn assert_bound(policy: fn(AreaConfig) -> Policy, factor: u64, terms_of: fn(&mut ChaCha8Rng) -> Terms) {
     let mut rng = rng();
     let mut worst = 0.0_f64;
@@ -133,7 +136,7 @@ fn assert_bound(policy: fn(AreaConfig) -> Policy, factor: u64, terms_of: fn(&mut
         assert!(outcome.longest_wait_ns <= terms.deadline_ns, "{outcome:?}; {terms:?}, {frames:?}");
         assert!(outcome.most_frames <= terms.ring_frames as usize, "{outcome:?}; {terms:?}, {frames:?}");
         let (cost_ns, best_ns) = (outcome.cost_ns(terms.interrupt_ns), terms.optimum_ns(&frames));
-        // The proof has a continuous clock. Whole nanoseconds make each frame less than one late.
+        // The proof assumes a continuous clock. With whole nanoseconds, each frame may be late by up to one nanosecond.
         let rounding_ns = frames.len() as u64;
         let bound_ns = factor * best_ns + terms.interrupt_ns + rounding_ns;
         assert!(cost_ns <= bound_ns, "{cost_ns} > {bound_ns} ns, best {best_ns}; {terms:?}, {frames:?}");
@@ -166,9 +169,9 @@ fn quiet_or_area_with_deadline_and_ring_costs_at_most_three_times_an_optimum_tha
 fn the_optimum_is_the_one_worked_out_by_hand() {
     let terms = Terms { interrupt_ns: 100, deadline_ns: NO_DEADLINE_NS, ring_frames: u32::MAX };
     let frames = [0, 10, 20, 500, 620].map(|at_ns| Frame { at_ns, bytes: BYTES });
-    // The first three together wait 20 + 10; the others are worth an interrupt each.
+    // The first three frames together wait for 20 + 10; each of the others costs an interrupt.
     assert_eq!(terms.optimum_ns(&frames), 130 + 100 + 100);
-    // No frame may wait for 20 ns: two and one.
+    // No frame may wait for 20 ns, so the first three need two interrupts.
     assert_eq!(Terms { deadline_ns: 19, ..terms }.optimum_ns(&frames), 110 + 100 + 200);
     assert_eq!(Terms { ring_frames: 1, ..terms }.optimum_ns(&frames), 500);
 }

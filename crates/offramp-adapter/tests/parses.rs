@@ -1,4 +1,4 @@
-//! The number of parses of a frame on each path: once, and once more for each new frame.
+//! The number of parses of a frame on each path: one per frame, plus one per newly written frame.
 
 use crate::support::{pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, cable};
@@ -16,13 +16,13 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 
-/// Segments of the super-frame.
+/// Segments of a super-frame.
 const SEGMENTS: u64 = 45;
 const MSS: u16 = 1448;
 /// Start of a frame in its buffer, with room for a tag before it.
 const AT: usize = 64;
 
-/// A host that keeps its frame in a buffer, like the ports, and counts received frames.
+/// A host that stores its frame in a buffer, as the real ports do, and counts received frames.
 struct Host {
     to_send: VecDeque<(TxMeta, Vec<u8>)>,
     frame: FrameBuffer<Vec<u8>>,
@@ -79,7 +79,7 @@ fn super_frame() -> (TxMeta, Vec<u8>) {
     tcp_super_frame(0, 0, &pattern(1, SEGMENTS as usize * usize::from(MSS)), MSS)
 }
 
-/// Returns the parses while `sent` crosses a switch to `receiver`, and the number of received frames.
+/// Returns the number of parses while `sent` crosses a switch to `receiver`, and the number of received frames.
 fn parses_on_a_switch(sent: (TxMeta, Vec<u8>), receiver: Host, config: &PortConfig) -> (u64, u64) {
     let mut switch = Switch::new(&SwitchConfig::link());
     switch.control().add(Host::sending([sent]), &PortConfig::default()).unwrap();
@@ -131,8 +131,8 @@ fn gcm() -> SaConfig {
     SaConfig::new(0x1001, suite, encryption, integrity)
 }
 
-/// Returns the parses of a sender and of a receiver with all offloads while a super-frame crosses a cable, and the
-/// frames of the wire.
+/// Returns the numbers of parses by a sender and a receiver with all offloads while a super-frame crosses a cable, and
+/// the number of wire frames.
 fn parses_on_a_cable(sa: Option<&SaConfig>) -> (u64, u64, u64) {
     parses_on_a_cable_to(Host::new(Offloads::all(), true), sa)
 }

@@ -1,4 +1,4 @@
-//! Two adapters back to back: bytes are conserved and stay in order, and every frame is accounted for.
+//! Two adapters connected back to back: bytes are conserved and stay in order, and every frame is accounted for.
 
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 type Pair = QueuePair<MemoryHost, CableEnd>;
 
-/// Limit on the time of a hung test.
+/// Time after which a hung test fails.
 const HANG_GUARD: Duration = Duration::from_mins(1);
 
 struct Bench {
@@ -160,7 +160,7 @@ fn what_the_host_has_no_room_for_is_counted_as_dropped() {
 fn a_gigabit_line_carries_941_megabits_of_tcp_with_timestamps() {
     let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
     let mut bench = Bench::new(&AdapterConfig::default(), &line);
-    // 1460 bytes after 40 bytes of headers take the same line time as 1448 after 52.
+    // 1460 bytes after 40 bytes of headers take the same line time as 1448 bytes after 52 bytes of headers.
     let frames = 44 * 200;
     for n in 0..200 {
         let payload = pattern(0, 44 * 1460);
@@ -205,13 +205,13 @@ fn frames_that_arrive_between_two_hand_overs_are_handed_over_together() {
     bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &pattern(1, 44 * 1460), 1460));
     bench.run_until_idle();
     let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
-    // A frame every 12.3 us: the first at once, then ten at a time.
+    // A frame arrives every 12.3 µs: the first is delivered at once, the others in batches of ten.
     assert_eq!(segments, [1, 10, 10, 10, 10, 3]);
     assert_eq!(received_by(&bench.right), pattern(1, 44 * 1460));
     bench.assert_everything_is_accounted_for();
 }
 
-/// Returns an adapter with that policy.
+/// Returns an adapter configuration with this policy.
 fn moderated(policy: Policy) -> AdapterConfig {
     AdapterConfig { moderation: moderation(policy), ..AdapterConfig::default() }
 }
@@ -224,7 +224,7 @@ fn area(cost_ns: u64) -> AreaConfig {
     AreaConfig { cost: InterruptCost::Given { ns: cost_ns }, ..AreaConfig::default() }
 }
 
-/// Returns each policy, as set by a user.
+/// Returns every policy, with settings a user might choose.
 fn policies() -> [Policy; 8] {
     [
         Policy::Off,
@@ -251,7 +251,7 @@ fn frames_wait_until_so_many_have_come_or_the_first_has_waited_so_long() {
     bench.run_until_idle();
     let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
     assert_eq!(segments, [4, 4, 2]);
-    // Ten frames of 1538 bytes with the overhead of the line; the ninth waited for the timer.
+    // Ten frames arrive, of 1538 bytes each with the line overhead. The ninth waited for the timer.
     let ninth_ns = 9 * 12_304;
     assert_eq!(bench.now_ns, ninth_ns + 100_000);
     assert_eq!(interrupts(&bench), 3);
@@ -260,7 +260,8 @@ fn frames_wait_until_so_many_have_come_or_the_first_has_waited_so_long() {
 
 #[test]
 fn frames_under_way_are_waited_for_without_a_wake_up_for_each() {
-    // 12.3 us a frame: two wait 0 + 12.3, three 0 + 12.3 + 24.6; this is the area.
+    // A frame arrives every 12.3 µs. Two frames wait for 0 + 12.3 µs, three for 0 + 12.3 + 24.6 µs, the limit of the
+    // area.
     let config = moderated(Policy::Area(area(3 * 12_304)));
     let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
     let mut bench = Bench::new(&config, &line);
@@ -310,7 +311,7 @@ fn what_is_let_through_at_once_is_one_decision_however_many_batches_it_takes() {
 fn a_line_that_can_hold_no_more_is_emptied_though_the_gap_is_not_over() {
     let policy = Policy::FixedGap { max_interrupts_per_second: 1 };
     let mut bench = Bench::new(&moderated(policy), &CableConfig::default());
-    // More than the line holds by far.
+    // The test sends far more than the line holds.
     for n in 0..200 {
         bench.left.host_mut().to_send.push_back(tcp_super_frame(0, n * 60_000, &pattern(1, 60_000), 1460));
     }
@@ -335,7 +336,7 @@ fn a_changed_moderation_holds_for_frames_that_wait() {
     bench.poll();
     assert_eq!(bench.right.host().given.len(), 2, "off: at once");
     assert_eq!(bench.controls[1].moderation(), ModerationConfig::default());
-    // On again, with the frames sent to the wire while it was off.
+    // Moderation is switched on again, with frames that were put on the wire while it was off.
     bench.controls[1].set_moderation(moderation(Policy::Coalescing(Coalescing { max_usecs: 70, max_packets: 9 })));
     send(&mut bench, 2);
     while bench.poll() {}
@@ -374,7 +375,7 @@ fn the_cost_of_an_interrupt_is_learned_from_how_long_batches_take() {
         bench.left.host_mut().to_send.push_back(tcp_super_frame(0, n, &pattern(0, frames as usize * 1460), 1460));
         let now_ns = u64::from(n) * 1_000_000;
         bench.left.poll(now_ns).unwrap();
-        // Read before and after the batch.
+        // The clock is read before and after a batch.
         let readings = Cell::new(0);
         let read = || {
             clock.set(clock.get() + readings.replace(1) * (batch_ns + frame_ns * u64::from(frames)));
@@ -435,7 +436,7 @@ fn no_policy_keeps_a_frame_longer_than_it_says() {
             bench.run_until_idle();
             longest_ns = longest_ns.max(bench.controls[1].queues()[0].receive.wait_max_ns.get());
             assert!(bench.right.host().given.len() > given, "{policy:?}");
-            // Time under way: 60 bytes and the overhead of the line.
+            // The time in flight is the line time of 60 bytes and the line overhead.
             let waited_ns = bench.now_ns - sent_ns - 672;
             assert!(waited_ns <= longest_ns, "{policy:?}: {waited_ns} ns, and {longest_ns} ns were promised");
         }
@@ -464,7 +465,7 @@ fn a_configuration_out_of_range_is_named() {
     assert_eq!(config.check().unwrap_err().to_string(), "mtu 67 is out of range; use 68 to 65521 IP bytes");
 }
 
-/// Progress of a flow: each frame must continue at the end of the last one.
+/// The next sequence number of each flow: each frame must continue at the end of the previous one.
 #[derive(Default)]
 struct Arrived(Vec<u32>);
 
@@ -643,7 +644,7 @@ proptest! {
             })
             .collect();
         let crossed: Vec<_> = frames.iter().filter_map(|frame| planned(frame, mtu)).collect();
-        // Without offloads nothing is parsed; with the receive checksum on, everything is.
+        // Without offloads, no frame is parsed. With the receive checksum on, every frame is parsed.
         for offloads in [Offloads::empty(), Offloads::RX_CHECKSUM] {
             let config = AdapterConfig { mtu, offloads, ..AdapterConfig::default() };
             let mut bench = Bench::new(&config, &CableConfig { mtu, ..CableConfig::default() });
@@ -656,7 +657,7 @@ proptest! {
     }
 }
 
-/// Returns a frame for the wire by the slow path.
+/// Returns the wire frame made by the general path.
 fn planned(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let mut copy = frame.to_vec();
     let frame = Frame::received(&mut copy);

@@ -1,4 +1,4 @@
-//! Port security: a host sends from its own addresses alone, and on a switch nobody else has them.
+//! Port security: a host can send only from its own addresses, and on a switch no other host can use them.
 
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -27,7 +27,7 @@ const OURS_OF_MAC: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 3)
 const THEIRS_OF_MAC: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 const ANY6: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
 
-/// Returns the attacker's port with its operator's bindings.
+/// Returns the bindings that the operator set for the attacker's port.
 fn bound() -> PortSecurity {
     PortSecurity {
         mac_addresses: vec![ATTACKER],
@@ -50,7 +50,7 @@ fn plain(source: [u8; 6], destination: [u8; 6]) -> Vec<u8> {
     ethernet(source, destination, 0x88b5, &[])
 }
 
-/// Returns an ARP packet for Ethernet and IPv4.
+/// Returns an ARP packet for Ethernet and IPv4 addresses.
 fn arp(operation: u8, sender: ([u8; 6], Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let head = [0, 1, 8, 0, 6, 4, 0, operation];
     [&head[..], &sender.0, &sender.1.octets(), &[0; 6], &target.octets()].concat()
@@ -68,7 +68,7 @@ fn ipv6(source: Ipv6Addr, next_header: u8, payload: &[u8]) -> Vec<u8> {
     [&[0x60, 0, 0, 0], &len[..], &[next_header, 255], &source.octets(), &destination, payload].concat()
 }
 
-/// Returns a neighbour-discovery message with a fixed part of `fixed_len` bytes, followed by an option.
+/// Returns a neighbour-discovery message: a fixed part of `fixed_len` bytes, then an option.
 fn discovery(kind: u8, fixed_len: usize, target: Option<Ipv6Addr>, option: Option<(u8, [u8; 6])>) -> Vec<u8> {
     let mut message = vec![0; fixed_len];
     message[0] = kind;
@@ -85,7 +85,7 @@ fn udp(destination_port: u16) -> Vec<u8> {
     [&[0, 68], &destination_port.to_be_bytes()[..], &[0, 8, 0, 0]].concat()
 }
 
-/// Returns permitted and forbidden frames of the attacker, each with a name.
+/// Returns permitted and forbidden frames sent by the attacker, each with a name.
 fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
     let frame = |ethertype, packet: Vec<u8>| ethernet(ATTACKER, BROADCAST, ethertype, &packet);
     let from = |source, packet: Vec<u8>| ethernet(source, BROADCAST, 0x0806, &packet);
@@ -158,7 +158,7 @@ fn cases() -> Vec<(&'static str, bool, Vec<u8>)> {
     ]
 }
 
-/// A switch with ports in memory.
+/// A switch whose ports have hosts in memory.
 struct Bench {
     switch: Switch<MemoryHost>,
     ports: Vec<Arc<SwitchPort>>,
@@ -187,7 +187,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Sends a frame. Returns the number of frames received by each port for it.
+    /// Sends a frame. Returns the number of resulting frames received by each port.
     fn send(&mut self, from: usize, frame: (TxMeta, Vec<u8>)) -> Vec<usize> {
         self.switch.host_mut(from).unwrap().to_send.push_back(frame);
         while self.switch.poll(self.now_ns).moved {}
@@ -293,7 +293,7 @@ fn a_checksum_that_is_asked_for_changes_no_address() {
 
 #[test]
 fn a_host_that_takes_anothers_address_gets_none_of_its_frames() {
-    // The attacker's own port has no binding: the victim's port has.
+    // The attacker's own port has no binding, but the victim's port has one.
     let mut bench = Bench::secured(&[of_macs(&[VICTIM]), PortSecurity::default(), PortSecurity::default()]);
     assert_eq!(bench.say(1, GATEWAY, VICTIM), [1, 0, 0], "known before it says anything");
     for destination in [BROADCAST, GATEWAY, VICTIM] {
@@ -301,7 +301,7 @@ fn a_host_that_takes_anothers_address_gets_none_of_its_frames() {
     }
     assert_eq!(bench.lost(2, Loss::Spoofed), 3);
     assert_eq!(bench.say(1, GATEWAY, VICTIM), [1, 0, 0]);
-    // The same holds in a VLAN before the victim's first frame there.
+    // The address is also protected in a VLAN before the victim's first frame there.
     let mut tagged = plain(VICTIM, BROADCAST);
     tagged.splice(12..12, [0x81, 0, 0, 7]);
     assert_eq!(bench.send(2, (TxMeta::default(), tagged)), [0, 0, 0]);
@@ -319,7 +319,7 @@ fn an_address_that_was_taken_before_it_was_bound_is_given_back() {
     assert_eq!(bench.say(0, GATEWAY, VICTIM), [0, 1]);
     bench.add(&of_macs(&[VICTIM]), &PortConfig::default()).unwrap();
     assert_eq!(bench.say(0, GATEWAY, VICTIM), [0, 0, 1]);
-    // The address is free again when its port is gone.
+    // After its port is removed, the address is free again.
     let port = bench.ports.pop().unwrap();
     bench.switch.control().remove(&port);
     bench.switch.poll(0);

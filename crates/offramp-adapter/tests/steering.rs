@@ -1,4 +1,4 @@
-//! The receiving pair of a flow, and the order of its frames at the host.
+//! The receiving pair of a flow, and the order of the flow's frames at the host.
 
 use crate::packet::{MF, Packet};
 use offramp_adapter::steering::{AGE_MAX_NS, Choice, FLOWS_MAX, FlowHash, Steering};
@@ -14,7 +14,7 @@ fn packet(number: u16) -> Packet {
     Packet { ports: (1000 + number, 80), is_ipv6: number % 2 == 1, is_udp: number % 3 == 1, ..Packet::tcp(40) }
 }
 
-/// Returns the frame that answers it.
+/// Returns the frame in the opposite direction of flow `number`.
 fn answer(number: u16) -> Vec<u8> {
     let packet = packet(number);
     let ports = (packet.ports.1, packet.ports.0);
@@ -29,7 +29,7 @@ fn flow_of_bytes(steering: &Steering, bytes: &[u8]) -> Option<FlowHash> {
     steering.flow(&Frame::received(&mut bytes.to_vec()))
 }
 
-/// Hashes a super-frame's template; its IP length says nothing.
+/// Hashes the header template of a super-frame; its IP length is ignored.
 fn flow_of_template(steering: &Steering, bytes: &[u8]) -> Option<FlowHash> {
     let segmentation = Some(Segmentation::new(SegmentationKind::Udp, 1));
     steering.flow(&Frame::new(&mut bytes.to_vec(), TxMeta { checksum: None, segmentation }))
@@ -111,7 +111,7 @@ fn flows_that_the_host_never_sent_spread_over_the_pairs_in_use_alone() {
             *flows.entry(pair).or_insert(0) += 1;
         }
         assert_eq!(flows.keys().copied().collect::<Vec<_>>(), pairs);
-        // A fair hash is so uneven once in 10^20.
+        // A fair hash is this uneven with a probability of 10^-20.
         assert!(flows.values().all(|&count| count > 1000 / pairs.len() / 2), "{flows:?}");
     }
 }
@@ -160,7 +160,7 @@ fn a_flow_that_the_host_does_not_send_any_more_goes_by_its_hash_again() {
 #[test]
 fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
     let mut steering = steering(2);
-    // To the steering, two flows with one hash are the same flow, and would be counted twice.
+    // The steering cannot distinguish two flows with the same hash, which would be counted twice.
     let mut seen = HashSet::new();
     let mut hashes: Vec<_> = (0..60_000).map(|number| flow_of(&steering, number)).collect();
     hashes.retain(|flow| seen.insert(*flow));
@@ -184,7 +184,7 @@ fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
 #[test]
 fn a_flow_that_is_forgotten_for_another_one_leaves_its_pair_by_name() {
     let mut steering = steering(2);
-    // Each goes to pair 1 because the host sends it there, and to pair 0 after it is forgotten.
+    // Each flow moves to pair 1 because the host sends it there, and to pair 0 after it is forgotten.
     let flows: Vec<_> = (0..20_000).map(|number| flow_of(&steering, number)).collect();
     let known: Vec<_> =
         flows.into_iter().filter(|&flow| steering.sent(flow, 1) == Choice { pair: 1, left: Some(0) }).collect();
@@ -219,17 +219,17 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..200)
 }
 
-/// A host whose rings show frames pair by pair, at any moment.
+/// A host that processes the frames of one ring at a time, in any order of the rings.
 #[derive(Default)]
 struct Host {
-    /// Frames in a ring, not shown yet: flow and number.
+    /// Frames in each ring, not yet seen by the host: flow and number.
     staged: [Vec<(u16, u32)>; PAIRS],
     given: BTreeMap<u16, u32>,
     shown: BTreeMap<u16, u32>,
 }
 
 impl Host {
-    /// Shows the frames of a pair: each flow must continue in order, with any frames held by the other pairs.
+    /// Shows the host the frames of a pair. Each flow must continue in order, whatever frames the other pairs hold.
     fn show(&mut self, pair: usize) {
         for (flow, number) in self.staged[pair].drain(..) {
             let next = self.shown.entry(flow).or_insert(0);
@@ -247,8 +247,8 @@ impl Host {
 }
 
 proptest! {
-    /// Random flows, and pairs that come and go at random. No frame is shown before an earlier one of its flow, and
-    /// each is received by the expected pair.
+    /// Random flows, with pairs that come into use and go out of use at random. The host sees no frame before an
+    /// earlier one of the same flow, and each frame is received by the expected pair.
     #[test]
     fn no_frame_is_shown_before_an_earlier_one_of_its_flow(events in events()) {
         let mut steering = steering(PAIRS);

@@ -1,4 +1,4 @@
-//! The switch: forwarded frames and blocked ones.
+//! The switch: forwarded frames and dropped frames.
 
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
@@ -18,7 +18,7 @@ use std::task::{Wake, Waker};
 const SECOND_NS: u64 = 1_000_000_000;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// A switch with ports in memory.
+/// A switch whose ports have hosts in memory.
 struct Bench {
     switch: Switch<MemoryHost>,
     ports: Vec<Arc<SwitchPort>>,
@@ -30,7 +30,7 @@ impl Bench {
         Self { switch: Switch::new(config), ports: Vec::new(), now_ns: 0 }
     }
 
-    /// Creates a switch of `count` ports of that kind.
+    /// Creates a switch with `count` ports of this configuration.
     fn with_ports(count: usize, port: &PortConfig) -> Self {
         let mut bench = Self::new(&SwitchConfig::default());
         for _ in 0..count {
@@ -54,7 +54,7 @@ impl Bench {
         self.host(from).to_send.push_back(frame);
     }
 
-    /// Sends a plain frame between two addresses at once.
+    /// Sends a plain frame between two addresses, and runs the switch.
     fn say(&mut self, from: usize, source: [u8; 6], destination: [u8; 6]) {
         self.send(from, (TxMeta::default(), plain(source, destination)));
         self.run();
@@ -107,7 +107,7 @@ fn the_port_whose_host_is_called_is_named_for_a_watchdog() {
         let serving = Arc::clone(bench.switch.serving());
         bench.host(index).serving = Some((serving, index));
     }
-    // To all, to one, coalesced, and segmented for a host without super-frames. The hosts poll.
+    // A broadcast, a unicast, a coalesced frame, and a frame segmented for a host without super-frames. The hosts poll.
     bench.say(0, [2; 6], BROADCAST);
     bench.say(3, [4; 6], [2; 6]);
     bench.host(1).accepts = Some(Offloads::empty());
@@ -395,7 +395,7 @@ fn segments_of_a_frame_that_began_its_checksum_wrong_or_is_a_fragment_are_not_ma
         frame[at] ^= 1;
         (meta, frame)
     };
-    // The source address, the fragment offset (RFC 791 3.1), and the partial checksum.
+    // The bytes are in the source address, the fragment offset (RFC 791 3.1), and the partial checksum.
     let all = [(frame.clone(), true), (changed(29), false), (changed(21), false), (changed(51), false)];
     for honours_data_valid in [true, false] {
         let mut bench = Bench::with_ports(1, &PortConfig::default());
@@ -546,7 +546,7 @@ fn an_sctp_packet_arrives_with_its_crc_whatever_the_host_takes() {
         bench.send(0, (asked, frame.clone()));
         bench.run();
         let (meta, given) = bench.host(1).given.remove(0);
-        // By scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(bytes([1, 2, 3, 4]))).
+        // Expected bytes by scapy 2.6.1: bytes(SCTP(sport=8080, dport=8081, tag=7) / Raw(bytes([1, 2, 3, 4]))).
         assert_eq!(given, [&frame[..42], &[0x4c, 0xb9, 0xb2, 0x9b], &frame[46..]].concat());
         assert_eq!(meta.checksum, ChecksumState::Unknown);
     }
@@ -598,7 +598,7 @@ fn a_port_is_charged_for_the_pieces_of_its_frames_and_for_what_exceeds_its_turn(
         let given = std::mem::take(&mut bench.host(2).given);
         [1, 2].map(|port| given.iter().filter(|(_, frame)| frame[11] == port).count())
     };
-    // Two and a half turns pay for a frame that costs 25,000 bytes. 10,000 bytes are 167 short frames.
+    // A frame that costs 25,000 bytes uses up two and a half turns. 10,000 bytes are 167 short frames.
     let turns: Vec<_> = (0..4).map(|_| from_each_port()).collect();
     assert_eq!(turns, [[1, 167], [0, 133], [1, 0], [0, 0]], "{turns:?}");
 }
@@ -607,10 +607,10 @@ fn a_port_is_charged_for_the_pieces_of_its_frames_and_for_what_exceeds_its_turn(
 fn a_port_is_charged_for_a_fetch_that_brings_no_frame() {
     let mut bench = Bench::new(&SwitchConfig { turn_bytes: 10_000, ..SwitchConfig::default() });
     bench.add(MemoryHost::default(), &PortConfig::default());
-    // Its first turn.
+    // The port gets its first turn here.
     bench.add(MemoryHost { frameless_cost_bytes: 25_000, ..MemoryHost::default() }, &PortConfig::default());
     bench.send(1, (TxMeta::default(), plain(mac(2), mac(1))));
-    // Another turn and a half are paid for.
+    // The port must still pay for one and a half turns.
     let turns: Vec<_> = (0..2).map(|_| (bench.switch.poll(0), bench.given()[0]).1).collect();
     assert_eq!(turns, [0, 1]);
 }
@@ -622,8 +622,8 @@ fn a_turn_ends_when_its_frames_have_taken_too_long() {
     bench.given();
     let frame = [plain(mac(1), mac(3)), vec![0; 1000]].concat();
     (0..200).for_each(|_| bench.send(0, (TxMeta::default(), frame.clone())));
-    // Each look takes three quarters of a turn. The first is made after 16 KiB, and the third finds that the turn is
-    // over.
+    // The clock advances by three quarters of a turn at each read. The first read is after 16 KiB, and the third read
+    // ends the turn.
     let (turn_ns, looks) = (SwitchConfig::default().turn_ns, std::cell::Cell::new(0));
     let clock = || {
         looks.set(looks.get() + 1);
@@ -823,7 +823,7 @@ fn a_flood_whose_every_destination_closes_is_lost_but_for_what_was_handed_over()
     assert_eq!(bench.given(), [0, 10, 0]);
     bench.host(1).closed = Some(77);
     bench.host(2).closed = Some(77);
-    // The ports' own turns detect it, before or after that of the sender.
+    // Each port's own turn detects its closed host, before or after the sender's turn.
     bench.run();
     let sent = &bench.ports[0].stats().transmit;
     let refused = bench.lost(1, Loss::HostRefused);

@@ -1,5 +1,5 @@
-//! The switch with random ports, frames and requests: the sent frames arrive, segmented by independent code where a
-//! port takes a super-frame whole.
+//! The switch with random ports, frames and requests. All sent frames must arrive. Independent code segments the
+//! super-frames that a port receives whole.
 
 use crate::support::{MemoryHost, pattern};
 use offramp_adapter::cable::{CableConfig, cable};
@@ -24,7 +24,7 @@ const MTUS: [usize; 3] = [600, 1500, 9000];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// The properties of one port.
+/// The random properties of one port.
 #[derive(Clone, Debug)]
 struct Side {
     accepts: Offloads,
@@ -50,29 +50,30 @@ fn side() -> impl Strategy<Value = Side> {
         })
 }
 
-/// The form of a frame, and its offload requests.
+/// The form of a frame, with its offload requests.
 #[derive(Clone, Debug)]
 enum Form {
-    /// With a right checksum, or a wrong one.
+    /// A complete checksum, right or wrong.
     Complete { protocol: u8, is_right: bool },
-    /// With a partial checksum.
+    /// A partial checksum.
     Partial { protocol: u8 },
-    /// To be segmented.
+    /// A super-frame to be segmented.
     Super { kind: SegmentationKind, size: u16, ecn: Cwr, cwr: bool, has_partial: bool },
-    /// Any bytes after the addresses.
+    /// Arbitrary bytes after the addresses.
     Bytes(Vec<u8>),
 }
 
 #[derive(Clone, Debug)]
 struct Step {
     from: usize,
-    /// A port's station. The number of ports means an unknown station, one more means everybody.
+    /// Index of the destination port. The number of ports stands for an unknown station, and a number above it for
+    /// broadcast.
     to: usize,
     flow: u16,
     is_ipv6: bool,
     payload_len: usize,
     form: Form,
-    /// Frames are moved before the next step.
+    /// The frames are moved before the next step.
     polls: bool,
 }
 
@@ -96,7 +97,8 @@ fn cwr() -> impl Strategy<Value = Cwr> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Most frames belong to few flows between two ports, so that they are coalesced, and wait when others pass.
+    // Most frames belong to a few flows between two ports, so that they are coalesced, and wait while others bypass the
+    // coalescer.
     let payload_len = prop_oneof![3 => Just(500_usize), 1 => 1..3000_usize];
     let from = prop_oneof![4 => Just(0_usize), 1 => 0..5_usize];
     let to = prop_oneof![4 => Just(1_usize), 1 => 0..7_usize];
@@ -117,10 +119,10 @@ fn mac(n: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, n as u8 + 1]
 }
 
-/// The progress of each flow of each sender: the next sequence number and IPv4 ID.
+/// The progress of each sender's flows: the next sequence number and the next IPv4 ID.
 type Flows = BTreeMap<(usize, u16, u8, bool), (u32, u16)>;
 
-/// Builds a frame of TCP or UDP with a partial checksum.
+/// Builds a TCP or UDP frame with a partial checksum.
 fn packet(step: &Step, protocol: u8, is_ipv6: bool, frames: u16, flows: &mut Flows) -> (PartialChecksum, Vec<u8>) {
     let next = flows.entry((step.from, step.flow, protocol, is_ipv6)).or_insert((1000, 1));
     let transport_header_len = if protocol == TCP { 20 } else { 8 };
@@ -197,7 +199,7 @@ fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
     }
 }
 
-/// Segments and completes a frame. Returns none if that fails.
+/// Segments a frame and completes the checksums. Returns `None` if that fails.
 fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut copy = frame.to_vec();
     let frame = Frame::new(&mut copy, *meta);
@@ -211,7 +213,8 @@ fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(frames)
 }
 
-/// Makes both forms of a zero checksum equal, and sets the ID of IPv6 fragments, counted per port, to 0.
+/// Replaces one form of a zero checksum by the other, and sets the ID of IPv6 fragments to 0, because each port counts
+/// these IDs separately.
 fn normal(mut frame: Vec<u8>) -> Vec<u8> {
     let Ok(layout) = Frame::received(&mut frame).layout().copied() else { return frame };
     let field = match layout.transport {
@@ -230,8 +233,8 @@ fn normal(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Returns the key of a frame's flow. Frames keep their order within a flow: from one sender to one station, TCP or UDP
-/// between two ports, or all the others.
+/// Returns the key of a frame's flow. Frames keep their order within a flow. A flow is the TCP or UDP frames from one
+/// sender to one station between two ports, or all other frames from that sender to that station.
 fn flow_of(frame: &[u8]) -> Flow {
     match Frame::received(&mut frame.to_vec()).layout().copied() {
         Ok(layout) if layout.transport != Transport::Opaque => {
@@ -243,11 +246,11 @@ fn flow_of(frame: &[u8]) -> Flow {
     }
 }
 
-/// Addresses, protocol and ports.
+/// Addresses, protocol and ports of a flow.
 type Flow = (Vec<u8>, u8, Vec<u8>);
 type Arrivals = BTreeMap<Flow, Vec<Vec<u8>>>;
 
-/// Checks the marks of a received frame, and segments it.
+/// Checks the marks of a received frame, and segments the frame.
 fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
     let enabled = Offloads::offer(Offloads::RX, side.accepts, side.offloads);
     let is_told = meta.checksum != ChecksumState::Unknown;
@@ -287,7 +290,7 @@ fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Creates a switch whose ports know each other's stations, unless both are isolated.
+/// Creates a switch whose ports have learned each other's stations, except pairs of isolated ports.
 fn switch(sides: &[Side], turn_frames: usize, hold_ns: u64) -> Switch<MemoryHost> {
     let mut switch = Switch::new(&SwitchConfig { turn_frames, ..SwitchConfig::default() });
     for side in sides {
@@ -318,8 +321,8 @@ fn switch(sides: &[Side], turn_frames: usize, hold_ns: u64) -> Switch<MemoryHost
     switch
 }
 
-/// Sends the frames of all steps through the switch, and changes settings on the way. Checks that each port received
-/// its frames, and that everything is counted.
+/// Sends the frames of all steps through the switch, and changes settings between them. Checks that each port received
+/// its frames, and that every frame is counted.
 fn carry(sides: &[Side], steps: &[Step], settings: &[Offloads], mut switch: Switch<MemoryHost>, hold_ns: u64) {
     let count = sides.len();
     let ports = switch.control().ports();
@@ -330,7 +333,7 @@ fn carry(sides: &[Side], steps: &[Step], settings: &[Offloads], mut switch: Swit
         let (meta, mut frame) = build(&step, &mut flows);
         frame[..6].copy_from_slice(&if step.to > count { [0xff; 6] } else { mac(step.to) });
         frame[6..12].copy_from_slice(&mac(step.from));
-        // A tag among random bytes would make it an unknown station of a VLAN.
+        // A tag among random bytes would make the destination an unknown station of a VLAN.
         let is_known = step.to < count && !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
         for to in (0..count).filter(|&to| to != step.from && (!is_known || to == step.to)) {
             if sides[step.from].isolated && sides[to].isolated {
@@ -424,7 +427,7 @@ proptest! {
     }
 }
 
-/// The fate of one host's frames to another: the frames of the wire by flow, with their checksum state, and the number
+/// The outcome of one host's frames to another host: the wire frames by flow, with their checksum state, and the number
 /// lost for each reason.
 #[derive(Debug, PartialEq)]
 struct Fate {
@@ -445,7 +448,7 @@ impl Fate {
                 arrived.entry(flow_of(&cut)).or_default().push((cut, mark));
             }
         }
-        // A switch detects an overlong frame on delivery, a cable on transmit.
+        // A switch detects a too long frame on delivery, a cable on transmit.
         let stats = controls.map(|control| &control.queues()[0]);
         let lost = |reason| stats.iter().map(|s| s.transmit.lost(reason) + s.receive.lost(reason)).sum();
         let lost = Loss::ALL.iter().map(|&reason| (reason, lost(reason))).filter(|(_, lost)| *lost > 0).collect();
@@ -482,7 +485,7 @@ fn host(side: &Side, to_send: &[(TxMeta, Vec<u8>)]) -> MemoryHost {
     }
 }
 
-/// Long enough for any moderation of this test.
+/// Number of polls, enough for any moderation in this test.
 const POLLS: u64 = 400;
 
 fn over_a_switch(sides: &[Side; 2], frames: &[(TxMeta, Vec<u8>)], controls: &[Arc<PortControl>; 2]) -> Fate {

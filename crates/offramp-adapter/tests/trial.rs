@@ -1,4 +1,4 @@
-//! A moderator in virtual time, before a host that takes frames in no time, and the optimum of all schedules.
+//! A moderator in virtual time, for a host that processes frames in no time, and the optimum of all schedules.
 
 use offramp_adapter::moderation::Moderator;
 
@@ -13,20 +13,20 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub interrupts: u64,
-    /// All frames together.
+    /// Sum of the waiting times of all frames, nanoseconds.
     pub waited_ns: u64,
     pub longest_wait_ns: u64,
     pub most_frames: usize,
 }
 
 impl Outcome {
-    /// Returns the cost, with an interrupt worth `interrupt_ns` of waiting.
+    /// Returns the cost of the schedule, with an interrupt counted as `interrupt_ns` of waiting.
     pub fn cost_ns(&self, interrupt_ns: u64) -> u64 {
         self.interrupts * interrupt_ns + self.waited_ns
     }
 }
 
-/// A moderator and the waiting frames, separate from its own counts.
+/// A moderator, and an independent count of the waiting frames.
 #[derive(Debug)]
 pub struct Trial {
     pub moderator: Moderator,
@@ -40,7 +40,7 @@ impl Trial {
         Self { moderator, outcome: Outcome::default(), fired_ns: 0, waiting: Vec::new() }
     }
 
-    /// Returns the cost of the trace from the first frame to the last interrupt.
+    /// Returns the cost of a trace, from the first frame to the last interrupt.
     pub fn of_trace(moderator: Moderator, frames: impl IntoIterator<Item = Frame>) -> Outcome {
         let mut trial = Self::new(moderator);
         frames.into_iter().for_each(|frame| trial.frame(frame));
@@ -48,8 +48,8 @@ impl Trial {
         trial.outcome
     }
 
-    /// Advances the time until the frame comes, with the interrupts due until then. A frame at the moment of a timer is
-    /// served with it.
+    /// Advances the time to the arrival of `frame`, and raises the interrupts due before it. A frame that arrives when
+    /// a timer expires is included in that interrupt.
     pub fn frame(&mut self, frame: Frame) {
         while let Some(due_ns) = self.moderator.next_due_ns().filter(|&due_ns| due_ns < frame.at_ns) {
             self.fire(due_ns);
@@ -64,7 +64,7 @@ impl Trial {
         }
     }
 
-    /// Advances the time until nothing waits.
+    /// Advances the time until no frame waits.
     pub fn finish(&mut self) {
         while let Some(due_ns) = self.moderator.next_due_ns() {
             self.fire(due_ns);
@@ -84,10 +84,10 @@ impl Trial {
     }
 }
 
-/// Returns the lowest cost of any schedule, for long traces. No batch of the best schedule holds its first frame longer
-/// than an interrupt costs, because an interrupt for that frame alone would cost less.
+/// Returns the lowest cost of any schedule, for long traces. The best schedule delays no first frame of a batch for
+/// longer than the interrupt cost, because an interrupt for that frame alone would cost less.
 pub fn optimum_ns(frames: &[Frame], interrupt_ns: u64) -> u64 {
-    // Entry j: the lowest cost for the first j frames; the sum of their times.
+    // Entry j: the lowest cost for the first j frames, and the sum of their arrival times.
     let mut costs_ns = vec![0; frames.len() + 1];
     let mut sums_ns = vec![0; frames.len() + 1];
     let mut earliest = 0;

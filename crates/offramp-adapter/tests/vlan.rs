@@ -1,4 +1,4 @@
-//! VLANs of ports: a host gets the frames of its VLANs alone, each with exactly the expected tag.
+//! VLANs of ports: a host receives only frames of its VLANs, each with exactly the expected tag.
 
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -38,7 +38,7 @@ fn mac(n: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, n as u8 + 1]
 }
 
-/// Inserts these tags before the frame's type.
+/// Inserts these tags before the frame's EtherType.
 fn with_tags((mut meta, mut frame): Sent, tags: &[Tag]) -> Sent {
     frame.splice(12..12, tags.concat());
     if let Some(partial) = &mut meta.checksum {
@@ -81,7 +81,7 @@ fn assert_accounted(direction: &Direction) {
     assert_eq!(direction.frames_in.get(), direction.frames_out.get() + direction.lost_total());
 }
 
-/// A switch with ports in memory.
+/// A switch whose ports have hosts in memory.
 struct Bench {
     switch: Switch<MemoryHost>,
     controls: Vec<Arc<PortControl>>,
@@ -104,7 +104,7 @@ impl Bench {
         Self::new(&SwitchConfig::default(), ports, &PortConfig::default())
     }
 
-    /// Sends frames. Returns the frames received by each port for them.
+    /// Sends frames from one port. Returns the frames received by each port.
     fn send(&mut self, from: usize, frames: impl IntoIterator<Item = Sent>) -> Vec<Vec<(RxMeta, Vec<u8>)>> {
         self.switch.host_mut(from).unwrap().to_send.extend(frames);
         for _ in 0..2 {
@@ -114,7 +114,7 @@ impl Bench {
         (0..self.controls.len()).map(|n| std::mem::take(&mut self.switch.host_mut(n).unwrap().given)).collect()
     }
 
-    /// Sends a frame from one station to another or to all. Returns the number of frames received by each port.
+    /// Sends a frame from one station to another station or to all. Returns the number of frames received by each port.
     fn say(&mut self, from: usize, destination: [u8; 6], tags: &[Tag]) -> Vec<usize> {
         let frame = with_tags(between(plain(1), mac(from), destination), tags);
         self.send(from, [frame]).iter().map(Vec::len).collect()
@@ -136,7 +136,7 @@ impl Bench {
     }
 }
 
-/// Two adapters and a cable.
+/// Two adapters connected by a cable.
 struct Line {
     pairs: [QueuePair<MemoryHost, CableEnd>; 2],
     controls: [Arc<PortControl>; 2],
@@ -155,7 +155,7 @@ impl Line {
         Self::new(vlans.map(control), Default::default())
     }
 
-    /// Sends frames from one end. Returns the frames received by the other.
+    /// Sends frames from one end. Returns the frames received by the other end.
     fn send(&mut self, from: usize, frames: impl IntoIterator<Item = Sent>) -> Vec<(RxMeta, Vec<u8>)> {
         self.pairs[from].host_mut().to_send.extend(frames);
         loop {
@@ -226,7 +226,8 @@ fn side() -> impl Strategy<Value = Side> {
 #[derive(Clone, Debug)]
 struct Step {
     from: usize,
-    /// A port's station. The maximum number of ports means an unknown station, one more means everybody.
+    /// Index of the destination port. The maximum number of ports stands for an unknown station, and a number above it
+    /// for broadcast.
     to: usize,
     tags: Vec<Tag>,
     form: u8,
@@ -246,17 +247,17 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Step {
-    /// Returns whether its frames are sent: a super-frame after tags that are not parsed is not segmented.
+    /// Returns whether the step's frames are sent: a super-frame cannot be segmented after unparsable tags.
     fn is_planned(&self) -> bool {
         self.form != 1 || (self.tags.len() < 3 && self.tags.iter().all(|tag| tag[0] != 0x91))
     }
 
-    /// Returns the number of wire frames for each of its frames.
+    /// Returns the number of wire frames for each frame of the step.
     fn segments(&self) -> usize {
         if self.form == 1 { self.payload_len.div_ceil(1000) } else { 1 }
     }
 
-    /// Returns its frames without tags.
+    /// Returns the frames of the step, without tags.
     fn frames(&self, number: u32, destination: [u8; 6]) -> Vec<Sent> {
         let one = |n: usize| {
             let payload = pattern(u64::from(number) + n as u64, self.payload_len);
@@ -277,13 +278,13 @@ impl Step {
     }
 }
 
-/// Returns the VLAN of frames sent with these tags by that side, and their inner tags and control information. Returns
-/// `None` if they are refused.
+/// Returns the VLAN of a frame that `side` sends with these tags, and the inner tags with their control information.
+/// Returns `None` if the frame is refused.
 fn sent_by(side: &Side, tags: &[Tag]) -> Option<(u16, Vec<Tag>)> {
     let outer = tags.first().map(|&[a, b, high, low]| ([a, b], u16::from_be_bytes([high, low])));
     let vid = outer.map_or(0, |(_, tci)| tci & 0xfff);
     if !side.is_aware() {
-        // The number in a pre-standard tag means nothing.
+        // The number in a pre-standard tag has no meaning.
         let vid = if outer.is_some_and(|(protocol, _)| protocol == [0x91, 0]) { 0 } else { vid };
         return Some((vid, tags.to_vec()));
     }
@@ -297,17 +298,17 @@ fn sent_by(side: &Side, tags: &[Tag]) -> Option<(u16, Vec<Tag>)> {
     }
 }
 
-/// The fate of a frame for a side.
+/// The outcome of a frame at a port.
 enum Given {
-    /// It is received with these tags.
+    /// The host receives the frame with these tags.
     With(Vec<Tag>),
-    /// It is lost there.
+    /// The frame is lost at the port.
     Lost,
-    /// It belongs to another VLAN.
+    /// The frame belongs to another VLAN.
     Other,
 }
 
-/// Returns the fate of a frame with these inner tags.
+/// Returns the outcome of a frame with these inner tags.
 fn given_to(side: &Side, vid: u16, tags: &[Tag]) -> Given {
     let is_customer = tags.first().is_some_and(|tag| tag[..2] == [0x81, 0]) && vid != 0;
     match side.untagged {
@@ -320,14 +321,14 @@ fn given_to(side: &Side, vid: u16, tags: &[Tag]) -> Given {
     }
 }
 
-/// Returns the frames received by a host without VLANs over a link: the reference for all received frames.
+/// Returns the frames that a host without VLANs receives over a link, as the reference for all received frames.
 fn over_a_link(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     let none = || control(&PortVlans::default());
     let ports = vec![(none(), MemoryHost::default()), (none(), side.host())];
     Bench::new(&SwitchConfig::link(), ports, &PortConfig::default()).send(0, frames).remove(1)
 }
 
-/// Does the same over a cable.
+/// Returns the same reference frames, received over a cable.
 fn over_a_cable(side: &Side, frames: Vec<Sent>) -> Vec<(RxMeta, Vec<u8>)> {
     let none = || control(&PortVlans::default());
     Line::new([none(), none()], [MemoryHost::default(), side.host()]).send(0, frames)
@@ -338,7 +339,7 @@ fn tagged_all(frames: &[Sent], tags: &[Tag]) -> Vec<Sent> {
 }
 
 proptest! {
-    /// Received frames and all their marks equal those of a plain link for the form expected by the host. Nothing of
+    /// A received frame and all its marks equal those of a plain link, with the tag expected by the host. No frame of
     /// another VLAN arrives, and refused frames are counted.
     #[test]
     fn on_a_switch_a_host_gets_the_frames_of_its_vlans_alone_with_the_tag_that_it_expects(
@@ -370,7 +371,7 @@ proptest! {
                 to.is_some_and(|to| to != step.from && matches!(given_to(&sides[to], *vid, tags), Given::Other))
             };
             if step.is_planned() && inside.as_ref().is_some_and(is_out_of_reach) {
-                // Its station has that number among customer tags.
+                // The destination station has the same number, but in a VLAN of customer tags.
                 refused[step.from].0 += (step.frames * step.segments()) as u64;
             }
             for (port, side) in sides.iter().enumerate() {
@@ -394,7 +395,7 @@ proptest! {
         bench.assert_everything_is_accounted_for();
     }
 
-    /// Checks the same on a cable; there the other end sees the tags.
+    /// Checks the same property on a cable, whose other end sees the tags.
     #[test]
     fn on_a_cable_a_host_gets_the_frames_of_its_vlans_alone_with_the_tag_that_it_expects(
         side in side(), far in side(), steps in prop::collection::vec((step(), any::<bool>()), 1..12),
@@ -460,7 +461,7 @@ fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_a
             .collect();
         assert_eq!(frames, expected, "port {port}");
     }
-    // Back from the trunk.
+    // A frame returns from the trunk.
     let back = with_tags(between(super_frame(mac(0)), mac(1), mac(0)), &[tag(10)]);
     let given = bench.send(1, [back]);
     assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 0, 0, 0]);
@@ -471,7 +472,7 @@ fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_a
 fn a_super_frame_is_segmented_with_its_tag_on_the_one_copy() {
     let plain_host = || MemoryHost { accepts: Some(Offloads::empty()), ..MemoryHost::default() };
     let ports = vec![(control(&access(10)), MemoryHost::default()), (control(&trunk(10..=10)), plain_host())];
-    // In several turns.
+    // Segmentation takes several turns.
     let config = SwitchConfig { turn_frames: 4, ..SwitchConfig::default() };
     let mut bench = Bench::new(&config, ports, &PortConfig::default());
     let sent = super_frame(BROADCAST);
@@ -548,7 +549,7 @@ fn a_station_is_known_in_its_vlan_alone() {
     assert_eq!(bench.say(0, BROADCAST, &[]), [0, 0, 1, 1]);
     assert_eq!(bench.say(2, mac(0), &[tag(10)]), [1, 0, 0, 0]);
     assert_eq!(bench.say(2, mac(0), &[tag(11)]), [0, 1, 0, 1], "unknown there");
-    // The same address in the other VLAN is another station.
+    // The same address in another VLAN is another station.
     let frame = between(plain(1), mac(0), BROADCAST);
     bench.send(1, [frame]);
     assert_eq!(bench.say(2, mac(0), &[tag(10)]), [1, 0, 0, 0]);
@@ -579,8 +580,9 @@ fn isolation_and_unknown_stations_are_judged_within_a_vlan() {
     bench.assert_everything_is_accounted_for();
 }
 
-/// Ports 0 and 4 flood VLAN 10 for a station at port 1 that neither sends nor takes a frame, port 0 from ever new
-/// addresses. Port 4 is a trunk: its station in VLAN 20 talks with those at ports 2 and 3 meanwhile.
+/// Ports 0 and 4 flood VLAN 10 for a station at port 1, which neither sends nor accepts frames. Port 0 uses a new
+/// source address for each frame. Port 4 is a trunk: its station in VLAN 20 meanwhile exchanges frames with those at
+/// ports 2 and 3.
 #[test]
 fn a_flood_for_a_silent_station_loses_no_known_unicast_of_another_vlan() {
     const FRAMES: u16 = 20_000;
@@ -673,7 +675,7 @@ fn addresses_are_bound_in_a_vlan_as_elsewhere() {
         let after = (lost(&bench.controls[0].queues()[0].transmit), lost(line.transmit(0)));
         assert_eq!(after, (before.0 + more, before.1 + more), "{name}");
     }
-    // A bound address of another VLAN gives no access to that VLAN.
+    // A bound address in another VLAN gives no access to that VLAN.
     assert_eq!(bench.say(2, mac(0), &[]), [0; 3]);
     assert_eq!(bench.transmit_lost(2, Loss::Vlan), 1);
     bench.assert_everything_is_accounted_for();
@@ -698,7 +700,7 @@ fn is_esp_in_tag(frame: &[u8], vid: u16) -> bool {
 #[test]
 fn what_is_sealed_is_sealed_inside_of_the_tag() {
     let data = pattern(1, DATA_LEN);
-    // On a cable the other end sees the tag, and opens the packet in it.
+    // On a cable, the other end sees the tag, and opens the packet behind it.
     for far in [access(10), trunk(10..=10)] {
         let mut line = Line::of([&access(10), &far]);
         protect(&line.controls[0], SaDirection::Out);
@@ -709,7 +711,7 @@ fn what_is_sealed_is_sealed_inside_of_the_tag() {
     protect(&line.controls[0], SaDirection::Out);
     let given = line.send(0, [super_frame(BROADCAST)]);
     assert!(given.len() > 1 && given.iter().all(|(_, frame)| is_esp_in_tag(frame, 10)));
-    // On a switch each port gets it in its own form.
+    // On a switch, each port receives the frame in its own form.
     let mut bench = Bench::of(&[access(10), access(10), trunk(10..=10), access(11), PortVlans::default()]);
     protect(&bench.controls[0], SaDirection::Out);
     protect(&bench.controls[1], SaDirection::In);
@@ -726,7 +728,7 @@ fn what_is_sealed_is_sealed_inside_of_the_tag() {
 
 #[test]
 fn a_host_is_answered_in_the_form_in_which_it_sends() {
-    // 1500 bytes without permission to fragment do not fit after sealing.
+    // 1500 bytes with DF set do not fit after sealing.
     let datagram = || {
         let (meta, mut frame) = between(tcp_frame(0, 1, &pattern(1, 1460)), mac(0), mac(1));
         frame[23] = 17;

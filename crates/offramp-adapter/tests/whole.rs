@@ -1,5 +1,5 @@
-//! Super-frames handed over whole are as right as their segments: segmented by the rules of Linux, they give our own
-//! segments, also after a driver left header fields empty.
+//! Super-frames handed over whole are as correct as their segments. Segmented by Linux's rules, they equal our own
+//! segments, even if a driver left header fields empty.
 
 use crate::packet::{Checksum, DF, FIN, MF, PSH, Packet, pattern, slow_sum};
 use crate::support::MemoryHost;
@@ -9,7 +9,8 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use proptest::prelude::*;
 
-/// Sends a frame from one port to everybody. Returns the frames of a port with all offloads, and of one without any.
+/// Sends a broadcast frame from one port. Returns the frames received by a port with all offloads, and by a port
+/// without offloads.
 fn flooded(request: TxMeta, frame: &[u8]) -> [Vec<(RxMeta, Vec<u8>)>; 2] {
     let mut switch = Switch::new(&SwitchConfig::default());
     for accepts in [Offloads::all(), Offloads::all(), Offloads::empty()] {
@@ -45,11 +46,11 @@ fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The bits of [`emptied`].
+/// Number of combinations of the bits of [`emptied`].
 const EMPTY: u8 = 1 << 5;
 
-/// Builds the frame without the fields of these bits: IP length, IPv4 header checksum, UDP length, the sum of the
-/// pseudo-header, or its length.
+/// Builds the frame without the fields selected by the bits of `empty`. The fields are the IP length, the IPv4 header
+/// checksum, the UDP length, the length in the pseudo-header sum, and the whole pseudo-header sum.
 fn emptied(packet: &Packet, empty: u8) -> Vec<u8> {
     let mut frame = packet.build();
     let (network, transport) = (packet.network_start(), packet.transport_start());
@@ -70,8 +71,9 @@ fn emptied(packet: &Packet, empty: u8) -> Vec<u8> {
     frame
 }
 
-/// Segments a whole frame by Linux' rules: `ip_rcv` and `ipv6_rcv` drop a packet with a wrong length or header
-/// checksum, `udp_gso_segment` takes the old length for the sum from the UDP header, `tcp_gso_segment` from the frame.
+/// Segments a super-frame by Linux's rules: `ip_rcv` and `ipv6_rcv` drop a packet with a wrong length or header
+/// checksum. For the checksum, `udp_gso_segment` takes the old length from the UDP header, and `tcp_gso_segment` from
+/// the frame.
 fn segmented_by_linux((meta, frame): &(RxMeta, Vec<u8>), packet: &Packet) -> Vec<Vec<u8>> {
     let (network, transport, payload_at) = (packet.network_start(), packet.transport_start(), packet.payload_start());
     let Some(segmentation) = meta.segmentation else { return vec![completed(meta, frame)] };
@@ -159,7 +161,7 @@ proptest! {
     }
 }
 
-/// Linux 7 raises a segment size below 8; a fragment waits for the rest of its packet.
+/// Linux 7 raises a segment size below 8. A receiver holds a fragment until it has the rest of the packet.
 #[test]
 fn a_super_frame_that_its_receiver_would_change_or_lose_is_segmented() {
     let tcp = Packet { checksum: Checksum::Partial, ..Packet::tcp(70) };

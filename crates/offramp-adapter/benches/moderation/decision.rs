@@ -9,34 +9,34 @@ use std::time::Instant;
 
 /// The cost of an interrupt, nanoseconds.
 const INTERRUPT_NS: u64 = 10_000;
-/// Distance of the frames: full ones at 10 Gbit/s, and lone ones.
+/// Distance between frames, nanoseconds: full frames at 10 Gbit/s, and single frames.
 const DISTANCES_NS: [u64; 2] = [1230, 1_000_000];
 const FRAME_BYTES: u64 = 1514;
-/// Frames of one sample: some hundred microseconds, to make the clock's own cost negligible.
+/// Frames of one sample: some hundred microseconds, so that the cost of reading the clock is negligible.
 const SAMPLE_FRAMES: u64 = 65_536;
-/// Samples of each policy; the median is reported.
+/// Samples per policy, of which the median is reported.
 const SAMPLES: usize = 101;
 
-/// Counts every allocation of the process.
+/// An allocator that counts every allocation of the process.
 pub struct CountingAllocator;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; `at` came from `System`.
+        // SAFETY: the caller fulfils the contract of `dealloc`; `System` allocated `at`.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
-/// A policy under an endless stream of frames; without one, the loop alone.
+/// A policy under an endless stream of frames. Without a moderator, only the loop is measured.
 struct Stream {
     name: &'static str,
     moderator: Option<Moderator>,
@@ -76,8 +76,8 @@ impl Stream {
     }
 }
 
-/// For each frame: records its arrival, asks for the decision, and takes the interrupt if it is due. Returns the number
-/// of interrupts.
+/// Records the arrival of each frame, asks for the decision, and records a due interrupt. Returns the number of
+/// interrupts.
 fn decide(moderator: &mut Moderator, times_ns: impl Iterator<Item = u64>) -> u64 {
     let mut interrupts = 0;
     for now_ns in times_ns {

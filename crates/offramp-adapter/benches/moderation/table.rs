@@ -4,11 +4,11 @@ use crate::policies;
 use crate::trial::{Trial, optimum_ns};
 use crate::workloads::{self, Workload};
 
-/// The cost of an interrupt, microseconds.
+/// Costs of an interrupt, microseconds.
 const INTERRUPT_USECS: [u64; 2] = [10, 50];
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 
-/// Prints a table for each cost of an interrupt.
+/// Prints one table for each cost of an interrupt.
 pub fn print(is_test: bool) {
     let workloads = workloads::all(is_test);
     for usecs in INTERRUPT_USECS {

@@ -1,4 +1,4 @@
-//! Frames of the usual loads.
+//! Frames of typical loads.
 
 use crate::trial::Frame;
 use rand::{RngExt, SeedableRng};
@@ -7,33 +7,33 @@ use rand_chacha::ChaCha8Rng;
 const SEED_DEFAULT: u64 = 1_988;
 const SECOND_NS: u64 = 1_000_000_000;
 const MILLISECOND_NS: u64 = 1_000_000;
-/// A request or a response.
+/// Bytes of a request or a response.
 const SHORT_BYTES: u64 = 100;
-/// A full frame without FCS.
+/// Bytes of a full frame without FCS.
 const FULL_BYTES: u64 = 1514;
-/// Time of a full frame on a line of 1 Gbit/s, with preamble, FCS and gap: 1538 byte times.
+/// Line time of a full frame at 1 Gbit/s, nanoseconds: 1538 byte times with preamble, FCS and gap.
 const FULL_AT_1_GBIT_NS: u64 = 12_304;
-/// The same at 10 Gbit/s.
+/// Line time of a full frame at 10 Gbit/s, nanoseconds.
 const FULL_AT_10_GBIT_NS: u64 = 1230;
 const REQUEST_NS: u64 = MILLISECOND_NS;
 const BURST_FRAMES: u64 = 32;
 const BURST_NS: u64 = 2 * MILLISECOND_NS;
-/// Requests, then bulk data, each for the same time. Two of nine frames are requests.
+/// Numbers of request frames and bulk frames that alternate, each for the same time. Two of nine frames are requests.
 const ALTERNATING_REQUESTS: u64 = 240;
 const ALTERNATING_BULK: u64 = 813;
 
-/// Beside requests, half a line of 1 Gbit/s in bursts.
+/// Bursts in addition to requests, which fill half of a 1 Gbit/s line.
 const MIXED_BURST_FRAMES: u64 = 10;
 const MIXED_BURST_NS: u64 = 2 * MIXED_BURST_FRAMES * FULL_AT_1_GBIT_NS;
 const MIXED_REQUEST_NS: u64 = MILLISECOND_NS / 4;
 
-/// A load with a name.
+/// A named load.
 pub struct Workload {
     pub name: &'static str,
     pub frames: Vec<Frame>,
 }
 
-/// Returns the loads, long enough to train the learning policies; a hundredth of it for a test.
+/// Returns the loads, long enough to train the adaptive policies. A test uses a hundredth of each load.
 pub fn all(is_test: bool) -> Vec<Workload> {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(SEED_DEFAULT);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -77,7 +77,7 @@ fn bursts() -> impl Iterator<Item = Frame> {
     (0..).flat_map(move |burst| (0..BURST_FRAMES).map(move |index| frame(burst, index)))
 }
 
-/// Returns requests and bulk data in turns.
+/// Returns alternating requests and bulk data.
 fn alternating() -> impl Iterator<Item = Frame> {
     const REQUESTS_NS: u64 = ALTERNATING_REQUESTS * REQUEST_NS;
     const TURN_NS: u64 = REQUESTS_NS + ALTERNATING_BULK * FULL_AT_1_GBIT_NS;
@@ -87,13 +87,13 @@ fn alternating() -> impl Iterator<Item = Frame> {
     })
 }
 
-/// Returns bursts that fill half a line of 1 Gbit/s, and short frames at moments that drift through them.
+/// Returns bursts that fill half of a 1 Gbit/s line, and short frames whose position drifts through the bursts.
 fn mixed(frames: usize) -> Vec<Frame> {
     let bursts = (0..).flat_map(|burst| bulk(burst * MIXED_BURST_NS).take(MIXED_BURST_FRAMES as usize));
     let mut requests = (0..).map(|index| Frame { at_ns: index * MIXED_REQUEST_NS, bytes: SHORT_BYTES }).peekable();
     let mut mixed = Vec::with_capacity(frames);
     for full in bursts.take(frames) {
-        // A request goes as soon as the frame before it is through.
+        // A request is sent as soon as the previous frame has left.
         while let Some(request) = requests.next_if(|request| request.at_ns <= full.at_ns) {
             mixed.push(Frame { at_ns: full.at_ns, ..request });
         }

@@ -18,12 +18,12 @@ pub const SPI: u32 = 0x1000;
 
 pub type Pair = QueuePair<MemoryHost, CableEnd>;
 
-/// Returns the configuration of an adapter that hands over received frames at once.
+/// Returns the configuration of an adapter without moderation.
 pub fn config() -> AdapterConfig {
     AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() }
 }
 
-/// The left adapter, the right one, and a cable.
+/// The left adapter, the right adapter, and a cable between them.
 pub struct Bed {
     pub left: Pair,
     pub right: Pair,
@@ -63,7 +63,7 @@ impl Bed {
         left.moved || right.moved
     }
 
-    /// Runs until nothing moves; time advances only for the line.
+    /// Runs until no frame moves. The time advances only for arrivals on the line.
     pub fn run_until_idle(&mut self) {
         loop {
             if self.poll() {
@@ -87,7 +87,7 @@ impl Bed {
         &self.controls[1].queues()[0].receive
     }
 
-    /// Returns the right host's received bytes without headers, after a check of every checksum.
+    /// Checks every checksum of the frames received by the right host, and returns their payload.
     pub fn received(&self) -> Vec<u8> {
         self.right.host().given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect()
     }
@@ -107,7 +107,7 @@ pub fn add(direction: SaDirection, sa: &SaConfig) -> SaChange {
     SaChange::Add { direction, config: Box::new(sa.clone()) }
 }
 
-/// Returns every loss with its reason.
+/// Returns the number of lost frames for each reason.
 pub fn losses(direction: &Direction) -> Vec<(Loss, u64)> {
     Loss::ALL.iter().map(|&reason| (reason, direction.lost(reason))).filter(|&(_, lost)| lost > 0).collect()
 }
@@ -116,7 +116,7 @@ pub fn suite(name: &str) -> Suite {
     Suite::by_name(name).unwrap()
 }
 
-/// Returns an association in transport mode. Other SPIs have other keys.
+/// Returns an association in transport mode. Each SPI has its own keys.
 pub fn sa(name: &str, spi: u32) -> SaConfig {
     let suite = suite(name);
     let byte = |n: usize| spi.to_be_bytes()[n % 4].wrapping_mul(31).wrapping_add(n as u8 * 3);
@@ -129,7 +129,7 @@ pub fn gcm() -> SaConfig {
     sa("aes128gcm16", SPI)
 }
 
-/// Returns transport mode, and a tunnel of each IP version.
+/// Returns transport mode, and tunnel mode with each IP version.
 pub fn modes() -> [Mode; 3] {
     let tunnel = |source: &str, destination: &str| {
         Mode::Tunnel(Tunnel::new(source.parse().unwrap(), destination.parse().unwrap()))

@@ -11,7 +11,7 @@ use offramp_adapter::stats::Loss;
 use offramp_offload::esp::{Arrival, Lifetime, SaConfig, UDP_ENCAPSULATION_PORT, UdpPorts};
 use offramp_offload::frame::Frame;
 
-/// The pause in RFC 3948.
+/// The keepalive interval in RFC 3948, seconds.
 const SECONDS: u32 = 20;
 const GAP_NS: u64 = SECONDS as u64 * NS_PER_SECOND;
 
@@ -24,7 +24,7 @@ fn send(bed: &mut Bed) {
     bed.run_until_idle();
 }
 
-/// Returns the keepalives received by that time.
+/// Returns the number of keepalives received by `now_ns`.
 fn keepalives_at(bed: &mut Bed, now_ns: u64) -> u64 {
     bed.now_ns = now_ns;
     bed.run_until_idle();
@@ -49,7 +49,7 @@ fn a_keepalive_goes_when_nothing_else_went_for_so_long_and_the_far_end_throws_it
         assert_eq!(keepalives_at(&mut bed, first_ns), 1, "{mode:?}");
         assert_eq!(bed.left.next_deadline_ns(), Some(first_ns + GAP_NS));
         assert_eq!(keepalives_at(&mut bed, first_ns + GAP_NS), 2);
-        // A packet serves as a keepalive.
+        // A data packet also keeps the NAT entry alive.
         bed.now_ns += GAP_NS - 1;
         send(&mut bed);
         assert_eq!(keepalives_at(&mut bed, first_ns + 2 * GAP_NS), 2);

@@ -1,4 +1,4 @@
-//! The memory of a key registry: between the ports of a process, and over a crash.
+//! The marks of a key registry, shared by the ports of a process and kept over a crash.
 
 use super::bed::{Bed, Pair, SPI, add, config, gcm, losses, sa};
 use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
@@ -18,12 +18,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-/// Numbers reserved at a time.
+/// Number of sequence numbers reserved at a time.
 const STEP: u64 = 16;
-/// Calls of [`KeyRegistry::keep`] without a packet until an inbound mark no longer leads.
+/// Number of calls of [`KeyRegistry::keep`] without a packet after which an inbound mark no longer leads.
 const LOOKS: usize = 60;
 
-/// A disk with a longer life than the registry.
+/// A disk that outlives the registry.
 #[derive(Clone, Default)]
 struct Disk {
     marks: Arc<Mutex<Vec<KeyMark>>>,
@@ -51,7 +51,7 @@ impl KeyStore for Disk {
 }
 
 impl Disk {
-    /// Creates the registry of a new process.
+    /// Creates the registry of a restarted process.
     fn start(&self) -> Arc<KeyRegistry> {
         let marks = lock(&self.marks).clone();
         let waker = Waker::from(Arc::clone(&self.woken));
@@ -75,7 +75,7 @@ fn bed(left: &Arc<KeyRegistry>, right: &Arc<KeyRegistry>) -> Bed {
     bed
 }
 
-/// Adds an association like one from a file: it continues.
+/// Returns the change that adds an association as from a file, after the last used sequence number.
 fn add_again(keys: &KeyRegistry, direction: SaDirection, sa: &SaConfig) -> SaChange {
     let sequence = keys.last_number(direction, sa).unwrap_or(0).max(sa.sequence);
     add(direction, &SaConfig { sequence, ..sa.clone() })
@@ -156,7 +156,7 @@ fn a_process_that_starts_again_continues_after_what_was_reserved_and_a_clean_one
 fn a_key_has_one_port_at_a_time_and_continues_on_the_next_one() {
     for keys in [Arc::default(), Disk::default().start()] {
         let mut bed = bed(&keys, &keys);
-        // The common peer is somewhere else.
+        // Both ports seal for a peer outside the bed.
         let (elsewhere, other_spi) = (add(SaDirection::Out, &gcm()), SaConfig { spi: SPI + 9, ..gcm() });
         bed.controls[0].change_ipsec(&[elsewhere]).unwrap();
         let moved = |sequence| add(SaDirection::Out, &SaConfig { sequence, ..other_spi.clone() });
@@ -168,7 +168,7 @@ fn a_key_has_one_port_at_a_time_and_continues_on_the_next_one() {
         let SaError::UsedKey { sequence, .. } = refused else { panic!("{refused}") };
         assert!(sequence >= 5);
         bed.controls[1].change_ipsec(&[moved(sequence)]).unwrap();
-        // With CBC the IVs differ by more than the number.
+        // With CBC, both associations may have the same key: their IVs differ in more than the sequence number.
         let cbc = sa("aes128-sha256", SPI + 1);
         for control in &bed.controls {
             control.change_ipsec(&[add(SaDirection::Out, &cbc)]).unwrap();
@@ -189,7 +189,7 @@ fn a_port_that_ends_gives_its_keys_back() {
     bed.controls[0].change_ipsec(&[add_again(&keys, SaDirection::Out, &gcm())]).unwrap();
 }
 
-/// Creates a pair and returns its wire to the test.
+/// Creates a queue pair, and returns its wire to the test.
 fn alone(control: &Arc<PortControl>) -> (Pair, CableEnd) {
     let (near, far) = cable(&CableConfig::default());
     (QueuePair::new(&config(), control, 0, MemoryHost::default(), near), far)
@@ -204,7 +204,7 @@ fn bring(pair: &mut Pair, wire: &mut CableEnd, frames: &[Vec<u8>]) {
     }
 }
 
-/// Returns frames of the left end in their form on the wire.
+/// Returns frames sealed by the left end, as recorded on the wire.
 fn recorded(sa: &SaConfig, frames: u32) -> Vec<Vec<u8>> {
     let control = PortControl::new(&config());
     control.change_ipsec(&[add(SaDirection::Out, sa)]).unwrap();
@@ -218,7 +218,7 @@ fn recorded(sa: &SaConfig, frames: u32) -> Vec<Vec<u8>> {
     captured
 }
 
-/// Creates a process that receives, with the contents of its disk.
+/// Creates a receiving process with the contents of its disk.
 fn receiver(disk: &Disk, sa: &SaConfig) -> (Arc<KeyRegistry>, Arc<PortControl>) {
     let keys = disk.start();
     let control = PortControl::new(&config());
@@ -234,7 +234,8 @@ fn a_recorded_packet_is_refused_after_a_crash() {
         let frames = recorded(&sa, 40);
         let (keys, control) = receiver(&disk, &sa);
         let (mut pair, mut wire) = alone(&control);
-        // The first packet wakes the keeper of marks. Later packets do not wake it while they arrive at the same rate.
+        // The first packet wakes the keeper of marks. Later packets do not wake the keeper while they arrive at the
+        // same rate.
         bring(&mut pair, &mut wire, &frames[..1]);
         assert_eq!(disk.wakes(), 1);
         assert!(keys.keep().unwrap(), "packets arrive");
@@ -248,7 +249,7 @@ fn a_recorded_packet_is_refused_after_a_crash() {
         let (mut pair, mut wire) = alone(&control);
         bring(&mut pair, &mut wire, &frames[..20]);
         assert!(pair.host().given.is_empty());
-        // In addition, about the packets of ten looks are refused.
+        // The packets of about ten further checks are refused.
         bring(&mut pair, &mut wire, &frames[20..]);
         let given = pair.host().given.len();
         assert!((5..20).contains(&given), "{name}: {given}");
@@ -270,7 +271,7 @@ fn a_crash_when_nothing_has_come_for_long_costs_no_packet() {
     assert_eq!(pair.host().given.len(), 1000);
 }
 
-/// A disk that reports each request, and waits for permission to answer.
+/// A disk that reports each request, and answers after permission.
 struct Slow {
     asked: Sender<()>,
     may_answer: Receiver<()>,
@@ -297,7 +298,7 @@ fn frames_go_on_while_the_disk_is_waited_for() {
     std::thread::scope(|scope| {
         let change = scope.spawn(move || control.change_ipsec(&[add(SaDirection::Out, &next)]));
         is_asked.recv().unwrap();
-        // The first association is taken over only now, and seals.
+        // Only now the first association comes into force, and seals.
         send(&mut bed, 5);
         let (given, associations) = (bed.right.host().given.len(), bed.controls[0].ipsec().status().len());
         answer.send(()).unwrap();
@@ -307,7 +308,7 @@ fn frames_go_on_while_the_disk_is_waited_for() {
     assert_eq!(bed.controls[0].ipsec().status().len(), 2);
 }
 
-/// An event in the life of a sealing process.
+/// An event during the life of a sealing process.
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32),
@@ -335,11 +336,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A process with two ports. They send one after the other with one of two keys.
+/// A process with two ports, which send one after the other with one of two keys.
 struct Process {
     keys: Arc<KeyRegistry>,
     ports: [(Arc<PortControl>, Pair, CableEnd); 2],
-    /// The port and the key in use.
+    /// Index of the port in use, and number of the key in use.
     port: usize,
     key: u32,
 }
@@ -364,7 +365,7 @@ impl Process {
         sa("aes128gcm16", SPI + key)
     }
 
-    /// Makes a step. If no association is left, adds one if possible.
+    /// Executes a step. If no association is left, adds one if possible.
     fn step(&mut self, step: &Step, disk: &Disk) {
         let remove = SaChange::Remove { direction: SaDirection::Out, spi: SPI + self.key };
         let to_send = &mut self.ports[self.port].1.host_mut().to_send;
@@ -398,11 +399,11 @@ impl Process {
         }
     }
 
-    /// Returns the packets now on the wires.
+    /// Returns the packets currently on the wires.
     fn sent(&mut self) -> Vec<(u32, u32)> {
         let mut sent = Vec::new();
         for (control, pair, wire) in &mut self.ports {
-            // Without an association frames would go in the clear; other tests cover that.
+            // Without an association, frames would be sent unencrypted. Other tests cover this case.
             if control.ipsec().status().is_empty() {
                 pair.host_mut().to_send.clear();
             }

@@ -8,7 +8,7 @@ use offramp_adapter::stats::Loss;
 use offramp_offload::esp::{Lifetime, SaConfig, Selector};
 use std::sync::mpsc::{Receiver, channel};
 
-/// Creates a bed with the events of either end.
+/// Creates a bed, and returns the event channels of both ends.
 fn told(sa: &SaConfig) -> (Bed, [Receiver<SaEvent>; 2]) {
     let bed = Bed::new(&config());
     let events = [0, 1].map(|end: usize| {
@@ -42,7 +42,7 @@ fn limits_of_packets_and_bytes_end_an_association_and_are_told_once() {
         assert_eq!(losses(bed.transmit()), [(Loss::SaExpired, 3)]);
         for events in &events {
             let kinds = kinds(events);
-            // One run may reach both limits at once.
+            // One grant may reach both limits at once.
             assert!(kinds == [SaEventKind::Hard] || kinds == [SaEventKind::Soft, SaEventKind::Hard], "{kinds:?}");
         }
         let states = bed.controls.each_ref().map(|control| control.ipsec().status()[0].state);
@@ -127,7 +127,7 @@ fn a_new_association_is_made_before_the_old_one_is_broken_and_no_frame_is_lost()
         sent.extend_from_slice(&payload);
     };
     send(&mut bed);
-    // Frames under way, sealed by the old association, while both ends change.
+    // The old association has sealed frames that are in flight while both ends change.
     bed.left.poll(0).unwrap();
     bed.controls[1].change_ipsec(&[rekey(SaDirection::In, SPI, &next)]).unwrap();
     bed.controls[0].change_ipsec(&[rekey(SaDirection::Out, SPI, &next)]).unwrap();
@@ -165,7 +165,7 @@ fn a_frame_that_is_sealed_in_part_is_finished_by_the_association_that_began_it()
     let line = CableConfig { rate_bps: Some(100_000_000), queue_bytes: 16 * 1024, ..CableConfig::default() };
     let mut bed = Bed::on(&config(), &line);
     bed.protect(&gcm());
-    // The line fills up in the middle of a super-frame.
+    // The wire is full in the middle of a super-frame.
     for n in 0..64 {
         bed.left.host_mut().to_send.push_back(tcp_super_frame(0, n * 60_000, &pattern(u64::from(n), 60_000), 1460));
     }

@@ -1,4 +1,4 @@
-//! Packets to the wire, and packets from it.
+//! Packets sent to the wire, and packets received from the wire.
 
 use super::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, layout, losses, modes, sa};
 use crate::support::line::ScriptedLine;
@@ -63,7 +63,7 @@ fn esp_of(frame: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns a UDP datagram over IPv4, its checksum left to the adapter.
+/// Returns a UDP datagram over IPv4 whose checksum the adapter must complete.
 fn datagram(payload_len: usize, has_df: bool) -> (TxMeta, Vec<u8>) {
     let (_, mut frame) = tcp_frame(0, 0, &[]);
     frame.truncate(34);
@@ -134,7 +134,7 @@ fn without_receive_offloads_each_opened_frame_is_handed_over_as_it_was_cut() {
 fn a_tcp_frame_that_would_outgrow_the_line_is_cut_again_and_the_host_keeps_its_mtu() {
     for mode in modes() {
         let sa = SaConfig { mode, ..gcm() };
-        // Once with the checksum left to the adapter, and once already complete.
+        // The frame is sent twice: with a partial checksum, and with a complete one.
         let partial = tcp_frame(0, 7, &pattern(2, 1460));
         let mut complete = partial.1.clone();
         checksum::complete(&mut complete, partial.0.checksum.unwrap(), partial.1.len()).unwrap();
@@ -175,7 +175,7 @@ fn checksums_that_the_host_left_are_complete_inside_the_sealed_packet() {
     let end = expected.len();
     checksum::complete(&mut expected, meta.checksum.unwrap(), end).unwrap();
     let (told, given) = &bed.right.host().given[0];
-    // A partial checksum marks that the full checksum was right.
+    // A partial checksum indicates that the full checksum was right.
     assert_eq!(told.checksum, ChecksumState::Partial(meta.checksum.unwrap()));
     let mut given = given.clone();
     checksum::complete(&mut given, meta.checksum.unwrap(), end).unwrap();
@@ -197,7 +197,7 @@ fn a_datagram_too_long_to_be_sealed_is_counted_and_its_sender_told_what_fits() {
     assert_eq!(checksum::sum(&answer[34..]).fold(), 0xffff);
     assert_eq!(&answer[42..70], &datagram(1472, true).1[14..42], "the header that caused it, and eight bytes");
     let mtu = usize::from(u16::from_be_bytes([answer[40], answer[41]]));
-    // 20 IP, 8 ESP, 8 IV, 2 trailer, 16 tag; the payload after the IP header is a multiple of four.
+    // 20 bytes IP, 8 ESP, 8 IV, 2 trailer and 16 tag. The payload after the IP header is a multiple of four bytes.
     assert_eq!(mtu, 1466);
     assert_eq!(alone.send(datagram(mtu - 28, true)).len(), 1, "what fits goes");
     assert!(alone.send(datagram(mtu - 27, true)).is_empty());
@@ -315,7 +315,7 @@ fn every_refusal_has_a_counter_of_its_own_and_nothing_of_it_reaches_the_host() {
     assert_eq!((status[0].packets, of_sa), (200, 4), "an unknown SPI and a fragment are of no association");
 }
 
-/// Returns UDP to the port of encapsulation.
+/// Returns a UDP datagram to the port of UDP encapsulation.
 fn to_4500(payload: &[u8]) -> Vec<u8> {
     let (_, mut frame) = datagram(payload.len(), true);
     frame[36..38].copy_from_slice(&UDP_ENCAPSULATION_PORT.to_be_bytes());
@@ -328,7 +328,7 @@ fn to_4500(payload: &[u8]) -> Vec<u8> {
 fn a_keepalive_is_counted_and_ike_goes_to_the_host_where_it_may() {
     let mut far = Alone::new(&config(), SaDirection::In, &SaConfig { udp: Some(UdpPorts::default()), ..gcm() });
     let frames = [to_4500(&[0xff]), to_4500(&[0, 0, 0, 0, 1, 2, 3, 4])];
-    // It is a clear packet, but an association should have protected it.
+    // The packet is unencrypted, but an association should have protected it.
     far.bring(&frames);
     assert_eq!(far.receive(), [(Loss::Keepalive, 1), (Loss::Unprotected, 1)]);
     assert!(far.pair.host().given.is_empty());
@@ -366,7 +366,7 @@ fn an_inbound_association_that_comes_again_remembers_what_it_has_received() {
         receiver.control.change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
         receiver.bring(&frames);
         assert_eq!(receiver.receive(), [(Loss::Replayed, 3)], "{name}");
-        // A recorded packet names its SPI, so another SPI has its own window.
+        // A recorded packet contains its SPI, so another SPI has its own replay window.
         let other = SaConfig { spi: SPI + 1, ..sa.clone() };
         receiver.control.change_ipsec(&[remove, add(SaDirection::In, &other)]).unwrap();
         receiver.bring(&seal(&other, tcp_frame(0, 5000, b"another SPI")));

@@ -1,4 +1,4 @@
-//! Associations on ports of a switch behave as on a cable.
+//! Associations on ports of a switch, which behave as on a cable.
 
 use super::bed::{NS_PER_SECOND, SPI, add, gcm, modes};
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
@@ -11,7 +11,7 @@ use offramp_offload::esp::{Arrival, Lifetime, SaConfig};
 use offramp_offload::frame::Frame;
 use std::sync::Arc;
 
-/// A switch with this many ports, flooding every frame.
+/// A switch with this many ports that floods every frame.
 struct Lan {
     switch: Switch<MemoryHost>,
     controls: Vec<Arc<PortControl>>,
@@ -104,7 +104,7 @@ fn what_should_be_protected_and_comes_in_the_clear_is_refused_also_in_super_fram
 fn an_association_on_a_port_that_is_added_late_lives_its_whole_time() {
     let lifetime = Lifetime { hard_seconds: Some(30), ..Lifetime::default() };
     let sa = SaConfig { lifetime, ..gcm() };
-    // An hour after its start, a daemon adds a port with associations from the file.
+    // One hour after its start, a daemon adds a port with associations from a file.
     let switch = Switch::new(&SwitchConfig::default());
     let mut lan = Lan { switch, controls: Vec::new(), now_ns: 3600 * NS_PER_SECOND };
     lan.run();

@@ -1,4 +1,4 @@
-//! The choice of protected packets, and the fate of the others.
+//! The selection of protected packets, and the treatment of all other packets.
 
 use super::bed::{Bed, SPI, add, config, gcm, losses, sa};
 use crate::support::{pattern, tcp_frame, tcp_super_frame};
@@ -12,7 +12,7 @@ fn discard() -> Policy {
     Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard, ..Policy::default() }
 }
 
-/// Returns an association for the flows from that port (1000 + flow) on.
+/// Returns an association for packets with source port 1000 + `flow`.
 fn for_flow(flow: u16) -> SaConfig {
     let ports = 1000 + flow..=1000 + flow;
     SaConfig { selector: Selector { source_ports: Some(ports), ..Selector::default() }, ..sa("aes128gcm16", SPI) }
@@ -57,7 +57,7 @@ fn what_should_have_been_protected_is_refused_in_the_clear_whatever_the_policy()
     bed.assert_everything_is_accounted_for();
 }
 
-/// Returns a fragment over IPv4 or IPv6 from 10.0.0.1 or `fd00::1`, without ports, followed by `protocol`.
+/// Returns a fragment over IPv4 or IPv6 from 10.0.0.1 or `fd00::1` without ports, with the transport `protocol`.
 fn fragment(is_ipv6: bool, protocol: u8) -> Vec<u8> {
     let mut frame = tcp_frame(0, 1, &pattern(0, 400)).1;
     if is_ipv6 {
@@ -108,7 +108,7 @@ fn a_fragment_of_what_a_selector_with_ports_names_goes_in_the_clear_neither_way(
 
 #[test]
 fn a_packet_that_only_a_host_can_read_is_refused_in_the_clear_where_it_should_be_protected() {
-    // A datagram with two bytes after its end: Linux accepts it, a layout does not.
+    // Linux accepts a datagram with two bytes after its end, but the parser gives it no layout.
     let mut frame = fragment(false, 17);
     frame[20] = 0;
     frame[24..26].fill(0);
@@ -140,13 +140,13 @@ fn genuine_packets_outside_the_selector_of_their_association_are_refused() {
     assert_eq!(bed.received(), b"the flow");
 }
 
-/// Returns a frame with these tags and this `EtherType`, and an IPv4 packet after them.
+/// Returns a frame with these tags and this `EtherType`, followed by an IPv4 packet.
 fn with_types(types: &[u16]) -> (TxMeta, Vec<u8>) {
     let (_, clear) = tcp_frame(0, 1, b"clear");
     let mut frame = clear[..12].to_vec();
     for (n, ethertype) in types.iter().enumerate() {
         frame.extend_from_slice(&ethertype.to_be_bytes());
-        // The type of a tag is followed by its VLAN, any other type by two bytes.
+        // A tag's type is followed by its VLAN, any other type by two bytes of data.
         if n + 1 < types.len() {
             frame.extend_from_slice(&[0, 5]);
         }
@@ -155,7 +155,7 @@ fn with_types(types: &[u16]) -> (TxMeta, Vec<u8>) {
     (TxMeta::default(), frame)
 }
 
-/// `PPPoE`, MPLS, tags of before IEEE 802.1ad, three tags, LLDP, IEEE 802.1X, a length.
+/// `EtherTypes` of `PPPoE`, MPLS, tags from before IEEE 802.1ad, three tags, LLDP, IEEE 802.1X, and a length.
 const OTHER: [&[u16]; 10] = [
     &[0x8863],
     &[0x8864],
@@ -197,7 +197,7 @@ fn what_an_association_has_protected_is_lost_when_it_is_removed() {
     bed.run_until_idle();
     assert_eq!(bed.received(), b"clear");
     assert_eq!(losses(bed.transmit()), [(Loss::EspFragment, 1), (Loss::Discard, 1)]);
-    // The other end does the same, for any sender.
+    // The receiving end discards such packets from any sender.
     let mut far = Bed::new(&config());
     far.controls[1].change_ipsec(&[add(SaDirection::In, &for_flow(0))]).unwrap();
     far.controls[1].change_ipsec(&[SaChange::Remove { direction: SaDirection::In, spi: SPI }]).unwrap();
@@ -215,7 +215,8 @@ fn entries_are_asked_in_their_order_and_before_associations() {
     use PolicyAction::{Bypass, Discard, Protect};
     let of_flow = |flow| for_flow(flow).selector;
     for no_match in [NoMatch::Bypass, NoMatch::Discard] {
-        // Flow 0 is sealed by an association for all, 1 bypasses, 2 is lost although a later rule bypasses it.
+        // Flow 0 is sealed by an association for all flows. Flow 1 bypasses. Flow 2 is lost, although a later entry
+        // bypasses it.
         let mut bed = Bed::protected(&gcm());
         for (control, direction) in bed.controls.iter().zip([SaDirection::Out, SaDirection::In]) {
             let entries = vec![
@@ -233,7 +234,7 @@ fn entries_are_asked_in_their_order_and_before_associations() {
         assert_eq!(bed.received(), b"01");
         assert_eq!(losses(bed.transmit()), [(Loss::Discard, 1)]);
         assert_eq!(bed.controls[0].ipsec().status()[0].packets, 1);
-        // Without the association, packets to be protected are lost, and bypassing ones are not.
+        // Without the association, packets to be protected are lost, but bypassing packets are not.
         bed.controls[0].change_ipsec(&[SaChange::Remove { direction: SaDirection::Out, spi: SPI }]).unwrap();
         bed.left.host_mut().to_send.extend([0, 1].map(|flow| tcp_frame(flow, 2, &[b'a' + flow as u8])));
         bed.run_until_idle();
@@ -402,7 +403,7 @@ fn one_key_never_seals_in_two_associations_or_directions() {
         let expected = SaError::SharedKey { direction, spi: SPI + 1, other_direction: SaDirection::Out, other: SPI };
         assert_eq!(error, expected);
     }
-    // With CBC the IVs differ by more than the number.
+    // With CBC, both associations may have the same key: their IVs differ in more than the sequence number.
     let cbc = sa("aes128-sha256", SPI + 2);
     bed.controls[0].change_ipsec(&[add(SaDirection::Out, &cbc), add(SaDirection::In, &cbc)]).unwrap();
 }
@@ -411,7 +412,7 @@ fn one_key_never_seals_in_two_associations_or_directions() {
 fn a_key_that_has_sealed_goes_on_behind_its_last_number_or_not_at_all() {
     let mut bed = Bed::protected(&gcm());
     let remove = SaChange::Remove { direction: SaDirection::Out, spi: SPI };
-    // Before it has sealed anything it may be added again.
+    // The key can be added again if the association has not sealed any packet.
     bed.controls[0].change_ipsec(std::slice::from_ref(&remove)).unwrap();
     bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap();
     bed.left.host_mut().to_send.push_back(tcp_super_frame(0, 0, &pattern(0, 5000), 1000));
@@ -439,7 +440,7 @@ fn a_key_that_seals_until_a_change_does_not_come_again_in_the_same_change() {
             assert!(at == 1 && matches!(error, SaError::SharedKey { other: SPI, .. }), "{error}");
         }
     }
-    // The replaced association may be sealing at this moment, though nothing is counted yet.
+    // The replaced association may be sealing at this moment, although no number is counted yet.
     bed.controls[0].change_ipsec(&[rekey]).unwrap();
     let (_, error) = bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap_err();
     assert!(matches!(error, SaError::UsedKey { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! A stream's bytes through large send, ESP, coalescing and rekeys; and several queue pairs on one association.
+//! A stream's bytes through large send, ESP, coalescing and rekeys, and several queue pairs that share one association.
 //!
 //! `OFFRAMP_ESP_STREAM_BYTES` sets the length of the stream (1073741824 for the long run).
 
@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Default length of the stream, bytes.
 const STREAM_BYTES_DEFAULT: u64 = 24 << 20;
-/// Bytes of the stream per second of virtual time. At the start of each second both ends rekey.
+/// Bytes of the stream per second of virtual time. Both ends rekey at the start of each second.
 const BYTES_PER_SECOND: u64 = 2 << 20;
-/// Limit on the time of a hung test.
+/// Time after which a hung test fails.
 const HANG_GUARD: Duration = Duration::from_mins(1);
 
 fn stream_bytes() -> u64 {
@@ -29,7 +29,7 @@ fn stream_bytes() -> u64 {
     given.map_or(STREAM_BYTES_DEFAULT, |text| text.parse().expect("OFFRAMP_ESP_STREAM_BYTES is a number of bytes"))
 }
 
-/// Returns the associations' suites and modes in turn.
+/// Returns the next association. Its suite and its mode alternate.
 fn next_sa(turn: u32) -> SaConfig {
     let names = ["aes128gcm16", "chacha20poly1305", "aes256gcm16-iiv", "aes128-sha256"];
     let (mode, esn) = (modes()[turn as usize % 3], turn.is_multiple_of(2));
@@ -61,7 +61,7 @@ fn a_stream_is_the_same_to_the_bit_through_cutting_sealing_joining_and_a_rekey_e
         done += payload.len() as u64;
         bed.now_ns = done * NS_PER_SECOND / BYTES_PER_SECOND;
         if done / BYTES_PER_SECOND > u64::from(turn) {
-            // Frames taken by now are sealed by the old association and under way.
+            // Frames fetched so far are sealed by the old association and in flight.
             bed.left.poll(bed.now_ns).unwrap();
             turn += 1;
             rekey(&bed, turn);
@@ -96,8 +96,9 @@ fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order
         let mut right = QueuePair::new(&config, &controls[1], queue, MemoryHost::default(), b);
         let (mut expected, mut received) = (Vec::new(), Vec::new());
         for n in 0..SUPER_FRAMES {
-            // If one queue pair stalled while the others seal more than the window, its packets would be too old. Their
-            // distance depends on the machine, so they meet after each super-frame.
+            // If one queue pair stalled while the others seal more packets than the replay window, its packets would be
+            // too old. The distance between the queue pairs depends on the machine, so they synchronise after each
+            // super-frame.
             meet.wait();
             let payload = pattern(u64::from(n) + queue as u64, 60_000);
             left.host_mut().to_send.push_back(tcp_super_frame(queue as u16, n * 60_000, &payload, 1460));
@@ -168,7 +169,7 @@ fn tampered_frames_are_refused_and_counted_whatever_byte_was_changed() {
     for _ in 0..2000 {
         let sealed = sender.seal(&Frame::received(&mut clear), &mut buffer).unwrap();
         let mut frame = buffer[..sealed.end].to_vec();
-        // From the ESP header on: the bytes before it are not protected.
+        // Corrupts a byte after the start of the ESP header, because earlier bytes are not protected.
         frame[rng.random_range(34..sealed.end)] ^= 1 << rng.random_range(0..8);
         bed.left.host_mut().to_send.push_back((TxMeta::default(), frame));
         frames += 1;
@@ -185,7 +186,7 @@ fn whatever_hosts_and_line_bring_nothing_panics_and_every_frame_is_accounted_for
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let sa = next_sa(seed as u32);
         let mut bed = Bed::new(&super::bed::config());
-        // Some packets are sealed, some only look like ESP to the far end.
+        // Some packets are sealed; others only look like ESP to the receiving end.
         bed.controls[1].change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
         if seed % 3 > 0 {
             bed.controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
@@ -199,7 +200,7 @@ fn whatever_hosts_and_line_bring_nothing_panics_and_every_frame_is_accounted_for
                 frame.truncate(rng.random_range(0..1600));
             }
             if frame.len() > 23 && rng.random_bool(0.3) {
-                // ESP, or UDP of any port.
+                // The protocol is ESP, or UDP with any port.
                 frame[23] = if rng.random() { 50 } else { 17 };
             }
             for _ in 0..rng.random_range(0..4) {

@@ -4,19 +4,20 @@ use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-/// Brings the scripted frames, and keeps the frames put on it.
+/// A line that delivers the scripted frames, and stores the frames put on it.
 #[derive(Debug, Default)]
 pub struct ScriptedLine {
     pub to_come: VecDeque<(u64, Vec<u8>)>,
     pub put: Vec<(u64, Vec<u8>)>,
-    /// Time of a frame to leave.
+    /// Transmission time of a frame, nanoseconds.
     pub send_ns: u64,
     lent: Vec<u8>,
     sent_ns: u64,
 }
 
 impl ScriptedLine {
-    /// Creates a line with frames at these times and of these lengths. Each is an Ethernet frame with its number.
+    /// Creates a line that delivers frames at these times and of these lengths. Each frame is an Ethernet frame with
+    /// its index.
     pub fn bringing(arrivals: impl IntoIterator<Item = (u64, usize)>) -> Self {
         let to_come = arrivals.into_iter().enumerate().map(|(n, (at_ns, len))| (at_ns, numbered(n, len))).collect();
         Self { to_come, ..Self::default() }
@@ -26,7 +27,7 @@ impl ScriptedLine {
 /// Minimum length of a numbered frame.
 pub const NUMBERED_LEN_MIN: usize = 18;
 
-/// Returns an Ethernet frame of a protocol without a parser, with a number in it.
+/// Returns an Ethernet frame of a protocol without a parser; the frame contains the number `n`.
 pub fn numbered(n: usize, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len.max(NUMBERED_LEN_MIN)];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);

@@ -14,28 +14,28 @@ use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A host that sends queued frames and keeps received ones.
+/// A host that sends queued frames and stores received ones.
 #[derive(Default)]
 pub struct MemoryHost {
     pub to_send: VecDeque<(TxMeta, Vec<u8>)>,
     pub taken: Option<FrameBuffer<Vec<u8>>>,
     pub given: Vec<(RxMeta, Vec<u8>)>,
-    /// Refuse this many frames before taking one again.
+    /// Number of frames that the host refuses before it accepts a frame.
     pub refuse: usize,
     pub honours_data_valid: bool,
-    /// Accepted offloads; everything when not set.
+    /// Offloads accepted by the host; `None` for all.
     pub accepts: Option<Offloads>,
-    /// Closed, with this error number.
+    /// Error number with which the host is closed.
     pub closed: Option<i32>,
     pub flushes: usize,
     /// Lends frames without offload requests unparsed.
     pub lends_unasked: bool,
-    /// The costs of fetching each frame, and of a fetch without one.
+    /// Cost of fetching each frame, and of a fetch without a frame, in bytes.
     pub cost_bytes: usize,
     pub frameless_cost_bytes: usize,
-    /// The cost of the last fetch.
+    /// Cost of the last fetch, bytes.
     pub last_cost_bytes: usize,
-    /// The switch's record of the host it serves, and this host's number there.
+    /// The switch's record of the served host, and this host's number in the switch.
     pub serving: Option<(Arc<Serving>, usize)>,
 }
 
@@ -47,7 +47,7 @@ impl MemoryHost {
     }
 }
 
-/// Start of the taken frame in its buffer, with room for a tag before it.
+/// Start of the fetched frame in its buffer, with room for a tag before it.
 const TAKEN_AT: usize = 64;
 
 impl MemoryHost {
@@ -117,7 +117,7 @@ impl HostPort for MemoryHost {
     }
 }
 
-/// Returns a TCP frame of IPv4 with the checksum of the pseudo-header in its checksum field.
+/// Returns a TCP frame over IPv4, with the checksum of the pseudo-header in its checksum field.
 pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) {
     let mut frame = vec![0; 54];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -143,7 +143,7 @@ pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) 
     (TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 16 }), segmentation: None }, frame)
 }
 
-/// Returns such a frame, to be segmented at `size`.
+/// Returns a TCP frame with a request to segment its payload at `size` bytes.
 pub fn tcp_super_frame(flow: u16, sequence: u32, payload: &[u8], size: u16) -> (TxMeta, Vec<u8>) {
     let (meta, frame) = tcp_frame(flow, sequence, payload);
     let segmentation = Some(Segmentation::new(SegmentationKind::Tcp4, size));
@@ -154,7 +154,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| ((seed + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Returns the payload of a received TCP frame, after checking the claims about it.
+/// Checks the marks of a received TCP frame, and returns the frame's payload.
 pub fn payload_of<'a>(meta: &RxMeta, frame: &'a [u8]) -> &'a [u8] {
     let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
     assert!(Frame::received(&mut frame.to_vec()).has_good_ipv4_header());
