@@ -1,8 +1,8 @@
-//! Adds, removes and changes ports and switches while others run, for a client's request and for a changed file.
+//! Adds, removes and changes ports and switches while others run. The cause is a client's request or a changed file.
 //!
-//! One thread makes all changes, one after the other. Each change is made as a whole or not at all. The thread first
-//! opens and prepares everything that can fail; until then nothing changes for running ports. It also ends removed
-//! ports: threads of frames close nothing.
+//! One thread makes all changes, one after the other. Each change is made completely or not at all. The thread first
+//! opens and prepares everything that can fail. Until then, nothing changes for running ports. The same thread also
+//! ends removed ports, because threads on the frame path must not close anything.
 
 use super::build::{Devices, connect_to, open, privileged_key};
 use super::change::{Asked, Change, Outcome};
@@ -25,14 +25,14 @@ use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::Duration;
 
-/// Time between two checks for other users of a port.
+/// Time between two checks for other owners of a port.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Starts the thread of changes. It keeps the filter of the process, as it opens sockets and starts threads of every
-/// kind.
+/// Starts the thread of changes. The thread keeps the process's system-call filter, since it opens sockets and starts
+/// threads of every kind.
 ///
 /// # Errors
-/// When the thread cannot be started.
+/// Fails if the thread cannot be started.
 pub fn start(daemon: &Arc<Daemon>, asked: Receiver<Asked>) -> io::Result<()> {
     let daemon = Arc::clone(daemon);
     thread::Builder::new().name("ofr-ports".into()).spawn(move || {
@@ -110,7 +110,7 @@ impl Daemon {
         let running = self.state().config.clone();
         let of_clients = self.state().of_clients.clone();
         let file = Config::load(self.file()).map_err(wrong)?;
-        // A client no longer owns a port or switch named by the file.
+        // A port or switch in the file no longer belongs to a client.
         let mut others = Config { daemon: running.daemon.clone(), ..running.clone() };
         let is_in_file = |name: &String| file.ports.iter().any(|port| port.name == *name);
         others.ports.retain(|port| of_clients.ports.contains(&port.name) && !is_in_file(&port.name));
@@ -132,7 +132,8 @@ impl Daemon {
         Ok(difference)
     }
 
-    /// Makes the running configuration `target`, or changes nothing. `kept` are the changes of ports present in both.
+    /// Makes `target` the running configuration, or changes nothing. `kept` lists the changes of ports present in both
+    /// configurations.
     fn apply(&self, target: &Config, kept: Vec<Kept>) -> Outcome {
         let threads = self.threads();
         let running = self.state().config.clone();
@@ -149,7 +150,7 @@ impl Daemon {
 
         let mut state = self.state();
         change_kept(&kept).map_err(|message| (RefusalCode::HostRefused, message))?;
-        // Nothing fails from here on.
+        // No later step fails.
         let ports = Arc::unwrap_or_clone(take(&mut state.ports));
         let (stay, gone) = ports.into_iter().partition(|port| places.contains_key(&*port.name));
         state.ports = Arc::new(stay);
@@ -177,7 +178,7 @@ impl Daemon {
 
         let mut state = self.state();
         for (mut port, config) in opened.into_iter().zip(&added) {
-            // Its numbers and addresses were checked before.
+            // The port's numbers and addresses were already checked.
             connect_to(&mut port, config, &state.switches).map_err(not_opened)?;
             Arc::make_mut(&mut state.ports).push(Arc::new(port));
             state.config.ports.push(config.clone());
@@ -224,14 +225,14 @@ impl Daemon {
     }
 }
 
-/// A port in both configurations, its new configuration, and the changes of its associations.
+/// A port in both configurations, with its new configuration and the changes of its associations.
 struct Kept {
     port: Arc<Port>,
     new: PortConfig,
     ipsec: Vec<SaChange>,
 }
 
-/// Returns the ports in both configurations, if each can become its port in `target`.
+/// Returns the ports in both configurations. Fails if a port cannot change to its configuration in `target`.
 fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>, String> {
     let mut kept = Vec::new();
     let named: BTreeMap<&str, &PortConfig> = target.ports.iter().map(|port| (&*port.name, port)).collect();
@@ -257,7 +258,7 @@ fn kept(state: &State, target: &Config, keys: &KeyRegistry) -> Result<Vec<Kept>,
     }
 }
 
-/// Changes all of `kept`, or none.
+/// Changes all ports of `kept`, or none.
 fn change_kept(kept: &[Kept]) -> Result<(), String> {
     let mut prepared = Vec::new();
     for Kept { port, ipsec, .. } in kept.iter().filter(|kept| !kept.ipsec.is_empty()) {
@@ -267,7 +268,7 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
     let before: Vec<_> = kept.iter().map(|kept| kept.port.control.offloads()).collect();
     for (at, Kept { port, new, .. }) in kept.iter().enumerate() {
         if let Err(error) = allow(port, new.offloads) {
-            // A host gone for good cannot restore its old offloads either.
+            // A host that is gone cannot restore its old offloads; the error is ignored.
             kept[..at].iter().zip(&before).for_each(|(kept, offloads)| drop(allow(&kept.port, *offloads)));
             return Err(format!("port \"{}\": {error}", port.name));
         }
@@ -280,8 +281,8 @@ fn change_kept(kept: &[Kept]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the port once no snapshot of others has it any more. The last owner to drop a port ends it, and other
-/// threads may not.
+/// Returns the port as soon as no other snapshot contains it. Dropping the last owner ends the port, which other
+/// threads must not do.
 fn alone(mut port: Arc<Port>) -> Port {
     loop {
         match Arc::try_unwrap(port) {
@@ -292,7 +293,7 @@ fn alone(mut port: Arc<Port>) -> Port {
     }
 }
 
-/// Returns the first fixed key with a new value. A fixed key cannot change while the port runs.
+/// Returns the first key whose value differs but cannot change while the port runs.
 fn fixed_key(old: &PortConfig, new: &PortConfig) -> Option<&'static str> {
     let differs = [
         ("host", old.host != new.host),

@@ -1,9 +1,10 @@
-//! From a configuration to running adapters.
+//! Builds running adapters from a configuration.
 //!
-//! A cable joins two ports queue pair by queue pair. Everything else is a switch in one thread: a named switch, or, for
-//! a port with an interface on its wire, a link of its own with two ends.
+//! A cable connects two ports, queue pair by queue pair. Every other wire is a switch in one thread. The switch is a
+//! named one, or a separate link with two ends for a port with an interface on its wire.
 //!
-//! The same code opens the ports of the file and ports added later. Only the start opens privileged devices.
+//! The same code opens the ports in the file and the ports added later. Privileged devices are opened only at the
+//! start.
 
 use super::config::{Config, PortConfig};
 use super::error::BuildError;
@@ -21,14 +22,14 @@ use std::sync::Arc;
 /// The privileged devices of a port: its host, and the interface on its wire.
 type PortDevices = (Option<RunningHost>, Option<Box<dyn Interface>>);
 
-/// Open privileged devices of each port.
+/// The open privileged devices of each port.
 #[derive(Debug)]
 pub struct Devices(Vec<PortDevices>);
 
 /// Opens every privileged device. No later step needs privileges.
 ///
 /// # Errors
-/// The first device that fails to open; the devices before it are closed again.
+/// Fails for the first device that cannot be opened, and closes the devices opened before it.
 pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
     let open = |port: &PortConfig| {
         let is_privileged = port.host.privileged_key.is_some();
@@ -48,19 +49,19 @@ pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
 }
 
 impl Devices {
-    /// Returns the devices of ports without privileged ones: none.
+    /// Returns the devices of ports without privileged devices.
     pub fn none(ports: usize) -> Self {
         Self((0..ports).map(|_| (None, None)).collect())
     }
 }
 
-/// Returns the first key that names a privileged device of the port.
+/// Returns the first key of the port that names a privileged device.
 pub fn privileged_key(config: &PortConfig) -> Option<String> {
     let of_wire = config.wire.interface().map(|(kind, _)| format!("wire.{}", kind.name));
     config.host.privileged_key.map(str::to_owned).or(of_wire)
 }
 
-/// Opens a host without need for privileges.
+/// Opens a host that needs no privileges.
 fn open_host(config: &PortConfig, threads: &Threads) -> Result<RunningHost, BuildError> {
     let rights = config.host.socket.as_ref().map(|socket| threads.groups.rights(socket.mode, socket.group.as_ref()));
     let means = Means {
@@ -73,10 +74,11 @@ fn open_host(config: &PortConfig, threads: &Threads) -> Result<RunningHost, Buil
     opened.map_err(|cause| BuildError::Device { port: config.name.clone(), cause })
 }
 
-/// Opens the guests, and starts the threads of cables and links. Ports on switches wait for [`connect_to`].
+/// Opens the guests, and starts the threads of cables and links. Ports on switches are connected later by
+/// [`connect_to`].
 ///
 /// # Errors
-/// When a guest's socket cannot be had or a thread cannot be started; what was started before has ended again.
+/// Fails if a guest's socket cannot be opened or a thread cannot be started. Everything started before is ended again.
 pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result<Vec<Port>, BuildError> {
     let mut opened = Vec::new();
     for (port, (host, wire)) in ports.iter().zip(devices.0) {
@@ -88,7 +90,7 @@ pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result
             WireConfig::Switch(_) => {}
             WireConfig::Cable(peer) => {
                 let far = ports.iter().position(|other| &other.name == peer);
-                // Each cable once: from the port nearer to the start of the list.
+                // Each cable is started once: from the port that is first in the list.
                 if let Some(far) = far.filter(|&far| far > near)
                     && let Ok([near_port, far_port]) = opened.get_disjoint_mut([near, far])
                 {
@@ -101,10 +103,10 @@ pub fn open(ports: &[PortConfig], devices: Devices, threads: &Threads) -> Result
     Ok(opened)
 }
 
-/// Connects a port to the switch named by `config`, if any, unless the port started with it.
+/// Connects a port to the switch in `config`, if any, unless the port was connected at the switch's start.
 ///
 /// # Errors
-/// When the switch refuses it.
+/// Fails if the switch refuses the port.
 pub fn connect_to(port: &mut Port, config: &PortConfig, switches: &[RunningSwitch]) -> Result<(), BuildError> {
     match switches.iter().find(|switch| config.is_on(&switch.name)) {
         Some(switch) if port.on_switch.is_none() => switch.connect(port, config),
@@ -112,14 +114,14 @@ pub fn connect_to(port: &mut Port, config: &PortConfig, switches: &[RunningSwitc
     }
 }
 
-/// Runs a cable for each queue pair. If both ends use the same processor, one thread drives both and a frame stays in
-/// its cache. Otherwise each end has a thread of its own.
+/// Runs a cable for each queue pair. If both ends use the same processor, one thread drives both ends, and a frame
+/// stays in that processor's cache. Otherwise each end has its own thread.
 fn run_cable(
     (near, near_config): (&mut Port, &PortConfig),
     (far, far_config): (&mut Port, &PortConfig),
     threads: &Threads,
 ) -> Result<(), BuildError> {
-    // Each guest sees its link up while the other is there.
+    // Each guest sees its link up while the other guest is connected.
     if let (Some(near), Some(far)) = (near.host.guest(), far.host.guest()) {
         lock(near).join(&lock(far));
     }
@@ -148,7 +150,7 @@ fn run_cable(
     Ok(())
 }
 
-/// Joins a port and the interface on its wire: a link with two ends.
+/// Connects a port and the interface on its wire by a link with two ends.
 fn run_link(port: &mut Port, config: &PortConfig, threads: &Threads) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
     port.connect(config, link.control(), None)?;

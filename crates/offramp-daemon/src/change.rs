@@ -1,4 +1,4 @@
-//! A change of the running ports and switches, for a client or a signal.
+//! A change of the running ports and switches, requested by a client or a signal.
 
 use crate::schema::{Difference, RefusalCode};
 use std::sync::mpsc::SyncSender;
@@ -6,17 +6,17 @@ use std::sync::mpsc::SyncSender;
 /// A change.
 #[derive(Debug)]
 pub enum Change {
-    /// Adds the ports and switches of a text; errors call it `source`.
+    /// Adds the ports and switches in the text `toml`; error messages name the text `source`.
     Add { source: String, toml: String },
     /// Removes ports and switches.
     Remove { ports: Vec<String>, switches: Vec<String> },
-    /// Reads the file again.
+    /// Reads the configuration file again.
     Reload,
     /// Refuses every later change.
     Stop,
 }
 
-/// The difference made, or the reason for none.
+/// The resulting difference, or the reason for refusing the change.
 pub type Outcome = Result<Difference, (RefusalCode, String)>;
 
 /// A change, and the receiver of its outcome.

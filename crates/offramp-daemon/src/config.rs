@@ -1,6 +1,6 @@
-//! The daemon's configuration file, checked.
+//! The checked form of the daemon's configuration file.
 //!
-//! Every error names the file, the line, the key and what to write instead.
+//! Every error names the file, the line, the key and the remedy.
 
 pub(crate) mod check;
 mod daemon;

@@ -1,4 +1,4 @@
-//! The control protocol: one JSON object per line, each way. `docs/control.md` is its reference.
+//! The control protocol: one JSON object per line, in both directions. `docs/control.md` is its reference.
 
 pub mod client;
 pub(crate) mod line;
@@ -10,15 +10,15 @@ pub use pcapng::io_error;
 
 use std::time::Duration;
 
-/// Path of the control socket, unless the file names another one.
+/// Default path of the control socket.
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
-/// Longest request in bytes with its newline: some hundred ports fit.
+/// Maximum length of a request in bytes, including the newline. Some hundred ports fit.
 pub const REQUEST_LEN_MAX: usize = 64 * 1024;
-/// Longest answer in bytes read by a client: 256 queue pairs on each of many ports.
+/// Maximum length of an answer read by a client, bytes. It is enough for many ports with 256 queue pairs each.
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
-/// Time for a whole line, for either side.
+/// Time limit for a whole line, in either direction.
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Clients at once; the next one gets an error and is disconnected.
+/// Maximum number of clients at a time. A further client gets an error and is disconnected.
 pub const CLIENTS_MAX: usize = 32;
-/// Most of them of one user: no user can keep all others out.
+/// Maximum number of clients of one user, so that no user can lock out all others.
 pub const CLIENTS_OF_USER_MAX: usize = CLIENTS_MAX / 2;

@@ -23,7 +23,8 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// The ports and switches of a configuration, running. They end with it; [`Daemon::stop`] first lets frames go out.
+/// The running ports and switches of a configuration. Dropping the daemon ends them; [`Daemon::stop`] sends queued
+/// frames first.
 #[derive(Debug)]
 pub struct Daemon {
     started: Instant,
@@ -31,28 +32,29 @@ pub struct Daemon {
     threads: Threads,
     sandbox: SandboxStatus,
     changes: Sender<Asked>,
-    /// Its lock also keeps changes apart.
+    /// The lock of the state also serialises changes.
     state: Mutex<State>,
 }
 
-/// Ports of one running configuration.
+/// The ports of one running configuration.
 pub type Ports = Arc<Vec<Arc<Port>>>;
 
-/// The part of the daemon that changes at run time. A panic elsewhere leaves it whole: every update replaces a field
-/// with a checked value.
+/// The part of the daemon that changes at run time. A panic elsewhere leaves the state consistent, because every update
+/// replaces a field with a checked value.
 #[derive(Debug)]
 pub struct State {
     /// The running configuration.
     pub config: Config,
-    /// In the order of `config`; others when they change.
+    /// The running ports, in the order of `config`. A change replaces the list.
     pub ports: Ports,
     pub switches: Vec<RunningSwitch>,
-    /// Names added by clients and absent from the file.
+    /// Names of ports and switches that clients added and the file does not contain.
     pub of_clients: Names,
 }
 
 impl Daemon {
-    /// Returns the daemon of these ports and switches, and the requests to its thread of changes.
+    /// Creates the daemon for these ports and switches. Also returns the receiver of changes, for the thread of
+    /// changes.
     pub(crate) fn new(
         file: PathBuf,
         config: Config,
@@ -65,12 +67,12 @@ impl Daemon {
         (Arc::new(Self { started: Instant::now(), file, threads, sandbox, changes, state }), asked)
     }
 
-    /// Locks the state.
+    /// Locks the daemon's state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Returns the path of the daemon's own file.
+    /// Returns the path of the daemon's configuration file.
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
@@ -83,7 +85,7 @@ impl Daemon {
     /// Requests a change, and waits for its outcome.
     ///
     /// # Errors
-    /// The reason for no change.
+    /// Returns the reason for refusing the change.
     pub(crate) fn change(&self, change: Change) -> Changes {
         let (outcome, answer) = sync_channel(1);
         let is_asked = self.changes.send(Asked { change, outcome }).is_ok();
@@ -91,14 +93,14 @@ impl Daemon {
         made.unwrap_or_else(|| Err((RefusalCode::Busy, "the daemon is about to end".to_owned())))
     }
 
-    /// Returns the state and the counters of all ports.
+    /// Returns the status of all ports, with their counters.
     pub fn status(&self) -> Status {
         let mappings = self.threads.touched.read();
         self.status_of(&self.state(), None, mappings.as_deref())
     }
 
     fn show(&self, only: Option<&str>) -> Result<Status, Answer> {
-        // A look at many touched pages takes time; nobody waits for it.
+        // Reading many touched pages takes time, so the mappings are read before the state is locked.
         let mappings = self.threads.touched.read();
         let state = self.state();
         let only = only.map(|name| state.port(name)).transpose()?;
@@ -147,7 +149,7 @@ impl Daemon {
         set_link_on(port, link.unwrap_or(was_link_on))
             .and_then(|()| allow(port, (port.control.offloads() | on) - off))
             .map_err(|error| {
-                // A host gone for good cannot restore its old link either.
+                // A host that is gone cannot restore its old link state; the error is ignored.
                 drop(set_link_on(port, was_link_on));
                 Answer::refuse(RefusalCode::HostRefused, error)
             })?;
@@ -158,7 +160,7 @@ impl Daemon {
             port.control.set_limits(limits);
         }
         port.wake();
-        // Includes the features that need a named one.
+        // The list includes features that depend on a named feature.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
         Ok(Changed {
@@ -174,22 +176,22 @@ impl Daemon {
         self.change(change).map(Outcome::Difference).map_err(|(code, message)| Answer::refuse(code, message))
     }
 
-    /// Changes the associations of a port, apart from other changes.
+    /// Changes the associations of a port. The state stays locked meanwhile, so no other change interferes.
     fn change_sa(&self, port: &str, change: impl FnOnce(&Port) -> Result<Outcome, String>) -> Result<Outcome, Answer> {
         let state = self.state();
         change(state.port(port)?)
             .map_err(|error| Answer::refuse(RefusalCode::BadAssociation, format!("port \"{port}\": {error}")))
     }
 
-    /// Returns the running ports. Others may not drop the last of these, see [`crate::apply`].
+    /// Returns the running ports. The caller must not be the last owner of a port; [`crate::apply`] gives the reason.
     pub(crate) fn ports(&self) -> Ports {
         Arc::clone(&self.state().ports)
     }
 
-    /// Takes nothing more from any host, lets queued frames go out, and ends the threads. Returns whether all of it
-    /// went out. The sockets of guests are removed; requests from now on are refused.
+    /// Stops fetching from all hosts, sends the queued frames, and ends the threads. Returns whether all queued frames
+    /// were sent. The guests' sockets are removed, and later requests are refused.
     pub fn stop(&self) -> bool {
-        // Every later change is refused.
+        // After this change, every change is refused.
         let _ = self.change(Change::Stop);
         let marks = |port: &Arc<Port>| {
             let queues = port.queues.iter().map(|queue| Arc::clone(&queue.mark));
@@ -200,18 +202,19 @@ impl Daemon {
         if let Err(error) = self.threads.keys.close() {
             eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
         }
-        // Their ports may outlive the end of the program's last function.
+        // The ports may live on after the program's last function has returned.
         for port in self.state().ports.iter() {
             port.with_guest(|guest| guest.remove_socket());
         }
         is_at_rest
     }
 
-    /// Answers a request as the control socket does, without the data after an answer to `monitor` or `capture`.
+    /// Answers a request as the control socket does, except for the data that follow an answer to `monitor` or
+    /// `capture`.
     pub fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
-            // The owner of the connection sends the data after this answer.
+            // The owner of the connection sends the data that follow this answer.
             Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Capture { .. } => Ok(Outcome::Capturing {}),
             Request::Set { port, features, moderation, limit, link, .. } => {
@@ -261,8 +264,8 @@ impl Handler for Daemon {
     }
 }
 
-/// Changes the features allowed on a port. The host loses features first, and the adapter expects new features first:
-/// no frame reaches an adapter that does not expect it.
+/// Changes the features allowed on a port. The adapter allows new features before the host gets them, and the host
+/// loses old features before the adapter does. So the adapter expects every frame it receives.
 pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let before = port.control.offloads();
     port.control.set_offloads(before | offloads);
@@ -271,7 +274,8 @@ pub fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     offered
 }
 
-/// Sets the link of a port. Its frames stop before the host knows, and pass before it knows.
+/// Switches the link of a port on or off. When the link goes off, frames stop before the host is notified. When the
+/// link goes on, frames pass before the host is notified.
 fn set_link_on(port: &Port, is_on: bool) -> Result<(), String> {
     let before = port.control.is_link_on();
     if is_on == before {
@@ -281,7 +285,7 @@ fn set_link_on(port: &Port, is_on: bool) -> Result<(), String> {
     port.host.set_link_on(is_on).inspect_err(|_| port.control.set_link_on(before))
 }
 
-/// Writes adjacent VLANs in the file's form.
+/// Writes a range of VLANs in the file's format.
 fn vlans_text(range: &RangeInclusive<u16>) -> String {
     let (first, last) = (range.start(), range.end());
     if first == last { first.to_string() } else { format!("{first}-{last}") }
@@ -356,7 +360,7 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) ->
     }
 }
 
-/// Frames lost at the interface on a port's wire, both ways.
+/// Returns the frames lost at the interface on a port's wire, in both directions.
 fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
     let mut receive = lost_frames(&stats.transmit);
     *receive.entry(Loss::Drop.name().to_owned()).or_default() += port.wire_unread();

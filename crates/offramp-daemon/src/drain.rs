@@ -1,7 +1,7 @@
-//! Tasks that can be brought to rest without losing a frame.
+//! Draining: brings all tasks to rest without losing a frame.
 //!
-//! Rest has two phases. First each task stops taking frames from its host and sends the frames it holds: nothing new
-//! gets on a wire from then on. Then each wire is emptied into its host.
+//! Draining has two phases. In the first phase, each task stops fetching from its host and sends the frames it holds.
+//! Afterwards no task puts a further frame on a wire. In the second phase, each wire is emptied into its host.
 
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::pair::QueuePair;
@@ -16,50 +16,50 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Phases of all tasks on the way to rest.
+/// Phases of all tasks.
 const RUNNING: u8 = 0;
 const SHUT: u8 = 1;
 const EMPTYING: u8 = 2;
 
-/// Longest time for a rest: a host without room must not keep the daemon.
+/// Maximum time for draining, so that a host without room cannot hold up the daemon.
 const REST_MAX: Duration = Duration::from_secs(3);
-/// Time between two checks whether all are at rest.
+/// Time between two checks whether all tasks are at rest.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A host port of any kind: ports of one switch are a TAP, a guest and an interface side by side.
+/// A host port of any kind. The ports of one switch can be a TAP, a guest and an interface.
 pub type AnyHost = Box<dyn HostIo + Send>;
 
-/// The phase of all tasks, and the event to wake sleeping tasks at a change.
+/// The current phase of all tasks, and the event that wakes sleeping tasks at a change.
 #[derive(Debug)]
 pub struct Rest {
     phase: AtomicU8,
-    /// Readable from the first phase on.
+    /// An event descriptor, readable from the first phase on.
     bell: EventFd,
 }
 
 /// The progress of one task.
 #[derive(Debug, Default)]
 pub struct Mark {
-    /// The last completed phase.
+    /// The last phase completed by the task.
     reached: AtomicU8,
-    /// The error number at its end; 0: it has not ended.
+    /// The error number with which the task ended; 0 while it runs.
     ended: AtomicI32,
-    /// The place of its stall, if any: the name of the port with that host, or empty outside of all hosts.
+    /// The location of the task's stall, if any: the port of the stalled host, or empty if outside of all hosts.
     stall: Mutex<Option<String>>,
 }
 
 impl Mark {
-    /// Returns the error number if the host of a queue pair is gone for good.
+    /// Returns the error number if the host of the queue pair is gone for good; otherwise `None`.
     pub fn ended(&self) -> Option<i32> {
         Some(self.ended.load(Ordering::Relaxed)).filter(|&errno| errno != 0)
     }
 
-    /// Returns the place of its thread's stall, if any: the name of a port, or empty.
+    /// Returns the location of the thread's stall, if any: the name of a port, or empty if outside of all hosts.
     pub fn stall(&self) -> Option<String> {
         lock(&self.stall).clone()
     }
 
-    /// Sets or clears the place of its thread's stall.
+    /// Sets or clears the location of the thread's stall.
     pub fn set_stall(&self, stall: Option<String>) {
         *lock(&self.stall) = stall;
     }
@@ -70,15 +70,15 @@ impl Mark {
 }
 
 impl Rest {
-    /// Returns the state before any rest: tasks run.
+    /// Creates the initial state, in which tasks run.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no free descriptor.
     pub fn new() -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self { phase: AtomicU8::new(RUNNING), bell: EventFd::new()? }))
     }
 
-    /// Returns the bell's descriptor: readable as soon as all tasks are to come to rest.
+    /// Returns the event descriptor, readable from the start of draining on.
     fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -87,10 +87,10 @@ impl Rest {
         self.phase.load(Ordering::Acquire)
     }
 
-    /// Brings all tasks to rest. Returns whether every frame taken has gone out.
+    /// Drains all tasks. Returns whether every fetched frame was sent.
     pub fn bring_about(&self, marks: &[Arc<Mark>]) -> bool {
         let until = Instant::now() + REST_MAX;
-        // A full counter rings already.
+        // Writing fails only if the event counter is full, and then the event is readable.
         let _ = self.bell.write(1);
         [SHUT, EMPTYING].into_iter().all(|phase| {
             self.phase.store(phase, Ordering::Release);
@@ -105,12 +105,12 @@ impl Rest {
     }
 }
 
-/// A task that can be brought to rest.
+/// A task that can be drained.
 pub trait Drain: Task {
-    /// Sets whether frames of hosts stay where they are.
+    /// Stops or resumes fetching frames from hosts.
     fn set_draining(&mut self, is_draining: bool);
 
-    /// Returns whether the end of `phase` is reached after a poll. `moved`: the poll moved frames.
+    /// Returns whether the task has completed `phase`. `moved`: the last poll moved frames.
     fn is_drained(&self, phase: u8, moved: bool) -> bool;
 }
 
@@ -119,7 +119,7 @@ impl<H: HostIo + Send, W: Line + Send> Drain for QueuePair<H, W> {
         QueuePair::set_draining(self, is_draining);
     }
 
-    /// Counts the frames on the wire only when no more can come.
+    /// In the first phase, frames on the wire do not count, since more may arrive.
     fn is_drained(&self, phase: u8, moved: bool) -> bool {
         self.held() == 0 && (phase != EMPTYING || (!moved && self.wire().is_idle()))
     }
@@ -130,14 +130,14 @@ impl Drain for Switch<AnyHost> {
         Switch::set_draining(self, is_draining);
     }
 
-    /// Returns `true` after a turn of all ports without a moved frame, if the switch holds no frame for an open port.
+    /// Returns `true` after a poll of all ports without a moved frame, if the switch holds no frame for an open port.
     fn is_drained(&self, _phase: u8, moved: bool) -> bool {
         let ports = self.control().ports();
         !moved && ports.iter().filter(|port| port.closed().is_none()).all(|port| self.held(port.index()) == 0)
     }
 }
 
-/// A task that records its rest and its end.
+/// A task that records its drained phases and its end.
 pub struct Resting<T> {
     task: T,
     rest: Arc<Rest>,
@@ -177,7 +177,7 @@ impl<T: Drain> Task for Resting<T> {
 
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
         watch.readable(self.rest.bell());
-        // From then on it is polled until its thread is ended.
+        // During draining, the task is polled until its thread ends.
         if self.rest.phase() == RUNNING {
             self.task.watch(now_ns, watch);
         }

@@ -1,10 +1,10 @@
-//! A port, a switch or a thread could not be started.
+//! The error of starting a port, a switch or a thread.
 
 use offramp_adapter::ipsec::SaError;
 use offramp_adapter::switch::SwitchError;
 use std::io;
 
-/// A port, a switch or a thread could not be started.
+/// An error at the start of a port, a switch or a thread.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("port \"{port}\": {cause}")]

@@ -1,4 +1,4 @@
-//! Events for `monitor`. Each client has a queue of its own, and nobody waits for a client that does not read.
+//! Events for `monitor`. Each client has its own queue, so a client that does not read delays no thread.
 
 use crate::schema::{Event, EventKind};
 use offramp_offload::sync::lock;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::SystemTime;
 
-/// Events queued for a client; further ones are lost for it.
+/// Maximum number of events queued for a client; further events are lost for that client.
 pub const QUEUE_EVENTS_MAX: usize = 1024;
 
 /// The readers of events.
@@ -16,12 +16,12 @@ pub struct Events(Mutex<Vec<Reader>>);
 #[derive(Debug)]
 struct Reader {
     queue: SyncSender<Event>,
-    /// Events lost since the last one it got.
+    /// Number of events lost since the last event delivered to this reader.
     lost: u64,
 }
 
 impl Reader {
-    /// Sends an event. Returns whether the reader is still connected.
+    /// Sends an event to the reader. Returns whether the reader is still connected.
     fn send(&mut self, event: &Event) -> bool {
         if self.lost > 0 {
             let lost = Event { event: EventKind::Lost { events: self.lost }, ..event.clone() };
@@ -50,7 +50,7 @@ impl Events {
         events
     }
 
-    /// Publishes an event at the present time.
+    /// Publishes an event with the current time.
     pub fn publish(&self, event: EventKind) {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let event = Event { unix_ms: since_epoch.as_millis() as u64, event };

@@ -1,4 +1,4 @@
-//! Sockets of guests without a name in the file: from `--socket-path`, `--fd`, or a service manager
+//! Guest sockets that are not named in the file. They come from `--socket-path`, `--fd`, or a service manager
 //! (`sd_listen_fds(3)`).
 
 use super::config::Config;
@@ -13,10 +13,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-/// The first descriptor of a service manager.
+/// The first descriptor passed by a service manager.
 const LISTEN_FDS_START: RawFd = 3;
 
-/// The reason to reject a passed socket.
+/// The reason for rejecting a passed socket.
 #[derive(Debug, thiserror::Error)]
 pub enum GivenError {
     #[error("{from}: {cause}; pass a Unix stream socket that listens")]
@@ -31,7 +31,7 @@ pub enum GivenError {
     NotOneGuest { option: &'static str, guests: usize },
 }
 
-/// A passed socket: its origin, and its name.
+/// A passed socket, with its origin and its name.
 #[derive(Debug)]
 pub struct Passed {
     from: String,
@@ -39,10 +39,11 @@ pub struct Passed {
     listener: UnixListener,
 }
 
-/// Takes the passed sockets: the descriptor of `--fd`, or those of a service manager. Nothing was opened before.
+/// Takes the passed sockets: the descriptor of `--fd`, or those of a service manager. Must run before the process opens
+/// any descriptor.
 ///
 /// # Errors
-/// When one of them is no listening socket.
+/// Fails if a passed descriptor is not a listening socket.
 pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
     let passed = |descriptor, from: String, name| match passed(descriptor) {
         Ok(listener) => Ok(Passed { from, name, listener }),
@@ -51,7 +52,7 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
     if let Some(fd) = fd {
         return Ok(vec![passed(fd, format!("--fd {fd}"), None)?]);
     }
-    // They may belong to the process that started this one.
+    // The variables may be meant for the process that started this process.
     let is_own = var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let count = var("LISTEN_FDS").ok().filter(|_| is_own).and_then(|count| count.parse().ok()).unwrap_or(0);
     let names = var("LISTEN_FDNAMES").unwrap_or_default();
@@ -60,20 +61,20 @@ pub fn take(fd: Option<RawFd>) -> Result<Vec<Passed>, GivenError> {
     descriptors.zip(names).map(|(fd, name)| passed(fd, format!("LISTEN_FDS, descriptor {fd}"), Some(name))).collect()
 }
 
-/// The guests' sockets passed from outside the file, by the names of the ports.
+/// The guests' sockets passed from outside the file, by port name.
 #[derive(Debug, Default)]
 pub struct Given {
-    /// Each until its port takes it.
+    /// Passed listening sockets, each until its port takes it.
     listeners: Mutex<BTreeMap<String, UnixListener>>,
-    /// In place of those in the file.
+    /// Socket paths that replace those in the file.
     paths: BTreeMap<String, PathBuf>,
 }
 
 impl Given {
-    /// Finds the port of each socket: the port of this name, or the only one of the file.
+    /// Assigns each socket to a port: the port with the socket's name, or the only port of the file with a guest.
     ///
     /// # Errors
-    /// When no port fits, or several do.
+    /// Fails if no port fits, or if several ports fit.
     pub fn new(passed: Vec<Passed>, socket_path: Option<PathBuf>, config: &mut Config) -> Result<Self, GivenError> {
         let guests: Vec<String> = guests(config).map(|(name, _)| name.clone()).collect();
         let (mut listeners, mut paths) = (BTreeMap::new(), BTreeMap::new());
@@ -105,7 +106,7 @@ impl Given {
         Ok(given)
     }
 
-    /// Puts the paths of these sockets in the place of those in the file.
+    /// Replaces socket paths in the file with those of the passed sockets.
     pub fn replace(&self, config: &mut Config) {
         for (port, path) in guests(config) {
             if let Some(given) = self.paths.get(port) {
@@ -114,13 +115,13 @@ impl Given {
         }
     }
 
-    /// Returns the socket passed for a port, once.
+    /// Returns the socket passed for a port. A second call returns `None`.
     pub fn listener(&self, port: &str) -> Option<UnixListener> {
         lock(&self.listeners).remove(port)
     }
 }
 
-/// Returns the ports with guests at a listening socket of the daemon, and their sockets.
+/// Returns the ports whose guest connects to a listening socket of the daemon, with the paths of these sockets.
 fn guests(config: &mut Config) -> impl Iterator<Item = (&String, &mut PathBuf)> {
     config.ports.iter_mut().filter_map(|port| Some((&port.name, &mut port.host.socket.as_mut()?.path)))
 }

@@ -1,4 +1,4 @@
-//! Security associations of running ports: changes for a client, and for a changed file.
+//! Security associations of running ports: changes requested by a client, and changes in the file.
 
 use super::config::{IpsecConfig, SaEntry};
 use super::port::Port;
@@ -11,14 +11,14 @@ use offramp_ports::ipsec_mb;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Returns a library's name, and the reason if it is not the faster one.
+/// Returns the name of the cipher library, with the reason if it is not the faster library.
 fn library_shown(library: &dyn CipherLibrary) -> String {
     let (name, (_, reason)) = (library.name(), ipsec_mb::preferred());
     reason.map_or_else(|| name.to_owned(), |reason| format!("{name} ({reason})"))
 }
 
 impl Port {
-    /// Returns the associations.
+    /// Returns the status of the port's associations.
     pub fn ipsec_status(&self) -> IpsecStatus {
         let ipsec = self.control.ipsec();
         let (policy, removed) = (ipsec.policy(), ipsec.removed());
@@ -34,12 +34,12 @@ impl Port {
         Ok(added)
     }
 
-    /// Removes one at once.
+    /// Removes an association at once.
     pub fn del_sa(&self, way: &str, spi: u32) -> Result<Outcome, String> {
         self.change(&[SaChange::Remove { direction: direction(way)?, spi }])
     }
 
-    /// Replaces one.
+    /// Replaces an association by a new one.
     pub fn rekey_sa(
         &self,
         way: &str,
@@ -61,12 +61,12 @@ impl Port {
         Ok(Outcome::Ipsec(Box::new(self.ipsec_status())))
     }
 
-    /// Returns the changes to bring the file's associations into force. New ones are installed, missing ones removed
-    /// (inbound after a time of grace). Associations installed by clients stay, and those removed by clients do not
-    /// come back. `keys` are those of the daemon.
+    /// Returns the changes that apply the file's associations. New associations are installed. Missing associations are
+    /// removed; an inbound one still opens packets for a grace time. Associations installed by clients stay, and
+    /// associations removed by clients are not installed again. `keys` is the daemon's key registry.
     ///
     /// # Errors
-    /// One line, without the port's name.
+    /// Returns a one-line message without the port's name.
     pub fn ipsec_changes(
         &self,
         old: &IpsecConfig,
@@ -80,7 +80,8 @@ impl Port {
         }
         for entry in &new.associations {
             match ipsec.config(entry.direction, entry.config.spi) {
-                // A client has removed or replaced it: with its key the window, or the numbers, would begin anew.
+                // A client has removed or replaced the association. Installing it again with its key would restart the
+                // replay window or the sequence numbers.
                 None if old.associations.contains(entry) => {}
                 None => {
                     warn_of(&self.name, entry.direction, &entry.config);
@@ -96,7 +97,7 @@ impl Port {
         };
         for entry in old.associations.iter().filter(is_gone) {
             let SaEntry { direction, config } = entry;
-            // A client may have removed it before, and installed another one with its SPI.
+            // A client may have removed the association, and installed another one with its SPI.
             if ipsec.config(*direction, config.spi).is_some_and(|running| entry.is(&running)) {
                 changes.push(match direction {
                     SaDirection::Out => SaChange::Remove { direction: *direction, spi: config.spi },
@@ -108,7 +109,7 @@ impl Port {
     }
 }
 
-/// Returns the refusal of changed keys: the same sequence numbers would come again under the same key.
+/// Returns the refusal of an association changed in place: it would reuse sequence numbers under the same key.
 fn changed_in_place(entry: &SaEntry) -> String {
     format!(
         "SA {} {:#010x} is in force and cannot change; give what is new another spi and other keys",

@@ -1,4 +1,5 @@
-//! The kinds of ports: hosts, and interfaces on a wire. A kind is one file here, and one line in one of the two lists.
+//! The kinds of hosts, and of interfaces on a wire. Adding a kind takes one file here and one line in one of the two
+//! lists.
 
 pub mod host;
 pub mod null;
@@ -19,12 +20,12 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use wire::WireKind;
 
-/// A value at its place in the file.
+/// A value with its position in the file.
 type Value<'a> = Spanned<DeValue<'a>>;
 
 macro_rules! hosts {
     ($($kind:ident($module:ident),)*) => {
-        /// The host's side of a port as configured.
+        /// The configuration of a port's host.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum HostConfig {
             $($kind($module::Config),)*
@@ -45,16 +46,16 @@ macro_rules! hosts {
         }
 
         impl HostConfig {
-            /// Opens the host, as [`PortKind::open`].
+            /// Opens the host as [`PortKind::open`] does.
             ///
             /// # Errors
-            /// The system's refusal.
+            /// Returns the system's error.
             pub fn open(&self, port: &Settings<'_>, means: Means) -> Result<RunningHost, String> {
                 match self { $(Self::$kind(config) => config.open(port, means).map(Box::new).map(RunningHost::$kind),)* }
             }
         }
 
-        /// The host's side of a running port.
+        /// A running host of a port.
         #[derive(Debug)]
         pub enum RunningHost {
             $($kind(Box<<$module::Config as PortKind>::Host>),)*
@@ -69,13 +70,13 @@ macro_rules! hosts {
         }
 
         impl RunningHost {
-            /// Returns the state for `show`.
+            /// Returns the host's status for `show`.
             pub fn status(&self) -> HostStatus {
                 match self { $(Self::$kind(host) => HostStatus::$kind($module::Config::status(host)),)* }
             }
         }
 
-        /// The host's side of a port.
+        /// The status of a port's host.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "snake_case")]
         #[allow(missing_docs, reason = "the types have the documentation")]
@@ -110,25 +111,25 @@ hosts! {
 /// The kinds of interfaces on a wire.
 const WIRES: &[WireKind] = &[tap::WIRE, packet::WIRE];
 
-/// The wire's side of a port as configured.
+/// The configuration of a port's wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireConfig {
-    /// The port of this name, at the other end of a cable.
+    /// A cable to the port with this name.
     Cable(String),
-    /// The switch of this name.
+    /// The switch with this name.
     Switch(String),
-    /// An interface: the name of its kind, and its own.
+    /// An interface: the name of its kind, and the name of the interface.
     Interface(&'static str, String),
 }
 
 impl WireConfig {
-    /// Returns the kind and the name of the interface on the wire.
+    /// Returns the kind and the name of the interface on the wire; `None` for a cable or a switch.
     pub fn interface(&self) -> Option<(&'static WireKind, &str)> {
         let Self::Interface(kind, interface) = self else { return None };
         Some((WIRES.iter().find(|known| known.name == *kind)?, interface))
     }
 
-    /// Returns the state for `show`.
+    /// Returns the wire's status for `show`.
     pub fn status(&self) -> WireStatus {
         match self.clone() {
             Self::Cable(port) => WireStatus::Cable { port },
@@ -138,13 +139,13 @@ impl WireConfig {
     }
 }
 
-/// The wire of a port.
+/// The status of a port's wire.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum WireStatus {
     /// A cable to another port.
     Cable {
-        /// The port at its other end.
+        /// The name of the port at the other end.
         port: String,
     },
     /// A switch.
@@ -155,7 +156,7 @@ pub enum WireStatus {
     /// An interface.
     #[serde(untagged)]
     Interface {
-        /// The key that chose it in the file.
+        /// The key that selected the interface's kind in the file.
         kind: String,
         /// The name of the interface.
         interface: String,
@@ -175,10 +176,10 @@ impl fmt::Display for WireStatus {
     }
 }
 
-/// Checks `port.wire`. Returns the wire, and the rate of a cable as written.
+/// Checks `port.wire`. Returns the wire, and the rate of a cable as written in the file.
 ///
 /// # Errors
-/// The first wrong key or value.
+/// Returns an error for the first wrong key or value.
 pub fn wire(check: &Check<'_>, value: &Value<'_>) -> Result<(WireConfig, Option<Spanned<i64>>), ConfigError> {
     let kinds = wire_kinds();
     let table = known_table(check, value, &[&kinds[..], &["bits_per_second"]].concat())?;
@@ -195,13 +196,13 @@ pub fn wire(check: &Check<'_>, value: &Value<'_>) -> Result<(WireConfig, Option<
     Ok((wire, table.get("bits_per_second").map(|rate| parsed(check, rate)).transpose()?))
 }
 
-/// Returns the keys that choose a wire.
+/// Returns the keys that select the kind of wire.
 pub fn wire_kinds() -> Vec<&'static str> {
     ["cable"].into_iter().chain(WIRES.iter().map(|kind| kind.name)).chain(["switch"]).collect()
 }
 
 impl HostStatus {
-    /// Returns the state of a guest.
+    /// Returns the status of a guest; `None` for another kind of host.
     pub fn guest(&self) -> Option<&vhost_user::Status> {
         if let Self::VhostUser(guest) = self { Some(guest) } else { None }
     }
@@ -209,14 +210,14 @@ impl HostStatus {
 
 /// A kind of host in the file.
 struct Kind {
-    /// The key that chooses it.
+    /// The key that selects this kind.
     name: &'static str,
     example: &'static str,
     keys: fn() -> Vec<String>,
     check: fn(&Check<'_>, &Value<'_>) -> Result<HostConfig, ConfigError>,
 }
 
-/// Returns a table with known keys alone.
+/// Returns a table, after a check that all its keys are known.
 fn known_table<'a, 'b>(
     check: &Check<'_>,
     value: &'a Value<'b>,
@@ -232,19 +233,19 @@ fn known_table<'a, 'b>(
     }
 }
 
-/// Parses a value.
+/// Deserialises a value.
 fn parsed<K: DeserializeOwned>(check: &Check<'_>, value: &Value<'_>) -> Result<K, ConfigError> {
     K::deserialize(value.clone().into_deserializer()).map_err(|error| check.0.refused(&error))
 }
 
-/// Returns the keys known by serde: its refusal of an unknown one names them between backquotes.
+/// Returns the keys known to serde. Its error for an unknown key lists them in backquotes.
 pub fn keys_of<K: DeserializeOwned>() -> Vec<String> {
     let refusal = toml::from_str::<K>("'' = 0").err();
     let reason = refusal.map(|error| error.message().to_owned()).unwrap_or_default();
     reason.split('`').skip(3).step_by(2).map(str::to_owned).collect()
 }
 
-/// Returns the keys of every kind of host.
+/// Returns the keys of all kinds of hosts.
 pub fn host_keys() -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for key in HOSTS.iter().flat_map(|kind| (kind.keys)()) {
@@ -255,10 +256,10 @@ pub fn host_keys() -> Vec<String> {
     keys
 }
 
-/// Checks `port.host`. A key of another kind is refused with the name of that kind.
+/// Checks `port.host`. The error for a key of another kind names that kind.
 ///
 /// # Errors
-/// The first wrong key or value.
+/// Returns an error for the first wrong key or value.
 pub fn host(check: &Check<'_>, value: &Value<'_>) -> Result<HostConfig, ConfigError> {
     let known = host_keys();
     let table = known_table(check, value, &known.iter().map(String::as_str).collect::<Vec<_>>())?;

@@ -1,26 +1,26 @@
-//! The daemon of offramp as a library: ports with a host on one side and a wire on the other, the cables and switches
-//! between them, and the operator's requests.
+//! The daemon of offramp as a library: ports with a host and a wire, the cables and switches between ports, and the
+//! requests of the operator.
 //!
-//! The entry point is [`Daemon`]: the ports and switches of one configuration, running. [`Process`] is the whole of
-//! `offramp up` around it: privileges, sandbox, control sockets, metrics and signals. The crate has no command line and
-//! prints no tables; the program `offramp` has both.
+//! The entry point is [`Daemon`], the running ports and switches of one configuration. [`Process`] adds the rest of
+//! `offramp up`: privileges, sandbox, control sockets, metrics and signals. The crate has no command line and prints no
+//! tables; the program `offramp` has both.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | [`schema`] | types of everything that is written: keys of the file, requests and answers of the control socket |
-//! | [`control`] | the control protocol; [`control::client`] asks a daemon |
-//! | `config` | the file, checked; every error names the line and what to write instead |
-//! | `run` | [`Process`] and [`Daemon::start`]: what starts, in which order |
-//! | `kind` | the kinds of hosts and of interfaces on a wire, a file for each |
-//! | `build`, `port`, `switch` | from a configuration to running ports and switches |
-//! | `daemon`, `change`, `apply` | answers to requests; ports and switches that come and go while others run |
-//! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers over a crash |
-//! | `drain`, `watchdog`, `events`, `report` | an end without a lost frame; stalled threads; events and log lines |
+//! | [`schema`] | types of all text formats: keys of the file, requests and answers of the control socket |
+//! | [`control`] | the control protocol; [`control::client`] sends requests to a daemon |
+//! | `config` | the checked configuration; every error names the line and the remedy |
+//! | `run` | [`Process`] and [`Daemon::start`]: the order of the start |
+//! | `kind` | the kinds of hosts and of interfaces on a wire, one file per kind |
+//! | `build`, `port`, `switch` | building running ports and switches from a configuration |
+//! | `daemon`, `change`, `apply` | answering requests; adding and removing ports and switches at run time |
+//! | `ipsec`, `sa_log`, `state` | security associations, their events, and their sequence numbers kept over a crash |
+//! | `drain`, `watchdog`, `events`, `report` | stopping without a lost frame; stalled threads; events and log lines |
 //! | `metrics` | counters for Prometheus |
-//! | `privilege`, `sandbox`, `process`, `notify`, `given` | the process: its user, its sandbox, its limits, its service manager |
+//! | `privilege`, `sandbox`, `process`, `notify`, `given` | the process's user, sandbox, limits and service manager |
 //!
 //! # A switch with two ports
-//! Each port waits for a guest at a socket of its own. The example needs no privilege.
+//! Each port waits for a guest at its own socket. The example needs no privilege.
 //! ```
 //! use offramp_daemon::{Config, Daemon};
 //!

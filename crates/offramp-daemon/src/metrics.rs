@@ -1,7 +1,7 @@
-//! The counters of `show` for Prometheus: `OpenMetrics` text over HTTP.
+//! The counters of `show` for Prometheus, as `OpenMetrics` text over HTTP.
 //!
-//! A scrape is a snapshot, as `show` takes it: no thread of frames waits for it, or knows of it. A client has some
-//! seconds for its request and for taking the answer.
+//! A scrape reads a snapshot, as `show` does, and delays no thread on the frame path. A client has a few seconds to
+//! send its request and to read the answer.
 
 use super::config::MetricsAddress;
 use super::privilege::Groups;
@@ -31,33 +31,33 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Permissions of a socket file: it shows the same as the read-only control socket.
+/// Permissions of a socket file: everyone may connect, as to the read-only control socket.
 const SOCKET_MODE: u32 = 0o666;
-/// Longest head of a request, bytes, and most of its fields.
+/// Maximum length of a request's head in bytes, and maximum number of its fields.
 const HEAD_LEN_MAX: usize = 8192;
 const HEAD_FIELDS_MAX: usize = 64;
-/// `OpenMetrics` 1.0.
+/// Content type of `OpenMetrics` 1.0.
 const TEXT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A listening socket. Its file, if it has one, goes with it.
+/// A listening socket. Dropping it removes its file, if any.
 #[derive(Debug)]
 pub enum MetricsSocket {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Goes with it.
+        /// Removed when this is dropped.
         _file: SocketFile,
     },
 }
 
 impl MetricsSocket {
-    /// Listens where the file says.
+    /// Listens at the address from the file.
     ///
     /// # Errors
-    /// When the place is taken, or the system refuses it.
+    /// Fails if the address is in use, or if the system refuses it.
     pub fn listen(address: &MetricsAddress, groups: &Groups) -> Result<Self, SocketError> {
         const KEY: &str = "daemon.metrics";
-        // A thread in the sandbox may not ask.
+        // The release is read here, because a thread in the sandbox must not call `uname`.
         kernel();
         match address {
             MetricsAddress::Tcp(address) => TcpListener::bind(address).map(Self::Tcp).map_err(|cause| {
@@ -70,10 +70,10 @@ impl MetricsSocket {
         }
     }
 
-    /// Serves clients on threads of its own, until the process ends.
+    /// Serves clients on separate threads, until the process ends.
     ///
     /// # Errors
-    /// When the process has no descriptor left, or no thread can be started.
+    /// Fails if the process has no free descriptor, or if no thread can be started.
     pub fn serve(&self, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
         match self {
             Self::Tcp(listener) => serve(listener.try_clone()?, handler, sandbox),
@@ -82,7 +82,7 @@ impl MetricsSocket {
     }
 }
 
-/// Returns the release of the kernel, as of the first call.
+/// Returns the kernel's release, read at the first call.
 fn kernel() -> &'static str {
     static KERNEL: OnceLock<String> = OnceLock::new();
     KERNEL.get_or_init(|| uname().map(|of| of.release().to_string_lossy().into_owned()).unwrap_or_default())
@@ -90,7 +90,7 @@ fn kernel() -> &'static str {
 
 /// A client's connection.
 trait Stream: Read + Write + Send + 'static {
-    /// Limits the time of one read or write.
+    /// Sets the time limit for one read or write.
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
 
@@ -107,11 +107,11 @@ impl Stream for UnixStream {
 }
 
 fn serve<L: Listener<Stream: Stream>>(listener: L, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
-    // One too many sees the end of its connection.
+    // A client above the limit sees the end of its connection.
     serve_each("ofr-metrics", listener, move |stream| answer(stream, handler.as_ref()), drop, sandbox)
 }
 
-/// Answers one request; the connection ends with it.
+/// Answers one request, and ends the connection.
 fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
     let head = read_head(&mut stream)?;
     let (status, kind, text) = match head {
@@ -129,7 +129,7 @@ fn answer(mut stream: impl Stream, handler: &impl Handler) -> io::Result<()> {
     write_before(&mut stream, out.as_bytes(), Instant::now() + LINE_TIME_MAX)
 }
 
-/// The kind of a request, by its head.
+/// The kind of a request, from its head.
 enum Head {
     Metrics { wants_body: bool },
     Elsewhere,
@@ -193,22 +193,22 @@ fn text(status: Status) -> Result<String, fmt::Error> {
 /// Labels of a sample.
 type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
-/// Reads a counter.
+/// Reads a counter from its owner.
 type Of<T> = fn(&T) -> u64;
 
 /// The value of a sample.
 enum Value<'a> {
     Number(u64),
     Seconds(f64),
-    /// With the bounds of its buckets, and the number of its units in one unit of the metric.
+    /// A histogram: its counts, the bounds of its buckets, and the number of its units in one unit of the metric.
     Histogram(&'a HistogramStatus, Vec<u64>, f64),
 }
 
-/// The text of the metrics.
+/// The encoder of the metrics' text.
 struct Text<'a>(DescriptorEncoder<'a>);
 
 impl Text<'_> {
-    /// Writes a metric. A unit stands last in its name.
+    /// Writes a metric. Its name ends with the unit.
     fn metric<'a>(
         &mut self,
         kind: MetricType,
@@ -239,7 +239,7 @@ impl Text<'_> {
         Ok(())
     }
 
-    /// Writes the metrics of a table.
+    /// Writes the metrics of a table of rows.
     fn rows<'a>(
         &mut self,
         prefix: &str,
@@ -353,7 +353,7 @@ impl Metrics {
     }
 }
 
-/// Returns a sample for each reason of a loss.
+/// Returns one sample for each loss reason.
 fn by_reason<'a>(labels: Labels<'a>, lost: &'a BTreeMap<String, u64>) -> impl Iterator<Item = (Labels<'a>, Value<'a>)> {
     lost.iter().map(move |(reason, count)| {
         ([&labels[..], &[("reason", reason.as_str().into())]].concat(), Value::Number(*count))
@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    /// Returns the address of a served socket without a file.
+    /// Returns the address of a served socket. The socket is abstract, without a file.
     fn served() -> SocketAddr {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -429,7 +429,7 @@ mod tests {
     fn ask(address: &SocketAddr, request: &str) -> String {
         let mut stream = UnixStream::connect_addr(address).unwrap();
         let mut answer = String::new();
-        // A client too many finds its connection closed or reset.
+        // A client above the limit finds its connection closed or reset.
         let _ = stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_string(&mut answer));
         answer
     }
@@ -450,7 +450,7 @@ mod tests {
         assert!(head_alone.ends_with("\r\n\r\n") && head_alone.starts_with("HTTP/1.1 200 OK"), "{head_alone}");
     }
 
-    /// Returns the names of all samples, by the text of a daemon without ports.
+    /// Returns the names of all samples, from the text of a daemon without ports.
     fn sample_names() -> BTreeSet<String> {
         let text = ask(&served(), GET);
         let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
@@ -478,7 +478,7 @@ mod tests {
             assert!(names.peek().is_some(), "{text}");
             names.for_each(|name| assert!(known.contains(name), "{name} in {text}: there is none"));
         }
-        // The names on the page, except for abbreviated ones.
+        // Names on the page, except abbreviated ones.
         let listed =
             page.split('`').filter(|name| name.starts_with("offramp_") && !name.contains(['{', '>', '=', '*']));
         listed.for_each(|name| {
@@ -531,7 +531,7 @@ mod tests {
         let last = UnixStream::connect_addr(&address).unwrap();
         while !ask(&address, "").is_empty() {}
         drop((silent, last));
-        // Their threads notice one by one.
+        // The client threads end one by one.
         while !ask(&address, GET).contains("# EOF") {
             thread::yield_now();
         }

@@ -4,15 +4,15 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable with the socket's name; `@` in front stands for an abstract name.
+/// The environment variable with the socket's name. A leading `@` marks an abstract socket.
 pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// The daemon carries frames.
+/// The daemon forwards frames.
 pub const READY: &str = "READY=1";
 /// The daemon is shutting down.
 pub const STOPPING: &str = "STOPPING=1";
 
-/// Notifies the service manager; does nothing where there is none.
+/// Notifies the service manager; does nothing without a service manager.
 pub fn notify(state: &str) {
     let sent = connected().map(|socket| socket.and_then(|socket| socket.send(state.as_bytes())));
     if let Some(Err(error)) = sent {
@@ -20,7 +20,7 @@ pub fn notify(state: &str) {
     }
 }
 
-/// Returns the service manager's socket, if there is one.
+/// Returns a socket connected to the service manager; `None` without a service manager.
 fn connected() -> Option<io::Result<UnixDatagram>> {
     let name = std::env::var_os(SOCKET_VARIABLE)?;
     let address = match name.as_encoded_bytes().strip_prefix(b"@") {
@@ -34,12 +34,12 @@ fn connected() -> Option<io::Result<UnixDatagram>> {
     }))
 }
 
-/// The heartbeat to a service manager with `WatchdogSec=`.
+/// The heartbeat for a service manager with `WatchdogSec=`.
 #[derive(Debug)]
 pub struct Heartbeat(Option<UnixDatagram>);
 
 impl Heartbeat {
-    /// Reads whether the service manager expects a heartbeat of this process (`sd_watchdog_enabled(3)`).
+    /// Reads whether the service manager expects a heartbeat from this process (`sd_watchdog_enabled(3)`).
     pub fn new() -> Self {
         let is_others = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid != std::process::id().to_string());
         let is_wanted = std::env::var_os("WATCHDOG_USEC").is_some() && !is_others;
@@ -50,13 +50,14 @@ impl Heartbeat {
     /// Sends the heartbeat.
     pub fn beat(&self) {
         if let Some(socket) = &self.0 {
-            // If the manager does not read, it does not wait for a heartbeat.
+            // A manager that does not read cannot expect a heartbeat, so errors are ignored.
             let _ = socket.send(b"WATCHDOG=1");
         }
     }
 }
 
-/// Announces a new reading of the configuration; `READY=1` ends it. The manager wants the moment, too.
+/// Announces that the configuration is read again; `READY=1` ends the announcement. The manager also requires the
+/// current time.
 pub fn reloading() {
     let Ok(now) = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC) else { return };
     let usecs = now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000;

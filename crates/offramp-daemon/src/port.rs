@@ -23,16 +23,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait of an ending port for a stalled switch.
+/// Maximum time for which an ending port waits for a stalled switch.
 const END_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// Time between two checks for the switch to let go of it.
+/// Time between two checks whether the switch has dropped the port.
 const END_CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// One adapter.
+/// A running port: one adapter.
 #[derive(Debug)]
 pub struct Port {
-    /// No other port of this process has it, before or after.
+    /// Identifier of the port, never reused in this process.
     pub id: usize,
     pub name: String,
     pub host: RunningHost,
@@ -40,23 +40,23 @@ pub struct Port {
     pub adapter: AdapterConfig,
     pub control: Arc<PortControl>,
     pub queues: Vec<Queue>,
-    /// Events of its security associations.
+    /// Events of the port's security associations.
     pub events: Arc<EventLog>,
-    /// The place to capture its host's frames.
+    /// The capture point for the frames of the port's host.
     pub capture: Arc<CapturePoint>,
-    /// Its place on a switch or a link, and how it is given up; `None` on a cable.
+    /// The port on its switch or link, and the handle that removes it; `None` on a cable.
     pub on_switch: Option<(Arc<SwitchPort>, Arc<SwitchControl<AnyHost>>)>,
-    /// The place of the interface on its wire.
+    /// The switch port of the interface on the wire.
     pub interface: Option<Arc<SwitchPort>>,
-    /// The interface on its wire; it lives as long as this.
+    /// The open interface on the wire, closed when the port is dropped.
     pub wire: Option<Box<dyn Interface>>,
 }
 
 impl Port {
-    /// Returns a port with its associations, on no wire yet.
+    /// Creates a port with its associations, not yet connected to a wire.
     ///
     /// # Errors
-    /// When an association is refused, or no thread can be started.
+    /// Fails if an association is refused, or if no thread can be started.
     pub fn new(
         config: &PortConfig,
         host: RunningHost,
@@ -69,12 +69,12 @@ impl Port {
             mtu: config.mtu,
             offloads: config.offloads,
             moderation: config.moderation,
-            // A guest steers by itself over its queues.
+            // A guest chooses among its queues itself.
             queues: if config.host.is_steered { queue_pairs } else { 1 },
             ..AdapterConfig::default()
         };
         let name = config.name.clone();
-        // A TAP on a switch counts all its queue pairs as one.
+        // A TAP on a switch counts all its queue pairs together.
         let is_one = config.host.is_steered && !matches!(config.wire, WireConfig::Cable(_));
         let counted = if is_one { 1 } else { queue_pairs };
         let control = PortControl::secured(&AdapterConfig { queues: counted, ..adapter }, config.security.clone());
@@ -92,10 +92,10 @@ impl Port {
         Ok(Self { id, name, host, queue_pairs, adapter, control, queues, events, capture, on_switch, interface, wire })
     }
 
-    /// Connects it to a switch.
+    /// Connects the port to a switch.
     ///
     /// # Errors
-    /// When the switch refuses it.
+    /// Fails if the switch refuses the port.
     pub fn connect(
         &mut self,
         config: &PortConfig,
@@ -114,7 +114,7 @@ impl Port {
         Ok(())
     }
 
-    /// Returns the task of one queue pair on a cable, and its progress; `None` when there is no such queue.
+    /// Returns the task of one queue pair on a cable, with its progress; `None` if there is no such queue.
     pub fn cable_task(
         &self,
         config: &PortConfig,
@@ -130,27 +130,28 @@ impl Port {
         Some((host.cable_task(parts)?, mark))
     }
 
-    /// Calls `function` with the port of its guest, if it has one.
+    /// Calls `function` with the port's guest; returns `None` if the host is not a guest.
     pub fn with_guest<T>(&self, function: impl FnOnce(&mut VhostUser) -> T) -> Option<T> {
         self.host.guest().map(|guest| function(&mut lock(guest)))
     }
 
-    /// Returns whether the host is there, as far as a switch knows.
+    /// Returns whether a switch still has the host as an open port; always `true` on a cable.
     pub fn is_open(&self) -> bool {
         self.on_switch.as_ref().is_none_or(|(port, _)| port.closed().is_none())
     }
 
-    /// Returns whether the interface on its wire is there, if it has one; `false`: gone for good.
+    /// Returns whether the interface on the wire is present; `false` if it is gone for good. Returns `true` on any
+    /// other wire.
     pub fn is_wire_there(&self) -> bool {
         self.interface.as_ref().is_none_or(|port| port.closed().is_none())
     }
 
-    /// Wakes its threads, so they see changes soon.
+    /// Wakes the port's threads, so that changes take effect soon.
     pub fn wake(&self) {
         self.queues.iter().for_each(|queue| queue.worker.wake());
     }
 
-    /// Returns whether the thread of one of its queue pairs is in its host now.
+    /// Returns whether the thread of this queue pair is currently in the port's host.
     pub fn is_served_by(&self, queue: &Queue) -> bool {
         let Some(task) = queue.worker.pulse().task else { return false };
         match &queue.place {
@@ -159,19 +160,19 @@ impl Port {
         }
     }
 
-    /// Returns the counters of the interface on its wire. The interface acts as a host: `receive` counts frames given
+    /// Returns the counters of the interface on the wire. The interface acts as a host: `receive` counts frames given
     /// to it.
     pub fn wire_stats(&self) -> Option<&QueueStats> {
         Some(self.interface.as_ref()?.stats())
     }
 
-    /// Returns the frames lost at the interface on its wire because nobody took them in time, if the kernel counts
-    /// them.
+    /// Returns the number of frames lost at the interface on the wire because they were not read in time, if the kernel
+    /// counts them.
     pub fn wire_unread(&self) -> u64 {
         self.wire.as_ref().map_or(0, |wire| wire.unread())
     }
 
-    /// Names its parts gone for good, each with the error number.
+    /// Returns the name of each part that is gone for good, with its error number.
     pub fn gone(&self) -> impl Iterator<Item = (String, i32)> {
         let on_switch = self.on_switch.as_ref().map(|(port, _)| port);
         let ends = [(on_switch, "the host"), (self.interface.as_ref(), "the interface on its wire")];
@@ -181,8 +182,8 @@ impl Port {
         closed.chain(ended).map(|(what, errno)| (format!("port \"{}\"{what}", self.name), errno))
     }
 
-    /// Ends it: disconnects its guest, removes it from its switch, and closes its devices, all in the calling thread.
-    /// No other port's frames wait for this.
+    /// Ends the port: disconnects its guest, removes the port from its switch, and closes its devices. All steps run in
+    /// the calling thread, so no other port's frames are delayed.
     pub fn end(self) {
         self.with_guest(VhostUser::close);
         if let Some((port, switch)) = &self.on_switch {
@@ -195,21 +196,21 @@ impl Port {
     }
 }
 
-/// One queue pair of an adapter, or all of a TAP's where a switch drives them.
+/// One queue pair of an adapter, or all queue pairs of a TAP on a switch.
 #[derive(Debug)]
 pub struct Queue {
     pub mark: Arc<Mark>,
     pub worker: Arc<Worker>,
-    /// The place to look up its thread in this host.
+    /// The place of this host in its thread.
     pub place: Place,
 }
 
-/// The place of a host among those of its thread.
+/// The place of a host among the hosts of its thread.
 #[derive(Debug)]
 pub enum Place {
-    /// A task of the worker.
+    /// The index of the worker's task.
     Task(usize),
-    /// A port of a switch. The switch is the worker's only task.
+    /// A port of a switch, which is the worker's only task.
     Switch(Arc<Serving>),
 }
 

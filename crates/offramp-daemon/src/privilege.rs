@@ -1,6 +1,6 @@
-//! Giving up privileges, once the devices are open and before any thread is started.
+//! Gives up privileges after the devices are open and before any thread is started.
 //!
-//! Capabilities belong to a thread: the first thread must start after this.
+//! Capabilities belong to a thread, so the first thread must start afterwards.
 
 use super::config::Config;
 use crate::schema::key::NOBODY;
@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// An error at giving up privileges. The daemon does not run then.
+/// An error while giving up privileges. The daemon then does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     #[error("daemon.user \"{0}\": there is no such user")]
@@ -37,16 +37,17 @@ fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> PrivilegeError 
     move |cause| PrivilegeError::System { doing, cause }
 }
 
-/// The future user of the daemon.
+/// The future user of the daemon, and the groups of its sockets.
 #[derive(Debug)]
 pub struct Identity {
-    /// The user to become; `None`: unchanged, and not root unless the file says so.
+    /// The user to become; `None` if the process keeps its user. The daemon keeps root only if the file says so, or if
+    /// its user namespace lacks "nobody".
     user: Option<User>,
-    /// The groups of sockets, by name.
+    /// The groups of the sockets, by name.
     groups: Groups,
 }
 
-/// Groups named by a configuration.
+/// The groups named by a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Groups(BTreeMap<String, Gid>);
 
@@ -54,7 +55,7 @@ impl Groups {
     /// Looks up the groups named by a configuration.
     ///
     /// # Errors
-    /// When one of them does not exist.
+    /// Fails if a group does not exist.
     pub fn find(config: &Config) -> Result<Self, PrivilegeError> {
         let control = config.daemon.control_group.iter().map(|name| ("daemon.control_group", name));
         let sockets = config.ports.iter().filter_map(|port| port.host.socket.as_ref());
@@ -67,7 +68,7 @@ impl Groups {
         found.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns whether the group was looked up. The process is then a member, if it has to be.
+    /// Returns whether the group was looked up. The process is then a member if it must be.
     pub fn has(&self, group: &str) -> bool {
         self.0.contains_key(group)
     }
@@ -79,17 +80,17 @@ impl Groups {
 }
 
 impl Identity {
-    /// Looks up the names of the configuration.
+    /// Looks up the user and the groups named by the configuration.
     ///
     /// # Errors
-    /// When one of them does not exist, or the user cannot be had.
+    /// Fails if a name does not exist, or if the process cannot become the user.
     pub fn find(config: &Config) -> Result<Self, PrivilegeError> {
         let groups = Groups::find(config)?;
         let own = Uid::effective();
         let find = |name| User::from_name(name).map_err(|e| system("reading the users")(e.into()));
         let user = match &config.daemon.user {
             Some(name) => Some(find(name)?.ok_or_else(|| PrivilegeError::NoUser(name.clone()))?),
-            // Root's files are the machine's. Nobody stays root by accident.
+            // Root owns the machine's files, so the daemon must not stay root by accident.
             None if own.is_root() => {
                 let nobody = find(NOBODY)?.ok_or(PrivilegeError::NoNobody)?;
                 is_user_here(nobody.uid).then_some(nobody)
@@ -103,10 +104,10 @@ impl Identity {
         }
     }
 
-    /// Makes a missing directory for the daemon's future user, if its parent exists.
+    /// Creates a missing directory for the daemon's future user, if the parent directory exists.
     ///
     /// # Errors
-    /// When the system refuses it.
+    /// Fails if the system refuses the directory.
     pub fn make_directory(&self, directory: &Path, mode: u32) -> Result<(), PrivilegeError> {
         match fs::DirBuilder::new().mode(mode).create(directory) {
             Ok(()) => {}
@@ -120,10 +121,10 @@ impl Identity {
         }
     }
 
-    /// Becomes the user and gives up every capability, for good.
+    /// Becomes the user, and gives up every capability for good.
     ///
     /// # Errors
-    /// When the system refuses any of it.
+    /// Fails if the system refuses a step.
     pub fn assume(&self) -> Result<(), PrivilegeError> {
         nix::sys::prctl::set_no_new_privs().map_err(|e| system("setting no_new_privs")(e.into()))?;
         drop_set(CapSet::Ambient)?;
@@ -132,15 +133,15 @@ impl Identity {
         }
         match &self.user {
             Some(user) => self.become_user(user)?,
-            // Without capabilities a process can give a socket only to its own groups.
+            // Without capabilities, a process can give a socket only to a group of its own.
             None if Uid::effective().is_root() && !self.groups.0.is_empty() => self.join_groups()?,
             None => {}
         }
-        // The effective set first: it must stay within the permitted one.
+        // The effective set first, since it must be a subset of the permitted set.
         [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable].into_iter().try_for_each(drop_set)
     }
 
-    /// Returns the groups of sockets.
+    /// Returns the groups of the sockets.
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
@@ -156,7 +157,7 @@ impl Identity {
         let doing = || system(format!("becoming user \"{}\"", user.name));
         let name = CString::new(user.name.as_str()).map_err(|e| doing()(e.into()))?;
         let mut groups = getgrouplist(&name, user.gid).map_err(|e| doing()(e.into()))?;
-        // To give them to sockets.
+        // Membership is needed to give sockets to these groups.
         groups.extend(self.groups.0.values());
         setgroups(&groups).map_err(|e| doing()(e.into()))?;
         setresgid(user.gid, user.gid, user.gid).map_err(|e| doing()(e.into()))?;
@@ -164,8 +165,8 @@ impl Identity {
     }
 }
 
-/// Returns whether the process can become this user. In a user namespace without the user, root is an ordinary user
-/// outside (`user_namespaces(7)`).
+/// Returns whether the process can become this user. A user namespace may lack the user. Root in such a namespace is an
+/// ordinary user outside (`user_namespaces(7)`).
 fn is_user_here(user: Uid) -> bool {
     let Ok(map) = fs::read_to_string("/proc/self/uid_map") else { return true };
     map.lines().any(|line| {

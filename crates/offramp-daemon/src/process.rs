@@ -1,4 +1,4 @@
-//! The process as a whole: its limits, its traces after a crash, and its end when a thread fails.
+//! The process: its limits, its traces after a crash, and its end after a failed thread.
 
 use crate::control::server::CLIENT_THREAD;
 use nix::sys::prctl::set_dumpable;
@@ -8,32 +8,33 @@ use std::io;
 use std::panic;
 use std::thread;
 
-/// Prepares the process, before it has keys or memory of guests.
+/// Prepares the process. Must run before the process has keys or guest memory.
 ///
 /// # Errors
-/// When the system refuses a limit.
+/// Fails if the system refuses a limit.
 pub fn prepare() -> io::Result<()> {
     map_large_blocks();
     leave_no_core()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    // A guest has up to some forty descriptors here.
+    // A guest uses up to about forty descriptors.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     end_with_any_thread();
     Ok(())
 }
 
-/// Forbids core dumps of the process, also into a core-dump program, and tracing by its own user. A change of user
-/// undoes it.
+/// Forbids core dumps of the process, including those into a core-dump program, and tracing by its own user. A change
+/// of user undoes the setting.
 ///
 /// # Errors
+/// Fails if the system refuses the setting.
 /// When the system refuses it.
 pub fn leave_no_core() -> io::Result<()> {
     Ok(set_dumpable(false)?)
 }
 
-/// Ends the process at a panic, so a service manager starts it again: without a thread of frames its guests would stall
-/// for ever. A client's thread may fail alone.
+/// Ends the process at a panic, so that a service manager restarts it. Without one of its frame threads, its guests
+/// would stall for ever. A client's thread may fail without ending the process.
 fn end_with_any_thread() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -53,7 +54,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Names the thread to fail in this process.
+    /// Environment variable with the name of the thread that fails in this process.
     const FAILING: &str = "OFFRAMP_TEST_FAILING_THREAD";
 
     #[test]

@@ -1,13 +1,13 @@
-//! Faults of guests, in the log. The counters of `show` have the details. A line calls for attention, at most once per
-//! port in ten seconds, so no guest can fill the log.
+//! Log lines about faults of guests. The counters of `show` hold the details. Each port logs at most one line per ten
+//! seconds, so that no guest can fill the log.
 
 use offramp_adapter::stats::Row;
 use std::iter::repeat;
 
-/// Time between two lines of a port.
+/// Minimum time between two lines of a port, nanoseconds.
 const PAUSE_NS: u64 = 10_000_000_000;
 
-/// The log's state of one port's guest.
+/// The counts already logged for one port's guest.
 #[derive(Debug, Default)]
 pub struct Report {
     said: Vec<u64>,
@@ -15,7 +15,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the news since the last line, if there is any and a line is due.
+    /// Returns the faults since the last line, if there are any and a line is due.
     pub fn next(&mut self, counts: impl IntoIterator<Item = (&'static Row, u64)>, now_ns: u64) -> Option<String> {
         if now_ns < self.next_ns {
             return None;

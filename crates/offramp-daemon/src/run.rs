@@ -1,7 +1,7 @@
-//! Start and end of the daemon: within a process with unchanged rights, or as the process `offramp up`.
+//! Start and end of the daemon, within a process with unchanged rights or as the process `offramp up`.
 //!
-//! `offramp up` starts in this order: read the file, open privileged devices, give up privileges, open the state of
-//! keys, enter the sandbox, take the control socket, start the threads, report readiness.
+//! `offramp up` starts in this order: reads the file, opens privileged devices, gives up privileges, opens the state of
+//! the keys, enters the sandbox, takes the control socket, starts the threads, and reports readiness.
 
 use crate::apply;
 use crate::build::{self, Devices, connect_to};
@@ -33,11 +33,11 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Permissions of directories made by the daemon: anyone may see the control socket in them.
+/// Permissions of directories created by the daemon: everyone may see the control socket in them.
 const CONTROL_DIRECTORY_MODE: u32 = 0o755;
 const STATE_DIRECTORY_MODE: u32 = 0o700;
 
-/// A start failed; the message is one line.
+/// The error of a failed start, as a one-line message.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct StartError(Cause);
@@ -60,24 +60,24 @@ enum Cause {
     System { doing: &'static str, cause: io::Error },
 }
 
-/// The socket of the file's only guest, where the file does not name it.
+/// The socket of the only guest in the file, if the file does not name the socket.
 #[derive(Clone, Debug, Default)]
 pub struct GuestSockets {
-    /// A listening socket, open at the process's start. The process takes it over.
+    /// A listening socket, open at the start of the process, which takes ownership of it.
     pub fd: Option<RawFd>,
-    /// A path in place of the one in the file.
+    /// A path that replaces the one in the file.
     pub path: Option<PathBuf>,
 }
 
-/// Checks a file, and returns the number of its ports. Takes over sockets passed by a service manager.
+/// Checks a file, and returns the number of its ports. Takes ownership of sockets passed by a service manager.
 ///
 /// # Errors
-/// The first error, in one line.
+/// Returns the first error, in one line.
 pub fn check(file: &Path, sockets: &GuestSockets) -> Result<usize, StartError> {
     read(file, sockets).map(|(config, _)| config.ports.len()).map_err(StartError)
 }
 
-/// Reads the configuration of a file, and takes the sockets without a name in it.
+/// Reads the configuration from a file, and takes the passed sockets.
 fn read(file: &Path, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
     let passed = given::take(sockets.fd)?;
     let mut config = Config::load(file)?;
@@ -89,10 +89,10 @@ fn read(file: &Path, sockets: &GuestSockets) -> Result<(Config, Given), Cause> {
 
 impl Daemon {
     /// Starts the ports and switches of a configuration. The process keeps its user and its rights, has no sandbox, and
-    /// serves no control socket: [`Daemon::answer`] takes the clients' requests.
+    /// serves no control socket: clients call [`Daemon::answer`].
     ///
     /// # Errors
-    /// The first part to fail at its start, in one line. The parts before it have ended.
+    /// Returns the error of the first part that fails to start, in one line. The parts started before are ended.
     pub fn start(config: Config) -> Result<Arc<Self>, StartError> {
         start_here(config).map_err(StartError)
     }
@@ -131,7 +131,7 @@ fn start(
     Ok(daemon)
 }
 
-/// A daemon with a process of its own, as `offramp up` starts it.
+/// A daemon with its own process, as started by `offramp up`.
 pub struct Process {
     daemon: Arc<Daemon>,
     controls: Vec<(Access, ControlSocket)>,
@@ -140,17 +140,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Makes this process a daemon: it opens privileged devices, gives up its privileges, enters its sandbox, serves
-    /// its control sockets, and carries frames. These steps cannot be undone.
+    /// Turns this process into a daemon: opens privileged devices, gives up privileges, enters the sandbox, serves the
+    /// control sockets, and forwards frames. These steps cannot be undone.
     ///
     /// # Errors
-    /// The first failure, in one line.
+    /// Returns the first failure, in one line.
     pub fn start(file: &Path, sockets: &GuestSockets) -> Result<Self, StartError> {
         begin(file, sockets).map_err(StartError)
     }
 
-    /// Runs until SIGTERM or SIGINT, and reads the file again at SIGHUP. Returns whether every frame taken has gone
-    /// out.
+    /// Runs until SIGTERM or SIGINT, and reads the file again at SIGHUP. Returns whether every fetched frame was sent.
     pub fn until_told(mut self) -> bool {
         notify::notify(notify::READY);
         while let Some(signal) = self.signals.forever().next() {
@@ -160,7 +159,7 @@ impl Process {
             self.reload();
         }
         notify::notify(notify::STOPPING);
-        // Nobody new gets in while the last frames go out.
+        // No new client is accepted while the last frames are sent.
         drop((self.controls, self.metrics));
         self.daemon.stop()
     }
@@ -179,7 +178,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     let (config, given) = read(file, sockets)?;
     let system = |doing| move |cause| Cause::System { doing, cause };
     process::prepare().map_err(system("setting the limits of the process"))?;
-    // Before any step that a signal would leave half done.
+    // The signal handlers are installed before any step that a signal would leave half done.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
     let file = std::path::absolute(file).map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
@@ -194,7 +193,7 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
     let (keys, keeper) = state::open_keys(config.daemon.state_directory.as_deref())?;
     let groups = identity.groups();
-    // A thread in the sandbox makes no socket of the Internet.
+    // A thread in the sandbox cannot create an Internet socket.
     let metrics = config.daemon.metrics.as_ref().map(|address| MetricsSocket::listen(address, groups)).transpose()?;
     let touched = Arc::new(TouchedMemory::open());
     let (sandbox, sandbox_status, socket_directories) =
@@ -226,10 +225,10 @@ fn begin(file: &Path, sockets: &GuestSockets) -> Result<Process, Cause> {
     Ok(Process { daemon, controls, metrics, signals })
 }
 
-/// Prints the restrictions in force, and warns of those missing in the kernel.
+/// Prints the restrictions in force, and warns of restrictions missing in the kernel.
 fn say(sandbox: &SandboxStatus) {
     if sandbox.lacks.is_empty() {
-        // Nobody may read it; then it does not matter.
+        // Standard output may have no reader; the error is ignored.
         let _ = writeln!(io::stdout(), "offramp: {sandbox}");
     } else {
         eprintln!("offramp: {sandbox}");

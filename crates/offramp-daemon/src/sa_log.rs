@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// Events to show.
+/// Maximum number of events shown.
 const EVENTS_MAX: usize = 16;
 
 /// The last events of a port's associations.
@@ -18,15 +18,15 @@ const EVENTS_MAX: usize = 16;
 pub struct EventLog(Mutex<VecDeque<String>>);
 
 impl EventLog {
-    /// Prints and keeps the events of the associations of `control` from now on.
+    /// Prints and stores the events of the associations of `control`, from now on.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// Fails if no thread can be started.
     pub fn watch(port: &str, control: &PortControl) -> io::Result<Arc<Self>> {
         let (log, (sender, events)) = (Arc::new(Self::default()), channel());
         control.ipsec().tell(sender);
         let (kept, port) = (Arc::clone(&log), port.to_owned());
-        // It ends when the last association and the port's control are gone.
+        // The thread ends when the last association and the port's control are dropped.
         thread::Builder::new().name("ofr-sa-events".into()).spawn(move || {
             for event in events {
                 eprintln!("offramp: port \"{port}\": {event}");
@@ -44,13 +44,13 @@ impl EventLog {
         lock(&self.0)
     }
 
-    /// Returns the last events, the newest at the end.
+    /// Returns the last events, with the newest at the end.
     pub fn kept(&self) -> Vec<String> {
         self.lock().iter().cloned().collect()
     }
 }
 
-/// Prints what an operator may not have meant.
+/// Warns of an association whose selector matches more than the operator may have intended.
 pub fn warn_of(port: &str, direction: SaDirection, config: &SaConfig) {
     let takes_all = matches!(config.mode, Mode::Tunnel(_)) && config.selector == Selector::default();
     if direction == SaDirection::In && takes_all {

@@ -1,4 +1,4 @@
-//! Restricts the daemon to its needs while it runs, once its devices are open and before it starts a thread.
+//! Restricts the daemon to the resources it needs, after its devices are open and before it starts a thread.
 
 use super::config::Config;
 use crate::schema::{SandboxLevel, SandboxStatus};
@@ -6,22 +6,22 @@ use offramp_ports::ipsec_mb;
 use offramp_ports::sys::sandbox::{FileAccess, Reaction, Sandbox, SandboxError, ThreadKind, restrict_files};
 use std::path::{Path, PathBuf};
 
-/// Puts the process into its sandbox. Returns the filters for its threads, the restrictions in force, and the only
-/// directories for new sockets from then on; `None`: anywhere its user may. Restrictions missing in the kernel are
-/// named, and the daemon runs without them.
+/// Enters the sandbox. Returns the filters for the process's threads, and the restrictions in force. Also returns the
+/// only directories for new sockets; `None` if sockets may be anywhere. Restrictions missing in the kernel are
+/// reported, and the daemon runs without them.
 pub fn enter(
     config: &Config,
     file: &Path,
     notify_socket: Option<&str>,
 ) -> (Sandbox, SandboxStatus, Option<Vec<PathBuf>>) {
-    // Its library is loaded from a directory closed by the sandbox.
+    // The sandbox closes the directory of the cipher library, so the library is loaded first.
     ipsec_mb::preferred();
     let level = config.daemon.sandbox;
     let files = files(config, file, notify_socket);
     let mut lacks = Vec::new();
     let landlock = match level {
         SandboxLevel::Full => noted(restrict_files(&files), &mut lacks),
-        // Landlock cannot log: it refuses, or is off.
+        // Landlock has no log mode: it refuses or is off.
         SandboxLevel::Log | SandboxLevel::Off => None,
     };
     let filters = match level {
@@ -39,13 +39,13 @@ fn filter(reaction: Reaction) -> Result<Sandbox, SandboxError> {
     Ok(sandbox)
 }
 
-/// Returns the result, and adds an error to `lacks`.
+/// Returns the value, or adds the error to `lacks`.
 fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<T> {
     result.map_err(|error| lacks.push(error.to_string())).ok()
 }
 
-/// Returns the permitted directories. `SIGHUP` needs those of the configuration and its keys, since editors put a new
-/// file in the place of the old one. In those of sockets, files are made and removed.
+/// Returns the permitted directories. `SIGHUP` needs the directories of the configuration and its keys, since editors
+/// replace the old file by a new one. In the directories of sockets, files are created and removed.
 fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAccess {
     let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut read: Vec<PathBuf> =

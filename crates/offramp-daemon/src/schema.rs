@@ -1,7 +1,7 @@
-//! Types of the daemon's text formats: keys of its file, requests and answers of its control socket.
+//! Types of the daemon's text formats: the keys of its file, and the requests and answers of its control socket.
 //!
-//! A daemon may be older than the client. A field added to an answer later is therefore an `Option`, or has a default
-//! that claims nothing false.
+//! A daemon may be older than its client. So a field added later to an answer is an `Option`, or has a default that is
+//! correct for older daemons.
 
 mod answer;
 mod association;

@@ -1,6 +1,7 @@
-//! The state directory: the sequence number of each key, kept over a crash.
+//! The state directory: the sequence number of each key, kept across a crash.
 //!
-//! It has two files, `keys.0` and `keys.1`, of the daemon's user alone. Each is a whole state:
+//! The directory has two files, `keys.0` and `keys.1`, accessible only to the daemon's user. Each file is a complete
+//! state:
 //!
 //! ```text
 //! offramp keys 1
@@ -11,12 +12,14 @@
 //! ```
 //!
 //! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the
-//! key and the mark, the oldest key first. The last line is the SHA-256 of all before it. A new state, with the next
-//! generation, overwrites the older file and is synced: the newer file stays whole meanwhile. A partly written file has
-//! no right last line and does not count, as nobody has relied on it yet. If neither file is whole, or one is missing,
-//! the marks of the keys are unknown: the daemon does not start.
+//! key and the mark. The oldest key comes first. The last line is the SHA-256 of all preceding lines.
 //!
-//! Both files are open before the daemon enters its sandbox, where it opens none.
+//! A new state has the next generation. It overwrites the older file and is synced; meanwhile the newer file stays
+//! complete. A partly written file has a wrong last line. Such a file is ignored, because no number of it was granted
+//! yet. If neither file is complete, or a file is missing, the marks of the keys are unknown: the daemon does not
+//! start.
+//!
+//! Both files are opened before the daemon enters its sandbox, which allows no opening.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use nix::fcntl::OFlag;
@@ -34,23 +37,23 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// The files.
+/// The names of the two files.
 const NAMES: [&str; 2] = ["keys.0", "keys.1"];
-/// The first file under this name, until it is whole.
+/// Name of the first file until it is complete.
 const UNFINISHED: &str = "keys.new";
 const FILE_MODE: u32 = 0o600;
-/// Permission bits of everybody but the owner, and those to write.
+/// Permission bits of group and others, and their write bits.
 const OTHERS_MODE: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
-/// From this generation on both files have a state, or a part of one.
+/// From this generation on, both files have a state, or a part of one.
 const FIRST_GENERATION: u64 = 2;
 const VERSION_LINE: &str = "offramp keys 1";
 const GENERATION: &str = "generation ";
 const CHECKSUM: &str = "sha256 ";
-/// Bytes of a key's line at most, and of all the lines besides.
+/// Maximum length of a key's line, and of a file with 16 further lines, bytes.
 const LINE_LEN_MAX: u64 = 128;
 const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
-/// Time between two looks at the numbers that arrived.
+/// Time between two checks for newly arrived numbers.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time between two attempts to write to a failing disk.
 const RETRY: Duration = Duration::from_secs(1);
@@ -67,10 +70,10 @@ pub enum StateError {
     Damaged(PathBuf),
 }
 
-/// Opens the registry of keys, with its state before a crash if there is a directory.
+/// Opens the registry of keys, with the state before a crash if there is a state directory.
 ///
 /// # Errors
-/// When the directory is unusable, or another daemon uses it.
+/// Fails if the directory is unusable, or if another daemon uses it.
 pub fn open_keys(directory: Option<&Path>) -> Result<(Arc<KeyRegistry>, Keeper), StateError> {
     let keeper = Keeper::default();
     let Some(directory) = directory else { return Ok((Arc::default(), keeper)) };
@@ -79,11 +82,11 @@ pub fn open_keys(directory: Option<&Path>) -> Result<(Arc<KeyRegistry>, Keeper),
     Ok((Arc::new(KeyRegistry::lasting(Box::new(file), &marks, RESERVED_NUMBERS, waker)), keeper))
 }
 
-/// The thread to reserve numbers.
+/// The thread that reserves sequence numbers.
 #[derive(Debug, Default)]
 pub struct Keeper(Arc<Sleeper>);
 
-/// A sleeping thread, and a way to wake it.
+/// The handle that wakes a sleeping thread.
 #[derive(Debug, Default)]
 struct Sleeper(OnceLock<Thread>);
 
@@ -96,10 +99,10 @@ impl Wake for Sleeper {
 }
 
 impl Keeper {
-    /// Starts it. It ends with the process.
+    /// Starts the thread, which ends with the process.
     ///
     /// # Errors
-    /// When there is no thread.
+    /// Fails if no thread can be started.
     pub fn start(self, keys: &Arc<KeyRegistry>, sandbox: &Sandbox) -> io::Result<()> {
         let (keys, sandbox) = (Arc::clone(keys), sandbox.clone());
         let thread = thread::Builder::new().name("ofr-keys".into()).spawn(move || {
@@ -107,7 +110,7 @@ impl Keeper {
             keep(&keys);
         })?;
         let _ = self.0.0.set(thread.thread().clone());
-        // Somebody may have called before.
+        // A wake-up may have been requested before the thread was known.
         thread.thread().unpark();
         Ok(())
     }
@@ -139,16 +142,16 @@ struct KeyFile {
     files: [File; 2],
     newest: usize,
     generation: u64,
-    /// Locked against other daemons.
+    /// The locked directory: the lock keeps other daemons out.
     _directory: File,
 }
 
-/// The content of a file.
+/// The content of a state file.
 #[derive(Debug, PartialEq, Eq)]
 enum Content {
-    /// Never written to.
+    /// The file was never written.
     Empty,
-    /// Written in part, or damaged.
+    /// The file is partly written, or damaged.
     Broken,
     State {
         generation: u64,
@@ -169,7 +172,7 @@ impl KeyFile {
         }
         let first = open_file(&first).map_err(failed)?;
         if !second.exists() {
-            // The directory was new when the daemon was interrupted, or somebody has removed a file.
+            // Either the daemon was interrupted in a new directory, or a file was removed.
             match read(&first).map_err(|error| failed(error.to_string()))? {
                 Content::State { generation: 0, .. } => {}
                 _ => return Err(damaged()),
@@ -195,7 +198,7 @@ impl KeyFile {
         }
         let (newest, generation, marks) = newest.ok_or_else(damaged)?;
         let mut state = Self { files, newest, generation, _directory: directory };
-        // From here on a missing or empty file does not count as new.
+        // After this loop, a missing or empty file no longer counts as a new one.
         while state.generation < FIRST_GENERATION {
             state.write(&marks).map_err(|error| failed(error.to_string()))?;
         }
@@ -223,7 +226,7 @@ impl KeyStore for KeyFile {
     }
 }
 
-/// Opens and locks a directory. Nobody else can replace a file in it.
+/// Opens and locks a directory in which no other user can replace a file.
 fn open_directory(path: &Path) -> Result<File, String> {
     let directory = File::open(path).map_err(|cause| cause.to_string())?;
     let metadata = directory.metadata().map_err(|cause| cause.to_string())?;
@@ -268,7 +271,7 @@ fn open_file(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Makes the first file with a whole state in it: an empty file is never the newest.
+/// Creates the first file with a complete state: an empty file is never the newest.
 fn make_first(path: &Path, directory: &File) -> io::Result<()> {
     let unfinished = path.join(UNFINISHED);
     match fs::remove_file(&unfinished) {
@@ -315,7 +318,7 @@ fn encode(generation: u64, marks: &[KeyMark]) -> String {
     text + CHECKSUM + &checksum + "\n"
 }
 
-/// Parses the text of [`encode`]; `None` for any other text.
+/// Parses a text made by [`encode`]; returns `None` for any other text.
 fn decode(text: &str) -> Option<(u64, Vec<KeyMark>)> {
     let lines = text.strip_suffix('\n')?;
     let (_, last) = lines.rsplit_once('\n')?;

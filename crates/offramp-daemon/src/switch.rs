@@ -10,7 +10,7 @@ use offramp_ports::sys::cpu::online;
 use offramp_ports::worker::{Polling, Task, Worker};
 use std::sync::Arc;
 
-/// A switch and its thread.
+/// The thread of a switch.
 #[derive(Debug)]
 pub struct SwitchThread {
     mark: Arc<Mark>,
@@ -22,7 +22,7 @@ impl SwitchThread {
     /// Starts the thread of a switch.
     ///
     /// # Errors
-    /// When the system has no thread.
+    /// Fails if the thread cannot be started.
     pub fn start(
         name: &str,
         switch: Switch<AnyHost>,
@@ -36,7 +36,7 @@ impl SwitchThread {
         Ok(Self { mark, worker, serving })
     }
 
-    /// Shows each counted queue pair of a port as driven by this thread.
+    /// Registers this thread as the driver of each counted queue pair of a port.
     pub fn drive(&self, port: &mut Port) {
         let Self { mark, worker, serving } = self;
         port.queues.extend(port.control.queues().iter().map(|_| {
@@ -46,7 +46,7 @@ impl SwitchThread {
     }
 }
 
-/// A named switch. Its ports have equal shares of its table.
+/// A named switch, whose ports share its table equally.
 #[derive(Debug)]
 pub struct RunningSwitch {
     pub name: String,
@@ -56,11 +56,11 @@ pub struct RunningSwitch {
 }
 
 impl RunningSwitch {
-    /// Starts the switch with its ports among `opened`, all at once: frames of one port find the others. `ports` are
-    /// their configurations, and place the thread.
+    /// Starts the switch with its ports among `opened`, all at once, so that frames of one port find the other ports.
+    /// `ports` holds their configurations, which also place the thread.
     ///
     /// # Errors
-    /// When it refuses a port, or the thread cannot be started.
+    /// Fails if the switch refuses a port, or if the thread cannot be started.
     pub fn start(
         config: &SwitchConfig,
         ports: &[PortConfig],
@@ -68,7 +68,7 @@ impl RunningSwitch {
         threads: &Threads,
     ) -> Result<Self, BuildError> {
         let shape = switch::SwitchConfig {
-            // Each has one entry of the table at least.
+            // Each port has at least one entry of the table.
             ports_max: config.mac_entries_max,
             stations_max: config.mac_entries_max,
             equal_shares: true,
@@ -90,31 +90,31 @@ impl RunningSwitch {
         Ok(Self { name: config.name.clone(), control, floods, thread })
     }
 
-    /// Connects a port not connected at the start.
+    /// Connects a port that was not connected at the start.
     ///
     /// # Errors
-    /// When the switch refuses it.
+    /// Fails if the switch refuses the port.
     pub fn connect(&self, port: &mut Port, config: &PortConfig) -> Result<(), BuildError> {
         port.connect(config, &self.control, Some(self.floods))?;
         self.thread.drive(port);
         Ok(())
     }
 
-    /// Places its thread by the configurations of its ports among `ports`.
+    /// Places the switch's thread on a processor, by the configurations of its ports among `ports`.
     pub fn place(&self, ports: &[PortConfig]) {
         let (cpu, polling) = placing(&self.name, ports);
         self.thread.worker.place(&cpu.unwrap_or_else(online), polling);
     }
 }
 
-/// Returns the processor of a switch's thread, the first one named by a port, and its polling mode.
+/// Returns the processor and the polling mode of a switch's thread. The first processor named by a port is used.
 fn placing(switch: &str, ports: &[PortConfig]) -> (Option<Vec<usize>>, Polling) {
     let on_it = || ports.iter().filter(|port| port.is_on(switch));
     let cpu = on_it().find_map(|port| port.cpus.first());
     (cpu.map(|&cpu| vec![cpu]), on_it().fold(Polling::Off, |polling, port| polling.or(port.polling())))
 }
 
-/// Returns the flood limit. A port with a limit of 0 has no burst either.
+/// Returns the flood limit. With a limit of 0, the burst is also 0.
 fn flood_limit(frames_per_s: u32) -> FloodLimit {
     let FloodLimit { burst_frames, .. } = FloodLimit::default();
     FloodLimit { frames_per_s, burst_frames: if frames_per_s == 0 { 0 } else { burst_frames } }
@@ -123,7 +123,7 @@ fn flood_limit(frames_per_s: u32) -> FloodLimit {
 /// Starts the thread of a queue pair, or of a switch.
 ///
 /// # Errors
-/// When the system has no thread.
+/// Fails if the thread cannot be started.
 pub fn start_worker(
     port: &str,
     queue: usize,

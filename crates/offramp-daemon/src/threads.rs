@@ -13,17 +13,17 @@ use std::sync::Arc;
 /// The state shared by all threads and sockets.
 #[derive(Clone, Debug)]
 pub struct Threads {
-    /// Used sequence numbers of the associations of all ports.
+    /// Used sequence numbers of all ports' associations.
     pub keys: Arc<KeyRegistry>,
     pub rest: Arc<Rest>,
     pub sandbox: Sandbox,
     pub touched: Arc<TouchedMemory>,
-    /// The groups of sockets.
+    /// The groups of the sockets.
     pub groups: Groups,
-    /// Directories for new sockets; `None`: wherever the process's user may.
+    /// Directories for new sockets; `None` if sockets may be anywhere.
     pub socket_directories: Option<Vec<PathBuf>>,
     /// The readers of events.
     pub events: Arc<Events>,
-    /// Sockets without a name in the file.
+    /// Passed sockets that the file does not name.
     pub given: Arc<Given>,
 }

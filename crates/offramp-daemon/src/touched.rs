@@ -1,4 +1,4 @@
-//! Memory that the process has touched, by mapping.
+//! The memory touched by the process, per mapping.
 
 use offramp_offload::sync::lock;
 use std::fs::File;
@@ -6,21 +6,21 @@ use std::io::{self, BufRead, BufReader, Seek};
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// The addresses of a mapping, and its bytes in the page tables of the process.
+/// The addresses of a mapping, and the number of its bytes in the process's page tables.
 pub type Mapping = (Range<u64>, u64);
 
-/// The kernel's list of the process's mappings (`/proc/self/smaps`), open since before the sandbox: a thread in there
-/// opens no file.
+/// The kernel's list of the process's mappings (`/proc/self/smaps`). The file is opened before the sandbox, in which a
+/// thread cannot open files.
 #[derive(Debug, Default)]
 pub struct TouchedMemory(Option<Mutex<File>>);
 
 impl TouchedMemory {
-    /// Opens the list. A kernel without `CONFIG_PROC_PAGE_MONITOR` has none.
+    /// Opens the list; empty with a kernel without `CONFIG_PROC_PAGE_MONITOR`.
     pub fn open() -> Self {
         Self(File::open("/proc/self/smaps").ok().map(Mutex::new))
     }
 
-    /// Returns the mappings; `None` without a list.
+    /// Returns the mappings; `None` if there is no list.
     pub fn read(&self) -> Option<Vec<Mapping>> {
         let mut file = lock(self.0.as_ref()?);
         file.rewind().ok()?;
@@ -28,7 +28,7 @@ impl TouchedMemory {
     }
 }
 
-/// Reads the list. Huge pages of hugetlbfs stand apart from `Rss` (Linux `Documentation/filesystems/proc.rst`).
+/// Parses the list. Huge pages of hugetlbfs are not part of `Rss` (Linux `Documentation/filesystems/proc.rst`).
 fn mappings(list: impl BufRead) -> io::Result<Vec<Mapping>> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in list.lines() {
@@ -45,7 +45,7 @@ fn mappings(list: impl BufRead) -> io::Result<Vec<Mapping>> {
     Ok(mappings)
 }
 
-/// Returns the touched bytes of the mappings at these places. The kernel may have joined adjacent ones.
+/// Returns the touched bytes of the mappings that overlap `places`. The kernel may have merged adjacent mappings.
 pub fn bytes_at(mappings: &[Mapping], places: &[Range<u64>]) -> u64 {
     let is_there = |at: &Range<u64>| places.iter().any(|place| place.start < at.end && at.start < place.end);
     mappings.iter().filter(|(at, _)| is_there(at)).map(|(_, bytes)| bytes).sum()

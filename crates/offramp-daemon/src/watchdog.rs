@@ -1,11 +1,11 @@
-//! The watchdog of the threads of frames: it finds the port behind a stall, and acts.
+//! The watchdog of the frame threads: it finds the port that causes a stall, and acts.
 //!
-//! One thread serves all guests of a switch, and no guest should be able to hold it up. If one does, the others must
-//! not pay for it for long. After a second the watchdog names the port and interrupts its thread. After another second
-//! it disconnects the port's frontend. During a stall a service manager with `WatchdogSec=` gets no heartbeat. If the
-//! stall does not end, the manager restarts the daemon.
+//! One thread serves all guests of a switch, and a guest must not stall it for long. After one second, the watchdog
+//! reports the port and interrupts its thread. After another second, the watchdog disconnects the port's frontend.
+//! During a stall, a service manager with `WatchdogSec=` gets no heartbeat. If the stall does not end, the manager
+//! restarts the daemon.
 //!
-//! It also looks for faults of guests and for lost hosts, and logs them.
+//! The watchdog also checks for faults of guests and for lost hosts, and logs them.
 
 use super::daemon::{Daemon, Ports};
 use super::events::Events;
@@ -23,46 +23,48 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// Time between two looks.
+/// Time between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Looks at threads for each look at a guest, and at a guest on an idle thread: with hundreds of idle guests their
-/// looks would take most of the daemon's time.
+/// Number of checks of the threads per check of a guest, and per check of a guest on an idle thread. Checking hundreds
+/// of idle guests each time would take most of the daemon's processor time.
 const LOOKS_PER_GUEST: usize = 4;
 const LOOKS_PER_IDLE_GUEST: usize = 16;
-/// A look later than this says nothing: the machine stood still, or was too busy for this thread, too.
+/// Maximum time between two checks, nanoseconds. A later check restarts the measurement: the machine was suspended, or
+/// too busy for the watchdog.
 const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
-/// Longest turn of a thread, beyond its sleep time, before it is named and interrupted, and before its port is ended.
+/// Maximum length of a thread's turn, excluding sleep, before the thread is reported and interrupted, and before its
+/// port is ended, nanoseconds.
 const NAMED_NS: u64 = 1_000_000_000;
 const ENDED_NS: u64 = 2 * NAMED_NS;
 
 /// The watchdog's action on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// It makes turns, or has not stood still for long.
+    /// Take no action: the thread makes turns, or has not stalled for long.
     Nothing,
-    /// It has stood still for a second: name it.
+    /// Report the stall: the thread has stalled for a second.
     Name,
-    /// It still stands still: interrupt it once more.
+    /// Interrupt the thread again: the stall continues.
     Interrupt,
-    /// It is in the same port as when it was named: end that port.
+    /// End the port: the thread is still in the port in which it was reported.
     End,
-    /// It makes turns again.
+    /// Report the end of the stall: the thread makes turns again.
     GoesOn,
 }
 
-/// A thread at the looks before.
+/// A thread as of the previous checks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     turns: u64,
     since_ns: u64,
     looked_ns: u64,
     is_named: bool,
-    /// The port it was in when it was named, until that port is ended.
+    /// The port in which the thread was reported, until that port is ended.
     named_in: Option<usize>,
 }
 
 impl Seen {
-    /// Returns the action for a thread after `turns` turns. It is in `port`, or asleep, at `now_ns`.
+    /// Returns the action for a thread. The thread has made `turns` turns, and is in `port` or asleep, at `now_ns`.
     fn look(&mut self, Pulse { turns, is_asleep, .. }: Pulse, port: Option<usize>, now_ns: u64) -> Step {
         let is_late = now_ns - self.looked_ns > LATE_NS;
         self.looked_ns = now_ns;
@@ -91,10 +93,10 @@ impl Seen {
     }
 }
 
-/// Starts the watchdog's thread. It runs until the daemon is gone.
+/// Starts the watchdog's thread, which runs until the daemon is dropped.
 ///
 /// # Errors
-/// When the thread cannot be started.
+/// Fails if the thread cannot be started.
 pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
     let (daemon, heartbeat) = (Arc::downgrade(daemon), Heartbeat::new());
     thread::Builder::new().name("ofr-watchdog".into()).spawn(move || {
@@ -104,26 +106,26 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
     Ok(())
 }
 
-/// The reports made for a port.
+/// The state of the reports about a port.
 #[derive(Default)]
 struct Reports {
     guest: Report,
     gone: BTreeSet<String>,
-    /// Of each direction.
+    /// The limits, one per direction.
     limits: [Limit; 2],
 }
 
-/// A host's limit at the looks before.
+/// A host's limit as of the previous checks.
 #[derive(Debug, Default)]
 struct Limit {
-    /// The number of times it was reached.
+    /// The number of times the limit was reached.
     reached: u64,
-    /// The last look that found a higher number.
+    /// The last check that found a higher number.
     last: Option<usize>,
 }
 
 impl Limit {
-    /// Returns whether `reached` grew at this look but not at the look before.
+    /// Returns whether `reached` grew at this check, but not at the previous check.
     fn look(&mut self, reached: u64, look: usize) -> bool {
         if std::mem::replace(&mut self.reached, reached) >= reached {
             return false;
@@ -147,7 +149,7 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
             reports.retain(|id, _| ids.contains(id));
         }
         let events = &daemon.threads().events;
-        // A thread detects changes of its ports only in a turn.
+        // A thread detects changes of its ports only during a turn.
         let (mut is_well, mut changed) = (true, places.with_interface.clone());
         for pairs in &places.threads {
             let look = look(
@@ -177,14 +179,14 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
     }
 }
 
-/// The ports of each thread, and the ports due at every look.
+/// The ports of each thread, and the ports to check each time.
 #[derive(Default)]
 struct Places {
-    /// They are no longer these when this points elsewhere.
+    /// The list of ports for which these places are valid.
     ports: Weak<Vec<Arc<Port>>>,
-    /// The queue pairs of each thread: the place of the port, and of the pair in it.
+    /// The queue pairs of each thread: the index of the port, and the index of the pair in the port.
     threads: Vec<Vec<(usize, usize)>>,
-    /// Ports with an interface on their wire.
+    /// Indices of ports with an interface on their wire.
     with_interface: BTreeSet<usize>,
 }
 
@@ -201,13 +203,13 @@ impl Places {
     }
 }
 
-/// The result of a look at a thread.
+/// The result of checking a thread.
 struct Look {
     is_well: bool,
     made_turns: bool,
 }
 
-/// Looks at the thread of these queue pairs.
+/// Checks the thread of these queue pairs.
 fn look<'a>(
     queues: &(impl Iterator<Item = (&'a Port, &'a Queue)> + Clone),
     seen: &mut BTreeMap<i32, Seen>,
@@ -215,7 +217,7 @@ fn look<'a>(
     now_ns: u64,
 ) -> Look {
     let Some((first, queue)) = queues.clone().next().filter(|(_, queue)| queue.worker.is_running()) else {
-        // It has ended, as its hosts are gone.
+        // The thread has ended, because its hosts are gone.
         return Look { is_well: true, made_turns: true };
     };
     let (worker, thread, pulse) = (&queue.worker, queue.worker.thread_id(), queue.worker.pulse());
@@ -265,7 +267,7 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
     }
 }
 
-/// Reports each part gone for good, once.
+/// Reports each part that is gone for good, once.
 fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {
@@ -276,7 +278,7 @@ fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     }
 }
 
-/// Reports a host at its limit, once until a look finds it below the limit again.
+/// Reports a host at its limit. A further report needs a check that finds the host below its limit.
 fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &Events) {
     let directions = [LimitDirection::Transmit, LimitDirection::Receive];
     for ((direction, reached), limit) in directions.into_iter().zip(port.control.limits_reached()).zip(limits) {
@@ -286,7 +288,7 @@ fn report_limits(port: &Port, limits: &mut [Limit; 2], number: usize, events: &E
     }
 }
 
-/// Disconnects the guest that a thread stands still in.
+/// Disconnects the guest in which a thread has stalled.
 fn end(port: &Port) {
     let why = "the thread of its frames stood still at this guest for two seconds";
     if port.with_guest(|guest| guest.disconnect(why)).unwrap_or_default() {
@@ -304,8 +306,8 @@ mod tests {
         Pulse { turns, is_asleep: false, task: None }
     }
 
-    /// Looks at a thread once per interval, and returns the action of each look. An entry has its turns and its port at
-    /// that look.
+    /// Checks a thread once per interval, and returns the action of each check. Each entry of `of` holds the thread's
+    /// turns and its port.
     fn looks(of: &[(u64, Option<usize>)]) -> Vec<Step> {
         let mut seen = Seen::default();
         let mut now_ns = 0;
@@ -357,7 +359,7 @@ mod tests {
     #[test]
     fn a_limit_is_named_when_it_is_reached_and_again_after_a_look_without() {
         let mut limit = Limit::default();
-        // The look and the count; a look is left out where the thread made no turn.
+        // Each pair is the number of a check and the count. Checks without a turn of the thread are missing.
         let looks = [(1, 0), (2, 2), (3, 5), (4, 5), (5, 6), (6, 6), (9, 7), (10, 8)];
         assert_eq!(
             looks.map(|(look, reached)| limit.look(reached, look)),
