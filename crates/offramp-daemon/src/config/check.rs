@@ -1,4 +1,4 @@
-//! The checks of values of every kind; each error names the place in the file.
+//! Checks for all kinds of values. Each error names the position in the file.
 
 use super::place::{ConfigError, Place};
 use crate::schema::file::Key;
@@ -8,17 +8,17 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use toml::Spanned;
 
-/// Permissions of a socket: the daemon's user alone.
+/// Default permissions of a socket: only the daemon's user.
 pub(crate) const SOCKET_MODE_DEFAULT: u32 = 0o600;
-/// All meaningful permission bits of a socket.
+/// All permission bits of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
-/// Longest path of a Unix socket in bytes (unix(7): 108 with the zero byte), less the room for the temporary name of
-/// the control socket before its rename.
+/// Maximum length of a Unix socket's path in bytes (unix(7): 108 with the zero byte). Some bytes are reserved for the
+/// control socket's temporary name before its rename.
 const SOCKET_PATH_LEN_MAX: usize = 96;
-/// Longest name of a port or a switch in bytes: it stands in tables.
+/// Maximum length of a port's or switch's name in bytes, as names are columns of tables.
 const NAME_LEN_MAX: usize = 32;
 
-/// The checks, each with the place to name.
+/// Checks of values that report errors with their position in the file.
 pub(crate) struct Check<'a>(pub(crate) Place<'a>);
 
 impl Check<'_> {
@@ -157,7 +157,7 @@ impl Check<'_> {
     }
 }
 
-/// Parses an Ethernet address: six bytes in hexadecimal with colons between them.
+/// Parses an Ethernet address: six hexadecimal bytes separated by colons.
 pub(super) fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let parts: Vec<&str> = text.split(':').collect();
     let byte = |part: &&str| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None };

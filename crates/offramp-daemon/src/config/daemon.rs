@@ -1,4 +1,4 @@
-//! `[daemon]`, and what no client may write.
+//! The table `[daemon]`, and the keys that a client must not write.
 
 use super::check::{Check, SOCKET_MODE_DEFAULT};
 use super::place::ConfigError;
@@ -8,11 +8,11 @@ use crate::schema::SandboxLevel;
 use crate::schema::file::{self, Key};
 use std::path::{Path, PathBuf};
 
-/// Permissions of a read-only socket: anyone with access to its directory.
+/// Default permissions of a read-only socket: everyone with access to its directory.
 pub(super) const READ_ONLY_MODE_DEFAULT: u32 = 0o666;
 
 impl Check<'_> {
-    /// Refuses what only the daemon's own file may say.
+    /// Refuses the tables and keys that are allowed only in the daemon's own file.
     pub(super) fn is_of_a_client(&self, written: &file::File) -> Result<(), ConfigError> {
         if let Some(daemon) = &written.daemon {
             return Err(self.0.wrong(daemon.span(), "[daemon] belongs to the daemon's own file; leave it out here"));
@@ -73,7 +73,7 @@ impl Check<'_> {
         })
     }
 
-    /// Parses the state directory. Without the key, the service manager's directory counts.
+    /// Parses the state directory. Without the key, the service manager's directory is used.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     pub(super) fn state_directory(&self, written: &Key<String>) -> Result<Option<PathBuf>, ConfigError> {
         match written {

@@ -1,4 +1,4 @@
-//! A port's memory and faults: read and built with the feature `impair`, refused without it.
+//! A port's memory and faults: read and built with the feature `impair`, and refused without the feature.
 
 #[cfg(feature = "impair")]
 mod card;

@@ -1,4 +1,4 @@
-//! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
+//! Checks `[port.ipsec]` and `[[port.sa]]`: reads the key files, and builds every association once.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -13,14 +13,15 @@ use offramp_offload::esp::SaConfig;
 use std::path::Path;
 use toml::Spanned;
 
-/// Describes an association with the sealing key of another port's association, as [`SaError::KeyOfAnotherPort`] does.
+/// Returns the error for an association with the sealing key of another port's association, in the words of
+/// [`SaError::KeyOfAnotherPort`].
 fn shared_key(config: &SaConfig, other_port: &str) -> String {
     let spi = config.spi;
     format!("SA out {spi:#010x}: port \"{other_port}\" seals with the same key; make one for each of them")
 }
 
 impl Check<'_> {
-    /// Reads the keys relative to `directory`, and builds every association once as a check.
+    /// Reads the key files relative to `directory`, and builds every association once as a check.
     pub(super) fn ipsec(
         &self,
         port: &str,
@@ -37,7 +38,7 @@ impl Check<'_> {
         };
         let associations = written.sa.iter().enumerate().map(entry).collect::<Result<_, _>>()?;
         let config = IpsecConfig { policy, associations };
-        // The policy comes first among the changes, and is never wrong.
+        // The first change is the policy, which is always valid.
         let trial = PortControl::new(&AdapterConfig::default()).change_ipsec(&config.changes(&KeyRegistry::default()));
         trial.map_err(|(at, error)| {
             let n = at.saturating_sub(1);
@@ -49,8 +50,8 @@ impl Check<'_> {
         Ok(config)
     }
 
-    /// Refuses a sealing key shared by two ports: both would use each nonce. The check of one port covers keys within
-    /// it.
+    /// Refuses a sealing key shared by two ports, since both would use each nonce. The check of one port covers keys
+    /// shared within that port.
     pub(super) fn ports_share_no_key(
         &self,
         ports: &[PortConfig],
@@ -71,7 +72,7 @@ impl Check<'_> {
         self.0.wrong(sa.span(), format!("port \"{port}\": [[port.sa]] number {}: {message}", n + 1))
     }
 
-    /// Parses the policy. With any key of IPsec, unnamed packets are lost.
+    /// Parses the policy. If any IPsec key is present, packets without a match are lost by default.
     fn policy(&self, port: &str, written: &file::Port) -> Result<Policy, ConfigError> {
         let is_used = written.ipsec.is_some() || !written.sa.is_empty() || !written.policy.is_empty();
         let default = if is_used { NoMatch::Discard } else { NoMatch::Bypass };

@@ -1,4 +1,4 @@
-//! From the text of a file to a configuration.
+//! Builds a configuration from the text of a file.
 
 use super::check::Check;
 use super::place::{ConfigError, Place};
@@ -12,18 +12,19 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// The first error, with its line.
+    /// Returns the first error, with its line.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         Self::parse(file, &read(file)?)
     }
 
-    /// Loads a file as [`Config::load`] does, for a daemon with the ports and switches of `others`, added by clients.
+    /// Loads a file as [`Config::load`] does, for a daemon with the ports and switches of `others`, which clients
+    /// added.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Fails as [`Config::load`] does.
     pub(crate) fn load_beside(file: &Path, others: &Self) -> Result<Self, ConfigError> {
         let text = read(file)?;
-        // The file alone must be right: the daemon will be started again with it.
+        // The file must also be valid without `others`, because a restarted daemon reads only the file.
         Self::parse(file, &text)?;
         Self::parse_beside(file, &text, others, None)
     }
@@ -31,22 +32,21 @@ impl Config {
     /// Checks the text of a file.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Fails as [`Config::load`] does.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_beside(file, text, &Self::default(), None)
     }
 
-    /// Checks ports and switches to be added by a client of a daemon with configuration `self`. Errors call the text
-    /// `source`. Returns only the new ports and switches.
+    /// Checks ports and switches added by a client to a daemon with the configuration `self`. Error messages name the
+    /// text `source`. Returns only the new ports and switches.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// Fails as [`Config::load`] does.
     pub(crate) fn parse_added(&self, source: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_beside(source, text, self, Some(&self.daemon))
     }
 
-    /// Parses a text together with `others`. `client_of` is the configuration of the daemon, if a client of it sent the
-    /// text.
+    /// Parses a text together with `others`. `client_of` is the daemon's configuration if a client sent the text.
     fn parse_beside(
         file: &Path,
         text: &str,

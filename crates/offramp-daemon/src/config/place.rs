@@ -1,13 +1,13 @@
-//! The place of an error in the file.
+//! The position of an error in the file.
 
 use crate::schema::unknown;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Longest quote of a line of the file in a message, characters.
+/// Maximum length of a quoted line of the file in a message, characters.
 const QUOTE_CHARS_MAX: usize = 60;
 
-/// A configuration is refused; the message is one line.
+/// The reason for refusing a configuration, as a one-line message.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -15,22 +15,22 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// Something in it is wrong.
+    /// The file has an invalid key or value.
     #[error("{}:{line}: {message}", file.display())]
     Wrong {
         /// The file.
         file: PathBuf,
-        /// Line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// The fault there, and its remedy.
+        /// The fault in this line, and its remedy.
         message: String,
     },
 }
 
-/// A file and its text, to say where something is.
+/// A file and its text, from which the line of an error is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     file: &'a Path,
@@ -42,14 +42,14 @@ impl<'a> Place<'a> {
         Self { file, text }
     }
 
-    /// Returns the error at these bytes of the text.
+    /// Returns the error for these bytes of the text.
     pub fn wrong(&self, at: Range<usize>, message: impl Into<String>) -> ConfigError {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = 1 + before.matches('\n').count();
         ConfigError::Wrong { file: self.file.to_owned(), line, message: message.into() }
     }
 
-    /// Explains a refusal of the parser. An unknown key is answered with the nearest known one.
+    /// Converts an error of the parser. For an unknown key, the message suggests the nearest known key.
     pub fn refused(&self, error: &toml::de::Error) -> ConfigError {
         let at = error.span().unwrap_or(0..0);
         let reason = error.message().trim();
@@ -71,7 +71,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Returns the message for an unknown key, out of serde's: its names stand between backquotes, the unknown one first.
+/// Returns the message for an unknown key, from serde's message. Serde lists the keys in backquotes, with the unknown
+/// key first.
 fn unknown_key(reason: &str) -> Option<String> {
     let rest = reason.strip_prefix("unknown field ")?;
     let mut names = rest.split('`').skip(1).step_by(2);

@@ -1,4 +1,4 @@
-//! `[[port]]`: everything except its host, its wire, its security and its associations.
+//! Checks `[[port]]`, except its host, its wire, its security and its associations.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -16,7 +16,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// Longest polling time of a thread. Beyond it the user means a thread that never sleeps.
+/// Maximum polling time of a thread, microseconds. A longer time would mean a thread that never sleeps.
 pub(super) const POLL_USECS_MAX: i64 = 1_000_000;
 
 impl Check<'_> {
@@ -39,7 +39,7 @@ impl Check<'_> {
         let (wire, rate) = wire.ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
         let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
-        // Frames can wait on a cable, or the host sees them before an interrupt.
+        // Moderation needs frames that can wait on a cable, or a host that sees frames before an interrupt.
         let can_moderate = matches!(wire, WireConfig::Cable(_)) || host.has_interrupts;
         Ok(PortConfig {
             ipsec: self.ipsec(&name, written, directory, host.queue_pairs, daemon)?,
@@ -75,7 +75,7 @@ impl Check<'_> {
     }
 
     pub(super) fn features(&self, written: &BTreeMap<Spanned<String>, Spanned<bool>>) -> Result<Offloads, ConfigError> {
-        // In the file's order: `all = false` before `tso4 = true` leaves TSO4 on.
+        // Keys apply in the file's order: `all = false` before `tso4 = true` leaves TSO4 on.
         let mut ordered: Vec<_> = written.iter().collect();
         ordered.sort_by_key(|(name, _)| name.span().start);
         ordered.into_iter().try_fold(Offloads::RATIFIED, |allowed, (name, on)| {

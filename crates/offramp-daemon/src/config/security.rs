@@ -1,5 +1,5 @@
-//! The addresses, isolation and VLANs of a port's host: `port.mac_addresses`, `port.ip_addresses`, `port.isolated`,
-//! `port.vlan`, `port.vlans`.
+//! Checks the addresses, the isolation and the VLANs of a port's host: `port.mac_addresses`, `port.ip_addresses`,
+//! `port.isolated`, `port.vlan`, `port.vlans`.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -14,8 +14,8 @@ use std::ops::RangeInclusive;
 use toml::{Spanned, Value};
 
 impl Check<'_> {
-    /// Parses the allowed source addresses. A host with a MAC address in the file sends from that one only, unless the
-    /// file lists others.
+    /// Parses the allowed source addresses. A host whose MAC address is in the file may use only that address, unless
+    /// the file lists others.
     pub(super) fn security(&self, written: &file::Port, mac: Option<[u8; 6]>) -> Result<PortSecurity, ConfigError> {
         let mac_addresses = match &written.mac_addresses {
             None => mac.into_iter().collect(),
@@ -32,7 +32,7 @@ impl Check<'_> {
         Ok(PortSecurity { mac_addresses, ip_addresses, vlans: self.vlans(written)? })
     }
 
-    /// Parses the VLAN of untagged frames, and the passing tags.
+    /// Parses the VLAN of untagged frames, and the permitted tags.
     fn vlans(&self, written: &file::Port) -> Result<PortVlans, ConfigError> {
         let vids = i64::from(*VIDS.start())..=i64::from(*VIDS.end());
         let vid = self.number("port.vlan", &written.vlan, vids, 0)? as u16;
@@ -57,7 +57,8 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses an address shared by two ports of a switch: the switch binds it to one port, except a virtual router's.
+    /// Refuses an address shared by two ports of a switch, except a virtual router's: the switch binds an address to
+    /// one port.
     pub(super) fn ports_share_no_address(
         &self,
         ports: &[PortConfig],
@@ -85,7 +86,7 @@ fn shares_address(port: &PortConfig, other: &PortConfig) -> bool {
     port.security.mac_addresses.iter().any(bound)
 }
 
-/// Parses a VLAN number, or a range of them as text.
+/// Parses a VLAN number, or a range of VLAN numbers in a string.
 fn vlans_in(value: &Value) -> Result<RangeInclusive<u16>, String> {
     let range = match value {
         Value::Integer(vid) => u16::try_from(*vid).ok().map(|vid| vid..=vid),

@@ -1,4 +1,4 @@
-//! Things that only one port of a file may have.
+//! Resources that only one port of a file may use.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Returns the ports of the file, with their places among all ports. They are the last ones.
+/// Returns the ports of the file, which are the last of all ports, with their indices among all ports.
 pub(super) fn last<'a>(
     ports: &'a [PortConfig],
     written: &'a [Spanned<file::Port>],
@@ -22,7 +22,7 @@ fn the_socket(path: &Path) -> String {
     format!("the socket {}", path.display())
 }
 
-/// Lists the things made by a port, each with its place in the file.
+/// Lists the interfaces and sockets created by a port, each with its position in the file.
 fn made(port: &PortConfig, written: Option<&Spanned<file::Port>>) -> impl Iterator<Item = (String, Range<usize>)> {
     let place = |written: &Spanned<file::Port>| {
         (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written))
@@ -40,7 +40,8 @@ fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
 }
 
 impl Check<'_> {
-    /// Refuses duplicates here, as the daemon's start would blame the wrong part.
+    /// Refuses a second port with the same interface or socket. Otherwise the daemon's start would report the wrong
+    /// part.
     pub(super) fn nothing_is_made_twice(
         &self,
         daemon: &DaemonConfig,
@@ -58,7 +59,7 @@ impl Check<'_> {
             (the_socket(path), format!("the daemon's {what}"))
         };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
-        // The other ports were checked before.
+        // The other ports were already checked.
         for port in &ports[..ports.len() - written.len()] {
             all.extend(made(port, None).map(|(made, _)| (made, format!("that of port \"{}\"", port.name))));
         }
@@ -74,8 +75,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Refuses a switch if its table has no room for one address of each port. The switch would learn nothing behind
-    /// any port, and flood every frame.
+    /// Refuses a switch whose table has no room for one address per port. Such a switch would learn no address on any
+    /// port, and flood every frame.
     pub(super) fn switches_have_room(
         &self,
         ports: &[PortConfig],

@@ -1,4 +1,4 @@
-//! `[[switch]]`.
+//! Checks `[[switch]]`.
 
 use super::check::{Check, parse_mac};
 use super::place::ConfigError;
@@ -8,17 +8,18 @@ use offramp_adapter::switch::{UnknownUnicast, reserved};
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Limit of a switch's address table, and the default: as a Linux bridge in order of magnitude.
+/// Valid sizes of a switch's address table, and the default, in the order of magnitude of a Linux bridge.
 pub(super) const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
 pub(super) const MAC_ENTRIES_DEFAULT: i64 = 4096;
-/// Ageing time of a switch's addresses in seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000, default 300).
+/// Valid ageing times of a switch's addresses, and the default, seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000, default
+/// 300).
 pub(super) const AGE_SECONDS: RangeInclusive<i64> = 10..=1_000_000;
 pub(super) const AGE_SECONDS_DEFAULT: i64 = 300;
-/// Flooded frames per second from one port of a switch, and the default.
+/// Valid limits on flooded frames per second from one port, and the default.
 pub(super) const FLOOD_FRAMES: RangeInclusive<i64> = 0..=1_000_000_000;
 pub(super) const FLOOD_FRAMES_DEFAULT: i64 = 10_000;
 
-/// The words of `switch.unknown_unicast`.
+/// The values of `switch.unknown_unicast`.
 const UNKNOWN_UNICAST: [(&str, UnknownUnicast); 2] = [("flood", UnknownUnicast::Flood), ("drop", UnknownUnicast::Drop)];
 
 impl Check<'_> {
@@ -45,7 +46,7 @@ impl Check<'_> {
         })
     }
 
-    /// Parses the reserved addresses that pass, a bit each.
+    /// Parses the forwarded reserved addresses into a bit mask.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
     fn forward_reserved(&self, written: &Key<Vec<Spanned<String>>>) -> Result<u16, ConfigError> {
         let mut listed = written.iter().flat_map(Spanned::as_ref);

@@ -1,4 +1,4 @@
-//! Tests accepted files, refused files, and the documentation of every key.
+//! Tests of accepted files, refused files, and the documentation of every key.
 
 use super::check::SOCKET_MODE_DEFAULT;
 use super::daemon::READ_ONLY_MODE_DEFAULT;
@@ -44,19 +44,19 @@ const EXAMPLES: [(&str, &str); 2] = [
     ("vm.toml", include_str!("../../../../examples/vm.toml")),
     ("two-taps.toml", include_str!("../../../../examples/two-taps.toml")),
 ];
-/// Two ports on a cable; the second one is right, and tests vary the first.
+/// Port "b" on a cable to port "a", with a valid configuration. The tests vary port "a".
 pub(super) const PEER: &str = "[[port]]\nname = \"b\"\nhost = { tap = \"t1\" }\nwire = { cable = \"a\" }\n";
 
 pub(super) fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("x.toml"), text).map_err(|error| error.to_string())
 }
 
-/// Parses a file with these lines for port "a" besides its name, and with a matching peer.
+/// Parses a file with a valid peer and port "a", whose table contains `lines` after its name.
 fn port(lines: &str) -> Result<PortConfig, String> {
     parse(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}")).map(|config| config.ports[1].clone())
 }
 
-/// Asserts an error in this line, with `text` in its message.
+/// Asserts an error in this line, whose message contains `text`.
 pub(super) fn refused(file: &str, line: usize, text: &str) {
     let message = parse(file).expect_err(file);
     assert!(message.starts_with(&format!("x.toml:{line}: ")), "{file}: {message}");
@@ -64,7 +64,7 @@ pub(super) fn refused(file: &str, line: usize, text: &str) {
     assert!(!message.contains('\n'), "one line: {message}");
 }
 
-/// Asserts this text in the row of a key of the document.
+/// Asserts that the row of `key` in the documentation contains `text`.
 pub(super) fn documented(key: &str, text: &dyn std::fmt::Display) {
     let row = DOCUMENT.lines().find(|line| line.starts_with(&format!("| `{key}`"))).unwrap();
     assert!(row.contains(&text.to_string()), "{key}: {text} in {row}");
@@ -143,7 +143,7 @@ fn every_key_of_a_port_arrives() {
         },
         peer: Some("/run/a.sock".into()),
         control_queue: ControlQueue::None,
-        // No key switches it off.
+        // No key switches ring reset off.
         rings: RingFeatures::RING_RESET,
         queue_size_max: 256,
         memory_bytes_max: 1 << 20,
@@ -186,7 +186,7 @@ fn a_moderation_is_the_name_of_a_policy_or_a_table_of_its_keys() {
     assert_eq!(policy("{ max_interrupts_per_second = 8000 }"), Ok(fixed));
     let coalescing = ModerationPolicy::Coalescing(Coalescing { max_usecs: 50, max_packets: 32 });
     assert_eq!(policy("{ rx_usecs = 50, rx_frames = 32 }"), Ok(coalescing));
-    // Port "a" begins behind the four lines of its peer.
+    // Port "a" begins after the four lines of its peer.
     let wrong = |text: &str, message: &str| {
         refused(&format!("{PEER}[[port]]\nname = \"a\"\n{rest}moderation = {text}\n"), 9, message);
     };
@@ -223,7 +223,7 @@ fn both_ends_of_a_cable_have_one_rate() {
         format!("{PEER}{b}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire = {{ cable = \"b\"{a} }}\n")
     };
     let rated = file("wire.bits_per_second = 10000000\n", ", bits_per_second = 10000000");
-    // The peer's table is closed; its rate is written in it.
+    // The peer's inline table is closed, so its rate must be written inside.
     let rated = rated.replace("wire = { cable = \"a\" }\nwire.bits", "wire.cable = \"a\"\nwire.bits");
     let rates: Vec<_> = parse(&rated).unwrap().ports.iter().map(|port| port.bits_per_second).collect();
     assert_eq!(rates, [Some(10_000_000); 2]);
@@ -271,7 +271,7 @@ fn a_value_of_the_wrong_kind_is_refused_in_its_line_with_the_line() {
 #[expect(clippy::too_many_lines, reason = "a list of cases")]
 fn a_value_out_of_range_is_refused_with_its_range() {
     let rest = "host.tap = \"t0\"\nwire.cable = \"b\"\n";
-    // Port "a" begins behind the four lines of its peer.
+    // Port "a" begins after the four lines of its peer.
     let wrong = |lines: &str, line: usize, text: &str| {
         refused(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}\n"), 6 + line, text);
     };
@@ -373,7 +373,7 @@ fn a_value_out_of_range_is_refused_with_its_range() {
 #[test]
 fn a_wire_that_leads_nowhere_is_refused() {
     let file = |a: &str| format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\n{a}");
-    // The peer stands first: its cable is looked at first.
+    // The peer is first in the file, so its cable is checked first.
     refused(
         &file("wire.cable = \"c\"\n"),
         4,
@@ -390,7 +390,7 @@ fn a_wire_that_leads_nowhere_is_refused() {
     );
     refused("[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.switch = \"lan\"\n", 4, "unknown switch \"lan\"");
     let lan = "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nwire.switch = \"lan\"\n";
-    // A switch takes the same keys as a cable.
+    // On a switch, the same keys are accepted as on a cable.
     for works in ["moderation = \"area\"", "rx_usecs = 5"] {
         parse(&format!("{lan}host.tap = \"t\"\n{works}\n")).unwrap();
     }
@@ -415,7 +415,7 @@ fn what_can_be_made_once_is_refused_the_second_time() {
     refused(&two("tap = \"t\"", &control), 7, "is the daemon's control socket already");
     let both = "[[port]]\nname = \"a\"\nhost = { tap = \"t\" }\nwire = { tap = \"t\" }\n";
     refused(both, 4, "port \"a\": the interface t is that of port \"a\" already");
-    // In another namespace the same name is another interface, and a client of a socket makes none.
+    // In another namespace, the same name is another interface. A client of a socket creates no socket.
     parse(&two("tap = \"t\"", within)).unwrap();
     let client = format!("{guest}, mode = \"client\"");
     parse(&two(&client, &client)).unwrap();
@@ -561,7 +561,7 @@ fn wrong_addresses_and_an_isolated_port_without_a_switch_are_refused() {
     let config = parse(&format!("{}{switch}", on_switch("a"))).unwrap();
     assert!(config.ports[0].isolated && config.switches[0].unknown_unicast == UnknownUnicast::Drop);
     let twice = format!("{}{}{switch}", on_switch("a"), on_switch("b"));
-    // RFC 9568 7.3: the routers of a group share its address.
+    // RFC 9568 7.3: the routers of a group share one address.
     for shared in ["00:00:5e:00:01:07", "00:00:5e:00:02:07"] {
         assert_eq!(parse(&twice.replace("02:00:00:00:00:01", shared)).unwrap().ports.len(), 2);
     }

@@ -1,4 +1,4 @@
-//! The configuration, checked: the daemon, its ports and its switches.
+//! The checked configuration: the daemon, its ports and its switches.
 
 use super::impair::{FaultConfig, MemoryConfig};
 use crate::kind::host::Settings;
@@ -22,7 +22,7 @@ pub struct Config {
     pub(crate) daemon: DaemonConfig,
     pub(crate) ports: Vec<PortConfig>,
     pub(crate) switches: Vec<SwitchConfig>,
-    /// Key files read by the configuration.
+    /// Key files read for the configuration.
     pub(crate) key_files: Vec<PathBuf>,
 }
 
@@ -37,7 +37,8 @@ impl Config {
         self.switches.iter().any(|switch| switch.name == name)
     }
 
-    /// Describes the first wire without a far end, as after a removal.
+    /// Returns the message for the first wire whose far end is missing, for example after a removal; `None` if there is
+    /// none.
     pub(crate) fn loose_end(&self) -> Option<String> {
         self.ports.iter().find_map(|PortConfig { name, wire, .. }| match wire {
             WireConfig::Switch(switch) if !self.has_switch(switch) => {
@@ -50,13 +51,13 @@ impl Config {
         })
     }
 
-    /// Removes the names from `names` that are not in this configuration.
+    /// Removes from `names` the names that this configuration does not contain.
     pub(crate) fn retain_own(&self, names: &mut Names) {
         names.ports.retain(|name| self.has_port(name));
         names.switches.retain(|name| self.has_switch(name));
     }
 
-    /// Returns the listening sockets of this process.
+    /// Returns the paths of the listening sockets of this process.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
         let of_guests = self.ports.iter().filter_map(|port| Some(&port.host.socket.as_ref()?.path));
         self.daemon.sockets().map(|(_, path)| path).chain(of_guests)
@@ -66,32 +67,32 @@ impl Config {
 /// The settings of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DaemonConfig {
-    /// The control socket.
+    /// The path of the control socket.
     pub control: PathBuf,
-    /// Its permission bits.
+    /// The permission bits of the control socket.
     pub control_mode: u32,
-    /// Its group, by name; the process's own when `None`.
+    /// The group of the control socket, by name; `None` for the process's group.
     pub control_group: Option<String>,
-    /// The read-only control socket, and its permission bits.
+    /// The path of the read-only control socket, and its permission bits.
     pub control_read_only: Option<(PathBuf, u32)>,
-    /// The address for Prometheus.
+    /// The address of the metrics server for Prometheus.
     pub metrics: Option<MetricsAddress>,
-    /// The user to become when the devices are open.
+    /// The user to become after the devices are open.
     pub user: Option<String>,
-    /// The directory of the keys' sequence numbers, kept across runs of the daemon.
+    /// The directory for the keys' sequence numbers, kept across restarts of the daemon.
     pub state_directory: Option<PathBuf>,
-    /// The strictness of the sandbox, once the devices are open.
+    /// The level of the sandbox, which is entered after the devices are open.
     pub sandbox: SandboxLevel,
 }
 
 impl DaemonConfig {
-    /// Returns the control sockets, each with its key.
+    /// Returns the paths of the control sockets, each with its key.
     pub fn control_sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let read_only = self.control_read_only.iter().map(|(path, _)| ("daemon.control_read_only", path));
         [("daemon.control", &self.control)].into_iter().chain(read_only)
     }
 
-    /// Returns all its sockets with a file, each with its key.
+    /// Returns the paths of all sockets of the daemon, each with its key.
     pub fn sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
         let metrics = self.metrics.iter().filter_map(|address| match address {
             MetricsAddress::Unix(path) => Some(("daemon.metrics", path)),
@@ -105,50 +106,50 @@ impl DaemonConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     Tcp(SocketAddr),
-    /// A socket for everybody: it shows, and changes nothing.
+    /// A socket open to every user: it only shows counters.
     Unix(PathBuf),
 }
 
-/// One adapter: a host on one side, a wire on the other.
+/// A port: one adapter with a host and a wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     pub name: String,
     pub host: HostConfig,
     pub wire: WireConfig,
-    /// IP bytes of a frame.
+    /// Maximum IP bytes of a frame.
     pub mtu: usize,
-    /// The features allowed by the user.
+    /// Features allowed by the user.
     pub offloads: Offloads,
-    /// When the host is interrupted for what has arrived.
+    /// Interrupt moderation of the host.
     pub moderation: ModerationConfig,
-    /// The rate limits of the host, for sending and receiving.
+    /// Rate limits of the host, for sending and receiving.
     pub limits: PortLimits,
-    /// Polling time of the port's threads before they sleep, in microseconds; `None`: the host's default.
+    /// Polling time of the port's threads before they sleep, microseconds; `None` for the host's default.
     pub poll_usecs: Option<u32>,
-    /// Rate of the cable in bits per second, both ways alike; `None`: no limit.
+    /// Rate of the cable in bits per second, the same in both directions; `None` if unlimited.
     pub bits_per_second: Option<u64>,
-    /// The adapter's own memory for packets.
+    /// Packet memory of the adapter.
     pub memory: MemoryConfig,
-    /// Faults of the adapter, for experiments.
+    /// Injected faults of the adapter, for experiments.
     pub faults: FaultConfig,
-    /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
-    /// are fewer; anywhere when empty.
+    /// Processors of the port's threads: queue pair *i* runs on entry *i*, modulo the length of the list. If the list
+    /// is empty, the threads run on any processor.
     pub cpus: Vec<usize>,
-    /// Security associations and their policy.
+    /// Security associations and the policy.
     pub ipsec: IpsecConfig,
-    /// The allowed source addresses of the host.
+    /// Allowed source addresses of the host.
     pub security: PortSecurity,
-    /// On a switch: the port reaches only non-isolated ports.
+    /// Isolation on a switch: the port reaches only non-isolated ports.
     pub isolated: bool,
 }
 
 impl PortConfig {
-    /// Returns whether its wire leads to the switch of this name.
+    /// Returns whether the port is on the switch with this name.
     pub fn is_on(&self, switch: &str) -> bool {
         matches!(&self.wire, WireConfig::Switch(name) if name == switch)
     }
 
-    /// Returns the processor of queue pair `queue`; `None`: any.
+    /// Returns the processor of queue pair `queue`; `None` for any processor.
     pub fn cpu(&self, queue: usize) -> Option<Vec<usize>> {
         let position = queue.checked_rem(self.cpus.len())?;
         Some(vec![self.cpus[position]])
@@ -163,7 +164,7 @@ impl PortConfig {
         }
     }
 
-    /// Returns the settings for its host.
+    /// Returns the settings that the host depends on.
     pub fn settings(&self) -> Settings<'_> {
         Settings {
             name: &self.name,
@@ -195,7 +196,7 @@ pub struct IpsecConfig {
     pub associations: Vec<SaEntry>,
 }
 
-/// One association.
+/// A security association in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaEntry {
     pub direction: SaDirection,
@@ -203,19 +204,20 @@ pub struct SaEntry {
 }
 
 impl SaEntry {
-    /// Returns the change to install it. Numbers continue after the last one used with its key.
+    /// Returns the change that installs the association. Its sequence numbers continue after the last one used with its
+    /// key.
     pub fn add(&self, keys: &KeyRegistry) -> SaChange {
         let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
         let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };
         SaChange::Add { direction: self.direction, config: Box::new(config) }
     }
 
-    /// Returns whether `running` was made from this; it may have continued after a later number.
+    /// Returns whether `running` was created from this entry; its sequence numbers may have continued.
     pub fn is(&self, running: &SaConfig) -> bool {
         SaConfig { sequence: self.config.sequence, ..running.clone() } == self.config
     }
 
-    /// Returns whether both seal, in a counter mode, with one key.
+    /// Returns whether both associations seal with the same key in a counter mode.
     pub(super) fn shares_key(&self, other: &Self) -> bool {
         let both_seal = self.direction == SaDirection::Out && other.direction == SaDirection::Out;
         both_seal
@@ -226,7 +228,7 @@ impl SaEntry {
 }
 
 impl IpsecConfig {
-    /// Returns the changes to install all of it.
+    /// Returns the changes that install the policy and all associations.
     pub fn changes(&self, keys: &KeyRegistry) -> Vec<SaChange> {
         let associations = self.associations.iter().map(|entry| entry.add(keys));
         [SaChange::Policy(self.policy.clone())].into_iter().chain(associations).collect()

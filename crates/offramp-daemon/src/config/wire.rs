@@ -1,4 +1,4 @@
-//! `port.wire`.
+//! Checks `port.wire`.
 
 use super::check::Check;
 use super::place::ConfigError;
@@ -10,7 +10,7 @@ use offramp_adapter::cable::RATE_BPS;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Accepted rates of a cable, bits per second.
+/// Valid rates of a cable, bits per second.
 pub(super) const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
 
 impl Check<'_> {
@@ -54,14 +54,14 @@ impl Check<'_> {
 }
 
 impl Config {
-    /// Returns the port with the least MTU on the switch of this one.
+    /// Returns the port with the smallest MTU on this port's switch; `None` on another wire.
     pub(crate) fn least_mtu_on_switch(&self, port: &PortConfig) -> Option<&PortConfig> {
         let WireConfig::Switch(switch) = &port.wire else { return None };
         self.ports.iter().filter(|other| other.is_on(switch)).min_by_key(|other| other.mtu)
     }
 
-    /// Names each port with a larger MTU than another one of its switch. The check of a cable refuses such ports, and
-    /// an interface says so at its opening.
+    /// Returns a message for each port with a larger MTU than another port of its switch. On a cable, unequal MTUs are
+    /// refused. For an interface, the check is made when the interface is opened.
     pub(crate) fn mtu_mismatches(&self) -> impl Iterator<Item = (&str, String)> {
         self.ports.iter().filter_map(|port| {
             let least = self.least_mtu_on_switch(port).filter(|least| least.mtu < port.mtu)?;
@@ -75,7 +75,7 @@ impl Config {
     }
 }
 
-/// Checks the far end of a cable, and the match of both ends.
+/// Checks the far end of a cable, and that the settings of both ends match.
 fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(), String> {
     let name = &port.name;
     if name == peer {

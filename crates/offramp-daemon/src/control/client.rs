@@ -1,4 +1,4 @@
-//! The other side: one request, one answer.
+//! The client side: sends one request and reads one answer.
 
 use super::line::Lines;
 use super::{ANSWER_LEN_MAX, LINE_TIME_MAX, REQUEST_LEN_MAX};
@@ -9,43 +9,43 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Time for the answer to a change of many ports: each of them takes a moment.
+/// Time limit for the answer to a change of many ports, each of which takes a moment.
 const CHANGE_TIME_MAX: Duration = Duration::from_mins(1);
 
-/// Time for what follows: an event may come once in a year.
+/// Time limit between two later answers: an event may occur once in a year.
 const FOLLOWING_TIME_MAX: Duration = Duration::from_hours(24 * 365);
 
-/// A request failed.
+/// The reason for a failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing listens at the socket, or this user may not use it.
+    /// No process listens at the socket, or this user may not connect.
     #[error("no daemon answers at {}: {cause}; {}", path.display(), hint(cause))]
     NoDaemon {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The connection failed before the whole answer.
+    /// The connection failed before the whole answer was received.
     #[error("{}: the daemon's answer was not received: {cause}", path.display())]
     NoAnswer {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
         /// The cause.
         cause: io::Error,
     },
-    /// The daemon speaks another version of the protocol.
+    /// The daemon uses another version of the protocol.
     #[error("{}: the daemon speaks version {version} of the protocol, this program {VERSION}", path.display())]
     Version {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// The daemon's version.
+        /// The daemon's version of the protocol.
         version: u32,
     },
-    /// The daemon refused the request, for this reason.
+    /// The daemon refused the request, with this message.
     #[error("{0}")]
     Refused(String),
-    /// The answer is one to another kind of request.
+    /// The answer belongs to another kind of request.
     #[error("{}: the answer does not belong to the request", .0.display())]
     Unexpected(PathBuf),
 }
@@ -59,10 +59,10 @@ fn hint(cause: &io::Error) -> &'static str {
     }
 }
 
-/// Asks the daemon at `path`.
+/// Sends a request to the daemon at `path`, and returns its answer.
 ///
 /// # Errors
-/// When there is none, it does not answer in time, or it refuses.
+/// Fails if there is no daemon, if it does not answer in time, or if it refuses the request.
 pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
     Subscription::start(path, request).map(|(outcome, _)| outcome)
 }
@@ -72,10 +72,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
 pub struct Subscription(Lines);
 
 impl Subscription {
-    /// Asks the daemon at `path`.
+    /// Sends a request to the daemon at `path`. Returns the first answer and the connection.
     ///
     /// # Errors
-    /// As [`ask`].
+    /// Fails as [`ask`] does.
     pub fn start(path: &Path, request: &Request) -> Result<(Outcome, Self), ClientError> {
         let stream =
             UnixStream::connect(path).map_err(|cause| ClientError::NoDaemon { path: path.to_owned(), cause })?;
@@ -91,34 +91,34 @@ impl Subscription {
         }
     }
 
-    /// Waits for the next outcome; `None` at the end.
+    /// Waits for the next answer; `None` at the end of the connection.
     ///
     /// # Errors
-    /// When it is no answer.
+    /// Fails if the received line is not an answer.
     pub fn receive(&mut self) -> io::Result<Option<Outcome>> {
         let Some(line) = self.0.read_within(FOLLOWING_TIME_MAX)? else { return Ok(None) };
         Ok(Some(serde_json::from_slice::<Answer>(&line)?.outcome))
     }
 
-    /// Returns everything after the first answer, as it arrives.
+    /// Returns all data after the first answer, as they arrive.
     ///
     /// # Errors
-    /// When the system refuses a wait without an end.
+    /// Fails if the system refuses to remove the time limits.
     pub fn bytes(&self) -> io::Result<impl Read + '_> {
         Ok(self.0.rest().chain(self.0.unlimited()?))
     }
 
-    /// Returns a handle of the connection, to end it.
+    /// Returns a handle that can end the connection.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no free descriptor.
     pub fn end(&self) -> io::Result<UnixStream> {
         self.0.unlimited()?.try_clone()
     }
 }
 
 fn exchange(lines: &mut Lines, request: &Request) -> io::Result<Answer> {
-    // At its full length from the beginning: a growing vector leaves unwiped copies behind.
+    // The buffer has its full capacity from the start: a growing vector would leave unwiped copies behind.
     let mut text = Zeroizing::new(Vec::with_capacity(REQUEST_LEN_MAX));
     serde_json::to_writer(&mut *text, request)?;
     lines.write(std::str::from_utf8(&text).map_err(io::Error::other)?)?;

@@ -1,4 +1,4 @@
-//! Lines over a socket, with a limit on their length and on the time they take.
+//! Lines over a socket, with limits on their length and their time.
 
 use super::LINE_TIME_MAX;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
@@ -8,43 +8,43 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes per read.
+/// Maximum number of bytes per read.
 const READ_LEN: usize = 4096;
 
-/// Initial capacity for bytes read, in bytes: the length of the longest request.
+/// Initial capacity for received bytes: the maximum length of a request.
 const REST_LEN: usize = super::REQUEST_LEN_MAX;
 
-/// One side of a connection. It wipes its buffers: they may contain keys.
+/// One side of a connection. Buffers are wiped, because they may contain keys.
 #[derive(Debug)]
 pub struct Lines {
     stream: UnixStream,
     len_max: usize,
-    /// Bytes read after the last line.
+    /// Bytes received after the last line.
     rest: Vec<u8>,
 }
 
 impl Lines {
-    /// Lines of at most `len_max` bytes, newline included.
+    /// Creates a connection with lines of at most `len_max` bytes, including the newline.
     pub fn new(stream: UnixStream, len_max: usize) -> Self {
-        // At its full length from the beginning: a growing vector leaves unwiped copies behind.
+        // The buffer has its full capacity from the start: a growing vector would leave unwiped copies behind.
         Self { stream, len_max, rest: Vec::with_capacity(len_max.min(REST_LEN)) }
     }
 
-    /// Names the other side, for a log.
+    /// Describes the other side, for a log.
     pub fn peer(&self) -> String {
         let who = getsockopt(&self.stream, PeerCredentials);
         who.map_or("unknown client".to_owned(), |who| format!("uid {}, process {}", who.uid(), who.pid()))
     }
 
-    /// Returns whether the other side has ended the connection. Only meaningful once everything was read.
+    /// Returns whether the other side has ended the connection. Meaningful only after all received data were read.
     pub fn has_ended(&self) -> bool {
         matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
     }
 
-    /// Returns the connection without time limits, for data not in lines.
+    /// Returns the connection without time limits, for data that are not lines.
     ///
     /// # Errors
-    /// When the system refuses it.
+    /// Fails if the system refuses the change.
     pub fn unlimited(&self) -> io::Result<&UnixStream> {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
@@ -56,10 +56,11 @@ impl Lines {
         &self.rest
     }
 
-    /// Reads the next line, without its newline; `None` at the end.
+    /// Reads the next line, without its newline; `None` at the end of the connection.
     ///
     /// # Errors
-    /// `TimedOut` when it is not here in time, `InvalidData` when it is too long or ends without a newline.
+    /// Returns `TimedOut` if the line is not received in time. Returns `InvalidData` if the line is too long or has no
+    /// newline.
     pub fn read(&mut self) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
         self.read_within(LINE_TIME_MAX)
     }
@@ -67,7 +68,7 @@ impl Lines {
     /// Reads a line as [`Lines::read`] does, with another time limit.
     ///
     /// # Errors
-    /// As [`Lines::read`].
+    /// Fails as [`Lines::read`] does.
     pub fn read_within(&mut self, time: Duration) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
         let until = Instant::now() + time;
         let mut searched = 0;
@@ -100,10 +101,10 @@ impl Lines {
         }
     }
 
-    /// Sends a line; `text` holds no newline.
+    /// Sends a line; `text` must not contain a newline.
     ///
     /// # Errors
-    /// `TimedOut` when the other side does not take it in time.
+    /// Returns `TimedOut` if the other side does not receive the line in time.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         let until = Instant::now() + LINE_TIME_MAX;
         let line = Zeroizing::new([text.as_bytes(), b"\n"].concat());
@@ -125,16 +126,16 @@ impl Drop for Lines {
     }
 }
 
-/// Returns the remaining time, never 0: that would mean no limit.
+/// Returns the remaining time, which is never 0, since 0 would mean no limit.
 ///
 /// # Errors
-/// `TimedOut` when none is.
+/// Returns `TimedOut` if no time remains.
 pub fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Lets errors with the meaning "try again" pass: the remaining time decides.
+/// Ignores errors that mean "try again": the caller checks the remaining time.
 fn pass(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ok(()),
@@ -184,7 +185,7 @@ mod tests {
         let far_read = far.try_clone().unwrap();
         let reading = std::thread::spawn(move || near.read().unwrap_err().kind());
         let (_idle, mut writer) = ends(16);
-        // More than any socket buffer holds.
+        // The text is longer than any socket buffer.
         let writing = std::thread::spawn(move || writer.write(&"x".repeat(1 << 26)).unwrap_err().kind());
         assert_eq!(reading.join().unwrap(), io::ErrorKind::TimedOut);
         assert_eq!(writing.join().unwrap(), io::ErrorKind::TimedOut);

@@ -1,4 +1,4 @@
-//! The packets of a capture in the format pcapng, one block after the other as they come.
+//! The packets of a capture in the pcapng format, one block per packet as they arrive.
 
 use offramp_offload::meta::{Cwr, SegmentationKind};
 use offramp_ports::capture::{Capture, Packet, Way};
@@ -12,21 +12,21 @@ use std::io::{self, Write};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time between two checks whether the reader wants no more.
+/// Time between two checks whether the reader has stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest time until a thread of frames lets go of an ended capture: a sleeping one wakes ten times a second.
+/// Maximum time until a frame thread leaves an ended capture: a sleeping thread wakes ten times per second.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
-/// Timestamps count nanoseconds (`if_tsresol`).
+/// Resolution of timestamps: nanoseconds (`if_tsresol`).
 const NANOSECONDS: u8 = 9;
 /// Directions in `epb_flags`.
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// Writes the packets of `port` until it or the capture ends. `is_over`: the reader wants no more; the statistics
-/// follow.
+/// Writes the packets of `port` until the port or the capture ends. `is_over` returns whether the reader wants no more
+/// packets; the statistics are written then.
 ///
 /// # Errors
-/// When the reader has gone.
+/// Fails if the reader has disconnected.
 pub fn write(
     port: &str,
     snaplen: u32,
@@ -49,10 +49,10 @@ pub fn write(
                 missed += packet.missed;
                 writer.write_pcapng_block(block(&packet)).map_err(io_error)?;
             }
-            // A stalled thread has not let go of the capture.
+            // A stalled thread has not yet left the capture.
             Err(RecvTimeoutError::Timeout) if is_stopped => break,
             Err(RecvTimeoutError::Timeout) => {}
-            // The whole capture is written.
+            // All captured packets are written.
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if !is_stopped && checked.elapsed() >= CHECK_INTERVAL {
@@ -68,13 +68,13 @@ pub fn write(
         InterfaceStatisticsOption::IsbUsrDeliv(delivered),
     ];
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-    // The upper half comes first; the library leaves this to the byte order.
+    // The upper half of the timestamp must come first; the library does not ensure this on a little-endian machine.
     let timestamp = if cfg!(target_endian = "little") { now.rotate_left(32) } else { now };
     let statistics = InterfaceStatisticsBlock { interface_id: 0, timestamp, options };
     writer.write_pcapng_block(statistics).map(drop).map_err(io_error)
 }
 
-/// Returns the system's error, or one with the fault of the format.
+/// Returns the system's error, or an error that describes the fault of the format.
 pub fn io_error(error: PcapError) -> io::Error {
     match error {
         PcapError::IoError(error) => error,
@@ -101,7 +101,7 @@ fn block(packet: &Packet) -> EnhancedPacketBlock<'_> {
     }
 }
 
-/// Describes a frame's metadata, by the names of the vnet header (virtio 1.3, 5.1.6).
+/// Describes a frame's metadata, with the names of the vnet header (virtio 1.3, 5.1.6).
 fn comment(packet: &Packet) -> String {
     let mut parts = Vec::new();
     if let Some((reason, frames)) = packet.lost {

@@ -1,4 +1,4 @@
-//! The daemon's side: a thread for each client, so none waits for another.
+//! The daemon's side: one thread per client, so that no client waits for another client.
 
 use super::line::Lines;
 use super::pcapng;
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Name of a client's thread.
+/// Name of the thread of a client.
 pub const CLIENT_THREAD: &str = "ofr-client";
-/// Pause when no client can be accepted, as when the process has no descriptor left.
+/// Pause after a failed accept, for example when the process has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time between two checks for a client's end while the daemon has nothing to send.
+/// Time between two checks for a client's end while there is nothing to send.
 const GONE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The handler of requests.
@@ -29,32 +29,32 @@ pub trait Handler: Send + Sync + 'static {
     /// Returns the answer to one request.
     fn answer(&self, request: Request) -> Answer;
 
-    /// Subscribes to the events from now on.
+    /// Subscribes to all events from now on.
     fn events(&self) -> Receiver<Event>;
 
     /// Captures the packets of a port from now on.
     ///
     /// # Errors
-    /// The refusal, if they cannot be had.
+    /// Returns the refusal if the packets cannot be captured.
     fn capture(&self, port: &str, snaplen: u32) -> Result<Capture, Answer>;
 }
 
 /// The rights of a socket's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything.
+    /// All requests.
     Full,
-    /// Show, and change nothing.
+    /// Requests that only show.
     ReadOnly,
 }
 
-/// Serves clients on threads of its own, until the process ends.
+/// Serves clients on separate threads, until the process ends.
 ///
 /// # Errors
-/// When no thread can be started.
+/// Fails if no thread can be started.
 pub fn serve(listener: UnixListener, access: Access, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
     let busy = |stream| {
-        // A few bytes into an empty buffer: this does not wait.
+        // A short message into an empty buffer never blocks.
         let message =
             format!("{CLIENTS_MAX} clients, or {CLIENTS_OF_USER_MAX} of this user, are served already; try again");
         let busy = Answer::refuse(RefusalCode::Busy, message);
@@ -69,13 +69,13 @@ pub trait Listener: Send + 'static {
     /// A client's connection.
     type Stream: Send + 'static;
 
-    /// Returns the next client.
+    /// Returns the next client's connection.
     ///
     /// # Errors
-    /// When the process has no descriptor left, or the client has gone.
+    /// Fails if the process has no free descriptor, or if the client has disconnected.
     fn next(&self) -> io::Result<Self::Stream>;
 
-    /// Returns the user number of a client; `None` if the kernel does not name one.
+    /// Returns the user number of a client; `None` if the kernel does not provide it.
     fn user(stream: &Self::Stream) -> Option<u32>;
 }
 
@@ -103,11 +103,11 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts clients on a thread of this name, and calls `converse` for each on a thread of its own; `busy` is for those
-/// beyond [`CLIENTS_MAX`], or [`CLIENTS_OF_USER_MAX`] of a user.
+/// Accepts clients on a thread named `name`, and calls `converse` for each client on a separate thread. Calls `busy`
+/// for clients above [`CLIENTS_MAX`], or above [`CLIENTS_OF_USER_MAX`] of one user.
 ///
 /// # Errors
-/// When no thread can be started.
+/// Fails if no thread can be started.
 pub fn serve_each<L: Listener>(
     name: &str,
     listener: L,
@@ -142,26 +142,26 @@ fn serve_one<S: Send + 'static>(
     let (converse, sandbox) = (Arc::clone(converse), sandbox.clone());
     let started = thread::Builder::new().name(CLIENT_THREAD.into()).spawn(move || {
         sandbox.enter_thread(ThreadKind::Client);
-        // A slow or ended client is disconnected; nobody else has to know.
+        // A slow or disconnected client is dropped; the error is ignored.
         let _ = converse(stream);
         drop(client);
     });
-    // Without a thread the stream was dropped: the client sees the end, and others go on.
+    // Without a thread, the stream is dropped, and the client sees the end of its connection.
     drop(started);
 }
 
-/// The number of clients of each user, by user number; `None`: a user without a name from the kernel.
+/// The number of clients per user number; `None` for clients without a user number from the kernel.
 #[derive(Debug, Default)]
 struct Clients(Mutex<BTreeMap<Option<u32>, usize>>);
 
-/// Counts a client for as long as it lives.
+/// A served client, counted until it is dropped.
 struct Client {
     clients: Arc<Clients>,
     user: Option<u32>,
 }
 
 impl Client {
-    /// Counts a new client; `None` at the maximum.
+    /// Counts a new client; returns `None` at the maximum.
     fn count(clients: &Arc<Clients>, user: Option<u32>) -> Option<Self> {
         let mut counts = lock(&clients.0);
         let has_room = counts.values().sum::<usize>() < CLIENTS_MAX;
@@ -209,7 +209,7 @@ fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Res
     }
 }
 
-/// Sends all events until the client has gone, or does not read any more.
+/// Sends all events until the client has disconnected or no longer reads.
 fn monitor(mut lines: Lines, events: &Receiver<Event>) -> io::Result<()> {
     say(&mut lines, &Answer::new(Outcome::Monitoring {}))?;
     loop {
@@ -229,7 +229,7 @@ fn start_capture(handler: &impl Handler, port: &str, snaplen: u32) -> Result<Cap
     handler.capture(port, snaplen)
 }
 
-/// Sends the packets of a port. A client may stop reading and go on later; it holds up nobody.
+/// Sends the packets of a port. A client may pause reading without delaying any other thread.
 fn capture(mut lines: Lines, port: &str, snaplen: u32, packets: &Capture) -> io::Result<()> {
     say(&mut lines, &Answer::new(Outcome::Capturing {}))?;
     pcapng::write(port, snaplen, packets, lines.unlimited()?, || lines.has_ended())
@@ -239,9 +239,9 @@ fn say(lines: &mut Lines, answer: &Answer) -> io::Result<()> {
     lines.write(&serde_json::to_string(answer)?)
 }
 
-/// Parses the request of a line, or returns the refusal.
+/// Parses a request line. Returns the refusal if the request is invalid.
 fn parse(line: &[u8], access: Access) -> Result<Request, Answer> {
-    // The version first: another one may know other fields.
+    // The version is parsed first, because another version may have other fields.
     #[derive(serde::Deserialize)]
     struct Versioned {
         version: u32,
@@ -281,8 +281,8 @@ fn log(client: &str, change: &str, is_done: bool) {
     eprintln!("offramp: {client}: {change}: {}", if is_done { "done" } else { "refused" });
 }
 
-/// Describes a request's changes of ports, switches and security associations, for the log: an operator must be able to
-/// find their author later.
+/// Describes a request's changes of ports, switches and security associations for the log, so that an operator can
+/// later find their author.
 fn logged(request: &Request) -> Option<String> {
     match request {
         Request::Show { .. } | Request::Monitor { .. } | Request::Capture { .. } | Request::Set { .. } => None,
@@ -327,7 +327,7 @@ mod tests {
             let (events, receiver) = std::sync::mpsc::channel();
             let event = crate::schema::EventKind::PortAdded { port: "a".to_owned() };
             events.send(Event { unix_ms: 7, event }).unwrap();
-            // The end of its sender ends the connection, as a daemon's end does.
+            // Dropping the sender ends the connection, as a daemon's end does.
             receiver
         }
     }
@@ -343,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Returns the address of a served socket without a file.
+    /// Returns the address of a served socket. The socket is abstract, without a file.
     fn served() -> std::os::unix::net::SocketAddr {
         served_with(Access::Full)
     }
@@ -424,7 +424,7 @@ mod tests {
         assert!(say_and_hear(&last, SHOW).contains("\"status\""));
         assert!(hear(&connect()).contains("\"busy\""));
         drop(silent);
-        // Their threads notice one by one.
+        // The client threads end one by one.
         while !say_and_hear_or_end(&connect()) {
             thread::yield_now();
         }

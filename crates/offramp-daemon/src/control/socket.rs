@@ -1,11 +1,11 @@
-//! The control socket's file: its permitted users, and its owner.
+//! The file of the control socket: its permissions, and its owner.
 
 use offramp_ports::sys::socket_file::{self, GIVING, MakeError, SocketFile, SocketRights};
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// An error at the start of a control socket.
+/// An error at the creation of a control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error(
@@ -37,36 +37,36 @@ fn hint(doing: &str, cause: &io::Error, path: &Path) -> String {
     socket_file::hint(cause, path)
 }
 
-/// A listening control socket. Its file goes with it, unless another has taken its place.
+/// A listening control socket. Dropping it removes its file, unless another socket has replaced the file.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
-    /// Goes with it.
+    /// Removed when this is dropped.
     _file: SocketFile,
 }
 
-/// Checks for a free place at `path`, named by `key` of the file: nothing there, or the file of a dead daemon.
+/// Checks that `path`, the value of `key` in the file, is free: no file exists, or the file of a dead daemon.
 ///
 /// # Errors
-/// When a daemon answers there, or there is something else.
+/// Fails if a daemon answers there, or if the file is not a socket.
 pub fn check_free(key: &'static str, path: &Path) -> Result<(), SocketError> {
     socket_file::check_free(path).map_err(|error| SocketError::new(key, path, error))
 }
 
 impl ControlSocket {
-    /// Listens at `path`, named by `key` of the file.
+    /// Listens at `path`, the value of `key` in the file.
     ///
     /// # Errors
-    /// When the place is taken, or the system refuses it.
+    /// Fails if the path is in use, or if the system refuses the socket.
     pub fn listen(key: &'static str, path: &Path, rights: SocketRights) -> Result<Self, SocketError> {
         let made = socket_file::listen(path, rights).map_err(|error| SocketError::new(key, path, error));
         made.map(|(listener, file)| Self { listener, _file: file })
     }
 
-    /// Returns the socket, to accept clients from.
+    /// Returns the listening socket.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// Fails if the process has no free descriptor.
     pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
@@ -85,7 +85,7 @@ mod tests {
         SocketRights { mode, group: None }
     }
 
-    /// A directory of its own for each test.
+    /// A separate directory for each test.
     struct Directory(PathBuf);
 
     impl Directory {

@@ -1,4 +1,4 @@
-//! The interface of a kind of host: its configuration, and a running host.
+//! The traits of a kind of host: its configuration, and a running host.
 
 use crate::config::check::Check;
 use crate::config::impair::{self, FaultConfig, MemoryConfig};
@@ -21,21 +21,22 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// The part of a host's configuration that every kind has. The default has no privilege, no address and one queue pair.
+/// The properties that the configuration of every kind of host has. The default has no privilege, no address and one
+/// queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTraits {
     pub queue_pairs: u16,
-    /// The Ethernet address of the host, if the file has one.
+    /// The Ethernet address of the host, if the file contains one.
     pub mac: Option<[u8; 6]>,
-    /// The adapter spreads received flows over the queue pairs. Otherwise the port steers by itself.
+    /// The adapter spreads received flows over the queue pairs. If `false`, the port steers the flows itself.
     pub is_steered: bool,
     /// The host sees frames before an interrupt, so moderation delays no frame.
     pub has_interrupts: bool,
-    /// The default polling of the port's threads.
+    /// Default polling of the port's threads.
     pub polling: Polling,
-    /// The key, if only a privileged process can open the host.
+    /// The key of the host, if only a privileged process can open the host.
     pub privileged_key: Option<&'static str>,
-    /// The thing besides a socket that only one port may make.
+    /// The resource, other than a socket, that only one port may create.
     pub made: Option<String>,
     /// The socket on which the daemon listens for the host.
     pub socket: Option<ListeningSocket>,
@@ -49,28 +50,29 @@ impl Default for HostTraits {
     }
 }
 
-/// A kind of host as configured.
+/// The configuration of a kind of host.
 pub trait PortKind: Sized {
-    /// Its keys in `port.host`.
+    /// The kind's keys in `port.host`.
     type Keys: DeserializeOwned;
     /// A running host.
     type Host: Host;
-    /// The state of a running host, for `show`.
+    /// The status of a running host, for `show`.
     type Status;
-    /// The key that chooses the kind, with a value.
+    /// The key that selects the kind, with an example value.
     const EXAMPLE: &str;
 
     /// Checks the keys.
     ///
     /// # Errors
-    /// The first wrong value.
+    /// Returns an error for the first wrong value.
     fn check(check: &Check<'_>, keys: &Self::Keys) -> Result<Self, ConfigError>;
 
     /// Opens the host, and offers the features of the configuration. A host with a [`HostTraits::privileged_key`] is
-    /// opened before the daemon gives up its privileges. Threads may start in any other, and must not have them.
+    /// opened before the daemon gives up its privileges. Any other host is opened afterwards and may start threads,
+    /// which must have no privileges.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// Returns the system's error.
     fn open(&self, port: &Settings<'_>, means: Means) -> Result<Self::Host, String>;
 
     fn status(host: &Self::Host) -> Self::Status;
@@ -82,11 +84,11 @@ pub struct ListeningSocket {
     pub path: PathBuf,
     /// Permission bits.
     pub mode: u32,
-    /// The group, by name; the process's own when `None`.
+    /// The group, by name; `None` for the process's group.
     pub group: Option<String>,
 }
 
-/// The settings of a port, as far as its host depends on them.
+/// The settings of a port that its host depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
     pub name: &'a str,
@@ -95,11 +97,11 @@ pub struct Settings<'a> {
     pub mac_addresses: &'a [[u8; 6]],
     pub bits_per_second: Option<u64>,
     pub is_on_cable: bool,
-    /// The interface on the wire.
+    /// The name of the interface on the wire.
     pub interface: Option<&'a str>,
 }
 
-/// The daemon's means for a host without privileges.
+/// The daemon's resources for a host without privileges.
 #[derive(Debug, Default)]
 pub struct Means {
     pub events: Arc<Events>,
@@ -117,7 +119,7 @@ pub trait Host: Debug + Send + Sync {
         Offloads::RATIFIED
     }
 
-    /// Returns the accepted features.
+    /// Returns the features accepted by the host.
     fn negotiated(&self) -> Offloads {
         self.supported()
     }
@@ -127,30 +129,31 @@ pub trait Host: Debug + Send + Sync {
         (self.negotiated() & allowed).with_prerequisites()
     }
 
-    /// Returns the features on offer if the user allows `allowed`.
+    /// Returns the features offered to the host if the user allows `allowed`.
     fn offered(&self, allowed: Offloads) -> Offloads {
         Offloads::offer(self.supported(), Offloads::all(), allowed)
     }
 
-    /// Offers a set from now on, or from the next negotiation.
+    /// Offers a set of features, from now on or from the next negotiation.
     ///
     /// # Errors
-    /// When the host is gone.
+    /// Fails if the host is gone.
     fn offer(&self, offloads: Offloads) -> Result<(), String> {
         let _ = offloads;
         Ok(())
     }
 
-    /// Sets the link for the host.
+    /// Switches the host's link on or off.
     ///
     /// # Errors
-    /// When the host is gone.
+    /// Fails if the host is gone.
     fn set_link_on(&self, is_on: bool) -> Result<(), String> {
         let _ = is_on;
         Ok(())
     }
 
-    /// Returns the port of a guest. Two guests on a cable each see the link up while the other is there.
+    /// Returns the guest's port; `None` for other hosts. Two guests on a cable each see the link up while the other
+    /// guest is connected.
     fn guest(&self) -> Option<&Mutex<VhostUser>> {
         None
     }
@@ -158,11 +161,11 @@ pub trait Host: Debug + Send + Sync {
     /// Returns the task of one queue pair with a cable as its wire; `None` if there is no such queue.
     fn cable_task(&self, parts: TaskParts<'_>) -> Option<Box<dyn Task>>;
 
-    /// Returns all its queue pairs as one port of a switch; `None` when they are in use.
+    /// Returns all queue pairs of the host as one port of a switch; `None` if they are in use.
     fn switch_port(&self, watch: Watch<'_>) -> Option<AnyHost>;
 }
 
-/// The places to capture and count a host's frames.
+/// The capture point and the counters for a host's frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
     pub point: &'a Arc<CapturePoint>,
@@ -170,13 +173,13 @@ pub struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Returns a host as the port of a switch.
+    /// Wraps a host as a port of a switch.
     pub fn port(self, host: impl HostIo + Send + 'static) -> AnyHost {
         Box::new(Watched::new(host, self.point, self.control, 0))
     }
 }
 
-/// The parts of a task besides its host.
+/// The parts of a task, except its host.
 #[derive(Debug)]
 pub struct TaskParts<'a> {
     pub queue: usize,
@@ -190,7 +193,7 @@ pub struct TaskParts<'a> {
 }
 
 impl TaskParts<'_> {
-    /// Returns the task of `host`.
+    /// Returns the task for `host`.
     pub fn task(self, host: impl HostIo + Send + 'static) -> Box<dyn Task> {
         let Self { queue, wire, adapter, memory, faults, watch, rest, mark } = self;
         let host = Watched::new(host, watch.point, watch.control, queue);
@@ -203,7 +206,7 @@ impl TaskParts<'_> {
     }
 }
 
-/// Makes a queue pair that can be brought to rest.
+/// Creates a queue pair that can be drained.
 fn resting<H, W>(pair: QueuePair<H, W>, rest: &Arc<Rest>, mark: &Arc<Mark>) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,

@@ -1,4 +1,4 @@
-//! No host: a sink of frames, or a source of one, for benchmarks and tests.
+//! A host for benchmarks and tests: it discards all frames, or sends one frame repeatedly.
 
 use super::host::{Host, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
 use crate::config::check::Check;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// Shortest and longest frame of a source, and the default.
+/// Valid frame lengths of a source, and the default, bytes.
 pub const FRAME_BYTES: RangeInclusive<i64> = 60..=65_535;
 pub const FRAME_BYTES_DEFAULT: i64 = 60;
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -19,7 +19,7 @@ const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// IEEE's first EtherType for local experiments.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// `port.host`
+/// The keys of `port.host` for this kind.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
@@ -29,11 +29,11 @@ pub struct Keys {
     frame_bytes: Option<Spanned<i64>>,
 }
 
-/// The sink or source as configured.
+/// The configuration of a sink or source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub traits: HostTraits,
-    /// The frame of a source; empty for a sink.
+    /// The frame sent by a source; empty for a sink.
     frame: Vec<u8>,
 }
 
@@ -83,10 +83,10 @@ impl Host for NullHost {
     }
 }
 
-/// A sink or source.
+/// The status of a sink or source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The length of a source's frames; 0 for a sink.
+    /// The length of a source's frames, bytes; 0 for a sink.
     pub frame_bytes: usize,
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// A source and a sink, on wires of these keys.
+    /// Returns a file with a source and a sink, and these keys of their wires.
     fn file(source: &str, sink: &str, to_sink: &str, to_source: &str) -> String {
         format!(
             "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nhost = {{ null = \"source\", {source} }}\nwire.{to_sink}\n\

@@ -1,10 +1,10 @@
-//! An existing interface on the wire, over packet sockets.
+//! An existing interface on the wire, through packet sockets.
 
 use super::wire::{Interface, WireKind};
 use crate::drain::AnyHost;
 use offramp_ports::packet::{Packet, PacketConfig};
 
-/// The interface on a wire.
+/// The kind of interface on a wire.
 pub const WIRE: WireKind = WireKind {
     name: "packet",
     noun: "interface",

@@ -1,4 +1,4 @@
-//! The kernel behind a TAP interface that the daemon makes, as the host or on the wire.
+//! A TAP interface created by the daemon: the kernel is the host, or the TAP is on the wire.
 
 use super::host::{Host, HostTraits, Means, PortKind, Settings, TaskParts, Watch};
 use super::wire::{Interface, WireKind};
@@ -14,13 +14,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Frames held per queue by a TAP's host: more than its largest send window. A TAP drops frames beyond its queue; a
-/// driver would hold the host back.
+/// Number of frames held per queue by a TAP's host, more than the host's largest send window. A TAP drops frames beyond
+/// its queue, where the driver of a card would stop the queue.
 const TAP_TX_QUEUE_LEN: u32 = 8192;
-/// Directory of named network namespaces (ip-netns(8)).
+/// Directory with the files of named network namespaces (ip-netns(8)).
 const NETNS_DIRECTORY: &str = "/run/netns";
 
-/// `port.host`
+/// The keys of `port.host` for this kind.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
@@ -30,11 +30,11 @@ pub struct Keys {
     mac: Option<Spanned<String>>,
 }
 
-/// The interface as configured.
+/// The configuration of the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub interface: String,
-    /// File of the interface's network namespace; the daemon's own when `None`.
+    /// File of the interface's network namespace; `None` for the daemon's own namespace.
     pub namespace: Option<PathBuf>,
     pub traits: HostTraits,
 }
@@ -47,7 +47,7 @@ impl PortKind for Config {
 
     fn check(check: &Check<'_>, keys: &Keys) -> Result<Self, ConfigError> {
         let interface = check.interface("port.host.tap", &keys.tap)?;
-        // A name stands for a file of `ip netns`; an absolute path replaces the directory.
+        // A name denotes a file of `ip netns`. An absolute path replaces the directory.
         let namespace = keys.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref()));
         let place = namespace.iter().map(|file| format!(" in {}", file.display()));
         let traits = HostTraits {
@@ -83,7 +83,7 @@ impl PortKind for Config {
     }
 }
 
-/// Brings a TAP in the calling thread's namespace up.
+/// Sets a TAP in the calling thread's namespace up.
 fn open(opened: Result<Tap, TapError>, offloads: Offloads) -> Result<Tap, String> {
     let tap = opened.map_err(|cause| cause.to_string())?;
     tap.offer(offloads).map_err(|cause| cause.to_string())?;
@@ -103,7 +103,7 @@ impl Host for TapHost {
         self.tap.supported()
     }
 
-    /// The kernel accepts a whole offer at once.
+    /// The kernel accepts every offered feature at once.
     fn negotiated(&self) -> Offloads {
         self.tap.offered()
     }
@@ -126,12 +126,12 @@ impl Host for TapHost {
     }
 }
 
-/// A TAP interface.
+/// The status of a TAP interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The name of the interface.
     pub interface: String,
-    /// The file of its namespace; `None`: the daemon's own.
+    /// The file of the interface's namespace; `None` for the daemon's own namespace.
     pub namespace: Option<PathBuf>,
 }
 
@@ -142,7 +142,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// The interface on a wire.
+/// The kind of interface on a wire.
 pub const WIRE: WireKind = WireKind {
     name: "tap",
     noun: "tap",

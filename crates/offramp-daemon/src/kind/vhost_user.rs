@@ -1,4 +1,4 @@
-//! A guest behind a vhost-user socket.
+//! A guest connected by a vhost-user socket.
 
 use super::host::{Host, HostTraits, ListeningSocket, Means, PortKind, Settings, TaskParts, Watch};
 use crate::config::check::{Check, SOCKET_MODE_DEFAULT};
@@ -23,20 +23,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Numbers of users; the largest one stands for none (chown(2)).
+/// Valid user numbers; the largest number means "no user" (chown(2)).
 const UIDS: RangeInclusive<i64> = 0..=u32::MAX as i64 - 1;
-/// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
+/// Valid virtqueue sizes, and the default (virtio 1.3 2.7, 2.8: at most 32768 entries).
 pub const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 pub const QUEUE_SIZE_DEFAULT: i64 = 1024;
-/// Memory of a guest in bytes: from too little to boot anything to the largest mapping of a process.
+/// Valid limits on a guest's memory, bytes: from too small to boot any system up to the largest mapping of a process.
 pub const MEMORY_BYTES: RangeInclusive<i64> = 1 << 20..=1 << 47;
-/// Longest polling time of a guest's thread before it sleeps, while frames arrive in quick succession. It is about the
-/// cost of a sleep, a kick and a wake-up.
+/// Maximum polling time of a guest's thread before it sleeps, while frames arrive in quick succession. The time is
+/// about the cost of a sleep, a kick and a wake-up.
 pub const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
 
 type Key<T> = Option<Spanned<T>>;
 
-/// `port.host`
+/// The keys of `port.host` for this kind.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
@@ -57,18 +57,18 @@ pub struct Keys {
     allowed_uid: Key<i64>,
 }
 
-/// The guest as configured.
+/// The configuration of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub traits: HostTraits,
-    /// The frontend's socket, with mode `client`.
+    /// The frontend's socket, in mode `client`.
     pub peer: Option<PathBuf>,
     pub control_queue: ControlQueue,
     pub rings: RingFeatures,
     pub queue_size_max: u16,
-    /// Most bytes of the guest's memory.
+    /// Maximum size of the guest's memory, bytes.
     pub memory_bytes_max: u64,
-    /// The only allowed user of the frontend.
+    /// The only user allowed to run the frontend; `None` for any user.
     pub allowed_uid: Option<u32>,
 }
 
@@ -111,7 +111,7 @@ impl PortKind for Config {
             queue_pairs: check.queue_pairs(&keys.queue_pairs, control_queue.queue_pairs_max())?,
             mac: check.mac(keys.mac.as_ref())?,
             has_interrupts: true,
-            // A guest's kicks are costly.
+            // Polling saves a guest's kicks, which are expensive.
             polling: Polling::Adaptive(GUEST_POLL_TIME_MAX),
             socket: is_server.then(|| socket.clone()),
             ..HostTraits::default()
@@ -171,7 +171,7 @@ impl Config {
             mac: *mac,
             steers: !port.is_on_cable,
             mac_addresses: port.mac_addresses.to_owned(),
-            // Below one megabit per second a guest can read no speed.
+            // The guest reads the speed in Mbit/s, so below 1 Mbit/s it gets none.
             speed_mbps: port
                 .bits_per_second
                 .and_then(|rate| u32::try_from(rate / 1_000_000).ok())
@@ -188,7 +188,7 @@ impl Config {
     }
 }
 
-/// Publishes the events of a guest's port.
+/// Returns an observer that publishes the events of a guest's port.
 fn observer(port: &str, events: &Arc<Events>) -> Observer {
     let (port, events) = (port.to_owned(), Arc::clone(events));
     Box::new(move |event| {
@@ -203,13 +203,13 @@ fn observer(port: &str, events: &Arc<Events>) -> Observer {
     })
 }
 
-/// Features by the names of the virtio specification.
+/// Returns the names of features from the virtio specification.
 fn feature_names(features: u64) -> Vec<String> {
     let named = (0..u64::BITS).filter(|bit| features >> bit & 1 == 1).filter_map(feature_name);
     named.map(str::to_owned).collect()
 }
 
-/// Locked while it is read: unused queues belong to one thread at a time.
+/// The port is locked while its status is read. Unused queues belong to one thread at a time.
 impl Host for Mutex<VhostUser> {
     fn supported(&self) -> Offloads {
         Offloads::all()
@@ -219,8 +219,8 @@ impl Host for Mutex<VhostUser> {
         lock(self).status().offloads()
     }
 
-    /// A guest may use granted transmit features until its next negotiation. The adapter may change its use of receive
-    /// features at any time.
+    /// The features in use: a guest may use granted transmit features until its next negotiation. The adapter may
+    /// change its use of receive features at any time.
     fn in_use(&self, allowed: Offloads) -> Offloads {
         let negotiated = self.negotiated();
         (negotiated & Offloads::TX) | Offloads::offer(Offloads::RX, negotiated, allowed)
@@ -252,28 +252,28 @@ impl Host for Mutex<VhostUser> {
     }
 }
 
-/// A guest behind a vhost-user socket.
+/// The status of a guest behind a vhost-user socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The path of the socket.
     pub socket: PathBuf,
-    /// A frontend is there.
+    /// A frontend is connected.
     pub connected: bool,
     /// Negotiated virtio features, by the specification's names.
     pub virtio_features: Vec<String>,
-    /// Entries of each ring, 0 for a stopped one: receive and transmit of each pair.
+    /// Number of entries of each ring, receive and transmit for each pair; 0 for a stopped ring.
     pub ring_entries: Vec<u16>,
-    /// Guest memory mapped by the daemon.
+    /// Guest memory mapped by the daemon, bytes.
     pub memory_bytes: u64,
-    /// The bytes of it in the daemon's page tables; `None` where the kernel does not tell.
+    /// Mapped guest memory in the daemon's page tables, bytes; `None` if the kernel does not report it.
     #[serde(default)]
     pub memory_touched_bytes: Option<u64>,
-    /// The guest's settings by its control queue; `None` if the port has no control queue.
+    /// The guest's settings from its control queue; `None` if the port has no control queue.
     #[serde(default)]
     pub control_queue: Option<Box<ControlQueueStatus>>,
-    /// The reason for the last disconnection by the daemon.
+    /// The reason why the daemon last disconnected the frontend.
     pub last_refusal: Option<String>,
-    /// Counters besides frames.
+    /// Counters other than those of frames.
     pub counters: Counts,
 }
 
@@ -292,7 +292,7 @@ fn guest_status(port: &VhostUser) -> Status {
         virtio_features: feature_names(status.features),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
-        // One look at all mappings is for all guests.
+        // The caller fills this in, from one read of all mappings for all guests.
         memory_touched_bytes: None,
         control_queue: status.control.map(|control| {
             Box::new(ControlQueueStatus {

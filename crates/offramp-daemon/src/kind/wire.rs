@@ -1,4 +1,4 @@
-//! The interface of a kind of interface on a port's wire.
+//! The trait of an interface on a port's wire, and the kinds of such interfaces.
 
 use crate::drain::AnyHost;
 use offramp_adapter::vlan::PortVlans;
@@ -7,22 +7,22 @@ use std::fmt::Debug;
 
 /// An interface on the wire of a port.
 pub trait Interface: Debug + Send + Sync {
-    /// Returns its port for a switch; `None` when it is in use.
+    /// Returns the interface's port for a switch; `None` if the port is in use.
     fn switch_port(&self) -> Option<AnyHost>;
 
-    /// Returns the frames lost because nobody took them in time, if the kernel counts them.
+    /// Returns the number of frames lost because they were not read in time, if the kernel counts them.
     fn unread(&self) -> u64 {
         0
     }
 
-    /// Returns its MTU at its opening if that limits the frames sent through it.
+    /// Returns the MTU of the interface when it was opened, if the MTU limits the sent frames.
     fn mtu(&self) -> Option<usize> {
         None
     }
 }
 
-/// Returns a warning if an interface refuses full frames of a port. A packet socket may send a frame of the interface's
-/// MTU, with one tag more if the first EtherType is 0x8100 (Linux 6.18, `packet_snd`). All other tags count.
+/// Returns a warning if an interface refuses full frames of a port. A packet socket can send a frame of the interface's
+/// MTU, plus one tag if the first EtherType is 0x8100 (Linux 6.18, `packet_snd`). All other tags count towards the MTU.
 pub fn too_small(interface: &str, interface_mtu: usize, mtu: usize, vlans: &PortVlans) -> Option<String> {
     let (tags, kind) = match (vlans.untagged(), vlans.tagged()) {
         (None, []) => (2, " with a service tag or two tags"),
@@ -40,19 +40,19 @@ pub fn too_small(interface: &str, interface_mtu: usize, mtu: usize, vlans: &Port
     })
 }
 
-/// An open interface, or the system's refusal.
+/// An open interface, or the system's error.
 pub type Opened = Result<Box<dyn Interface>, String>;
 
 /// A kind of interface on a wire.
 #[derive(Debug)]
 pub struct WireKind {
-    /// Its key in `port.wire`.
+    /// The key of the kind in `port.wire`.
     pub name: &'static str,
-    /// The word for it in `show`.
+    /// The noun for the interface in `show`.
     pub noun: &'static str,
-    /// The port makes the interface, so no other port may.
+    /// The port creates the interface, so no other port may create it.
     pub is_made: bool,
-    /// Opens the interface of this name, with this MTU.
+    /// Opens the interface with this name for a port with this MTU.
     pub open: fn(&str, usize) -> Opened,
 }
 

@@ -1,4 +1,4 @@
-//! Tests a process with an end at any point, and its successor with the state on the disk.
+//! Tests of a process that ends at any point, and of its successor with the state on the disk.
 
 use super::*;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -16,23 +16,23 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Ends of a process in [`no_number_of_a_key_is_used_twice_over_ten_thousand_crashes`].
+/// Number of process ends in [`no_number_of_a_key_is_used_twice_over_ten_thousand_crashes`].
 const CRASHES: usize = 10_000;
 
-/// A directory with the lifetime of its test.
+/// A directory that is removed at the end of its test.
 struct Directory(PathBuf);
 
 impl Directory {
     fn new(name: &str) -> Self {
-        // In memory: each write is synced.
+        // The directory is in memory, because each write is synced.
         let path = Path::new("/dev/shm").join(format!("ofr-state-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         Self(path)
     }
 
-    /// Opens it once nobody uses it, or returns the error. A process started by a parallel test holds the open files of
-    /// this one until it runs its program.
+    /// Opens the directory as soon as no other process uses it, or returns the error. A process started by a parallel
+    /// test holds this process's open files until it executes its program.
     fn open(&self) -> Result<(KeyFile, Vec<KeyMark>), String> {
         let until = Instant::now() + Duration::from_secs(2);
         loop {
@@ -116,7 +116,7 @@ fn what_was_written_in_part_does_not_count_and_what_is_missing_or_damaged_stops_
     let text = fs::read(&older).unwrap();
     fs::write(&older, &text[..text.len() / 2]).unwrap();
     assert_eq!(directory.open().unwrap().1, [mark(SaDirection::Out, 0, 2)]);
-    // Nobody truncates a file to nothing, or removes one.
+    // An empty or missing file is damage: the daemon never truncates a file to nothing or removes one.
     fs::write(&older, b"").unwrap();
     assert!(directory.open().unwrap_err().contains("Make new keys"));
     for gone in [&older, &newest] {
@@ -138,7 +138,7 @@ fn a_directory_whose_making_was_interrupted_is_made_again() {
     drop(directory.open().unwrap());
     let texts = NAMES.map(|name| directory.text(name));
     assert!(texts.iter().all(|text| decode(text).is_some()));
-    // Before its second file, and while the first two states are written.
+    // The daemon was interrupted before it created the second file, and then while it wrote the first two states.
     fs::remove_file(directory.0.join(NAMES[1])).unwrap();
     fs::write(directory.0.join(NAMES[0]), encode(0, &[])).unwrap();
     drop(directory.open().unwrap());
@@ -182,21 +182,21 @@ fn a_file_that_is_removed_while_the_daemon_runs_is_noticed_before_numbers_are_us
     assert!(file.write(&[]).unwrap_err().to_string().contains("was removed"));
 }
 
-/// The kinds of a process's end at a write.
+/// The points of a write at which a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Nothing is written.
+    /// Ends before anything is written.
     Before,
-    /// Writes this many thousandths of the new content over the old.
+    /// Ends after this many thousandths of the new content have replaced the old content.
     InPart(usize),
-    /// All is written, and nobody hears of it.
+    /// Ends after everything is written, before the caller is notified.
     After,
 }
 
-/// The file of a process with its end at a write.
+/// The file of a process that ends at a write.
 struct Ending {
     file: KeyFile,
-    /// Writes before that.
+    /// Number of complete writes before the end.
     left: usize,
     end: End,
     has_ended: Arc<Mutex<bool>>,
@@ -222,7 +222,7 @@ impl KeyStore for Ending {
     }
 }
 
-/// A host with datagrams to send.
+/// A host that sends datagrams.
 #[derive(Default)]
 struct Sender {
     left: usize,
@@ -235,7 +235,7 @@ impl HostPort for Sender {
     fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {
         let is_left = self.left > 0;
         self.left = self.left.saturating_sub(1);
-        // IPv4 of a protocol for experiments (RFC 3692), of no more than its header.
+        // An IPv4 header without payload, with the protocol number for experiments (RFC 3692).
         self.frame =
             [[2; 12].as_slice(), &[8, 0, 0x45, 0, 0, 20, 0, 0, 0x40, 0, 64, 253, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]]
                 .concat();
@@ -255,14 +255,14 @@ impl HostPort for Sender {
     }
 }
 
-/// Returns an association with key number `key`, and an SPI to identify the key.
+/// Returns an association with key number `key`. The SPI identifies the key.
 fn association(key: u32) -> SaConfig {
     let suite = Suite::by_name(["aes128gcm16", "chacha20poly1305", "aes128gmac"][key as usize]).unwrap();
     let bytes = (0..suite.encryption_key_len()).map(|n| n as u8 ^ key as u8).collect();
     SaConfig { esn: key == 0, ..SaConfig::new(0x1000 + key, suite, SecretKey::new(bytes), SecretKey::none()) }
 }
 
-/// A port of a process, and its wire.
+/// A port of a process, with its wire.
 struct Port {
     control: Arc<PortControl>,
     pair: QueuePair<Sender, CableEnd>,
@@ -278,7 +278,7 @@ impl Port {
         Self { pair: QueuePair::new(&config, &control, 0, Sender::default(), near), control, wire }
     }
 
-    /// Installs it as a client does: after what the refusal says, if there is one.
+    /// Installs an association as a client does: after a refusal, uses the sequence number named in the error.
     fn add(&self, config: &SaConfig) -> Result<(), SaError> {
         let add = |sequence| {
             let config = Box::new(SaConfig { sequence, ..config.clone() });
@@ -291,7 +291,7 @@ impl Port {
         }
     }
 
-    /// Sends frames, and returns the keys and numbers seen on the wire.
+    /// Sends frames. Returns the keys and sequence numbers seen on the wire.
     fn send(&mut self, frames: usize) -> Vec<(u32, u32)> {
         self.pair.host_mut().left = frames;
         let mut sent = Vec::new();
@@ -323,7 +323,7 @@ fn no_number_of_a_key_is_used_twice_over_ten_thousand_crashes() {
         let keys = Arc::new(KeyRegistry::lasting(Box::new(store), &marks, step, Waker::noop().clone()));
         let mut ports = ["a", "b"].map(|name| Port::new(&keys, name));
         let is_over = || *lock(&has_ended);
-        // Some end between two writes.
+        // Some processes end between two writes.
         for _ in 0..chance.below(24) {
             if is_over() {
                 break;
@@ -336,7 +336,7 @@ fn no_number_of_a_key_is_used_twice_over_ten_thousand_crashes() {
                     let _ = port.control.change_ipsec(&[remove]);
                 }
                 2 => drop(keys.keep()),
-                // Numbers granted before the end may still go out.
+                // Sequence numbers granted before the end may still be used.
                 _ => {
                     for number in port.send(chance.below(40)) {
                         assert!(used.insert(number), "{number:x?} twice; crash {crash}, {end:?}");
@@ -359,7 +359,7 @@ fn no_number_of_a_key_is_used_twice_over_ten_thousand_crashes() {
         };
         ends[kind] += 1;
     }
-    // Each kind of end came, and there were numbers to use twice.
+    // Each kind of end occurred, and enough numbers were used for a reuse to be noticed.
     assert!(ends.iter().all(|&count| count > CRASHES / 100), "{ends:?}");
     assert!(used.len() > CRASHES, "{}", used.len());
 }

@@ -1,4 +1,4 @@
-//! A port's memory and faults: what a card has, or had.
+//! A port's memory and faults, as present or past cards had them.
 
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
@@ -20,21 +20,21 @@ use toml::Spanned;
 mod tests;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
-/// The names of the policies of a full memory.
+/// The names of the policies for a full memory.
 pub const POLICIES: [&str; 3] = ["drop", "overrun", "stop"];
-/// The names of what a wrong verdict may be.
+/// The names of the kinds of wrong verdicts.
 pub const VERDICTS: [(&str, WrongVerdict); 2] =
     [("good-is-bad", WrongVerdict::GoodIsBad), ("bad-is-good", WrongVerdict::BadIsGood)];
-/// One in this number of frames is judged wrongly by default.
+/// Default rate of wrong verdicts: one frame in this number.
 pub const VERDICT_ONE_IN_DEFAULT: i64 = 64;
 
-/// Converts a range of the adapter to one of the file. Every range fits into `i64`.
+/// Converts a range of the adapter to a range of the file. Every range fits into `i64`.
 fn range<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i64> {
     let bound = |bound: T| bound.try_into().unwrap_or(i64::MAX);
     bound(*range.start())..=bound(*range.end())
 }
 
-/// Converts a range of nanoseconds to one of microseconds.
+/// Converts a range of nanoseconds to a range of microseconds.
 pub fn usecs(range: &RangeInclusive<u64>) -> RangeInclusive<i64> {
     let bound = |ns: u64| ns.div_ceil(NANOSECONDS_PER_MICROSECOND) as i64;
     bound(*range.start())..=bound(*range.end())

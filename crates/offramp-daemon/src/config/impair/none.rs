@@ -1,4 +1,4 @@
-//! A build without impairments: it refuses their keys, and leaves hosts and wires as they are.
+//! A build without impairments, which refuses their keys, and passes hosts and wires unchanged.
 
 use crate::config::check::Check;
 use crate::config::place::ConfigError;
@@ -7,7 +7,7 @@ use offramp_adapter::pair::PortControl;
 use std::sync::Arc;
 use toml::Spanned;
 
-/// No impairment.
+/// An empty impairment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unimpaired {}
 
@@ -21,12 +21,12 @@ impl Unimpaired {
     }
 }
 
-/// Returns the host itself.
+/// Returns the host unchanged.
 pub fn host<H>(host: H, _: &FaultConfig, _: &Arc<PortControl>, _: usize) -> H {
     host
 }
 
-/// Returns the wire itself.
+/// Returns the wire unchanged.
 pub fn wire<W>(wire: W, _: &FaultConfig, _: &MemoryConfig) -> W {
     wire
 }

@@ -1,9 +1,9 @@
-//! Tests accepted and refused memories and faults, and their documentation.
+//! Tests of accepted and refused memories and faults, and of their documentation.
 
 use super::*;
 use crate::config::tests::{DOCUMENT, PEER, documented, parse, refused};
 
-/// Returns port "a" with a memory, or with faults, of these keys.
+/// Returns a file in which port "a" has a memory or faults with these keys.
 fn with_table(table: &str, keys: &str) -> String {
     format!(
         "faults = true\n{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n{table} = {{ {keys} }}\n"
@@ -28,7 +28,7 @@ fn a_memory_is_that_of_a_card_or_what_is_written() {
     assert_eq!(memory(keys), written);
     assert_eq!(memory("receive_bytes = 65536").receive, ReceiveMemory::Bytes(65_536));
     assert_eq!(memory(""), MemoryConfig::default());
-    // Port "a" begins behind five lines.
+    // Port "a" begins after five lines.
     let wrong = |keys: &str, text: &str| refused(&with_table("memory", keys), 10, text);
     wrong("card_bytes = 1024", "port.memory.card_bytes 1024 is out of range; use 3584 to 65536");
     wrong("card_bytes = 8192, receive_bytes = 5120", "write one of card_bytes, receive_bytes and receive_pages");
