@@ -1,8 +1,8 @@
-//! Helpers of the impairments.
+//! Helper functions of the impairments.
 
 use offramp_adapter::port::Arrival;
 
-/// Skips the first `skip` arrivals and names the others.
+/// Skips the first `skip` arrivals, and passes the others to `note`.
 pub(crate) fn skipping(mut skip: usize, mut note: impl FnMut(Arrival)) -> impl FnMut(Arrival) {
     move |arrival| {
         if skip == 0 {
@@ -12,7 +12,7 @@ pub(crate) fn skipping(mut skip: usize, mut note: impl FnMut(Arrival)) -> impl F
     }
 }
 
-/// Copies a frame into a free buffer, or a new one.
+/// Copies a frame into a reused buffer, or into a new one.
 pub(crate) fn copied(free: &mut Vec<Vec<u8>>, frame: &[u8]) -> Vec<u8> {
     let mut copy = free.pop().unwrap_or_default();
     copy.clear();

@@ -1,9 +1,9 @@
 //! Deliberate impairments of a link or a card, for experiments.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
-//! | [`memory`] | a small packet memory in the adapter: frames without room are lost by a rule |
-//! | [`fault`] | wires and hosts with impairments: slow, lossy, out of order, wrong in their verdicts |
+//! | [`memory`] | a small packet memory in the adapter; a policy chooses the frames lost for lack of room |
+//! | [`fault`] | wires and hosts with impairments: slow, lossy, out of order, or with wrong checksum verdicts |
 
 #![forbid(unsafe_code)]
 

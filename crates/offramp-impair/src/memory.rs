@@ -1,12 +1,13 @@
 //! A small packet memory in the adapter.
 //!
-//! A card of the 1990s had 8 or 16 KiB for both directions. When the next frame comes, it must fit beside the frames
-//! that the host has not read out, or one of them is lost. [`PacketMemory`] puts such a memory between a wire and its
-//! reader. Frames enter it at the moments of their arrival on the wire, and leave it at the moments of their takes.
-//! Both are times of the wire, not of the thread. A late thread may take each frame for the moment at which it was due
-//! (as [`Slow`](crate::fault::Slow) does); then it loses the same frames as a punctual one.
+//! A card of the 1990s had 8 or 16 KiB for both directions. An arriving frame must fit next to the frames that the host
+//! has not yet read out; otherwise a frame is lost. [`PacketMemory`] puts such a memory between a wire and its reader.
+//! Frames enter the memory at the time of their arrival on the wire, and leave it when they are taken.
 //!
-//! A [`Memory`] has the rules alone, without the bytes.
+//! Both times are times of the wire, not of the thread. A late thread can take each frame at the time when the frame
+//! was due, as [`Slow`](crate::fault::Slow) does. The thread then loses the same frames as a punctual thread.
+//!
+//! A [`Memory`] implements only the rules, without the bytes.
 
 mod config;
 mod room;
@@ -25,31 +26,31 @@ use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use std::collections::VecDeque;
 
-/// A wire with a packet memory in front of it.
+/// A wire with a packet memory.
 ///
-/// A direction without a limit is passed through unchanged. In a limited one a received frame is copied once more, into
-/// the memory; its buffers are reused.
+/// A direction without a limit is passed through unchanged. In a limited direction, a received frame is copied once
+/// more, into a reused buffer of the memory.
 #[derive(Debug)]
 pub struct PacketMemory<W> {
-    /// The wire.
+    /// The wrapped wire.
     pub line: W,
     memory: Memory,
     /// The bytes of the frames in the memory.
     frames: VecDeque<Vec<u8>>,
-    /// Buffers of finished frames.
+    /// Buffers for reuse.
     free: Vec<Vec<u8>>,
-    /// The frame last taken.
+    /// The last taken frame.
     lent: Vec<u8>,
-    /// All arrivals by this time are in the memory or lost.
+    /// Time up to which all arrivals are in the memory or lost, nanoseconds.
     now_ns: u64,
-    /// The departure of each frame that waits to be sent.
+    /// Departure time of each frame that waits to be sent, nanoseconds.
     sending: VecDeque<u64>,
-    /// The counts already added to the statistics.
+    /// The counts already added to the port's counters.
     counted: MemoryCounts,
 }
 
 impl<W: Line> PacketMemory<W> {
-    /// Puts a memory before a wire.
+    /// Wraps a wire in a memory.
     pub fn new(line: W, config: &MemoryConfig) -> Self {
         Self {
             line,
@@ -63,7 +64,7 @@ impl<W: Line> PacketMemory<W> {
         }
     }
 
-    /// Returns the counts since the memory was made.
+    /// Returns the counts since the memory was created.
     pub fn counts(&self) -> MemoryCounts {
         self.memory.counts()
     }
@@ -72,10 +73,10 @@ impl<W: Line> PacketMemory<W> {
         self.memory.config().limits_receive()
     }
 
-    /// Takes all frames that arrive by `now_ns` from the wire.
+    /// Takes all frames from the wire that arrive by `now_ns`.
     fn fill(&mut self, now_ns: u64) {
         while let Some(at_ns) = self.line.next_arrival_ns().filter(|&at_ns| at_ns <= now_ns) {
-            // The wire lost the frame, or will bring it later.
+            // The wire lost the frame, or will deliver the frame later.
             let Some(frame) = self.line.take(at_ns) else {
                 if self.line.next_arrival_ns() == Some(at_ns) {
                     break;
@@ -93,7 +94,7 @@ impl<W: Line> PacketMemory<W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Adds new counts to `stats`. Returns the number of frames lost from the memory.
+    /// Adds new counts to `stats`. Returns the number of frames displaced from the memory.
     fn count(&mut self, stats: &Direction) -> usize {
         let counts = self.memory.counts();
         let before = std::mem::replace(&mut self.counted, counts);
@@ -125,7 +126,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
     }
 
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
-        // One by one: each buffer becomes free at its own time.
+        // One frame at a time, since each buffer becomes free at a different time.
         let count = if self.memory.config().transmit_buffers.is_some() { count.min(1) } else { count };
         self.line.lend(len, count)
     }
@@ -155,7 +156,8 @@ impl<W: Line> WirePort for PacketMemory<W> {
         self.memory.first().map(|first| first.at_ns).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Names arrivals after the last [`WirePort::advance`] or [`WirePort::take`] as if they found room.
+    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] on the assumption that they find
+    /// room.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.limits_receive() {
             return self.line.arrivals(skip, until_ns, note);
@@ -172,7 +174,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
             return self.line.advance(now_ns, stats);
         }
         self.fill(now_ns);
-        // Frames lost by the wire were never named; named frames are in the memory.
+        // Frames lost by the wire were never reported, and reported frames are in the memory.
         self.line.advance(now_ns, stats);
         self.count(stats)
     }
@@ -184,7 +186,7 @@ impl<W: Line> Line for PacketMemory<W> {
     fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
         let line = self.line.next_room_ns(now_ns);
         let Some(buffers) = self.memory.config().transmit_buffers else { return line };
-        // The departure of this frame frees a buffer for the next one.
+        // The departure of this frame frees a buffer for the next frame.
         let first_free = self.sending.len().checked_sub(buffers).and_then(|behind| self.sending.get(behind));
         first_free.copied().filter(|&at| at > now_ns).into_iter().chain(line).max()
     }

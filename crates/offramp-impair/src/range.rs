@@ -1,7 +1,7 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// The error for a setting out of range: one line with the setting, its value and its range.
+/// The error for a setting out of its range: one line with the setting, its value and its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} out of range; use {range}")]
 pub struct OutOfRange {
@@ -10,7 +10,8 @@ pub struct OutOfRange {
 }
 
 impl OutOfRange {
-    /// Checks a value against its range. `setting` names it: "bus of 0 bytes per second is".
+    /// Checks a value against its range. `setting` describes the value in the error, for example "bus of 0 bytes per
+    /// second is".
     pub(crate) fn check<T: PartialOrd + Display + Copy>(
         range: &RangeInclusive<T>,
         value: T,
@@ -20,7 +21,7 @@ impl OutOfRange {
         if range.contains(&value) { Ok(()) } else { Err(refused()) }
     }
 
-    /// Adds a note on the range for the user.
+    /// Adds a note to the range in the error.
     pub(crate) fn noting(self, note: &str) -> Self {
         Self { range: self.range + note, ..self }
     }

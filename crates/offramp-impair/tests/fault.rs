@@ -1,4 +1,4 @@
-//! Impairments do exactly their settings, and pass everything on without any.
+//! Impairments do exactly what they are configured for, and pass all frames unchanged without configuration.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -26,7 +26,7 @@ use support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 
 impl ReadOut for ScriptedLine {}
 
-/// One frame each microsecond.
+/// Returns a line on which one frame arrives per microsecond.
 fn every_microsecond(frames: usize) -> ScriptedLine {
     ScriptedLine::bringing((1..=frames as u64).map(|n| (n * 1000, 100)))
 }
@@ -80,7 +80,7 @@ fn a_delay_moves_each_arrival_and_nothing_else() {
     assert!(line.take(100).is_none(), "a moment before the delay");
 }
 
-/// A microsecond for each frame of 100 bytes, and one more.
+/// A bus that takes one microsecond for each frame of 100 bytes, and one microsecond more per frame.
 const BUS: BusConfig = BusConfig { bytes_per_second: Some(100_000_000), frame_ns: 1000 };
 
 #[test]
@@ -285,7 +285,7 @@ fn a_host_that_takes_nothing_more_of_what_comes_in_the_wrong_order_is_counted_so
     assert_eq!(stats.lost(Loss::Drop), 21);
 }
 
-/// Returns a TCP frame with its checksum done.
+/// Returns a TCP frame with a complete checksum.
 fn summed(sequence: u32, payload: &[u8]) -> Vec<u8> {
     let (meta, mut frame) = tcp_frame(0, sequence, payload);
     let end = frame.len();
@@ -328,7 +328,7 @@ fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
     let mut frame = summed(1, &pattern(1, 500));
     *frame.last_mut().unwrap() ^= 1;
     for honours_data_valid in [true, false] {
-        // Every second frame: one of two neighbours is hit.
+        // Every second frame is chosen, so the verdict on one of two consecutive frames is wrong.
         let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, honours_data_valid);
         for sequence in 1..3 {
             frame[41] = sequence;
@@ -409,8 +409,8 @@ fn one_by_one() -> AdapterConfig {
 
 #[test]
 fn a_segment_that_is_judged_wrongly_never_arrives_until_nobody_judges() {
-    // R8: a retransmission is judged wrongly again, so its connection stalls. A capture must see the frames hidden by
-    // the adapter, so it switches the offload off, and the connection goes on.
+    // R8: a retransmission is judged wrongly again, so its connection stalls. A capture switches the offload off,
+    // because it must see the frames that the adapter hides, and the connection continues.
     let faults = FaultConfig {
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 8 }),
         ..FaultConfig::default()
@@ -469,7 +469,7 @@ fn everything_at_once_is_accounted_for_under_moderation() {
 
 #[test]
 fn a_reversed_batch_reaches_the_host_last_frame_first() {
-    // R10: four frames in one interrupt.
+    // R10: four frames per interrupt.
     let moderation = ModerationConfig {
         policy: Policy::Coalescing(Coalescing { max_usecs: 10_000, max_packets: 4 }),
         ..ModerationConfig::default()

@@ -1,5 +1,5 @@
-//! The adapter's own packet memory: held frames, lost frames, and their counters. Claims I1 to I6, I13 and
-//! I15 are those of the Ethernet HOWTO.
+//! The adapter's own packet memory: its held frames, its lost frames, and their counters. Claims I1 to I6, I13 and I15
+//! are from the Ethernet HOWTO.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -23,21 +23,22 @@ use support::{MemoryHost, pattern, tcp_super_frame};
 const KIB: usize = 1024;
 /// A full Ethernet frame, without FCS.
 const FULL: usize = 1514;
-/// Its time on a line of 10 Mbit/s, with preamble, FCS and gap.
+/// Line time of a full frame at 10 Mbit/s, nanoseconds, with preamble, FCS and inter-frame gap.
 const FULL_NS: u64 = 1_230_400;
 const TEN_MBIT: u64 = 10_000_000;
 
-/// Returns an ISA bus at `clk_hz` with `clks_per_byte` clocks for a byte.
+/// Returns an ISA bus with a clock of `clk_hz` that needs `clks_per_byte` clocks per byte.
 fn isa(clk_hz: u64, clks_per_byte: u64) -> BusConfig {
     BusConfig { bytes_per_second: Some(clk_hz / clks_per_byte), frame_ns: 0 }
 }
 
-/// An 8-bit card at 8 MHz: standard cycles; the controller takes a quarter of them while it receives.
+/// Returns the bus of an 8-bit card at 8 MHz with standard cycles. The controller uses a quarter of the cycles while it
+/// receives.
 fn slow_isa() -> BusConfig {
     isa(8_000_000, 8)
 }
 
-/// The same card in a machine at 13.4 MHz.
+/// Returns the bus of the same card in a machine at 13.4 MHz.
 fn fast_isa() -> BusConfig {
     isa(13_400_000, 8)
 }
@@ -50,19 +51,19 @@ fn with_policy(config: MemoryConfig, policy: OverflowPolicy) -> MemoryConfig {
     MemoryConfig { policy, ..config }
 }
 
-/// Frames of one length back to back on a line of 10 Mbit/s.
+/// Returns frames of one length, back to back on a line of 10 Mbit/s.
 fn back_to_back(frames: usize, len: usize) -> impl Iterator<Item = (u64, usize)> {
     (1..=frames as u64).map(move |n| (n * FULL_NS, len))
 }
 
-/// Output and counters of a memory that the host reads over a bus.
+/// The frames and counters of a memory that the host reads over a bus.
 struct Outcome {
-    /// Numbers of the frames, in the order of output.
+    /// Indices of the delivered frames, in the order of delivery.
     given: Vec<usize>,
     stats: Direction,
 }
 
-/// Lets `arrivals` come into a memory behind a bus, polled in steps of `step_ns`.
+/// Passes `arrivals` through a memory behind a bus, polled in steps of `step_ns`.
 fn run(
     arrivals: impl IntoIterator<Item = (u64, usize)>,
     memory: &MemoryConfig,
@@ -89,7 +90,7 @@ fn lost(stats: &Direction) -> u64 {
 
 #[test]
 fn a_card_with_8_kib_has_room_for_three_full_frames() {
-    // I5: 20 pages, one of them always free, six for a full frame.
+    // I5: 20 pages, of which one is always free; a full frame takes six.
     let config = card(8);
     assert_eq!(config.receive, ReceiveMemory::Pages { pages: 20, page_len: 256 });
     assert_eq!(config.transmit_buffers, Some(2));
@@ -120,7 +121,7 @@ fn a_frame_takes_whole_pages_with_its_header_and_its_check_sequence() {
 
 #[test]
 fn what_finds_no_room_is_lost_or_makes_room_by_separate_counts() {
-    // I2. Nothing is read out until the burst is over.
+    // I2. No frame is read out before the end of the burst.
     for (policy, given, columns) in [
         (OverflowPolicy::Drop, [0, 1, 2], NetDevColumns { drop: 3, fifo: 0, frame: 0 }),
         (OverflowPolicy::Overrun, [3, 4, 5], NetDevColumns { drop: 0, fifo: 3, frame: 0 }),
@@ -192,7 +193,7 @@ fn more_memory_takes_a_longer_burst_before_the_first_loss() {
 
 #[test]
 fn a_bus_faster_than_the_line_loses_nothing_with_room_for_three_frames() {
-    // I1, I6. A slower bus loses frames sooner or later, with any memory.
+    // I1, I6. With any memory, a slower bus eventually loses frames.
     let lost_over = |bus| lost(&run(back_to_back(2000, FULL), &card(8), bus, FULL_NS).stats);
     assert_eq!(lost_over(fast_isa()), 0);
     assert!(lost_over(slow_isa()) > 100);
@@ -201,7 +202,7 @@ fn a_bus_faster_than_the_line_loses_nothing_with_room_for_three_frames() {
 
 #[test]
 fn a_window_of_4_kib_fits_the_small_card_and_one_of_32_kib_does_not() {
-    // I11, I13: a sender dumps a whole window; the next one comes when all is quiet.
+    // I11, I13: a sender transmits a whole window at once; the next window follows when the wire is idle.
     let lost_of = |window: usize, bus| {
         let full = window / 1460;
         let rest = window % 1460;
@@ -230,7 +231,7 @@ fn results_do_not_depend_on_how_often_a_bus_is_polled() {
 
 type Wired = QueuePair<MemoryHost, fault::Wire<CableEnd>>;
 
-/// A host that sends over a line of 10 Mbit/s to one behind a small card.
+/// A host that sends over a line of 10 Mbit/s to a host with a small card.
 struct Bench {
     sender: QueuePair<MemoryHost, CableEnd>,
     card: Wired,
@@ -252,7 +253,7 @@ impl Bench {
         }
     }
 
-    /// Wakes the pairs only at their named deadlines.
+    /// Polls the pairs only at the deadlines that they announce.
     fn run_until_idle(&mut self) {
         loop {
             let sent = self.sender.poll(self.now_ns).unwrap();
@@ -285,7 +286,7 @@ impl Bench {
     }
 }
 
-/// Returns a UDP datagram for transmission as Ethernet-sized IP fragments.
+/// Returns a UDP datagram to be sent as IP fragments of Ethernet's size.
 fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
     let (_, mut frame) = support::tcp_frame(0, 0, &[]);
     frame.truncate(34);
@@ -303,7 +304,7 @@ fn datagram(payload: &[u8]) -> (TxMeta, Vec<u8>) {
 
 #[test]
 fn an_nfs_reply_of_8_kib_is_six_frames_which_fit_into_16_kib_and_not_into_8() {
-    // I15. The loss of one fragment loses the whole datagram.
+    // I15. The loss of one fragment causes the loss of the whole datagram.
     for (kib, fits) in [(8, false), (16, true)] {
         let mut bench =
             Bench::new(&card(kib), BusConfig { frame_ns: FULL_NS, ..slow_isa() }, ModerationConfig::default());
@@ -344,7 +345,7 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
             bench.run_until_idle();
             bench.assert_everything_is_accounted_for();
             let lost = bench.received().lost_total();
-            // Without a bus the memory tells its room, and no policy waits when it is full.
+            // Without a bus, the memory reports its room, and no policy waits when the memory is full.
             assert_eq!(lost > 0, bus == slow_isa(), "{moderation:?} {policy:?} {bus:?}");
         }
     }
@@ -352,8 +353,8 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
 
 #[test]
 fn moderation_forgets_frames_that_were_overrun() {
-    // Three frames wait for more, and a long one takes the place of two: no other fits, so the held frames are handed
-    // over.
+    // Three frames wait for further frames, and a long frame takes the room of two. No further frame fits, so the
+    // waiting frames are handed over.
     let policy = Policy::Coalescing(Coalescing { max_usecs: 1000, max_packets: 64 });
     let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
     let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };
@@ -378,7 +379,7 @@ fn moderation_forgets_frames_that_were_overrun() {
 
 #[test]
 fn a_frame_that_gets_on_the_line_late_is_named_once_it_is_held() {
-    // Its moment has passed when the other end, a thread of its own, hands it over.
+    // The arrival time has passed when the sending thread at the other end hands the frame over.
     let late = ScriptedLine::bringing([(900, 100)]).to_come;
     let named = |line: &fault::Wire<ScriptedLine>| {
         let mut named = 0;
@@ -467,16 +468,16 @@ fn wrong_sizes_are_refused_with_their_range() {
     assert!(base.is_none() && !card(8).is_none());
 }
 
-/// The slow oracle: every event by itself, over plain vectors.
+/// The slow oracle: it processes every event separately, with plain vectors.
 mod oracle {
     use super::*;
 
-    /// Numbers and times of the frames that came out; frames dropped; frames overrun.
+    /// Indices and times of the delivered frames, number of dropped frames, and number of displaced frames.
     pub type Result = (Vec<(usize, u64)>, u64, u64);
 
     struct Model<'a> {
         config: &'a MemoryConfig,
-        /// Number and length of each frame held, oldest first.
+        /// Index and length of each held frame, with the oldest first.
         held: Vec<(usize, usize)>,
         reading: Option<u64>,
         stopped_until: u64,
@@ -535,7 +536,7 @@ mod oracle {
         Model { config, held: Vec::new(), reading: None, stopped_until: 0, out: (Vec::new(), 0, 0) }
     }
 
-    /// Reads out over a bus, as soon as it is free.
+    /// Reads frames out over a bus, as soon as the bus is free.
     pub fn over_bus(arrivals: &[(u64, usize)], config: &MemoryConfig, bus: BusConfig) -> Result {
         let mut model = model(config);
         let mut times: Vec<u64> = arrivals.iter().map(|(at, _)| *at).collect();
@@ -554,12 +555,12 @@ mod oracle {
             if model.reading.is_none() && !model.held.is_empty() {
                 model.reading = Some(now + bus.copy_ns(model.held[0].1));
             }
-            // A copy without duration ends at this moment too, after all its arrivals.
+            // A copy that takes no time also ends at this time, after all arrivals at this time.
         }
         model.out
     }
 
-    /// Reads out at once, a number of frames at each poll of the host.
+    /// Reads frames out in no time, a given number of frames at each poll of the host.
     pub fn by_visits(arrivals: &[(u64, usize)], config: &MemoryConfig, visits: &[(u64, usize)]) -> Result {
         let mut model = model(config);
         let mut next = 0;
@@ -597,7 +598,7 @@ fn any_memory() -> impl Strategy<Value = MemoryConfig> {
 }
 
 fn any_arrivals() -> impl Strategy<Value = Vec<(u64, usize)>> {
-    // Some arrive at the same moment.
+    // Some frames arrive at the same time.
     let gap = prop_oneof![Just(0_u64), 1..50_u64, 1..5000_u64];
     prop::collection::vec((gap, 18..3000_usize), 0..120).prop_map(|gaps| {
         let mut at_ns = 0;
@@ -678,7 +679,7 @@ proptest! {
         let faults = FaultConfig { bus, ..FaultConfig::default() };
         let line = fault::wire(ScriptedLine::bringing(arrivals), &faults, &memory);
         let mut pair = QueuePair::new(&config, &control, 0, MemoryHost::default(), line);
-        // Only the deadlines wake it, each time a bit late; it must come to an end.
+        // The pair is polled only at its deadlines, each time a bit late. It must become idle.
         let mut now_ns = 0;
         for late_ns in late_ns.iter().cycle() {
             while pair.poll(now_ns).unwrap().moved {}

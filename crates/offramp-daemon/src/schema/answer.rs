@@ -1,4 +1,4 @@
-//! An answer of the daemon: one JSON object on a line.
+//! An answer of the daemon: one JSON object per line.
 
 use super::association::IpsecStatus;
 use super::event::Event;
@@ -14,25 +14,25 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// To `show`.
+    /// The answer to `show`.
     Status(Status),
-    /// To `set`.
+    /// The answer to `set`.
     Changed(Changed),
-    /// To `add` and `remove`.
+    /// The answer to `add` and `remove`.
     Difference(Difference),
-    /// To `sa_add`, `sa_del` and `sa_rekey`: the port's associations as they are now.
+    /// The answer to `sa_add`, `sa_del` and `sa_rekey`: the current associations of the port.
     Ipsec(Box<IpsecStatus>),
-    /// To `monitor`: events follow.
+    /// The answer to `monitor`; events follow.
     Monitoring {},
-    /// After `monitoring`, as often as something happens.
+    /// An event, sent after `monitoring` for each occurrence.
     Event(Event),
-    /// To `capture`: pcapng follows.
+    /// The answer to `capture`; pcapng data follow.
     Capturing {},
-    /// To any request not carried out.
+    /// The answer to a refused request.
     Error(Refusal),
 }
 
-/// An answer: its version and its outcome.
+/// An answer, with the version of the protocol and the outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// The version of the protocol.
@@ -43,18 +43,18 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Returns an answer of this version.
+    /// Creates an answer with the current version of the protocol.
     pub fn new(outcome: Outcome) -> Self {
         Self { version: VERSION, outcome }
     }
 
-    /// Returns a refusal.
+    /// Creates a refusal.
     pub fn refuse(code: RefusalCode, message: impl Into<String>) -> Self {
         Self::new(Outcome::Error(Refusal { code, message: message.into() }))
     }
 }
 
-/// The reason for a refusal.
+/// The reason for refusing a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// The kind of refusal.
@@ -67,9 +67,9 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// Not a request: no JSON, an unknown field, too long, too slow.
+    /// The line is not a valid request: no JSON, an unknown field, too long, or too slow.
     BadRequest,
-    /// The client speaks another version.
+    /// The client uses another version of the protocol.
     BadVersion,
     /// No port has this name.
     UnknownPort,
@@ -77,31 +77,31 @@ pub enum RefusalCode {
     UnknownSwitch,
     /// No feature has this name.
     UnknownFeature,
-    /// The text to add is wrong, or the rest would be.
+    /// The added text is invalid, or the resulting configuration would be invalid.
     BadConfiguration,
-    /// A socket or a thread of what is to be added cannot be had.
+    /// A socket or a thread of an added port or switch could not be opened.
     NotOpened,
-    /// Too many clients; try again.
+    /// There are too many clients; the client should try again.
     Busy,
     /// The socket is read-only.
     ReadOnly,
-    /// The host did not take the change.
+    /// The host refused the change.
     HostRefused,
-    /// The security association is not as it must be, or there is none.
+    /// The security association is invalid, or does not exist.
     BadAssociation,
 }
 
-/// The changes of a `set`.
+/// The changes made by a `set`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Changed {
-    /// The port.
+    /// The name of the port.
     pub port: String,
-    /// The requested features and the features affected by them, in their present state.
+    /// The current state of the requested features, and of the features affected by them.
     pub features: Vec<FeatureStatus>,
-    /// The moderation, if requested.
+    /// The new moderation, if requested.
     pub moderation: Option<Box<Moderation>>,
-    /// The limit, if requested.
+    /// The new limit, if requested.
     pub limit: Option<Box<Limit>>,
-    /// The link, if requested.
+    /// The new state of the link, if requested.
     pub link: Option<bool>,
 }

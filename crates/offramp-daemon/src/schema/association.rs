@@ -7,25 +7,25 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// The associations of a port and its policy, as `show` tells them.
+/// The associations and the policy of a port, as reported by `show`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpsecStatus {
-    /// The cipher library in use, and why it is not the faster one.
+    /// The cipher library in use, and the reason if it is not the faster library.
     pub library: String,
-    /// The fate of packets of the host without a matching association.
+    /// The treatment of the host's packets without a matching association.
     pub transmit: String,
-    /// The same for packets from the wire.
+    /// The treatment of packets from the wire without a matching association.
     pub receive: String,
-    /// The entries of the policy in their order, and what is lost because its association was removed.
+    /// The entries of the policy in their order, then the selectors of removed associations, whose packets are lost.
     #[serde(default)]
     pub policies: Vec<String>,
     /// The associations.
     pub associations: Vec<AssociationStatus>,
-    /// The last events, the newest at the end.
+    /// The last events, with the newest at the end.
     pub events: Vec<String>,
 }
 
-/// One association.
+/// The status of one association.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssociationStatus {
     /// `in` or `out`.
@@ -36,32 +36,32 @@ pub struct AssociationStatus {
     pub suite: String,
     /// `transport` or `tunnel`.
     pub mode: String,
-    /// Ends of a tunnel.
+    /// The source address of the tunnel.
     pub source: Option<IpAddr>,
-    /// The far end of a tunnel, or the destination address of a receiver.
+    /// The destination address of the tunnel, or of packets to a receiver.
     pub destination: Option<IpAddr>,
     /// Extended sequence numbers are in use.
     pub esn: bool,
-    /// The replay window in packets.
+    /// The length of the replay window, packets.
     pub replay_window: u32,
     /// The state: `alive`, `soft`, `retiring`, `expired` or `exhausted`.
     pub state: String,
-    /// The last sequence number.
+    /// The last sequence number used or accepted.
     pub sequence: u64,
-    /// Packets protected or opened.
+    /// Number of packets protected or opened.
     pub packets: u64,
-    /// Bytes of them.
+    /// Bytes of these packets.
     pub bytes: u64,
-    /// NAT-keepalives sent for it.
+    /// Number of NAT-keepalives sent for the association.
     #[serde(default)]
     pub keepalives: u64,
-    /// Packets refused, by reason; reasons without a packet are left out.
+    /// Number of refused packets by reason, without reasons that did not occur.
     pub refused: BTreeMap<String, u64>,
 }
 
 impl IpsecStatus {
-    /// Returns the status. `library` is the source of ciphers, `events` the latest events. `removed` are the selectors
-    /// of removed associations.
+    /// Creates the status. `library` names the source of ciphers, and `events` are the latest events. `removed` are the
+    /// selectors of removed associations.
     pub fn new(
         library: String,
         policy: &Policy,
@@ -146,7 +146,7 @@ fn state_name(state: SaState) -> &'static str {
     }
 }
 
-/// Returns the reason in the naming of lost frames.
+/// Returns the name of a refusal, as used for lost frames.
 fn refused_name(reason: Refused) -> &'static str {
     match reason {
         Refused::UnknownSpi => "unknown_spi",

@@ -6,18 +6,18 @@ use offramp_ports::vhost_user::guest_rows;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Counters by name, in the order of their table. A newer daemon may send others, too.
+/// Counters by name, in the order of their table. A newer daemon may send further counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Counts(IndexMap<String, Value>);
 
 impl Counts {
-    /// Returns a counter; `None` from an older daemon without it.
+    /// Returns a counter; `None` if an older daemon did not send it.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name)?.as_u64()
     }
 
-    /// Returns the counts above 0 that have words for a terminal, with these words.
+    /// Returns the counts above 0 that a terminal shows, each with its text.
     pub fn shown(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let rows = Direction::ROWS.iter().chain(guest_rows());
         rows.filter_map(|row| Some((row.shown?, self.get(row.name).filter(|count| *count > 0)?)))

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Something that happened.
+/// An event in the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in milliseconds since 1970.
+    /// Time of the event, milliseconds since 1970.
     pub unix_ms: u64,
-    /// The event.
+    /// The kind of event, with its details.
     #[serde(flatten)]
     pub event: EventKind,
 }
@@ -16,72 +16,72 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
-    /// A frontend is there.
+    /// A frontend has connected.
     Connected {
-        /// The port.
+        /// The name of the port.
         port: String,
     },
-    /// Frontend and port have agreed on features.
+    /// The frontend and the port have negotiated features.
     Negotiated {
-        /// The port.
+        /// The name of the port.
         port: String,
-        /// Negotiated virtio features, by the names of the specification.
+        /// Negotiated virtio features, by their names in the specification.
         virtio_features: Vec<String>,
     },
-    /// The frontend is gone; `reason`: why the daemon disconnected it, if it did.
+    /// The frontend has disconnected.
     Disconnected {
-        /// The port.
+        /// The name of the port.
         port: String,
-        /// The reason.
+        /// The reason, if the daemon disconnected the frontend.
         reason: Option<String>,
     },
-    /// The host has come to its limit; again after a time below it.
+    /// The host has reached its limit. The event repeats only after a time below the limit.
     LimitReached {
-        /// The port.
+        /// The name of the port.
         port: String,
-        /// The direction.
+        /// The direction of the limit.
         direction: LimitDirection,
     },
-    /// A thread has stood still for a second. `port` is set if it stands in the code of this port's host.
+    /// A thread has stalled for a second. `port` is set if the thread is in the code of this port's host.
     Stalled {
-        /// The thread, as the system numbers it.
+        /// The thread number of the system.
         thread: i32,
-        /// The port.
+        /// The name of the port.
         port: Option<String>,
     },
-    /// It goes on.
+    /// A stalled thread makes turns again.
     Resumed {
-        /// The thread, as the system numbers it.
+        /// The thread number of the system.
         thread: i32,
     },
     /// A host, or an interface on a wire, is gone for good.
     Gone {
-        /// The port.
+        /// The name of the port.
         port: String,
         /// The reason.
         reason: String,
     },
     /// A port was added.
     PortAdded {
-        /// The port.
+        /// The name of the port.
         port: String,
     },
     /// A port was removed.
     PortRemoved {
-        /// The port.
+        /// The name of the port.
         port: String,
     },
     /// A switch was added.
     SwitchAdded {
-        /// The switch.
+        /// The name of the switch.
         switch: String,
     },
     /// A switch was removed.
     SwitchRemoved {
-        /// The switch.
+        /// The name of the switch.
         switch: String,
     },
-    /// Events lost before this one because the client was too slow.
+    /// Events before this one were lost because the client was too slow.
     Lost {
         /// The number of lost events.
         events: u64,

@@ -1,55 +1,55 @@
-//! Features by name, and their state.
+//! Features by name, and their states.
 
 use super::word::unknown;
 use offramp_offload::caps::{NAMES, Offloads};
 use serde::{Deserialize, Serialize};
 
-/// Names for groups of features.
+/// The names of feature groups.
 pub const FEATURE_GROUPS: [(&str, Offloads); 3] =
     [("lso", Offloads::LSO), ("rsc", Offloads::RSC), ("all", Offloads::RATIFIED)];
 
 /// Returns the bits of a feature or a group of features.
 ///
 /// # Errors
-/// One line with the nearest known name.
+/// Returns one line with the nearest known name.
 pub fn feature(name: &str) -> Result<Offloads, String> {
     let group = FEATURE_GROUPS.iter().find(|(group, _)| *group == name).map(|(_, offloads)| *offloads);
     let known = NAMES.iter().map(|known| known.name).chain(FEATURE_GROUPS.iter().map(|(group, _)| *group));
     Offloads::by_name(name).or(group).ok_or_else(|| unknown("feature", name, known))
 }
 
-/// One feature of one port, with its names in the field.
+/// The state of a port's feature, with the feature's names in other systems.
 #[allow(clippy::struct_excessive_bools, reason = "four states that are independent of each other")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureStatus {
-    /// The daemon's name for it.
+    /// The name used by the daemon.
     pub name: String,
-    /// ethtool's name.
+    /// The name used by ethtool.
     pub ethtool: String,
-    /// The name of its bit in the virtio specification.
+    /// The name of the feature bit in the virtio specification.
     pub virtio: String,
-    /// Windows' keyword for it.
+    /// The keyword used by Windows.
     pub ndis: String,
     /// The user allows it.
     pub allowed: bool,
-    /// The host is offered it.
+    /// The feature is offered to the host.
     pub offered: bool,
     /// The host has accepted it.
     pub negotiated: bool,
-    /// It is done now.
+    /// The feature is currently in use.
     pub in_use: bool,
-    /// The reason for a difference between `allowed` and `in_use`; `null` without one.
+    /// The reason why an allowed feature is not in use; `null` without one.
     pub waits_for: Option<WaitsFor>,
 }
 
-/// The cause of a pending feature.
+/// The reason for a pending feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
-    /// The host cannot do it at all.
+    /// The host does not support the feature.
     Host,
-    /// A prerequisite of the feature is off.
+    /// A feature required by this one is off.
     Prerequisite,
-    /// The host's next negotiation.
+    /// The feature takes effect at the host's next negotiation.
     Negotiation,
 }

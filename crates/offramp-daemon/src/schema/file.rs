@@ -1,7 +1,7 @@
-//! The configuration file as it is written: every key, none of them checked yet.
+//! The configuration file as written: all keys, not yet checked.
 //!
-//! Each value keeps its place in the file, so every error names its line. `docs/config.md` describes every key; a test
-//! compares the two.
+//! Each value keeps its position in the file, so that every error names its line. `docs/config.md` describes every key,
+//! and a test compares the document with these types.
 
 use super::ipsec::{PolicyKeys, SaKeys, Word};
 use super::limit::Limit;
@@ -46,7 +46,7 @@ pub struct Daemon {
 #[serde(deny_unknown_fields)]
 pub struct Port {
     pub name: Key<String>,
-    /// Its kind reads it.
+    /// Parsed by the kind of host.
     pub host: Key<IgnoredAny>,
     pub wire: Key<IgnoredAny>,
     pub mtu: Key<i64>,

@@ -1,62 +1,62 @@
-//! The state of a guest behind a vhost-user port.
+//! The status of a guest with a vhost-user port.
 
 use serde::{Deserialize, Serialize};
 
-/// A guest's settings by its control queue.
+/// A guest's settings from its control queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlQueueStatus {
-    /// Queue pairs in use for receiving.
+    /// Number of queue pairs in use for receiving.
     pub queue_pairs: u16,
-    /// Accepted receive offloads, by the specification's names.
+    /// Accepted receive offloads, by their names in the specification.
     pub guest_offloads: Vec<String>,
-    /// Its wish for notifications of each ring, as in `ring_entries`; `None` without one.
+    /// Coalescing settings of each ring, in the order of `ring_entries`; `None` for a ring without settings.
     pub coalescing: Vec<Option<CoalescingStatus>>,
-    /// Its receive filter.
+    /// The receive filter of the guest.
     #[serde(default)]
     pub filter: FilterStatus,
-    /// The hash of received frames; `None`: it has not asked for one.
+    /// The hash settings for received frames; `None` if the guest has not configured hashing.
     #[serde(default)]
     pub hash: Option<HashStatus>,
-    /// Commands refused.
+    /// Number of refused commands.
     pub refused: u64,
 }
 
-/// A guest's settings for the hashing of received frames and the spreading of flows (`ethtool -X`, `-N … rx-flow-hash`
-/// and `-K … rxhash` in the guest).
+/// A guest's settings for hashing received frames and spreading flows. The commands in the guest are `ethtool -X`, `-N
+/// … rx-flow-hash` and `-K … rxhash`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashStatus {
-    /// Hashed kinds of packets, by virtio's names.
+    /// Hashed packet types, by virtio's names.
     pub types: Vec<String>,
-    /// The Toeplitz key, in hexadecimal digits. Zeros follow a shorter one.
+    /// The Toeplitz key, in hexadecimal digits. A shorter key is padded with zeros.
     pub key: String,
-    /// The header of each frame has its hash.
+    /// The header of each received frame contains its hash.
     pub reported: bool,
-    /// The queue pair of each value of a hash's low bits (RSS); empty: the port spreads the flows.
+    /// The queue pair for each value of the hash's low bits (RSS). If the table is empty, the port spreads the flows.
     pub table: Vec<u16>,
-    /// The queue pair of unhashed frames, where there is a table.
+    /// The queue pair of unhashed frames; set only with a table.
     pub unclassified: Option<u16>,
 }
 
 /// A guest's receive filter (`ip link set … promisc`, `ip maddress` and VLANs in the guest).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterStatus {
-    /// Enabled modes of receiving, by virtio's names; `None`: the guest set none, and receives from every address.
+    /// Enabled receive modes, by virtio's names; `None` if the guest set none, and receives frames for every address.
     pub modes: Option<Vec<String>>,
-    /// Its address in place of the port's.
+    /// The guest's own address, which replaces the port's.
     pub mac: Option<String>,
-    /// Further received addresses of stations.
+    /// Number of further unicast addresses.
     pub unicast_addresses: usize,
-    /// Received addresses of groups.
+    /// Number of multicast addresses.
     pub multicast_addresses: usize,
-    /// VLANs of received tagged frames; `None`: all.
+    /// VLANs of received tagged frames; `None` for all.
     pub vlans: Option<Vec<u16>>,
 }
 
-/// A guest's notification settings for a ring (`ethtool -C` in the guest).
+/// A guest's coalescing settings for a ring (`ethtool -C` in the guest).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoalescingStatus {
-    /// Microseconds after the first pending frame.
+    /// Maximum wait of the first pending frame, microseconds.
     pub usecs: u32,
-    /// Frames that wait.
+    /// Maximum number of waiting frames.
     pub frames: u32,
 }

@@ -1,4 +1,4 @@
-//! Security associations and policies as a user writes them: in the daemon's file, on the command line, and over the
+//! Security associations and policies as written by a user: in the daemon's file, on the command line, and over the
 //! control socket. `docs/ipsec.md` describes them.
 
 use super::key::KeyText;
@@ -13,22 +13,22 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// Replay window, in packets, of an inbound association shared by several queue pairs: their wires and threads reorder
-/// more than one wire's default allows.
+/// Replay window of an inbound association shared by several queue pairs, packets. Their wires and threads reorder more
+/// packets than the default for one wire allows.
 const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 
-/// The `EtherTypes` with a word (IANA's and IEEE's numbers); 0 is a frame with a length in this place.
+/// `EtherTypes` with a name (numbers of IANA and IEEE); 0 stands for a frame with a length field.
 const OTHER: [(&str, u16); 6] =
     [("arp", ETHERTYPE_ARP), ("rarp", 0x8035), ("lldp", 0x88cc), ("eapol", 0x888e), ("ptp", 0x88f7), ("llc", 0)];
-/// Smallest `EtherType`, and the types able to carry IP past the policy: IP itself, tags, MPLS, `PPPoE`.
+/// Smallest `EtherType`, and the types that can carry IP past the policy: IP itself, tags, MPLS, `PPPoE`.
 const ETHERTYPE_MIN: u16 = 0x0600;
 
 const CARRIES_IP: [u16; 10] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0x8847, 0x8848, 0x8863, 0x8864];
 
-/// The protocols with a word for a selector (IANA's protocol numbers).
+/// Protocols with a name in selectors (IANA's protocol numbers).
 const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
 
-/// `[[port.sa]]`, and the words of `offramp sa add`.
+/// The keys of `[[port.sa]]`, and the options of `offramp sa add`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SaKeys {
@@ -38,7 +38,7 @@ pub struct SaKeys {
     pub spi: Option<i64>,
     /// The cipher suite by name.
     pub suite: Option<String>,
-    /// The file with its keys.
+    /// The file with the association's keys.
     pub key_file: Option<PathBuf>,
     /// Allows legacy suites, for old peers only.
     pub legacy: Option<bool>,
@@ -50,27 +50,27 @@ pub struct SaKeys {
     pub destination: Option<IpAddr>,
     /// The hop limit of outer packets.
     pub hop_limit: Option<u8>,
-    /// The rule for the outer packet's DF bit.
+    /// The rule for the outer packet's DF bit (don't fragment).
     pub df: Option<String>,
-    /// The outer packet's DSCP; copied when left out.
+    /// The DSCP of outer packets; copied from the inner packet if absent.
     pub dscp: Option<i64>,
-    /// The rule for ECN.
+    /// The rule for the ECN bits of outer packets.
     pub ecn: Option<String>,
     /// Uses extended sequence numbers.
     pub esn: Option<bool>,
     /// The replay window in packets.
     pub replay_window: Option<u32>,
-    /// The last sequence number used before.
+    /// The last sequence number used before, after which the association continues.
     pub sequence: Option<u64>,
-    /// Encapsulates ESP in UDP.
+    /// Encapsulation of ESP in UDP.
     pub udp: Option<UdpKeys>,
-    /// The limits of its use.
+    /// The limits on the association's use.
     pub lifetime: Option<LifetimeKeys>,
-    /// The protected packets.
+    /// The selector of protected packets.
     pub selector: Option<SelectorKeys>,
 }
 
-/// `port.sa.udp`
+/// The keys of `port.sa.udp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpKeys {
@@ -78,11 +78,11 @@ pub struct UdpKeys {
     pub source: Option<u16>,
     /// The destination port of the UDP header.
     pub destination: Option<u16>,
-    /// The interval of NAT-keepalives in seconds.
+    /// The interval between NAT-keepalives, seconds.
     pub keepalive_seconds: Option<u32>,
 }
 
-/// `port.sa.lifetime`
+/// The keys of `port.sa.lifetime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LifetimeKeys(#[serde(with = "LifetimeFields")] pub Lifetime);
@@ -98,7 +98,7 @@ struct LifetimeFields {
     hard_seconds: Option<u64>,
 }
 
-/// `port.sa.selector`
+/// The keys of `port.sa.selector`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SelectorKeys {
@@ -108,13 +108,13 @@ pub struct SelectorKeys {
     pub destination: Option<String>,
     /// The IP protocol, by name or number.
     pub protocol: Option<Word>,
-    /// The source port, or a range of them.
+    /// The source port, or a range of source ports.
     pub source_ports: Option<Word>,
-    /// The destination port, or a range of them.
+    /// The destination port, or a range of destination ports.
     pub destination_ports: Option<Word>,
 }
 
-/// `[[port.policy]]`
+/// The keys of `[[port.policy]]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyKeys {
@@ -123,13 +123,13 @@ pub struct PolicyKeys {
     pub selector: Option<SelectorKeys>,
 }
 
-/// A word, or its number.
+/// A name, or a number in its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Word {
-    /// As it is written.
+    /// A string, as written in quotes.
     Text(String),
-    /// Without quotes.
+    /// A number without quotes.
     Number(u16),
 }
 
@@ -142,10 +142,10 @@ impl Word {
     }
 }
 
-/// The shape of a port, as far as an association depends on it.
+/// The properties of a port that affect an association.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// The queue pairs sharing an association.
+    /// Number of queue pairs that share an association.
     pub queue_pairs: u16,
 }
 
@@ -153,34 +153,34 @@ impl SaKeys {
     /// Parses the direction.
     ///
     /// # Errors
-    /// The fault and its remedy, as one line.
+    /// Returns the fault and its remedy, in one line.
     pub fn direction(&self) -> Result<SaDirection, String> {
         let given = self.direction.as_deref().ok_or("has no direction; write direction = \"in\" or \"out\"")?;
         direction(given)
     }
 
-    /// Parses the SPI. A later check refuses reserved ones.
+    /// Parses the SPI. A later check refuses reserved SPIs.
     fn spi(&self) -> Result<u32, String> {
         let given = self.spi.ok_or("has no spi; write spi = 0x1000 or another number")?;
         u32::try_from(given).map_err(|_| format!("spi {given} is out of range; use 0x100 to 0xffffffff"))
     }
 
-    /// Parses the suite.
+    /// Parses the cipher suite.
     fn suite(&self) -> Result<Suite, String> {
         let given = self.suite.as_deref().ok_or("has no suite; write suite = \"aes128gcm16\" or another one")?;
         Suite::by_name(given).map_err(|error| error.to_string())
     }
 
-    /// Returns an association with these keys.
+    /// Returns the configuration of an association with these keys.
     ///
     /// # Errors
-    /// The first error, in one line. The installation checks suite-dependent values.
+    /// Returns the first error, in one line. Values that depend on the suite are checked at the installation.
     pub fn config(&self, key: &KeyText, shape: Shape) -> Result<SaConfig, String> {
         let (spi, suite) = (self.spi()?, self.suite()?);
         let (encryption_key, integrity_key) = key.keys(suite)?;
         let default_window = if shape.queue_pairs > 1 { REPLAY_WINDOW_SHARED } else { REPLAY_WINDOW_DEFAULT };
         let mode = self.mode()?;
-        // In a tunnel the outer destination is the address of a receiver.
+        // A receiver's address is the outer destination of its tunnel.
         let destination = self.destination.filter(|_| self.direction().is_ok_and(|way| way == SaDirection::In));
         Ok(SaConfig {
             legacy: self.legacy.unwrap_or(false),
@@ -251,16 +251,17 @@ impl SaKeys {
         Ok(Tunnel { source, destination, hop_limit, df, dscp, ecn })
     }
 
-    /// Returns the keys without the name of the key file: another process must not read that file.
+    /// Returns the keys without the name of the key file, which another process must not read.
     #[must_use]
     pub fn without_file(self) -> Self {
         Self { key_file: None, ..self }
     }
 
-    /// Returns the next association of `old`: another SPI, other keys, perhaps another suite.
+    /// Returns the configuration of the successor of `old`: with another SPI and other keys, and possibly another
+    /// suite.
     ///
     /// # Errors
-    /// The fault and its remedy, as one line.
+    /// Returns the fault and its remedy, in one line.
     pub fn next_of(&self, old: &SaConfig, key: &KeyText) -> Result<SaConfig, String> {
         let only = Self {
             spi: self.spi,
@@ -304,7 +305,7 @@ impl SelectorKeys {
 /// Parses `in` or `out`.
 ///
 /// # Errors
-/// The fault and its remedy, as one line.
+/// Returns the fault and its remedy, in one line.
 pub fn direction(text: &str) -> Result<SaDirection, String> {
     match text {
         "in" => Ok(SaDirection::In),
@@ -320,7 +321,7 @@ fn network(text: &str) -> Result<Prefix, String> {
 /// Parses an address, or a network.
 ///
 /// # Errors
-/// The fault and its remedy, as one line.
+/// Returns the fault and its remedy, in one line.
 pub fn prefix(text: &str) -> Result<Prefix, String> {
     let wrong = || format!("\"{text}\" is no network; write an address, or ADDRESS/BITS");
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
@@ -345,10 +346,10 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 }
 
 impl PolicyKeys {
-    /// Parses the entry.
+    /// Parses the policy entry.
     ///
     /// # Errors
-    /// The first error, in one line.
+    /// Returns the first error, in one line.
     pub fn entry(&self) -> Result<PolicyEntry, String> {
         let given = self.direction.as_deref().ok_or("has no direction; write direction = \"in\" or \"out\"")?;
         let action = match self.action.as_deref() {
@@ -366,7 +367,7 @@ impl PolicyKeys {
 /// Parses an `EtherType` of `port.ipsec.other`.
 ///
 /// # Errors
-/// The fault and its remedy, as one line.
+/// Returns the fault and its remedy, in one line.
 pub fn other(word: &Word) -> Result<u16, String> {
     match word {
         Word::Text(text) => {
@@ -386,7 +387,7 @@ pub fn other(word: &Word) -> Result<u16, String> {
 /// Parses `bypass` or `discard`.
 ///
 /// # Errors
-/// The fault and its remedy, as one line.
+/// Returns the fault and its remedy, in one line.
 pub fn no_match(text: &str) -> Result<NoMatch, String> {
     match text {
         "bypass" => Ok(NoMatch::Bypass),

@@ -1,4 +1,4 @@
-//! Keys of security associations as text, and their files.
+//! Keys of security associations as text, and the files with keys.
 
 use nix::unistd::{Uid, User};
 use offramp_offload::esp::{SecretKey, Suite};
@@ -10,21 +10,22 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The user for root to become, unless the file names another one.
+/// The user that root becomes, unless the file names another user.
 pub const NOBODY: &str = "nobody";
 
-/// Longest text of keys, bytes: the longest keys of any suite, in hexadecimal, and some comment.
+/// Maximum length of a key text, bytes: the longest keys of any suite in hexadecimal, and a comment.
 const KEY_TEXT_LEN_MAX: usize = 4096;
 
-/// Permission bits of everybody but the owner.
+/// Permission bits of group and others.
 const OTHERS_MODE: u32 = 0o077;
 
 /// All permission bits.
 const MODE_BITS: u32 = 0o7777;
 
-/// Keys as text: hexadecimal words, one space between them. Wiped when dropped, and never shown.
+/// Keys as text: hexadecimal words separated by one space. The text is wiped when dropped, and never shown.
 ///
-/// Without line ends it needs no escapes in JSON. Text with escapes would be assembled in memory that nobody wipes.
+/// The text has no line ends, so it needs no escapes in JSON. A text with escapes would be assembled in memory that is
+/// not wiped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyText(Zeroizing<String>);
 
@@ -47,19 +48,19 @@ impl<'de> Deserialize<'de> for KeyText {
 }
 
 impl KeyText {
-    /// Reads a key file as [`open_private`] opens it.
+    /// Reads a key file, opened by [`open_private`].
     ///
     /// # Errors
-    /// One line with the file's name and the remedy.
+    /// Returns one line with the file's name and the remedy.
     pub fn from_file(file: &Path, user: Option<&str>) -> Result<Self, String> {
         let read = open_private(file, user).and_then(Self::from_reader);
         read.map_err(|cause| format!("key file {}: {cause}", file.display()))
     }
 
-    /// Reads what somebody writes, up to its end.
+    /// Reads a key text up to the end of `reader`.
     ///
     /// # Errors
-    /// When it cannot be read, is too long or no text.
+    /// Fails if the text cannot be read, is too long, or is not UTF-8.
     pub fn from_reader(reader: impl Read) -> Result<Self, String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_TEXT_LEN_MAX + 1));
         let read = reader.take(KEY_TEXT_LEN_MAX as u64 + 1).read_to_end(&mut bytes);
@@ -72,7 +73,7 @@ impl KeyText {
         Ok(Self::from_text(text))
     }
 
-    /// Takes the words of `text`, without comments.
+    /// Extracts the words of `text`, without comments.
     fn from_text(text: &str) -> Self {
         let mut words = Zeroizing::new(String::with_capacity(text.len()));
         for word in text.lines().map(|line| line.split('#').next().unwrap_or("")).flat_map(str::split_whitespace) {
@@ -84,7 +85,7 @@ impl KeyText {
         Self(words)
     }
 
-    /// Returns the keys of the suite: first of the cipher, then of the HMAC, if the suite has them.
+    /// Returns the suite's keys: the cipher's key, then the HMAC's key. A key that the suite lacks is empty.
     pub(crate) fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
         let words: Vec<&str> = self.0.split_whitespace().collect();
         let lens = [suite.encryption_key_len(), suite.integrity_key_len()];
@@ -105,12 +106,12 @@ impl KeyText {
     }
 }
 
-/// Opens a private file. Its owner is root, the user of this process, or the user a daemon started by root becomes:
-/// `user` or "nobody".
+/// Opens a private file. The owner must be root, the user of this process, or the user that a daemon started by root
+/// becomes: `user` or "nobody".
 ///
 /// # Errors
-/// When it cannot be opened, or others may read it. Also when it belongs to another user, as this user may write
-/// another key into it.
+/// Fails if the file cannot be opened, or if others may read it. Fails if another user owns the file, since that user
+/// could replace the key.
 pub fn open_private(file: &Path, user: Option<&str>) -> Result<File, String> {
     let opened = File::open(file).map_err(|cause| cause.to_string())?;
     let metadata = opened.metadata().map_err(|cause| cause.to_string())?;

@@ -1,4 +1,4 @@
-//! A port's limit as a user writes it: in the file, on the command line, and in the control protocol.
+//! A port's rate limits as written by a user: in the file, on the command line, and in the control protocol.
 
 use super::word::unknown;
 use offramp_adapter::limit::{BITS_PER_SECOND, BURST_BYTES, BURST_FRAMES, FRAMES_PER_SECOND, PortLimits};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
-/// The word for no limit on the command line.
+/// The word that removes all limits on the command line.
 pub const OFF: &str = "off";
 
-/// A key: its name, its place, its range, and its required other key.
+/// A key of the limits: its name, its field, its range, and another key that it requires.
 pub struct Key {
-    /// The name.
+    /// The name of the key.
     pub name: &'static str,
     field: fn(&mut PortLimits) -> &mut Option<u64>,
-    /// The range of its value.
+    /// The range of the key's value.
     pub range: RangeInclusive<u64>,
     needs: Option<&'static str>,
 }
@@ -31,7 +31,7 @@ impl Key {
     }
 }
 
-/// Every key, in display order.
+/// All keys, in display order.
 pub const KEYS: [Key; 8] = [
     Key::new("tx_bits_per_second", |limits| &mut limits.tx.bits_per_second, BITS_PER_SECOND, None),
     Key::new("tx_frames_per_second", |limits| &mut limits.tx.frames_per_second, FRAMES_PER_SECOND, None),
@@ -43,7 +43,7 @@ pub const KEYS: [Key; 8] = [
     Key::new("rx_burst_frames", |limits| &mut limits.rx.burst_frames, BURST_FRAMES, Some("rx_frames_per_second")),
 ];
 
-/// The limits of a port: an object of [`KEYS`]. An absent key limits nothing.
+/// The limits of a port: an object with keys of [`KEYS`]. An absent key sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Limit(pub PortLimits);
@@ -68,10 +68,10 @@ impl Serialize for Limit {
 }
 
 impl Limit {
-    /// Parses the words of a command: `KEY=VALUE` for each key, or off.
+    /// Parses the words of a command: `KEY=VALUE` for each key, or `off`.
     ///
     /// # Errors
-    /// One line with the wrong word and the known ones.
+    /// Returns one line with the wrong word and the known words.
     pub fn from_words(words: &[String]) -> Result<Self, String> {
         if words == [OFF] {
             return Ok(Self::default());
@@ -108,13 +108,13 @@ impl Limit {
         Ok(Self(limits))
     }
 
-    /// Returns the keys with a limit.
+    /// Returns the keys that set a limit, with their values.
     fn given(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let mut limits = self.0;
         KEYS.into_iter().filter_map(move |key| Some((key.name, (*(key.field)(&mut limits))?)))
     }
 
-    /// Writes the limit in one line for a human; empty without a limit.
+    /// Formats the limits in one line; empty without a limit.
     pub fn sentence(&self) -> String {
         self.given().map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>().join(" ")
     }

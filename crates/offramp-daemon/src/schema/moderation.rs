@@ -1,4 +1,4 @@
-//! Moderation as a user writes it: in the file, on the command line, and in the control protocol.
+//! Moderation as written by a user: in the file, on the command line, and in the control protocol.
 
 use super::word::unknown;
 use offramp_adapter::moderation::{
@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 use strum::VariantNames;
 
-/// Longest hold time of frames for more frames in microseconds: a second, far above the range of any adapter.
+/// Maximum of `rx_usecs`, microseconds: one second, far above the range of any adapter.
 pub const RX_USECS_MAX: i64 = 1_000_000;
-/// Most frames on hold.
+/// Maximum of `rx_frames`.
 pub const RX_FRAMES_MAX: i64 = 1_000_000;
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 const MICROSECONDS_PER_SECOND: u32 = 1_000_000;
@@ -20,10 +20,10 @@ const POLICY: &str = "policy";
 /// The names of all policies.
 pub const POLICIES: &[&str] = Keys::VARIANTS;
 
-/// A key besides `policy`: its name, its policies, and the range of a number.
+/// A key besides `policy`: its name, its policies, and the range if it is a number.
 type Key = (&'static str, &'static [&'static str], Option<RangeInclusive<i64>>);
 
-/// Every key, in display order.
+/// All keys, in display order.
 pub const KEYS: [Key; 7] = [
     ("mode", &["e1000"], None),
     ("max_interrupts_per_second", &["fixed-gap"], Some(1..=INTERRUPTS_PER_SECOND_MAX as i64)),
@@ -34,7 +34,7 @@ pub const KEYS: [Key; 7] = [
     ("deadline_usecs", &["area", "quiet-or-area"], Some(0..=(DEADLINE_NS_MAX / NANOSECONDS_PER_MICROSECOND) as i64)),
 ];
 
-/// A policy and its parameters: a name alone, or a table of these keys. The policy may be left out if a key implies it.
+/// A policy and its parameters: a name, or a table with these keys. The policy may be omitted if a key implies it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub struct Moderation(Keys);
@@ -49,7 +49,7 @@ enum Keys {
     },
     Coalescing {
         rx_usecs: u32,
-        /// Without it, as many as come.
+        /// Maximum number of waiting frames; unlimited if absent.
         #[serde(skip_serializing_if = "Option::is_none")]
         rx_frames: Option<u32>,
     },
@@ -67,21 +67,21 @@ enum Keys {
 #[serde(remote = "E1000Mode", rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Mode {
-    /// Linux' `InterruptThrottleRate=1`.
+    /// Linux's `InterruptThrottleRate=1`.
     Dynamic,
-    /// Linux' `InterruptThrottleRate=3`.
+    /// Linux's `InterruptThrottleRate=3`.
     Conservative,
-    /// Linux' `InterruptThrottleRate=4`.
+    /// Linux's `InterruptThrottleRate=4`.
     Simplified,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Area {
-    /// Measured when left out.
+    /// Cost of an interrupt; measured if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     interrupt_cost_ns: Option<u64>,
-    /// 0: a measured cost is not raised under load.
+    /// Target rate under load. With 0, a measured cost is not raised under load.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_interrupts_per_second: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ impl Moderation {
     /// Parses the words of a command: the name of a policy, and `KEY=VALUE` for each parameter.
     ///
     /// # Errors
-    /// One line with the wrong word and the known ones.
+    /// Returns one line with the wrong word and the known words.
     pub fn from_words(words: &[String]) -> Result<Self, String> {
         let key = |word: &String| {
             let (key, value) = word.split_once('=').unwrap_or((POLICY, word));
@@ -177,7 +177,7 @@ impl Moderation {
         ModerationConfig { policy, ..ModerationConfig::default() }
     }
 
-    /// Writes the moderation in one line for a human.
+    /// Formats the moderation in one line.
     pub fn sentence(&self) -> String {
         let keys = serde_json::to_value(self).unwrap_or_default();
         let text = |key: &str| keys[key].as_str().map(str::to_owned);
@@ -187,7 +187,7 @@ impl Moderation {
     }
 }
 
-/// Returns the policy of these keys. Reports errors here if serde's own words would help less.
+/// Returns the policy of these keys. Reports the errors for which serde's message would help less.
 fn check(keys: &Map<String, Value>) -> Result<&'static str, String> {
     let mut given = Vec::new();
     for (name, value) in keys.iter().filter(|(name, _)| *name != POLICY) {
@@ -211,7 +211,7 @@ fn check(keys: &Map<String, Value>) -> Result<&'static str, String> {
     Ok(policy)
 }
 
-/// Returns the policy of this name; without a name, the only policy with one of the keys.
+/// Returns the policy with this name. Without a name, returns the only policy with one of the keys.
 fn policy(name: Option<&Value>, given: &[(&str, &[&'static str])]) -> Result<&'static str, String> {
     if let Some(name) = name {
         let name = name.as_str().map_or_else(|| name.to_string(), str::to_owned);
@@ -230,8 +230,8 @@ fn check_number(key: &str, value: &Value, range: &RangeInclusive<i64>) -> Result
     Err(format!("moderation.{key} {number} is out of range; use {} to {}", range.start(), range.end()))
 }
 
-/// Returns a moderation with a shortest time between two interrupts, in microseconds; 0: none. The gap becomes a whole
-/// number of interrupts per second, and may be a little longer for it.
+/// Returns a moderation with a minimum time between two interrupts, microseconds; 0 for none. The gap is rounded up, so
+/// that its rate is a whole number of interrupts per second.
 pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     let policy = match MICROSECONDS_PER_SECOND.checked_div(usecs) {
         None => Policy::Off,
@@ -240,7 +240,7 @@ pub fn fixed_gap(usecs: u32) -> ModerationConfig {
     ModerationConfig { policy, ..ModerationConfig::default() }
 }
 
-/// Returns the gap of a moderation from [`fixed_gap`], in microseconds; 0 for any other policy.
+/// Returns the gap of a moderation created by [`fixed_gap`], microseconds; 0 for any other policy.
 pub fn gap_usecs(config: &ModerationConfig) -> u32 {
     match config.policy {
         Policy::FixedGap { max_interrupts_per_second: rate } => MICROSECONDS_PER_SECOND / rate.max(1),

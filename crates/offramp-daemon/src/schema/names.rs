@@ -1,4 +1,4 @@
-//! Names of ports and switches, and what a change added and removed.
+//! Names of ports and switches, and the result of a change.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,16 +11,16 @@ pub struct Names {
     pub switches: Vec<String>,
 }
 
-/// Ports and switches added and removed.
+/// The ports and switches added and removed by a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Added ones.
+    /// Added ports and switches.
     pub added: Names,
-    /// Removed ones.
+    /// Removed ports and switches.
     pub removed: Names,
 }
 
-/// A line for each.
+/// One line per port or switch.
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (names, what) in [(&self.added, "added"), (&self.removed, "removed")] {

@@ -1,4 +1,4 @@
-//! A request of a client: one JSON object on a line.
+//! A request of a client: one JSON object per line.
 
 use super::ipsec::SaKeys;
 use super::key::KeyText;
@@ -7,65 +7,65 @@ use super::moderation::Moderation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the protocol. It grows when a field goes or changes its meaning.
+/// Version of the protocol. It increases when a field is removed or changes its meaning.
 pub const VERSION: u32 = 1;
 
-/// Most bytes of a packet in a capture, as tcpdump has it: every super-frame is whole.
+/// Maximum captured bytes of a packet, as in tcpdump. Every super-frame fits completely.
 pub const SNAPLEN_MAX: u32 = 262_144;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// State and counters of all ports, or of one.
+    /// Requests the state and the counters of all ports, or of one port.
     Show {
         /// Version of the client's protocol.
         version: u32,
-        /// The port; all when left out.
+        /// The name of the port; all ports if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Subscribes to all later events, until the connection ends.
+    /// Subscribes to all later events until the connection ends.
     Monitor {
         /// Version of the client's protocol.
         version: u32,
     },
-    /// The packets of a port, until the client ends its side of the connection.
+    /// Requests the packets of a port until the client ends its side of the connection.
     Capture {
         /// Version of the client's protocol.
         version: u32,
-        /// The port.
+        /// The name of the port.
         port: String,
-        /// Bytes of each packet.
+        /// Maximum captured bytes of each packet.
         #[serde(default = "snaplen_max")]
         snaplen: u32,
     },
-    /// Switches features of a port, changes its moderation or its limit, or sets its link; at least one of them.
+    /// Changes features, moderation, limits or the link of a port; at least one of them must be given.
     Set {
         /// Version of the client's protocol.
         version: u32,
-        /// The port.
+        /// The name of the port.
         port: String,
-        /// Features or groups of features, by name, and whether each is allowed.
+        /// Features or groups of features by name; `true` allows a feature.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         features: BTreeMap<String, bool>,
-        /// When the host is interrupted.
+        /// The new interrupt moderation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moderation: Option<Moderation>,
-        /// The rates of the host for sending and receiving, in place of the earlier ones.
+        /// The new rate limits for sending and receiving, which replace the earlier limits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Limit>,
         /// The new state of the link; `true` is on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         link: Option<bool>,
     },
-    /// Adds the ports and switches of a text as the configuration file has them: all of them, or none.
+    /// Adds the ports and switches in a text with the format of the configuration file: all of them, or none.
     Add {
         /// Version of the client's protocol.
         version: u32,
-        /// The name of the text in errors. The daemon opens no file of this name.
+        /// The name of the text in error messages. The daemon opens no file with this name.
         source: String,
-        /// `[[port]]` and `[[switch]]`.
+        /// The text, with the tables `[[port]]` and `[[switch]]`.
         toml: String,
     },
     /// Removes ports and switches: all of them, or none.
@@ -83,39 +83,39 @@ pub enum Request {
     SaAdd {
         /// Version of the client's protocol.
         version: u32,
-        /// The port.
+        /// The name of the port.
         port: String,
         /// The association, without its keys.
         sa: Box<SaKeys>,
-        /// Its keys, in hexadecimal.
+        /// The association's keys, in hexadecimal.
         key: KeyText,
     },
     /// Removes a security association at once.
     SaDel {
         /// Version of the client's protocol.
         version: u32,
-        /// The port.
+        /// The name of the port.
         port: String,
         /// `in` or `out`.
         direction: String,
-        /// Its security parameters index.
+        /// The association's security parameters index.
         spi: u32,
     },
-    /// Replaces a security association; no frame is lost.
+    /// Replaces a security association without losing a frame.
     SaRekey {
-        /// Version of the client's protocol.
+        /// The name of the port.
         version: u32,
         /// The port.
         port: String,
-        /// `in` or `out`, for both.
+        /// The direction of both associations: `in` or `out`.
         direction: String,
-        /// The security parameters index of the old one.
+        /// The security parameters index of the old association.
         spi: u32,
-        /// The differences of the new one.
+        /// The settings of the new association that differ from the old one.
         to: Box<SaKeys>,
-        /// Its keys, in hexadecimal.
+        /// The new association's keys, in hexadecimal.
         key: KeyText,
-        /// Seconds of grace for an old inbound association beside the new one.
+        /// Time for which an old inbound association still opens packets, seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_seconds: Option<u64>,
     },

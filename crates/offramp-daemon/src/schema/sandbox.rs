@@ -2,30 +2,30 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The strictness of a sandbox.
+/// The level of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum SandboxLevel {
-    /// The kernel refuses everything the daemon does not need.
+    /// The kernel refuses every system call that the daemon does not need.
     #[default]
     Full,
-    /// The kernel permits unneeded system calls, and names them in its audit log.
+    /// The kernel permits unneeded system calls, and records them in its audit log.
     Log,
-    /// Nothing.
+    /// No sandbox.
     Off,
 }
 
-/// The sandbox of a daemon.
+/// The status of a daemon's sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxStatus {
-    /// As the file says.
+    /// The level in the file.
     pub level: SandboxLevel,
-    /// Each thread has a filter of system calls.
+    /// Each thread has a system-call filter.
     pub seccomp: bool,
-    /// Version of Landlock for the file restrictions; `null`: no Landlock.
+    /// Version of Landlock used for the file restrictions; `null` without Landlock.
     pub landlock: Option<u32>,
-    /// Parts missing in this kernel.
+    /// Parts of the sandbox that this kernel lacks.
     pub lacks: Vec<String>,
 }
 

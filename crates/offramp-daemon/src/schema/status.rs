@@ -11,64 +11,65 @@ use offramp_adapter::stats::{Direction, Histogram, Loss, NetDevColumns};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The daemon and its ports.
+/// The status of the daemon and its ports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the program.
     pub offramp: String,
     /// The process identifier.
     pub process: u32,
-    /// Time since the daemon began, to work out rates.
+    /// Time since the daemon's start, for computing rates, nanoseconds.
     pub uptime_ns: u64,
-    /// The sandbox of the process; `null` from a daemon without one.
+    /// The sandbox of the process; `null` if an older daemon has none.
     pub sandbox: Option<SandboxStatus>,
     /// The ports.
     pub ports: Vec<PortStatus>,
 }
 
-/// One port.
+/// The status of one port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// The name.
+    /// The name of the port.
     pub name: String,
-    /// The side of the host.
+    /// The status of the host.
     pub host: HostStatus,
-    /// The side of the wire.
+    /// The status of the wire.
     pub wire: WireStatus,
-    /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
+    /// The interface on the wire is present; `false` if it is gone for good. Always `true` for any other wire.
     #[serde(default = "is_there")]
     pub wire_running: bool,
-    /// Frames lost at the interface on its wire; `null` on any other wire.
+    /// Frames lost at the interface on the wire; `null` for any other wire.
     pub wire_lost: Option<WireLost>,
-    /// The maximum length of a frame in IP bytes.
+    /// Maximum IP bytes of a frame.
     pub mtu: usize,
-    /// The least MTU on its wire: of the interface, or of a port on its switch; `null` on a cable, and where it is not
-    /// known. Longer frames are lost there.
+    /// The smallest MTU on the wire: of the interface, or of a port on the switch. Longer frames are lost there. `null`
+    /// on a cable, and if the MTU is unknown.
     pub wire_mtu: Option<usize>,
-    /// The VLAN of frames without tag; `null` where they are in none.
+    /// The VLAN of untagged frames; `null` if they have no VLAN.
     pub vlan: Option<u16>,
-    /// VLANs of passing tags, as numbers and ranges. Every tag passes if this is empty and `vlan` is `null`.
+    /// VLANs of permitted tags, as numbers and ranges. If the list is empty and `vlan` is `null`, every tag is
+    /// permitted.
     #[serde(default)]
     pub vlans: Vec<String>,
-    /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
+    /// Minimum time between two interrupts, microseconds; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
-    /// The interrupt moderation of the host; `null` from an older daemon without moderation there.
+    /// The interrupt moderation of the host; `null` if an older daemon does not moderate there.
     pub moderation: Option<Moderation>,
-    /// The rates of the host for sending and receiving; `null` from a daemon without limits.
+    /// The host's rate limits for sending and receiving; `null` if an older daemon has no limits.
     pub limit: Option<Limit>,
-    /// The state of the link; `null` from a daemon without this setting.
+    /// The state of the link; `null` if an older daemon lacks the setting.
     pub link: Option<bool>,
-    /// The processors of its threads; any when empty.
+    /// The processors of the port's threads; any processor if empty.
     pub cpus: Vec<usize>,
-    /// Security associations; `null` from an older daemon without them.
+    /// The security associations; `null` if an older daemon has none.
     pub ipsec: Option<IpsecStatus>,
-    /// The features.
+    /// The states of the port's features.
     pub features: Vec<FeatureStatus>,
-    /// The queue pairs; one for all of a TAP's unless the wire is a cable.
+    /// The status of the queue pairs. A TAP has one entry for all its queue pairs, except on a cable.
     pub queues: Vec<QueueStatus>,
 }
 
-/// Returns the default for daemons without this field: they ended when an interface was gone.
+/// Returns the default for daemons without the field: such a daemon ended when an interface was gone.
 fn is_there() -> bool {
     true
 }
@@ -76,31 +77,31 @@ fn is_there() -> bool {
 /// Frames lost at the interface on a port's wire, by reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireLost {
-    /// Went out of the adapter, and the interface did not take them.
+    /// Frames sent by the adapter that the interface refused.
     pub transmit: BTreeMap<String, u64>,
-    /// Came in at the interface, and did not reach the adapter.
+    /// Frames that arrived at the interface and did not reach the adapter.
     pub receive: BTreeMap<String, u64>,
 }
 
-/// One queue pair.
+/// The status of one queue pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueStatus {
     /// The index, from 0.
     pub index: usize,
-    /// Its host is there; `false`: gone for good.
+    /// The host is present; `false` if it is gone for good.
     pub running: bool,
-    /// The place of its stalled thread: the name of the port with that host, or empty outside of all hosts.
+    /// The location of the thread's stall: the name of the port with the stalled host, or empty outside of all hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalled: Option<String>,
-    /// The system's number of its thread.
+    /// The thread number of the system.
     pub thread: i32,
-    /// From the host to the wire.
+    /// Counters of the direction from the host to the wire.
     pub transmit: DirectionStatus,
-    /// From the wire to the host.
+    /// Counters of the direction from the wire to the host.
     pub receive: DirectionStatus,
 }
 
-/// One direction of a queue pair, since the daemon began.
+/// Counters of one direction of a queue pair, since the daemon's start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionStatus {
     /// The counters of [`Direction`], then the lost frames in the columns of `/proc/net/dev`.
@@ -108,17 +109,18 @@ pub struct DirectionStatus {
     pub counts: Counts,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// Frames of the host in a batch. Empty of an older daemon, as the next.
+    /// Number of the host's frames per batch. Both histograms are empty if the daemon is older.
     #[serde(default)]
     pub batch_frames: HistogramStatus,
-    /// Receive: wait of the oldest frame for a deferred interrupt.
+    /// Receive: wait of the oldest frame before a deferred interrupt, nanoseconds.
     #[serde(default)]
     pub interrupt_wait_ns: HistogramStatus,
-    /// Over an interval; the command `show` works them out, the daemon leaves them `null`.
+    /// Rates over an interval, computed by the command `show`; the daemon sends `null`.
     pub rates: Option<Rates>,
 }
 
-/// A histogram: counts of values up to each bound and above all bounds, and the sum of all values.
+/// A histogram: the number of values up to each bound, the number of values above all bounds, and the sum of all
+/// values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HistogramStatus {
     /// The count of each bucket.
@@ -147,7 +149,7 @@ impl<const UNIT: u64> From<&Histogram<UNIT>> for HistogramStatus {
     }
 }
 
-/// Returns the lost frames of a direction, by reason.
+/// Returns the number of lost frames in a direction, by reason.
 pub fn lost_frames(direction: &Direction) -> BTreeMap<String, u64> {
     Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect()
 }
@@ -156,12 +158,12 @@ pub fn lost_frames(direction: &Direction) -> BTreeMap<String, u64> {
 #[allow(clippy::struct_field_names, reason = "units stand last in names")]
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Frames.
+    /// Frames per second.
     pub frames_per_s: f64,
-    /// Bits.
+    /// Bits per second.
     pub bits_per_s: f64,
-    /// Lost frames.
+    /// Lost frames per second.
     pub lost_per_s: f64,
-    /// Interrupts.
+    /// Interrupts per second; `null` if unknown.
     pub interrupts_per_s: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! Compares the protocol with the page of its description.
+//! Compares the protocol with the page that describes it.
 
 use super::moderation::KEYS;
 use super::*;
@@ -16,7 +16,7 @@ use std::path::Path;
 
 const DOCUMENT: &str = include_str!("../../../../docs/control.md");
 
-/// A status with every field.
+/// Returns a status in which every field is set.
 pub fn example() -> Status {
     let direction = DirectionStatus {
         rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0, interrupts_per_s: Some(1.0) }),
@@ -176,7 +176,7 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
     let link = Some(false);
     let set = Request::Set { version: VERSION, port: "a".into(), features, moderation, limit, link };
     let show = Request::Show { version: VERSION, port: None };
-    // Left out while it is empty.
+    // The field is omitted while it is empty.
     found.push("features".to_owned());
     found.extend(KEYS.iter().map(|(key, ..)| (*key).to_owned()));
     found.extend(limit::KEYS.iter().map(|key| key.name.to_owned()));
@@ -233,7 +233,7 @@ fn the_document_names_every_field_and_every_word_of_the_protocol() {
     }
 }
 
-/// Compares a table with the place `name` of a page below `docs/`, or writes it there if `OFFRAMP_BLESS` is set.
+/// Compares a table with the block `name` of a page below `docs/`. Writes the table there if `OFFRAMP_BLESS` is set.
 pub fn compare_table(page: &str, name: &str, rows: impl Iterator<Item = String>) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = fs::read_to_string(&file).unwrap();

@@ -1,6 +1,6 @@
-//! An unknown word, and the known one probably meant.
+//! Messages for unknown words, with the nearest known word.
 
-/// Returns "unknown WHAT NAME; did you mean …?", and all known ones.
+/// Returns the message "unknown WHAT NAME; did you mean …?", with a list of all known words.
 pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     match nearest(name, known.iter().copied()) {
@@ -11,7 +11,7 @@ pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a s
     }
 }
 
-/// Returns the known name at the smallest edit distance.
+/// Returns the known word with the smallest edit distance from `name`.
 pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known.min_by_key(|candidate| strsim::damerau_levenshtein(name, candidate))
 }

@@ -1,79 +1,81 @@
-//! Settings of the faults, and their ranges.
+//! Settings of the impairments, and their ranges.
 
 use crate::OutOfRange;
 use std::ops::RangeInclusive;
 
-/// Permitted bus rates, bytes per second.
+/// Valid bus rates, bytes per second.
 pub const BUS_BYTES_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
-/// Permitted times per frame, nanoseconds.
+/// Valid times per frame, nanoseconds.
 pub const FRAME_NS: RangeInclusive<u64> = 0..=1_000_000_000;
-/// Permitted delays, nanoseconds.
+/// Valid delays, nanoseconds.
 pub const DELAY_NS: RangeInclusive<u64> = 0..=10_000_000_000;
-/// Permitted values of N, for one frame in N lost, doubled or judged wrongly.
+/// Valid values of N, for one frame in N lost, duplicated or judged wrongly.
 pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
-/// Permitted sizes of reversed groups.
+/// Valid sizes of reversed groups.
 pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
 
-/// A bus between the adapter and the host. It copies frames one at a time, in both directions.
+/// A bus between the adapter and the host, which copies frames one at a time, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusConfig {
-    /// Bytes copied per second, in both directions together; `None`: the copy takes no time.
+    /// Bytes copied per second, in both directions together; `None` if a copy takes no time.
     pub bytes_per_second: Option<u64>,
-    /// Additional time per frame, nanoseconds: the handler, registers, the driver's way to it.
+    /// Additional time per frame, nanoseconds: for the interrupt handler, register accesses, and the driver's path to
+    /// the frame.
     pub frame_ns: u64,
 }
 
 /// The direction in which a checksum verdict errs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrongVerdict {
-    /// Good frames are marked bad. No host port has such a mark; the frame is lost at the point where the host's stack
-    /// would discard it.
+    /// Good frames are marked as bad. No host port has such a mark, so the frame is lost where the host's stack would
+    /// discard it.
     GoodIsBad,
-    /// Bad frames are marked good, and a wrong payload reaches the host's programs.
+    /// Bad frames are marked as good, and a corrupted payload reaches the host's programs.
     BadIsGood,
 }
 
-/// A checksum unit that errs.
+/// The configuration of a faulty checksum unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerdictConfig {
-    /// The direction of its errors.
+    /// The direction of the wrong verdicts.
     pub wrong: WrongVerdict,
-    /// One frame in this number is judged wrongly, chosen by its bytes: its retransmission again.
+    /// One frame in this number is judged wrongly. The choice depends on the frame's bytes, so a retransmission is
+    /// judged wrongly again.
     pub one_in: u32,
 }
 
-/// The faults of one adapter; by default it has none.
+/// The impairments of one adapter; by default there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultConfig {
-    /// The speed of the bus.
+    /// The bus to the host.
     pub bus: BusConfig,
-    /// Nothing is sent over the bus while a received frame waits: the processor copies, and its handler reads all
-    /// arrived frames before a program goes on.
+    /// Send no frame over the bus while a received frame waits. This models a processor that does the copies, and whose
+    /// interrupt handler reads all arrived frames before a program continues.
     pub receive_first: bool,
-    /// One in this number of frames is lost on the wire.
+    /// One in this number of frames is lost on the wire; `None` for no loss.
     pub loss_one_in: Option<u32>,
-    /// One in this number of frames comes twice from the wire.
+    /// One in this number of frames arrives twice from the wire; `None` for no duplicates.
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,
-    /// Groups of this number of frames are handed over in reverse order.
+    /// Number of frames in a group that is delivered in reverse order; `None` for no reversal.
     pub reverse_frames: Option<usize>,
-    /// The checksum unit errs.
+    /// The faulty checksum unit; `None` for a correct one.
     pub verdict: Option<VerdictConfig>,
-    /// Seed for the choice of lost and doubled frames.
+    /// Seed for the choice of lost and duplicated frames.
     pub seed: u64,
 }
 
 impl FaultConfig {
-    /// Returns whether no fault is configured.
+    /// Returns whether no impairment is configured.
     pub fn is_none(&self) -> bool {
         Self { seed: 0, ..*self } == Self::default()
     }
 
-    /// Checks the settings given by a user.
+    /// Checks the settings that a user can get wrong.
     ///
     /// # Errors
-    /// One line with the setting, its value and its range.
+    /// Returns one line with the setting, its value and its range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let verdict = self.verdict.map(|verdict| verdict.one_in);
         if let Some(rate) = self.bus.bytes_per_second {
@@ -94,7 +96,7 @@ impl FaultConfig {
 }
 
 impl BusConfig {
-    /// Returns whether a copy takes no time at all.
+    /// Returns whether a copy takes no time.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }

@@ -1,4 +1,4 @@
-//! Hosts that get frames in the wrong order, or with a wrong verdict. Their own frames are unchanged.
+//! Hosts that receive frames in the wrong order, or with a wrong verdict. Transmitted frames are unchanged.
 
 use super::config::{VerdictConfig, WrongVerdict};
 use crate::common::copied;
@@ -13,18 +13,19 @@ use offramp_offload::layout::Transport;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use std::sync::Arc;
 
-/// The error for a frame marked bad: Linux' `EBADMSG`.
+/// The error number for a frame marked as bad: Linux's `EBADMSG`.
 const BAD_MESSAGE: i32 = 74;
-/// Location of the sequence number in a TCP header (RFC 9293 3.1).
+/// Offset of the sequence number in a TCP header (RFC 9293 3.1).
 const TCP_SEQUENCE: std::ops::Range<usize> = 4..8;
 
-/// A host that gets each group of frames in reverse order. The rest at the end of a batch is a group as well.
+/// A host that receives each group of frames in reverse order. The remaining frames at the end of a batch also form a
+/// group.
 ///
-/// A frame counts as given while its group is gathered. If the host then refuses it, it counts as lost instead; the
-/// host is interrupted all the same.
+/// While a group is gathered, its frames already count as delivered. If the host then refuses a frame, the frame counts
+/// as lost instead; the host is still interrupted.
 #[derive(Debug)]
 pub struct Reverse<H> {
-    /// The host.
+    /// The wrapped host.
     pub host: H,
     group: usize,
     gathered: Vec<(RxMeta, Vec<u8>)>,
@@ -34,14 +35,14 @@ pub struct Reverse<H> {
 }
 
 impl<H: HostPort> Reverse<H> {
-    /// Reverses groups of `group` frames; `None`, 0 and 1 reverse nothing. `queue` of `control` has the counters for
-    /// this host's frames.
+    /// Reverses groups of `group` frames; with `None`, 0 or 1 the order is unchanged. `queue` of `control` has the
+    /// counters of this host's frames.
     pub fn new(host: H, group: Option<usize>, control: &Arc<PortControl>, queue: usize) -> Self {
         let (group, control) = (group.unwrap_or(1), Arc::clone(control));
         Self { host, group, gathered: Vec::new(), free: Vec::new(), control, queue }
     }
 
-    /// Hands over the gathered frames, the last one first.
+    /// Delivers the gathered frames, starting with the last one.
     fn release(&mut self) {
         let stats = &self.control.queues()[self.queue].receive;
         while let Some((meta, frame)) = self.gathered.pop() {
@@ -53,12 +54,12 @@ impl<H: HostPort> Reverse<H> {
     }
 }
 
-/// Moves a frame from the given ones to the lost ones.
+/// Moves a frame from the delivered frames to the lost frames.
 fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
     stats.frames_out.sub(u64::from(meta.segments));
     stats.bytes_out.sub(len as u64);
     stats.host_frames.sub(1);
-    // A wrong checksum was counted with the frame.
+    // The wrong checksum was already counted at the delivery.
     let meta = RxMeta { checksum: ChecksumState::Unknown, ..*meta };
     stats.given(&meta, len, Err(error.loss()));
 }
@@ -88,15 +89,15 @@ impl<H: HostPort> HostPort for Reverse<H> {
     }
 }
 
-/// A host behind a faulty checksum unit. It errs on frames chosen by their bytes: the checksum over payload and TCP
-/// sequence number is a multiple of `one_in`. A retransmission of the same bytes is judged wrongly again, so the TCP
-/// connection stalls for good (R8).
+/// A host behind a faulty checksum unit. The unit errs on frames whose checksum over payload and TCP sequence number is
+/// a multiple of `one_in`. A retransmission of the same bytes is judged wrongly again, so the TCP connection stalls for
+/// good (R8).
 ///
-/// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so a
-/// retransmission is hit for sure only without coalescing.
+/// Without `rx-checksum` there are no verdicts, and every frame passes. Coalesced frames share one verdict, so only
+/// without coalescing is a retransmission certain to be judged wrongly.
 #[derive(Debug)]
 pub struct VerdictFault<H> {
-    /// The host.
+    /// The wrapped host.
     pub host: H,
     config: Option<VerdictConfig>,
     copy: Vec<u8>,
@@ -104,7 +105,7 @@ pub struct VerdictFault<H> {
 }
 
 impl<H: HostPort> VerdictFault<H> {
-    /// Puts the fault before `host`. No verdict is wrong when `config` is `None`.
+    /// Wraps `host`; with `None`, no verdict is wrong.
     pub fn new(host: H, config: Option<VerdictConfig>) -> Self {
         Self { host, config, copy: Vec::new(), wrong: 0 }
     }
@@ -126,7 +127,7 @@ impl<H: HostPort> VerdictFault<H> {
         self.host.rx_deliver(&RxMeta { checksum: ChecksumState::Partial(partial), ..*meta }, frame)
     }
 
-    /// Returns whether the verdict on a frame shall be wrong. Copies the frame before its verdict.
+    /// Returns whether the verdict on a frame must be wrong. Copies the frame before its verdict is changed.
     fn is_judged_wrongly(&mut self, meta: &RxMeta, frame: &[u8]) -> bool {
         let Some(config) = self.config.filter(|config| may_be_wrong(config.wrong, meta.checksum)) else {
             return false;
@@ -166,8 +167,8 @@ fn may_be_wrong(wrong: WrongVerdict, verdict: ChecksumState) -> bool {
     }
 }
 
-/// Returns the number that decides on a wrong verdict: the checksum over payload and TCP sequence number. Returns
-/// `None` without a checksum of UDP or TCP, and without payload, as nothing could be retransmitted.
+/// Returns the checksum over payload and TCP sequence number, which decides on a wrong verdict. Returns `None` for a
+/// frame without a UDP or TCP checksum, and for a frame without payload, which would not be retransmitted.
 fn sum_of(frame: &Frame<'_>) -> Option<u64> {
     let (bytes, layout) = (frame.bytes(), frame.layout().ok()?);
     let is_summed = matches!(layout.transport, Transport::Tcp | Transport::Udp) && !layout.fragment;

@@ -1,4 +1,4 @@
-//! Wires that lose, double and delay received frames. Transmitted frames are unchanged.
+//! Wires that lose, duplicate and delay received frames. Transmitted frames are unchanged.
 
 use crate::common::skipping;
 use crate::read_out::{ReadOut, first};
@@ -6,8 +6,8 @@ use offramp_adapter::pass_on;
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss as LossReason};
 
-/// Chooses one frame in each group of `n`, at a place drawn from the seed for each group: k whole groups have exactly k
-/// choices.
+/// Chooses one frame in each group of `n` frames. The seed determines the position in each group. So k complete groups
+/// contain exactly k chosen frames.
 #[derive(Clone, Copy, Debug)]
 struct OneIn {
     n: u64,
@@ -29,7 +29,8 @@ impl OneIn {
     }
 }
 
-/// `SplitMix64`'s output function (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// The output function of `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+/// 2014).
 fn mix(value: u64) -> u64 {
     let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -37,25 +38,24 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A wire that loses one in `one_in` of its received frames; they are counted as
-/// [`Loss::Fault`](offramp_adapter::stats::Loss::Fault).
+/// A wire that loses one in `one_in` received frames, counted as [`Loss::Fault`](offramp_adapter::stats::Loss::Fault).
 #[derive(Debug)]
 pub struct Loss<W> {
-    /// The wire.
+    /// The wrapped wire.
     pub line: W,
     choice: OneIn,
-    /// Frames brought by the wire.
+    /// Number of frames received from the wire.
     index: u64,
     lost: u64,
 }
 
 impl<W: Line> Loss<W> {
-    /// Puts the loss of one in `one_in` frames before a wire; no loss when that is `None`.
+    /// Wraps a wire that loses one in `one_in` frames; `None` for no loss.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
     }
 
-    /// Loses the arrived frames at the head that are chosen for loss.
+    /// Drops the chosen frames at the head of the arrived frames.
     fn lose(&mut self, now_ns: u64) {
         while self.choice.chooses(self.index) && self.line.take(now_ns).is_some() {
             self.index += 1;
@@ -77,7 +77,7 @@ impl<W: Line> WirePort for Loss<W> {
         Some(frame)
     }
 
-    /// Includes a frame chosen for loss: it must make room for the next one in time.
+    /// Includes frames chosen for loss, because they must be dropped at their arrival to make room for the next frame.
     fn next_arrival_ns(&self) -> Option<u64> {
         self.line.next_arrival_ns()
     }
@@ -113,21 +113,21 @@ impl<W: Line> ReadOut for Loss<W> {
     }
 }
 
-/// A wire that brings one in `one_in` frames twice.
+/// A wire that delivers one in `one_in` received frames twice.
 #[derive(Debug)]
 pub struct Duplicate<W> {
-    /// The wire.
+    /// The wrapped wire.
     pub line: W,
     choice: OneIn,
-    /// Frames brought by the wire.
+    /// Number of frames received from the wire.
     index: u64,
     copy: Vec<u8>,
-    /// The copy, until it is taken.
+    /// The duplicate, until it is taken.
     second: Option<Arrival>,
 }
 
 impl<W: Line> Duplicate<W> {
-    /// Puts the duplication of one in `one_in` frames before a wire; none when that is `None`.
+    /// Wraps a wire that duplicates one in `one_in` frames; `None` for no duplicates.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, copy: Vec::new(), second: None }
     }
@@ -193,13 +193,13 @@ impl<W: ReadOut> ReadOut for Duplicate<W> {
 /// A wire that delays each received frame.
 #[derive(Debug)]
 pub struct Delay<W> {
-    /// The wire.
+    /// The wrapped wire.
     pub line: W,
     delay_ns: u64,
 }
 
 impl<W: Line> Delay<W> {
-    /// Delays each frame of a wire by `delay_ns`.
+    /// Wraps a wire that delays each frame by `delay_ns`.
     pub fn new(line: W, delay_ns: u64) -> Self {
         Self { line, delay_ns }
     }
@@ -222,7 +222,7 @@ impl<W: Line> WirePort for Delay<W> {
 
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         match until_ns.checked_sub(self.delay_ns) {
-            // An unlimited time stays unlimited with a delay.
+            // An unlimited time stays unlimited after subtracting the delay.
             Some(_) if until_ns == u64::MAX => self.line.arrivals(skip, u64::MAX, |arrival| note(self.late(arrival))),
             Some(until_ns) => self.line.arrivals(skip, until_ns, |arrival| note(self.late(arrival))),
             None => self.line.arrivals(usize::MAX, 0, |_| {}),

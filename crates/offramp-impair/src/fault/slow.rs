@@ -1,4 +1,4 @@
-//! A bus between the adapter and its host: one copy at a time, in both directions.
+//! A bus between the adapter and its host, with one copy at a time in both directions.
 
 use super::config::BusConfig;
 use crate::common::{copied, skipping};
@@ -8,39 +8,39 @@ use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::Direction;
 use std::collections::VecDeque;
 
-/// Maximum number of copied frames that the host has not taken: a full receive batch. At the maximum the host's thread
-/// is the slow part, and the bus waits for it.
+/// Maximum number of copied frames that the host has not yet taken: a full receive batch. At this maximum, the host's
+/// thread is the bottleneck, and the bus waits for it.
 const READY_FRAMES_MAX: usize = 256;
 
 /// A wire behind a slow bus, in both directions.
 ///
-/// A received frame stays in the adapter's memory or on the wire until its copy is finished; only then has it arrived
-/// for the host. The bus does its copies one after another, in the order of their earliest start. They follow the time
-/// of the wire: the times of polls do not matter. A frame to be sent is copied when the bus is free, and then gets on
-/// the wire; until then the host cannot put another one.
+/// A received frame stays in the adapter's memory or on the wire until its copy is finished, and only then arrives at
+/// the host. The bus executes the copies one after another, ordered by their earliest start. The copies follow the time
+/// of the wire, so the times of polls do not matter. A transmitted frame is copied when the bus is free, and is then
+/// put on the wire. Until then, the host cannot send another frame.
 #[derive(Debug)]
 pub struct Slow<W> {
-    /// The wire.
+    /// The wrapped wire.
     pub line: W,
     bus: BusConfig,
-    /// Nothing is sent while a received frame waits.
+    /// Send no frame while a received frame waits.
     receive_first: bool,
-    /// End of all copies begun so far.
+    /// End of all copies begun so far, nanoseconds.
     bus_free_ns: u64,
-    /// The received frame being copied, with the end of its copy.
+    /// The received frame being copied. Its arrival time is the end of its copy.
     reading: Option<Arrival>,
-    /// All copies that end by this time are done.
+    /// Time up to which all copies are finished, nanoseconds.
     now_ns: u64,
-    /// End of the copy of the last frame put.
+    /// End of the copy of the last transmitted frame, nanoseconds.
     written_ns: u64,
-    /// Frames copied for the host, with the end of each copy.
+    /// Frames copied for the host, each with the end of its copy.
     ready: VecDeque<(u64, Vec<u8>)>,
     free: Vec<Vec<u8>>,
     lent: Vec<u8>,
 }
 
 impl<W: ReadOut> Slow<W> {
-    /// Puts a bus before a wire.
+    /// Wraps a wire in a bus.
     pub fn new(line: W, bus: BusConfig) -> Self {
         Self {
             line,
@@ -56,8 +56,8 @@ impl<W: ReadOut> Slow<W> {
         }
     }
 
-    /// If `receive_first`, sends nothing while a received frame waits. This models a machine whose processor does the
-    /// copies, and reads all arrived frames before a program goes on.
+    /// With `receive_first`, sends no frame while a received frame waits. This models a machine whose processor does
+    /// the copies, and reads all arrived frames before a program continues.
     #[must_use]
     pub fn receiving_first(self, receive_first: bool) -> Self {
         Self { receive_first, ..self }
@@ -68,7 +68,7 @@ impl<W: ReadOut> Slow<W> {
         self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
-    /// Finishes all copies due by `now_ns`, and begins the one under way then.
+    /// Finishes all copies that end by `now_ns`, and begins the copy in progress at that time.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
             && let Some(Arrival { at_ns: end_ns, .. }) = self.reading.or_else(|| self.begin_reading(now_ns))
@@ -81,7 +81,7 @@ impl<W: ReadOut> Slow<W> {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Begins the next copy for the host if that can be done by `now_ns`.
+    /// Begins the next copy for the host if it can begin by `now_ns`.
     fn begin_reading(&mut self, now_ns: u64) -> Option<Arrival> {
         loop {
             let arrival_ns = self.line.next_arrival_ns()?;
@@ -95,20 +95,20 @@ impl<W: ReadOut> Slow<W> {
                 self.reading = Some(copied);
                 return self.reading;
             }
-            // That frame was lost before its turn came: the next one is tried.
+            // The frame was lost before its copy began, so the next frame is tried.
             if self.line.next_arrival_ns() == Some(arrival_ns) {
                 return None;
             }
         }
     }
 
-    /// Returns a frame with its arrival at the host, if the bus is free for it from `free_ns` on.
+    /// Returns a frame with the time of its arrival at the host, if the bus is free for this frame from `free_ns` on.
     fn copied(&self, free_ns: u64, arrival: Arrival) -> Arrival {
         let begin_ns = arrival.at_ns.max(free_ns);
         Arrival { at_ns: begin_ns.saturating_add(self.bus.copy_ns(arrival.len)), ..arrival }
     }
 
-    /// Names the current and future copies, but for the first `skip`.
+    /// Passes the current and future copies to `note`, except the first `skip` copies.
     fn foresee(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
         let mut free_ns = self.bus_free_ns;
         let mut note = skipping(skip, |copied| {
@@ -167,12 +167,12 @@ impl<W: ReadOut> WirePort for Slow<W> {
         let ready = self.ready.front().map(|(ready_ns, _)| *ready_ns);
         let read = ready.or(self.reading.map(|reading| reading.at_ns));
         let copied = || first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns);
-        // Frames chosen for loss by the wire must be lost in time.
+        // The wire must drop the frames chosen for loss at their arrival.
         read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// Names arrivals after the last [`WirePort::advance`] or [`WirePort::take`] as if none were lost before its copy
-    /// begins.
+    /// Reports arrivals after the last [`WirePort::advance`] or [`WirePort::take`] on the assumption that no frame is
+    /// lost before its copy begins.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if self.bus.is_none() {
             return self.line.arrivals(skip, until_ns, note);
@@ -190,8 +190,8 @@ impl<W: ReadOut> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // Frames lost by the wire were never named; named frames are already copied. The wire may not go on beyond the
-        // copies that wait for the host's thread.
+        // Frames lost by the wire were never reported, and reported frames are already copied. At the maximum, the wire
+        // must not advance beyond the copies that wait for the host's thread.
         let is_full = self.ready.len() >= READY_FRAMES_MAX;
         self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0

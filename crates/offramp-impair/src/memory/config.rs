@@ -1,96 +1,98 @@
-//! An adapter's memory: its size, its layout, and its overflow policy.
+//! The configuration of an adapter's memory: its size, its layout, and its overflow policy.
 
 use crate::OutOfRange;
 use offramp_adapter::cable::LINE_FRAME_LEN_MIN;
 use std::ops::RangeInclusive;
 
-/// A page of the DP8390's receive ring, bytes (National Semiconductor DP8390D data sheet, "Buffer Ring").
+/// Bytes per page of the DP8390's receive ring (National Semiconductor DP8390D data sheet, "Buffer Ring").
 pub const PAGE_LEN_DP8390: usize = 256;
-/// Bytes stored by the DP8390 with each frame: a header of 4 (status, next page, count) and the FCS.
+/// Bytes stored by the DP8390 in addition to each frame: a 4-byte header (status, next page, count) and the FCS.
 pub const FRAME_OVERHEAD_LEN_DP8390: usize = 8;
-/// Pages of one transmit buffer in the drivers' layout: a full frame of 1514 bytes (Linux
+/// Pages per transmit buffer in the layout of Linux's drivers: a full frame of 1514 bytes (Linux
 /// `drivers/net/ethernet/8390/8390.h`, `TX_PAGES`).
 pub const TRANSMIT_BUFFER_PAGES_DP8390: usize = 6;
-/// Transmit buffers of these drivers: one is filled while the other one is sent.
+/// Number of transmit buffers in this layout: one is filled while the other is sent.
 pub const TRANSMIT_BUFFERS_DP8390: usize = 2;
-/// Time that a DP8390 is stopped after its ring overflowed, nanoseconds. The data sheet asks for 1.6 ms; Linux' driver
-/// waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
+/// Time for which a DP8390 is stopped after its ring has overflowed, nanoseconds. The data sheet requires 1.6 ms;
+/// Linux's driver waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
 pub const RECOVER_NS_DP8390: u64 = 10_000_000;
 
-/// Permitted bytes: from one frame to more than any card has.
+/// Valid memory sizes, bytes: from one frame to more than any card has.
 pub const RECEIVE_BYTES: RangeInclusive<usize> = LINE_FRAME_LEN_MIN..=1 << 30;
-/// Permitted pages: one is always free.
+/// Valid numbers of pages, of which one is always free.
 pub const RECEIVE_PAGES: RangeInclusive<usize> = 2..=1 << 20;
-/// Permitted bytes of a page.
+/// Valid page sizes, bytes.
 pub const PAGE_LEN: RangeInclusive<usize> = 64..=65_536;
-/// Permitted descriptors of a receive ring.
+/// Valid numbers of descriptors in a receive ring.
 pub const RECEIVE_RING_ENTRIES: RangeInclusive<usize> = 1..=1 << 20;
-/// Permitted transmit buffers.
+/// Valid numbers of transmit buffers.
 pub const TRANSMIT_BUFFERS: RangeInclusive<usize> = 1..=1 << 16;
-/// Permitted times to recover, nanoseconds.
+/// Valid recovery times, nanoseconds.
 pub const RECOVER_NS: RangeInclusive<u64> = 1..=10_000_000_000;
 
-/// Memory for frames until the host has read them out.
+/// The memory for frames that the host has not yet read out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiveMemory {
     /// No limit.
     #[default]
     Unlimited,
-    /// A number of bytes; a frame takes its length, without FCS, and at least that of the shortest one.
+    /// A number of bytes. A frame takes its length without FCS, but at least the length of the shortest frame.
     Bytes(usize),
-    /// A ring of pages, as in the DP8390. A frame takes whole pages, with [`FRAME_OVERHEAD_LEN_DP8390`]. One page is
-    /// always free: a full ring would look like an empty one.
+    /// A ring of pages, as in the DP8390. A frame and its [`FRAME_OVERHEAD_LEN_DP8390`] take whole pages. One page is
+    /// always free, because a full ring would look like an empty one.
     Pages {
-        /// Pages, the free one included.
+        /// Number of pages, including the free one.
         pages: usize,
         /// Bytes per page.
         page_len: usize,
     },
 }
 
-/// The treatment of a frame without room.
+/// The treatment of a frame that finds no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverflowPolicy {
-    /// It is lost ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop)).
+    /// The frame is lost ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop)).
     #[default]
     Drop,
-    /// It displaces the oldest frames in the memory, except one being read out
-    /// ([`Loss::Overrun`](offramp_adapter::stats::Loss::Overrun)). If that makes no room either, it is lost itself.
+    /// The frame displaces the oldest frames in the memory, except a frame being read out
+    /// ([`Loss::Overrun`](offramp_adapter::stats::Loss::Overrun)). If displacing makes too little room, the new frame
+    /// is lost.
     Overrun,
-    /// It is lost, and the adapter stops. Frames are lost until its driver has started it again
-    /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), counted as missed by Linux' 8390 drivers). Frames in the
-    /// memory are read out meanwhile.
+    /// The frame is lost, and the adapter stops. Frames are lost until the driver has restarted the adapter
+    /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), counted as missed by Linux's 8390 drivers). Frames in the
+    /// memory are read out in the meantime.
     StopAndRecover {
-        /// Nanoseconds from the frame without room until frames are taken again.
+        /// Time from the frame without room until frames are accepted again, nanoseconds.
         recover_ns: u64,
     },
 }
 
-/// The memory of an adapter. By default it has no limit, and nothing is lost in it.
+/// The memory of an adapter. By default it has no limit, so no frame is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryConfig {
-    /// Memory for frames until the host has read them out.
+    /// The memory for frames that the host has not yet read out.
     pub receive: ReceiveMemory,
-    /// Maximum number of received frames of any size: the descriptors of a receive ring.
+    /// Maximum number of received frames of any size, as the descriptors of a receive ring; `None` if unlimited.
     pub receive_ring_entries: Option<usize>,
-    /// Maximum number of frames that wait to be sent. The host waits for a free buffer; nothing is lost.
+    /// Maximum number of frames that wait to be sent; `None` if unlimited. The host waits for a free buffer, so no
+    /// frame is lost.
     pub transmit_buffers: Option<usize>,
-    /// Treatment of a frame without room.
+    /// The treatment of a frame that finds no room.
     pub policy: OverflowPolicy,
 }
 
-/// Permitted memory of a whole card, bytes: from both transmit buffers and two receive pages to the address space of
-/// the controller.
+/// Valid memory sizes of a whole card, bytes: from both transmit buffers and two receive pages up to the controller's
+/// address space.
 pub const CARD_BYTES: RangeInclusive<usize> =
     (TRANSMIT_BUFFERS_DP8390 * TRANSMIT_BUFFER_PAGES_DP8390 + 2) * PAGE_LEN_DP8390..=65_536;
 
 impl MemoryConfig {
-    /// Returns a card with a DP8390 and `card_bytes` of memory in the layout of Linux' drivers: two transmit buffers,
-    /// all else a ring of pages, stopped at its overflow. 8 KiB is a WD8003 or 3c503, and leaves 20 pages; 16 KiB is a
-    /// WD8013, and leaves 52.
+    /// Returns a card with a DP8390 and `card_bytes` of memory in the layout of Linux's drivers. Two transmit buffers
+    /// are reserved, and the rest is a ring of pages. At an overflow, the card stops. 8 KiB is a WD8003 or 3c503, with
+    /// 20 pages for the ring; 16 KiB is a WD8013, with 52 pages.
     ///
     /// # Errors
-    /// When no card has this size.
+    /// Fails if no card has this size.
     pub fn dp8390(card_bytes: usize) -> Result<Self, OutOfRange> {
         OutOfRange::check(&CARD_BYTES, card_bytes, |bytes| format!("card of {bytes} bytes is"))
             .map_err(|error| error.noting(": 12 pages of 256 bytes are for transmitting"))?;
@@ -103,10 +105,10 @@ impl MemoryConfig {
         })
     }
 
-    /// Checks the settings given by a user.
+    /// Checks the settings that a user can get wrong.
     ///
     /// # Errors
-    /// One line with the setting, its value and its range.
+    /// Returns one line with the setting, its value and its range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         match self.receive {
             ReceiveMemory::Unlimited => {}
@@ -136,18 +138,18 @@ impl MemoryConfig {
         !self.limits_receive() && self.transmit_buffers.is_none()
     }
 
-    /// Returns whether a received frame may find no room.
+    /// Returns whether a received frame can find the memory full.
     pub fn limits_receive(&self) -> bool {
         self.receive != ReceiveMemory::Unlimited || self.receive_ring_entries.is_some()
     }
 
-    /// Returns the number of frames of `len` bytes, without FCS, that fit in an empty memory.
+    /// Returns the number of frames of `len` bytes, without FCS, that fit into an empty memory.
     pub fn frames(&self, len: usize) -> usize {
         let fit = self.capacity().checked_div(self.units(len)).unwrap_or(usize::MAX);
         fit.min(self.receive_ring_entries.unwrap_or(usize::MAX))
     }
 
-    /// Returns the size of the memory, in [`MemoryConfig::unit_len`].
+    /// Returns the size of the memory, in units of [`MemoryConfig::unit_len`].
     pub(super) fn capacity(&self) -> usize {
         match self.receive {
             ReceiveMemory::Unlimited => usize::MAX,
@@ -156,7 +158,7 @@ impl MemoryConfig {
         }
     }
 
-    /// Returns the size of a frame of `len` bytes, in [`MemoryConfig::unit_len`].
+    /// Returns the size of a frame of `len` bytes, in units of [`MemoryConfig::unit_len`].
     pub(super) fn units(&self, len: usize) -> usize {
         let len = len.max(LINE_FRAME_LEN_MIN);
         match self.receive {
@@ -166,7 +168,7 @@ impl MemoryConfig {
         }
     }
 
-    /// Returns the bytes of the allocation unit.
+    /// Returns the number of bytes per allocation unit.
     pub(super) fn unit_len(&self) -> usize {
         match self.receive {
             ReceiveMemory::Unlimited | ReceiveMemory::Bytes(_) => 1,

@@ -1,34 +1,34 @@
-//! The rules of a packet memory, without the bytes: the choice of lost frames.
+//! The rules of a packet memory, without the bytes: they choose the lost frames.
 
 use super::config::{MemoryConfig, OverflowPolicy};
 use offramp_adapter::port::Arrival;
 use std::collections::VecDeque;
 
-/// Length of a full Ethernet frame without FCS: the expected length of the next frame until a longer one arrives.
+/// Length of a full Ethernet frame without FCS: the assumed length of the next frame until a longer frame arrives.
 const FULL_FRAME_LEN: usize = 1514;
 
-/// The fate of an arrived frame.
+/// The outcome of an arriving frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is in the memory, as the newest. `overrun` frames are lost for it: the oldest, except the one being read out.
+    /// The frame is in the memory, as the newest frame.
     Held {
-        /// Frames lost for it.
+        /// Number of frames displaced by the new frame: the oldest ones, except the frame being read out.
         overrun: usize,
     },
-    /// It is lost.
+    /// The frame is lost.
     Dropped,
 }
 
-/// The counts of a memory since it was made.
+/// The counts of a memory since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounts {
-    /// Frames that found no room.
+    /// Number of frames that found no room.
     pub dropped: u64,
-    /// Frames lost from the memory to newer ones.
+    /// Number of frames displaced by newer frames.
     pub overrun: u64,
-    /// Most bytes in use at one time, in whole pages for a memory with pages.
+    /// Maximum number of bytes in use at one time, in whole pages if the memory has pages.
     pub bytes_max: usize,
-    /// Most frames taken in a row without a loss and without the memory becoming empty.
+    /// Maximum number of consecutive frames accepted without a loss and without the memory becoming empty.
     pub burst_frames_max: u64,
 }
 
@@ -41,15 +41,15 @@ struct Held {
 
 /// The state of a receive memory: its frames, in the order of their arrival.
 ///
-/// Arrivals and reads are recorded in the order of time. If a frame arrives at the moment when a read ends, the arrival
-/// is recorded first: the read frame is still held.
+/// Arrivals and reads must be recorded in order of time. If a frame arrives at the time when a read ends, the arrival
+/// must be recorded first, while the memory still holds the read frame.
 #[derive(Clone, Debug)]
 pub struct Memory {
     config: MemoryConfig,
     held: VecDeque<Held>,
     units: usize,
     is_read: bool,
-    /// Frames that arrive before this time are lost.
+    /// Time before which arriving frames are lost, nanoseconds.
     stopped_until_ns: u64,
     frame_len_max: usize,
     burst_frames: u64,
@@ -57,7 +57,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Creates an empty memory. A configuration refused by [`MemoryConfig::check`] does no harm; it can happen that no frame fits.
+    /// Creates an empty memory. A configuration refused by [`MemoryConfig::check`] is harmless, but possibly no frame
+    /// fits.
     pub fn new(config: &MemoryConfig) -> Self {
         Self {
             config: *config,
@@ -71,7 +72,7 @@ impl Memory {
         }
     }
 
-    /// Returns its configuration.
+    /// Returns the configuration of the memory.
     pub fn config(&self) -> &MemoryConfig {
         &self.config
     }
@@ -112,13 +113,13 @@ impl Memory {
         self.held.iter().map(|held| held.arrival)
     }
 
-    /// Begins to read out the oldest frame: it is not lost to a newer one from now on.
+    /// Begins to read out the oldest frame, which can no longer be displaced.
     pub fn begin(&mut self) -> Option<Arrival> {
         self.is_read = !self.held.is_empty();
         self.first()
     }
 
-    /// Ends the read of the oldest frame; its room is free.
+    /// Ends the read of the oldest frame and frees its room.
     pub fn end(&mut self) -> Option<Arrival> {
         self.is_read = false;
         let held = self.held.pop_front()?;
@@ -131,19 +132,19 @@ impl Memory {
         self.held.is_empty()
     }
 
-    /// Returns the index of the oldest frame that may be lost to a newer one.
+    /// Returns the index of the oldest frame that can be displaced.
     pub fn first_unread(&self) -> usize {
         usize::from(self.is_read)
     }
 
-    /// Returns the number of further frames that fit for sure, if none is longer than the longest so far.
+    /// Returns the number of further frames certain to fit, if none is longer than the longest frame so far.
     pub fn room_frames(&self) -> usize {
         let free = self.config.capacity() - self.units;
         let fit = free.checked_div(self.config.units(self.frame_len_max)).unwrap_or(usize::MAX);
         fit.min(self.ring_entries() - self.held.len())
     }
 
-    /// Returns the counts since it was made.
+    /// Returns the counts since the memory was created.
     pub fn counts(&self) -> MemoryCounts {
         self.counts
     }
@@ -156,13 +157,13 @@ impl Memory {
         units <= self.config.capacity() - self.units && self.held.len() < self.ring_entries()
     }
 
-    /// Returns whether a frame would fit beside the one being read out.
+    /// Returns whether a frame would fit next to the frame being read out, if all other frames were displaced.
     fn can_make_room(&self, units: usize) -> bool {
         let kept = self.held.front().filter(|_| self.is_read).map_or(0, |held| held.units);
         units <= self.config.capacity() - kept && self.first_unread() < self.ring_entries()
     }
 
-    /// Loses frames, the oldest permitted first, until there is room. Returns their number.
+    /// Displaces frames until there is room, starting with the oldest permitted one. Returns their number.
     fn make_room(&mut self, units: usize) -> usize {
         let mut overrun = 0;
         while !self.has_room(units)
