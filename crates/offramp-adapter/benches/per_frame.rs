@@ -1,10 +1,10 @@
 //! The cost per passed frame of a rate limit, port security and a VLAN.
 //!
-//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair in four configurations: without
-//! any of these features, with an unreachable limit, with bound addresses, and in an access VLAN. The configurations
-//! take turns, one sample each. The frames are sent to a line that discards them, and to a line that loops them back.
-//! The program prints medians, and the extra cost of each feature. With `--test`, it does hardly any work, and the
-//! figures are meaningless.
+//! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair in four configurations. A
+//! configuration has none of these features, an unreachable limit, bound addresses, or an access VLAN. The
+//! configurations take turns, one sample each. The frames are sent to a line that discards them, and to a line that
+//! loops them back. The program prints medians, and the extra cost of each feature. With `--test`, the program does
+//! hardly any work, and the figures are meaningless.
 
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};

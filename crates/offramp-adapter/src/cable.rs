@@ -52,7 +52,7 @@ pub const RATE_BPS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 /// The reason for refusing a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CableConfigError {
-    /// A rate of 0, or a rate outside the valid range.
+    /// The rate is outside the valid range.
     #[error("link rate of {0} bit/s is out of range; use {min} to {max}", min = RATE_BPS.start(), max = RATE_BPS.end())]
     Rate(u64),
 }

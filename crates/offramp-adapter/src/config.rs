@@ -54,7 +54,7 @@ pub enum ConfigError {
     /// The MTU is outside [`MTU_MIN`]…[`MTU_MAX`].
     #[error("mtu {0} is out of range; use {MTU_MIN} to {MTU_MAX} IP bytes")]
     Mtu(usize),
-    /// Harmful moderation settings.
+    /// The moderation settings are invalid.
     #[error(transparent)]
     Moderation(#[from] ModerationConfigError),
     /// The number of queues is 0.

@@ -17,7 +17,7 @@
 //! | [`config`] | every size, limit and default |
 //!
 //! Over a [`cable`], the queue pair at either end segments super-frames into frames of the wire, and coalesces received
-//! frames. So a cable loads the adapter with its full work, and the work can be measured. In a [`switch`] a super-frame
+//! frames. So a cable exercises all work of an adapter, and the work can be measured. In a [`switch`] a super-frame
 //! stays whole if the receiver accepts the offload. The switch changes a frame only where the receiver needs the
 //! change.
 //!

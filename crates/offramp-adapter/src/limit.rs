@@ -35,7 +35,8 @@ const BITS_PER_BYTE: u64 = 8;
 /// Default depth of a bucket, as a divisor of a second: 5 ms. The traffic of one second exceeds the rate by at most 0.5
 /// %, and a late thread catches up.
 const BURST_PART_OF_SECOND: u64 = 200;
-/// Divisor of a second for the tokens granted to a port's queues at once: a queue locks the bucket at most this often.
+/// Divisor of a second for the tokens granted to a port's queues at once: a queue locks the bucket at most this often
+/// per second.
 const GRANT_PART_OF_SECOND: u64 = 1000;
 /// Longest drain time of a full queue of a switch port, as a divisor of a second: 50 ms.
 const QUEUE_PART_OF_SECOND: u64 = 20;
@@ -331,7 +332,7 @@ impl Meter {
 }
 
 /// Returns the wire bytes of a frame that becomes `frames` frames, each with its own headers. Fragments repeat only the
-/// IP headers; IPv6 adds a fragment header.
+/// IP headers, and IPv6 adds a fragment header to each fragment.
 pub(crate) fn wire_bytes(frame: &Frame<'_>, frames: usize) -> usize {
     let len = frame.bytes().len();
     let (Ok(layout), 2..) = (frame.layout(), frames) else { return len };

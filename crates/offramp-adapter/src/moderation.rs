@@ -25,17 +25,18 @@
 //! ```
 //!
 //! # How
-//! Every policy is a set of limits on the waiting frames. Limits are the time since the first frame, the last frame or
-//! the last interrupt; the number of frames; and the area, the sum of their waiting times. A policy with feedback
-//! adapts its limits at each interrupt. So a frame costs a few additions and no allocation under every policy.
+//! Every policy is a set of limits on the waiting frames. A limit can be on the time since the first frame, the last
+//! frame or the last interrupt. Other limits are on the number of frames, and on the area: the sum of the frames'
+//! waiting times. A policy with feedback adapts its limits at each interrupt. So a frame costs a few additions and no
+//! allocation under every policy.
 //!
 //! # The bound
 //! Let an interrupt cost K, and let each frame cost its waiting time. The interrupts of the area trigger divide time
 //! into intervals. In each interval, the trigger pays at most K of waiting and K for the interrupt.
 //!
 //! A schedule without an interrupt in the interval lets the same frames wait at least as long (K), or violates the
-//! deadline or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much, and
-//! one K for an interval without an end.
+//! deadline or the limit of the ring. So any valid schedule pays K per interval. The trigger pays at most twice as
+//! much, and one K for an interval without an end.
 //!
 //! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K. This K is charged
 //! to the interval after the interrupt, in which the best schedule also pays K. So this policy pays at most three times
@@ -187,8 +188,7 @@ impl Limits {
         })
     }
 
-    /// Returns [`Limits::area`], except that a first frame does not wait if the host has rested for long enough. That
-    /// time equals the area's limit.
+    /// Returns [`Limits::area`], except that a first frame does not wait if the host has rested for the area's limit.
     fn quiet_or_area(config: &AreaConfig, factor: Option<&CostFactor>, cost: &CostEstimator) -> Self {
         let area = Self::area(config, factor, cost);
         Self { rested_ns: area.area_ns, wait_ns: 0, early_wait_ns: Some(area.wait_ns), ..area }
@@ -323,7 +323,7 @@ pub struct Moderator {
     has_fired: bool,
     /// Time from which an idle gap may end a wait within the target rate, nanoseconds.
     idle_from_ns: u64,
-    /// Number of frames that the host has seen without an interrupt since the last one.
+    /// Number of frames that the host has seen without an interrupt since the last interrupt.
     seen_frames: u64,
     /// Bytes received since the last interrupt.
     bytes: u64,
@@ -395,8 +395,8 @@ impl Moderator {
         is_over && waiting.frames > 0
     }
 
-    /// Returns the time at which the interrupt becomes due if nothing else happens; a time in the past if it is due
-    /// already. Returns `None` if no frame waits.
+    /// Returns the time at which the interrupt becomes due if nothing else happens. The time is in the past if the
+    /// interrupt is due already. Returns `None` if no frame waits.
     pub fn next_due_ns(&self) -> Option<u64> {
         let waiting = &self.waiting;
         if waiting.frames == 0 {
@@ -443,8 +443,8 @@ impl Moderator {
         frames
     }
 
-    /// Records that the host needs no interrupt for the waiting frames: it polls, or it suppresses notifications (V78).
-    /// Returns the number of these frames.
+    /// Records that the host needs no interrupt for the waiting frames: the host polls, or suppresses notifications
+    /// (V78). Returns the number of waiting frames.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
         self.seen_frames = self.seen_frames.wrapping_add(frames);
@@ -458,7 +458,7 @@ impl Moderator {
         self.cost.measures_next()
     }
 
-    /// Adds a measurement of the interrupt cost, under any policy: a batch of `frames` frames took `took_ns` from the
+    /// Adds a measurement of the interrupt cost, under any policy. A batch of `frames` frames took `took_ns`, from the
     /// interrupt until the host had processed the batch.
     pub fn handled(&mut self, frames: u32, took_ns: u64) {
         self.cost.observe(frames, took_ns);
@@ -487,7 +487,7 @@ impl Moderator {
         }
     }
 
-    /// Changes the configuration, including that of frames already waiting, from their arrival on. Ask
+    /// Changes the configuration, as if the new one had applied since the arrival of the frames already waiting. Ask
     /// [`Moderator::is_due`] next (V82). A change of the policy discards the policy's learned state; the measured
     /// interrupt cost is always kept.
     pub fn set(&mut self, config: ModerationConfig) {

@@ -51,7 +51,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     }
 
     /// Moves a batch in each direction. Receive is served first: delivered frames leave room on the wire for further
-    /// ones. `clock` returns the caller's processor time, nanoseconds from any moment. The clock is read only under
+    /// frames. `clock` returns the caller's processor time, nanoseconds from any moment. The clock is read only under
     /// moderation, before and after some batches.
     ///
     /// # Errors
@@ -112,8 +112,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.source.held() + self.sink.deliver.held()
     }
 
-    /// Returns the next deadline if the host sends no further frame: an arrival, a frame held back, an interrupt, or
-    /// the end of a wait for the limit.
+    /// Returns the next deadline if the host sends no further frame. A deadline is an arrival, the release of waiting
+    /// frames, an interrupt, or the end of a wait for the limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let receive_ns = self.sink.next_deadline_ns(self.sink.hold.next_open_ns(&self.wire));
         receive_ns.into_iter().chain(self.source.plan.next_deadline_ns()).min()

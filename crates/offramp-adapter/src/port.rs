@@ -4,7 +4,7 @@
 //! frame, and the last arrived frame. No frame is copied to change hands, and no memory is allocated per frame. Time is
 //! an argument, in nanoseconds since any fixed moment.
 //!
-//! One thread owns a port. Its loop:
+//! One thread owns a port and runs this loop:
 //!
 //! ```text
 //! loop:
@@ -81,8 +81,8 @@ pub struct InterruptCounts {
 ///
 /// A guest shares its rings: it sees the frames published by [`HostPort::rx_flush`] with or without an interrupt. A
 /// polling guest needs no interrupt. So moderation defers only the interrupt here, never a frame. Each queue of the
-/// port is moderated separately, and received frames apart from transmit completions. Frames are counted as they are
-/// handed over: a super-frame counts as one frame, since the host processes it as one.
+/// port has separate moderation for received frames and for transmit completions. Frames are counted as they are handed
+/// over: a super-frame counts as one frame, since the host processes it as one frame.
 pub trait Interrupts {
     /// Changes the moderation, including that of frames already published. Under
     /// [`Policy::Off`](crate::moderation::Policy::Off), the initial state, each publication interrupts the host. A
@@ -176,16 +176,16 @@ pub trait HostPort: InPlace {
         None
     }
 
-    /// Returns the bytes of the last fetched frame if the host requests no offload for it: an unchanged frame then
-    /// needs no parsing. Otherwise returns `None`; so does a port whose frames must all be parsed.
+    /// Returns the bytes of the last fetched frame if the host requests no offload for the frame: an unchanged frame
+    /// then needs no parsing. Otherwise returns `None`. A port whose frames must all be parsed always returns `None`.
     #[inline]
     fn tx_unasked(&self) -> Option<&[u8]> {
         None
     }
 
-    /// Returns the cost of the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] beyond the frame's bytes, in bytes
-    /// of equal cost. The cost also counts after a refused frame or without a frame. The turn is charged for it: a
-    /// guest may split a frame into a thousand descriptors.
+    /// Returns the cost of the last [`HostPort::tx_next`] or [`HostPort::tx_hold`] beyond the frame's bytes, expressed
+    /// in bytes. The cost also counts after a refused frame or without a frame. The turn pays the cost: a guest may
+    /// split a frame into a thousand descriptors.
     #[inline]
     fn tx_cost_bytes(&self) -> usize {
         0
@@ -221,9 +221,9 @@ pub trait HostPort: InPlace {
         0
     }
 
-    /// Reports a frame lost because the queue for the port's receive limit is full. On the wire it makes `frames`
-    /// frames with `bytes` in total. The port's counters include the loss; a host may also count it for each of its own
-    /// queues.
+    /// Reports a frame lost because the queue for the port's receive limit is full. On the wire, the frame makes
+    /// `frames` frames with `bytes` in total. The port's counters include the loss; a host may also count the loss for
+    /// each of its own queues.
     #[inline]
     fn rx_lost_to_limit(&mut self, frame: &Frame<'_>, frames: usize, bytes: usize) {
         let _ = (frame, frames, bytes);
@@ -303,7 +303,7 @@ pub trait WirePort {
     /// ([`Direction::lose_on_line`]), each as incoming and as lost. Sets the gauges of the adapter's memory.
     ///
     /// Returns the number of frames lost since the last call among those that [`WirePort::arrivals`] may have passed.
-    /// They were the oldest ones. A wire without loss after arrival, such as a cable, does nothing here.
+    /// The lost frames were the oldest ones. A wire without loss after arrival, such as a cable, does nothing here.
     #[inline]
     fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
         let _ = (now_ns, stats);

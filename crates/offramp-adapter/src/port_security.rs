@@ -10,9 +10,9 @@
 //!
 //! The IPv6 source must be in `ip_addresses`, or be a link-local address made from `mac_addresses` (RFC 4862).
 //!
-//! A frame is refused if it could carry an address that the checks cannot reach: an IP packet without a layout, or a
-//! frame with too many tags. A host may request a checksum only in the transport header or after it. Receivers ignore
-//! neighbour discovery in fragments (RFC 6980), so such fragments pass.
+//! A frame is refused if the checks cannot reach an address that it could carry. Such a frame is an IP packet without a
+//! layout, or a frame with too many tags. A host may request a checksum only in the transport header or after it.
+//! Receivers ignore neighbour discovery in fragments (RFC 6980), so such fragments pass.
 
 use crate::stats::Loss;
 use crate::vlan::PortVlans;
@@ -256,7 +256,7 @@ mod tests {
         PortSecurity { mac_addresses: vec![[2, 0, 0, 0, 0, 9], mac], ..PortSecurity::default() }
     }
 
-    /// Returns the rules for a host restricted to one Ethernet address and to 10.0.0.0/8.
+    /// Returns the rules for a host that is also restricted to 10.0.0.0/8.
     fn bound_to_network() -> PortSecurity {
         let ip_addresses = vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0).into(), 8).unwrap()];
         PortSecurity { ip_addresses, ..bound_to(MAC) }

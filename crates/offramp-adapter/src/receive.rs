@@ -22,7 +22,7 @@ pub(crate) struct Receive<'a, W> {
 }
 
 impl<W: WirePort> Receive<'_, W> {
-    /// Moves due frames until the wire has none, the host is at its limit, or a batch is full. Then ends the batch.
+    /// Moves due frames until the wire has none, the host is at its limit, or a batch is full; then ends the batch.
     ///
     /// `clock` returns the caller's processor time, nanoseconds from any moment. Under moderation, the clock is read
     /// before and after some batches, to measure their cost.

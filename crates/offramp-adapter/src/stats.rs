@@ -17,9 +17,9 @@ pub enum Loss {
     Drop,
     /// No room: a new frame displaced a frame in the adapter's memory.
     Overrun,
-    /// Longer than the MTU allows.
+    /// The frame is longer than the MTU allows.
     TooLong,
-    /// Not a frame: shorter than an Ethernet header, or with an offload request on unparsable headers.
+    /// The bytes are no valid frame: shorter than an Ethernet header, or with an offload request on unparsable headers.
     Malformed,
     /// The host requested an offload that the frame's bytes do not allow.
     BadRequest,
@@ -33,8 +33,8 @@ pub enum Loss {
     LinkOff,
     /// The host may not use the frame's source address, or the address is bound to another port.
     Spoofed,
-    /// The frame's VLAN is not a VLAN of the port, or the port refuses its tag. On a switch also: the destination port
-    /// is not in the frame's VLAN.
+    /// The frame's VLAN is not a VLAN of the port, or the port refuses the frame's tag. A switch also counts this
+    /// reason if the destination port is not in the frame's VLAN.
     Vlan,
     /// Switch: ingress and destination port are both isolated.
     Isolated,
@@ -42,14 +42,14 @@ pub enum Loss {
     FloodLimit,
     /// Switch: the host is at its receive limit, and the queue for it is full.
     RateLimit,
-    /// Switch: there is no other port, or all destination ports were removed before delivery. Also: the station is
-    /// unknown, and the switch does not flood frames for unknown stations.
+    /// Switch: there is no other port, or all destination ports were removed before delivery. The reason also covers an
+    /// unknown station if the switch does not flood.
     NoDestination,
-    /// Switch: the station lies behind the ingress port.
+    /// Switch: the destination station is on the ingress port.
     Hairpin,
     /// Switch: bridges do not forward the reserved destination address (IEEE 802.1D 7.12.6).
     Reserved,
-    /// Lost on purpose, by an impairment of the wire.
+    /// An impairment of the wire lost the frame on purpose.
     Fault,
     /// IPsec: no inbound association has this SPI at this destination address.
     UnknownSpi,
@@ -57,15 +57,15 @@ pub enum Loss {
     BadTag,
     /// IPsec: the sequence number was accepted before.
     Replayed,
-    /// IPsec: the sequence number lies left of the replay window, or is 0.
+    /// IPsec: the sequence number is left of the replay window, or is 0.
     TooOld,
-    /// IPsec: a protected packet is truncated, unaligned, wrongly padded, or malformed inside.
+    /// IPsec: a protected packet is truncated, unaligned, wrongly padded, or has malformed content.
     EspMalformed,
     /// IPsec: the packet is genuine, but outside its association's selectors.
     SaPolicy,
     /// IPsec: a fragment of a protected packet, or a fragment to be sealed in transport mode.
     EspFragment,
-    /// IPsec: a hard lifetime of its association is reached.
+    /// IPsec: the association has reached a hard lifetime.
     SaExpired,
     /// IPsec: the outer header marks congestion, but the packet has no ECN capability (RFC 6040 4.2).
     Congestion,

@@ -1,18 +1,19 @@
 //! Steering of received frames among a host's queue pairs, if one thread serves all pairs.
 //!
 //! The rule is that of the kernel's TAP (`tun_select_queue`). A flow is received on the pair of the host's last
-//! transmission, because its processor handles the flow. If the host has not sent on a flow lately, the flow's hash
-//! selects one of the pairs in use. So each flow stays on one pair, and the flows are spread over the pairs.
+//! transmission, because the processor of that pair handles the flow. If the host has not sent on a flow lately, the
+//! flow's hash selects one of the pairs in use. So each flow stays on one pair, and the flows are spread over the
+//! pairs.
 //!
 //! # What order a host sees
 //! Frames of a flow are always delivered in the order of arrival. While the flow stays on its pair, the host also sees
 //! this order.
 //!
-//! A flow moves in three cases. The host sends on another pair. The host did not send for [`AGE_MAX_NS`] and the hash
-//! selects another pair. Or the set of pairs in use changes. After a move, unseen frames lie in one ring and later
-//! frames in another ring. The host chooses which ring it reads first, as with every adapter with steering. Steering
-//! guarantees only that the earlier frames are published before the later ones: [`Choice::left`] names the pair to
-//! flush first.
+//! A flow moves if the host sends on another pair. A flow also moves if the host did not send for [`AGE_MAX_NS`] and
+//! the hash selects another pair, or if the set of pairs in use changes. After a move, unseen frames lie in one ring
+//! and later frames in another ring. The host chooses the ring to read first, as with every adapter with steering.
+//! Steering guarantees only that the earlier frames are published before the later ones: [`Choice::left`] names the
+//! pair to flush first.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};
@@ -106,7 +107,7 @@ impl Steering {
 
     /// Sets the pairs in use, in ascending order. Returns whether the set has changed. Flows may move after a change,
     /// so the frames already delivered must be published to the host first. If no pair is in use, frames go to the
-    /// first pair, which then has no room: every host uses the first pair (virtio 1.3, 5.1.6.5.6).
+    /// first pair, which then has no room. Every host uses the first pair (virtio 1.3, 5.1.6.5.6).
     pub fn set_pairs(&mut self, pairs: impl Iterator<Item = usize> + Clone) -> bool {
         let first = pairs.clone().next().is_none().then_some(0);
         let pairs = pairs.chain(first).map(|pair| pair as u16);

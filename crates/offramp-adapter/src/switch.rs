@@ -2,8 +2,8 @@
 //!
 //! The switch connects a guest with other guests, a TAP and an existing interface. Every side is a [`HostPort`]. A side
 //! sends frames with offload requests (a partial checksum, a segmentation), and receives frames with a checksum state.
-//! Between two sides, a frame is changed only where the receiver needs the change. Per port, the offloads accepted by
-//! the host ∩ those allowed by the user decide.
+//! Between two sides, a frame is changed only where the receiver needs the change. A port's offloads are those accepted
+//! by the host ∩ those allowed by the user.
 //!
 //! | frame | receiving port | treatment |
 //! |---|---|---|

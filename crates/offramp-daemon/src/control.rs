@@ -14,7 +14,7 @@ use std::time::Duration;
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
 /// Maximum length of a request in bytes, including the newline. Some hundred ports fit.
 pub const REQUEST_LEN_MAX: usize = 64 * 1024;
-/// Maximum length of an answer read by a client, bytes. It is enough for many ports with 256 queue pairs each.
+/// Maximum length of an answer read by a client, bytes: enough for many ports with 256 queue pairs each.
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
 /// Time limit for a whole line, in either direction.
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);

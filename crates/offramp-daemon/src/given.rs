@@ -1,4 +1,4 @@
-//! Guest sockets that are not named in the file. They come from `--socket-path`, `--fd`, or a service manager
+//! Guest sockets that are not named in the file. The sockets come from `--socket-path`, `--fd`, or a service manager
 //! (`sd_listen_fds(3)`).
 
 use super::config::Config;

@@ -1,5 +1,5 @@
-//! The daemon of offramp as a library: ports with a host and a wire, the cables and switches between ports, and the
-//! requests of the operator.
+//! The daemon of offramp as a library. The daemon runs ports with a host and a wire, connects ports by cables and
+//! switches, and answers the operator's requests.
 //!
 //! The entry point is [`Daemon`], the running ports and switches of one configuration. [`Process`] adds the rest of
 //! `offramp up`: privileges, sandbox, control sockets, metrics and signals. The crate has no command line and prints no

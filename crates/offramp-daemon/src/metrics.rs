@@ -45,7 +45,7 @@ pub enum MetricsSocket {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
-        /// Removed when this is dropped.
+        /// The socket's file, removed when this value is dropped.
         _file: SocketFile,
     },
 }

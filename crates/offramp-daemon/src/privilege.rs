@@ -137,7 +137,7 @@ impl Identity {
             None if Uid::effective().is_root() && !self.groups.0.is_empty() => self.join_groups()?,
             None => {}
         }
-        // The effective set first, since it must be a subset of the permitted set.
+        // The effective set is dropped first, because it must be a subset of the permitted set.
         [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable].into_iter().try_for_each(drop_set)
     }
 

@@ -28,7 +28,6 @@ pub fn prepare() -> io::Result<()> {
 ///
 /// # Errors
 /// Fails if the system refuses the setting.
-/// When the system refuses it.
 pub fn leave_no_core() -> io::Result<()> {
     Ok(set_dumpable(false)?)
 }

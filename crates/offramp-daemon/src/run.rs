@@ -1,7 +1,7 @@
 //! Start and end of the daemon, within a process with unchanged rights or as the process `offramp up`.
 //!
-//! `offramp up` starts in this order: reads the file, opens privileged devices, gives up privileges, opens the state of
-//! the keys, enters the sandbox, takes the control socket, starts the threads, and reports readiness.
+//! `offramp up` first reads the file, opens privileged devices and gives up privileges. Then it opens the state of the
+//! keys, enters the sandbox and takes the control socket. Last, it starts the threads and reports readiness.
 
 use crate::apply;
 use crate::build::{self, Devices, connect_to};

@@ -14,10 +14,10 @@
 //! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the
 //! key and the mark. The oldest key comes first. The last line is the SHA-256 of all preceding lines.
 //!
-//! A new state has the next generation. It overwrites the older file and is synced; meanwhile the newer file stays
-//! complete. A partly written file has a wrong last line. Such a file is ignored, because no number of it was granted
-//! yet. If neither file is complete, or a file is missing, the marks of the keys are unknown: the daemon does not
-//! start.
+//! A new state has the next generation. The new state overwrites the older file and is synced; meanwhile the newer file
+//! stays complete. A partly written file has a wrong last line. Such a file is ignored, because none of its numbers was
+//! granted yet. If neither file is complete, or a file is missing, the marks of the keys are unknown: the daemon does
+//! not start.
 //!
 //! Both files are opened before the daemon enters its sandbox, which allows no opening.
 

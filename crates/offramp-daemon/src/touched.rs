@@ -15,7 +15,7 @@ pub type Mapping = (Range<u64>, u64);
 pub struct TouchedMemory(Option<Mutex<File>>);
 
 impl TouchedMemory {
-    /// Opens the list; empty with a kernel without `CONFIG_PROC_PAGE_MONITOR`.
+    /// Opens the list. A kernel without `CONFIG_PROC_PAGE_MONITOR` has no list.
     pub fn open() -> Self {
         Self(File::open("/proc/self/smaps").ok().map(Mutex::new))
     }

@@ -1,4 +1,5 @@
-//! The watchdog of the frame threads: it finds the port that causes a stall, and acts.
+//! The watchdog of the frame threads: it finds the port that causes a stall, interrupts the thread, and disconnects the
+//! guest.
 //!
 //! One thread serves all guests of a switch, and a guest must not stall it for long. After one second, the watchdog
 //! reports the port and interrupts its thread. After another second, the watchdog disconnects the port's frontend.

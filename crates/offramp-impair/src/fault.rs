@@ -1,4 +1,4 @@
-//! Impairments of wires and hosts, for experiments and tests. Each impairment is a port that wraps another port.
+//! Impairments of wires and hosts, for experiments and tests. Each impairment is a port around another port.
 //!
 //! | type | what it does |
 //! |---|---|
@@ -37,7 +37,7 @@ pub type Wire<W> = Slow<PacketMemory<Duplicate<Delay<Loss<W>>>>>;
 /// A host with all impairments of received frames.
 pub type Host<H> = Reverse<VerdictFault<H>>;
 
-/// Seed bit that separates the choice of duplicates from the choice of losses.
+/// Seed bit that makes the choice of duplicates independent of the choice of losses.
 const DUPLICATE_SEED: u64 = 1 << 63;
 
 /// Wraps a wire in a memory and in the impairments of wires from `faults`.

@@ -43,7 +43,7 @@ pub struct PacketMemory<W> {
     lent: Vec<u8>,
     /// Time up to which all arrivals are in the memory or lost, nanoseconds.
     now_ns: u64,
-    /// Departure time of each frame that waits to be sent, nanoseconds.
+    /// Departure time of each frame waiting to be sent, nanoseconds.
     sending: VecDeque<u64>,
     /// The counts already added to the port's counters.
     counted: MemoryCounts,

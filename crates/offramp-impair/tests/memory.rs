@@ -56,7 +56,7 @@ fn back_to_back(frames: usize, len: usize) -> impl Iterator<Item = (u64, usize)>
     (1..=frames as u64).map(move |n| (n * FULL_NS, len))
 }
 
-/// The frames and counters of a memory that the host reads over a bus.
+/// The frames and counters of a memory read by the host over a bus.
 struct Outcome {
     /// Indices of the delivered frames, in the order of delivery.
     given: Vec<usize>,
@@ -253,7 +253,7 @@ impl Bench {
         }
     }
 
-    /// Polls the pairs only at the deadlines that they announce.
+    /// Polls the pairs only at their announced deadlines.
     fn run_until_idle(&mut self) {
         loop {
             let sent = self.sender.poll(self.now_ns).unwrap();
@@ -679,7 +679,7 @@ proptest! {
         let faults = FaultConfig { bus, ..FaultConfig::default() };
         let line = fault::wire(ScriptedLine::bringing(arrivals), &faults, &memory);
         let mut pair = QueuePair::new(&config, &control, 0, MemoryHost::default(), line);
-        // The pair is polled only at its deadlines, each time a bit late. It must become idle.
+        // The pair is polled only at its deadlines, each time a bit late, and must become idle.
         let mut now_ns = 0;
         for late_ns in late_ns.iter().cycle() {
             while pair.poll(now_ns).unwrap().moved {}

@@ -49,7 +49,7 @@ pub struct SaStatus {
     pub refused: Vec<(Refused, u64)>,
 }
 
-/// The channel for events. It stays short, because each association sends each event once.
+/// The channel for events. The channel stays short, because each association sends each event once.
 pub(super) type Events = Option<Sender<SaEvent>>;
 
 /// Reports each event of an association once.
@@ -110,7 +110,8 @@ impl Outbound {
         Ok(Self { shared, reporter, is_exhaustion_reported: AtomicBool::new(false), keepalive, keeper })
     }
 
-    /// Replaces `old`, and continues its keepalives if both are behind the same NAT.
+    /// Replaces `old`. Continues the keepalives of `old` if both associations have the same mode, UDP ports and
+    /// interval.
     pub(super) fn succeed(&mut self, old: &Self) {
         let (new, before) = (self.shared.config(), old.shared.config());
         if (new.udp, new.mode, new.keepalive_seconds) == (before.udp, before.mode, before.keepalive_seconds) {

@@ -60,7 +60,7 @@ pub enum SaError {
     /// The configuration is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidSa),
-    /// There is no such association to remove or replace.
+    /// No association with this SPI exists to remove or replace.
     #[error("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists the present ones")]
     Unknown {
         /// The requested direction.
@@ -315,8 +315,8 @@ struct Draft {
     next: InForce,
     context: Context,
     retiring: Vec<(Arc<Inbound>, u64)>,
-    /// Outbound associations to remove. They are used until the draft is in force, so their last number is not known
-    /// earlier.
+    /// Outbound associations to remove. An association is used until the draft is in force, so its last number is not
+    /// known earlier.
     leaving: Vec<Leaving>,
     /// Inbound associations to remove.
     ending: Vec<Arc<Inbound>>,

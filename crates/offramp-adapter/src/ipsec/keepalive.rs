@@ -27,7 +27,7 @@ const HEADERS_ALONE: TxMeta =
     TxMeta { checksum: None, segmentation: Some(Segmentation::new(SegmentationKind::Udp, 0)) };
 
 /// The keepalives of one association, shared by its queue pairs and by its successor after a rekey. A NAT cannot
-/// distinguish them.
+/// distinguish the successor from the association.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     gap_ns: u64,
@@ -76,7 +76,7 @@ impl Keepalive {
         write_keepalive(&Frame::new(&mut last.headers, HEADERS_ALONE), out).is_some()
     }
 
-    /// Makes a keepalive due again after the retry interval, because there was no room for it.
+    /// Makes a keepalive due again after the retry interval, because the wire had no room.
     fn put_back(&self, now_ns: u64) {
         lock(&self.last).at_ns = Some((now_ns + RETRY_NS).saturating_sub(self.gap_ns));
     }

@@ -33,9 +33,9 @@ const QUEUES_MAX: u64 = 256;
 /// Maximum sequence numbers used by queue pairs after the removal of their association. Each pair finishes its batch
 /// and its current super-frame, with at least one byte per segment.
 const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
-/// Factor by which an inbound mark leads: this multiple of the packets since the last check, minus [`LEAD_OFF`]. The
-/// lead is about one second of a steady stream, and small for single packets. After a crash, a sender has to repeat as
-/// many packets as the lead.
+/// Factor of an inbound mark's lead. The lead is this multiple of the packets since the last check, minus [`LEAD_OFF`]:
+/// about one second of a steady stream, and small for single packets. After a crash, a sender has to repeat as many
+/// packets as the lead.
 const LEAD: u64 = 8;
 const LEAD_OFF: u64 = 4;
 /// Number of checks without a packet after which an inbound mark no longer leads.
@@ -49,7 +49,7 @@ pub struct KeyId {
     /// The SPI, because the same key may have other numbers under another SPI. The value is 0 for an outbound
     /// counter-mode key, whose numbers must be unique.
     pub spi: u32,
-    /// SHA-256 of the integrity key.
+    /// SHA-256 of the integrity key, or of the encryption key if there is no integrity key.
     pub fingerprint: [u8; FINGERPRINT_LEN],
 }
 
@@ -95,7 +95,7 @@ impl std::fmt::Debug for KeyRegistry {
 }
 
 struct Disk {
-    /// The store. Locked before the keys, and alone while the store writes.
+    /// The store. The thread locks the store before the keys, and holds only this lock while the store writes.
     store: Mutex<Box<dyn KeyStore>>,
     step: u64,
     /// Waker of the thread that calls [`KeyRegistry::keep`].
@@ -118,7 +118,7 @@ struct Key {
     /// Outbound associations that currently have the key, with the names of their ports; at most one in a counter mode.
     outbound: Vec<(Arc<Outbound>, Arc<str>)>,
     inbound: Vec<Arc<Inbound>>,
-    /// The highest number at the last check, and the number of checks since it changed.
+    /// The highest number at the last check, and the number of checks since the number last changed.
     looked: u64,
     idle: u32,
 }

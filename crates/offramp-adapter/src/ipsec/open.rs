@@ -84,7 +84,7 @@ impl Opening {
     }
 
     /// Judges an unprotected frame. A packet that an association should have protected is refused if it is unencrypted
-    /// (RFC 4301 5.2). A host may accept a frame without a layout that the adapter cannot parse, for example a datagram
+    /// (RFC 4301 5.2). Some frames have no layout in the adapter although a host accepts them, for example a datagram
     /// with trailing bytes.
     pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         let InForce { policy, removed, inbound, .. } = &*self.in_force;

@@ -71,7 +71,7 @@ pub struct Policy {
 pub(super) struct Said {
     /// The action of the first matching entry; `None` if no entry matches.
     pub(super) action: Option<PolicyAction>,
-    /// The frame is a fragment, and an earlier entry that does not bypass may match its packet.
+    /// The frame is a fragment. An earlier entry that does not bypass may match the whole packet.
     pub(super) may_need_more: bool,
 }
 

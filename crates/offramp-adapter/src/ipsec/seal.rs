@@ -12,8 +12,8 @@ use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMet
 use offramp_offload::segment::SegmentPolicy;
 use std::sync::Arc;
 
-/// Maximum sequence numbers granted to a queue pair at once, if others seal with the same association. This bounds the
-/// reordering of packets across queue pairs, in addition to the delays of their lines.
+/// Maximum sequence numbers granted to a queue pair at once, if others seal with the same association. The maximum
+/// bounds the reordering of packets across queue pairs, in addition to the delays of their lines.
 const SHARED_RUN_MAX: usize = 16;
 /// Minimum segment size requested by a host, bytes. Linux requests at least 48 (`TCP_MIN_MSS`). With one byte per
 /// segment, a super-frame would use up 65,535 sequence numbers.
@@ -27,7 +27,7 @@ const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Sealer {
     sa: Arc<Outbound>,
-    /// The cipher context. `None` if the cipher library could not create another context. Packets for this association
+    /// The cipher context; `None` if the cipher library could not create another context. Packets for this association
     /// are then lost, and never sent unencrypted.
     context: Option<OutboundSa>,
     run_max: usize,

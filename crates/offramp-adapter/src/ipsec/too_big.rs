@@ -72,8 +72,8 @@ impl Answers {
     }
 }
 
-/// Returns whether an ICMP error may be sent. It is forbidden about packets that may be fragmented on their way, later
-/// fragments, and errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)).
+/// Returns whether an ICMP error may be sent about the frame. Errors are forbidden about packets that may be fragmented
+/// on their way, later fragments, and errors (RFC 1122 3.2.2, RFC 4443 2.4 (e)).
 fn may_be_answered(frame: &[u8], layout: &FrameLayout) -> bool {
     let message = frame[..layout.packet_end].get(layout.transport_start).copied();
     match layout.network {

@@ -1,5 +1,5 @@
-//! Every history of a few requests to a bucket, against the definition: between any two moments, no more passes than a
-//! full bucket plus the tokens arriving between them.
+//! Every history of a few requests to a bucket, compared with the definition. Between any two moments, at most a full
+//! bucket plus the tokens arriving between them passes.
 
 use super::*;
 

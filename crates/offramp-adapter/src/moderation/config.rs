@@ -78,9 +78,9 @@ pub enum Policy {
     /// the best schedule with full knowledge of the future (Dooly, Goldman and Scott, "On-line analysis of the TCP
     /// acknowledgment delay problem", J. ACM 48(2), 2001).
     Area(AreaConfig),
-    /// Interrupts as `Area` does. In addition, a frame after an idle gap as long as the interrupt cost interrupts at
-    /// once. The total cost is at most three times that of the best schedule, plus one interrupt. A lone request does
-    /// not wait, unlike under a moderation tuned for throughput alone (M10).
+    /// Interrupts as `Area` does. In addition, a frame interrupts at once if it follows an idle gap as long as the
+    /// interrupt cost. The total cost is at most three times that of the best schedule, plus one interrupt. A lone
+    /// request does not wait, unlike under a moderation tuned for throughput alone (M10).
     QuietOrArea(AreaConfig),
 }
 

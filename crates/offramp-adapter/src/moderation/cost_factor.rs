@@ -133,9 +133,9 @@ impl CostFactor {
         load.frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > load.ns
     }
 
-    /// Returns the number of frames that a wait must gather to justify its delay. The number is
-    /// [`FRAMES_PER_INTERRUPT_MIN`] after an idle gap, or at a high mean frame rate if the ring has room: fewer frames
-    /// may all belong to one request.
+    /// Returns the number of frames that a wait must gather to justify its delay. After an idle gap, the number is
+    /// [`FRAMES_PER_INTERRUPT_MIN`], because fewer frames may all belong to one request. The same holds at a high mean
+    /// frame rate if the ring has room.
     fn gathered_frames_min(&self, end: End) -> u64 {
         match end {
             End::Idle => FRAMES_PER_INTERRUPT_MIN,
@@ -151,7 +151,8 @@ impl CostFactor {
             (self.until_attempt, self.patience, self.excuses) = (0, 1, EXCUSES);
         }
         if is_thick && load.ns < self.gap_ns {
-            // After an idle gap, a higher factor would change nothing, unless the last wait ended by the area.
+            // After an idle gap, a higher factor would change nothing, unless the wait before had ended at the area
+            // limit.
             if end != End::Idle || self.last_end == End::Area {
                 self.rise(cost_ns);
             }
@@ -162,7 +163,7 @@ impl CostFactor {
     }
 
     /// Updates the factor after a deferred frame that gathered hardly any other frame. Between the bursts of a high
-    /// load, a few waits in vain are forgiven. More of them show that waiting gathers no frames.
+    /// load, a few waits in vain are forgiven. Further waits in vain show that waiting gathers no frames.
     fn in_vain(&mut self) {
         if !self.is_thick(self.mean) {
             self.factor = (self.factor / FALL).max(ONE);

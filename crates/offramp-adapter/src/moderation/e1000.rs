@@ -23,7 +23,7 @@ const FULL_BYTES: u64 = 1200;
 /// The class changes from lowest to low with fewer frames and more bytes than these.
 const LOWEST_FRAMES: u64 = 5;
 const LOWEST_BYTES: u64 = 512;
-/// Bytes per interrupt above which the class low is left by the size of the frames.
+/// Bytes per interrupt above which the class low is re-evaluated by the size and the number of frames.
 const LOW_BYTES: u64 = 10_000;
 /// The class changes from low to bulk with fewer frames than this and more bytes than [`LOW_BYTES`].
 const LOW_FRAMES_FEW: u64 = 10;
@@ -54,8 +54,8 @@ pub enum E1000Mode {
     /// 3, "dynamic conservative", the driver's default: up to 20,000.
     #[default]
     Conservative,
-    /// 4, "simplified": 2000 to 8000, by the imbalance between receive and transmit. It needs the bytes of the [other
-    /// direction](super::Moderator::other_direction).
+    /// 4, "simplified": 2000 to 8000, by the imbalance between receive and transmit. The mode needs the bytes of the
+    /// [other direction](super::Moderator::other_direction).
     Simplified,
 }
 
@@ -104,7 +104,7 @@ impl Class {
     }
 }
 
-/// The judgement of one queue by its frames.
+/// Classification of one queue by its frames.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     class: Class,

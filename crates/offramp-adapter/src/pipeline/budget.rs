@@ -9,7 +9,7 @@ pub(crate) const FRAME_ALIGN: usize = 64;
 pub(crate) const SCRATCH_LEN: usize =
     (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
 
-/// Memory for rewritten frames. All ports of a switch share it.
+/// Memory for rewritten frames, shared by all ports of a switch.
 pub(crate) type Scratch = Box<[u8]>;
 
 /// Bytes charged for a lost frame: the shortest Ethernet frame. Without this charge, a flood of bad frames could

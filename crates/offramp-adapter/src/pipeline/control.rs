@@ -81,7 +81,7 @@ impl PortControl {
         self.offloads.store(offloads.bits(), Relaxed);
     }
 
-    /// Returns whether the port's link is on: frames from the host and for the host pass. It is on initially.
+    /// Returns whether the port's link is on: frames from the host and for the host pass. The link is on initially.
     pub fn is_link_on(&self) -> bool {
         self.is_link_on.load(Relaxed)
     }

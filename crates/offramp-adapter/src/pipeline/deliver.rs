@@ -31,7 +31,7 @@ pub(crate) struct Deliver {
     pub(crate) meter: Meter,
     rx_csum: RxCsum,
     rss: Option<Rss>,
-    /// `None` while IPsec affects no frame.
+    /// The IPsec state for received frames; `None` while IPsec affects no frame.
     opening: Option<Box<Opening>>,
     /// Change counter of the associations applied last.
     ipsec_changes: u32,

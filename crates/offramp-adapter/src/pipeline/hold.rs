@@ -160,7 +160,7 @@ impl Hold {
         self.moderator.ring_has(FRAMES_MAX.saturating_sub(self.queue.len()) as u32);
     }
 
-    /// Returns whether to hand over the queued frames now. With `is_forced`, they are due under any policy.
+    /// Returns whether to hand over the queued frames now. With `is_forced`, queued frames are due under any policy.
     pub(crate) fn is_due(&self, now_ns: u64, is_forced: bool) -> bool {
         let is_released = is_forced || self.released > 0 || self.moderator.is_off();
         !self.queue.is_empty() && (is_released || self.is_full() || self.moderator.is_due(now_ns))
@@ -175,7 +175,8 @@ impl Hold {
         }
     }
 
-    /// Hands queued frames to `deliver`, until `deliver` returns `false`. That frame stays in the queue.
+    /// Hands queued frames to `deliver` until `deliver` returns `false`. The frame refused by `deliver` stays in the
+    /// queue.
     pub(crate) fn release(
         &mut self,
         stats: &Direction,

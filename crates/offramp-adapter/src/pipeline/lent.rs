@@ -39,9 +39,10 @@ impl Lent<'_> {
 
     /// Returns the marks of an untouched super-frame; `None` if `enabled` cannot express them.
     ///
-    /// A super-frame with CWR is marked as such, even if its sender did not mark it. It is delivered whole only to a
-    /// driver with ECN negotiated (virtio 1.3, 5.1.6.4.1). A super-frame with AccECN's CWR is delivered whole only to a
-    /// driver with AccECN negotiated. Without CWR, every driver segments a super-frame alike.
+    /// A super-frame with CWR is marked as such, even if its sender did not mark it. With CWR, a super-frame is
+    /// delivered whole only to a driver with ECN negotiated (virtio 1.3, 5.1.6.4.1). With AccECN's CWR, a super-frame
+    /// is delivered whole only to a driver with AccECN negotiated. Without CWR, every driver segments a super-frame
+    /// alike.
     pub(super) fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
         let partial = self.frame.request().checksum?;
         if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {

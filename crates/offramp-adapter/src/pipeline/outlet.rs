@@ -127,8 +127,8 @@ impl Rss {
 pub(super) struct ToHost<'a, 'b, H> {
     pub(super) outlet: &'a mut Outlet<'b, H>,
     pub(super) rss: Option<&'a Rss>,
-    /// The coalescer may write into the host's own buffers. `false` if frames stay there across batches: a host must
-    /// not wait for its buffers.
+    /// Allows the coalescer to write into the host's own buffers. `false` if the coalescer holds frames across batches:
+    /// a host must not wait for its buffers.
     pub(super) is_lending: bool,
 }
 

@@ -38,13 +38,13 @@ pub(crate) struct Plan {
     policy: SegmentPolicy,
     /// The link state read from the port's control at the start of the batch.
     pub(crate) is_link_on: bool,
-    /// `None` while the host may use any address.
+    /// The address rules of the host; `None` while the host may use any address.
     security: Option<Arc<PortSecurity>>,
     /// The send limit of the host.
     pub(crate) meter: Meter,
-    /// `None` while IPsec affects no frame.
+    /// The IPsec state for sent frames; `None` while IPsec affects no frame.
     sealing: Option<Box<Sealing>>,
-    /// `None` while no association sends NAT-keepalives.
+    /// The keepalives of associations; `None` while no association sends NAT-keepalives.
     keepalives: Option<Box<Keepalives>>,
     /// Change counter of the associations applied last.
     ipsec_changes: u32,

@@ -22,14 +22,14 @@ pub enum UnknownUnicast {
 /// The settings of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// Learn the port of each station. If off, the switch is a link of two ports: it passes every frame, including
-    /// those for reserved addresses, without a flood limit.
+    /// Enables learning of each station's port. If `false`, the switch is a link of two ports. A link passes every
+    /// frame, including those for reserved addresses, without a flood limit.
     pub learning: bool,
     /// Maximum number of ports.
     pub ports_max: usize,
     /// Size of the table in stations; each port's quota is reserved from it.
     pub stations_max: usize,
-    /// Divide `stations_max` equally among the present ports, and ignore [`PortConfig::stations_max`].
+    /// Divides `stations_max` equally among the present ports, and ignores [`PortConfig::stations_max`].
     pub equal_shares: bool,
     /// Ageing time in seconds: a station idle for longer is forgotten (IEEE 802.1D 7.9.2: 300).
     pub ageing_s: u64,

@@ -129,7 +129,8 @@ fn check_mtu(mtu: usize) -> Result<(), SwitchError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(SwitchError::Mtu(mtu)) }
 }
 
-/// The port that the switch's thread currently serves. If the thread stalls, a watchdog reads the culprit here.
+/// The port that the switch's thread currently serves. If the thread stalls, a watchdog reads the responsible port
+/// here.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicUsize);
 

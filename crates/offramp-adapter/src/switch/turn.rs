@@ -20,8 +20,8 @@ use std::ops::Range;
 const TIMED_BYTES: usize = 16 * 1024;
 
 impl<P: HostPort> Switch<P> {
-    /// Moves frames of one port until it has no more, or its budget is spent. During the turn, the port is taken out of
-    /// the list of ports.
+    /// Moves frames of one port until the port has no more, or its budget is spent. During the turn, the port is taken
+    /// out of the list of ports.
     pub(super) fn turn(&mut self, from: usize, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
         let Some(mut port) = self.ports[from].take() else { return Progress::default() };
         let bytes = self.config.turn_bytes.max(1);

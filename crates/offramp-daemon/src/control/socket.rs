@@ -41,7 +41,7 @@ fn hint(doing: &str, cause: &io::Error, path: &Path) -> String {
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
-    /// Removed when this is dropped.
+    /// The socket's file, removed when this value is dropped.
     _file: SocketFile,
 }
 

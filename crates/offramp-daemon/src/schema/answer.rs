@@ -59,7 +59,7 @@ impl Answer {
 pub struct Refusal {
     /// The kind of refusal.
     pub code: RefusalCode,
-    /// One line for a human.
+    /// The message, one line of text.
     pub message: String,
 }
 

@@ -7,7 +7,7 @@ use super::moderation::Moderation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the protocol. It increases when a field is removed or changes its meaning.
+/// Version of the protocol, increased when a field is removed or changes its meaning.
 pub const VERSION: u32 = 1;
 
 /// Maximum captured bytes of a packet, as in tcpdump. Every super-frame fits completely.

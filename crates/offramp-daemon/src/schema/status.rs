@@ -109,10 +109,10 @@ pub struct DirectionStatus {
     pub counts: Counts,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// Number of the host's frames per batch. Both histograms are empty if the daemon is older.
+    /// Number of the host's frames per batch; empty if the daemon is older.
     #[serde(default)]
     pub batch_frames: HistogramStatus,
-    /// Receive: wait of the oldest frame before a deferred interrupt, nanoseconds.
+    /// Receive: wait of the oldest frame before a deferred interrupt, nanoseconds; empty if the daemon is older.
     #[serde(default)]
     pub interrupt_wait_ns: HistogramStatus,
     /// Rates over an interval, computed by the command `show`; the daemon sends `null`.

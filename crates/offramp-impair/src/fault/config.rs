@@ -58,7 +58,7 @@ pub struct FaultConfig {
     pub duplicate_one_in: Option<u32>,
     /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,
-    /// Number of frames in a group that is delivered in reverse order; `None` for no reversal.
+    /// Number of frames in a group for delivery in reverse order; `None` for no reversal.
     pub reverse_frames: Option<usize>,
     /// The faulty checksum unit; `None` for a correct one.
     pub verdict: Option<VerdictConfig>,

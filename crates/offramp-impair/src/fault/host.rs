@@ -167,8 +167,9 @@ fn may_be_wrong(wrong: WrongVerdict, verdict: ChecksumState) -> bool {
     }
 }
 
-/// Returns the checksum over payload and TCP sequence number, which decides on a wrong verdict. Returns `None` for a
-/// frame without a UDP or TCP checksum, and for a frame without payload, which would not be retransmitted.
+/// Returns the checksum over payload and TCP sequence number, as the criterion for a wrong verdict. Returns `None` for
+/// a frame without a UDP or TCP checksum. Also returns `None` for a frame without payload, since nothing would be
+/// retransmitted.
 fn sum_of(frame: &Frame<'_>) -> Option<u64> {
     let (bytes, layout) = (frame.bytes(), frame.layout().ok()?);
     let is_summed = matches!(layout.transport, Transport::Tcp | Transport::Udp) && !layout.fragment;

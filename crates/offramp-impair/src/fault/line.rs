@@ -50,7 +50,7 @@ pub struct Loss<W> {
 }
 
 impl<W: Line> Loss<W> {
-    /// Wraps a wire that loses one in `one_in` frames; `None` for no loss.
+    /// Wraps a wire, and loses one in `one_in` frames; `None` for no loss.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
     }
@@ -127,7 +127,7 @@ pub struct Duplicate<W> {
 }
 
 impl<W: Line> Duplicate<W> {
-    /// Wraps a wire that duplicates one in `one_in` frames; `None` for no duplicates.
+    /// Wraps a wire, and duplicates one in `one_in` frames; `None` for no duplicates.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, copy: Vec::new(), second: None }
     }
@@ -199,7 +199,7 @@ pub struct Delay<W> {
 }
 
 impl<W: Line> Delay<W> {
-    /// Wraps a wire that delays each frame by `delay_ns`.
+    /// Wraps a wire, and delays each frame by `delay_ns`.
     pub fn new(line: W, delay_ns: u64) -> Self {
         Self { line, delay_ns }
     }

@@ -8,8 +8,8 @@ use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::Direction;
 use std::collections::VecDeque;
 
-/// Maximum number of copied frames that the host has not yet taken: a full receive batch. At this maximum, the host's
-/// thread is the bottleneck, and the bus waits for it.
+/// Maximum number of copied frames not yet taken by the host: a full receive batch. At this maximum, the host's thread
+/// is the bottleneck, and the bus waits for it.
 const READY_FRAMES_MAX: usize = 256;
 
 /// A wire behind a slow bus, in both directions.

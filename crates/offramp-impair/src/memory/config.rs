@@ -13,13 +13,13 @@ pub const FRAME_OVERHEAD_LEN_DP8390: usize = 8;
 pub const TRANSMIT_BUFFER_PAGES_DP8390: usize = 6;
 /// Number of transmit buffers in this layout: one is filled while the other is sent.
 pub const TRANSMIT_BUFFERS_DP8390: usize = 2;
-/// Time for which a DP8390 is stopped after its ring has overflowed, nanoseconds. The data sheet requires 1.6 ms;
-/// Linux's driver waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
+/// Stop time of a DP8390 after an overflow of its ring, nanoseconds. The data sheet requires 1.6 ms; Linux's driver
+/// waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
 pub const RECOVER_NS_DP8390: u64 = 10_000_000;
 
 /// Valid memory sizes, bytes: from one frame to more than any card has.
 pub const RECEIVE_BYTES: RangeInclusive<usize> = LINE_FRAME_LEN_MIN..=1 << 30;
-/// Valid numbers of pages, of which one is always free.
+/// Valid numbers of pages, including one free page.
 pub const RECEIVE_PAGES: RangeInclusive<usize> = 2..=1 << 20;
 /// Valid page sizes, bytes.
 pub const PAGE_LEN: RangeInclusive<usize> = 64..=65_536;
@@ -30,7 +30,7 @@ pub const TRANSMIT_BUFFERS: RangeInclusive<usize> = 1..=1 << 16;
 /// Valid recovery times, nanoseconds.
 pub const RECOVER_NS: RangeInclusive<u64> = 1..=10_000_000_000;
 
-/// The memory for frames that the host has not yet read out.
+/// The memory for received frames, until the host has read them out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiveMemory {
     /// No limit.
@@ -48,7 +48,7 @@ pub enum ReceiveMemory {
     },
 }
 
-/// The treatment of a frame that finds no room.
+/// The treatment of a frame without room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverflowPolicy {
     /// The frame is lost ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop)).
@@ -70,14 +70,14 @@ pub enum OverflowPolicy {
 /// The memory of an adapter. By default it has no limit, so no frame is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryConfig {
-    /// The memory for frames that the host has not yet read out.
+    /// The memory for received frames, until the host has read them out.
     pub receive: ReceiveMemory,
     /// Maximum number of received frames of any size, as the descriptors of a receive ring; `None` if unlimited.
     pub receive_ring_entries: Option<usize>,
-    /// Maximum number of frames that wait to be sent; `None` if unlimited. The host waits for a free buffer, so no
-    /// frame is lost.
+    /// Maximum number of frames waiting to be sent; `None` if unlimited. The host waits for a free buffer, so no frame
+    /// is lost.
     pub transmit_buffers: Option<usize>,
-    /// The treatment of a frame that finds no room.
+    /// The treatment of a frame without room.
     pub policy: OverflowPolicy,
 }
 

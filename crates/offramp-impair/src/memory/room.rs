@@ -22,7 +22,7 @@ pub enum Fate {
 /// The counts of a memory since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounts {
-    /// Number of frames that found no room.
+    /// Number of frames without room.
     pub dropped: u64,
     /// Number of frames displaced by newer frames.
     pub overrun: u64,
