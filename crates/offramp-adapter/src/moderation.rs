@@ -465,8 +465,8 @@ impl Moderator {
         self.take_limits();
     }
 
-    /// Adds a measured cost `cost_ns` of an interrupt alone, without the work on frames. Intended for hosts that cannot
-    /// measure the handling of a batch. Do not combine with [`Moderator::handled`].
+    /// Adds a measured cost `cost_ns` of an interrupt alone, without the work on frames. The method is for hosts that
+    /// cannot measure the handling of a batch. Do not combine it with [`Moderator::handled`].
     pub fn costed(&mut self, cost_ns: u64) {
         self.cost.observe_interrupt(cost_ns);
         self.take_limits();

@@ -89,7 +89,8 @@ pub trait Interrupts {
     /// change to this policy sends a deferred interrupt at once.
     fn moderate(&mut self, config: &ModerationConfig);
 
-    /// Sends the interrupts due at `now_ns`. Called after each batch, and at [`Interrupts::next_due_ns`].
+    /// Sends the interrupts due at `now_ns`. The adapter calls this after each batch, and at
+    /// [`Interrupts::next_due_ns`].
     ///
     /// Returns the number of interrupts sent since the last call, including undeferred ones.
     fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
@@ -197,7 +198,7 @@ pub trait HostPort: InPlace {
         0
     }
 
-    /// Called in place of [`HostPort::tx_next`] while the host is at its limit. The port does the other work of that
+    /// Replaces the call of [`HostPort::tx_next`] while the host is at its limit. The port does the other work of that
     /// call.
     #[inline]
     fn tx_hold(&mut self) {}

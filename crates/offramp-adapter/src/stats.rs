@@ -285,8 +285,8 @@ counters! {
         /// empty.
         burst_frames_max: Gauge { metric: None },
         ..
-        /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts those lost because
-        /// the host had none.
+        /// Receive: frames lost because the adapter's memory had no room. [`Loss::Drop`] also counts frames lost
+        /// because the host had no room.
         pub memory_dropped: Counter,
         lost: LostFrames,
         /// Number of frames given to the host, or fetched from the host, in one batch.

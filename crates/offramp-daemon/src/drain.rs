@@ -110,7 +110,7 @@ pub trait Drain: Task {
     /// Stops or resumes fetching frames from hosts.
     fn set_draining(&mut self, is_draining: bool);
 
-    /// Returns whether the task has completed `phase`. `moved`: the last poll moved frames.
+    /// Returns whether the task has completed `phase`. Set `moved` if the last poll moved frames.
     fn is_drained(&self, phase: u8, moved: bool) -> bool;
 }
 

@@ -95,7 +95,7 @@ impl std::fmt::Debug for KeyRegistry {
 }
 
 struct Disk {
-    /// The store. The thread locks the store before the keys, and holds only this lock while the store writes.
+    /// The store. A thread locks the store before the keys, and holds only this lock while the store writes.
     store: Mutex<Box<dyn KeyStore>>,
     step: u64,
     /// Waker of the thread that calls [`KeyRegistry::keep`].

@@ -31,7 +31,8 @@ const FRAMES_PER_INTERRUPT_MIN: u64 = 4;
 /// Divisor of the target gap between two interrupts. The quotient is an idle gap: half the frame distance at the limit
 /// of a high frame rate.
 const IDLE_GAP_DIVISOR: u64 = 2 * FRAMES_PER_INTERRUPT_MIN;
-/// Number of interrupts averaged for the mean load. With so many, their position within a burst hardly matters.
+/// Number of interrupts averaged for the mean load. With so many interrupts, their position within a burst hardly
+/// matters.
 const LOAD_INTERRUPTS: u64 = 64;
 /// Maximum target gaps counted for a pause between two interrupts. A longer pause would outweigh the load before and
 /// after it.

@@ -2,8 +2,8 @@
 //!
 //! After 64 interrupts, the rates of bytes, frames and interrupts are compared with the previous rates. If the rates
 //! improve, the next profile in the same direction is tried; otherwise the direction reverses. The climb parks on a
-//! top, at an edge, or when its steps are used up. Source of the rules and figures: Linux `lib/dim/net_dim.c`,
-//! `lib/dim/dim.c`, `include/linux/dim.h`.
+//! top, at an edge, or when its steps are used up. The rules and figures are from Linux `lib/dim/net_dim.c`,
+//! `lib/dim/dim.c` and `include/linux/dim.h`.
 //!
 //! A profile sets the maximum wait of the first frame and the maximum number of waiting frames. Linux's `virtio_net`
 //! driver sets the same two values in its device.

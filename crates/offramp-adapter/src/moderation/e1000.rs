@@ -2,7 +2,7 @@
 //!
 //! The driver assigns a queue to one of three classes, by the frames and bytes since the last interrupt. Each class has
 //! a rate, stored as a shortest gap between interrupts (the adapter's ITR register). The rate falls at once and rises
-//! in steps. Source of the rules and figures: Linux `drivers/net/ethernet/intel/e1000/e1000_main.c` and
+//! in steps. The rules and figures are from Linux `drivers/net/ethernet/intel/e1000/e1000_main.c` and
 //! `Documentation/networking/device_drivers/ethernet/intel/e1000.rst`.
 //!
 //! The driver classifies receive and transmit together and takes the slower class, because one interrupt serves both

@@ -67,8 +67,8 @@ impl Plan {
     }
 
     /// Applies changed settings of the link and the limit. Applies changed associations unless `pending` is partly
-    /// sealed, and advances their time. Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with
-    /// the same associations.
+    /// sealed, and advances their time. Sealed frames fit into `mtu` IP bytes. With `is_shared`, other queue pairs seal
+    /// with the same associations.
     #[inline]
     pub(crate) fn take_over(
         &mut self,
@@ -158,8 +158,8 @@ impl Plan {
     }
 
     /// Delivers the pending ICMP message about the last planned frame, if any. The message is no frame of the wire, and
-    /// no counter includes it. If the host has no room, the message is dropped; the next refused frame causes a new
-    /// one. `has_pushed`: the adapter inserted the frame's tag.
+    /// no counter includes it. If the host has no room, the message is dropped, and the next refused frame causes a new
+    /// one. Set `has_pushed` if the adapter inserted the frame's tag.
     pub(crate) fn answer(&mut self, host: &mut impl HostPort, has_pushed: bool) -> Option<Result<(), PortError>> {
         let answer = self.sealing.as_mut()?.too_big.take()?;
         let answer = if has_pushed { pop_tag(answer) } else { answer };

@@ -298,7 +298,7 @@ fn frames_go_on_while_the_disk_is_waited_for() {
     std::thread::scope(|scope| {
         let change = scope.spawn(move || control.change_ipsec(&[add(SaDirection::Out, &next)]));
         is_asked.recv().unwrap();
-        // Only now the first association comes into force, and seals.
+        // The first association comes into force only now, and seals.
         send(&mut bed, 5);
         let (given, associations) = (bed.right.host().given.len(), bed.controls[0].ipsec().status().len());
         answer.send(()).unwrap();

@@ -35,7 +35,8 @@ pub struct PortStatus {
     pub host: HostStatus,
     /// The status of the wire.
     pub wire: WireStatus,
-    /// The interface on the wire is present; `false` if it is gone for good. Always `true` for any other wire.
+    /// The interface on the wire is present; `false` if it is gone for good. For any other wire, the value is always
+    /// `true`.
     #[serde(default = "is_there")]
     pub wire_running: bool,
     /// Frames lost at the interface on the wire; `null` for any other wire.
