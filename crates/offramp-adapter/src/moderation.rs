@@ -35,8 +35,8 @@
 //! into intervals. In each interval, the trigger pays at most K of waiting and K for the interrupt.
 //!
 //! A schedule without an interrupt in the interval lets the same frames wait at least as long (K), or violates the
-//! deadline or the limit of the ring. So any valid schedule pays K per interval. The trigger pays at most twice as
-//! much, and one K for an interval without an end.
+//! deadline or the ring's limit. So any valid schedule pays K per interval. The trigger pays at most twice as much, and
+//! one K for an interval without an end.
 //!
 //! With [`Policy::QuietOrArea`], a frame after an idle gap of K raises an interrupt at once, for K. This K is charged
 //! to the interval after the interrupt, in which the best schedule also pays K. So this policy pays at most three times
@@ -85,8 +85,8 @@ struct Waiting {
     first_ns: u64,
     /// Arrival time of the last frame, nanoseconds.
     last_ns: u64,
-    /// Sum of all frames' arrival delays relative to the first frame. Negative, in two's complement, if the clock went
-    /// back between frames.
+    /// Sum of all frames' arrival delays relative to the first frame. The sum is negative, in two's complement, if the
+    /// clock went back between frames.
     later_ns: u64,
     /// Maximum wait of the first frame, nanoseconds.
     wait_ns: u64,

@@ -9,11 +9,11 @@
 //! Frames of a flow are always delivered in the order of arrival. While the flow stays on its pair, the host also sees
 //! this order.
 //!
-//! A flow moves if the host sends on another pair. A flow also moves if the host did not send for [`AGE_MAX_NS`] and
-//! the hash selects another pair, or if the set of pairs in use changes. After a move, unseen frames lie in one ring
-//! and later frames in another ring. The host chooses the ring to read first, as with every adapter with steering.
-//! Steering guarantees only that the earlier frames are published before the later ones: [`Choice::left`] names the
-//! pair to flush first.
+//! A flow moves if the host sends on another pair, or if the set of pairs in use changes. A flow also moves if the host
+//! did not send for [`AGE_MAX_NS`] and the hash selects another pair. After a move, unseen frames lie in one ring and
+//! later frames in another ring. The host chooses the ring to read first, as with every adapter with steering. Steering
+//! guarantees only that the earlier frames are published before the later ones: [`Choice::left`] names the pair to
+//! flush first.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{Network, Transport};

@@ -213,7 +213,7 @@ fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(frames)
 }
 
-/// Replaces one form of a zero checksum by the other, and sets the ID of IPv6 fragments to 0, because each port counts
+/// Replaces one form of a zero checksum by the other. Sets the ID of IPv6 fragments to 0, because each port counts
 /// these IDs separately.
 fn normal(mut frame: Vec<u8>) -> Vec<u8> {
     let Ok(layout) = Frame::received(&mut frame).layout().copied() else { return frame };

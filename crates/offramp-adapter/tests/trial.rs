@@ -85,7 +85,7 @@ impl Trial {
 }
 
 /// Returns the lowest cost of any schedule, for long traces. The best schedule delays no first frame of a batch for
-/// longer than the interrupt cost, because an interrupt for that frame alone would cost less.
+/// longer than the interrupt cost. An interrupt for that frame alone would cost less.
 pub fn optimum_ns(frames: &[Frame], interrupt_ns: u64) -> u64 {
     // Entry j: the lowest cost for the first j frames, and the sum of their arrival times.
     let mut costs_ns = vec![0; frames.len() + 1];
