@@ -361,7 +361,7 @@ fn a_change_wakes_whoever_drives_the_port() {
     assert_eq!((lan.1[0].limits(), lan.1[1].limits()), (tx(frames(1)), PortLimits::default()));
 }
 
-/// Port 0 sends to port 1 and port 2 sends to port 3. Ports 0 and 1 are limited.
+/// Port 0 sends to port 1 and port 2 sends to port 3. Either port 0 or port 1 is limited.
 #[test]
 fn ports_at_their_limits_leave_the_others_of_the_switch_alone() {
     const OTHERS: u64 = 100_000;
