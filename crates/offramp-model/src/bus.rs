@@ -10,27 +10,28 @@ use pcie::Pcie;
 use pcix::PciX;
 use serde::Deserialize;
 
-/// Parts of a million: the unit of ratios.
+/// Parts per million: a ratio of 1.
 pub const PPM: u64 = 1_000_000;
 
-/// An ISA card with a driver that copies: the processor waits for every transfer, so the time of the bus is time of the
-/// processor.
+/// An ISA card whose driver copies every byte. The processor waits for each transfer, so bus time is also processor
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IsaTransfers {
-    /// Clock of the bus.
+    /// Clock of the bus, hertz.
     pub clock_hz: u64,
-    /// Bytes per transfer: 1 on an 8-bit card, 2 on a 16-bit one.
+    /// Bytes per transfer: 1 on an 8-bit card, 2 on a 16-bit card.
     pub width: u64,
-    /// Cycles of the bus per transfer, wait states included.
+    /// Bus cycles per transfer, including wait states.
     pub cycles: u64,
-    /// Cycles between two transfers: the recovery of port accesses. Memory accesses need none.
+    /// Recovery cycles between two port accesses. Memory accesses need no recovery.
     pub recovery_cycles: u64,
-    /// Added time of a transfer while the controller fills the same memory, parts of a million.
+    /// Duration of a transfer while the controller fills the same memory, relative to an uncontended transfer, parts
+    /// per million.
     pub contention_ppm: u64,
 }
 
 impl IsaTransfers {
-    /// Returns the time to move this number of bytes.
+    /// Returns the time to move `bytes`.
     pub fn time(&self, bytes: u64) -> Span {
         let transfers = bytes.div_ceil(self.width.max(1));
         let moved = Span::of_cycles(transfers.saturating_mul(self.cycles), self.clock_hz);
@@ -38,43 +39,43 @@ impl IsaTransfers {
     }
 }
 
-/// The path of an adapter's bytes to the memory of the host.
+/// The bus between an adapter and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bus {
-    /// The processor copies.
+    /// ISA: the processor copies.
     Isa(IsaTransfers),
-    /// The adapter is master of a bus with no limits; the processor does not take part.
+    /// The adapter is master of a bus without limits. The processor does not take part.
     Master,
-    /// The adapter is master of a PCI bus, shared by both directions.
+    /// The adapter is master of a PCI bus. Both directions share the bus.
     Pci(Pci),
-    /// The adapter is master of a PCI-X bus, shared by both directions.
+    /// The adapter is master of a PCI-X bus. Both directions share the bus.
     PciX(PciX),
     /// The adapter is at the end of a PCI Express link.
     Pcie(Pcie),
 }
 
-/// Transfers of a bus master.
+/// The kinds of transfers of a bus master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[derive(strum::EnumString, strum::VariantArray, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase", parse_err_ty = String, parse_err_fn = no_transfers)]
 pub enum Transfers {
-    /// Reads alone.
+    /// Only reads.
     Read,
-    /// Writes alone.
+    /// Only writes.
     Write,
-    /// As many of both at once; a rate is the rate of one of them.
+    /// Concurrent reads and writes in equal number. A rate counts one direction only.
     Both,
 }
 
-/// The end of a bus master's transfer, and its time on the bus.
+/// The completion time of a bus master's transfer, and its occupancy of the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Arrival of the last byte.
+    /// Time of arrival of the last byte.
     pub done: Time,
-    /// Start of its time on the bus.
+    /// Time at which the transfer begins to occupy the bus.
     pub from: Time,
-    /// Length of its time on the bus.
+    /// Duration for which the transfer occupies the bus.
     pub taken: Span,
 }
 
@@ -83,8 +84,8 @@ fn no_transfers(_: &str) -> String {
 }
 
 impl Bus {
-    /// Returns the time from one transfer of an otherwise idle bus master to the next, or from one pair to the next;
-    /// and the limiting resource. `None`: no adapter is master of a bus with limits.
+    /// Returns the interval between transfers (or pairs) of an otherwise idle bus master, and the limiting resource.
+    /// `None` for ISA and for [`Bus::Master`].
     pub fn transfer(&self, transfers: Transfers, command: Command, bytes: u64) -> Option<(Span, &'static str)> {
         const BUS: &str = "the bus";
         let (read, write) = match self {
@@ -104,7 +105,7 @@ impl Bus {
         Some(if bus >= reads { (bus, BUS) } else { (reads, "reads under way") })
     }
 
-    /// Returns the processor's time for this number of bytes of a frame.
+    /// Returns the processor time to move `bytes` of a frame.
     pub fn processor_time(&self, bytes: u64) -> Span {
         match self {
             Self::Isa(isa) => isa.time(bytes),
@@ -117,7 +118,7 @@ impl Bus {
 mod tests {
     use super::*;
 
-    /// Returns the microseconds of a frame of 1518 bytes.
+    /// Returns the transfer time of a frame of 1518 bytes, microseconds.
     fn frame_us(width: u64, cycles: u64, clock_hz: u64) -> u64 {
         let isa = IsaTransfers { clock_hz, width, cycles, recovery_cycles: 0, contention_ppm: PPM };
         isa.time(1518).0.div_ceil(1_000_000)

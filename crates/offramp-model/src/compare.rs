@@ -1,4 +1,4 @@
-//! Two systems under the same workload, side by side.
+//! Comparison of two systems under the same workload.
 
 use crate::explain::{Explanation, Part, explain};
 use crate::metrics::METRICS;
@@ -10,53 +10,54 @@ use minijinja::Value;
 use minijinja::value::Serde;
 use serde::Serialize;
 
-/// A figure of both.
+/// A metric of both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// Its heading, with the unit.
+    /// Heading of the metric, with the unit.
     pub name: String,
     /// Values of the first and of the second system.
     pub values: [f64; 2],
-    /// The second over the first; `None` where the first is 0 or one of them is no number.
+    /// Second value divided by the first. `None` if the first value is 0, or a value is not finite.
     pub ratio: Option<f64>,
 }
 
 /// A parameter with different values in the two systems.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Its name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Its values with their units.
+    /// Values of the first and of the second system, with units.
     pub values: [String; 2],
     /// The kinds of evidence for the values.
     pub tags: [String; 2],
 }
 
-/// Two outcomes of one workload.
+/// The comparison of two outcomes of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The systems.
+    /// Names of the two systems.
     pub systems: [String; 2],
-    /// The workload's name.
+    /// Name of the workload.
     pub workload: &'static str,
-    /// Throughput, processor, latency and counts.
+    /// Metrics: throughput, processor, latency and counts.
     pub metrics: Vec<Compared>,
-    /// Activities of the line, microseconds of each KiB of payload: frames may differ in size.
+    /// Activities of the link, microseconds per KiB of payload. Frames can differ in size, so times per frame are not
+    /// comparable.
     pub line_us_per_kib: Vec<Compared>,
-    /// Activities of the bus, where the adapter is its master.
+    /// Activities of the bus, microseconds per KiB of payload, if the adapter is bus master.
     pub bus_us_per_kib: Vec<Compared>,
-    /// Activities of the processor, microseconds of each KiB of payload.
+    /// Activities of the processor, microseconds per KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
-    /// The limit of each.
+    /// Limit of each system.
     pub limits: [&'static str; 2],
-    /// The parameters with different values.
+    /// Parameters with different values in the two systems.
     pub differences: Vec<Difference>,
-    /// The possible figures over intervals of numbers; `None`: there is no interval, or the caller asked for no
-    /// samples.
+    /// Joint spread over the intervals of uncertain numbers. `None` if no number has an interval, or no samples were
+    /// requested.
     pub joint: Option<Joint>,
 }
 
-/// Compares two runs of one workload, and the samples of both if there are some.
+/// Compares two runs of one workload, and their samples if given.
 pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2], samples: Option<&Samples>) -> Comparison {
     let explanations = outcomes.map(explain);
     let metrics =
@@ -81,7 +82,8 @@ fn compared(name: &str, values: [f64; 2]) -> Compared {
     Compared { name: name.to_owned(), values, ratio: ratio.is_finite().then_some(ratio) }
 }
 
-/// Pairs the parts of both by name, in the order of the first.
+/// Pairs the activities of both systems by name, in the order of the first system. Activities of the second system only
+/// follow at the end.
 fn parts(
     outcomes: [&Outcome; 2],
     explanations: &[Explanation; 2],
@@ -96,7 +98,7 @@ fn parts(
     }
     let us = |at: usize, name: &str| {
         let part = of(&explanations[at]).iter().find(|part| part.name == name);
-        // Uses the time between two frames, and the KiB in that time.
+        // Frames per KiB of payload: the frame rate divided by the payload rate.
         let frames_per_kib = 1e6 / explanations[at].us_between_frames / outcomes[at].kib_per_second;
         part.map_or(0.0, |part| part.us_per_frame * frames_per_kib)
     };
@@ -116,7 +118,7 @@ fn differences(profiles: [&Profile; 2]) -> Vec<Difference> {
         .collect()
 }
 
-/// Formats the comparison for people.
+/// Formats the comparison for display.
 pub fn text(comparison: &Comparison) -> String {
     render("compare.txt", Value::from(Serde(comparison)))
 }

@@ -1,6 +1,6 @@
-//! A profile with its types: the input of a run.
+//! The typed configuration of a run, converted from a profile.
 //!
-//! A field with the name of a parameter is this parameter; `parameters.toml` gives its meaning.
+//! A field without a comment has the name of a parameter. `parameters.toml` describes that parameter.
 
 mod read;
 
@@ -17,20 +17,20 @@ pub use crate::profile::workload::Workload;
 pub use read::bus;
 pub(crate) use read::link;
 
-/// The place where a driver reads frames out.
+/// The context in which a driver reads frames from the adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiveIn {
-    /// The interrupt handler, frame by frame until none is left.
+    /// The interrupt handler reads frames one by one, until no frame is left.
     #[default]
     Interrupt,
-    /// A deferred procedure or softirq, batch by batch; the handler only schedules it.
+    /// A deferred procedure call or softirq reads frames in batches. The interrupt handler only schedules this work.
     Deferred {
-        /// Each batch is handed over last frame first.
+        /// `true` if each batch is passed to the stack in reverse order.
         reversed: bool,
     },
 }
 
-/// Times of the processor, scaled.
+/// Processor times, multiplied by `host.cost_scale`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the host")]
 pub struct Costs {
@@ -49,16 +49,17 @@ pub struct Costs {
     pub copy_fs_per_byte: u64,
     #[serde(rename = "write_copy_time")]
     pub write_copy_fs_per_byte: u64,
-    /// Per byte received, if the host verifies its checksum; 0 where the adapter does it.
+    /// Time to verify the checksum, femtoseconds per received byte; 0 if the adapter verifies checksums.
     #[serde(skip)]
     pub checksum_fs_per_byte: u64,
-    /// Per byte received, if a capture makes the stack verify every checksum itself.
+    /// Time to verify the checksum because a capture runs, femtoseconds per received byte; 0 without a capture.
     #[serde(skip)]
     pub capture_fs_per_byte: u64,
-    /// Per byte sent, if the host computes its checksum; 0 where the adapter does it.
+    /// Time to compute the checksum, femtoseconds per sent byte; 0 if the adapter computes checksums.
     #[serde(skip)]
     pub send_checksum_fs_per_byte: u64,
-    /// Per byte encrypted or decrypted by the processor, over all bytes.
+    /// Time to encrypt or decrypt on the processor, femtoseconds per byte, averaged over encrypted and unencrypted
+    /// bytes.
     #[serde(skip)]
     pub crypt_fs_per_byte: u64,
     pub write_time: Span,
@@ -79,7 +80,8 @@ pub enum Placement {
     /// round again if there are fewer processors. Processes and their sends are on the last. The queues of a second
     /// adapter are counted after those of the first.
     Pinned,
-    /// Each connection has one, with softirqs and protocols; interrupts go round. For a single queue.
+    /// Each connection has a processor for its softirqs and protocols. Interrupts are distributed round robin. This
+    /// placement needs a single queue.
     Balanced,
     /// Interrupts, softirqs and protocols as with [`Placement::Pinned`]. The process of a connection, and its sends, go
     /// to the processor with the fewest connections to receive for and the fewest processes. A balancing scheduler ends
@@ -87,26 +89,26 @@ pub enum Placement {
     Spread,
 }
 
-/// A sending TCP: of the host or of the peer.
+/// A TCP sender of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendConfig {
-    /// Its window and its answer to loss.
+    /// Window and congestion control of the sender.
     pub sender: SenderConfig,
-    /// Bytes handed down at once: a segment, or a large send.
+    /// Maximum length of a send passed to the adapter, bytes: one segment, or a super-frame.
     pub chunk_len: u64,
-    /// Maximum unacknowledged bytes written by a process.
+    /// Send buffer: maximum number of unacknowledged bytes written by a process.
     pub buffer: u64,
 }
 
-/// The polling of a deferred driver after an interrupt, as in Linux' NAPI.
+/// Polling by a deferred driver after an interrupt, as in Linux' NAPI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the host")]
 pub struct PollConfig {
-    /// Maximum frames at once, before it polls on in turn with other queues; `usize::MAX`: the budget alone limits
-    /// them.
+    /// Maximum number of frames per poll of a queue, before other queues are polled; `usize::MAX` for no limit but the
+    /// budget.
     #[serde(skip)]
     pub weight: usize,
-    /// Maximum frames before it polls on in turn with processes; `usize::MAX`: no limit.
+    /// Maximum number of frames per softirq, before processes run; `usize::MAX` for no limit.
     #[serde(skip)]
     pub budget: usize,
     pub defer_hard_irqs: u64,
@@ -129,7 +131,7 @@ pub struct HostConfig {
     pub poll: PollConfig,
     #[serde(skip)]
     pub send: SendConfig,
-    /// A capture runs.
+    /// `true` while a packet capture runs on the host.
     #[serde(skip)]
     pub captures: bool,
     pub delayed_ack_time: Span,
@@ -144,52 +146,52 @@ pub struct HostConfig {
     pub placement: Placement,
 }
 
-/// Its adapter.
+/// The host's adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdapterConfig {
-    /// Pairs of a receive and a transmit queue.
+    /// Number of queue pairs: a receive and a transmit queue each.
     pub queues: u64,
-    /// Packet memory, of each queue.
+    /// Packet memory of each queue.
     pub memory: MemoryConfig,
     /// Interrupt moderation of each queue.
     pub moderation: ModerationConfig,
-    /// The same for completed sends, if they do not count as received frames.
+    /// Interrupt moderation for transmit completions. `None` if completions share the receive moderation.
     pub completion_moderation: Option<ModerationConfig>,
-    /// The path of bytes to the host.
+    /// Bus to the host.
     pub bus: Bus,
-    /// The path of frames through it.
+    /// Processing of frames inside the adapter.
     pub engine: EngineConfig,
-    /// The coalescing side for waiting segments.
+    /// The side that coalesces received segments, if any.
     pub coalesced_by: CoalescedBy,
-    /// Maximum segments of an aggregate; the length of an IP packet is another bound.
+    /// Maximum number of segments per super-frame. The maximum length of an IP packet is a further limit.
     pub segments_max: u64,
-    /// Between two of its frames, if longer than the link's gap.
+    /// Minimum gap between two frames sent by the adapter. The link's interframe gap applies if longer.
     pub gap: Span,
-    /// Time from the moment when an interrupt is due until it comes, if no frame comes meanwhile.
+    /// Delay of an interrupt that becomes due by a timer, without a frame at that time.
     pub timer_latency: Span,
 }
 
-/// The side that coalesces waiting segments of a connection, and pays for each frame of the wire.
+/// The side that coalesces received segments of a connection, and spends time on each frame from the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoalescedBy {
-    /// They are handed over one by one.
+    /// Segments are passed to the stack one by one.
     Nobody,
-    /// The adapter: its engine's time for each frame received.
+    /// The adapter coalesces (LRO). Each received frame costs engine time.
     Adapter,
-    /// The host: its driver's time for each frame.
+    /// The host coalesces (GRO). Each received frame costs driver time.
     Host,
 }
 
-/// The path of frames through an adapter that is bus master.
+/// Processing of frames inside a bus-master adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the adapter")]
 pub struct EngineConfig {
     pub segment_time: Span,
     pub receive_time: Span,
-    /// Bits per second of its encryption or decryption; 0: it does neither.
+    /// Rate of encryption and decryption in the adapter, bits per second; 0 if the adapter does not encrypt.
     #[serde(skip)]
     pub crypt_bps: u64,
-    /// Share of encrypted bytes, parts of a million.
+    /// Share of encrypted bytes, parts per million.
     #[serde(skip)]
     pub encrypted_ppm: u64,
     pub read_command: Command,
@@ -203,7 +205,7 @@ pub struct EngineConfig {
     pub verdict_fault: u64,
 }
 
-/// The machine at the other end.
+/// The peer at the other end of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the peer")]
 pub struct PeerConfig {
@@ -212,7 +214,7 @@ pub struct PeerConfig {
     #[serde(skip)]
     pub sender: SenderConfig,
     pub service_time: Span,
-    /// Bits per second of a slower link in front of its own; 0: none.
+    /// Rate of a slower link in front of the peer, bits per second; 0 for no such link.
     #[serde(skip)]
     pub hop_bps: u64,
     #[serde(skip)]
@@ -220,78 +222,79 @@ pub struct PeerConfig {
     pub delayed_ack_time: Span,
 }
 
-/// The moments of requests.
+/// The arrival process of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
-    /// A number of them is under way: each response lets the next request go.
+    /// Closed loop: a fixed number of requests is outstanding, and each response triggers the next request.
     Closed,
-    /// At random moments of a mean rate, independent of the requests under way.
+    /// Poisson process with a mean rate, independent of outstanding requests.
     Poisson,
-    /// One after each interval.
+    /// One request per interval.
     Periodic,
-    /// Several at once after each interval.
+    /// Several requests at once per interval.
     Bursts,
 }
 
-/// The form of a message.
+/// The transport of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carrier {
     /// A datagram.
     #[default]
     Udp,
-    /// Segments of a connection.
+    /// Segments of a TCP connection.
     Tcp,
-    /// A raw frame of a length with FCS; `None`: of [`IMIX`].
+    /// A raw frame with this length, including FCS; `None` for lengths from [`IMIX`].
     Frame(Option<u64>),
 }
 
-/// Frames of a mix usual for routers: weights, and lengths with FCS. They have IP packets of 40 bytes (the frame is
-/// padded), 576 (RFC 791: every host accepts them) and 1500 (the MTU of Ethernet).
+/// A mix of frames common in router tests: weight, and length with FCS in bytes. The IP packets have 40 bytes (the
+/// frame is padded), 576 (RFC 791: every host accepts this length) and 1500 (the MTU of Ethernet).
 pub const IMIX: [(u64, u64); 3] = [(7, 64), (4, 594), (1, 1518)];
 
-/// Requests and responses, received datagrams, or raw frames.
+/// Traffic of requests and responses, received datagrams, or raw frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the workload")]
 pub struct ExchangeConfig {
     #[serde(skip)]
     pub carrier: Carrier,
-    /// Connections with requests of the peer, and those with requests of the host, each in turn.
+    /// Number of flows with requests from the peer, and number of flows with requests from the host. The flows of a
+    /// direction send in turn.
     #[serde(skip)]
     pub flows: [u64; 2],
-    /// Bytes of a request, or of a datagram sent or read by a process; 0: no process touches a raw frame.
+    /// Length of a request or datagram, bytes; 0 for raw frames, because no process touches a raw frame.
     #[serde(skip)]
     pub request_len: u64,
-    /// Bytes of a response; 0: there is none, or the response is the received frame.
+    /// Length of a response, bytes; 0 if no response is sent, or if the response is the forwarded frame.
     #[serde(skip)]
     pub response_len: u64,
-    /// The host sends received frames on through a second adapter.
+    /// `true` if the host forwards received frames through a second adapter.
     #[serde(skip)]
     pub forwards: bool,
     pub arrivals: Arrivals,
     pub request_rate: u64,
     pub burst: u64,
     pub outstanding: u64,
-    /// The time of the application is exponentially distributed.
+    /// `true` if the service time of the application is exponentially distributed.
     #[serde(skip)]
     pub service_is_exponential: bool,
 }
 
 impl ExchangeConfig {
-    /// Returns the number of requests due at once.
+    /// Returns the number of requests per arrival.
     pub fn at_once(&self) -> u64 {
         if self.arrivals == Arrivals::Bursts { self.burst } else { 1 }
     }
 }
 
-/// The traffic and its duration.
+/// The traffic of a run, and its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the workload")]
 pub struct WorkloadConfig {
     #[serde(skip)]
     pub workload: Workload,
     pub flows: u64,
-    /// Bytes of Ethernet, IP and TCP headers with options.
+    /// Total length of Ethernet, IP and TCP headers, including options, bytes.
     #[serde(skip)]
     pub headers_len: u64,
     pub write_size: u64,
@@ -300,11 +303,12 @@ pub struct WorkloadConfig {
     pub rate_bps: u64,
     pub rpc_size: u64,
     pub rpc_outstanding: u64,
-    /// All of them are sent at once, when all are answered; else each when the one before it is answered.
+    /// `true` if all NFS calls are sent at once, after all previous calls are answered. `false` if each answer triggers
+    /// one call.
     #[serde(skip)]
     pub rpc_in_rounds: bool,
     pub rpc_timer: Span,
-    /// Requests and responses, where the workload is of them.
+    /// Messages of the workload; `None` for streams and NFS.
     #[serde(skip)]
     pub exchange: Option<ExchangeConfig>,
     pub warmup: Span,
@@ -313,16 +317,16 @@ pub struct WorkloadConfig {
     pub seed: u64,
 }
 
-/// The complete input of a run.
+/// The complete configuration of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The host under study.
     pub host: HostConfig,
-    /// Its adapter.
+    /// The host's adapter.
     pub adapter: AdapterConfig,
-    /// The line.
+    /// The link.
     pub link: LinkConfig,
-    /// The other machine.
+    /// The peer.
     pub peer: PeerConfig,
     /// The traffic.
     pub workload: WorkloadConfig,

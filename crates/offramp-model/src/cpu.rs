@@ -1,9 +1,10 @@
-//! A processor with three priorities. Each preempts those below; they continue afterwards.
+//! A processor with three priorities. A job preempts running jobs of lower priority, and those jobs continue
+//! afterwards.
 
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
 
-/// The preemption order.
+/// The priority of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// Interrupt handlers.
@@ -14,7 +15,7 @@ pub enum Priority {
     User,
 }
 
-/// Every priority, the highest first.
+/// All priorities, the highest first.
 pub const PRIORITIES: [Priority; 3] = [Priority::Interrupt, Priority::Softirq, Priority::User];
 
 #[derive(Debug)]
@@ -23,24 +24,24 @@ struct Job<J> {
     left: Span,
 }
 
-/// The end of the running job unless another one preempts it.
+/// The expected completion of the running job. Preemption invalidates the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The moment.
+    /// Time of the completion.
     pub at: Time,
-    /// Serial number for [`Cpu::complete`]: a later start invalidates it.
+    /// Serial number for [`Cpu::complete`]. A job started later invalidates the number.
     pub generation: u64,
 }
 
 /// A processor. Jobs of one priority run in the order of submission.
 ///
-/// When a job is done ([`Cpu::complete`]), its owner submits the follow-up jobs, and then lets the processor continue
+/// After a completion ([`Cpu::complete`]), the caller submits the follow-up jobs, and then lets the processor continue
 /// ([`Cpu::resume`]).
 #[derive(Debug)]
 pub struct Cpu<J> {
     queues: [VecDeque<Job<J>>; PRIORITIES.len()],
     running: Option<Priority>,
-    /// A job is done, and its follow-up jobs are not submitted yet.
+    /// `true` between [`Cpu::complete`] and [`Cpu::resume`], while follow-up jobs are submitted.
     is_deciding: bool,
     since: Time,
     generation: u64,
@@ -61,7 +62,7 @@ impl<J> Default for Cpu<J> {
 }
 
 impl<J> Cpu<J> {
-    /// Submits work of `cost` at a priority. Returns the new completion if this work runs now.
+    /// Submits a job of `cost` at a priority. Returns the new completion if the job starts at once.
     pub fn submit(&mut self, now: Time, priority: Priority, job: J, cost: Span) -> Option<Completion> {
         self.queues[priority as usize].push_back(Job { job, left: cost });
         if self.is_deciding || self.running.is_some_and(|running| running <= priority) {
@@ -71,14 +72,14 @@ impl<J> Cpu<J> {
         Some(self.start(now, priority))
     }
 
-    /// Submits work that follows from the completed job, before all else of its priority.
+    /// Submits a follow-up job of the completed job, ahead of all other jobs of its priority.
     pub fn submit_next(&mut self, priority: Priority, job: J, cost: Span) {
         debug_assert!(self.is_deciding, "only what follows from a job may overtake others");
         self.queues[priority as usize].push_front(Job { job, left: cost });
     }
 
-    /// Ends the job of a completion. `None`: it was preempted meanwhile, and another completion holds. Nothing runs
-    /// until [`Cpu::resume`].
+    /// Completes the running job and returns it. `None` if the job was preempted, so that this completion is invalid.
+    /// No job runs until [`Cpu::resume`].
     pub fn complete(&mut self, now: Time, generation: u64) -> Option<J> {
         let done = self.running.filter(|_| generation == self.generation)?;
         self.account(now);
@@ -87,14 +88,14 @@ impl<J> Cpu<J> {
         self.queues[done as usize].pop_front().map(|job| job.job)
     }
 
-    /// Continues with the first job of the highest priority, if there is one.
+    /// Starts the first job of the highest priority. `None` if no job is queued.
     pub fn resume(&mut self, now: Time) -> Option<Completion> {
         self.is_deciding = false;
         let next = PRIORITIES.into_iter().find(|&priority| !self.queues[priority as usize].is_empty());
         next.map(|priority| self.start(now, priority))
     }
 
-    /// Returns the time of jobs of a priority up to `now`.
+    /// Returns the total time spent on jobs of a priority up to `now`.
     pub fn busy(&self, now: Time, priority: Priority) -> Span {
         let of_running = if self.running == Some(priority) { now.since(self.since) } else { Span::ZERO };
         self.busy[priority as usize] + of_running
@@ -110,7 +111,7 @@ impl<J> Cpu<J> {
         self.queues[priority as usize].len()
     }
 
-    /// Starts the first job of `priority`.
+    /// Starts the first queued job of `priority`.
     fn start(&mut self, now: Time, priority: Priority) -> Completion {
         self.running = Some(priority);
         self.since = now;
@@ -119,7 +120,7 @@ impl<J> Cpu<J> {
         Completion { at: now + left, generation: self.generation }
     }
 
-    /// Subtracts the time up to `now` from the running job.
+    /// Charges the time up to `now` to the running job.
     fn account(&mut self, now: Time) {
         if let Some(running) = self.running {
             let ran = now.since(self.since);

@@ -1,13 +1,13 @@
-//! A queue of future events in the order of time, and of scheduling where times are equal.
+//! A queue of future events, ordered by time. Events for the same time keep the order of scheduling.
 
 use crate::time::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The future events.
+/// A queue of future events.
 #[derive(Debug)]
 pub struct EventQueue<E> {
-    /// The moment of each, its number, and its slot. The heap moves only these short entries.
+    /// Time, sequence number and slot of each event. The heap moves only these short entries, never the events.
     heap: BinaryHeap<Reverse<(Time, u64, usize)>>,
     events: Vec<Option<E>>,
     free: Vec<usize>,
@@ -21,7 +21,7 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// Schedules an event, after all others for the same moment.
+    /// Schedules an event. Events already scheduled for the same time come first.
     pub fn schedule(&mut self, at: Time, event: E) {
         let slot = self.free.pop().unwrap_or(self.events.len());
         match self.events.get_mut(slot) {
@@ -32,7 +32,7 @@ impl<E> EventQueue<E> {
         self.next_sequence += 1;
     }
 
-    /// Returns the next event and its moment, if it comes before `end`.
+    /// Removes the next event, and returns it with its time. `None` if no event is due before `end`.
     pub fn next_before(&mut self, end: Time) -> Option<(Time, E)> {
         let Reverse((at, ..)) = *self.heap.peek().filter(|Reverse((at, ..))| *at < end)?;
         let Reverse((_, _, slot)) = self.heap.pop()?;
@@ -40,7 +40,7 @@ impl<E> EventQueue<E> {
         self.events[slot].take().map(|event| (at, event))
     }
 
-    /// Returns whether no event is left.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The use of each microsecond of a frame: the line, the adapter's memory, the processor, and idleness.
+//! Breakdown of the time per frame: link, bus, adapter memory, processors and idle time.
 
 use crate::link::{FCS_LEN, INTERFRAME_GAP_LEN, PREAMBLE_LEN};
 use crate::metrics;
@@ -13,48 +13,50 @@ use minijinja::value::Serde;
 use serde::Serialize;
 use strum::VariantArray;
 
-/// Minimum share of a fully used resource: the limit of a run.
+/// Minimum utilization at which a resource counts as the limit of a run, percent.
 const FULL_PERCENT: f64 = 97.0;
-/// Minimum share of a fully used bus: transactions of different length do not fill it to the last clock.
+/// Minimum utilization at which a bus counts as the limit of a run, percent. Transactions of different lengths never
+/// fill a bus completely.
 const BUS_FULL_PERCENT: f64 = 93.0;
-/// Variation of each parameter in the search for the limit of a run without a fully used resource.
+/// Relative change of each parameter in the search for the limit of a run without a saturated resource.
 const VARIED_SHARE: f64 = 0.1;
-/// Minimum percent of throughput for one percent of a parameter, for it to count as a limit.
+/// Minimum elasticity of throughput at which a parameter counts as a limit: percent of throughput per percent of the
+/// parameter.
 const LIMIT_ELASTICITY: f64 = 0.05;
-/// Maximum number of named limits.
+/// Maximum number of reported limits.
 const LIMITS_MAX: usize = 3;
 
-/// A part of the time.
+/// One activity, and its share of the time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// Its name for people.
+    /// Name for display.
     pub name: &'static str,
-    /// Microseconds of each frame.
+    /// Time per frame, microseconds.
     pub us_per_frame: f64,
-    /// Share of the counted time, percent.
+    /// Share of the measured time, percent.
     pub percent: f64,
 }
 
-/// The time of a run, per frame on the line of the direction with more of them.
+/// The time of a run, per frame of the direction with more frames.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Time from one frame to the next.
+    /// Mean time from one frame to the next, microseconds.
     pub us_between_frames: f64,
-    /// Activities of the line, its idle time and its gaps.
+    /// Activities of the link, idle time and gaps.
     pub line: Vec<Part>,
-    /// Activities of the bus, if the adapter is master of a bus with limits.
+    /// Activities of the bus; empty unless the adapter is master of a bus with limits.
     pub bus: Vec<Part>,
-    /// Activities and idle time of the processors, all together.
+    /// Activities and idle time of all processors together.
     pub processor: Vec<Part>,
-    /// The time of each processor by itself, in their order, where there are several.
+    /// Activities and idle time of each processor, in order; empty for a single processor.
     pub processors: Vec<Vec<Part>>,
-    /// Mean wait of a frame in the adapter's memory before it is read out, microseconds.
+    /// Mean wait of a frame in the adapter's memory, microseconds.
     pub ring_wait_us: f64,
-    /// The limit of the run, if a resource is fully used.
+    /// The limit of the run, if a resource is saturated.
     pub limit: &'static str,
 }
 
-/// Explains an outcome.
+/// Computes the breakdown for an outcome.
 pub fn explain(outcome: &Outcome) -> Explanation {
     let frames = outcome.counts.frames_arrived.max(outcome.counts.frames_sent).max(1) as f64;
     let part = |name, us: f64| Part { name, us_per_frame: us / frames, percent: us / outcome.seconds / 1e4 };
@@ -112,8 +114,8 @@ fn fully_used(outcome: &Outcome) -> Option<&'static str> {
     })
 }
 
-/// Returns the limit of a profile's run: the fully used resource or, without one, the parameters with the largest
-/// effect on throughput. Two runs for each parameter find them.
+/// Returns the limit of a profile's run: the saturated resource, or else the parameters with the largest effect on
+/// throughput. The search for these parameters takes two runs per parameter.
 pub fn limit(profile: &Profile, outcome: &Outcome) -> String {
     fully_used(outcome).map_or_else(|| by_experiment(profile, outcome), str::to_owned)
 }
@@ -136,13 +138,13 @@ fn by_experiment(profile: &Profile, outcome: &Outcome) -> String {
     }
 }
 
-/// Formats the explanation for people.
+/// Formats the explanation for display.
 pub fn text(profile: &Profile, outcome: &Outcome) -> String {
     let (explanation, limit) = (explain(outcome), limit(profile, outcome));
     render("explain.txt", context! { explanation => Serde(explanation), outcome => Serde(outcome), limit })
 }
 
-/// Formats the outcome and its input for people.
+/// Formats the outcome and its input for display.
 pub fn run_text(profile: &Profile, outcome: &Outcome) -> String {
     let said = profile.said().map(|(key, quantity)| {
         let (value, scaled) = profile.used(key);

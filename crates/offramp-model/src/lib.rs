@@ -1,30 +1,30 @@
 //! Simulated adapters, buses and hosts in virtual time.
 //!
-//! A run is a discrete simulation of events in whole picoseconds; the same profile, workload and seed give the same
-//! result to the last bit. It charges time around the product's own code, and duplicates none of it: the contents and
-//! losses of an adapter's memory ([`offramp_impair::memory`]), the moments of interrupts
-//! ([`offramp_adapter::moderation`]), the queue of a connection ([`offramp_offload::rss`]), and the segments or
-//! fragments of a frame ([`offramp_offload::segment`]).
+//! A run is a discrete-event simulation in whole picoseconds. The same profile, workload and seed give bit-identical
+//! results. A run charges time around the product's own code, and never duplicates that code. The product's code
+//! decides the contents and losses of an adapter's memory ([`offramp_impair::memory`]), the times of interrupts
+//! ([`offramp_adapter::moderation`]), the receive queue of a connection ([`offramp_offload::rss`]), and the
+//! segmentation or fragmentation of a frame ([`offramp_offload::segment`]).
 //!
 //! | module | content |
 //! |---|---|
 //! | [`time`], [`events`] | picoseconds; the queue of future events |
-//! | [`cpu`] | a processor with three priorities, each preempting those below |
+//! | [`cpu`] | a processor with three preemptive priorities |
 //! | [`bus`] | the cost of moving bytes between an adapter and its host |
-//! | [`link`] | the line: half duplex with collisions, or full duplex |
-//! | [`tcp`], [`rpc`] | TCP's windows and timers; the frames and calls of NFS |
-//! | [`profile`], [`config`] | hosts, adapters, buses, links in files; every number with unit, source and tag |
-//! | [`simulation`] | one run |
-//! | [`explain`] | the use of each microsecond of a frame |
-//! | [`metrics`], [`compare`] | the figures of an outcome; two systems side by side |
-//! | [`sweep`], [`sensitivity`] | many runs: over ranges of parameters, and the effect of each |
-//! | [`uncertainty`] | the possible outcomes over intervals of numbers |
-//! | [`pool`] | many runs at once |
-//! | [`claims`] | published results, each in a file, beside the model's; explanatory curves |
+//! | [`link`] | the link: half duplex with collisions, or full duplex |
+//! | [`tcp`], [`rpc`] | windows and timers of TCP; calls and frames of NFS |
+//! | [`profile`], [`config`] | files for hosts, adapters, buses and links; each number has a unit, a source and a tag |
+//! | [`simulation`] | one simulation run |
+//! | [`explain`] | breakdown of the time per frame |
+//! | [`metrics`], [`compare`] | metrics of an outcome; comparison of two systems |
+//! | [`sweep`], [`sensitivity`] | runs over parameter ranges; the effect of each parameter |
+//! | [`uncertainty`] | the spread of outcomes over the intervals of uncertain numbers |
+//! | [`pool`] | parallel execution of runs |
+//! | [`claims`] | published results, one per file, compared with the model; explanatory curves |
 
 #![forbid(unsafe_code)]
 
-/// Files of a directory of this crate: the path of each, and its text.
+/// Embeds files from a directory of this crate, as pairs of path and text.
 macro_rules! embedded {
     ($directory:literal, $extension:literal: $($name:literal),* $(,)?) => {
         &[$((

@@ -1,23 +1,23 @@
-//! Figures of an outcome: the names, units and meanings shared by comparisons, sweeps and sensitivities.
+//! Metrics of an outcome: names, units and headings for comparisons, sweeps and sensitivity analyses.
 
 use crate::simulation::{Latency, Outcome};
 use crate::time::PICOSECONDS_PER_SECOND;
 
-/// A figure of an outcome.
+/// A metric of an outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Name in columns and options; the unit stands last.
+    /// Name in columns and options. The name ends with the unit.
     pub name: &'static str,
-    /// For people, with the unit.
+    /// Heading for display, with the unit.
     pub heading: &'static str,
-    /// Reads it; in the unit of the name.
+    /// Computes the metric, in the unit given by the name.
     pub value: fn(&Outcome) -> f64,
 }
 
-/// The name, the reading function and the heading of each.
+/// Defines [`METRICS`] from a list of names, functions and headings.
 macro_rules! metrics {
     ($($name:ident: $value:expr, $heading:literal;)+) => {
-        /// Every figure, in the order of columns.
+        /// Every metric, in the order of columns.
         pub static METRICS: &[Metric] =
             &[$(Metric { name: stringify!($name), heading: $heading, value: $value }),+];
     };
@@ -58,17 +58,17 @@ metrics! {
     latency_p999_us: |of| latency(of, |of| of.p999_us), "latency, p99.9, us";
 }
 
-/// Returns the figure with a name.
+/// Returns the metric with this name.
 pub fn find(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
-/// Returns a figure of requests or datagrams; not a number for a workload without them.
+/// Returns a metric of requests, datagrams or frames. The value is NaN for a workload without such a metric.
 fn latency(outcome: &Outcome, value: fn(&Latency) -> f64) -> f64 {
     outcome.latency.as_ref().map_or(f64::NAN, value)
 }
 
-/// Returns the host's processor time for each byte of payload; not a number where nothing came.
+/// Returns the host's processor time per byte of payload, nanoseconds. The value is NaN if no payload was transferred.
 fn cpu_ns_per_byte(outcome: &Outcome) -> f64 {
     const PICOSECONDS_PER_NANOSECOND: f64 = 1e3;
     let processors = outcome.processors as f64;

@@ -1,4 +1,4 @@
-//! Many runs on all processors of this machine.
+//! Parallel execution of runs on the processors of this machine.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,9 +10,9 @@ pub fn threads() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Does the `work` of every item on `threads` threads. `done` runs on the calling thread after each item, in the order
-/// of completion. Once `done` returns `false`, no further item begins. The results are in the order of the items; an
-/// unstarted item has `None`.
+/// Calls `work` for every item, on `threads` threads. `done` runs on the calling thread after each item, in the order
+/// of completion. Once `done` returns `false`, no further item begins. The results keep the order of the items. An item
+/// that never began has `None`.
 pub fn map<T: Sync, R: Send>(
     items: &[T],
     threads: NonZeroUsize,
@@ -22,15 +22,15 @@ pub fn map<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     thread::scope(|scope| {
-        // Room for one result of each thread: no thread waits while the caller notes another one's result, as that
-        // would slow down short items. After a stop, each thread begins at most two further items.
+        // The channel holds one result per thread. A thread with a short item can therefore continue while `done`
+        // handles another result. Each thread begins at most two more items before a stop takes effect.
         let (sender, receiver) = mpsc::sync_channel(threads.get());
         for _ in 0..threads.get().min(items.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);
             scope.spawn(move || {
                 loop {
-                    // Each number is given out once; no other memory depends on it. It grows by at most one per thread
-                    // past the end.
+                    // Relaxed ordering is enough: each index is used once, and no other memory depends on the index.
+                    // The counter exceeds the number of items by at most one per thread.
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(item) = items.get(at) else { return };
                     if sender.send((at, work(item))).is_err() {

@@ -1,7 +1,7 @@
-//! Profiles: hosts, adapters, buses, links and peers in files, every number with unit, source and tag.
+//! Profiles: files that describe hosts, adapters, buses, links and peers. Each number has a unit, a source and a tag.
 //!
-//! A file describes one part (`kind = "adapter"`) or a whole system (`kind = "system"`), made of named parts. It may
-//! start from another one of its kind (`extends = "wd8003ep"`), and then lists only the differences:
+//! A file describes one part (`kind = "adapter"`), or a whole system of named parts (`kind = "system"`). A file can
+//! extend another file of the same kind (`extends = "wd8003ep"`), and then lists only the differences:
 //!
 //! ```toml
 //! kind = "adapter"
@@ -12,11 +12,12 @@
 //! memory = { value = 16, unit = "KiB", tag = "assumed", source = "what if" }
 //! ```
 //!
-//! A part is named by a profile shipped with offramp, or by the path of a `.toml` file, relative to the naming file.
+//! A part is the name of a profile shipped with offramp, or the path of a `.toml` file. Such a path is relative to the
+//! file that contains it.
 //!
-//! A number measured more than once has an interval, in the unit of its value:
-//! `write_copy_time = { value = 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`.
-//! [`crate::uncertainty`] draws the consequences.
+//! A number with several measurements has an interval, in the unit of its value: `write_copy_time = { value = 0.25,
+//! unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`. [`crate::uncertainty`] computes the
+//! effect of these intervals on an outcome.
 
 mod embedded;
 mod fit;
@@ -36,10 +37,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use workload::Workload;
 
-/// Maximum files in a row, each extending the next.
+/// Maximum length of a chain of `extends`, files.
 const EXTENDS_MAX: usize = 16;
 const SYSTEM: &str = "system";
-/// Longest file of a profile, bytes: a hundred times the longest one shipped with offramp.
+/// Maximum length of a profile's file, bytes: a hundred times the longest profile shipped with offramp.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Reasons to reject a profile.
@@ -50,9 +51,9 @@ pub enum ProfileError {
     Unknown {
         /// The requested kind.
         kind: String,
-        /// The name.
+        /// The unknown name.
         name: String,
-        /// The nearest one.
+        /// A hint at the nearest known name.
         hint: String,
     },
     /// A file cannot be read.
@@ -63,17 +64,17 @@ pub enum ProfileError {
         /// The cause.
         error: std::io::Error,
     },
-    /// A file or a user gives a wrong value.
+    /// A file, or the user, gives an invalid value.
     #[error("{file}: {why}")]
     Wrong {
-        /// The file, or `--set`.
+        /// Source of the value: the file, or `--set`.
         file: String,
         /// The key, the error, and the remedy.
         why: String,
     },
 }
 
-/// A number in the form of a file.
+/// A number as written in a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "expected { value = 8, unit = \"MHz\", tag = \"assumed\", source = \"why\" }")]
 struct RawQuantity {
@@ -87,7 +88,7 @@ struct RawQuantity {
     fitted_to: Vec<String>,
 }
 
-/// A file with its numbers not read yet.
+/// A parsed file. Its numbers are not converted yet.
 #[derive(Deserialize)]
 struct RawProfile {
     #[serde(default)]
@@ -101,12 +102,12 @@ struct RawProfile {
     sections: toml::Table,
 }
 
-/// A system with all its parts: a value for every parameter.
+/// A system with all its parts. Each parameter has a value.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// Name, or path of its file.
+    /// Name of the profile, or path of its file.
     pub name: String,
-    /// A description in a few words.
+    /// A short description.
     pub title: String,
     /// The profile of each part, by section.
     pub parts: BTreeMap<String, String>,
@@ -118,9 +119,9 @@ pub struct Profile {
 pub struct Listed {
     /// `host`, `adapter`, `bus`, `link`, `peer` or `system`.
     pub kind: &'static str,
-    /// Its name.
+    /// Name of the profile.
     pub name: &'static str,
-    /// Its description.
+    /// Short description of the profile.
     pub title: String,
 }
 
@@ -131,10 +132,11 @@ pub fn list() -> Vec<Listed> {
 }
 
 impl Profile {
-    /// Loads the system with that name, or in that file, with all its parts.
+    /// Loads a system with all its parts, by name or by path.
     ///
     /// # Errors
-    /// When it or one of its parts is missing or wrong: the file, the key, the reason.
+    /// Returns an error if the system or a part is missing or invalid. The error names the file, the key and the
+    /// reason.
     pub fn load(name: &str) -> Result<Self, ProfileError> {
         let mut profile = Self { name: name.to_owned(), ..Self::default() };
         profile.add(SYSTEM, name, Path::new(""), &mut Vec::new())?;
@@ -144,10 +146,10 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Loads a bus by itself, by its name or file. All other values of the result are meaningless.
+    /// Loads a single bus, by name or by path. All other values of the result are meaningless.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Fails like [`Self::load`].
     pub fn load_bus(name: &str) -> Result<Self, ProfileError> {
         let mut profile = Self { name: name.to_owned(), ..Self::default() };
         profile.add("bus", name, Path::new(""), &mut Vec::new())?;
@@ -160,7 +162,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Adds one file, after the file it extends and before its parts.
+    /// Adds one file. The extended file is added first, then the file's parts, then the file's own values.
     fn add(&mut self, kind: &str, name: &str, from: &Path, chain: &mut Vec<String>) -> Result<(), ProfileError> {
         let (file, directory, text) = read(kind, name, from)?;
         let names_itself = chain.contains(&file) || chain.len() >= EXTENDS_MAX;
@@ -226,8 +228,8 @@ impl Profile {
         Ok(())
     }
 
-    /// Refuses a system without a host, as its parameters would all be defaults. A bus may be missing: the bus of a bus
-    /// master is then never the limit.
+    /// Rejects a system without a host, adapter, link or peer, because all parameters of the missing part would be
+    /// defaults. The bus is optional: a bus master without a bus profile is never limited by the bus.
     fn check_parts(&self) -> Result<(), ProfileError> {
         let of = |key: &str, section: &str| key.split_once('.').is_some_and(|(of, _)| of == section);
         let is_said = |section: &str| self.values.keys().any(|key| of(key, section));
@@ -250,20 +252,20 @@ impl Profile {
         }
     }
 
-    /// Sets a parameter as a user does: `bus.clock` to `13.4MHz`, or to the interval `8MHz..13.4MHz` with its middle as
-    /// the value.
+    /// Sets a parameter from a user's text. Examples for `bus.clock`: the value `13.4MHz`, or the interval
+    /// `8MHz..13.4MHz`. The value of an interval is its middle.
     ///
     /// # Errors
-    /// When there is no such parameter, or the value does not fit it or the others.
+    /// Returns an error if the parameter is unknown, or if its value is invalid alone or together with other values.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ProfileError> {
         self.set_all([(name, text)])
     }
 
-    /// Sets several parameters as a user does, and checks them together: a value may be wrong alone, but right with
-    /// another.
+    /// Sets several parameters from a user's texts, and then checks all values together. Some values are valid only in
+    /// combination.
     ///
     /// # Errors
-    /// As [`Self::set`]; then nothing is set.
+    /// Fails like [`Self::set`]. After an error, no parameter has changed.
     pub fn set_all(
         &mut self,
         settings: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
@@ -279,10 +281,11 @@ impl Profile {
         Ok(())
     }
 
-    /// Sets parameters as [`Self::set_all`], each to a value in base units.
+    /// Sets several parameters to values in base units, and then checks all values together.
     ///
     /// # Errors
-    /// When a value is out of range, or they do not fit together; then some are set.
+    /// Returns an error if a value is out of range, or if the values are inconsistent. After an error, some parameters
+    /// have changed.
     pub fn set_base_units(
         &mut self,
         values: impl IntoIterator<Item = (&'static Key, u64)>,
@@ -294,10 +297,10 @@ impl Profile {
         self.check()
     }
 
-    /// Sets a parameter as [`Self::set`], for a setting known to be right.
+    /// Sets a parameter like [`Self::set`], for a setting known to be valid.
     ///
     /// # Panics
-    /// When it is not: a mistake in the program; no input can cause it.
+    /// Panics if the setting is invalid. Only a programming error can cause this panic.
     #[must_use]
     pub fn with(mut self, name: &str, text: &str) -> Self {
         if let Err(error) = self.set(name, text) {
@@ -311,7 +314,7 @@ impl Profile {
         self.quantity(name).value
     }
 
-    /// Returns the word of a parameter with words; an empty string for a number.
+    /// Returns the word chosen for a parameter. A numeric parameter has the empty string.
     pub fn word(&self, name: &str) -> &'static str {
         match schema::find(name).map(|key| key.dimension) {
             Some(Dimension::Choice(words)) => words.get(self.value(name) as usize).copied().unwrap_or_default(),
@@ -322,13 +325,12 @@ impl Profile {
     /// Returns the value of a parameter, with source and tag.
     ///
     /// # Panics
-    /// When there is no such parameter: a mistake in the program; no input can cause it.
+    /// Panics if the parameter does not exist. Only a programming error can cause this panic.
     pub fn quantity(&self, name: &str) -> &Quantity {
         self.values.get(name).unwrap_or_else(|| panic!("no parameter {name}"))
     }
 
-    /// Returns the interval of a parameter, base units; `None`: nobody gave one, or it was
-    /// measured at one value alone.
+    /// Returns the interval of a parameter, in base units. `None` if no interval was given, or if both ends are equal.
     pub fn interval(&self, name: &str) -> Option<[u64; 2]> {
         self.quantity(name).interval.filter(|[low, high]| low < high)
     }
@@ -344,7 +346,7 @@ impl Profile {
         KEYS.iter().filter_map(move |key| Some((key, self.values.get(key.name).filter(is_said)?)))
     }
 
-    /// Returns the user's settings without effect in a run of this workload, each with the reason.
+    /// Returns a message for each user setting that has no effect on a run of this workload.
     pub fn without_effect(&self, workload: Workload) -> Vec<String> {
         let why = |key: &Key| {
             let name = key.name;
@@ -357,7 +359,7 @@ impl Profile {
         self.all().filter(|(_, quantity)| quantity.tag == Tag::Set).flat_map(|(key, _)| why(key)).collect()
     }
 
-    /// Formats a parameter as a run uses it, and the calculation if the processor's times are scaled.
+    /// Formats the value of a parameter used in a run. Adds the calculation if `host.cost_scale` changes the value.
     pub fn used(&self, key: &Key) -> (String, Option<String>) {
         let (value, scale) = (self.value(key.name), self.value("host.cost_scale"));
         let shown = key.dimension.show(value);
@@ -369,7 +371,7 @@ impl Profile {
     }
 }
 
-/// Names the key through which another file asked for this one, if the file cannot be found or read.
+/// Adds the key of the referring file to an error, if the referenced file is unknown or unreadable.
 fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     match error {
         ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),
@@ -377,10 +379,10 @@ fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     }
 }
 
-/// Reads a file that is no longer than a profile may be.
+/// Reads a file of at most `FILE_LEN_MAX` bytes.
 ///
 /// # Errors
-/// When it cannot be read, or is longer.
+/// Returns an error if the file cannot be read, or exceeds `FILE_LEN_MAX`.
 pub fn read_text(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     if File::open(path)?.take(FILE_LEN_MAX + 1).read_to_string(&mut text)? as u64 > FILE_LEN_MAX {
@@ -390,7 +392,7 @@ pub fn read_text(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Returns the text of a profile, the name of its file for errors, and the base directory of its paths.
+/// Returns the name of a profile's file for errors, the base directory for its relative paths, and its text.
 fn read(kind: &str, name: &str, from: &Path) -> Result<(String, PathBuf, String), ProfileError> {
     if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
         let path = from.join(name);
@@ -411,7 +413,7 @@ fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
     schema::known(name).map_err(|why| key_error(file, name, why))
 }
 
-/// Parses a user's value, or an interval with its middle.
+/// Parses a user's text. Returns the value and, for an interval, both ends. The value of an interval is its middle.
 fn parsed(key: &Key, text: &str) -> Result<(u64, Option<[u64; 2]>), String> {
     let Some((low, high)) = text.split_once("..") else { return Ok((key.parse(text)?, None)) };
     if matches!(key.dimension, Dimension::Choice(_)) {
@@ -444,7 +446,7 @@ fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity
     Ok(Quantity { value, interval, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
 }
 
-/// Converts a value of a file to base units.
+/// Converts a value from a file to base units.
 fn base_units(key: &Key, value: &toml::Value, unit: &str) -> Result<u64, String> {
     let number = match value {
         toml::Value::String(word) if matches!(key.dimension, Dimension::Choice(_)) => word.clone(),
@@ -455,7 +457,8 @@ fn base_units(key: &Key, value: &toml::Value, unit: &str) -> Result<u64, String>
     key.dimension.value(&number, unit).and_then(|value| key.in_range(value))
 }
 
-/// Converts an interval of a file to base units: two numbers in the unit of the value, around the value.
+/// Converts an interval from a file to base units. An interval has two numbers in the unit of `value`, and contains
+/// `value`.
 fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u64; 2], String> {
     if matches!(key.dimension, Dimension::Choice(_)) {
         return Err("a word has no interval".to_owned());
@@ -473,7 +476,7 @@ fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u6
     Ok([low, high])
 }
 
-/// Returns an unknown or missing name, and the reason.
+/// Returns the unknown or missing name of a TOML error, and the reason.
 fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
     // "unknown field `withn`, expected one of `part`, `kind`, …", "missing field `source`"
     let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
@@ -486,7 +489,7 @@ fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
     }
 }
 
-/// Explains a syntax error in a line: an unknown name with the nearest known one as a hint.
+/// Formats a TOML error in one line. An unknown name gets the nearest known name as a hint.
 pub fn explain(error: &toml::de::Error) -> String {
     match wrong_name(error) {
         Some((name, why)) => format!("{name}: it {why}"),
@@ -494,7 +497,7 @@ pub fn explain(error: &toml::de::Error) -> String {
     }
 }
 
-/// Converts a syntax error. The key is the unknown name, with the nearest known one as a hint.
+/// Converts a TOML error to a [`ProfileError`]. An unknown name gets the nearest known name as a hint.
 pub(crate) fn form(file: &str, error: &toml::de::Error) -> ProfileError {
     let is_unknown = error.message().starts_with("unknown");
     let why = if is_unknown { explain(error) } else { error.to_string() };

@@ -1,7 +1,8 @@
-//! NFS reads over UDP: the frames of a reply, and the calls under way.
+//! NFS reads over UDP: the frames of a reply, and the outstanding calls. Also builds real frames for hashing and
+//! segmentation.
 //!
-//! The reply is a real frame, and the product's own code fragments it. So the model has no formula for the number and
-//! lengths of its fragments.
+//! The reply is a real frame, and the product's own code fragments it. The model therefore needs no formula for the
+//! number and lengths of the fragments.
 
 use crate::time::Time;
 use offramp_offload::frame::Frame;
@@ -14,19 +15,19 @@ const IPV4_HEADER_LEN: usize = 20;
 const TRANSPORT_AT: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
 /// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM_AT: u16 = 6;
-/// Payload of a fragment at an MTU of 1500, a multiple of 8 (RFC 791).
+/// Payload of a fragment at an MTU of 1500, bytes. RFC 791 requires a multiple of 8.
 const FRAGMENT_PAYLOAD_LEN: u16 = 1480;
-/// Length of the headers before the data of an NFS read's reply: 24 bytes of RPC (RFC 1057 8: xid, type, status, an
-/// empty verifier, acceptance) and 76 of NFS (RFC 1094 2.2.7: status, 17 words of attributes, length).
+/// Length of the headers before the data in the reply to an NFS read, bytes: 24 of RPC (RFC 1057 8: xid, type, status,
+/// an empty verifier, acceptance) and 76 of NFS (RFC 1094 2.2.7: status, 17 words of attributes, length).
 pub const REPLY_HEADER_LEN: usize = 100;
-/// Frame of a request without FCS: 42 bytes of headers, 24 of an RPC call, 60 of a Unix credential with a few groups
-/// and an empty verifier, 44 of NFS (RFC 1094 2.2.7: file handle, offset, count, total count).
+/// Length of a request's frame without FCS, bytes: 42 of headers, 24 of an RPC call, 60 of a Unix credential with a few
+/// groups and of an empty verifier, 44 of NFS (RFC 1094 2.2.7: file handle, offset, count, total count).
 pub const REQUEST_FRAME_LEN: u64 = 170;
 
 /// Returns the lengths, without FCS, of the frames of a reply to a read of `size` bytes.
 ///
 /// # Errors
-/// When the reply does not fit into one UDP datagram.
+/// Returns an error if the reply exceeds one UDP datagram.
 pub fn reply_frames(size: usize) -> Result<Vec<u64>, Refused> {
     fragment_lens(UDP_HEADER_LEN + REPLY_HEADER_LEN + size)
 }
@@ -35,7 +36,7 @@ fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     frame_lens(&udp_frame(&mut datagram(datagram_len)))
 }
 
-/// Returns the lengths of the frames that the adapter's own segmenter makes from `frame`.
+/// Segments `frame` with the adapter's own code, and returns the lengths of the resulting frames.
 fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
     let mut segmenter = Segmenter::new(frame, &SegmentPolicy::default())?;
     let frames = 0..segmenter.frames_left();
@@ -47,13 +48,13 @@ fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
     Ok(frames.map(next).collect())
 }
 
-/// Describes a datagram; it needs fragments if it exceeds one frame.
+/// Attaches transmit metadata to a UDP datagram. The adapter fragments a datagram that exceeds one frame.
 fn udp_frame(bytes: &mut [u8]) -> Frame<'_> {
     handed_down(bytes, TRANSPORT_AT, UDP_CHECKSUM_AT, SegmentationKind::UdpFragments, FRAGMENT_PAYLOAD_LEN)
 }
 
-/// Describes a frame for the adapter: the host leaves its checksum to the adapter, and its segmentation beyond `size`
-/// bytes after the headers.
+/// Attaches transmit metadata to a frame: checksum offload, and segmentation if more than `size` bytes follow the
+/// headers.
 fn handed_down(bytes: &mut [u8], headers_len: usize, offset: u16, kind: SegmentationKind, size: u16) -> Frame<'_> {
     let is_one = bytes.len() - headers_len <= usize::from(size);
     let segmentation = (!is_one).then_some(Segmentation::new(kind, size));
@@ -61,14 +62,14 @@ fn handed_down(bytes: &mut [u8], headers_len: usize, offset: u16, kind: Segmenta
     Frame::new(bytes, TxMeta { checksum, segmentation })
 }
 
-/// Builds an Ethernet frame with a UDP datagram of that length, headers and all, between no ports.
+/// Builds an Ethernet frame with a UDP datagram of this length, including its header. The ports are 0.
 fn datagram(datagram_len: usize) -> Vec<u8> {
     let mut frame = ipv4_frame(PROTOCOL_UDP, datagram_len);
     frame[TRANSPORT_AT + 4..TRANSPORT_AT + 6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
     frame
 }
 
-/// Builds an Ethernet frame with an IPv4 packet, with a zeroed payload of that length.
+/// Builds an Ethernet frame with an IPv4 packet. The payload has this length and is zeroed.
 fn ipv4_frame(protocol: u8, payload_len: usize) -> Vec<u8> {
     const VERSION_AND_HEADER_WORDS: u8 = 0x45;
     const TIME_TO_LIVE: u8 = 64;
@@ -86,13 +87,13 @@ fn ipv4_frame(protocol: u8, payload_len: usize) -> Vec<u8> {
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// IPv4, as in the header.
+    /// IPv4 address in network byte order.
     pub address: [u8; 4],
-    /// TCP or UDP.
+    /// TCP or UDP port.
     pub port: u16,
 }
 
-/// Writes the source and destination of a frame with IPv4 and TCP or UDP; both have their ports in the same place.
+/// Writes source and destination into an IPv4 frame. TCP and UDP have the ports at the same offset.
 fn address(frame: &mut [u8], from: Endpoint, to: Endpoint) {
     const ADDRESSES_AT: usize = ETHERNET_HEADER_LEN + 12;
     frame[ADDRESSES_AT..ADDRESSES_AT + 4].copy_from_slice(&from.address);
@@ -101,7 +102,7 @@ fn address(frame: &mut [u8], from: Endpoint, to: Endpoint) {
     frame[TRANSPORT_AT + 2..TRANSPORT_AT + 4].copy_from_slice(&to.port.to_be_bytes());
 }
 
-/// Builds a frame with nothing but headers of a TCP connection.
+/// Builds a frame of a TCP connection without payload.
 pub(crate) fn tcp_frame(from: Endpoint, to: Endpoint) -> Vec<u8> {
     let mut frame = large_send(0, 0);
     address(&mut frame, from, to);
@@ -111,7 +112,7 @@ pub(crate) fn tcp_frame(from: Endpoint, to: Endpoint) -> Vec<u8> {
 /// Builds the first frame of the reply to a read of `size` bytes, fragmented by the product's own code.
 ///
 /// # Errors
-/// When the reply does not fit into one UDP datagram.
+/// Returns an error if the reply exceeds one UDP datagram.
 pub(crate) fn first_reply_frame(size: usize, from: Endpoint, to: Endpoint) -> Result<Vec<u8>, Refused> {
     let mut reply = datagram(UDP_HEADER_LEN + REPLY_HEADER_LEN + size);
     address(&mut reply, from, to);
@@ -123,11 +124,10 @@ pub(crate) fn first_reply_frame(size: usize, from: Endpoint, to: Endpoint) -> Re
 }
 
 const TCP_HEADER_LEN: usize = 20;
-/// Bytes of all headers of a large send.
+/// Total length of the headers of a TCP super-frame, bytes.
 const TCP_HEADERS_LEN: usize = TRANSPORT_AT + TCP_HEADER_LEN;
 
-/// Builds an Ethernet frame with this number of bytes of a TCP stream, from the byte `sequence` on, as a host hands it
-/// down.
+/// Builds a TCP super-frame as sent by a host: `len` bytes of the stream, starting at byte `sequence`.
 fn large_send(sequence: u64, len: u64) -> Vec<u8> {
     const DATA_OFFSET_WORDS: u8 = 0x50;
     const ACK: u8 = 0x10;
@@ -139,31 +139,32 @@ fn large_send(sequence: u64, len: u64) -> Vec<u8> {
     frame
 }
 
-/// Describes a large send; it needs segmentation if it exceeds one segment.
+/// Attaches transmit metadata to a TCP super-frame. The adapter segments a super-frame that exceeds one segment.
 fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
     const TCP_CHECKSUM_AT: u16 = 16;
     let size = u16::try_from(mss).unwrap_or(u16::MAX);
     handed_down(bytes, TCP_HEADERS_LEN, TCP_CHECKSUM_AT, SegmentationKind::Tcp4, size)
 }
 
-/// Returns the payload lengths of the segments of a large send of `len` bytes.
+/// Returns the payload lengths of the segments of a TCP super-frame with `len` bytes.
 ///
-/// The frame is a real one, and the adapter's own code segments it.
+/// The adapter's own code segments a real frame.
 pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
     let lens = frame_lens(&tcp_super_frame(&mut large_send(0, len), mss));
     let payloads = |lens: Vec<u64>| lens.into_iter().map(|len| len - TCP_HEADERS_LEN as u64).collect();
-    // A frame refused by the adapter goes out in one piece, as it came.
+    // A frame rejected by the segmenter is sent unsegmented.
     lens.map_or_else(|_| vec![len], payloads)
 }
 
-/// Builds the frames of a stream of large sends with the lengths `sends`, with checksums.
+/// Builds the segments, with checksums, of a stream of TCP super-frames. `sends` lists the payload lengths of the
+/// super-frames.
 #[cfg(test)]
 pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = Vec::new();
     let mut sequence = 0;
     for &len in sends {
         let mut send = large_send(sequence, len);
-        // A peer's identifications go on from send to send.
+        // The peer's IP identification continues from one super-frame to the next.
         let id = ETHERNET_HEADER_LEN + 4;
         send[id..id + 2].copy_from_slice(&(frames.len() as u16).to_be_bytes());
         sum_headers(&mut send);
@@ -179,7 +180,7 @@ pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Writes the checksums of a host with checksum offload: the IP header's, and the pseudo-header's.
+/// Writes the checksums that a host with checksum offload writes: of the IP header, and of the pseudo-header.
 #[cfg(test)]
 fn sum_headers(frame: &mut [u8]) {
     use offramp_offload::checksum::sum;
@@ -191,31 +192,30 @@ fn sum_headers(frame: &mut [u8]) {
     tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
 }
 
-/// Returns the lengths, without FCS, of the frames of a UDP datagram with this number of bytes of data, fragmented by
-/// the host.
+/// Returns the lengths, without FCS, of the frames of a UDP datagram with `size` bytes of data, fragmented by the host.
 ///
 /// # Errors
-/// When no datagram holds them.
+/// Returns an error if `size` exceeds the largest datagram.
 pub fn datagram_frames(size: usize) -> Result<Vec<u64>, Refused> {
     fragment_lens(UDP_HEADER_LEN + size)
 }
 
-/// A call under way.
+/// A slot for outstanding RPC calls, one at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call {
-    /// Serial number of the call; a slot is used for one after another.
+    /// Serial number of the call. A slot serves one call after the other.
     pub number: u64,
     /// Number of retransmissions.
     pub attempt: u32,
-    /// Received fragments of the attempt's reply.
+    /// Number of received fragments of the reply to this attempt.
     pub fragments: u32,
-    /// All of its reply has come.
+    /// `true` once the reply is complete.
     pub is_answered: bool,
-    /// The process has read it.
+    /// `true` once the process has read the reply.
     pub is_read: bool,
-    /// Time of its retransmission.
+    /// Time of the next retransmission.
     pub deadline: Time,
-    /// The earliest event of its slot's timer.
+    /// Time of the earliest scheduled timer event of the slot.
     pub timer_at: Option<Time>,
 }
 

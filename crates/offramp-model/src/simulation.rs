@@ -1,21 +1,21 @@
-//! One run: a host under study, its adapter, a line, and a peer.
+//! One run: the host under study, its adapter, a link, and a peer.
 //!
 //! | file | content |
 //! |---|---|
 //! | `simulation.rs` | start, event loop and end of a run |
-//! | `simulation/line.rs` | the stations and the line |
-//! | `simulation/transfer.rs` | the path through an adapter that is bus master |
-//! | `simulation/driver.rs` | interrupts, reading frames out |
-//! | `simulation/napi.rs` | polling in place of interrupts |
-//! | `simulation/send.rs` | TCP and UDP of the host, sending |
-//! | `simulation/host.rs` | TCP, UDP and processes of the host |
+//! | `simulation/line.rs` | the stations and the link |
+//! | `simulation/transfer.rs` | transfers by a bus-master adapter |
+//! | `simulation/driver.rs` | interrupts, reading frames from the adapter |
+//! | `simulation/napi.rs` | polling instead of interrupts |
+//! | `simulation/send.rs` | transmit path of TCP and UDP in the host |
+//! | `simulation/host.rs` | receive path of TCP and UDP, and processes of the host |
 //! | `simulation/message.rs` | requests, responses, datagrams and raw frames |
-//! | `simulation/peer.rs` | the other machine |
+//! | `simulation/peer.rs` | the peer |
 //! | `simulation/state.rs` | the state of a run, its events, the work of its processors |
-//! | `simulation/engine.rs` | FIFOs, engine and bus of an adapter |
+//! | `simulation/engine.rs` | FIFOs, engine and bus of a bus-master adapter |
 //! | `simulation/queue.rs` | a queue pair |
-//! | `simulation/exchange.rs` | exchanges under way, and their queues |
-//! | `simulation/steering.rs` | the queue of each connection |
+//! | `simulation/exchange.rs` | outstanding exchanges, and their queues |
+//! | `simulation/steering.rs` | the queue of each connection (RSS) |
 //! | `simulation/outcome.rs`, `latency.rs` | counters and results |
 //! | `simulation/frame.rs` | a frame |
 
@@ -59,51 +59,51 @@ use state::{Adapter, Event, Flow, Job, Simulation};
 use steering::Steering;
 use strum::EnumCount;
 
-/// Maximum events per virtual [`SPAN_MIN_US`]: a hundred times those of the smallest frames of 64 connections at 400
-/// Gbit/s.
+/// Maximum number of events per [`SPAN_MIN_US`] of virtual time: a hundred times the events of minimum-size frames of
+/// 64 connections at 400 Gbit/s.
 const EVENTS_MAX: u64 = 1 << 22;
 const SPAN_MIN_US: u64 = 10;
 
-/// Reasons for a run without an outcome.
+/// Reasons why a run fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The profile is wrong.
+    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The configuration of the adapter's memory is invalid.
     #[error("adapter.memory: {0}")]
     Memory(#[from] OutOfRange),
-    /// The RPC's reply cannot be fragmented.
+    /// The reply to an RPC call cannot be fragmented.
     #[error("workload.rpc_size: {0}")]
     Rpc(#[from] Refused),
-    /// No event is left before the end of the run, or nothing came through in spite of timeouts.
+    /// No event is left before the end of the run, or no data arrived in spite of timeouts.
     #[error("the run is stuck at {at_us} us: {waiting}")]
     Stalled {
-        /// The moment.
+        /// Virtual time of the error, microseconds.
         at_us: u64,
-        /// The waiting connections and calls.
+        /// Description of the waiting connections and calls.
         waiting: String,
     },
-    /// A run cannot go through so many events.
+    /// Virtual time hardly advances: too many events per time.
     #[error(
         "at {at_us} us the run hardly advances: more than {events} events within {SPAN_MIN_US} us; check the \
          profile's intervals and rates"
     )]
     Crowded {
-        /// The moment.
+        /// Virtual time of the error, microseconds.
         at_us: u64,
-        /// Events in that span.
+        /// Number of events within [`SPAN_MIN_US`].
         events: u64,
     },
-    /// Nothing came through in the counted time, and no timeout has ended the wait yet.
+    /// No data arrived in the measured time, and no timeout has expired yet.
     #[error(
         "no data arrived until the end of the run at {until_us} us: {waiting}; a longer workload.time shows whether \
          the run is slow or stuck"
     )]
     Nothing {
-        /// The end of the run.
+        /// End of the run, microseconds.
         until_us: u64,
-        /// The waiting connections and calls.
+        /// Description of the waiting connections and calls.
         waiting: String,
     },
 }
@@ -111,7 +111,7 @@ pub enum ModelError {
 /// Runs a workload on a system, and returns its outcome.
 ///
 /// # Errors
-/// When the profile does not fit together, or the run stands still.
+/// Returns an error if the profile is inconsistent, or the run stalls.
 pub fn run(profile: &Profile, workload: Workload) -> Result<Outcome, ModelError> {
     let config = Config::new(profile, workload)?;
     let mut simulation = Simulation::new(&config)?;
@@ -141,7 +141,7 @@ impl Simulation {
             polls: vec![Polls::default(); config.host.processors as usize],
             steering: Steering::new(config, &directions, calls as usize),
             drivers: (0..adapters as u64 * config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
-            // The connections of exchanges have no stream.
+            // The connections of exchanges carry messages, not streams.
             flows: (directions.into_iter().filter(|_| exchanges.is_none()))
                 .map(|is_to_host| Flow::new(config, is_to_host))
                 .collect(),
@@ -203,7 +203,7 @@ impl Simulation {
         self.now = end;
         let all = self.counts_now();
         let counts = all.since(&warm);
-        // Exchanges may have none done; that is an outcome.
+        // For exchanges, an outcome without any completed exchange is valid.
         if counts.bytes == 0 && self.exchanges.is_none() {
             let (at_us, waiting) = (self.now.ns() / 1000, self.waiting());
             return Err(match all.timeouts {
@@ -280,7 +280,7 @@ impl Simulation {
         self.expect(processor, next);
     }
 
-    /// Returns all counters, also those of other parts.
+    /// Returns all counters, including those kept by queues, flows and adapters.
     fn counts_now(&self) -> Counts {
         let of_queues = |count: fn(&Driver) -> u64| self.drivers.iter().map(count).sum::<u64>();
         let of_flows = |count: fn(&Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
@@ -309,7 +309,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the time of frames not sent yet on lines of a station's own. It is booked in advance.
+    /// Returns the link time that full-duplex stations have booked beyond now. [`Self::send`] counts the time of a
+    /// frame before the frame is sent.
     fn promised(&self, station: usize) -> Span {
         if !self.config.link.full_duplex {
             return Span::ZERO;
@@ -332,7 +333,7 @@ impl Simulation {
         Parts { processors: processors.collect(), queues: queues.collect() }
     }
 
-    /// Lists the waiting connections and calls of a stalled run.
+    /// Describes the waiting connections and calls of a stalled run.
     fn waiting(&self) -> String {
         let flows = self.flows.iter().enumerate().map(|(at, flow)| flow.waiting(at));
         let calls = self.calls.iter().enumerate().map(|(at, call)| {
@@ -351,7 +352,8 @@ impl Simulation {
     }
 }
 
-/// Returns the direction of each connection; for exchanges, the direction of its requests.
+/// Returns the direction of each connection: `true` if data flow to the host. For exchanges, the requests decide the
+/// direction.
 fn directions(config: &Config) -> Vec<bool> {
     if let Some(exchange) = config.workload.exchange {
         let [of_peer, of_host] = exchange.flows.map(|flows| flows as usize);

@@ -1,4 +1,4 @@
-//! TCP for a model: a sender and a receiver decide on times and lengths, in bytes of a stream, without headers.
+//! TCP for the model: a sender and a receiver compute the times and lengths of segments, without headers.
 
 mod receiver;
 mod sender;
@@ -6,5 +6,5 @@ mod sender;
 pub use receiver::{AckPolicy, Received, Receiver};
 pub use sender::{Segment, Sender, SenderConfig, Variant};
 
-/// Bytes of an Ethernet, an IPv4 and a TCP header without options.
+/// Total length of an Ethernet, an IPv4 and a TCP header without options, bytes.
 pub const HEADERS_LEN: u64 = 54;

@@ -1,4 +1,4 @@
-//! Output for people: templates in `texts/`, filled with the same values as JSON.
+//! Text output: fills the templates in `texts/` with the same values as the JSON output.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value};
@@ -18,7 +18,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.add_filter("intervals", |varied: Vec<String>| {
         intervals(&varied.iter().map(String::as_str).collect::<Vec<_>>())
     });
-    // Keeps the end of a name too long for its column: paths begin alike and end differently.
+    // Keeps the last 16 characters of a long name, because paths differ at the end.
     environment.add_filter("last_16", |name: String| -> String {
         name.chars().skip(name.chars().count().saturating_sub(16)).collect()
     });
@@ -37,7 +37,7 @@ pub(crate) fn render(template: &str, values: Value) -> String {
     template.render(values).unwrap_or_else(|error| panic!("{error:#}"))
 }
 
-/// Formats a number with at least four digits, and no more of them after the point than necessary.
+/// Formats a number with four digits, or more before the point. A whole number gets no decimals.
 fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

@@ -1,47 +1,47 @@
 //! Virtual time: whole picoseconds since the start of a run.
 //!
-//! 64 bits last 213 days. Nothing here is floating point, so a run is the same on every machine. Additions saturate: a
-//! time after the end of time never comes.
+//! 64 bits hold 213 days. This module computes without floating point, so a run gives the same result on every machine.
+//! Additions saturate at [`Time::NEVER`].
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, AddAssign, Sub};
 
-/// Picoseconds of a second.
+/// Picoseconds per second.
 pub const PICOSECONDS_PER_SECOND: u64 = 1_000_000_000_000;
-/// Picoseconds of a microsecond.
+/// Picoseconds per microsecond.
 pub const PICOSECONDS_PER_MICROSECOND: u64 = 1_000_000;
-/// Picoseconds of a nanosecond.
+/// Picoseconds per nanosecond.
 pub const PICOSECONDS_PER_NANOSECOND: u64 = 1_000;
 const FEMTOSECONDS_PER_PICOSECOND: u128 = 1_000;
 const BITS_PER_BYTE: u128 = 8;
 
-/// A moment, in picoseconds since the start of the run.
+/// A point in time, in picoseconds since the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
-/// A length of time, in picoseconds.
+/// A duration, in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Span(pub u64);
 
 impl Time {
     /// The start of the run.
     pub const START: Self = Self(0);
-    /// A time after every moment of a run.
+    /// A time after the end of any run.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// Returns whole nanoseconds since the start, rounded down: the time of the adapter's own code.
+    /// Returns whole nanoseconds since the start, rounded down. The adapter's own code counts in nanoseconds.
     pub fn ns(self) -> u64 {
         self.0 / PICOSECONDS_PER_NANOSECOND
     }
 
-    /// Returns the time from `earlier` to this; zero if `earlier` is later.
+    /// Returns the time elapsed since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Span {
-    /// No time.
+    /// A span of zero.
     pub const ZERO: Self = Self(0);
 
     /// Converts microseconds.
@@ -54,47 +54,47 @@ impl Span {
         Self(ns.saturating_mul(PICOSECONDS_PER_NANOSECOND))
     }
 
-    /// Returns the span of `cycles` of a clock at `hz`, rounded to the nearest picosecond. A clock of 0 Hz takes for
-    /// ever.
+    /// Returns the span of `cycles` of a clock at `hz`, rounded to the nearest picosecond. A clock of 0 Hz gives the
+    /// longest possible span.
     pub fn of_cycles(cycles: u64, hz: u64) -> Self {
         divide(u128::from(cycles) * u128::from(PICOSECONDS_PER_SECOND), u128::from(hz))
     }
 
-    /// Returns the span of `bytes` at a rate in bits per second, rounded to the nearest picosecond.
+    /// Returns the transfer time of `bytes` at a rate in bits per second, rounded to the nearest picosecond.
     pub fn of_bytes_at(bytes: u64, bits_per_second: u64) -> Self {
         let picobits = u128::from(bytes) * BITS_PER_BYTE * u128::from(PICOSECONDS_PER_SECOND);
         divide(picobits, u128::from(bits_per_second))
     }
 
-    /// Returns the span of `bytes` at a cost in femtoseconds each, rounded to the nearest picosecond.
+    /// Returns the processing time of `bytes` at a cost in femtoseconds per byte, rounded to the nearest picosecond.
     pub fn of_bytes(bytes: u64, femtoseconds_per_byte: u64) -> Self {
         divide(u128::from(bytes) * u128::from(femtoseconds_per_byte), FEMTOSECONDS_PER_PICOSECOND)
     }
 
-    /// Returns this span, `count` times as long.
+    /// Multiplies this span by `count`.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
     }
 
-    /// Returns this span, scaled by `ppm` parts of a million, rounded to the nearest picosecond.
+    /// Multiplies this span by `ppm` parts per million, rounded to the nearest picosecond.
     #[must_use]
     pub fn scaled_ppm(self, ppm: u64) -> Self {
         const PPM: u128 = 1_000_000;
         divide(u128::from(self.0) * u128::from(ppm), PPM)
     }
 
-    /// Returns whole nanoseconds, rounded down: the time of the adapter's own code.
+    /// Returns whole nanoseconds, rounded down. The adapter's own code counts in nanoseconds.
     pub fn whole_ns(self) -> u64 {
         self.0 / PICOSECONDS_PER_NANOSECOND
     }
 
-    /// Returns microseconds, for people.
+    /// Returns microseconds, for display.
     pub fn as_us(self) -> f64 {
         self.0 as f64 / PICOSECONDS_PER_MICROSECOND as f64
     }
 
-    /// Returns seconds, for people.
+    /// Returns seconds, for display.
     pub fn as_s(self) -> f64 {
         self.0 as f64 / PICOSECONDS_PER_SECOND as f64
     }
@@ -129,7 +129,7 @@ impl AddAssign for Span {
 
 impl Sub for Span {
     type Output = Self;
-    /// Subtracts a span; zero if the result would be negative.
+    /// Subtracts a span, and saturates at zero.
     fn sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }

@@ -1,7 +1,7 @@
-//! Effect of the intervals of numbers on an outcome.
+//! The effect of uncertain numbers on an outcome.
 //!
-//! Each number with an interval is one axis of a Latin hypercube ([`crate::sweep`]). If a number has an interval in two
-//! compared systems, it stands at the same place of it in both.
+//! Each number with an interval is one axis of a Latin hypercube ([`crate::sweep`]). If a number has an interval in
+//! both compared systems, each sample uses the same relative position in both intervals.
 
 use crate::config::Workload;
 use crate::metrics::{METRICS, Metric};
@@ -17,79 +17,80 @@ use serde::Serialize;
 
 pub use crate::text::intervals;
 
-/// Default number of runs.
+/// Default number of samples.
 pub const SAMPLES: usize = 64;
 
-/// The runs of one or two systems over all intervals.
+/// Runs of one or two systems, sampled over all intervals.
 #[derive(Clone, Debug)]
 pub struct Samples {
-    /// Numbers with an interval in at least one of the systems.
+    /// Names of the numbers with an interval in at least one system.
     pub varied: Vec<&'static str>,
-    /// The runs of each system, by their places in the intervals.
+    /// The runs of each system. Rows with the same index use the same positions in the intervals.
     pub rows: Vec<Vec<Row>>,
 }
 
-/// The possible outcomes of a system.
+/// The spread of outcomes of a system.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Numbers with an interval.
+    /// Names of the numbers with an interval.
     pub varied: Vec<&'static str>,
-    /// Runs.
+    /// Number of runs.
     pub samples: usize,
-    /// Runs without an outcome.
+    /// Number of failed runs.
     pub failed: usize,
-    /// The reason of the first of these.
+    /// Error of the first failed run.
     pub why: Option<String>,
-    /// Figures with different values in the runs.
+    /// Metrics whose values differ between runs.
     pub figures: Vec<Figure>,
 }
 
-/// The possible values of one figure.
+/// The spread of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// One of [`METRICS`].
+    /// Name of the metric in [`METRICS`].
     pub name: &'static str,
-    /// For people, with the unit.
+    /// Heading for display, with the unit.
     pub heading: &'static str,
-    /// With each number as the profile has it.
+    /// Value of the run with each number as given in the profile.
     pub nominal: f64,
-    /// The lowest and the highest of all runs, the nominal one too.
+    /// Lowest and highest value of all runs, including the nominal run.
     pub interval: [f64; 2],
 }
 
-/// The possible outcomes of two systems.
+/// The joint spread of outcomes of two systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Joint {
-    /// Numbers with an interval in at least one of them.
+    /// Names of the numbers with an interval in at least one system.
     pub varied: Vec<&'static str>,
-    /// Runs of each.
+    /// Number of runs of each system.
     pub samples: usize,
-    /// Runs without an outcome, of each.
+    /// Number of failed runs of each system.
     pub failed: [usize; 2],
-    /// Figures with different values in the runs.
+    /// Metrics whose values differ between runs.
     pub figures: Vec<JointFigure>,
 }
 
-/// The possible values of one figure of both.
+/// The joint spread of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JointFigure {
-    /// One of [`METRICS`].
+    /// Name of the metric in [`METRICS`].
     pub name: &'static str,
-    /// For people, with the unit.
+    /// Heading for display, with the unit.
     pub heading: &'static str,
-    /// The lowest and the highest of each system.
+    /// Lowest and highest value of each system.
     pub intervals: [[f64; 2]; 2],
-    /// Places with the figure in both systems.
+    /// Number of samples with a value in both systems.
     pub pairs: usize,
-    /// Places among them with a higher figure of the second.
+    /// Number of samples in which the second system has the higher value.
     pub second_is_higher: usize,
 }
 
-/// Runs `workload` on each of `systems` at `samples` places of their intervals, on all processors. The seed is that of
-/// the first system's workload. `on_run` runs after each run. `None`: there is no interval, or `samples` is 0.
+/// Runs `workload` on each of `systems` at `samples` points of their intervals, on all processors. The seed is
+/// `workload.seed` of the first system. `on_run` is called after each run. Returns `None` if no number has an interval,
+/// or if `samples` is 0.
 ///
 /// # Errors
-/// When there are too many samples.
+/// Returns an error if `samples` is too large.
 pub fn sample(
     systems: &[&Profile],
     workload: Workload,
@@ -112,7 +113,7 @@ pub fn sample(
     Ok(Some(Samples { varied: varied.iter().map(|key| key.name).collect(), rows }))
 }
 
-/// Returns the values of a number in one system: all of its interval, or its only value.
+/// Returns the axis of a number in one system: its interval, or its only value.
 fn axis(profile: &Profile, key: &'static Key) -> Axis {
     let values = match profile.interval(key.name) {
         Some([from, to]) => Values::Range { from, to, is_log: false, count: None },
@@ -122,13 +123,13 @@ fn axis(profile: &Profile, key: &'static Key) -> Axis {
 }
 
 impl Samples {
-    /// Returns the possible figures of one of the systems, beside their nominal outcome.
+    /// Returns the spread of one system's metrics, with the nominal values.
     pub fn spread(&self, system: usize, nominal: &Outcome) -> Spread {
         let rows = &self.rows[system];
         let figure = |(at, metric): (usize, &Metric)| {
             let nominal = (metric.value)(nominal);
             let values = rows.iter().filter_map(|row| row.result.as_ref().ok()).map(|values| values[at]);
-            // A figure missing from a workload is not a number, and stays so.
+            // A metric that does not apply to the workload is NaN in every run, and is omitted.
             let [low, high] = values.fold([nominal; 2], |[low, high], value| [low.min(value), high.max(value)]);
             let (name, heading, interval) = (metric.name, metric.heading, [low, high]);
             (low < high).then_some(Figure { name, heading, nominal, interval })
@@ -143,8 +144,8 @@ impl Samples {
         }
     }
 
-    /// Returns the possible figures of two systems, beside their nominal outcomes, and the number of places with a
-    /// higher figure of the second.
+    /// Returns the joint spread of two systems' metrics. Counts the samples in which the second system has the higher
+    /// value.
     pub fn joint(&self, nominal: [&Outcome; 2]) -> Joint {
         let spreads = [0, 1].map(|system| self.spread(system, nominal[system]));
         let of = |(at, metric): (usize, &Metric)| {
@@ -170,7 +171,7 @@ impl Samples {
     }
 }
 
-/// Formats the possible figures for people.
+/// Formats the spread for display.
 pub fn text(spread: &Spread) -> String {
     render("uncertainty.txt", Value::from(Serde(spread)))
 }
@@ -225,7 +226,7 @@ mod tests {
             let figure = joint.figures.iter().find(|figure| figure.name == "throughput_kib_per_s").unwrap();
             (figure.pairs, figure.second_is_higher)
         };
-        // Were the two drawn apart, the slower bus would now and then be the faster system.
+        // With independent draws, the slower bus would sometimes belong to the faster system.
         assert_eq!(higher([&slow, &fast]), (16, 16));
         assert_eq!(higher([&fast, &slow]), (16, 0));
         assert_eq!(higher([&slow, &slow]), (16, 0));
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn runs_without_an_outcome_are_counted_and_the_first_says_why() {
-        // Above the window, the run is refused.
+        // A run with an MSS above the receive window is rejected.
         let profile = system(&[("workload.mss", "536byte..4KiB"), ("host.receive_window", "3KiB")]);
         let outcome = run(&profile, Workload::TtcpReceive).unwrap();
         let spread = samples(&[&profile], 16).unwrap().spread(0, &outcome);

@@ -1,9 +1,9 @@
 //! PCI: transactions in clocks.
 //!
-//! A transaction has an overhead (arbitration, address phase, the turn-around of a read, `DEVSEL#`, the wait for the
-//! first word). Then it moves a word per clock, or one per `1 + wait_states` clocks, until the transfer, the bridge's
-//! prefetch or the longest burst ends. [`Pci`] implements that arithmetic; [`shared`] runs several masters against each
-//! other.
+//! A transaction has an overhead: arbitration, address phase, the turn-around of a read, `DEVSEL#`, and the wait for
+//! the first word. Then the transaction moves one word per `1 + wait_states` clocks. It ends with the transfer, with
+//! the bridge's prefetch, or at the longest burst. [`Pci`] implements this arithmetic. [`shared`] simulates several
+//! masters on one bus.
 
 pub mod shared;
 
@@ -16,13 +16,13 @@ use serde::Deserialize;
 pub enum Command {
     /// Memory Write, or Memory Write and Invalidate.
     Write,
-    /// Memory Read: a word or two; the bridge may fetch no more than a part of a cache line.
+    /// Memory Read of one or two words. The bridge must not prefetch beyond the cache line.
     #[serde(alias = "mr")]
     Read,
-    /// Memory Read Line: one cache line.
+    /// Memory Read Line of one cache line.
     #[serde(alias = "mrl")]
     ReadLine,
-    /// Memory Read Multiple: several cache lines.
+    /// Memory Read Multiple of several cache lines.
     #[serde(alias = "mrm")]
     ReadMultiple,
 }
@@ -43,8 +43,8 @@ pub struct Pci {
     pub cache_line_len: u64,
 }
 
-/// 33 MHz and 32 bits, as the profile `pci-33-32`. The overhead follows from 72.3 MB/s in bursts of 24 words, measured
-/// on a VIA VT8233A by tecCHANNEL.
+/// The bus of profile `pci-33-32`: 33 MHz and 32 bits. The overhead follows from 72.3 MB/s in bursts of 24 words,
+/// measured on a VIA VT8233A by tecCHANNEL.
 pub const PCI_33_32: Pci = Pci {
     clock_hz: 33_333_333,
     width: 4,
@@ -65,34 +65,34 @@ impl Pci {
         len.max(self.width)
     }
 
-    /// Returns the clocks to move this number of bytes in bursts of at most `burst_len`.
+    /// Returns the clocks to move `bytes` in bursts of at most `burst_len`.
     pub fn clocks_in_bursts(&self, bytes: u64, burst_len: u64) -> u64 {
         let bursts = bytes.div_ceil(burst_len.max(self.width));
         bytes.div_ceil(self.width) * (1 + self.wait_states) + bursts * self.overhead_cycles
     }
 
-    /// Returns the clocks to move this number of bytes with a command.
+    /// Returns the clocks to move `bytes` with a command.
     pub fn clocks(&self, command: Command, bytes: u64) -> u64 {
         self.clocks_in_bursts(bytes, self.burst_len(command))
     }
 
-    /// Returns the time to move this number of bytes with a command.
+    /// Returns the time to move `bytes` with a command.
     pub fn time(&self, command: Command, bytes: u64) -> Span {
         Span::of_cycles(self.clocks(command, bytes), self.clock_hz)
     }
 
-    /// Returns the bytes per second of a master with nothing but bursts of `burst_len`.
+    /// Returns the rate of back-to-back bursts of `burst_len`, bytes per second.
     pub fn bytes_per_second(&self, burst_len: u64) -> u64 {
         burst_len * self.clock_hz / self.clocks_in_bursts(burst_len, burst_len)
     }
 
-    /// Returns the bytes per second while data move: the limit for bursts of any length.
+    /// Returns the rate during data phases, bytes per second: the upper limit for any burst length.
     pub fn bytes_per_second_max(&self) -> u64 {
         self.width * self.clock_hz / (1 + self.wait_states)
     }
 
-    /// Returns the clocks for the end of a packet past its last boundary of `boundary` bytes. Either a transaction of
-    /// its own moves it, or one transaction is padded up to the next boundary.
+    /// Returns the clocks for the end of a packet beyond its last boundary of `boundary` bytes. A separate transaction
+    /// moves these bytes, or the packet's only transaction is padded up to the next boundary.
     pub fn clocks_of_tail(&self, bytes: u64, boundary: u64, is_padded: bool) -> u64 {
         if is_padded {
             return self.clocks_in_bursts(bytes.next_multiple_of(boundary), u64::MAX);

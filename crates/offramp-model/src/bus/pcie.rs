@@ -1,15 +1,14 @@
-//! PCI Express: the rate left after packets, credits, outstanding reads and an IOMMU.
+//! PCI Express: the rate limited by packets, credits, outstanding reads and an IOMMU.
 //!
 //! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018): transaction layer
-//! packets with their headers and framing, acknowledgements, credit updates and skip symbols. A model of bytes alone
-//! overestimates the rate:
+//! packets with headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overestimate the
+//! rate, so this model adds three effects:
 //!
-//! - The adapter's engine takes a time for each read request and each write, in addition to their bytes. Both
-//!   directions share it.
-//! - It moves whole lines, so 65 bytes take as long as 128.
-//! - The adapter has a number of reads under way and a shortest interval between writes. The root takes a number of
-//!   posted bytes before credits come back. Its IOMMU walks its tables for a number of pages at a time. The slowest of
-//!   these limits the rate.
+//! - The adapter's engine takes a fixed time for each read request and each write, in addition to the bytes. Both
+//!   directions share the engine.
+//! - The engine moves whole lines, so 65 bytes take as long as 128.
+//! - The adapter limits the outstanding reads and the interval between writes. The root complex limits the posted bytes
+//!   until credits return. The IOMMU limits the concurrent page walks. The tightest of these limits sets the rate.
 
 pub mod measured;
 
@@ -17,24 +16,24 @@ use super::{PPM, Transfer, Transfers};
 use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 use serde::Deserialize;
 
-/// Header of a memory read or write with a 64-bit address: sequence number, LCRC and framing 8, header 16
-/// (PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
+/// Overhead of a memory read or write with a 64-bit address, bytes: sequence number, LCRC and framing 8, header 16 (PCI
+/// Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
 const REQUEST_HEADER_LEN: u64 = 24;
-/// Bytes around the data of a completion: 8 and 12.
+/// Overhead of a completion, bytes: sequence number, LCRC and framing 8, header 12.
 const COMPLETION_HEADER_LEN: u64 = 20;
-/// Optional end-to-end CRC of a packet (2.7).
+/// Optional end-to-end CRC of a packet, bytes (2.7).
 const ECRC_LEN: u64 = 4;
-/// An acknowledgement or an update of credits on the link: 6 bytes and their framing (3.5).
+/// Length of an acknowledgement or a credit update on the link, bytes: 6 and the framing (3.5).
 const DLLP_LEN: f64 = 8.0;
-/// A skip ordered set, and the interval between two, in symbols (4.2.7).
+/// Length of a skip ordered set, and the interval between two skip ordered sets, symbols (4.2.7).
 const SKIP_LEN: f64 = 4.0;
 const SKIP_INTERVAL: f64 = 1538.0;
-/// Header and framing of a transaction layer packet in the formula of the acknowledgement limit (3.5.3.1).
+/// Header and framing of a transaction layer packet in the formula for the acknowledgement limit, bytes (3.5.3.1).
 const ACK_FORMULA_OVERHEAD: f64 = 28.0;
-/// Bytes of a register.
+/// Length of a register, bytes.
 pub const REGISTER_LEN: u64 = 4;
 
-/// A link and both of its ends.
+/// A link with the adapter and the root complex at its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Pcie {
@@ -62,12 +61,12 @@ pub struct Pcie {
     #[serde(rename = "posted_credit")]
     pub posted_credit_len: u64,
     pub credit_latency: Span,
-    /// Translation of addresses; `None`: off.
+    /// The IOMMU; `None` if address translation is off.
     #[serde(skip)]
     pub iommu: Option<Iommu>,
 }
 
-/// An IOMMU with a cache of translations.
+/// An IOMMU with a translation cache (IOTLB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "parameters of the bus")]
 pub struct Iommu {
@@ -82,42 +81,43 @@ pub struct Iommu {
 }
 
 impl Iommu {
-    /// Returns the share of the accesses without a cached translation, parts of a million.
+    /// Returns the miss rate of the IOTLB, parts per million of the accesses.
     pub fn miss_ppm(&self) -> u64 {
         let reach = self.entries.saturating_mul(self.page_len);
         PPM - PPM * reach.min(self.window_len) / self.window_len.max(1)
     }
 
-    /// Returns the share of the accesses with a walk of their own, parts of a million, at `under_way` concurrent
-    /// accesses. An access to a page already being walked for waits for that walk.
+    /// Returns the share of accesses that start a page walk, parts per million, with `under_way` concurrent accesses.
+    /// An access to a page with a walk in progress waits for that walk.
     pub fn walk_ppm(&self, under_way: u64) -> u64 {
         let (miss, pages) = (self.miss_ppm(), (self.window_len / self.page_len).max(1));
         let walked_for = under_way.saturating_mul(miss) / pages;
         miss - miss * walked_for.min(PPM) / PPM
     }
 
-    /// Returns the walkers' time for an access to `bytes`, in one page each.
+    /// Returns the mean time of page walks for an access to `bytes`, divided among the walkers.
     fn walk_time_of(&self, bytes: u64, under_way: u64) -> Span {
         let pages = bytes.div_ceil(self.page_len).max(1);
         Span(self.walk_time.times(pages).scaled_ppm(self.walk_ppm(under_way)).0 / self.walkers.max(1))
     }
 }
 
-/// Time of a transfer on each server.
+/// Time of a transfer on each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
-    /// The link to the host.
+    /// Time on the link to the host.
     pub up: Span,
-    /// The link from the host.
+    /// Time on the link from the host.
     pub down: Span,
-    /// The adapter's engine; it serves one transfer at a time.
+    /// Time in the adapter's engine. The engine serves one transfer at a time.
     pub engine: Span,
-    /// Time until the next of its kind, by reads under way, the interval of writes, credits and walkers: the longest.
+    /// Minimum time until the next transfer of the same kind, set by outstanding reads, write interval, credits or page
+    /// walkers.
     pub interval: Span,
 }
 
 impl Use {
-    /// Returns the time from one such transfer to the next, when nothing else is done, and the limiting resource.
+    /// Returns the interval between such transfers on an otherwise idle link, and the limiting resource.
     pub fn limit(&self) -> (Span, &'static str) {
         let bytes = self.up.max(self.down) + self.engine;
         let link = if self.up > self.down {
@@ -128,7 +128,7 @@ impl Use {
         if bytes >= self.interval { (bytes, link) } else { (self.interval, "what is under way") }
     }
 
-    /// Combines two uses, one after the other on the links and in the engine.
+    /// Adds the link and engine times of two transfers, and takes the longer interval.
     #[must_use]
     pub fn beside(&self, other: &Self) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Use {
 }
 
 impl Pcie {
-    /// Returns the bits per second on the wires, without the line code (4.2: 8b/10b, 128b/130b; from generation 6 on
+    /// Returns the bits per second on the lanes, without the line code (4.2: 8b/10b, 128b/130b; from generation 6 on
     /// 242 of 256).
     pub fn raw_bps(&self) -> u64 {
         const GENERATION_2: u64 = 5_000_000_000;
@@ -154,15 +154,15 @@ impl Pcie {
         self.transfers_per_second * self.lanes * used / of
     }
 
-    /// Returns the bits per second left for packets, at the specification's rates of acknowledgements and credits.
+    /// Returns the bits per second available to packets, after acknowledgements, credit updates and skip symbols.
     pub fn packet_bps(&self) -> u64 {
         let limit = self.ack_limit();
         let share = 1.0 - 2.0 * DLLP_LEN / limit - SKIP_LEN / SKIP_INTERVAL;
         (self.raw_bps() as f64 * share) as u64
     }
 
-    /// Returns the symbols between two acknowledgements, and between two updates of credits (tables of 2.6.1.2 and
-    /// 3.5.3.1, by their formula: payload and overhead, times a factor, over the lanes, and an internal delay).
+    /// Returns the interval between two acknowledgements, and between two credit updates, in symbols (2.6.1.2,
+    /// 3.5.3.1). The specification's formula is (payload + overhead) × factor / lanes + internal delay.
     fn ack_limit(&self) -> f64 {
         let factor = match (self.payload_len_max, self.lanes) {
             (512.., _) => 1.0,
@@ -187,7 +187,7 @@ impl Pcie {
         Span::of_bytes_at(bytes, self.packet_bps())
     }
 
-    /// Returns the use of a write of this number of bytes to the memory of the host.
+    /// Returns the resource times of a write of `bytes` to host memory.
     pub fn write(&self, bytes: u64) -> Use {
         let bytes = self.lines(bytes);
         let packets = bytes.div_ceil(self.payload_len_max).max(1);
@@ -196,7 +196,7 @@ impl Pcie {
         Use { up: self.link_time(on_link), down: Span::ZERO, engine: self.write_engine, interval }
     }
 
-    /// Returns the bytes of the whole lines around this number of bytes.
+    /// Rounds `bytes` up to whole lines.
     fn lines(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(self.line_len.max(1))
     }
@@ -205,7 +205,7 @@ impl Pcie {
         self.iommu.map_or(Span::ZERO, |iommu| iommu.walk_time_of(bytes, self.outstanding_reads))
     }
 
-    /// Returns the time for this number of posted bytes under the credit limit.
+    /// Returns the minimum time to post `bytes` under the credit limit.
     fn credit_time(&self, bytes: u64) -> Span {
         match self.posted_credit_len {
             0 => Span::ZERO,
@@ -213,7 +213,7 @@ impl Pcie {
         }
     }
 
-    /// Returns the use of a read of this number of bytes from the memory of the host.
+    /// Returns the resource times of a read of `bytes` from host memory.
     pub fn read(&self, bytes: u64) -> Use {
         let bytes = self.lines(bytes);
         let requests = bytes.div_ceil(self.read_request_len_max).max(1);
@@ -224,7 +224,7 @@ impl Pcie {
         Use { up, down, engine: self.read_engine.times(requests), interval: under_way.max(self.walks(bytes)) }
     }
 
-    /// Returns the use of one transfer, or of a pair of both kinds.
+    /// Returns the resource times of one transfer, or of a pair of read and write.
     pub fn transfer(&self, transfers: Transfers, bytes: u64) -> Use {
         match transfers {
             Transfers::Read => self.read(bytes),
@@ -233,18 +233,19 @@ impl Pcie {
         }
     }
 
-    /// Returns the use of a processor's write to a register: posted, so the processor does not wait.
+    /// Returns the resource times of a register write by the processor. The write is posted, so the processor does not
+    /// wait.
     pub fn register_write(&self, bytes: u64) -> Use {
         Use { down: self.link_time(bytes + REQUEST_HEADER_LEN + self.ecrc_len()), ..Use::default() }
     }
 }
 
-/// Returns the bits per second of payload at one transfer per `interval`.
+/// Returns the payload rate with one transfer of `bytes` per `interval`, bits per second.
 pub fn payload_bps(bytes: u64, interval: Span) -> f64 {
     bytes as f64 * 8.0 * PICOSECONDS_PER_SECOND as f64 / interval.0.max(1) as f64
 }
 
-/// The time at which each server of a link is free again.
+/// The time at which each resource of a link is free again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PcieState {
     up: Time,
@@ -254,17 +255,18 @@ pub struct PcieState {
 }
 
 impl PcieState {
-    /// Books a write of the adapter: over when the host sees it. It takes the engine and the link to the host.
+    /// Schedules a write by the adapter. The write occupies the engine and the link to the host, and completes when the
+    /// host sees the data.
     pub fn write(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Transfer {
         let from = now.max(self.up).max(self.write);
         self.write = from + used.interval;
         self.up = from + used.engine + used.up;
-        // The engine works for nothing else meanwhile, so neither link moves.
+        // The engine cannot receive during the write, so the link from the host is delayed by the engine's time.
         self.down = self.down.max(now) + used.engine + used.down;
         Transfer { done: self.up + pcie.write_latency, from, taken: used.engine + used.up }
     }
 
-    /// Books a read of the adapter. It takes the engine and the link from the host.
+    /// Schedules a read by the adapter. The read occupies the engine and the link from the host.
     pub fn read(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.up).max(self.read);
         self.read = begins + used.interval;
@@ -280,7 +282,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns generation 3, 8 lanes: the adapter of `pcie-bench`.
+    /// Returns the link of the adapter of `pcie-bench`: generation 3, 8 lanes.
     fn gen3x8() -> Pcie {
         Pcie {
             write_latency: Span::ns(300),
@@ -311,7 +313,7 @@ mod tests {
         assert_eq!(iommu(512 << 10).miss_ppm(), 500_000);
         let walks_per_second = 6.0 / 330e-9 / (1.0 - 256.0 / 65_536.0);
         assert!((gbps(64, &read(64 << 20)) - walks_per_second * 512.0 / 1e9).abs() < 0.1);
-        // 17 of 34 reads miss, and each finds one of the 128 pages walked for already.
+        // 17 of 34 concurrent reads miss. So 17 of 128 pages have a walk in progress already.
         assert_eq!(iommu(512 << 10).walk_ppm(34), 500_000 - 500_000 * 17 / 128);
         assert_eq!(iommu(512 << 10).walk_ppm(0), 500_000);
     }

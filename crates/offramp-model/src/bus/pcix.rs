@@ -1,10 +1,10 @@
-//! PCI-X: transactions with a byte count in front, and split reads.
+//! PCI-X: transactions with a byte count, and split reads.
 //!
 //! An attribute phase after the address phase carries the byte count of the transaction. A bridge without the requested
-//! data does not answer with a retry. It takes the request, leaves the bus to others, and brings the data in a
-//! transaction of its own, a split completion (PCI-X Addendum 1.0a, 2.10). No master asks again meanwhile. An
-//! interrupted transaction ends at a boundary of 128 bytes (2.2). A read request asks for at most the maximum memory
-//! read byte count.
+//! data does not answer with a retry. The bridge accepts the request, and later sends the data in a separate
+//! transaction, a split completion (PCI-X Addendum 1.0a, 2.10). The bus is free in between, and the master does not
+//! retry. An interrupted transaction ends at a boundary of 128 bytes (2.2). A read request is limited to the maximum
+//! memory read byte count.
 
 use super::Transfer;
 use crate::time::{Span, Time};
@@ -12,9 +12,10 @@ use serde::Deserialize;
 
 /// Clocks of the attribute phase (PCI-X Addendum 1.0a, 2.5).
 pub const ATTRIBUTE_CYCLES: u64 = 1;
-/// A transaction may end at multiples of this number of bytes only: allowable disconnect boundaries (2.2).
+/// Distance between allowable disconnect boundaries, bytes (2.2). A transaction can be interrupted only at such a
+/// boundary.
 pub const DISCONNECT_BOUNDARY_LEN: u64 = 128;
-/// The data phase of a split response to a read request (2.10.2).
+/// Clocks of the data phase in a split response to a read request (2.10.2).
 const SPLIT_RESPONSE_CYCLES: u64 = 1;
 
 /// A bus and its bridge.
@@ -34,17 +35,17 @@ pub struct PciX {
     pub outstanding_reads: u64,
 }
 
-/// Time of a transfer on the bus and in the engine.
+/// Time of a transfer on the bus and in the adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
-    /// Time of the bus.
+    /// Time on the bus.
     pub bus: Span,
-    /// Time until the adapter may ask for the next of its kind, limited by its reads under way.
+    /// Time until the adapter can issue the next read, limited by its outstanding reads.
     pub engine: Span,
 }
 
 impl PciX {
-    /// Returns the longest transaction with its end at a boundary, bytes.
+    /// Returns the longest transaction that ends at a disconnect boundary, bytes.
     pub fn burst_len(&self) -> u64 {
         (self.burst_len_max - self.burst_len_max % DISCONNECT_BOUNDARY_LEN).max(DISCONNECT_BOUNDARY_LEN)
     }
@@ -53,7 +54,7 @@ impl PciX {
         self.overhead_cycles + ATTRIBUTE_CYCLES
     }
 
-    /// Returns the clocks of the transactions for this number of bytes: writes, or the completions of a read.
+    /// Returns the clocks of the transactions that carry `bytes`: writes, or the completions of a read.
     pub fn data_clocks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.width) + bytes.div_ceil(self.burst_len()).max(1) * self.transaction_cycles()
     }
@@ -62,8 +63,7 @@ impl PciX {
         bytes.div_ceil(self.read_request_len_max).max(1)
     }
 
-    /// Returns the clocks to read this number of bytes: requests and their completions. No completion holds bytes of
-    /// two requests.
+    /// Returns the clocks to read `bytes`: requests and completions. A completion never holds bytes of two requests.
     pub fn read_clocks(&self, bytes: u64) -> u64 {
         let requests = self.requests(bytes);
         let whole = bytes / self.read_request_len_max;
@@ -73,21 +73,21 @@ impl PciX {
         requests * (self.transaction_cycles() + SPLIT_RESPONSE_CYCLES) + completions + last
     }
 
-    /// Returns the use of a write of this number of bytes to the memory of the host.
+    /// Returns the times of a write of `bytes` to host memory.
     pub fn write(&self, bytes: u64) -> Use {
         Use { bus: Span::of_cycles(self.data_clocks(bytes), self.clock_hz), engine: Span::ZERO }
     }
 
-    /// Returns the use of a read of this number of bytes from the memory of the host.
+    /// Returns the times of a read of `bytes` from host memory.
     pub fn read(&self, bytes: u64) -> Use {
         let bus = Span::of_cycles(self.read_clocks(bytes), self.clock_hz);
-        // Each waits for its data, and for their transfer over the bus.
+        // An outstanding read waits for its data, and for the transfer over the bus.
         let whole = self.read_latency.times(self.requests(bytes)) + bus;
         Use { bus, engine: Span(whole.0 / self.outstanding_reads.max(1)) }
     }
 }
 
-/// The times at which the bus is free again, and the adapter may ask for more.
+/// The times at which the bus is free again, and at which the adapter can issue the next read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PciXState {
     bus: Time,
@@ -95,15 +95,15 @@ pub struct PciXState {
 }
 
 impl PciXState {
-    /// Books a write of the adapter.
+    /// Schedules a write by the adapter.
     pub fn write(&mut self, used: &Use, now: Time) -> Transfer {
         let from = now.max(self.bus);
         self.bus = from + used.bus;
         Transfer { done: self.bus, from, taken: used.bus }
     }
 
-    /// Books a read of the adapter. Between request and completion the bus is free for others. So the read takes the
-    /// bus for the time of both, and not for the wait.
+    /// Schedules a read by the adapter. The read occupies the bus during request and completion, but not during the
+    /// wait between them.
     pub fn read(&mut self, pcix: &PciX, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.bus).max(self.read);
         self.read = begins + used.engine;
@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_read_is_a_request_for_each_maximum_read_count_and_the_data_in_transactions_of_their_own() {
-        // A request: overhead, attributes, and the split response; then 64 words.
+        // A request takes 9 clocks: overhead, attributes and the split response. The completion takes 64 words and 8
+        // clocks.
         assert_eq!(PCIX133.read_clocks(512), 9 + 64 + 8);
         assert_eq!(PCIX133.read_clocks(1536), 3 * (9 + 64 + 8));
         assert_eq!(PCIX133.read_clocks(1600), 3 * (9 + 64 + 8) + 9 + 8 + 8);
@@ -174,7 +175,7 @@ mod tests {
             let last = (0..1000).map(|_| state.read(&pcix, &used, Time::START).done).last().unwrap();
             512_000.0 / (last.0 as f64 / 1e12)
         };
-        // With one read at a time, each waits for its data; the rate never exceeds the bus.
+        // With one outstanding read, the read latency limits the rate. With 64, the bus limits the rate.
         let of_bus = 512.0 * 133_333_333.0 / 81.0;
         assert!((512.0 / rate(1) / (500e-9 + 512.0 / of_bus) - 1.0).abs() < 0.01, "{}", rate(1));
         assert!((rate(64) / of_bus - 1.0).abs() < 0.01, "{}", rate(64));

@@ -1,4 +1,4 @@
-//! The input of a run, read from a profile.
+//! Conversion of a profile to the configuration of a run.
 
 use super::{
     AdapterConfig, Arrivals, Carrier, CoalescedBy, Config, Costs, EngineConfig, ExchangeConfig, HostConfig, PeerConfig,
@@ -18,10 +18,10 @@ use offramp_impair::memory::{MemoryConfig, OverflowPolicy, ReceiveMemory};
 use serde::de::DeserializeOwned;
 
 impl Config {
-    /// Converts a profile.
+    /// Converts a profile to the configuration of a run.
     ///
     /// # Errors
-    /// When the configuration of the adapter's memory is invalid.
+    /// Returns an error if the configuration of the adapter's memory is invalid.
     pub fn new(profile: &Profile, workload: Workload) -> Result<Self, OutOfRange> {
         let fields = Fields(profile);
         Ok(Self {
@@ -40,7 +40,7 @@ pub fn bus(profile: &Profile) -> (Bus, Command) {
     (fields.bus(), fields.section::<EngineConfig>("adapter").read_command)
 }
 
-/// Returns the line of a profile.
+/// Returns the link of a profile.
 pub(crate) fn link(profile: &Profile) -> LinkConfig {
     LinkConfig {
         rate_bps: profile.value("link.rate"),
@@ -52,7 +52,7 @@ pub(crate) fn link(profile: &Profile) -> LinkConfig {
 struct Fields<'a>(&'a Profile);
 
 impl Fields<'_> {
-    /// Reads the parameters of a section, as a run uses them, into the fields of a type.
+    /// Converts the parameters of a section to the fields of `T`. Processor times are scaled.
     fn section<T: DeserializeOwned>(&self, section: &str) -> T {
         let own = |name: &str| name.strip_prefix(section)?.strip_prefix('.').map(str::to_owned);
         let value = |key: &schema::Key| match (key.dimension, self.0.value(key.name)) {
@@ -62,7 +62,7 @@ impl Fields<'_> {
             (_, value) => toml::Value::Integer(value as i64),
         };
         let table: toml::Table = schema::KEYS.iter().filter_map(|key| Some((own(key.name)?, value(key)))).collect();
-        // The types match `parameters.toml`, and tests read them.
+        // Never panics: the types match `parameters.toml`, and tests convert every section.
         table.try_into().unwrap_or_else(|error| panic!("{section}: {error}"))
     }
 
@@ -70,7 +70,7 @@ impl Fields<'_> {
         Span(self.0.value(name))
     }
 
-    /// Reads a limit; 0 stands for no limit.
+    /// Returns a limit. The value 0 means no limit.
     fn limit(&self, name: &str) -> usize {
         match self.0.value(name) {
             0 => usize::MAX,
@@ -82,7 +82,8 @@ impl Fields<'_> {
         self.0.word(name) == "on"
     }
 
-    /// Reads a time of the processor; the arithmetic of picoseconds serves femtoseconds per byte, too.
+    /// Returns a scaled processor time, in picoseconds or in femtoseconds per byte. The scaling is the same for both
+    /// units.
     fn cost(&self, name: &str) -> Span {
         self.time(name).scaled_ppm(self.0.value("host.cost_scale"))
     }
@@ -148,7 +149,7 @@ impl Fields<'_> {
     }
 
     fn engine(&self, workload: Workload) -> EngineConfig {
-        // Only protocols encrypt, not raw frames.
+        // Raw frames are never encrypted.
         let encrypts = self.0.word("adapter.ipsec") == "adapter" && !workload.is_of_frames();
         EngineConfig {
             crypt_bps: if encrypts { self.0.value("adapter.crypt_rate") } else { 0 },
@@ -214,7 +215,7 @@ impl Fields<'_> {
                 clock_hz: self.0.value("bus.clock"),
                 width: self.0.value("adapter.transfer_width"),
                 cycles: self.0.value("adapter.transfer_cycles"),
-                // Memory needs no recovery between two accesses.
+                // Memory accesses need no recovery cycles.
                 recovery_cycles: match self.0.word("adapter.access") {
                     "port" => self.0.value("adapter.recovery_cycles"),
                     _ => 0,
@@ -254,7 +255,7 @@ impl Fields<'_> {
         };
         let frame_len = (self.0.word("workload.frame_mix") == "single").then(|| self.0.value("workload.frame_size"));
         let of: ExchangeConfig = self.section("workload");
-        // Without return traffic, no loop can close.
+        // Traffic without responses cannot be closed-loop.
         let is_paced = is_one_way && of.arrivals == Arrivals::Closed;
         Some(ExchangeConfig {
             carrier: match workload {
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_workload_has_the_parameters_that_it_names_and_no_other() {
-        // This run has no loss, so the timer of requests has no effect.
+        // The run has no loss, so the retransmission timer of requests has no effect.
         let base = Profile::load("windows-lab").unwrap().with("adapter.ipsec", "host").with("workload.time", "200ms");
         let base = base.with("workload.warmup", "5ms").with("workload.rate", "20Mbit/s");
         let base = base.with("host.crypt_time", "5ns/byte").with("host.rpc_time", "5us");

@@ -6,7 +6,7 @@ macro_rules! profiles {
     };
 }
 
-/// Kind, name and text of each.
+/// Kind, name and text of each profile.
 pub(super) static PROFILES: &[(&str, &str, &str)] = profiles! {
     "host": ["386sx-16", "486dx-40", "i7-870", "ndis-2011", "p4-dual-2002", "pentium-pro-167", "pentium3-450", "server-2024", "windows-business", "windows-lab", "xeon-e5-1650v4"],
     "adapter": ["3c503", "82599", "e1000", "lab-gigabit", "ndis-gigabit", "ne2000", "pcie-100g", "wd8003e", "wd8003ep", "wd8013"],

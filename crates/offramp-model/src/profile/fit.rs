@@ -1,4 +1,4 @@
-//! Consistency between the values of a profile; each value alone may be right.
+//! Consistency checks between the values of a profile.
 
 use super::schema::{KEYS, Key};
 use super::{Profile, ProfileError, key_error};
@@ -10,7 +10,7 @@ impl Profile {
         key_error(&self.name, name, why)
     }
 
-    /// Checks the values against each other.
+    /// Checks that the values are consistent.
     pub(super) fn check(&self) -> Result<(), ProfileError> {
         let mss = self.value("workload.mss");
         for name in ["host.receive_window", "peer.receive_window", "host.send_buffer"] {
@@ -38,7 +38,8 @@ impl Profile {
         self.check_queues()
     }
 
-    /// Checks that a card read by the processor is on ISA and a bus master is not, and the width of the bus.
+    /// Checks that the adapter's access fits the kind of bus: port or memory access needs ISA, and a bus master needs
+    /// another bus. Also checks the values allowed for each kind of bus.
     fn check_bus(&self) -> Result<(), ProfileError> {
         let (access, kind) = (self.word("adapter.access"), self.word("bus.kind"));
         if (access == "master") == (kind == "isa") {
@@ -58,8 +59,7 @@ impl Profile {
         }
     }
 
-    /// Refuses settings beyond the adapter: those for a bus master alone, or those of an adapter with frames read out
-    /// one by one.
+    /// Rejects a setting whose required settings are missing: for example, one that needs a bus master.
     fn check_needs(&self) -> Result<(), ProfileError> {
         for key in KEYS.iter().filter(|key| !key.needs.is_empty()) {
             let set = self.word(key.name);
@@ -73,7 +73,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Checks the conditions for several queues. Any setting in conflict with them is refused, not ignored.
+    /// Checks the settings required for several queues. A conflicting setting is rejected, not ignored.
     fn check_queues(&self) -> Result<(), ProfileError> {
         let queues = self.value("adapter.queues");
         if queues == 1 {

@@ -1,4 +1,4 @@
-//! Every parameter for people: its entry in [`KEYS`], and the profiles with a value for it.
+//! The list of parameters for users: the entries of [`KEYS`], and the profiles that set each parameter.
 
 use super::quantity::Dimension;
 use super::schema::{self, KEYS, Key};
@@ -6,29 +6,30 @@ use super::{RawProfile, embedded};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A parameter, with its values as users write them.
+/// A parameter. Its values have the format used in settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Parameter {
-    /// Section and name.
+    /// Section and name of the parameter.
     pub name: &'static str,
-    /// Valid units, or words.
+    /// Valid units, or valid words.
     pub units: String,
     /// Smallest and largest value; `None` for a word.
     pub range: Option<[String; 2]>,
-    /// Value without any from a profile.
+    /// Value used if no profile sets the parameter.
     pub default: String,
-    /// A run uses it times `host.cost_scale`.
+    /// `true` if a run multiplies the value by `host.cost_scale`.
     pub is_scaled: bool,
-    /// Meaning, in a sentence.
+    /// Meaning, in one sentence.
     pub meaning: &'static str,
-    /// The profiles shipped with offramp that set it, as `kind/name`.
+    /// Profiles shipped with offramp that set the parameter, as `kind/name`.
     pub set_by: Vec<String>,
 }
 
-/// Returns the parameters with `pattern` in their name or meaning, regardless of case; all for an empty one.
+/// Returns the parameters whose name or meaning contains `pattern`, ignoring case. An empty `pattern` matches every
+/// parameter.
 ///
 /// # Errors
-/// In words, with the nearest name, when no parameter matches.
+/// Returns a message with the nearest name if no parameter matches.
 pub fn parameters(pattern: &str) -> Result<Vec<Parameter>, String> {
     let pattern = pattern.to_lowercase();
     let set_by = set_by();
@@ -56,7 +57,7 @@ pub fn parameters(pattern: &str) -> Result<Vec<Parameter>, String> {
     }
 }
 
-/// Returns the profiles with a value for each parameter.
+/// Returns the profiles that set each parameter, by parameter name.
 fn set_by() -> BTreeMap<String, Vec<String>> {
     let mut set_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (kind, profile, text) in embedded::PROFILES {

@@ -1,4 +1,4 @@
-//! A number with its unit, its source, and the kind of evidence for it.
+//! A number with its unit, source and kind of evidence.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +11,14 @@ pub enum Tag {
     Measured,
     /// From a data sheet, a standard or the source of a driver.
     Documented,
-    /// Calculated from named numbers.
+    /// Calculated from the named numbers.
     Derived,
-    /// Chosen to reproduce the named rows. Each such number predicts less.
+    /// Fitted to the named rows of claims. These rows are then no predictions.
     Fitted,
-    /// Unknown, and chosen with the named rows in view. No result of such a number is a prediction.
+    /// Unknown, and chosen with the named rows of claims in view. No result that depends on this number is a
+    /// prediction.
     Chosen,
-    /// Unknown; a reason is given.
+    /// Unknown, and assumed for the given reason.
     #[default]
     Assumed,
     /// Set by the user.
@@ -27,25 +28,25 @@ pub enum Tag {
 /// The dimension of a number, with its valid units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
-    /// Kept in picoseconds.
+    /// Time, stored in picoseconds.
     Time,
-    /// Kept in femtoseconds per byte.
+    /// Time per byte, stored in femtoseconds per byte.
     TimePerByte,
-    /// Kept in bytes.
+    /// Size, stored in bytes.
     Bytes,
-    /// Kept in hertz.
+    /// Frequency, stored in hertz.
     Frequency,
-    /// Kept in bits per second.
+    /// Bit rate, stored in bits per second.
     BitRate,
-    /// Kept in parts of a million.
+    /// Ratio, stored in parts per million.
     Ratio,
-    /// Pieces of something; the unit names it.
+    /// A count. The string is the name of the unit.
     Count(&'static str),
-    /// One of some words; it has no unit.
+    /// One of the listed words, without a unit.
     Choice(&'static [&'static str]),
 }
 
-/// A unit, and its number of base units.
+/// Name of a unit, and its size in base units.
 type Unit = (&'static str, u64);
 
 const TIME: &[Unit] = &[("ps", 1), ("ns", 1_000), ("us", 1_000_000), ("ms", 1_000_000_000), ("s", 1_000_000_000_000)];
@@ -73,16 +74,16 @@ impl Dimension {
         self.units().iter().any(|(name, _)| *name == unit)
     }
 
-    /// Lists its valid units for people.
+    /// Lists the valid units for display.
     pub fn unit_names(&self) -> String {
         let names: Vec<_> = self.units().iter().map(|(name, _)| *name).collect();
         names.join(", ")
     }
 
-    /// Converts a decimal number in a unit to base units.
+    /// Converts a decimal number with a unit to base units.
     ///
     /// # Errors
-    /// In words: no number, or no such unit.
+    /// Returns a message if `number` is not a decimal number, or the unit is invalid.
     pub fn value(&self, number: &str, unit: &str) -> Result<u64, String> {
         if let Self::Choice(words) = self {
             let at = words.iter().position(|word| *word == number).map(|at| at as u64);
@@ -106,7 +107,7 @@ impl Dimension {
         }
     }
 
-    /// Formats a value in base units: in the largest unit with a number of at least 1.
+    /// Formats a value given in base units. Uses the largest unit in which the number is at least 1.
     pub fn show(&self, value: u64) -> String {
         if let Self::Choice(words) = self {
             return words.get(value as usize).copied().unwrap_or("?").to_owned();
@@ -120,13 +121,13 @@ impl Dimension {
         format!("{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
     }
 
-    /// Formats an interval in base units.
+    /// Formats an interval given in base units.
     pub fn show_interval(&self, [low, high]: [u64; 2]) -> String {
         format!("{} to {}", self.show(low), self.show(high))
     }
 }
 
-/// Returns a hint at the nearest of some names, if one is near.
+/// Returns a hint at the most similar of `names`. The hint is empty if no name is similar enough.
 pub fn nearest(word: &str, names: &[&str]) -> String {
     const NEAR: f64 = 0.75;
     let likeness = |name: &str| strsim::jaro_winkler(word, name);
@@ -134,7 +135,7 @@ pub fn nearest(word: &str, names: &[&str]) -> String {
     best.filter(|name| likeness(name) > NEAR).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
 }
 
-/// Other spellings of units, in small letters and with u for micro, each with offramp's own.
+/// Other spellings of units, in lower case and with `u` for micro. Each is paired with offramp's spelling.
 const USUAL: &str = "b=byte bytes=byte octets=byte k=KiB kb=KiB kbyte=KiB m=MiB mb=MiB mbyte=MiB gb=MiB gib=MiB nsec=ns \
     usec=us usecs=us microseconds=us msec=ms sec=s seconds=s ps/b=ps/byte ns/b=ns/byte us/b=us/byte \
     bps=bit/s b/s=bit/s kbps=kbit/s kb/s=kbit/s kbit=kbit/s mbps=Mbit/s mb/s=Mbit/s mbit=Mbit/s gbps=Gbit/s \
@@ -144,7 +145,7 @@ fn usual_units() -> impl Iterator<Item = (&'static str, &'static str)> {
     USUAL.split(' ').filter_map(|pair| pair.split_once('='))
 }
 
-/// Returns a hint at the intended unit among some.
+/// Returns a hint at the intended unit among `names`.
 fn usual(unit: &str, names: &[&str]) -> String {
     let small = unit.replace(['µ', 'μ'], "u").to_lowercase();
     let is_meant =
@@ -160,7 +161,8 @@ fn usual(unit: &str, names: &[&str]) -> String {
     }
 }
 
-/// Returns a decimal number times a factor, rounded to the nearest whole number, and whether the product was whole.
+/// Multiplies a decimal number by `factor`, and rounds to the nearest integer. Also returns whether the product was an
+/// integer before rounding.
 fn scaled(number: &str, factor: u64) -> Option<(u64, bool)> {
     const DIGITS_MAX: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -177,25 +179,25 @@ fn scaled(number: &str, factor: u64) -> Option<(u64, bool)> {
 /// Splits "13.4 MHz" or "13.4MHz" into number and unit.
 pub(crate) fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
-    // A sign is part of the number, and so of an error about it.
+    // The sign belongs to the number, so that an error about the number shows the sign.
     let unsigned = text.trim_start_matches(['-', '+']);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
     let end = text.len() - unsigned.len() + end;
     (&text[..end], text[end..].trim())
 }
 
-/// One parameter's value.
+/// The value of a parameter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quantity {
-    /// In base units of its dimension; for a word, its place in the list.
+    /// Value in base units; for a word, its index in the list of words.
     pub value: u64,
-    /// The known interval, in the same units, both ends included, around the value. `None`: nobody gave one.
+    /// The interval of uncertainty, in base units, including both ends and the value. `None` if no interval was given.
     pub interval: Option<[u64; 2]>,
     /// The kind of evidence.
     pub tag: Tag,
     /// The source, or the reason of an assumption.
     pub source: String,
-    /// The rows of the claims for which a number was fitted or chosen.
+    /// The rows of claims to which the number was fitted, or with which in view it was chosen.
     pub fitted_to: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Every parameter: `parameters.toml` gives its name, meaning, range and default. The unit of the default gives the
-//! dimension.
+//! The table of parameters. `parameters.toml` gives the name, meaning, range and default of each parameter. The unit of
+//! the default determines the dimension.
 
 use super::quantity::{Dimension, nearest, split};
 use super::workload::Workload;
@@ -9,67 +9,67 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// Words, each with its consequences.
+/// A map from words to their consequences.
 type ByWord<T> = BTreeMap<&'static str, T>;
 
-/// A parameter.
+/// The definition of a parameter.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Section and name: `bus.clock`.
+    /// Section and name, such as `bus.clock`.
     pub name: &'static str,
-    /// Its dimension.
+    /// Dimension of the value.
     pub dimension: Dimension,
-    /// Smallest value, base units.
+    /// Minimum, in base units.
     pub min: u64,
-    /// Largest value, base units.
+    /// Maximum, in base units.
     pub max: u64,
-    /// Value without any from a profile, as a user writes it.
+    /// Default value, in the format of a setting.
     pub default: &'static str,
-    /// A time of the host's processor: a run uses it times `host.cost_scale`.
+    /// `true` for a processor time of the host. A run multiplies such a time by `host.cost_scale`.
     pub is_scaled: bool,
-    /// Meaning, in a sentence.
+    /// Meaning, in one sentence.
     pub meaning: &'static str,
-    /// The parameter has an effect only where another one has one of these words.
+    /// The parameter has an effect only if each parameter listed here has one of the listed words.
     pub only_with: ByWord<Vec<&'static str>>,
-    /// The only workloads with this parameter; all have it if none is named.
+    /// Workloads to which the parameter applies; empty for all workloads.
     workloads: Vec<Workload>,
-    /// Required values of other parameters, by words of this one.
+    /// Required words of other parameters, by the word of this parameter.
     pub(super) needs: ByWord<ByWord<&'static str>>,
-    /// All values, base units, on a bus of a kind.
+    /// Allowed values in base units, by kind of bus.
     pub(super) values: ByWord<Vec<u64>>,
 }
 
 impl Key {
-    /// Returns whether a workload has it.
+    /// Returns whether the parameter applies to a workload.
     pub fn is_of(&self, workload: Workload) -> bool {
         self.workloads.is_empty() || self.workloads.contains(&workload)
     }
 
-    /// Parses a value as a user writes it, with its unit, into base units.
+    /// Parses a setting, such as `8MHz`, into base units.
     ///
     /// # Errors
-    /// In words: no number, no such unit, or out of range.
+    /// Returns a message if the text is not a number, the unit is invalid, or the value is out of range.
     pub fn parse(&self, text: &str) -> Result<u64, String> {
         let (number, unit) = match self.dimension {
             Choice(_) => (text, ""),
-            // Pieces need no unit: there is only one.
+            // A count can omit its unit, because only one unit is valid.
             Count(unit) if split(text).1.is_empty() => (split(text).0, unit),
             _ => split(text),
         };
         self.dimension.value(number, unit).and_then(|value| self.in_range(value))
     }
 
-    /// Returns the base units from one value to the next.
+    /// Returns the granularity of the value, in base units.
     pub fn step(&self) -> u64 {
-        // Virtio's notification condition has whole microseconds.
+        // Virtio's notification coalescing counts whole microseconds.
         let is_whole = ["adapter.interrupt_wait", "adapter.transmit_wait"].contains(&self.name);
         if is_whole { PICOSECONDS_PER_MICROSECOND } else { 1 }
     }
 
-    /// Returns a value in base units, if it is one of this parameter.
+    /// Returns a value in base units, if the value is valid for this parameter.
     ///
     /// # Errors
-    /// In words, with the range.
+    /// Returns a message if the value is out of range, or not a multiple of [`Self::step`].
     pub fn in_range(&self, value: u64) -> Result<u64, String> {
         let show = |value| self.dimension.show(value);
         if !value.is_multiple_of(self.step()) {
@@ -82,15 +82,15 @@ impl Key {
     }
 }
 
-/// Sections: the kinds of profile, each describing one part of a system, and the workload.
+/// Sections of a profile: the five kinds of parts, and the workload.
 pub const SECTIONS: [&str; 6] = ["host", "adapter", "bus", "link", "peer", "workload"];
 
-/// A parameter as the table has it.
+/// A parameter as written in `parameters.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: &'static str,
-    /// All values of a parameter without a number.
+    /// Valid words; empty for a numeric parameter.
     #[serde(default)]
     words: Vec<&'static str>,
     min: Option<&'static str>,
@@ -111,7 +111,7 @@ struct Entry {
 
 impl Entry {
     /// # Errors
-    /// In words: a value does not have the dimension of the default.
+    /// Returns a message if a value's dimension differs from that of the default.
     fn key(self) -> Result<Key, String> {
         let unit = split(self.default).1;
         let of_unit = [Time, TimePerByte, Bytes, Frequency, BitRate, Ratio].into_iter().find(|of| of.has_unit(unit));
@@ -133,7 +133,7 @@ impl Entry {
 /// All parameters, in the order of display.
 ///
 /// # Panics
-/// Never: the table is part of the program, and a test reads it.
+/// Never panics: the table is part of the program, and a test parses it.
 pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let table: BTreeMap<&str, Vec<Entry>> = toml::from_str(include_str!("../../parameters.toml"))
         .unwrap_or_else(|error| panic!("parameters.toml: {error}"));
@@ -141,19 +141,19 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     table.into_values().flatten().map(key).collect()
 });
 
-/// Returns the parameter with a name.
+/// Returns the parameter with this name.
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// Returns the parameter with a name.
+/// Returns the parameter with this name, or an error with a hint.
 ///
 /// # Errors
-/// In words, with the nearest name.
+/// Returns a message with the nearest name if no parameter has this name.
 pub fn known(name: &str) -> Result<&'static Key, String> {
     find(name).ok_or_else(|| {
         let (section, own) = name.split_once('.').unwrap_or(("", name));
-        // The right name without its section, or in another one.
+        // Parameters with the same name in any section: the user omitted the section, or gave another one.
         let ends: Vec<_> =
             KEYS.iter().map(|key| key.name).filter(|of| of.split_once('.').is_some_and(|(_, of)| of == own)).collect();
         let mut names = names_of(section);
@@ -174,7 +174,7 @@ pub fn names_of(section: &str) -> Vec<&'static str> {
 }
 
 impl Workload {
-    /// Returns its parameters in the section `workload`.
+    /// Returns the parameters of section `workload` that apply to this workload.
     pub fn parameters(self) -> Vec<&'static str> {
         let own = KEYS.iter().filter(|key| key.name.starts_with("workload.") && key.is_of(self));
         own.map(|key| key.name).collect()

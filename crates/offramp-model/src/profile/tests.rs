@@ -1,6 +1,6 @@
 use super::*;
 
-/// A directory with files; dropping it removes them.
+/// A temporary directory with files. Dropping the value removes the directory.
 pub(crate) struct Files(pub(crate) PathBuf);
 
 impl Files {
@@ -123,7 +123,7 @@ fn profiles_that_extend_each_other_in_a_circle_are_refused() {
     let files = Files::new("circle", &[("a.toml", &extends("b.toml")), ("b.toml", &extends("a.toml"))]);
     let error = files.error("a.toml");
     assert!(error.contains("extends itself") && error.contains("b.toml"), "{error}");
-    // Another way to write the same path.
+    // `./a.toml` is the same path as `a.toml`.
     let files = Files::new("circle-of-one", &[("a.toml", &extends("./a.toml"))]);
     assert!(files.error("a.toml").contains("extends itself"));
 }

@@ -34,27 +34,27 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// Returns every workload under each of its names for users.
+    /// Returns every workload with each of its names. A workload with two names is listed twice.
     pub fn names() -> impl Iterator<Item = (&'static str, Self)> {
         Self::VARIANTS.iter().flat_map(|of| of.get_serializations().iter().rev().map(|name| (*name, *of)))
     }
 
-    /// Returns a description for people.
+    /// Returns a description for display.
     pub fn meaning(self) -> &'static str {
         self.get_documentation().unwrap_or_default()
     }
 
-    /// Returns whether it consists of raw frames.
+    /// Returns whether the workload sends raw frames.
     pub fn is_of_frames(self) -> bool {
         matches!(self, Self::Source | Self::Forward)
     }
 
-    /// Returns whether traffic comes or goes at a rate, without any return traffic to close a loop.
+    /// Returns whether the traffic has a given rate and no responses. Such traffic cannot be closed-loop.
     pub fn is_one_way(self) -> bool {
         self == Self::UdpReceive || self.is_of_frames()
     }
 
-    /// Returns its name.
+    /// Returns the name of the workload.
     pub fn name(self) -> &'static str {
         self.into()
     }

@@ -1,4 +1,4 @@
-//! The host's adapter and its driver: the receive memory, interrupts, reading frames out, handing frames down.
+//! The host's adapter and its driver: receive memory, interrupts, receive and transmit.
 
 use super::exchange::{Place, Queue, Stage};
 use super::frame::{Content, Frame, HOST};
@@ -14,7 +14,7 @@ use offramp_impair::memory::Fate;
 use rand::RngExt;
 
 impl Simulation {
-    /// Takes a frame from the line.
+    /// Handles a frame received by the host's adapter.
     pub(super) fn on_host_frame(&mut self, frame: Frame) {
         self.counts.frames_arrived += 1;
         self.mark(&frame, Stage::Link);
@@ -24,7 +24,7 @@ impl Simulation {
         }
     }
 
-    /// Stores a frame in the memory of the host, or of a card read by the host.
+    /// Stores a received frame in host memory (bus master) or in card memory (ISA).
     pub(super) fn frame_is_held(&mut self, frame: Frame) {
         self.mark(&frame, Stage::Adapter);
         let now_ns = self.now.ns();
@@ -46,13 +46,13 @@ impl Simulation {
         }
     }
 
-    /// Completes a frame sent by the host.
+    /// Completes a frame of the host that was sent on the link.
     pub(super) fn on_transmitted(&mut self, frame: Frame) {
         self.counts.frames_sent += 1;
         self.complete(frame);
     }
 
-    /// Ends a frame on the adapter: it was sent, or given up.
+    /// Releases a frame in the adapter, after the frame was sent or given up.
     pub(super) fn complete(&mut self, frame: Frame) {
         if !matches!(self.config.adapter.bus, Bus::Isa(_)) {
             self.dma_sent(frame);
@@ -71,7 +71,7 @@ impl Simulation {
         }
     }
 
-    /// Processes completed sends. Returns whether that takes time; then it continues in [`Self::on_completions`].
+    /// Processes completed sends. Returns `true` if this work takes time: then [`Self::on_completions`] continues.
     fn process_completions(&mut self, queue: usize, priority: Priority) -> bool {
         let completed = std::mem::take(&mut self.drivers[queue].completed);
         let took = self.config.host.costs.completion_time.times(completed.sends);
@@ -93,7 +93,7 @@ impl Simulation {
         }
     }
 
-    /// Frees the descriptors and the memory of completed sends for waiting frames.
+    /// Frees descriptors and memory of completed sends, and transmits waiting frames.
     fn release(&mut self, queue: usize, completed: Completed) {
         self.drivers[queue].in_use -= completed.sends as usize;
         while self.drivers[queue].in_use < self.drivers[queue].transmit_buffers
@@ -106,7 +106,8 @@ impl Simulation {
         self.wake_datagrams();
     }
 
-    /// Hands a frame down; its bytes are paid for already.
+    /// Transmits a frame, or queues the frame if no descriptor is free. The processor time for its bytes is charged
+    /// already.
     pub(super) fn transmit(&mut self, frame: Frame) {
         let queue = self.steering.of_frame(&frame.content);
         let driver = &mut self.drivers[queue];
@@ -153,7 +154,8 @@ impl Simulation {
         }
     }
 
-    /// Begins the handler. No other interrupt comes until its deferred part has ended.
+    /// Enters the interrupt handler. The queue has no further interrupt until the handler and its deferred part have
+    /// ended.
     pub(super) fn enter_interrupt(&mut self, queue: usize) {
         let costs = self.config.host.costs;
         let processor = self.place(Priority::Interrupt, &Job::InterruptEntry { queue });
@@ -165,7 +167,7 @@ impl Simulation {
         self.work(Priority::Interrupt, Job::InterruptEntry { queue }, &[(Activity::Interrupt, took)]);
     }
 
-    /// Ends the handler and its deferred part: the adapter may interrupt again.
+    /// Ends the handler and its deferred part, and enables the queue's interrupt.
     pub(super) fn interrupts_on(&mut self, queue: usize) {
         self.drivers[queue].ends();
         self.interrupt_if_due(queue);
@@ -175,7 +177,7 @@ impl Simulation {
         match self.config.host.receive_in {
             ReceiveIn::Interrupt => self.read_out_next(queue),
             ReceiveIn::Deferred { .. } if self.polls() => {
-                // With a polling driver, this interrupt only cost time.
+                // A driver that polls at a fixed interval ignores the interrupt, but the interrupt costs time.
                 let driver = &mut self.drivers[queue];
                 driver.seen();
                 driver.is_active = false;
@@ -192,7 +194,7 @@ impl Simulation {
         is_deferred && self.config.host.poll_interval > Span::ZERO
     }
 
-    /// Schedules the next tick of the timer for a waiting frame or send, unless a batch is under way.
+    /// Schedules the next tick of the polling timer, unless a tick is scheduled or a batch is in progress.
     fn poll_if_polled(&mut self, queue: usize) {
         if self.polls() && !self.drivers[queue].poll_is_scheduled && !self.drivers[queue].is_polling {
             self.drivers[queue].poll_is_scheduled = true;
@@ -208,10 +210,10 @@ impl Simulation {
         self.begin_poll(queue);
     }
 
-    /// Reads the next frame out, or ends the handler.
+    /// Reads the next frame from the adapter, or ends the handler.
     fn read_out_next(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // The running handler finds new frames without another interrupt.
+        // The running handler also reads new frames, so these frames need no interrupt.
         driver.seen();
         if self.process_completions(queue, Priority::Interrupt) {
             return;
@@ -243,7 +245,7 @@ impl Simulation {
         frame
     }
 
-    /// Processes completed sends once in a deferred driver, and then takes the frames in the memory.
+    /// Begins a batch of a deferred driver: processes completed sends once, and then takes the waiting frames.
     pub(super) fn begin_batch(&mut self, queue: usize) {
         if self.is_out_of_budget(queue) {
             return self.wait_for_turn(queue);
@@ -256,7 +258,7 @@ impl Simulation {
 
     fn take_batch(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // Sends completed meanwhile still need an interrupt.
+        // Sends completed in the meantime still need an interrupt.
         if driver.completed.sends == 0 {
             driver.seen();
         }
@@ -272,7 +274,7 @@ impl Simulation {
         }
         let found = batch.len() - held;
         self.counts.batches += u64::from(found > 0);
-        // A coalesced frame was several frames, and the moderator has counted each.
+        // The moderator counts frames before coalescing.
         self.drivers[queue].handles(found as u64, &[]);
         let holds = self.batch_holds(queue, found);
         let AdapterConfig { coalesced_by, segments_max, .. } = self.config.adapter;
@@ -283,7 +285,7 @@ impl Simulation {
             self.drivers[queue].held = self.hold(&mut batch);
         }
         let is_reversed = self.config.host.receive_in == ReceiveIn::Deferred { reversed: true };
-        // The next one is taken from the end.
+        // `next_of_batch` pops frames from the end.
         if !is_reversed {
             batch.reverse();
         }
@@ -291,8 +293,8 @@ impl Simulation {
         self.next_of_batch(queue);
     }
 
-    /// Takes out of a batch the aggregates to hold for further segments: the last one of each connection, if it is open
-    /// and was begun in this tick.
+    /// Removes from `batch` the aggregates to hold for further segments. These are the last aggregates of each
+    /// connection, if they have room and were begun in the current tick.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
         let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);
@@ -334,7 +336,7 @@ impl Simulation {
     }
 
     pub(super) fn schedule_mask(&mut self) {
-        // Uniform around the mean, for lack of better data.
+        // Uniformly distributed around the mean: no better data are available.
         let wait = self.rng.random_range(0..=self.config.host.mask_interval.0.saturating_mul(2));
         self.events.schedule(self.now + Span(wait), Event::Mask);
     }

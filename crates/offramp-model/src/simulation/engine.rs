@@ -1,8 +1,8 @@
-//! The path of a frame through an adapter that is bus master: its FIFOs, its engine, its descriptors, the bus.
+//! The path of a frame through a bus-master adapter: FIFOs, engine, descriptors and bus.
 //!
-//! A received frame waits in a FIFO until the bus has taken it to the host. A frame to send is read piece by piece as
-//! the other FIFO has room, segmented there if it is a large send, and put on the wire. The product's own code
-//! ([`offramp_offload::segment`]) decides the segments of a large send.
+//! A received frame waits in the receive FIFO until the bus has transferred the frame to the host. The adapter reads a
+//! frame to send in pieces, as the transmit FIFO has room. The engine segments a super-frame. The product's own code
+//! ([`offramp_offload::segment`]) decides the segments of a super-frame.
 
 use super::frame::{Content, Frame};
 use crate::bus::pci::{Command, Pci};
@@ -14,24 +14,25 @@ use crate::rpc::tcp_payloads;
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
 
-/// Time of one direction of the bus, partly booked in advance.
+/// Busy time of one direction of the bus. Transfers are booked before they end.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    /// All time booked so far.
+    /// Total booked time.
     booked: Span,
-    /// The bookings with an end in the future at the last booking: start and end, in order.
+    /// Start and end of bookings that had not ended at the time of the last booking, in order.
     pending: VecDeque<(Time, Time)>,
-    /// Start of the counted time. A frame may cross the bus while it arrives, and is booked after its arrival.
+    /// Start of the measured time. A booking can begin before this time, because a frame crosses the bus while it
+    /// arrives, and is booked after its arrival.
     counts_from: Time,
 }
 
 impl Busy {
-    /// Starts the counted time: later bookings count from `now` on.
+    /// Starts the measured time at `now`. Later bookings count only from `now` on.
     pub(super) fn count_from(&mut self, now: Time) {
         self.counts_from = now;
     }
 
-    /// Books the bus from `from` on, for the span `taken`.
+    /// Books the bus for `taken`, starting at `from`.
     fn book(&mut self, now: Time, from: Time, taken: Span) {
         let (from, until) = (from.max(self.counts_from), from + taken);
         while self.pending.front().is_some_and(|&(_, until)| until <= now) {
@@ -50,19 +51,19 @@ impl Busy {
     }
 }
 
-/// A bus with adapters as masters, and the time at which it is free again.
+/// A bus with adapters as masters, and the time at which the bus is free again.
 #[derive(Debug)]
 pub(super) enum Master {
-    /// Never the limit.
+    /// A bus without limits.
     Unlimited,
-    /// With the adapter's read command.
+    /// A PCI bus, the adapter's read command, and the time at which the bus is free again.
     Pci(Pci, Command, Time),
     PciX(PciX, PciXState),
     Pcie(Pcie, PcieState),
 }
 
 impl Master {
-    /// Returns the buses of `adapters`: one for all, or one each where a link has two ends.
+    /// Returns the buses of `adapters` adapters: one PCI Express link per adapter, or one shared bus.
     pub(super) fn buses(config: &AdapterConfig, adapters: usize) -> Vec<Self> {
         match config.bus {
             Bus::Pci(pci) => vec![Self::Pci(pci, config.engine.read_command, Time::START)],
@@ -72,7 +73,7 @@ impl Master {
         }
     }
 
-    /// Moves `bytes` to the memory of the host.
+    /// Writes `bytes` to host memory.
     fn write(&mut self, now: Time, bytes: u64, descriptors: &Descriptors) -> Transfer {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
@@ -84,8 +85,8 @@ impl Master {
         }
     }
 
-    /// Moves `bytes` from the memory of the host. `is_part`: they are part of a large send. A large send is contiguous,
-    /// so bursts cross the ends of segments.
+    /// Reads `bytes` from host memory. `is_part` marks a part of a super-frame: a super-frame is contiguous in memory,
+    /// so bursts cross segment boundaries.
     fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> Transfer {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
@@ -106,7 +107,7 @@ fn one_after_the_other(free: &mut Time, now: Time, taken: Span) -> Transfer {
     Transfer { done: *free, from, taken }
 }
 
-/// Returns the time of a part of a large send: its share of the longest bursts on the bus.
+/// Returns the time to read a part of a super-frame: its share of bursts of maximum length.
 fn part_of_burst(pci: &Pci, command: Command, bytes: u64) -> Span {
     let burst = pci.burst_len(command);
     let of_burst = pci.time(command, burst);
@@ -128,13 +129,14 @@ impl Descriptors {
         Self { count, len: descriptor, fetch: descriptor_fetch, write_back: descriptor_write_back }
     }
 
-    /// Returns their share of the transactions: each fetches or writes back several at once.
+    /// Returns the time of these descriptors on PCI. A transaction fetches or writes back several descriptors, so each
+    /// descriptor counts for its share.
     fn on_pci(&self, pci: &Pci) -> Span {
         let share = |command, batch: u64| Span(pci.time(command, self.len * batch).times(self.count).0 / batch);
         share(Command::ReadMultiple, self.fetch) + share(Command::Write, self.write_back)
     }
 
-    /// Adds the descriptors' share of the transactions to the transfer of a frame.
+    /// Adds the share of the descriptor transactions on PCI-X to the transfer of a frame.
     fn beside_on_pcix(&self, pcix: &PciX, frame: pcix::Use) -> pcix::Use {
         let share = |used: pcix::Use, batch: u64| Span(used.bus.times(self.count).0 / batch);
         let fetched = share(pcix.read(self.len * self.fetch), self.fetch);
@@ -142,7 +144,7 @@ impl Descriptors {
         pcix::Use { bus: frame.bus + fetched + written, ..frame }
     }
 
-    /// Returns their share of the transactions, and of the driver's register write for each batch of them.
+    /// Returns the share of the descriptor transactions on PCI Express, and of the driver's register write per batch.
     fn on_pcie(&self, pcie: &Pcie) -> Use {
         let share = |used: Use, batch: u64| {
             let part = |span: Span| Span(span.times(self.count).0 / batch);
@@ -154,20 +156,20 @@ impl Descriptors {
     }
 }
 
-/// A frame handed down by the host, and not yet read completely by the adapter.
+/// A frame posted by the host, and not yet read completely by the adapter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Posted {
     pub(super) frame: Frame,
-    /// Bytes of its payload read so far.
+    /// Number of payload bytes read so far.
     pub(super) taken: u64,
-    /// Index of its next segment.
+    /// Index of the next segment.
     pub(super) piece: usize,
 }
 
-/// Size of a memory page, bytes. A large send is made of pages.
+/// Size of a memory page, bytes. The payload of a super-frame consists of pages.
 pub(super) const PAGE_LEN: u64 = 4096;
 
-/// The adapter between bus and line.
+/// The adapter between bus and link.
 #[derive(Debug, Default)]
 pub(super) struct Dma {
     pub(super) receive_free: Time,
@@ -176,16 +178,16 @@ pub(super) struct Dma {
     pub(super) receive_fifo: u64,
     pub(super) transmit_fifo: u64,
     pub(super) posted: VecDeque<Posted>,
-    /// Length of the last segmented large send, and the payload lengths of its segments.
+    /// Length of the last segmented super-frame, and the payload lengths of its segments.
     pub(super) segmented: (u64, Vec<u64>),
-    /// Frames without room in the receive FIFO.
+    /// Number of frames dropped because the receive FIFO was full.
     pub(super) dropped: u64,
-    /// Time of the bus towards the host, and from it.
+    /// Busy time of the bus: to the host, and from the host.
     pub(super) busy: [Busy; 2],
 }
 
 impl Dma {
-    /// Returns the end of the encryption or decryption of a frame present at `at`.
+    /// Returns the time at which encryption or decryption of a frame ends. The frame is in the adapter at `at`.
     fn crypt(&mut self, engine: &EngineConfig, at: Time, bytes: u64) -> Time {
         if engine.crypt_bps == 0 {
             return at;
@@ -195,8 +197,8 @@ impl Dma {
         self.crypt_free
     }
 
-    /// Returns the time at which the host can have a frame with its first bytes at `began`; `None` if the frame is
-    /// lost.
+    /// Receives a frame, and returns the time at which the frame is in host memory. The transfer can begin at `began`.
+    /// `None` if the frame is lost.
     pub(super) fn receive(
         &mut self,
         engine: &EngineConfig,
@@ -218,7 +220,7 @@ impl Dma {
         Some(done.max(now))
     }
 
-    /// Returns the next piece with room in the FIFO, and the time at which it is on the adapter, ready for the line.
+    /// Returns the next piece that fits into the transmit FIFO, and the time at which the piece is ready for the link.
     pub(super) fn next_piece(&mut self, config: &Config, master: &mut Master, now: Time) -> Option<(Frame, Time)> {
         let (mss, headers_len) = (config.host.send.sender.mss, config.workload.headers_len);
         let engine = &config.adapter.engine;
@@ -231,7 +233,7 @@ impl Dma {
         let is_part = posted.frame.flow().is_some() && posted.frame.len > headers_len + mss;
         let is_first = posted.piece == 0;
         let count = match (is_first, is_part) {
-            // The headers, and the pages of the payload.
+            // A super-frame has a descriptor for its headers, and one per page of payload.
             (true, true) => 2 + posted.frame.len.div_ceil(PAGE_LEN),
             (true, false) => 1,
             (false, _) => 0,
@@ -254,7 +256,7 @@ impl Dma {
         }
     }
 
-    /// Returns the next frame of a posted send, and whether it is the last one.
+    /// Returns the next frame of a posted send, and whether the frame is the last of the send.
     fn piece(&mut self, posted: &Posted, mss: u64, headers_len: u64) -> (Frame, bool) {
         let Content::Segment { flow, start, len } = posted.frame.content else { return (posted.frame, true) };
         if len <= mss {

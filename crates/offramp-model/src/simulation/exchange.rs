@@ -1,11 +1,12 @@
-//! Requests and their responses over UDP or TCP, and datagrams or raw frames at a rate: the time when each is due, and
-//! the places where it waits or is lost.
+//! Exchanges: requests with responses over UDP or TCP, and datagrams or raw frames at a rate. Records the due time of
+//! each exchange, its waiting times, and its loss.
 //!
-//! A raw frame is a message without a protocol. A forwarded one is a request with a response out of the second adapter.
+//! A raw frame is a message without a protocol. A forwarded frame is a request, and its response leaves through the
+//! second adapter.
 //!
-//! A message over UDP is one datagram. A message over TCP is one segment or several, and carries the acknowledgement of
-//! the message before it. A lost message over TCP is sent again after the sender's shortest timeout. Over UDP, a lost
-//! message ends its exchange as lost; in a closed loop the next one begins after `workload.rpc_timer`.
+//! A message over UDP is one datagram. A message over TCP has one or more segments, and carries the acknowledgement of
+//! the previous message. A lost message over TCP is retransmitted after the sender's minimum timeout. A lost message
+//! over UDP ends its exchange as lost. In a closed loop, the next exchange then begins after `workload.rpc_timer`.
 
 use super::frame::Message;
 use super::latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
@@ -19,41 +20,43 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use strum::EnumCount;
 
-/// Maximum exchanges under way. Those due beyond them are lost.
+/// Maximum number of outstanding exchanges. An exchange due beyond this limit is lost.
 const UNDER_WAY_MAX: usize = 1 << 16;
-/// Longest latency in the range of the histogram, ns: an hour.
+/// Maximum latency of the histogram, nanoseconds: one hour.
 const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
-/// Digits of a latency: its error is below 0.1 %.
+/// Significant digits of a latency: the error is below 0.1 %.
 const DIGITS: u8 = 3;
-/// Size of a frame in a socket's buffer beside its bytes: an `sk_buff` or an mbuf.
+/// Overhead of a frame in a socket's buffer, bytes: an `sk_buff` or an mbuf.
 const BUFFER_HEADER_LEN: u64 = 256;
-/// A run is reported as growing if its exchanges under way grow by more than one part in this number of those due.
+/// Divisor of the exchanges due: a run is reported as growing if its outstanding exchanges grow by more than 1/100 of
+/// the exchanges due.
 const GROWTH_PARTS: u64 = 100;
-/// Buckets of the printed histogram: the first one's end in ns, and the ratio of an end to the one before it.
+/// Buckets of the printed histogram: the upper end of the first bucket in nanoseconds, and the ratio between the ends
+/// of adjacent buckets.
 const BUCKETS: (u64, f64) = (1000, std::f64::consts::SQRT_2);
 
 /// The stages of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// On the link, before the peer's frames on it, and in the peer.
+    /// On the link, in the queue before the link, or in the peer.
     Link,
-    /// In the adapter and on the bus, in either direction.
+    /// In the adapter or on the bus, in either direction.
     Adapter,
-    /// In the host's memory, until the interrupt.
+    /// In the host's memory until the interrupt.
     Moderation,
-    /// From the interrupt until the driver has read it out.
+    /// From the interrupt until the driver has read the frame.
     Interrupt,
-    /// Until the protocol has it.
+    /// From the driver to the end of protocol processing.
     Softirq,
-    /// Until its process runs.
+    /// From the protocol until the process runs.
     WakeUp,
-    /// In the process, sending included.
+    /// In the process, including the send.
     Application,
-    /// Until a raw frame gets a descriptor of a transmit ring.
+    /// In the output queue, until a raw frame gets a transmit descriptor.
     OutputQueue,
 }
 
-/// Every stage, with a name for people.
+/// Display names of the stages, in order.
 const STAGES: [&str; 8] = [
     "link and peer",
     "adapter and bus",
@@ -65,53 +68,53 @@ const STAGES: [&str; 8] = [
     "output queue",
 ];
 
-/// The place of a loss.
+/// The place where a message is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount)]
 pub(super) enum Place {
-    /// Before the link: the sender's queue was full, or it gave up after too many collisions.
+    /// Before the link: the sender's queue was full, or the sender gave up after too many collisions.
     Sender,
-    /// In the adapter's FIFO or receive memory.
+    /// In the adapter: the FIFO or the receive memory was full.
     Adapter,
-    /// Between interrupt handler and protocol.
+    /// In the backlog between interrupt handler and protocol.
     Backlog,
-    /// At the socket of the process.
+    /// At the socket: its receive buffer was full.
     Socket,
-    /// Before the transmit ring.
+    /// In the output queue before the transmit ring.
     OutputQueue,
 }
 
 /// Queues of the host for raw frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
-    /// The receive memory, until the driver has read a frame out.
+    /// Receive memory: from arrival until the driver has read the frame.
     Ring,
-    /// From then until it is forwarded.
+    /// Backlog: from the read by the driver until the frame is forwarded.
     Backlog,
-    /// From then until it has a descriptor of the transmit ring.
+    /// Output queue: from forwarding until the frame has a transmit descriptor.
     Output,
 }
 
-/// Every queue, with a name for people.
+/// Display names of the queues, in order.
 const QUEUES: [&str; 3] = ["ring", "backlog", "output queue"];
 
 /// A class of equal exchanges.
 #[derive(Debug)]
 struct Kind {
-    /// Its frequency, relative to the others.
+    /// Relative frequency of this class.
     weight: u64,
-    /// Frames of a request, and of a response.
+    /// Frame lengths of a request, and of a response, bytes.
     frames: [Vec<u64>; 2],
-    /// Bytes counted for a finished one.
+    /// Number of bytes counted per completed exchange.
     bytes: u64,
 }
 
 impl Kind {
-    /// Returns the kind of raw frames of a length with FCS. They are not answered, but may be forwarded.
+    /// Returns the class of raw frames with length `len`, including FCS. The response is the forwarded frame.
     fn of_frame(weight: u64, len: u64) -> Self {
         Self { weight, frames: [vec![len - FCS_LEN], vec![len - FCS_LEN]], bytes: len }
     }
 
-    /// Returns the kind of requests and responses.
+    /// Returns the class of requests and responses.
     fn of_messages(config: &Config, exchange: &ExchangeConfig) -> Result<Self, Refused> {
         let frames = |len: u64| -> Result<Vec<u64>, Refused> {
             let (lens, headers_len) = match exchange.carrier {
@@ -132,7 +135,7 @@ impl Kind {
 #[derive(Debug, Default)]
 struct Occupancy {
     count: u64,
-    /// The integral of the count over time, until `since`.
+    /// Integral of the count over time up to `since`, count × picoseconds.
     ps: u128,
     since: Time,
 }
@@ -149,27 +152,27 @@ impl Occupancy {
         self.ps = 0;
     }
 
-    /// Returns the mean over `counted`, up to now.
+    /// Returns the mean count over the measured time `counted`, which ends at `now`.
     fn mean(&mut self, now: Time, counted: Span) -> f64 {
         self.set(now, self.count);
         self.ps as f64 / counted.0 as f64
     }
 }
 
-/// An exchange under way.
+/// An outstanding exchange.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
     pub(super) message: Message,
     due: Time,
-    /// End of the time already divided into stages.
+    /// End of the time already assigned to stages.
     at: Time,
     stages: [Span; STAGES.len()],
-    /// Received frames of the message.
+    /// Number of received frames of the current message.
     pub(super) frames: usize,
-    /// Work of the process under way.
+    /// Processor time of the process for the current message.
     pub(super) cost: Span,
     kind: usize,
-    /// The queue of a waiting raw frame.
+    /// Queue in which a raw frame waits; `None` if the frame is in no queue.
     queue: Option<Queue>,
 }
 
@@ -181,15 +184,15 @@ pub(super) struct Exchanges {
     free: Vec<usize>,
     kinds: Vec<Kind>,
     begun: u64,
-    /// Exchanges begun, and requests due, of the peer and of the host.
+    /// Number of exchanges begun: by the peer, and by the host.
     turn: [u64; 2],
     pub(super) arrived: [u64; 2],
-    /// Bytes of requests in the socket's buffer.
+    /// Number of bytes in the socket's receive buffer, including overhead.
     pub(super) socket_len: u64,
-    /// Raw frames not sent yet by the host's process.
+    /// Number of messages with unfinished work of the host's process.
     pub(super) unsent: u64,
     under_way: Occupancy,
-    /// Exchanges under way at the start of counting.
+    /// Number of outstanding exchanges at the start of the measured time.
     under_way_at_start: u64,
     queues: [Occupancy; QUEUES.len()],
     latencies: Histogram<u64>,
@@ -206,7 +209,7 @@ struct Counted {
 }
 
 impl Exchanges {
-    /// Creates the exchanges of a workload; `None` for a workload without any.
+    /// Creates the state of a workload's exchanges; `None` for a workload without exchanges.
     pub(super) fn new(config: &Config) -> Result<Option<Self>, Refused> {
         let Some(exchange) = config.workload.exchange else { return Ok(None) };
         let kinds = match exchange.carrier {
@@ -237,17 +240,17 @@ impl Exchanges {
         matches!(self.config.carrier, Carrier::Frame(_))
     }
 
-    /// Returns the frames of a message.
+    /// Returns the frame lengths of a message.
     pub(super) fn frames(&self, message: Message) -> &[u64] {
         &self.kinds[self.slots[message.slot].kind].frames[usize::from(message.is_response)]
     }
 
-    /// Returns the longest frame of a request.
+    /// Returns the length of a request's longest frame, bytes.
     pub(super) fn frame_len_max(&self) -> u64 {
         self.kinds.iter().flat_map(|kind| kind.frames[0].iter().copied()).max().unwrap_or(FRAME_LEN_MIN)
     }
 
-    /// Draws the kind of the next exchange.
+    /// Draws the class of the next exchange.
     pub(super) fn draw(&self, rng: &mut ChaCha8Rng) -> usize {
         if self.kinds.len() == 1 {
             return 0;
@@ -270,7 +273,7 @@ impl Exchanges {
         self.slots.len() - self.free.len()
     }
 
-    /// Starts counting.
+    /// Starts the measured time.
     pub(super) fn count_from(&mut self, now: Time) {
         self.under_way.count_from(now);
         self.under_way_at_start = self.under_way.count;
@@ -279,7 +282,7 @@ impl Exchanges {
         self.latencies.reset();
     }
 
-    /// Returns the exchange of a message, unless it is over or the message was sent again.
+    /// Returns the exchange of a message; `None` if the exchange has ended, or the message was retransmitted.
     pub(super) fn of(&mut self, message: Message) -> Option<&mut Exchange> {
         self.slots.get_mut(message.slot).filter(|of| of.message == message)
     }
@@ -293,7 +296,7 @@ impl Exchanges {
         let slot = self.free.pop().unwrap_or(self.slots.len());
         let [of_peer, of_host] = self.config.flows;
         let turn = &mut self.turn[usize::from(from_host)];
-        // Those of the host come after those of the peer.
+        // Flows of the host are numbered after flows of the peer.
         let flow = if from_host { of_peer + *turn % of_host } else { *turn % of_peer } as usize;
         (*turn, self.begun) = (*turn + 1, self.begun + 1);
         let message = Message { slot, number: self.begun, attempt: 0, flow, from_host, is_response: false };
@@ -307,7 +310,7 @@ impl Exchanges {
         Some(message)
     }
 
-    /// Ends a finished exchange. Returns its counted bytes; `None` if it is over already.
+    /// Completes an exchange, and returns its number of payload bytes. `None` if the exchange has ended before.
     pub(super) fn finish(&mut self, now: Time, message: Message) -> Option<u64> {
         let of = self.of(message).copied()?;
         self.latencies.saturating_record(now.since(of.due).whole_ns());
@@ -317,7 +320,7 @@ impl Exchanges {
         Some(self.kinds[of.kind].bytes)
     }
 
-    /// Ends a lost exchange.
+    /// Ends an exchange as lost.
     pub(super) fn lose(&mut self, now: Time, message: Message, place: Place) {
         self.counted.lost[place as usize] += 1;
         self.end(now, message);
@@ -325,13 +328,13 @@ impl Exchanges {
 
     fn end(&mut self, now: Time, message: Message) {
         self.move_to(now, message, None);
-        // No message has this number, so late frames find no exchange.
+        // No message has number 0, so a late frame does not match the slot.
         self.slots[message.slot].message.number = 0;
         self.free.push(message.slot);
         self.under_way.set(now, self.under_way() as u64);
     }
 
-    /// Moves a raw frame out of its queue and into another one, or into none.
+    /// Moves a raw frame from its queue to `queue`, or out of all queues.
     pub(super) fn move_to(&mut self, now: Time, message: Message, queue: Option<Queue>) {
         if !self.is_of_frames() {
             return;
@@ -357,7 +360,7 @@ impl Exchanges {
         }
     }
 
-    /// Counts a frame of a message. Returns whether it was the last one.
+    /// Counts a received frame of a message. Returns whether the message is complete.
     pub(super) fn completes(&mut self, message: Message) -> bool {
         let frames = self.frames(message).len();
         self.of(message).is_some_and(|of| {
@@ -366,20 +369,21 @@ impl Exchanges {
         })
     }
 
-    /// Turns an exchange to its response, and returns that.
+    /// Advances an exchange from request to response, and returns the response.
     pub(super) fn response_to(&mut self, request: Message) -> Option<Message> {
         let of = self.of(request)?;
         (of.message.is_response, of.frames) = (true, 0);
         Some(of.message)
     }
 
-    /// Returns whether more were due than done or lost: by more than a part of those due, and by more than one burst.
+    /// Returns whether the number of outstanding exchanges has grown, by more than one burst and by more than 1 /
+    /// `GROWTH_PARTS` of the exchanges due.
     fn grows(&self) -> bool {
         let more = self.under_way.count.saturating_sub(self.under_way_at_start);
         more > self.config.at_once() && more * GROWTH_PARTS > self.counted.offered
     }
 
-    /// Returns their results by `now`, over the counted time.
+    /// Returns the results over the measured time `counted`, which ends at `now`.
     pub(super) fn outcome(&mut self, now: Time, counted: Span) -> Latency {
         let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
         let per_second = |count: u64| count as f64 / counted.as_s();
@@ -394,7 +398,7 @@ impl Exchanges {
         let waited = begun.fold(Span::ZERO, |sum, due| sum + now.since(due).min(counted));
         let lost = |place| per_second(self.counted.lost[place as usize]);
         let queue = |(name, of): (&'static str, &mut Occupancy)| QueueMean { name, mean_frames: of.mean(now, counted) };
-        // Only raw frames wait in an output queue.
+        // Only raw frames have an output queue.
         let stages = if is_of_frames { STAGES.len() } else { Stage::OutputQueue as usize };
         let stages = STAGES.into_iter().zip(self.counted.stages).take(stages);
         let queues = QUEUES.into_iter().zip(&mut self.queues).map(queue);

@@ -1,39 +1,39 @@
-//! Frames, their contents, and the two stations.
+//! Frames, frame contents, and the two stations.
 
 use crate::link::Station;
 
 /// The host under study.
 pub(super) const HOST: Station = 0;
-/// The machine at the other end.
+/// The peer at the other end of the link.
 pub(super) const PEER: Station = 1;
-/// The message of a frame or a job.
+/// Identifies the message to which a frame or a job belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) slot: usize,
-    /// A slot is used for one exchange after another.
+    /// Serial number of the exchange. A slot serves one exchange after the other.
     pub(super) number: u64,
-    /// Number of retransmissions of its messages.
+    /// Number of retransmissions in the exchange.
     pub(super) attempt: u32,
     pub(super) flow: usize,
-    /// The host sends the request.
+    /// `true` if the host sends the request.
     pub(super) from_host: bool,
     pub(super) is_response: bool,
 }
 
 impl Message {
-    /// Returns whether the host sends it.
+    /// Returns whether the host sends this message.
     pub(super) fn is_of_host(&self) -> bool {
         self.from_host != self.is_response
     }
 }
 
-/// A frame on its way.
+/// A frame in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Bytes without FCS.
+    /// Length without FCS, bytes.
     pub(super) len: u64,
     pub(super) content: Content,
-    /// Ends its send: `true` for every frame but the segments before the last one of a large send.
+    /// `true` for the last frame of a send. Only the last segment of a super-frame completes its send.
     pub(super) completes: bool,
 }
 

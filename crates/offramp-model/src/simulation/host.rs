@@ -1,4 +1,4 @@
-//! TCP, UDP and the processes of the host under study.
+//! TCP and UDP receive processing, and the processes of the host under study.
 
 use super::exchange::{Place, Queue};
 use super::frame::{Content, Frame};
@@ -15,7 +15,7 @@ use crate::time::{Span, Time};
 const RPC_DOUBLINGS_MAX: u32 = 6;
 
 impl Simulation {
-    /// Takes a frame that the driver has read out.
+    /// Passes a frame from the driver to its protocol.
     pub(super) fn receive(&mut self, frame: Frame) {
         let costs = self.config.host.costs;
         match frame.content {
@@ -38,17 +38,17 @@ impl Simulation {
                 self.work_of_protocol(Job::AckIn { flow, next, window }, &costs);
             }
             Content::Message(message) => self.receive_message(message, frame.len),
-            // Nothing else is sent to the host.
+            // The host never receives requests or datagrams of its own.
             Content::Request { .. } | Content::Datagram { .. } => {}
         }
     }
 
-    /// Returns whether an interrupt handler leaves frames to softirqs.
+    /// Returns whether frames wait in a backlog between interrupt handler and softirq.
     pub(super) fn has_backlogs(&self) -> bool {
         self.config.host.receive_in == ReceiveIn::Interrupt
     }
 
-    /// Queues a frame for the softirq of its protocol. A frame read out by an interrupt handler is lost if the backlog
+    /// Queues a frame for the softirq of its protocol. A frame read by an interrupt handler is dropped if the backlog
     /// is full.
     pub(super) fn work_of_protocol(&mut self, job: Job, costs: &[(Activity, Span)]) {
         if self.has_backlogs() {
@@ -82,15 +82,15 @@ impl Simulation {
         self.wake_reader(flow);
     }
 
-    /// Returns whether the stack refuses a good segment: the adapter marks it bad, and the stack believes that, as no
-    /// capture is running.
+    /// Returns whether the stack drops a valid segment because the adapter marks its checksum as bad. With a capture or
+    /// without checksum offload, the stack verifies the checksum itself.
     fn is_refused(&self, start: u64) -> bool {
         let every = self.config.adapter.engine.verdict_fault;
         let believes = self.config.host.costs.checksum_fs_per_byte == 0 && !self.config.host.captures;
         every > 0 && believes && start / self.config.peer.sender.mss % every == every - 1
     }
 
-    /// Builds an acknowledgement of the data in order, before anything else of the protocol is done.
+    /// Builds an acknowledgement of the in-order data, ahead of other work of the protocol.
     fn acknowledge(&mut self, flow: usize) {
         self.flows[flow].ack_due = None;
         let (next, window) = self.flows[flow].receiver.ack();
@@ -194,7 +194,7 @@ impl Simulation {
         self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
-    /// Lets the timer of a slot run, with one event at a time. The event checks the deadline.
+    /// Starts the timer of a slot, unless an earlier event is scheduled. The event checks the deadline.
     fn watch_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
         if call.deadline != Time::NEVER && call.timer_at.is_none_or(|at| call.deadline < at) {
@@ -212,7 +212,7 @@ impl Simulation {
         if call.deadline > self.now {
             return self.watch_call(slot);
         }
-        // Fragments of the earlier reply cannot complete the new one: its IP identification differs.
+        // Fragments of the earlier reply cannot complete the new reply, because the IP identification differs.
         (call.attempt, call.fragments) = (call.attempt + 1, 0);
         self.counts.retransmissions += 1;
         self.counts.timeouts += 1;

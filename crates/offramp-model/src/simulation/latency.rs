@@ -1,92 +1,93 @@
-//! Results of requests, datagrams and raw frames in a run: their latencies, and their fates.
+//! Latencies and losses of requests, datagrams and raw frames in a run.
 
 use crate::text::render;
 use minijinja::value::Serde;
 use minijinja::{Value, context};
 use serde::Serialize;
 
-/// The results of exchanges, over the counted time.
+/// The results of exchanges over the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// `true` for raw frames.
+    /// `true` if the exchanges are raw frames.
     #[serde(skip)]
     pub is_of_frames: bool,
-    /// Requests, datagrams or raw frames due, per second.
+    /// Exchanges due, per second. An exchange is a request, a datagram or a raw frame.
     pub offered_per_second: f64,
-    /// Finished ones, per second.
+    /// Completed exchanges, per second.
     pub done_per_second: f64,
-    /// Lost ones, per second.
+    /// Lost exchanges, per second.
     pub lost_per_second: f64,
-    /// Part of them lost before the link because their sender could not send fast enough.
+    /// Exchanges lost before the link because the sender could not send fast enough, per second.
     pub sender_dropped_per_second: f64,
-    /// Part of them lost for lack of room in the adapter's FIFO or receive memory.
+    /// Exchanges lost because the adapter's FIFO or receive memory was full, per second.
     pub adapter_dropped_per_second: f64,
-    /// Part of them lost for lack of room in the queue between interrupt handler and protocol.
+    /// Exchanges lost because the backlog between interrupt handler and protocol was full, per second.
     pub backlog_dropped_per_second: f64,
-    /// Part of them lost for lack of room in the socket of the process.
+    /// Exchanges lost because the receive buffer of the socket was full, per second.
     pub socket_dropped_per_second: f64,
-    /// Part of them lost for lack of room in the queue before the transmit ring.
+    /// Exchanges lost because the output queue before the transmit ring was full, per second.
     pub output_queue_dropped_per_second: f64,
-    /// Under way, on average over time.
+    /// Mean number of outstanding exchanges over time.
     pub under_way: f64,
-    /// Under way when counting began.
+    /// Number of outstanding exchanges at the start of the measured time.
     pub under_way_at_start: u64,
-    /// Under way when counting ended.
+    /// Number of outstanding exchanges at the end of the measured time.
     pub under_way_at_end: u64,
-    /// Their mean time under way by then, within the counted time, microseconds.
+    /// Mean age of the outstanding exchanges at the end, limited to the measured time, microseconds.
     pub under_way_at_end_us: f64,
-    /// More were due than done or lost: the wait grows, and each latency depends on the length of the run.
+    /// `true` if more exchanges were due than completed or lost. The queues then grow, and latencies depend on the
+    /// length of the run.
     pub grows: bool,
-    /// Raw frames in each queue of the host, on average over time.
+    /// Mean number of raw frames in each queue of the host.
     pub queues: Vec<QueueMean>,
-    /// Mean time from the due time to the end, microseconds.
+    /// Mean latency from due time to completion, microseconds.
     pub mean_us: f64,
-    /// Half of them take no longer.
+    /// Median latency, microseconds.
     pub p50_us: f64,
-    /// 95 % of them take no longer.
+    /// 95th percentile of the latency, microseconds.
     pub p95_us: f64,
-    /// 99 % of them take no longer.
+    /// 99th percentile of the latency, microseconds.
     pub p99_us: f64,
-    /// 99.9 % of them take no longer.
+    /// 99.9th percentile of the latency, microseconds.
     pub p999_us: f64,
-    /// The longest.
+    /// Maximum latency, microseconds.
     pub max_us: f64,
-    /// Parts of the mean by stage, microseconds.
+    /// Parts of the mean latency, by stage.
     pub parts: Vec<LatencyPart>,
-    /// Exchanges by latency: up to the bucket's end, and longer than the end of the one before.
+    /// Histogram of the latencies.
     pub histogram: Vec<LatencyBucket>,
 }
 
 impl Latency {
-    /// Formats the results for people.
+    /// Formats the results for display.
     pub fn text(&self) -> String {
         render("latency.txt", context! { is_of_frames => self.is_of_frames, ..Value::from(Serde(self)) })
     }
 }
 
-/// A queue of the host.
+/// The mean length of a queue in the host.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueMean {
-    /// Its name.
+    /// Name of the queue.
     pub name: &'static str,
-    /// Frames in it, on average over time.
+    /// Mean number of frames in the queue over time.
     pub mean_frames: f64,
 }
 
 /// A part of the mean latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyPart {
-    /// Its stage.
+    /// Name of the stage.
     pub name: &'static str,
-    /// Mean, microseconds.
+    /// Mean time in the stage, microseconds.
     pub mean_us: f64,
 }
 
 /// A bucket of the histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LatencyBucket {
-    /// Its end, nanoseconds.
+    /// Upper end of the bucket, nanoseconds. The lower end is the upper end of the previous bucket.
     pub up_to_ns: u64,
-    /// Exchanges in it.
+    /// Number of exchanges in the bucket.
     pub count: u64,
 }

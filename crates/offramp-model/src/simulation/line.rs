@@ -1,4 +1,4 @@
-//! The two stations and the line between them.
+//! The two stations and the link between them.
 
 use super::exchange::{Place, Stage};
 use super::frame::{Frame, HOST};
@@ -6,11 +6,12 @@ use super::state::{Adapter, Event, Simulation};
 use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
 
-/// Maximum raw frames in their sender's queue, unless a burst has more: Linux' `DEFAULT_TX_QUEUE_LEN`.
+/// Maximum number of raw frames in the sender's queue (Linux' `DEFAULT_TX_QUEUE_LEN`). A longer burst raises this
+/// limit.
 pub(super) const SENDER_FRAMES: u64 = 1000;
 
 impl Simulation {
-    /// Queues a frame at a station.
+    /// Queues a frame for transmission at a station.
     pub(super) fn send(&mut self, station: Station, frame: Frame) {
         if station == HOST {
             self.mark(&frame, Stage::Adapter);
@@ -26,8 +27,8 @@ impl Simulation {
         }
     }
 
-    /// Returns whether `frames` frames of `len` bytes, or their time, wait at a station of the first adapter's line, or
-    /// at the slower link before it.
+    /// Returns whether a station is at least `frames` frames of `len` bytes behind. Counts the station's queue, the
+    /// booked time on the first adapter's link, and the booked time on the slower link of the peer.
     pub(super) fn is_behind(&self, station: Station, frames: u64, len: u64) -> bool {
         let state = &self.adapters[0].stations[station];
         let hop = Span::of_bytes_at(len, self.config.peer.hop_bps);
@@ -36,8 +37,8 @@ impl Simulation {
             || self.hop_free.since(self.now) >= hop.times(frames)
     }
 
-    /// Sends a frame on a line of its own. There, each frame follows as soon as the one before it and its gap are over,
-    /// so all times are known at once.
+    /// Sends a frame on a full-duplex link. Each frame starts after the previous frame and its gap, so all times are
+    /// known at once.
     fn send_alone(&mut self, adapter: usize, station: Station, frame: Frame) {
         let taken = self.config.link.frame_time(frame.len);
         let gap = self.config.link.gap();
@@ -52,13 +53,13 @@ impl Simulation {
         }
     }
 
-    /// Completes a frame sent by the host on a line of its own.
+    /// Completes a frame sent by the host on a full-duplex link.
     pub(super) fn on_left(&mut self, frame: Frame) {
         self.on_transmitted(frame);
         self.on_peer_frame(frame, self.now + self.config.link.delay);
     }
 
-    /// Asks for the link as soon as the station is ready.
+    /// Requests the link once the station is ready.
     fn pause(&mut self, adapter: usize, station: Station) {
         let state = &mut self.adapters[adapter].stations[station];
         state.is_idle = false;
@@ -95,7 +96,8 @@ impl Simulation {
         }
     }
 
-    /// Continues with the next frame if the first one was given up, or else with the same.
+    /// Makes a station continue at `ready_at`, after a frame was sent, collided or was given up. A frame that was given
+    /// up is removed from the queue and lost.
     fn continue_at(&mut self, adapter: usize, station: Station, ready_at: Time, gave_up: bool) {
         let state = &mut self.adapters[adapter].stations[station];
         let given_up = if gave_up { state.queue.pop_front() } else { None };

@@ -31,14 +31,14 @@ impl Simulation {
         let arrived = exchanges.arrived[usize::from(from_host)];
         let at = match arrivals {
             Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / request_rate)),
-            // By the clock, so rounding errors do not add up.
+            // Computed from the start of the run, so that rounding errors do not add up.
             Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, request_rate),
             Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, request_rate),
         };
         self.events.schedule(at, Event::RequestDue { from_host });
     }
 
-    /// Returns an exponentially distributed span.
+    /// Draws an exponentially distributed span.
     fn exponential(&mut self, mean: Span) -> Span {
         let uniform: f64 = self.rng.random();
         Span((-(1.0 - uniform).ln() * mean.0 as f64) as u64)
@@ -65,7 +65,7 @@ impl Simulation {
         }
     }
 
-    /// Returns whether the queue of a sender of raw frames is full.
+    /// Returns whether the sender's queue for raw frames is full.
     fn sender_is_late(&self, from_host: bool) -> bool {
         let Some(exchanges) = self.exchanges.as_ref().filter(|of| of.is_of_frames()) else { return false };
         let frames_max = SENDER_FRAMES.max(exchanges.config.at_once());
@@ -75,7 +75,7 @@ impl Simulation {
         self.is_behind(PEER, frames_max, exchanges.frame_len_max())
     }
 
-    /// Sends a message from the peer, or from a process of the host as soon as it runs.
+    /// Sends a message: at once from the peer, or when the process runs on the host.
     fn send_message(&mut self, message: Message) {
         if message.is_of_host() {
             let costs = self.message_costs(message);
@@ -92,7 +92,7 @@ impl Simulation {
         }
     }
 
-    /// Submits work of the process of a message.
+    /// Submits the work of the host's process for a message.
     fn process(&mut self, message: Message, costs: &[(Activity, Span)]) {
         let Some(of) = self.exchanges.as_mut().and_then(|exchanges| exchanges.of(message)) else { return };
         of.cost = costs.iter().fold(Span::ZERO, |sum, &(_, span)| sum + span);
@@ -100,7 +100,7 @@ impl Simulation {
         self.work(Priority::User, Job::Process(message), costs);
     }
 
-    /// Returns the cost of a message for its sending process.
+    /// Returns the costs of sending a message from a process.
     fn message_costs(&self, message: Message) -> [(Activity, Span); 7] {
         let costs = &self.config.host.costs;
         let Some(exchanges) = &self.exchanges else { return [(Activity::Process, Span::ZERO); 7] };
@@ -114,7 +114,7 @@ impl Simulation {
         self.costs_of_frames(len, exchanges.frames(message), protocol)
     }
 
-    /// Ends the stage of a frame.
+    /// Ends a stage of the exchange to which a frame belongs.
     pub(super) fn mark(&mut self, frame: &Frame, stage: Stage) {
         if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
             exchanges.mark(self.now, message, stage);
@@ -128,7 +128,7 @@ impl Simulation {
         }
     }
 
-    /// Ends the stages of a frame read out by the driver after an interrupt at `interrupted`.
+    /// Ends the moderation and interrupt stages of a frame read by the driver. The interrupt was at `interrupted`.
     pub(super) fn mark_read_out(&mut self, frame: &Frame, interrupted: Time) {
         if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
             exchanges.mark(interrupted, message, Stage::Moderation);
@@ -136,20 +136,20 @@ impl Simulation {
         }
     }
 
-    /// Submits the protocol's work for a frame of a message.
+    /// Submits the work of the protocol for a frame of a message.
     pub(super) fn receive_message(&mut self, message: Message, len: u64) {
         let costs = self.config.host.costs;
         let Some(of) = self.config.workload.exchange else { return };
         let protocol = match of.carrier {
             Carrier::Tcp => (Activity::Tcp, costs.tcp_time),
             Carrier::Udp => (Activity::Udp, costs.udp_time),
-            // A frame to forward waits for its softirq.
+            // A frame to be forwarded waits for the softirq.
             Carrier::Frame(_) if of.forwards => {
                 let bus = (Activity::Bus, self.config.adapter.bus.processor_time(len));
                 let costs = [(Activity::Route, costs.route_time), (Activity::Registers, costs.register_time), bus];
                 return self.work_of_protocol(Job::Message(message), &costs);
             }
-            // No protocol takes it.
+            // A raw frame ends here: no protocol processes the frame.
             Carrier::Frame(_) => return self.finish(message),
         };
         let sum_fs_per_byte = costs.checksum_fs_per_byte.max(costs.capture_fs_per_byte);
@@ -161,14 +161,14 @@ impl Simulation {
         self.work_of_protocol(Job::Message(message), &costs);
     }
 
-    /// Takes a frame from the protocol of the host: the last one of a message wakes the process.
+    /// Handles a frame after its protocol. The last frame of a message wakes the process.
     pub(super) fn on_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Softirq);
         exchanges.move_to(self.now, message, None);
         let of = exchanges.config;
         if of.forwards {
-            // The frame leaves through the second adapter.
+            // The host forwards the frame through the second adapter.
             let forwarded = exchanges.response_to(message);
             return forwarded.into_iter().for_each(|forwarded| self.transmit_message(forwarded));
         }
@@ -187,7 +187,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the further sleep of a process after a message wakes it; zero if processes have work.
+    /// Returns the delay between the wake-up of a process and its run. Zero if the processor already has work for
+    /// processes.
     fn wake_up(&mut self, message: Message) -> Span {
         let (least, tail) = (self.config.host.wake_up_time, self.config.host.wake_up_tail);
         let processor = self.place(Priority::User, &Job::Process(message));
@@ -215,7 +216,8 @@ impl Simulation {
         self.process(message, &costs);
     }
 
-    /// Ends the work of the host's process for a message: it is sent, or received and answered.
+    /// Ends the work of the host's process for a message. The process has sent the message, or has received and
+    /// answered it.
     pub(super) fn on_processed(&mut self, message: Message) {
         self.process_ends(message);
         self.process_waits(message.flow);
@@ -247,7 +249,8 @@ impl Simulation {
         self.each_frame(message, Self::transmit);
     }
 
-    /// Takes a frame at the peer. The peer answers a request after its service time; a response ends the exchange.
+    /// Handles a frame of a message at the peer. The peer answers a request after `service_time`. A response completes
+    /// the exchange.
     pub(super) fn on_peer_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Link);
@@ -277,7 +280,8 @@ impl Simulation {
         }
     }
 
-    /// Loses a frame. Only messages are handled here; other frames have their own timers.
+    /// Handles the loss of a frame, if the frame belongs to a message. Streams and calls have their own retransmission
+    /// timers.
     pub(super) fn lose_frame(&mut self, frame: &Frame, place: Place) {
         if let Content::Message(message) = frame.content {
             self.lose(message, place);
@@ -302,10 +306,10 @@ impl Simulation {
         self.next_of_loop(message.from_host, self.config.workload.rpc_timer);
     }
 
-    /// Sends a finished response of the peer, or a lost message again.
+    /// Sends a response of the peer, or retransmits a lost message.
     pub(super) fn on_send_message(&mut self, message: Message) {
         if message.is_of_host() && message.is_response {
-            // The process is done with it: only the protocol sends it again.
+            // The process has sent the response before, so only the protocol retransmits.
             self.transmit_message(message);
         } else {
             self.send_message(message);

@@ -1,23 +1,24 @@
-//! Polling of a deferred driver: it polls on, waits with its interrupts off, or asks for one again, as Linux does
-//! (`Documentation/networking/napi.rst`; `napi_complete_done` and `napi_busy_loop` in `net/core/dev.c`).
+//! Polling in a deferred driver. After a poll, the driver polls again, waits with interrupts off, or enables
+//! interrupts, as in Linux (`Documentation/networking/napi.rst`; `napi_complete_done` and `napi_busy_loop` in
+//! `net/core/dev.c`).
 //!
 //! | polling | start of a poll |
 //! |---|---|
-//! | interrupts | the adapter; after the poll it may interrupt again |
-//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`, that many times after the last poll with frames |
-//! | busy polling (`host.busy_poll`) | the process without data to read, on its own processor |
-//! | suspension (`host.irq_suspend_timeout`) | the same; interrupts stay off while the process works on the found data |
+//! | interrupts | an interrupt; after the poll, interrupts are enabled |
+//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`, this number of times after a poll with frames |
+//! | busy polling (`host.busy_poll`) | a process without data to read, on the processor of this process |
+//! | suspension (`host.irq_suspend_timeout`) | as in busy polling; interrupts stay off while the process works |
 
 use super::outcome::Activity;
 use super::state::{Event, Job, Simulation};
 use crate::cpu::Priority;
 use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
 
-/// A tick of Linux' clock at `CONFIG_HZ=1000`, ps: aggregates of an earlier tick are handed over.
+/// Tick of Linux' clock at `CONFIG_HZ=1000`, picoseconds. Aggregates of an earlier tick are passed to the stack.
 const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
 
 impl Simulation {
-    /// Schedules the poll of a queue in a softirq.
+    /// Schedules a poll of a queue in a softirq.
     pub(super) fn begin_poll(&mut self, queue: usize) {
         let job = Job::BatchBegin { queue };
         let processor = self.place(Priority::Softirq, &job);
@@ -25,15 +26,15 @@ impl Simulation {
         self.work(Priority::Softirq, job, &[]);
     }
 
-    /// Returns whether the queues of the processor have used up their common budget (`net_rx_action`). Completed sends
-    /// are not part of it. A polling process, and a timer at a fixed interval, have none.
+    /// Returns whether the queues of the processor have used up their shared budget (`net_rx_action`). Completed sends
+    /// do not count. The budget does not limit busy polling, nor polling at a fixed interval.
     pub(super) fn is_out_of_budget(&self, queue: usize) -> bool {
         let driver = &self.drivers[queue];
         let is_taken = self.deciding.is_some_and(|of| self.polls[of].taken >= self.config.host.poll.budget);
         is_taken && driver.memory.first().is_some() && driver.napi.polled_on.is_none() && !self.polls()
     }
 
-    /// Gives the processes of the processor a turn before the poll of a queue goes on.
+    /// Lets processes run on the processor before the poll of a queue continues.
     pub(super) fn wait_for_turn(&mut self, queue: usize) {
         let Some(processor) = self.deciding else { return };
         let waiting = &mut self.polls[processor].waiting;
@@ -43,7 +44,7 @@ impl Simulation {
         }
     }
 
-    /// Continues the polls after the turn of processes.
+    /// Continues the waiting polls after processes have run.
     pub(super) fn poll_on(&mut self, processor: usize) {
         let polls = &mut self.polls[processor];
         polls.taken = 0;
@@ -52,13 +53,13 @@ impl Simulation {
         }
     }
 
-    /// Returns the maximum frames of a batch.
+    /// Returns the maximum number of frames per batch.
     pub(super) fn batch_len_max(&self) -> usize {
         self.config.host.poll.weight.min(self.config.host.poll.budget)
     }
 
-    /// Counts a batch of `found` frames. Returns whether to hold incomplete aggregates because a timer will begin
-    /// another poll.
+    /// Counts a batch of `found` frames. Returns whether to hold incomplete aggregates: a timer then starts another
+    /// poll.
     pub(super) fn batch_holds(&mut self, queue: usize, found: usize) -> bool {
         let poll = self.config.host.poll;
         if let Some(processor) = self.deciding {
@@ -69,13 +70,13 @@ impl Simulation {
         poll.gro_flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
     }
 
-    /// Ends a batch after its last frame: the driver polls on, or the poll is complete.
+    /// Ends a batch after its last frame. The driver polls again, or completes the poll.
     pub(super) fn batch_ends(&mut self, queue: usize) {
         let (poll, len_max) = (self.config.host.poll, self.batch_len_max());
         let polls = &mut self.polls[self.deciding.unwrap_or_default()];
         let driver = &mut self.drivers[queue];
         let found = driver.napi.found;
-        // With a weight, a poll with fewer frames is complete, even if more have come since.
+        // With a weight, a poll with fewer frames is complete, even if further frames have arrived.
         let has_weight = poll.weight < usize::MAX;
         let goes_on = if has_weight { found == len_max } else { poll.budget < usize::MAX };
         if goes_on && driver.memory.first().is_some() {
@@ -95,7 +96,7 @@ impl Simulation {
         self.poll_ends(queue);
     }
 
-    /// Completes a poll: interrupts are on again, unless a timer is to begin the next poll.
+    /// Completes a poll, and enables interrupts unless a timer starts the next poll.
     fn poll_ends(&mut self, queue: usize) {
         let poll = self.config.host.poll;
         let driver = &mut self.drivers[queue];
@@ -113,7 +114,7 @@ impl Simulation {
         self.interrupts_on(queue);
     }
 
-    /// Keeps interrupts off until a timer begins the next poll.
+    /// Keeps interrupts off until a timer starts the next poll.
     fn wait_for_timer(&mut self, queue: usize, wait: Span) {
         self.drivers[queue].napi.is_waiting = true;
         self.start_timer(queue, wait);
@@ -125,7 +126,7 @@ impl Simulation {
         self.events.schedule(at, Event::NapiTimer { queue });
     }
 
-    /// Begins a poll by the timer of a queue, unless one is under way. It costs as much as an interrupt.
+    /// Starts a poll by the timer of a queue, unless a poll is in progress. The timer costs as much as an interrupt.
     pub(super) fn on_napi_timer(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
         if driver.napi.timer_at != Some(self.now) || driver.napi.polled_on.is_some() {
@@ -137,7 +138,7 @@ impl Simulation {
         }
     }
 
-    /// Polls before the process of a connection sleeps, when it has no work left.
+    /// Starts busy polling before the process of a connection sleeps, if the processor has no other process to run.
     pub(super) fn process_waits(&mut self, flow: usize) {
         let wait = self.config.host.poll.busy_poll;
         if wait > Span::ZERO && !self.has_process_work() {
@@ -145,7 +146,7 @@ impl Simulation {
         }
     }
 
-    /// Returns whether another process wants the processor of the finished job.
+    /// Returns whether another process waits for the processor of the completed job.
     fn has_process_work(&self) -> bool {
         self.deciding.is_some_and(|processor| self.cpus[processor].waiting(Priority::User) > 0)
     }
@@ -155,7 +156,7 @@ impl Simulation {
         self.work(Priority::User, Job::BusyPoll { flow, until }, &[(Activity::Process, took)]);
     }
 
-    /// Handles one poll of a busily polling process.
+    /// Handles one iteration of busy polling by a process.
     pub(super) fn on_busy_poll(&mut self, flow: usize, until: Time) {
         let Some(processor) = self.deciding else { return };
         let queue = self.steering.of_flow(flow);
@@ -178,7 +179,7 @@ impl Simulation {
         self.poll_busily(flow, until);
     }
 
-    /// Ends a process' polling of a queue, because there is work for processes (`has_found`) or its time is over.
+    /// Ends the busy polling of a queue, because a process has work (`has_found`) or the polling time is over.
     fn stop_polling(&mut self, queue: usize, processor: usize, has_found: bool) {
         let poll = self.config.host.poll;
         let napi = &mut self.drivers[queue].napi;

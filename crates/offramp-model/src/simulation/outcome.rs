@@ -9,7 +9,7 @@ use crate::time::Span;
 use serde::Serialize;
 use strum::{EnumCount, EnumMessage};
 
-/// The activities of the host's processor.
+/// Activities of the host's processors. The variants' comments are names for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount, strum::EnumMessage, strum::VariantArray)]
 pub enum Activity {
     /// interrupts
@@ -47,13 +47,13 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// Its name for people.
+    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         self.get_documentation().unwrap_or_default()
     }
 }
 
-/// The difference of growing values.
+/// The difference between two readings of monotonic counters.
 pub(super) trait Since {
     fn since(&self, earlier: &Self) -> Self;
 }
@@ -82,7 +82,7 @@ impl<T: Since> Since for Vec<T> {
     }
 }
 
-/// Defines a struct of growing fields.
+/// Defines a struct of monotonic counters.
 macro_rules! growing {
     ($(#[$of:meta])* $vis:vis struct $name:ident { $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty,)* }) => {
         $(#[$of])*
@@ -97,72 +97,72 @@ macro_rules! growing {
 }
 
 growing! {
-    /// Counters, all growing.
+    /// Counters of a run. All counters are monotonic.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
     pub struct Counts {
-        /// Payload bytes read by the process, and received in order by the peer.
+        /// Number of payload bytes read by the host's processes, or received in order by the peer.
         pub bytes: u64,
-        /// Part of `bytes` sent by the host over TCP.
+        /// Number of these payload bytes sent by the host over TCP (part of `bytes`).
         pub bytes_sent: u64,
-        /// Segments, large sends or datagrams handed down by the host.
+        /// Number of segments, super-frames or datagrams passed to the adapter.
         pub sends: u64,
-        /// Sends and acknowledgements completed by the adapter.
+        /// Number of sends and acknowledgements completed by the adapter.
         pub sends_completed: u64,
-        /// Segments refused by the host because its adapter reported them as bad.
+        /// Number of segments dropped by the host because the adapter reported a bad checksum.
         pub refused: u64,
-        /// Time of the bus towards the host and from it, where the adapter is master.
+        /// Busy time of the bus, to the host and from the host, if the adapter is bus master.
         pub bus_busy: [Span; 2],
-        /// Frames received by the adapter.
+        /// Number of frames received by the adapter.
         pub frames_arrived: u64,
-        /// Frames read out by the driver.
+        /// Number of frames read by the driver.
         pub frames_received: u64,
-        /// Frames lost for lack of room.
+        /// Number of received frames dropped because a FIFO or the receive memory was full.
         pub dropped: u64,
-        /// Frames stored in the memory, and overwritten by newer ones.
+        /// Number of received frames overwritten in memory by later frames.
         pub overrun: u64,
-        /// Frames lost for lack of room in the queue between interrupt handler and protocol.
+        /// Number of frames dropped because the backlog between interrupt handler and protocol was full.
         pub backlog_dropped: u64,
-        /// Frames sent by the host.
+        /// Number of frames sent by the host.
         pub frames_sent: u64,
-        /// Interrupts.
+        /// Number of interrupts.
         pub interrupts: u64,
-        /// Batches handed over by a deferred driver.
+        /// Number of batches read by a deferred driver.
         pub batches: u64,
-        /// Segments received by TCP.
+        /// Number of segments received by TCP.
         pub segments_received: u64,
-        /// Segments among them out of order.
+        /// Number of segments received out of order.
         pub out_of_order: u64,
-        /// Acknowledgements sent.
+        /// Number of acknowledgements sent.
         pub acks: u64,
-        /// Segments or requests sent again.
+        /// Number of retransmitted segments and requests.
         pub retransmissions: u64,
-        /// Timeouts of senders and calls.
+        /// Number of timeouts of TCP senders and calls.
         pub timeouts: u64,
-        /// Acknowledgements without news for a sender.
+        /// Number of duplicate acknowledgements received by TCP senders.
         pub duplicate_acks: u64,
-        /// Acknowledgements received by a sender.
+        /// Number of acknowledgements received by TCP senders.
         pub acks_received: u64,
-        /// Sum of the bytes under way at each of `acks_received`.
+        /// Sum of the bytes in flight, over all `acks_received`.
         pub in_flight: u64,
-        /// Calls answered.
+        /// Number of answered calls.
         pub calls: u64,
-        /// Collisions on the wire.
+        /// Number of collisions on the link.
         pub collisions: u64,
-        /// Frames given up after too many collisions.
+        /// Number of frames given up after too many collisions.
         pub excessive_collisions: u64,
-        /// Time of frames in the adapter's memory until the driver read them out, over all frames.
+        /// Sum over all frames of the time in the adapter's memory until the driver read the frame.
         pub ring_wait: Span,
-        /// Time of each station's frames on the link.
+        /// Time on the link of frames from the host, and of frames from the peer.
         pub line_busy: [Span; 2],
-        /// Time of the processor by priority.
+        /// Busy time of all processors, by priority.
         pub busy: [Span; PRIORITIES.len()],
-        /// Work given to the processor, by activity.
+        /// Processor time charged, by activity.
         pub activities: [Span; Activity::COUNT],
     }
 }
 
 growing! {
-    /// Counters of one processor, all growing.
+    /// Counters of one processor. All counters are monotonic.
     #[derive(Clone, Copy, Debug)]
     pub(super) struct ProcessorCounts {
         pub(super) busy: [Span; PRIORITIES.len()],
@@ -171,7 +171,7 @@ growing! {
 }
 
 growing! {
-    /// Counters of one queue, all growing.
+    /// Counters of one queue. All counters are monotonic.
     #[derive(Clone, Copy, Debug)]
     pub(super) struct QueueCounts {
         pub(super) frames: u64,
@@ -189,88 +189,89 @@ growing! {
     }
 }
 
-/// One processor of the host.
+/// The load of one processor of the host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorLoad {
-    /// Busy share of it, percent.
+    /// Utilization of the processor, percent.
     pub busy_percent: f64,
-    /// The same in interrupt handlers, softirqs and processes.
+    /// Utilization by interrupt handlers, softirqs and processes, percent.
     pub busy_percent_by_priority: [f64; PRIORITIES.len()],
-    /// Work given to it, by activity.
+    /// Processor time charged, by activity.
     #[serde(skip)]
     pub activities: [Span; Activity::COUNT],
 }
 
-/// One queue pair of the adapter.
+/// The load of one queue pair of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueLoad {
-    /// Its adapter, the first is 0. The second one carries forwarded frames.
+    /// Index of the adapter, from 0. Adapter 1 carries forwarded frames.
     pub adapter: u64,
-    /// The processor for its interrupts, the first is 0; `None` where interrupts go round.
+    /// Index of the processor that handles the queue's interrupts, from 0. `None` if interrupts are distributed round
+    /// robin.
     pub processor: Option<u64>,
-    /// Connections assigned to it by the hash.
+    /// Number of connections assigned to the queue by the hash.
     pub flows: u64,
-    /// Frames read out of it, per second.
+    /// Frames read from the queue, per second.
     pub frames_per_second: f64,
-    /// Its interrupts, per second.
+    /// Interrupts of the queue, per second.
     pub interrupts_per_second: f64,
-    /// Frames lost for lack of room in its ring.
+    /// Number of frames lost because the queue's ring was full.
     pub lost_frames: u64,
 }
 
-/// The result of a run, over the counted time.
+/// The result of a run over the measured time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Payload read by the process, or raw frames through the host, bytes per second.
+    /// Throughput, bytes per second: payload of streams and messages, or length of raw frames.
     pub bytes_per_second: f64,
-    /// Payload in KiB (1024 bytes) per second, the `KB` of `ttcp`.
+    /// Throughput in KiB (1024 bytes) per second, the `KB` of `ttcp`.
     pub kib_per_second: f64,
-    /// Part of it sent by the host over TCP, bytes per second.
+    /// Throughput of data sent by the host over TCP, bytes per second.
     pub sent_bytes_per_second: f64,
-    /// Processors of the host.
+    /// Number of processors of the host.
     pub processors: u64,
-    /// Busy share of the busiest of them, percent.
+    /// Utilization of the busiest processor, percent.
     pub busiest_processor_percent: f64,
-    /// Load of each processor, in their order.
+    /// Load of each processor, in order.
     pub processor_loads: Vec<ProcessorLoad>,
-    /// Each queue of the adapter.
+    /// Load of each queue pair, in order.
     pub queue_loads: Vec<QueueLoad>,
-    /// Both stations share the time of the link, as at half duplex.
+    /// `true` if both stations share the time of the link (half duplex).
     pub line_is_shared: bool,
-    /// Both directions of the bus share its time, as on PCI.
+    /// `true` if both directions share the time of the bus (PCI and PCI-X).
     pub bus_is_shared: bool,
-    /// Busy share of all processors, percent.
+    /// Mean utilization of the processors, percent.
     pub cpu_percent: f64,
-    /// The same in interrupt handlers, softirqs and processes.
+    /// Mean utilization by interrupt handlers, softirqs and processes, percent.
     pub cpu_percent_by_priority: [f64; PRIORITIES.len()],
     /// Interrupts per second.
     pub interrupts_per_second: f64,
     /// Frames received by the adapter, per second.
     pub frames_per_second: f64,
-    /// Share of the link's time taken by the host's and the peer's frames, percent.
+    /// Utilization of the link by frames from the host, and by frames from the peer, percent.
     pub line_percent: [f64; 2],
-    /// Share of the bus's time taken by frames to the host and from it, percent, where the adapter is master.
+    /// Utilization of the bus by transfers to the host, and from the host, percent, if the adapter is bus master.
     pub bus_percent: [f64; 2],
-    /// Mean time in the adapter's memory before a frame is read out, microseconds.
+    /// Mean time of a frame in the adapter's memory until the driver reads the frame, microseconds.
     pub ring_wait_us: f64,
-    /// Mean segments of a connection under way at each acknowledgement.
+    /// Mean number of segments in flight per connection, sampled at each acknowledgement.
     pub in_flight_segments: f64,
-    /// Counted time, seconds.
+    /// Measured time, seconds.
     pub seconds: f64,
-    /// Events of the whole run.
+    /// Number of events in the whole run, including warm-up.
     pub events: u64,
-    /// The workload's name.
+    /// Name of the workload.
     pub workload: &'static str,
-    /// Time of one full frame on the wire, without gap, microseconds.
+    /// Time of a full frame on the link, without the gap, microseconds.
     pub frame_time_us: f64,
-    /// Latency, of requests and datagrams.
+    /// Latency of requests, datagrams or raw frames; `None` for other workloads.
     pub latency: Option<Latency>,
-    /// The counters.
+    /// Counters over the measured time.
     #[serde(skip)]
     pub counts: Counts,
 }
 
-/// Bytes of a KiB.
+/// Bytes per KiB.
 const KIB: f64 = 1024.0;
 /// Length of a full frame without FCS, bytes.
 pub const FULL_FRAME_LEN: u64 = 1514;
@@ -313,7 +314,7 @@ impl Outcome {
             busiest_processor_percent: processor_loads.iter().map(|of| of.busy_percent).fold(0.0, f64::max),
             processor_loads,
             queue_loads: parts.queues.iter().enumerate().map(queue_load).collect(),
-            // Forwarded frames leave on another line.
+            // Forwarded frames leave on another link.
             line_is_shared: !config.link.full_duplex && workload != Workload::Forward,
             bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_) | Bus::PciX(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
@@ -333,13 +334,13 @@ impl Outcome {
         }
     }
 
-    /// Returns the busy share of the bus, or of its busier direction, percent.
+    /// Returns the utilization of the bus, or of its busier direction, percent.
     pub fn bus_limit_percent(&self) -> f64 {
         let [to_host, from_host] = self.bus_percent;
         if self.bus_is_shared { to_host + from_host } else { to_host.max(from_host) }
     }
 
-    /// Returns the number of received frames lost.
+    /// Returns the number of received frames lost in the adapter.
     pub fn lost(&self) -> u64 {
         self.counts.dropped + self.counts.overrun
     }

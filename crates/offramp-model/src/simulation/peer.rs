@@ -1,5 +1,5 @@
-//! The other machine: it sends streams, and answers requests. Its processor is not modelled, except for the time
-//! between two of its frames.
+//! The peer sends streams and answers requests. The model of the peer has no processor, only a gap between frames, a
+//! turnaround time and a service time.
 
 use super::frame::{Content, Frame, PEER};
 use super::state::{Event, Simulation};
@@ -19,7 +19,7 @@ impl Simulation {
         }
     }
 
-    /// Writes a segment of the application, and schedules the next one.
+    /// Writes one segment for the application, and schedules the next write.
     pub(super) fn on_write(&mut self, flow: usize) {
         if !self.flows[flow].is_to_host {
             self.flows[flow].write_at = None;
@@ -47,7 +47,7 @@ impl Simulation {
         self.watch(flow);
     }
 
-    /// Sends a frame from the peer, over the slower link if there is one.
+    /// Sends a frame from the peer, through the slower link if configured.
     pub(super) fn peer_sends(&mut self, frame: Frame) {
         let hop_bps = self.config.peer.hop_bps;
         if hop_bps == 0 {
@@ -58,8 +58,9 @@ impl Simulation {
         self.events.schedule(self.hop_free, Event::PeerSends(frame));
     }
 
-    /// Lets the sender's timer run. If its deadline moves to a later time, the coming event checks it. If it moves to
-    /// an earlier time, as after a doubled timeout, it needs an event of its own.
+    /// Starts the retransmission timer of a flow. If the deadline moves later, the scheduled event checks the new
+    /// deadline. If the deadline moves earlier, another event is scheduled: for example, when an acknowledgement ends
+    /// the back-off.
     fn watch(&mut self, flow: usize) {
         let state = &mut self.flows[flow];
         let deadline = state.sender.deadline;
@@ -83,7 +84,8 @@ impl Simulation {
         }
     }
 
-    /// Takes a frame at the peer, now or a little later: no event until then can change the peer's reaction.
+    /// Handles a frame that the peer receives at `arrives`, now or later. No event before `arrives` can change the
+    /// peer's reaction.
     pub(super) fn on_peer_frame(&mut self, frame: Frame, arrives: Time) {
         let at = arrives + self.config.peer.turnaround_time;
         match frame.content {
@@ -99,12 +101,12 @@ impl Simulation {
             Content::Datagram { payload } => self.counts.bytes += payload,
             Content::Message(_) if arrives > self.now => self.events.schedule(arrives, Event::Arrive(PEER, frame)),
             Content::Message(message) => self.on_peer_message(message),
-            // Nothing else is sent to the peer.
+            // The peer never receives fragments.
             Content::Fragment { .. } => {}
         }
     }
 
-    /// Takes a segment; the peer's process reads at once.
+    /// Handles a segment at the peer. The peer's process reads the data at once.
     fn on_peer_segment(&mut self, arrives: Time, flow: usize, start: u64, len: u64) {
         let receiver = &mut self.flows[flow].receiver;
         let before = receiver.received();

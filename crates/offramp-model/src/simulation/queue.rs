@@ -1,4 +1,4 @@
-//! A queue pair of the adapter from its driver's view.
+//! A queue pair of the adapter, as seen by the driver.
 
 use super::frame::{Content, Frame};
 use super::outcome::Activity;
@@ -8,57 +8,56 @@ use offramp_adapter::moderation::Moderator;
 use offramp_impair::memory::Memory;
 use std::collections::VecDeque;
 
-/// A queue pair of the adapter from its driver's view. The adapter's own code decides between storing and losing a
-/// frame.
+/// A queue pair as seen by the driver. The adapter's own code decides whether a frame is stored or lost.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) memory: Memory,
-    /// The frames in the memory.
+    /// Frames in the receive memory.
     pub(super) frames: VecDeque<Frame>,
     pub(super) moderator: Moderator,
-    /// Moderator of completed sends, if it is not the one of received frames.
+    /// Separate moderator of transmit completions. `None` if `moderator` also counts transmit completions.
     pub(super) completion_moderator: Option<Moderator>,
-    /// The time of the scheduled question to the moderator.
+    /// Time of the scheduled check of the moderator.
     pub(super) moderation_at: Option<Time>,
-    /// The handler or its deferred part runs: no further interrupt comes.
+    /// `true` while the handler or its deferred part runs. The queue has no further interrupt during this time.
     pub(super) is_active: bool,
-    /// A batch begun by the timer is under way.
+    /// `true` while a batch started by the polling timer is in progress.
     pub(super) is_polling: bool,
-    /// The timer's next tick is scheduled; ticks with nothing waiting are left out.
+    /// `true` if the next tick of the polling timer is scheduled. A tick without waiting work is never scheduled.
     pub(super) poll_is_scheduled: bool,
-    /// Time of the last interrupt, or of the last tick of the timer.
+    /// Time of the last interrupt or timer tick.
     pub(super) interrupted_at: Time,
-    /// Cost of the interrupt under way so far, if the moderator measures it.
+    /// Cost so far of the current interrupt, if the moderator measures this interrupt.
     pub(super) handling: Option<Handling>,
-    /// The frames to hand over, the next one last.
+    /// Frames to pass to the stack, in reverse order.
     pub(super) batch: Vec<Aggregate>,
-    /// Aggregates held by software for further segments (`host.gro_flush_timeout`).
+    /// Aggregates that GRO holds for further segments (`host.gro_flush_timeout`).
     pub(super) held: Vec<Aggregate>,
-    /// State of polling in place of interrupts.
+    /// State of polling.
     pub(super) napi: Napi,
     pub(super) transmit_buffers: usize,
-    /// Transmit buffers or descriptors in use.
+    /// Number of transmit buffers or descriptors in use.
     pub(super) in_use: usize,
     /// Frames that wait for a free transmit buffer.
     pub(super) waiting: VecDeque<Frame>,
     pub(super) completed: Completed,
-    /// Frames read out by the driver so far.
+    /// Number of frames read by the driver.
     pub(super) received: u64,
-    /// Interrupts so far.
+    /// Number of interrupts of the queue.
     pub(super) interrupts: u64,
-    /// Number of its last interrupt among all interrupts.
+    /// Serial number, among all queues' interrupts, of the queue's last interrupt.
     pub(super) turn: usize,
 }
 
-/// A frame to hand over, with its coalesced segments.
+/// A received frame, with the segments coalesced into it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aggregate {
     pub(super) frame: Frame,
-    /// Payload of the first segment.
+    /// Payload of the first segment, bytes.
     pub(super) piece: u64,
-    /// Frames on the wire.
+    /// Number of frames on the link.
     pub(super) segments: u64,
-    /// The time at which the first was read out.
+    /// Time at which the driver read the first segment.
     pub(super) since: Time,
 }
 
@@ -68,14 +67,15 @@ impl Aggregate {
         Self { frame, piece, segments: 1, since }
     }
 
-    /// Returns whether there is room for `more` bytes of another segment.
+    /// Returns whether another segment with `more` bytes fits.
     pub(super) fn has_room(&self, more: u64, segments_max: u64) -> bool {
         let Content::Segment { len, .. } = self.frame.content else { return false };
         let is_open = self.segments < segments_max && len.is_multiple_of(self.piece);
         is_open && self.frame.len + more <= COALESCED_LEN_MAX
     }
 
-    /// Appends a segment if it follows, and is no longer than the first.
+    /// Appends `next` if its data follow directly, and if it is no longer than the first segment. Returns whether
+    /// `next` was appended.
     pub(super) fn append(&mut self, next: &Self, segments_max: u64) -> bool {
         let Content::Segment { start: next_start, len: next_len, .. } = next.frame.content else { return false };
         let fits = next.segments == 1 && next_len <= self.piece && self.has_room(next_len, segments_max);
@@ -90,20 +90,21 @@ impl Aggregate {
     }
 }
 
-/// An interrupt and the batch after it, with their cost as charged to the processor; the ports measure the same of
-/// theirs. The later work of TCP and processes is not part of it.
+/// An interrupt and the following batches, with the processor time charged. The product's ports measure the same cost.
+/// The later work of TCP and of processes is not included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handling {
-    /// Received frames and completed sends: the moderator counts both.
+    /// Number of received frames and completed sends, as counted by the moderator.
     pub(super) frames: u64,
     pub(super) took: Span,
 }
 
-/// Sends completed by the adapter. Until the host has processed them, they keep their descriptors and their memory.
+/// Sends completed by the adapter. A completed send keeps its descriptor and memory until the host has processed the
+/// completion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Completed {
     pub(super) sends: u64,
-    /// Payload of datagrams among them.
+    /// Payload of completed datagrams, bytes.
     pub(super) datagram_bytes: u64,
 }
 
@@ -133,9 +134,9 @@ impl Driver {
         }
     }
 
-    /// Notifies the moderator of a frame of `bytes`, or of a completed send (0 bytes), not yet known to the host. Like
-    /// the product's own gate, this passes the room left in the receive memory, so no frame waits in a full ring. A
-    /// completed send takes no room there, so the moderator gets the same room again.
+    /// Notifies the moderator of a received frame with `bytes`, or of a completed send (0 bytes). Like the product's
+    /// interrupt gate, also passes the free room of the receive memory, so that no frame waits in a full ring. A
+    /// completed send does not change the free room.
     pub(super) fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0
             && let Some(moderator) = &mut self.completion_moderator
@@ -146,7 +147,7 @@ impl Driver {
         self.moderator.ring_has(u32::try_from(self.memory.room_frames()).unwrap_or(u32::MAX));
     }
 
-    /// Adds the driver's time for this number of frames of the batch.
+    /// Adds `frames` frames, and the driver's time, to the measured cost of the interrupt.
     pub(super) fn handles(&mut self, frames: u64, costs: &[(Activity, Span)]) {
         if let Some(handling) = &mut self.handling {
             handling.frames += frames;
@@ -154,8 +155,8 @@ impl Driver {
         }
     }
 
-    /// Ends the handler and its deferred part. The moderator learns their cost if the batches held something, as in the
-    /// ports.
+    /// Ends the handler and its deferred part. Passes the measured cost to the moderator if at least one frame was
+    /// handled, as in the ports.
     pub(super) fn ends(&mut self) {
         self.is_active = false;
         if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {
@@ -168,7 +169,7 @@ impl Driver {
         std::iter::once(&mut self.moderator).chain(&mut self.completion_moderator)
     }
 
-    /// Returns whether an interrupt is due, and lets it cover all waiting frames and sends.
+    /// Returns whether an interrupt is due. A due interrupt covers all waiting frames and sends.
     pub(super) fn fires(&mut self, now_ns: u64) -> bool {
         let is_due = self.moderators().any(|moderator| moderator.is_due(now_ns));
         if is_due {
@@ -177,17 +178,17 @@ impl Driver {
         is_due
     }
 
-    /// Notifies the moderators of a poll: waiting frames and sends need no interrupt.
+    /// Notifies the moderators of a poll, so that waiting frames and sends need no interrupt.
     pub(super) fn seen(&mut self) {
         self.moderators().for_each(|moderator| _ = moderator.seen());
     }
 
-    /// Returns whether a poll would find something.
+    /// Returns whether a poll would find frames or completed sends.
     pub(super) fn has_work(&self) -> bool {
         self.memory.first().is_some() || self.completed.sends > 0
     }
 
-    /// Returns whether another frame can be handed down without waiting.
+    /// Returns whether the driver can transmit another frame without waiting.
     pub(super) fn has_room(&self) -> bool {
         self.in_use < self.transmit_buffers && self.waiting.is_empty()
     }
@@ -196,34 +197,35 @@ impl Driver {
 /// The state of a queue's polling.
 #[derive(Debug, Default)]
 pub(super) struct Napi {
-    /// Frames found by the poll under way.
+    /// Number of frames found by the current poll.
     pub(super) found: usize,
-    /// Polls without a frame until interrupts are on again.
+    /// Remaining number of polls without a frame, before interrupts are enabled.
     pub(super) deferrals_left: u64,
-    /// The time at which the timer begins a poll, with interrupts on or off.
+    /// Time at which the timer starts a poll. Interrupts can be on or off until then.
     pub(super) timer_at: Option<Time>,
-    /// Interrupts are off, and no poll is under way.
+    /// `true` if interrupts are off and no poll is in progress.
     pub(super) is_waiting: bool,
-    /// The processor of a polling process.
+    /// Processor of the process that busy-polls the queue, if any.
     pub(super) polled_on: Option<usize>,
 }
 
-/// Polls of the softirqs of a processor.
+/// Polls by the softirqs of one processor.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Polls {
-    /// Queues with an incomplete poll.
+    /// Number of queues with an incomplete poll.
     pub(super) queues: usize,
-    /// Frames taken from all of them since the last turn of processes.
+    /// Number of frames taken from these queues since processes last ran.
     pub(super) taken: usize,
-    /// The queues among them to poll on after the next turn of processes.
+    /// Queues whose poll continues after processes have run.
     pub(super) waiting: Vec<usize>,
 }
 
-/// Bytes of the largest coalesced frame: an IP packet's, and an Ethernet header's.
+/// Maximum length of a coalesced frame, bytes: the longest IP packet and an Ethernet header.
 const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 
-/// Coalesces consecutive segments of a connection, as the adapter's own code does ([`offramp_offload::coalesce`]): up
-/// to `segments_max` and the length of one IP packet, all as long as the first. A shorter segment is the last one.
+/// Coalesces consecutive segments of a connection like the adapter's own code ([`offramp_offload::coalesce`]). An
+/// aggregate has at most `segments_max` segments and the length of one IP packet. All segments have the length of the
+/// first segment, except for a shorter last segment.
 pub(super) fn coalesce(batch: &mut Vec<Aggregate>, segments_max: u64) {
     let mut coalesced: Vec<Aggregate> = Vec::with_capacity(batch.len());
     for next in batch.drain(..) {
@@ -247,7 +249,8 @@ mod tests {
 
     const MSS: u64 = 1460;
 
-    /// Returns the lengths of the adapter's coalesced frames for a stream with these large sends.
+    /// Returns the lengths of the frames that the adapter's coalescer makes from a stream of super-frames with payload
+    /// lengths `sends`.
     fn coalesced_by_the_adapter(sends: &[u64]) -> Vec<u64> {
         let mut coalescer = Coalescer::new(CoalesceConfig::default());
         let mut lens = Vec::new();

@@ -1,6 +1,6 @@
-//! TCP and UDP of the host under study, sending.
+//! The transmit path of TCP and UDP in the host under study.
 //!
-//! The process sends all of TCP's data, even if an acknowledgement has made room for it. So the work stays in order,
+//! TCP data are always sent by the process, even if an acknowledgement opened the window. The work thus stays in order,
 //! and on the processor of the process.
 
 use super::engine::PAGE_LEN;
@@ -12,12 +12,12 @@ use crate::config::Workload;
 use crate::cpu::Priority;
 use crate::time::{Span, Time};
 
-/// Data of the largest datagram of a process (RFC 768 and 791).
+/// Maximum data length of a UDP datagram, bytes (RFC 768 and 791).
 pub(super) const DATAGRAM_LEN_MAX: u64 = 65_507;
 
 impl Simulation {
-    /// Writes if the process' write is due and fits into the socket's buffer. A late write does not delay those after
-    /// it: they are due by the clock.
+    /// Starts the next write of the process, if the write is due and fits into the socket's buffer. Due times follow
+    /// the clock, so a late write does not delay later writes.
     pub(super) fn write_more(&mut self, flow: usize) {
         let size = self.config.workload.write_size;
         let due = self.due(self.flows[flow].written);
@@ -41,7 +41,7 @@ impl Simulation {
         self.work(Priority::User, Job::Write { flow }, &costs);
     }
 
-    /// Returns the time at which an application with a rate writes on, after this number of bytes.
+    /// Returns the time of the next write by an application with a given rate, after `bytes` bytes.
     pub(super) fn due(&self, bytes: u64) -> Time {
         match self.config.workload.rate_bps {
             0 => Time::START,
@@ -59,7 +59,7 @@ impl Simulation {
         self.write_more(flow);
     }
 
-    /// Sends as much as the windows allow, in segments or in large sends.
+    /// Sends as much data as the windows allow, as segments or super-frames.
     pub(super) fn host_pump(&mut self, flow: usize) {
         let chunk_len = self.config.host.send.chunk_len;
         while let Some(segment) = self.flows[flow].sender.next(self.now, chunk_len) {
@@ -89,7 +89,7 @@ impl Simulation {
         self.transmit(Frame::new(len_on_line, Content::Segment { flow, start, len }));
     }
 
-    /// Passes an acknowledgement to the sender's TCP.
+    /// Passes a received acknowledgement to the host's TCP sender.
     pub(super) fn on_ack_in(&mut self, flow: usize, next: u64, window: u64) {
         self.on_acknowledged(flow, next, window);
         self.write_more(flow);
@@ -99,7 +99,7 @@ impl Simulation {
         self.config.workload.write_size.min(DATAGRAM_LEN_MAX)
     }
 
-    /// Returns the cost of `len` bytes for the writing process, in frames at the protocol's time each.
+    /// Returns the costs of writing `len` bytes. The protocol's time `each` is charged per frame.
     pub(super) fn costs_of_frames(
         &self,
         len: u64,
@@ -107,7 +107,7 @@ impl Simulation {
         (protocol, each): (Activity, Span),
     ) -> [(Activity, Span); 7] {
         let costs = &self.config.host.costs;
-        // Only the driver sends a raw frame.
+        // Raw frames pass only through the driver, without a write by a process.
         let write = if protocol == Activity::Driver { Span::ZERO } else { costs.write_time };
         [
             (Activity::Process, write),
@@ -127,13 +127,13 @@ impl Simulation {
         self.work(Priority::User, Job::Datagram, &costs);
     }
 
-    /// Hands a datagram down in fragments, because no adapter here fragments (H6). The process continues when all of
-    /// them have found room.
+    /// Transmits the fragments of a datagram. The host fragments, because no modelled adapter does (H6). The process
+    /// continues once all fragments have a descriptor.
     pub(super) fn on_datagram_built(&mut self) {
         self.counts.sends += 1;
         self.datagram_bytes += self.datagram_len();
         for at in 0..self.datagram_frames.len() {
-            // The peer has a datagram with the last of its fragments; this line loses none.
+            // The last fragment completes the datagram at the peer, because the link loses no frames.
             let is_last = at + 1 == self.datagram_frames.len();
             let payload = if is_last { self.datagram_len() } else { 0 };
             self.transmit(Frame::new(self.datagram_frames[at], Content::Datagram { payload }));
@@ -147,7 +147,7 @@ impl Simulation {
         }
     }
 
-    /// Lets the process wait for room for another datagram.
+    /// Makes the process wait until another datagram fits.
     pub(super) fn on_next_datagram(&mut self) {
         self.datagram_waits = true;
         self.wake_datagrams();

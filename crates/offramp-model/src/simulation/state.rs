@@ -19,59 +19,59 @@ use strum::EnumCount;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    /// A processor's job is done.
+    /// A job of a processor is complete.
     Cpu { processor: usize, generation: u64 },
-    /// A station on the line of an adapter has waited its time between two frames.
+    /// A station on an adapter's link has finished its gap between two frames.
     Ready { adapter: usize, station: Station },
-    /// The last bit of a frame has left.
+    /// The last bit of a frame has left a station.
     Sent { adapter: usize, station: Station, transmission: u64 },
-    /// A station begins to send, unless it has heard the other one.
+    /// A station begins to send, unless a later [`Begin`] has replaced this event.
     Begin { adapter: usize, begin: Begin },
-    /// A frame of the host has left, on a line of its own.
+    /// A frame of the host has left on a full-duplex link.
     Left(Frame),
     /// A frame has reached a station.
     Arrive(Station, Frame),
-    /// The bus has taken a frame to the host.
+    /// The bus has transferred a frame to the host.
     DmaWritten(Frame),
-    /// The bus has taken a frame to the adapter, and its engine is done with it.
+    /// The bus has transferred a frame to the adapter, and the engine has processed the frame.
     DmaRead(Frame),
-    /// The driver's timer.
+    /// The polling timer of a driver ticks.
     Poll { queue: usize },
-    /// The timer of a queue with its interrupts off begins a poll.
+    /// The NAPI timer of a queue starts a poll.
     NapiTimer { queue: usize },
-    /// A queue's moderator may want an interrupt.
+    /// The moderator of a queue must be checked for a due interrupt.
     Moderation { queue: usize },
-    /// The peer's answer to something is there.
+    /// A frame of the peer has passed the slower link.
     PeerSends(Frame),
-    /// The peer's reply to a call is there.
+    /// The peer's reply to a call is ready.
     PeerReplies { slot: usize, number: u64, attempt: u32 },
     /// The peer has processed an acknowledgement.
     PeerAck { flow: usize, next: u64, window: u64 },
     /// The peer's application writes.
     Write { flow: usize },
-    /// The host's process wants to send another datagram.
+    /// The host's process is due to send another datagram.
     NextDatagram,
     /// A request, a datagram or a raw frame is due.
     RequestDue { from_host: bool },
     /// A process wakes up for a message.
     WakeUp(Message),
-    /// A closed loop goes on.
+    /// The next exchange of a closed loop begins.
     NextExchange { from_host: bool },
-    /// A message is to be sent: the peer has it ready, or it was lost.
+    /// A message is sent: the peer's response is ready, or a lost message is retransmitted.
     SendMessage(Message),
-    /// A sender's time may be out.
+    /// The retransmission timer of a flow fires. The deadline may have moved.
     Retransmission { flow: usize },
-    /// An acknowledgement has waited long enough.
+    /// The delayed-ACK timer of a flow fires.
     DelayedAck { flow: usize },
-    /// A call's time may be out.
+    /// The retransmission timer of a call fires. The deadline may have moved.
     RpcTimer { slot: usize },
-    /// Interrupts are shut out.
+    /// Interrupts are masked for `host.mask_time`.
     Mask,
-    /// Counting begins.
+    /// The measured time begins.
     Warm,
 }
 
-/// Work of the host's processor.
+/// A job of a host processor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job {
     InterruptEntry { queue: usize },
@@ -97,7 +97,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Returns whether a protocol takes a frame.
+    /// Returns whether the job is a protocol's work on a received frame.
     pub(super) fn is_of_protocol(&self) -> bool {
         matches!(self, Self::Segment { .. } | Self::Fragment { .. } | Self::AckIn { .. } | Self::Message(_))
     }
@@ -123,7 +123,7 @@ impl Job {
         }
     }
 
-    /// Returns the number of its connection, or of its call. A job of the driver has none.
+    /// Returns the index of the job's connection or call. `None` for a job of the driver.
     fn connection(&self) -> Option<usize> {
         match self.owner() {
             Owner::Flow(number) | Owner::Call(number) => Some(number),
@@ -143,26 +143,26 @@ pub(super) enum Owner {
 /// A TCP connection with data in one direction.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// From the peer to the host; else from the host to the peer.
+    /// `true` if data flow from the peer to the host.
     pub(super) is_to_host: bool,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// The process reads or writes.
+    /// `true` while the process reads or writes.
     pub(super) process_works: bool,
-    /// Segments refused by the host because the adapter reported them as bad.
+    /// Number of segments dropped by the host because the adapter reported a bad checksum.
     pub(super) refused: u64,
-    /// The earliest event of the sender's timer.
+    /// Time of the earliest scheduled event of the retransmission timer.
     pub(super) timer_at: Option<Time>,
-    /// The time of a delayed acknowledgement.
+    /// Time at which a delayed acknowledgement is due.
     pub(super) ack_due: Option<Time>,
     pub(super) ack_timer_runs: bool,
-    /// Bytes written by the process.
+    /// Number of bytes written by the process.
     pub(super) written: u64,
-    /// The scheduled time of the next write at a rate.
+    /// Scheduled time of the next write, for an application with a rate.
     pub(super) write_at: Option<Time>,
 }
 
-/// An adapter of the host, with its line and the stations at both of its ends, but without its queue pairs.
+/// An adapter of the host, with its link and the stations at both ends. `drivers` has the queue pairs.
 #[derive(Debug)]
 pub(super) struct Adapter {
     pub(super) dma: Dma,
@@ -170,7 +170,7 @@ pub(super) struct Adapter {
     pub(super) stations: [StationState; STATIONS],
 }
 
-/// A run under way.
+/// The state of a run.
 #[derive(Debug)]
 pub(super) struct Simulation {
     pub(super) config: Config,
@@ -178,50 +178,50 @@ pub(super) struct Simulation {
     pub(super) now: Time,
     pub(super) rng: ChaCha8Rng,
     pub(super) cpus: Vec<Cpu<Job>>,
-    /// Work given to each processor, by activity.
+    /// Processor time charged, by processor and activity.
     pub(super) activities: Vec<[Span; Activity::COUNT]>,
-    /// The processor with a job just done, and its follow-up jobs not submitted yet.
+    /// Processor whose job has just completed, while follow-up jobs are submitted.
     pub(super) deciding: Option<usize>,
-    /// Interrupts given to processors in turn so far.
+    /// Number of interrupts so far, for round-robin placement.
     pub(super) interrupt_turn: usize,
     pub(super) adapters: Vec<Adapter>,
-    /// The buses of the adapters.
+    /// Buses of the adapters.
     pub(super) masters: Vec<Master>,
     pub(super) steering: Steering,
-    /// One for each queue, those of the first adapter first.
+    /// One driver per queue, in order of adapters.
     pub(super) drivers: Vec<Driver>,
     pub(super) flows: Vec<Flow>,
     pub(super) calls: Vec<Call>,
     pub(super) reply_frames: Vec<u64>,
     pub(super) datagram_frames: Vec<u64>,
-    /// The process waits for room to send another datagram.
+    /// `true` while the process waits for room to send another datagram.
     pub(super) datagram_waits: bool,
-    /// Payload of all datagrams so far.
+    /// Payload of all datagrams sent so far, bytes.
     pub(super) datagram_bytes_sent: u64,
-    /// Payload of datagrams with a completion not yet processed by the host.
+    /// Payload of datagrams whose completion is not yet processed by the host, bytes.
     pub(super) datagram_bytes: u64,
     pub(super) exchanges: Option<Exchanges>,
-    /// Frames on each processor between the interrupt handler and their protocol.
+    /// Number of frames in the backlog of each processor, between interrupt handler and protocol.
     pub(super) backlogs: Vec<usize>,
-    /// Polls of the softirqs of each processor.
+    /// Polls by the softirqs, for each processor.
     pub(super) polls: Vec<Polls>,
-    /// The time at which the slower link of the peer is free again.
+    /// Time at which the slower link of the peer is free again.
     pub(super) hop_free: Time,
     pub(super) counts: Counts,
     pub(super) handled: u64,
 }
 
-/// A station, with its frames to send.
+/// A station, with its queue of frames to send.
 #[derive(Debug)]
 pub(super) struct StationState {
     pub(super) queue: VecDeque<Frame>,
-    /// It has nothing to send.
+    /// `true` if the station has no frame to send.
     pub(super) is_idle: bool,
-    /// From the end of one frame until it is ready for the next one.
+    /// Time from the end of one frame until the station is ready for the next frame.
     pub(super) gap: Span,
-    /// The earliest time of its next frame.
+    /// Earliest time of the next frame.
     pub(super) ready_at: Time,
-    /// Serial number of the transmission under way; a collision ends it.
+    /// Serial number of the current transmission. A collision increments the number.
     pub(super) transmission: u64,
 }
 
@@ -244,7 +244,7 @@ impl Simulation {
             return processor;
         }
         match self.config.host.placement {
-            // A process without a connection.
+            // The UDP sender has no connection, and runs on the last processor.
             _ if matches!(job, Job::Datagram) => count - 1,
             Placement::Balanced => job.connection().unwrap_or_else(|| self.turn_of(job)) % count,
             Placement::Pinned | Placement::Spread
@@ -257,12 +257,13 @@ impl Simulation {
         }
     }
 
-    /// Returns the turn of the interrupt behind a job of the driver.
+    /// Returns the serial number of the interrupt that caused a job of the driver.
     fn turn_of(&self, job: &Job) -> usize {
         if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
     }
 
-    /// Returns the queue whose interrupts cause a job. Interrupts are shut out on the first processor.
+    /// Returns the queue that causes a job. A job without a queue belongs to the first queue, so interrupts are masked
+    /// on the first processor.
     fn queue_of(&self, job: &Job) -> usize {
         match job.owner() {
             Owner::Queue(queue) => queue,
@@ -272,12 +273,12 @@ impl Simulation {
         }
     }
 
-    /// Returns the adapter on the path of a frame: the second one carries forwarded frames.
+    /// Returns the index of the adapter on a frame's path. Adapter 1 carries forwarded frames.
     pub(super) fn adapter_of(&self, frame: &Frame) -> usize {
         usize::from(self.steering.is_forwarded(&frame.content))
     }
 
-    /// Submits work for the processor, and charges it to its activities.
+    /// Submits a job to a processor, and charges its costs to activities.
     pub(super) fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
         let cost = self.charge(processor, costs);
@@ -285,8 +286,8 @@ impl Simulation {
         self.expect(processor, completion);
     }
 
-    /// Submits follow-up work of a job. If that job was on the same processor, the work comes before all else of its
-    /// priority.
+    /// Submits a follow-up job. On the processor of the completed job, the follow-up job runs ahead of other jobs of
+    /// its priority.
     pub(super) fn work_next(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
         if self.deciding != Some(processor) {

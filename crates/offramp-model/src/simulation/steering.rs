@@ -1,8 +1,8 @@
-//! The queue of each connection: receive side scaling, by the product's own hash and table.
+//! The queue of each connection: receive-side scaling with the product's own hash and indirection table.
 //!
-//! The hash is computed over real frames. Their addresses are [`PEER_ADDRESS`] and [`HOST_ADDRESS`]; the listening end
-//! has the port of `ttcp`, the calling end a random one. The random ports follow from the seed of the run, in a stream
-//! of their own: another seed gives another set of connections, and takes nothing from other random numbers.
+//! The hash is computed over real frames with the addresses [`PEER_ADDRESS`] and [`HOST_ADDRESS`]. The listening end
+//! has the port of `ttcp`, and the calling end has a random port. The random ports depend on the seed of the run, and
+//! come from a separate random stream. The ports thus do not affect other random numbers.
 
 use super::frame::Content;
 use crate::config::{Config, Workload};
@@ -13,38 +13,38 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::ops::RangeInclusive;
 
-/// Addresses for measurements of adapters (RFC 2544, C.2.2; RFC 6890).
+/// Addresses from the range for benchmarks of network devices (RFC 2544, C.2.2; RFC 6890).
 const PEER_ADDRESS: [u8; 4] = [198, 18, 0, 1];
 const HOST_ADDRESS: [u8; 4] = [198, 18, 0, 2];
 /// The port of a listening `ttcp`.
 const TTCP_PORT: u16 = 5001;
 /// The port of an NFS server.
 const NFS_PORT: u16 = 2049;
-/// A client of NFS calls from a privileged port; this is the highest.
+/// The port of an NFS client: the highest privileged port.
 const NFS_CLIENT_PORT: u16 = 1023;
-/// Ports of calling ends (RFC 6335 6), chosen at random (RFC 6056 3.3.1).
+/// Port range of calling ends (RFC 6335 6). A port is chosen at random (RFC 6056 3.3.1).
 const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=65_535;
-/// The stream of random numbers for ports. All other numbers of a run are from stream 0.
+/// The random stream for ports. All other random numbers of a run come from stream 0.
 const PORT_STREAM: u64 = 1;
-/// The queue of frames without a hash, and the only queue.
+/// The queue for frames without a hash, and for all frames if the adapter has a single queue.
 const FIRST: usize = 0;
 
-/// The queue of each connection. The host's frames of the connection leave through the same queue.
+/// The queue of each connection. The same queue pair serves both directions of a connection.
 #[derive(Debug)]
 pub(super) struct Steering {
     of_flows: Vec<usize>,
     of_replies: usize,
-    /// The first queue for forwarded frames; 0 if there are none.
+    /// Index of the first queue of the second adapter; 0 if no frames are forwarded.
     of_forwarded: usize,
-    /// The processor of each connection's process, or of each call, if they are spread.
+    /// Processor of each connection's or call's process, for [`crate::config::Placement::Spread`].
     processes: Vec<usize>,
 }
 
 impl Steering {
-    /// The queue of UDP sends: there is one such process, and it sends through the first.
+    /// The queue for UDP sends. The only sending process uses the first queue.
     pub(super) const OF_DATAGRAMS: usize = FIRST;
 
-    /// Assigns queues to connections to the host (`true`) and from it (`false`), and to this number of calls.
+    /// Assigns queues to connections and to `calls` calls. `directions` has `true` for a connection to the host.
     pub(super) fn new(config: &Config, directions: &[bool], calls: usize) -> Self {
         let (of_flows, of_replies) = queues(config, directions);
         let each = if calls > 0 { vec![of_replies; calls] } else { of_flows.clone() };
@@ -54,7 +54,7 @@ impl Steering {
         Self { of_flows, of_replies, of_forwarded, processes }
     }
 
-    /// Returns the processor of a connection's process, or of a call's, if they are spread.
+    /// Returns the processor of a connection's or call's process, for [`crate::config::Placement::Spread`].
     pub(super) fn process(&self, connection: usize) -> usize {
         self.processes[connection]
     }
@@ -64,12 +64,13 @@ impl Steering {
         self.of_flows[flow]
     }
 
-    /// Returns the queue of all replies: fragments are hashed by their addresses, and all have the same.
+    /// Returns the queue of all replies. The hash of a fragment covers only the addresses, so all replies have the same
+    /// queue.
     pub(super) fn of_replies(&self) -> usize {
         self.of_replies
     }
 
-    /// Returns the queue of a frame.
+    /// Returns the queue for a frame.
     pub(super) fn of_frame(&self, content: &Content) -> usize {
         match *content {
             Content::Segment { flow, .. } | Content::Ack { flow, .. } => self.of_flow(flow),
@@ -80,19 +81,19 @@ impl Steering {
         }
     }
 
-    /// Returns whether the host has forwarded a frame.
+    /// Returns whether a frame was forwarded by the host.
     pub(super) fn is_forwarded(&self, content: &Content) -> bool {
         self.of_forwarded > 0 && matches!(content, Content::Message(message) if message.is_response)
     }
 
-    /// Returns the number of connections of a queue.
+    /// Returns the number of connections assigned to a queue.
     pub(super) fn flows_of(&self, queue: usize) -> usize {
         let is_of = |&&of: &&usize| of == queue || self.of_forwarded > 0 && of + self.of_forwarded == queue;
         self.of_flows.iter().filter(is_of).count()
     }
 }
 
-/// Returns the queue of each connection, and of replies.
+/// Returns the queue of each connection, and the queue of replies.
 fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
     let queues = u16::try_from(config.adapter.queues).unwrap_or(u16::MAX);
     let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok().filter(|_| queues > 1);
@@ -118,8 +119,8 @@ fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
     (directions.iter().zip(ports).map(of_flow).collect(), of_replies)
 }
 
-/// Returns the processor of each connection's process, as a balancing scheduler would place it. Each goes to the
-/// processor with the fewest connections to receive for and the fewest processes, the last such processor.
+/// Returns the processor of each connection's process, placed like a load-balancing scheduler. A process is placed on
+/// the processor with the lowest sum of received connections and processes. Ties select the last processor.
 fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
     let mut loads = vec![0u64; processors];
     for queue in queues {
@@ -133,7 +134,7 @@ fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
     queues.iter().map(|_| least()).collect()
 }
 
-/// Draws `count` different ports.
+/// Draws `count` distinct ports.
 fn ephemeral_ports(seed: u64, count: usize) -> Vec<u16> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(PORT_STREAM);
@@ -170,7 +171,7 @@ mod tests {
         assert_ne!(first, other);
         for seed in ["1", "2", "3"] {
             let spread = of(seed);
-            // 16 are expected of each; five standard deviations of the binomial distribution are 17.
+            // 16 connections are expected per queue. Five standard deviations of the binomial distribution are 17.
             assert!((0..4).all(|queue| (1..=33).contains(&spread.flows_of(queue))), "{spread:?}");
             assert_eq!((0..4).map(|queue| spread.flows_of(queue)).sum::<usize>(), 64);
         }

@@ -1,4 +1,4 @@
-//! Frames over the bus, where the adapter is its master.
+//! Transfers of frames over the bus by a bus-master adapter.
 
 use super::engine::Posted;
 use super::exchange::Place;
@@ -7,7 +7,7 @@ use super::state::{Event, Simulation};
 use crate::time::{Span, Time};
 
 impl Simulation {
-    /// Moves a received frame towards the host.
+    /// Transfers a received frame to the host.
     pub(super) fn dma_receive(&mut self, frame: Frame) {
         let now = self.now;
         let early = match self.config.adapter.engine.cut_through {
@@ -31,7 +31,7 @@ impl Simulation {
         self.frame_is_held(frame);
     }
 
-    /// Takes a frame or a large send from the host.
+    /// Posts a frame or a super-frame of the host for transmission.
     pub(super) fn dma_transmit(&mut self, frame: Frame) {
         let adapter = self.adapter_of(&frame);
         self.adapters[adapter].dma.posted.push_back(Posted { frame, taken: 0, piece: 0 });
@@ -51,7 +51,7 @@ impl Simulation {
         }
     }
 
-    /// Frees the FIFO of a frame sent on the line, and fills it again.
+    /// Removes a sent frame from the transmit FIFO, and refills the FIFO.
     pub(super) fn dma_sent(&mut self, frame: Frame) {
         let adapter = self.adapter_of(&frame);
         self.adapters[adapter].dma.transmit_fifo -= frame.len;

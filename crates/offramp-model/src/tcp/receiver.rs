@@ -1,4 +1,4 @@
-//! The receiving half: data in order, acknowledgements, and the offered window.
+//! The receiving side of TCP: reassembly, acknowledgements, and the offered window.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 /// The policy for acknowledgements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct AckPolicy {
-    /// Segments in order per acknowledgement (RFC 1122 4.2.3.2: at most two full ones).
+    /// In-order segments per acknowledgement (RFC 1122 4.2.3.2: at most two full segments).
     pub segments_per_ack: u32,
-    /// Payload of a full segment: a coalesced frame counts as several.
+    /// Payload of a full segment, bytes. A coalesced frame counts as several segments.
     #[serde(skip)]
     pub mss: u64,
-    /// Receive buffer, bytes: the window when nothing waits to be read.
+    /// Receive buffer, bytes: the window when all data have been read.
     #[serde(rename = "receive_window")]
     pub window: u64,
 }
@@ -21,7 +21,7 @@ pub struct AckPolicy {
 pub enum Received {
     /// Acknowledge at once.
     Acknowledge,
-    /// Acknowledge when the delay is over, if nothing else comes.
+    /// Acknowledge when the delayed-ACK timer expires, unless another segment is received first.
     Delay,
 }
 
@@ -29,19 +29,19 @@ pub enum Received {
 #[derive(Clone, Debug, Default)]
 pub struct Receiver {
     policy: AckPolicy,
-    /// Next byte in order.
+    /// Next expected byte.
     next: u64,
-    /// Early bytes: start and end of each piece.
+    /// Bytes received out of order: start and end of each range.
     early: BTreeMap<u64, u64>,
-    /// Bytes in order, but not read by the application.
+    /// Number of in-order bytes not yet read by the application.
     unread: u64,
-    /// Unacknowledged segments.
+    /// Number of unacknowledged segments.
     unacknowledged: u32,
-    /// End of the window offered last.
+    /// Right edge of the offered window, as a byte of the stream.
     offered_until: u64,
-    /// Segments out of order.
+    /// Number of segments received out of order.
     pub out_of_order: u64,
-    /// Segments without new bytes.
+    /// Number of segments without new bytes.
     pub duplicates: u64,
 }
 
@@ -51,17 +51,17 @@ impl Receiver {
         Self { policy, offered_until: policy.window, ..Self::default() }
     }
 
-    /// Returns the number of bytes in order.
+    /// Returns the number of bytes received in order.
     pub fn received(&self) -> u64 {
         self.next
     }
 
-    /// Returns the number of unread bytes.
+    /// Returns the number of in-order bytes not yet read.
     pub fn unread(&self) -> u64 {
         self.unread
     }
 
-    /// Takes a segment.
+    /// Processes a received segment.
     pub fn receive(&mut self, start: u64, len: u64) -> Received {
         let end = start + len;
         if end <= self.next {
@@ -96,7 +96,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the current acknowledgement: the next byte, and the window.
+    /// Returns the current acknowledgement: the next expected byte, and the window.
     pub fn ack(&mut self) -> (u64, u64) {
         self.unacknowledged = 0;
         let window = self.policy.window.saturating_sub(self.unread);
@@ -104,8 +104,8 @@ impl Receiver {
         (self.next, self.offered_until - self.next)
     }
 
-    /// Reads this number of bytes for the application. Returns whether the window has opened far enough to notify the
-    /// sender: half of the buffer (BSD's `tcp_output`; RFC 1122 4.2.3.3 asks for at most half).
+    /// Reads `bytes` for the application. Returns whether to send a window update: the window has opened by half of the
+    /// buffer (BSD's `tcp_output`; RFC 1122 4.2.3.3 requires at most half).
     pub fn read(&mut self, bytes: u64) -> bool {
         self.unread -= bytes.min(self.unread);
         let window_end = self.next + self.policy.window.saturating_sub(self.unread);

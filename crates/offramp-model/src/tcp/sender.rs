@@ -1,55 +1,55 @@
-//! The sending half: window, congestion control, retransmission.
+//! The sending side of TCP: window, congestion control, retransmission.
 
 use crate::time::{Span, Time};
 use serde::Deserialize;
 
-/// Duplicate acknowledgements taken for a loss (RFC 5681 3.2).
+/// Number of duplicate acknowledgements that indicate a loss (RFC 5681 3.2).
 const DUPLICATE_ACKS: u32 = 3;
-/// A large send waits until it is this part of the window (Linux' `tcp_tso_win_divisor`).
+/// Divisor of the window: a super-frame waits until it fills this part of the window (Linux' `tcp_tso_win_divisor`).
 const TSO_WINDOW_PARTS: u64 = 3;
 /// Maximum doublings of a timeout (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Weights of the smoothed round-trip time and its variation (RFC 6298 2.3): one part in 8, one in 4.
 const SRTT_SHIFT: u32 = 3;
 const RTTVAR_SHIFT: u32 = 2;
-/// Times the variation in the timeout (RFC 6298 2.3).
+/// Factor of the round-trip time variation in the timeout (RFC 6298 2.3).
 const RTTVAR_TIMES: u64 = 4;
 
-/// The sender's reaction to loss.
+/// The congestion control variant: the sender's reaction to loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// As before 1988: it fills the window, ignores duplicate acknowledgements, and after a timeout goes back to the
-    /// first unacknowledged byte.
+    /// TCP before 1988. The sender fills the window, ignores duplicate acknowledgements, and after a timeout resends
+    /// from the first unacknowledged byte.
     #[default]
     GoBackN,
     /// BSD 4.3-Tahoe: slow start, congestion avoidance, fast retransmit.
     Tahoe,
     /// BSD 4.3-Reno: Tahoe with fast recovery (RFC 5681 3.2).
     Reno,
-    /// Reno, in recovery until all bytes under way are acknowledged (RFC 6582).
+    /// Reno that stays in recovery until all bytes in flight are acknowledged (RFC 6582).
     NewReno,
-    /// `NewReno` with a window growing as a cubic function of time (RFC 9438).
+    /// `NewReno` with a window that grows as a cubic function of time (RFC 9438).
     Cubic,
 }
 
-/// CUBIC's window after a loss, parts of a thousand (RFC 9438 4.6).
+/// CUBIC's window after a loss, relative to the window before, parts per thousand (RFC 9438 4.6).
 const CUBIC_BETA_PERMILLE: u64 = 700;
-/// Growth relative to Reno's, parts of a thousand (RFC 9438 4.3: 3 (1 - beta) / (1 + beta)).
+/// CUBIC's α: growth relative to Reno's, parts per thousand (RFC 9438 4.3: 3 (1 - beta) / (1 + beta)).
 const CUBIC_ALPHA_PERMILLE: u64 = 529;
-/// The constant C of RFC 9438 5.1, segments per second cubed, in tenths.
+/// The constant C of RFC 9438 5.1, in tenths of a segment per second cubed.
 const CUBIC_C_TENTHS: i128 = 4;
 
-/// The state of a cubic window.
+/// The state of CUBIC.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cubic {
-    /// Window at the last loss, bytes.
+    /// Congestion window at the last loss, bytes.
     window_max: u64,
-    /// Start of its growth after that.
+    /// Start of the window's growth after the last loss.
     epoch: Option<Time>,
-    /// Milliseconds from there until it is back at `window_max`.
+    /// Time from `epoch` until the window is back at `window_max`, milliseconds.
     k_ms: i128,
-    /// Reno's window at this time, bytes.
+    /// Reno's congestion window at the same time, bytes.
     reno: u64,
 }
 
@@ -68,31 +68,31 @@ pub struct SenderConfig {
     /// Payload of a full segment, bytes.
     #[serde(skip)]
     pub mss: u64,
-    /// Its answer to loss.
+    /// Congestion control variant.
     #[serde(rename = "tcp")]
     pub variant: Variant,
-    /// Shortest time until it retransmits.
+    /// Minimum retransmission timeout.
     pub rto_min: Span,
-    /// Segments before the first acknowledgement.
+    /// Initial congestion window, segments.
     #[serde(rename = "initial_window")]
     pub initial_window_segments: u64,
-    /// First window of the receiver, bytes.
+    /// Initial window of the receiver, bytes.
     #[serde(skip)]
     pub window: u64,
 }
 
-/// A piece of the stream to send.
+/// A range of the stream to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// First byte.
+    /// First byte of the range.
     pub start: u64,
-    /// Bytes.
+    /// Length of the range, bytes.
     pub len: u64,
-    /// It was sent before.
+    /// `true` if the range was sent before.
     pub is_retransmission: bool,
 }
 
-/// The sent and the unsent part of a stream.
+/// The sending side of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
     config: SenderConfig,
@@ -100,33 +100,34 @@ pub struct Sender {
     una: u64,
     /// Next byte to send.
     nxt: u64,
-    /// One more than the last byte ever sent.
+    /// First byte never sent.
     sent_max: u64,
-    /// Bytes written by the application so far.
+    /// Number of bytes written by the application.
     available: u64,
     cwnd: u64,
     ssthresh: u64,
     duplicates: u32,
-    /// In fast recovery until this byte is acknowledged.
+    /// Byte whose acknowledgement ends fast recovery; `None` outside fast recovery.
     recover: Option<u64>,
-    /// One segment is to be sent again at once.
+    /// `true` if the first unacknowledged segment must be retransmitted at once.
     resend: bool,
     window: u64,
     srtt: Option<Span>,
     rttvar: Span,
-    /// Byte with a timed acknowledgement, and its send time; never a byte sent twice (Karn).
+    /// The end of the segment used for the round-trip measurement, and its send time. Retransmitted segments are never
+    /// measured (Karn).
     timed: Option<(u64, Time)>,
     doublings: u32,
     cubic: Cubic,
-    /// Timeouts since the last acknowledgement.
+    /// Number of timeouts since the last acknowledgement.
     pub timeouts_in_row: u32,
-    /// Time of the next timeout; [`Time::NEVER`] while nothing is under way.
+    /// Time of the next timeout; [`Time::NEVER`] while no bytes are in flight.
     pub deadline: Time,
-    /// Segments sent again.
+    /// Number of retransmitted segments.
     pub retransmissions: u64,
     /// Number of timeouts.
     pub timeouts: u64,
-    /// Acknowledgements without news while something was under way.
+    /// Number of duplicate acknowledgements received while bytes were in flight.
     pub duplicate_acks: u64,
 }
 
@@ -144,7 +145,7 @@ impl Sender {
         }
     }
 
-    /// Sets the number of bytes written by the application in all.
+    /// Sets the total number of bytes written by the application.
     pub fn write_until(&mut self, available: u64) {
         self.available = available;
     }
@@ -154,17 +155,18 @@ impl Sender {
         self.una
     }
 
-    /// Returns the number of bytes under way.
+    /// Returns the number of bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.nxt - self.una
     }
 
-    /// Returns the congestion window in bytes; the receiver's where the variant has none.
+    /// Returns the congestion window, bytes. [`Variant::GoBackN`] has no congestion window, and uses the receiver's
+    /// window.
     pub fn cwnd(&self) -> u64 {
         if self.config.variant == Variant::GoBackN { self.window } else { self.cwnd }
     }
 
-    /// Returns the next piece to send, of at most `len_max` bytes, if the windows allow one.
+    /// Returns the next range to send, at most `len_max` bytes. `None` if the windows allow no segment.
     pub fn next(&mut self, now: Time, len_max: u64) -> Option<Segment> {
         if std::mem::take(&mut self.resend) {
             let len = self.config.mss.min(self.sent_max - self.una);
@@ -183,21 +185,21 @@ impl Sender {
         Some(segment)
     }
 
-    /// Shortens a long send to whole segments, except for the end of the written data when nothing is under way.
+    /// Shortens a super-frame to whole segments, unless it ends the written data and no bytes are in flight.
     fn whole_segments(&self, len: u64, written: u64) -> u64 {
         let is_end = len == written && self.in_flight() == 0;
         if len > self.config.mss && !is_end { len - len % self.config.mss } else { len }
     }
 
-    /// Avoids silly windows (RFC 1122 4.2.3.4): a full segment, the end of the written data while nothing is under way
-    /// (Nagle), or half of the window. The oldest variant sends whatever fits.
+    /// Avoids the silly window syndrome (RFC 1122 4.2.3.4). A send must be a full segment, half of the window, or the
+    /// end of the written data with no bytes in flight (Nagle). [`Variant::GoBackN`] sends any length.
     fn is_worth_sending(&self, len: u64, written: u64) -> bool {
         let is_end = len == written && self.in_flight() == 0;
         let is_enough = len >= self.config.mss || is_end || len * 2 >= self.config.window;
         len > 0 && (is_enough || self.config.variant == Variant::GoBackN)
     }
 
-    /// Defers a large send until it is a third of the window, if acknowledgements are to come (as in Linux).
+    /// Defers a super-frame until it fills a third of the window, while bytes are in flight (as in Linux).
     fn waits_for_more(&self, len: u64, len_max: u64) -> bool {
         let wanted = len_max.min(self.window.min(self.cwnd()) / TSO_WINDOW_PARTS);
         len_max > self.config.mss && self.in_flight() > 0 && len + self.config.mss <= wanted
@@ -217,7 +219,7 @@ impl Sender {
         Segment { start, len, is_retransmission }
     }
 
-    /// Takes an acknowledgement of all bytes before `ack`, with the receiver's window.
+    /// Processes an acknowledgement of all bytes before `ack`, with the receiver's window.
     pub fn acknowledge(&mut self, now: Time, ack: u64, window: u64) {
         let is_update = window != self.window;
         self.window = window;
@@ -239,7 +241,7 @@ impl Sender {
         self.duplicates = 0;
         self.deadline = if self.nxt > self.una { now + self.rto() } else { Time::NEVER };
         match self.recover.take() {
-            // A partial acknowledgement: the next hole is filled at once (RFC 6582 3.2).
+            // A partial acknowledgement: retransmit the next missing segment at once (RFC 6582 3.2).
             Some(recover) if matches!(self.config.variant, Variant::NewReno | Variant::Cubic) && ack < recover => {
                 self.recover = Some(recover);
                 self.resend = true;
@@ -251,8 +253,8 @@ impl Sender {
         }
     }
 
-    /// Grows the window: slow start by the acknowledged bytes, at most two segments (RFC 3465); then a segment per
-    /// window (RFC 5681 3.1).
+    /// Grows the congestion window. Slow start adds the acknowledged bytes, at most two segments (RFC 3465). Congestion
+    /// avoidance adds a segment per window (RFC 5681 3.1), or CUBIC's growth.
     fn grow(&mut self, now: Time, acked: u64) {
         let mss = self.config.mss;
         let by = if self.cwnd < self.ssthresh {
@@ -265,7 +267,7 @@ impl Sender {
         self.cwnd = (self.cwnd + by).min(self.config.window.max(mss) * 2);
     }
 
-    /// Returns the growth of a cubic window, bytes (RFC 9438 4.2 to 4.5).
+    /// Returns the growth of CUBIC's window, bytes (RFC 9438 4.2 to 4.5).
     fn grow_cubic(&mut self, now: Time, acked: u64) -> u64 {
         const MS: u64 = 1_000_000_000;
         const MS3_PER_S3: i128 = 1_000_000_000;
@@ -318,7 +320,7 @@ impl Sender {
         self.ssthresh = kept.max(2 * self.config.mss);
     }
 
-    /// Handles a timeout: all unacknowledged bytes are sent again.
+    /// Handles a retransmission timeout: resends all unacknowledged bytes.
     pub fn time_out(&mut self, now: Time) {
         self.timeouts += 1;
         self.timeouts_in_row += 1;
@@ -344,7 +346,7 @@ impl Sender {
         }
     }
 
-    /// Returns the time until it retransmits, doublings included.
+    /// Returns the retransmission timeout, with the back-off applied.
     fn rto(&self) -> Span {
         let measured = self.srtt.map_or(Span::ZERO, |srtt| srtt + self.rttvar.times(RTTVAR_TIMES));
         measured.max(self.config.rto_min).times(1 << self.doublings)

@@ -1,10 +1,11 @@
-//! Several masters on one PCI bus: the bus's owner, clock by clock.
+//! Several masters on one PCI bus, simulated transaction by transaction.
 //!
-//! The arbiter gives the bus in turn to each requesting master. An owner keeps it until its burst ends, or until its
-//! latency timer has expired and another master waits. A read finds no data at first: the bridge ends it with a retry
-//! and fetches, and the master asks again after its own delay. The command decides the length of the fetch. If the
-//! bridge ends a burst, the master needs another transaction, and another fetch if it reads. On a bus with split reads,
-//! such as PCI-X, the master does not ask again: the bridge takes the bus when it has the data.
+//! The arbiter grants the bus to the requesting masters in turn. An owner keeps the bus until its burst ends, or until
+//! its latency timer has expired while another master waits. The first attempt of a read finds no data: the bridge
+//! answers with a retry and fetches the data. The master repeats the request after its retry delay. The command decides
+//! the length of the fetch. If the bridge ends a burst, the master needs another transaction, and a read needs another
+//! fetch. On a bus with split reads, such as PCI-X, the master does not repeat the request: the bridge sends the data
+//! in its own transaction.
 
 use super::{Command, PCI_33_32, Pci};
 use serde::Serialize;
@@ -12,35 +13,35 @@ use serde::Serialize;
 /// A master that repeats one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Master {
-    /// Its bus command.
+    /// Bus command of the master.
     pub command: Command,
-    /// Bytes of a packet.
+    /// Length of a packet, bytes.
     pub packet_len: u64,
-    /// Maximum bytes per transaction.
+    /// Maximum length of a transaction, bytes.
     pub burst_len: u64,
-    /// Clocks from one packet to the next; 0: the next one waits already.
+    /// Minimum clocks between the starts of two packets; 0 if the next packet is always ready.
     pub packet_cycles: u64,
-    /// Wait clocks in each data phase.
+    /// Wait states of the master per data phase, clocks.
     pub wait_states: u64,
-    /// The master gives the bus up rather than wait in a data phase. It comes back when it can move this number of
-    /// bytes at once.
+    /// Length of a transaction without wait states, bytes. The master disconnects instead of inserting wait states, and
+    /// requests the bus again once this number of bytes is ready.
     pub disconnect_len: Option<u64>,
-    /// Clocks from a retry until it asks again.
+    /// Clocks from a retry until the master repeats the request.
     pub retry_cycles: u64,
 }
 
 /// The bus and its bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedBus {
-    /// The bus.
+    /// Timing of the bus.
     pub pci: Pci,
-    /// Minimum clocks an owner keeps the bus although others wait.
+    /// Minimum time for which an owner keeps the bus while other masters wait, clocks.
     pub latency_timer: u64,
-    /// Clocks from a read's retry until the bridge has its data.
+    /// Time from the first attempt of a read until the bridge has the data, clocks.
     pub fetch_cycles: u64,
-    /// Clocks of a transaction ended by a retry.
+    /// Duration of a transaction that ends with a retry, clocks.
     pub retry_overhead_cycles: u64,
-    /// Reads are split: the bridge brings the data by itself, and no master asks again.
+    /// `true` for split reads: the bridge sends the data in its own transaction, and the master does not retry.
     pub is_split: bool,
 }
 
@@ -48,10 +49,10 @@ pub struct SharedBus {
 pub const SHARED_33_32: SharedBus =
     SharedBus { pci: PCI_33_32, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4, is_split: false };
 
-/// Bytes of a full frame, in whole words.
+/// Length of a full frame, rounded to whole words, bytes.
 pub const PACKET_LEN: u64 = 1516;
 
-/// A master with full frames, written in one burst each.
+/// A master that writes full frames, one burst each.
 pub const WRITER: Master = Master {
     command: Command::Write,
     packet_len: PACKET_LEN,
@@ -67,7 +68,7 @@ pub const WRITER: Master = Master {
 pub struct Counts {
     /// Bytes moved.
     pub bytes: u64,
-    /// Packets moved whole.
+    /// Completed packets.
     pub packets: u64,
     /// Transactions with data.
     pub transactions: u64,
@@ -75,21 +76,21 @@ pub struct Counts {
     pub retries: u64,
     /// Read requests answered with a split.
     pub splits: u64,
-    /// Clocks as owner of the bus.
+    /// Clocks during which the master owned the bus.
     pub owned_cycles: u64,
-    /// Clocks from the moment when a packet was ready until its last byte moved, over all packets.
+    /// Sum over all packets of the time from ready to the last byte, clocks.
     pub packet_cycles: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct State {
     master: Master,
-    /// The clock at which the packet under way was ready.
+    /// Clock at which the current packet became ready.
     packet_at: u64,
     left: u64,
-    /// The clock of its next request for the bus.
+    /// Clock of the next request for the bus.
     asks_at: u64,
-    /// The clock at which the bridge has the data of its read, if a read made it fetch them.
+    /// Clock at which the bridge has fetched the data of the current read.
     fetched_at: Option<u64>,
     counts: Counts,
 }
@@ -112,7 +113,7 @@ impl State {
 }
 
 impl SharedBus {
-    /// Runs the masters for this number of clocks.
+    /// Runs the masters for `cycles` clocks.
     pub fn run(&self, masters: &[Master], cycles: u64) -> Vec<Counts> {
         let mut states: Vec<_> = masters.iter().copied().map(State::new).collect();
         let (mut now, mut last) = (0, 0);
@@ -128,7 +129,7 @@ impl SharedBus {
         states.into_iter().map(|state| state.counts).collect()
     }
 
-    /// Runs one transaction. Returns its clocks.
+    /// Runs one transaction, and returns its duration in clocks.
     fn transact(&self, state: &mut State, now: u64, others_wait: bool) -> u64 {
         let is_read = state.master.command != Command::Write;
         if is_read && state.fetched_at.is_none_or(|at| at > now) {

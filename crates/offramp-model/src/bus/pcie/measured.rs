@@ -1,9 +1,10 @@
 //! Measurements of `pcie-bench` on hosts with an NFP-6000, generation 3, 8 lanes (Neugebauer et al., SIGCOMM 2018;
 //! <https://github.com/pcie-bench/data>), and the model's links for these hosts.
 //!
-//! All hosts had the same adapter, so its four numbers are the same, and fitted to the first host. Transfers of 64
-//! bytes give the reads under way and the interval between writes; transfers of 128 bytes give the engine's time for
-//! each. The latency of each host was measured apart. All else is predicted.
+//! All hosts had the same adapter, so the adapter's four numbers are the same for all hosts, and fitted to [`E5`].
+//! Transfers of 64 bytes give the outstanding reads and the interval between writes. Transfers of 128 bytes give the
+//! engine's time per read and per write. The latency of each host was measured separately. All other rates are
+//! predictions.
 
 use super::{Pcie, payload_bps};
 use crate::bus::{Bus, Transfers};
@@ -12,53 +13,54 @@ use crate::profile::Profile;
 use serde::Deserialize;
 use std::sync::LazyLock;
 
-/// The table.
+/// The measurements of `pcie-bench.toml`.
 #[derive(Debug, Deserialize)]
 pub struct Table {
-    /// All curves.
+    /// Payload rate by transfer size: one curve per host and kind of transfer.
     pub curves: Vec<Measured>,
-    /// Reads of 64 bytes through the IOMMU of the [`E5`], in pages of 4 KiB: KiB of memory read, and Gbit/s.
+    /// Reads of 64 bytes through the IOMMU of the [`E5`], with pages of 4 KiB: window of memory in KiB, and payload
+    /// rate in Gbit/s.
     pub iommu_reads: Vec<(u64, f64)>,
 }
 
 /// The measurements.
 ///
 /// # Panics
-/// Never: the table is part of the program, and tests read it.
+/// Never panics: the table is part of the program, and tests parse it.
 pub static TABLE: LazyLock<Table> =
     LazyLock::new(|| toml::from_str(include_str!("pcie-bench.toml")).unwrap_or_else(|error| panic!("{error}")));
 
 impl Transfers {
-    /// Returns the model's payload rate of a link, Gbit/s each way.
+    /// Returns the modelled payload rate of a link, Gbit/s in each direction.
     pub fn gbps(self, link: &Pcie, bytes: u64) -> f64 {
         payload_bps(bytes, link.transfer(self, bytes).limit().0) / 1e9
     }
 }
 
-/// One curve.
+/// One measured curve.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Measured {
-    /// The host's processor.
+    /// Name of the host's processor.
     pub host: String,
-    /// Transfers of the adapter.
+    /// Kind of transfers by the adapter.
     pub transfers: Transfers,
-    /// Median latency of a read of 64 bytes in this host, ns.
+    /// Median latency of a read of 64 bytes in this host, nanoseconds.
     pub read_latency_ns: u64,
-    /// Bytes of a transfer, and payload in Gbit/s.
+    /// Size of a transfer in bytes, and payload rate in Gbit/s.
     pub rates: Vec<(u64, f64)>,
 }
 
 impl Measured {
-    /// Returns the link of this host.
+    /// Returns the modelled link of this host.
     pub fn link(&self) -> Pcie {
         link(self.read_latency_ns)
     }
 }
 
-/// Returns the adapter's link in a host with that latency: the profile `pcie-3x8`.
+/// Returns the link of profile `pcie-3x8` with this read latency.
 ///
 /// # Panics
-/// Never: the profile is part of the program, and tests read it.
+/// Never panics: the profile is part of the program, and tests load it.
 pub fn link(read_latency_ns: u64) -> Pcie {
     let profile = Profile::load_bus("pcie-3x8").unwrap_or_else(|error| panic!("{error}"));
     match config::bus(&profile.with("bus.read_latency", &format!("{read_latency_ns}ns"))).0 {
@@ -67,5 +69,5 @@ pub fn link(read_latency_ns: u64) -> Pcie {
     }
 }
 
-/// The server whose rows of 64 and 128 bytes fitted the adapter's numbers.
+/// The server whose rates at 64 and 128 bytes determine the adapter's numbers.
 pub const E5: &str = "E5-2637v3";
