@@ -1,12 +1,13 @@
-//! Speed of the model: events per second, simulated over real time, and the gain of a sweep from a second thread.
+//! Speed of the model: events per second, simulated time per real time, and the speed-up of a sweep with a second
+//! thread.
 //!
-//! `cargo bench -p offramp-model`; with `-- speed` or `-- scaling` one part alone. It asserts nothing; the targets are
-//! printed beside the figures.
+//! Run with `cargo bench -p offramp-model`. The arguments `-- speed` or `-- scaling` select one part. The bench prints
+//! targets next to the figures, but asserts nothing.
 //!
-//! On a shared machine, or one with a varying clock, a second thread gains less than a processor, and not the same from
-//! one second to the next. So the bench measures scaling in short rounds. Each round also measures the machine's limit
-//! for work without shared resources: two sweeps of one thread each at the same time, against one of them alone. The
-//! distance to that limit is the loss of the sweep itself.
+//! On a shared machine, or with a varying clock, the speed-up by a second thread is below 2 and varies over time. The
+//! bench therefore measures scaling in short rounds. Each round also measures the machine's limit for independent work:
+//! two concurrent single-threaded sweeps, compared with a single sweep. The difference from that limit is the loss in
+//! the sweep itself.
 
 use offramp_model::config::Workload;
 use offramp_model::profile::Profile;
@@ -17,9 +18,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-/// Target of events per second for one core.
+/// Target on one core, events per second.
 const EVENTS_PER_SECOND_TARGET: f64 = 5e6;
-/// A run: a system, a workload, settings, and its target.
+/// A benchmark case: system, workload, settings and target.
 #[derive(Deserialize)]
 struct Case {
     system: String,
@@ -27,20 +28,20 @@ struct Case {
     set: BTreeMap<String, String>,
     target: String,
 }
-/// Runs of each case; the best is shown. Other programs on the machine can only make a run slower.
+/// Number of runs per case. The best run is shown, because other programs on the machine only slow runs down.
 const RUNS: usize = 5;
 
-/// Target of the gain of a sweep from a second thread.
+/// Target for the speed-up of a sweep with a second thread.
 const SCALING_TARGET: f64 = 1.9;
-/// Sweeps for the scaling: description, points, and simulated time of each, with a second of warm-up. Both take about a
-/// third of a second on one thread.
+/// Sweeps for scaling: description, number of points, and simulated time per point. The warm-up adds one second. Each
+/// sweep takes about a third of a second on one thread.
 const SWEEPS: [(&str, usize, &str); 2] = [("many short points", 300, "1s"), ("few long points", 6, "100s")];
-/// Rounds of each. The number is odd, so one of them is the median.
+/// Number of rounds per sweep. The number is odd, so that the median is a measured round.
 const ROUNDS: usize = 15;
 const THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
 fn main() {
-    // Skips cargo's own options.
+    // Skip the options added by cargo.
     let parts: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
     let is_asked = |part: &str| parts.is_empty() || parts.iter().any(|asked| asked == part);
     if is_asked("speed") {
@@ -72,13 +73,13 @@ fn speed() {
     }
 }
 
-/// Times of one round.
+/// Durations of one round.
 struct Round {
-    /// The sweep on one thread.
+    /// Duration of the sweep on one thread.
     one: Duration,
-    /// The same on two.
+    /// Duration of the sweep on two threads.
     two: Duration,
-    /// Two sweeps of one thread each, at the same time.
+    /// Duration of two concurrent sweeps, on one thread each.
     copies: Duration,
 }
 
@@ -87,7 +88,7 @@ impl Round {
         self.one.as_secs_f64() / self.two.as_secs_f64()
     }
 
-    /// Returns the machine's gain for work that shares nothing.
+    /// Returns the machine's speed-up for independent work.
     fn limit(&self) -> f64 {
         2.0 * self.one.as_secs_f64() / self.copies.as_secs_f64()
     }
@@ -119,7 +120,7 @@ fn sweep(points: usize, simulated: &str) -> Sweep {
     }
 }
 
-/// Measures one round. Drift affects all three times alike; every other round reverses their order.
+/// Measures one round. Every other round reverses the order, so that drift affects all three durations alike.
 fn measure_round(sweep: &Sweep, round: usize) -> Round {
     let one = || time(|| run_sweep(sweep, NonZeroUsize::MIN, "one"));
     let two = || time(|| run_sweep(sweep, THREADS, "two"));
@@ -140,7 +141,7 @@ fn measure_round(sweep: &Sweep, round: usize) -> Round {
     Round { one, two, copies }
 }
 
-/// Runs a sweep with its journal, as `offramp model sweep` does.
+/// Runs a sweep with a journal, like `offramp model sweep`.
 fn run_sweep(sweep: &Sweep, threads: NonZeroUsize, name: &str) {
     let path = std::env::temp_dir().join(format!("offramp-bench-{}-{name}.partial", std::process::id()));
     let (mut journal, done) = Journal::open(&path, sweep).expect("a journal");

@@ -1,14 +1,15 @@
-//! Published results beside the model's: cases, each in a file, and the 60 claims shipped with offramp.
+//! Published results compared with the model: cases, one per file, and the 60 claims shipped with offramp.
 //!
-//! A miss stays in the table. A number is fitted to the rows named in its profile, or chosen for them. A row decided by
-//! such a number is no prediction. The table counts the numbers, the rows, and the figures met by predictions.
+//! A missed row stays in the table. The profile of a fitted or chosen number names the rows for which it was fitted or
+//! chosen. A row decided by such a number is no prediction. The table counts these numbers, the rows of each kind, and
+//! the published figures met by predictions.
 //!
 //! | file | content |
 //! |---|---|
-//! | `claims/case.rs` | the file of a case |
-//! | `claims/engine.rs` | its runs, its expressions, and the parameters behind a row |
+//! | `claims/case.rs` | the file format of a case |
+//! | `claims/engine.rs` | runs and expressions of a case; the parameters that affect a row |
 //! | `claims/functions.rs` | functions for expressions |
-//! | `claims/mechanism.rs` | charts of the mechanisms behind the claims, each in a file |
+//! | `claims/mechanism.rs` | charts of the mechanisms behind the claims, one file per mechanism |
 //! | `claims/live.rs` | the lab's measurements of a claim |
 
 mod case;
@@ -33,13 +34,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// Maximum error of a prediction that meets a published figure: percent, or points.
+/// Maximum error of a prediction that meets a published figure, in percent or in percentage points.
 const MET_PERCENT: f64 = 10.0;
 const MET_POINTS: f64 = 5.0;
-/// Unit of an error of percentages.
+/// Unit of an error between two percentages.
 const POINTS: &str = "points";
 
-/// The origin of a row's figure.
+/// The kind of evidence of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
@@ -48,57 +49,57 @@ pub enum Kind {
     Fitted,
     /// An unpublished number decides the row. It was chosen with this row or a similar one in view.
     Chosen,
-    /// Its numbers were neither fitted nor chosen for it.
+    /// No number was fitted to the row, or chosen for the row.
     #[default]
     Predicted,
-    /// The row follows from the structure alone: an exact number, or a sign.
+    /// The row follows from the structure of the model only: an exact number, or a sign.
     Structural,
-    /// It has no figure to compare with; the table shows the model's result.
+    /// The row has no published figure. The table only shows the model's result.
     Shown,
 }
 
-/// A parameter behind the figure of a row.
+/// A parameter that affects the figure of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Dependence {
-    /// The parameter.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Percent of the figure for one percent of it.
+    /// Elasticity: percent of the figure per percent of the parameter.
     pub elasticity: f64,
-    /// The kind of evidence for its number.
+    /// Kind of evidence for the parameter's value.
     pub tag: Tag,
-    /// The rows for which its number was fitted or chosen.
+    /// Rows for which the parameter's value was fitted or chosen.
     pub fitted_to: Vec<String>,
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
-    /// The case's number or name.
+    /// Number or name of the case.
     pub id: String,
-    /// The part of the case, where it has several.
+    /// Part of the case, if the case has several parts.
     pub part: String,
     /// The published result.
     pub published: String,
-    /// The model's result; `None` where its run stands still.
+    /// The model's result; `None` if a run stalls.
     pub modelled: Option<String>,
-    /// The lowest and the highest result of the model over all intervals of numbers, the nominal one included; `None`
-    /// without intervals.
+    /// Lowest and highest result of the model over all intervals of uncertain numbers, including the nominal result.
+    /// `None` without intervals.
     pub interval: Option<[String; 2]>,
-    /// The lab's measurements of the claim, one per comparison; `None` where there is none.
+    /// The lab's measurements of the claim, one per comparison; `None` without measurements.
     pub live: Option<Vec<Live>>,
-    /// Excess of the model's figure over the published one.
+    /// Deviation of the model's figure from the published figure.
     pub error: Option<f64>,
-    /// Unit of `error`: `%`, or `points` where both are percentages.
+    /// Unit of `error`: `%`, or `points` if both figures are percentages.
     pub error_unit: &'static str,
     /// Kind of evidence of the row.
     pub kind: Kind,
-    /// The row's target.
+    /// Target of the row.
     pub target: String,
     /// `true` if the row meets its target; `None` without a target.
     pub ok: Option<bool>,
-    /// The unknown and assumed values, or the reason for a missing figure.
+    /// Unknown and assumed values, or the reason for a missing figure.
     pub assumption: String,
-    /// The parameters behind its figure, the strongest first; `None`: it has none, or the caller did not ask for them.
+    /// Parameters that affect the figure, the strongest first. `None` if no parameter does, or if none was requested.
     pub hangs_on: Option<Vec<Dependence>>,
 }
 
@@ -115,39 +116,39 @@ impl Row {
     }
 }
 
-/// The whole table.
+/// The table of claims.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Table {
-    /// All rows, in the order of the cases.
+    /// All rows, in order of cases.
     pub rows: Vec<Row>,
     /// Fitted numbers of the cases' systems.
     pub fitted_numbers: Vec<FittedNumber>,
     /// Chosen numbers of the cases' systems.
     pub chosen_numbers: Vec<FittedNumber>,
-    /// Rows with a number fitted to them, or equal to such rows.
+    /// Number of rows with kind [`Kind::Fitted`].
     pub fitted_rows: usize,
-    /// Rows decided by a number chosen with them in view.
+    /// Number of rows with kind [`Kind::Chosen`].
     pub chosen_rows: usize,
-    /// Predicted rows.
+    /// Number of predicted rows.
     pub predicted_rows: usize,
-    /// Predicted rows with an error, and so a figure on both sides.
+    /// Number of predicted rows with both a modelled and a published figure.
     pub predicted_figures: usize,
-    /// Published figures met by such rows within 10 % or 5 points, each counted once.
+    /// Number of distinct published figures that predicted rows meet, within 10 % or 5 points.
     pub predicted_figures_met: usize,
-    /// Rows outside their target.
+    /// Number of rows that miss their target.
     pub missed_rows: usize,
-    /// The run of the lab behind `live`; `None`: none was given.
+    /// The lab's run with the measurements in `live`; `None` if no run was given.
     pub live_run: Option<LiveRun>,
 }
 
 /// A fitted or chosen number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FittedNumber {
-    /// The parameter.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Its value, with unit.
+    /// Value, with unit.
     pub value: String,
-    /// The rows for which it was fitted or chosen.
+    /// Rows for which the number was fitted or chosen.
     pub rows: Vec<String>,
 }
 
@@ -170,17 +171,17 @@ impl Table {
         }
     }
 
-    /// Returns whether every row keeps to its target.
+    /// Returns whether every row meets its target.
     pub fn is_ok(&self) -> bool {
         self.missed_rows == 0
     }
 }
 
-/// Runs everything for the cases, and again at `samples` places of the intervals. A row names the parameters behind it;
-/// `hangs_on` selects them by their tag. Each such parameter costs one more of each run of the row.
+/// Runs all cases, and repeats them at `samples` points of the intervals. `hangs_on` selects, by tag, the parameters to
+/// examine for an effect on each row. Each selected parameter repeats all runs of a row once.
 ///
 /// # Errors
-/// When a case names something unknown, or one of its expressions is invalid.
+/// Returns an error if a case contains an unknown name or an invalid expression.
 pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool, samples: usize) -> Result<Table, ProfileError> {
     let engine = Engine::new();
     for case in cases {
@@ -207,11 +208,11 @@ pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool, samples: usize) -> Resul
     Ok(Table::new(rows, cases))
 }
 
-/// Returns the lowest and the highest figure of each row over all samples and the nominal one; `None` for a row without
+/// Returns the lowest and highest figure of each row over all samples and the nominal run. `None` for a row without
 /// intervals.
 fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Vec<Option<[String; 2]>> {
     let rows = specs.iter().enumerate().filter(|(_, (case, spec))| spec.metric.is_some() && has_intervals(case));
-    // The nominal figure is the last one.
+    // The last index is the nominal run.
     let places: Vec<_> = rows.flat_map(|(at, _)| (0..=samples).map(move |sample| (at, sample))).collect();
     let one = |&(at, sample): &(usize, usize)| {
         let variation = if sample < samples { Variation::Sample(sample, samples) } else { Variation::None };
@@ -230,13 +231,13 @@ fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Ve
     ends.into_iter().zip(specs).map(shown).collect()
 }
 
-/// Formats the table for people: a line for each row, its assumptions below it, and at the end the number of fits. The
-/// lab's measurements of a claim follow the first of its rows.
+/// Formats the table for display: one line per row, the row's assumptions below the line, and the counts at the end.
+/// The lab's measurements of a claim follow the claim's first row.
 pub fn text(table: &Table) -> String {
     render("claims.txt", context! { table => Serde(table), met_percent => MET_PERCENT, met_points => MET_POINTS })
 }
 
-/// Returns every number with this tag behind a run of the cases, once.
+/// Returns the distinct numbers with this tag in the runs of the cases.
 fn numbers(cases: &[Case], tag: Tag) -> Vec<FittedNumber> {
     let mut found = BTreeMap::new();
     for (key, quantity) in cases.iter().flat_map(|case| parameters(case, |of| of == tag)) {
@@ -246,7 +247,7 @@ fn numbers(cases: &[Case], tag: Tag) -> Vec<FittedNumber> {
     found.into_values().collect()
 }
 
-/// The claims, in the order of their numbers.
+/// The claims, in numerical order.
 static EMBEDDED: &[(&str, &str)] = embedded! { "cases", "toml":
     "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "M11", "M12", "M13", "M14", "M15", "M16", "M17", "M18", "M19", "M20", "M21",
     "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11", "R12",
@@ -254,10 +255,10 @@ static EMBEDDED: &[(&str, &str)] = embedded! { "cases", "toml":
     "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17", "I18", "I19", "I20",
 };
 
-/// Returns every claim shipped with offramp, in the order of their numbers.
+/// Returns every claim shipped with offramp, in numerical order.
 ///
 /// # Panics
-/// Never: the files are part of the program, and tests read them.
+/// Never panics: the files are part of the program, and tests parse them.
 pub fn all() -> &'static [Case] {
     static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
         let case =

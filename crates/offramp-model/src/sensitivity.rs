@@ -1,13 +1,21 @@
-//! Sensitivities of an outcome: its change with each parameter.
+//! Sensitivity analysis: the effect of each parameter on an outcome.
 //!
-//! | method | result | runs | source |
-//! |---|---|---|---|
-//! | elasticity | percent of the outcome for a percent of one parameter, all others unchanged | 2 for each parameter | |
-//! | Morris | mean and spread of the changes along random paths through the ranges: the parameters with an effect alone, and those with an effect together with others | (parameters + 1) for each path | Morris, Technometrics 33 (1991) 161; mean of absolute values: Campolongo, Cariboni and Saltelli, Environmental Modelling and Software 22 (2007) 1509 |
-//! | Sobol | share of the outcome's variance explained by a parameter alone, and together with others | (parameters + 2) for each sample | first order: Saltelli et al., Computer Physics Communications 181 (2010) 259, their (b); total: Jansen, Computer Physics Communications 117 (1999) 35 |
+//! | method | result | runs |
+//! |---|---|---|
+//! | elasticity | percent of the outcome per percent of one parameter | 2 per parameter |
+//! | Morris | mean and spread of the effects along random paths through the ranges | (parameters + 1) per path |
+//! | Sobol | shares of the outcome's variance: first-order, and total | (parameters + 2) per sample |
 //!
-//! The methods know nothing of the model. They choose points of a unit cube, and evaluate the values of a function
-//! there.
+//! - Elasticity varies one parameter, with all other parameters unchanged.
+//! - Morris: a large spread shows nonlinear effects or interactions between parameters. Sources: Morris, Technometrics
+//!   33 (1991) 161; for the mean of absolute values, Campolongo, Cariboni and Saltelli, Environmental Modelling and
+//!   Software 22 (2007) 1509.
+//! - Sobol: the first-order share is the effect of a parameter alone. The total share includes interactions. Sources:
+//!   for the first order, Saltelli et al., Computer Physics Communications 181 (2010) 259, their (b); for the total,
+//!   Jansen, Computer Physics Communications 117 (1999) 35.
+//!
+//! The methods are independent of the model: each method chooses points of a unit cube, and analyses the values of a
+//! function at these points.
 
 pub mod morris;
 pub mod sobol;
@@ -26,30 +34,30 @@ use minijinja::value::Serde;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
-/// Parameters of the run itself, not of the modelled system.
+/// Parameters of the run itself. The modelled system does not depend on these parameters.
 pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "workload.seed"];
 
 /// The ranges of varied parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ranges {
-    /// From value / (1 + this) to value × (1 + this).
+    /// From value / (1 + share) to value × (1 + share).
     Share(f64),
-    /// Over the interval in the profile; without one, by this share.
+    /// The interval in the profile. A parameter without an interval varies by this share.
     Intervals(f64),
 }
 
-/// One parameter, and the range around its value in the profile.
+/// A varied parameter, with a range around its value in the profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Factor {
-    /// The parameter.
+    /// Definition of the parameter.
     pub key: &'static Key,
-    /// Its value in the profile, base units.
+    /// Value in the profile, base units.
     pub value: u64,
-    /// Its smallest value, base units.
+    /// Lower end of the range, base units.
     pub low: u64,
-    /// Its largest value, base units.
+    /// Upper end of the range, base units.
     pub high: u64,
-    /// Steps are equal over an interval; else the range goes in equal ratios.
+    /// `true` for a linear range, as for an interval. `false` for a geometric range.
     pub is_linear: bool,
 }
 
@@ -63,7 +71,7 @@ impl Factor {
     }
 
     fn around(key: &'static Key, value: u64, share: f64) -> Self {
-        // Rounded inwards: a number with few values near it must not vary by more than the others.
+        // Rounded inwards, so that a coarse parameter never varies by more than the share.
         let (low, high) = (value as f64 / (1.0 + share), value as f64 * (1.0 + share));
         let (low, high) = (low.ceil() as u64, high.floor() as u64);
         let step = key.step();
@@ -71,20 +79,20 @@ impl Factor {
         Self { key, value, low: low.max(key.min).max(1), high: high.min(key.max), is_linear: false }
     }
 
-    /// Returns the value at a place from 0 to 1 of its range, base units.
+    /// Returns the value at a relative position from 0 to 1 in the range, base units.
     fn at(&self, place: f64) -> u64 {
         between(self.key, [self.low, self.high], !self.is_linear, place)
     }
 
-    /// Returns whether both ends of the range are different, valid values of this profile.
+    /// Returns whether the two ends of the range differ, and both are valid in this profile.
     fn varies(&self, profile: &Profile) -> bool {
         let is_value = |value| profile.clone().set_base_units([(self.key, value)]).is_ok();
         self.low < self.high && is_value(self.low) && is_value(self.high)
     }
 }
 
-/// Returns the parameters with an interval, or a number other than 0, in the profile, each with a range. Also returns
-/// those without another value in their range, such as a count of two or the lanes of a bus. Words have no range.
+/// Returns the numeric parameters of the profile that have an interval or a nonzero value, each with its range. Also
+/// returns the names of parameters without a second valid value in their range, such as the lanes of a bus.
 pub fn factors(profile: &Profile, ranges: Ranges) -> (Vec<Factor>, Vec<&'static str>) {
     let is_number = |key: &Key| !matches!(key.dimension, Dimension::Choice(_)) && !OF_THE_RUN.contains(&key.name);
     let said =
@@ -94,10 +102,10 @@ pub fn factors(profile: &Profile, ranges: Ranges) -> (Vec<Factor>, Vec<&'static 
     (varied, fixed.iter().map(|factor| factor.key.name).collect())
 }
 
-/// Selects the named parameters.
+/// Selects parameters by name.
 ///
 /// # Errors
-/// In words, when a name is unknown, has no range here, or appears twice.
+/// Returns a message if a name is unknown, has no range, or appears twice.
 pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String> {
     let of = |name: &String| {
         let key = crate::profile::schema::known(name).map_err(|why| format!("{name}: {why}"))?;
@@ -114,18 +122,18 @@ pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String>
     }
 }
 
-/// A study: one figure of one workload on one system.
+/// A study of one metric, for one workload on one system.
 #[derive(Clone, Copy, Debug)]
 pub struct Study<'a> {
-    /// The system.
+    /// The studied system.
     pub profile: &'a Profile,
-    /// The traffic.
+    /// The workload.
     pub workload: Workload,
-    /// The figure.
+    /// The studied metric.
     pub metric: &'static Metric,
-    /// Concurrent runs.
+    /// Number of concurrent runs.
     pub threads: NonZeroUsize,
-    /// Parameters without another value in the range.
+    /// Parameters without a second valid value in the range.
     pub not_varied: &'a [&'static str],
 }
 
@@ -138,11 +146,11 @@ impl Study<'_> {
 
     fn values(&self, points: &[Vec<(&'static Key, u64)>]) -> Result<Vec<f64>, ModelError> {
         let results = pool::map(points, self.threads, |point| self.value(point), |_, result| result.is_ok());
-        // The first failure ends the study, so only later results are missing.
+        // Runs stop after the first failure, so only results after the failure are missing.
         results.into_iter().flatten().collect()
     }
 
-    /// Returns the values at points of the unit cube.
+    /// Returns the values of the metric at points of the unit cube.
     fn values_at(&self, factors: &[Factor], points: &[Vec<f64>]) -> Result<Vec<f64>, ModelError> {
         let settings = |point: &Vec<f64>| -> Vec<_> {
             factors.iter().zip(point).map(|(factor, at)| (factor.key, factor.at(*at))).collect()
@@ -155,38 +163,38 @@ impl Study<'_> {
 /// The effect of one parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Effect {
-    /// The parameter.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Its value in the profile, with unit.
+    /// Value in the profile, with unit.
     pub value: String,
-    /// The kind of evidence for it.
+    /// Kind of evidence for the value.
     pub tag: String,
-    /// Its range here, with units.
+    /// Range of the study, with units.
     pub range: [String; 2],
-    /// The main index: the elasticity; Morris' mean of absolute changes; Sobol's first-order share.
+    /// Main index: the elasticity, Morris' mean absolute effect, or Sobol's first-order share.
     pub main: f64,
-    /// The second one: none; Morris' spread; Sobol's total share.
+    /// Second index: Morris' spread, or Sobol's total share. `None` for elasticities.
     pub other: Option<f64>,
 }
 
-/// The effects of all parameters, the strongest first.
+/// The result of a study.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// Parameters without another value in the range, and so not varied.
+    /// Parameters not varied, because the range has no second valid value.
     pub not_varied: Vec<&'static str>,
-    /// The method, with its source.
+    /// Name of the method, with its source.
     pub method: &'static str,
-    /// The headings of the indices.
+    /// Headings of the two indices.
     pub columns: [&'static str; 2],
-    /// The heading of the figure.
+    /// Heading of the metric.
     pub metric: &'static str,
     /// Number of runs.
     pub runs: usize,
-    /// Every parameter.
+    /// Effects of the varied parameters, the strongest first.
     pub effects: Vec<Effect>,
 }
 
-/// A method with its source, and the headings of its indices.
+/// Name of a method with its source, and the headings of its indices.
 type Method = (&'static str, [&'static str; 2]);
 
 const ELASTICITY: Method = (
@@ -200,10 +208,10 @@ const SOBOL: Method = (
     ["first order", "total"],
 );
 
-/// Computes the percent of the outcome for one percent of each parameter: over its range, all others unchanged.
+/// Computes the elasticity for each parameter, over the parameter's range, with all other parameters unchanged.
 ///
 /// # Errors
-/// When a run fails.
+/// Returns an error if a run fails.
 pub fn elasticities(study: &Study, factors: &[Factor]) -> Result<Sensitivity, ModelError> {
     let ends = |factor: &Factor| [vec![(factor.key, factor.low)], vec![(factor.key, factor.high)]];
     let points: Vec<_> = factors.iter().flat_map(ends).collect();
@@ -215,10 +223,11 @@ pub fn elasticities(study: &Study, factors: &[Factor]) -> Result<Sensitivity, Mo
     Ok(ranked(study, factors, points.len(), ELASTICITY, factors.iter().zip(values.chunks_exact(2)).map(of)))
 }
 
-/// Computes elementary effects along random paths, in the outcome's own unit over the whole range of a parameter.
+/// Computes Morris' elementary effects along random paths. An effect has the unit of the outcome, and relates to the
+/// whole range of the parameter.
 ///
 /// # Errors
-/// When a run fails.
+/// Returns an error if a run fails.
 pub fn morris(study: &Study, factors: &[Factor], paths: usize, seed: u64) -> Result<Sensitivity, ModelError> {
     let points = morris::design(factors.len(), paths, seed);
     let values = study.values_at(factors, &points)?;
@@ -227,10 +236,10 @@ pub fn morris(study: &Study, factors: &[Factor], paths: usize, seed: u64) -> Res
     Ok(ranked(study, factors, points.len(), MORRIS, indices))
 }
 
-/// Computes shares of the outcome's variance over all ranges at once.
+/// Computes Sobol's shares of the outcome's variance, with all parameters varied at once.
 ///
 /// # Errors
-/// When a run fails.
+/// Returns an error if a run fails.
 pub fn sobol(study: &Study, factors: &[Factor], samples: usize, seed: u64) -> Result<Sensitivity, ModelError> {
     let points = sobol::design(factors.len(), samples, seed);
     let values = study.values_at(factors, &points)?;
@@ -261,15 +270,15 @@ fn ranked(
     Sensitivity { not_varied, method, columns, metric: study.metric.heading, runs, effects }
 }
 
-/// Formats the effects for people.
+/// Formats the effects for display.
 pub fn text(found: &Sensitivity) -> String {
     render("sensitivity.txt", Value::from(Serde(found)))
 }
 
-/// Checks a range: a share above 0 and of at most 10.
+/// Converts a range in percent to a share. Valid ranges are above 0 and at most 1000 %.
 ///
 /// # Errors
-/// In words.
+/// Returns a message if the range is invalid.
 pub fn checked_share(percent: f64) -> Result<f64, String> {
     const PERCENT_MAX: f64 = 1000.0;
     if percent > 0.0 && percent <= PERCENT_MAX {
@@ -278,10 +287,10 @@ pub fn checked_share(percent: f64) -> Result<f64, String> {
     Err(format!("a range of {percent} % is invalid; use more than 0 and up to {PERCENT_MAX} %"))
 }
 
-/// Checks that a method needs no more runs than the maximum points of a sweep.
+/// Checks that a method needs at most [`POINTS_MAX`] runs.
 ///
 /// # Errors
-/// In words, with the largest valid number.
+/// Returns a message with the largest valid number if the method needs more runs.
 pub fn checked_runs(runs_each: usize, times: usize) -> Result<usize, String> {
     match runs_each.checked_mul(times).filter(|runs| *runs <= POINTS_MAX) {
         Some(runs) => Ok(runs),
@@ -312,7 +321,7 @@ mod tests {
         let found = elasticities(&study(&profile), &factors(&profile, Ranges::Share(0.05)).0).unwrap();
         let of = |name: &str| found.effects.iter().find(|effect| effect.name == name).unwrap().main;
         assert!((-0.8..-0.3).contains(&of("host.cost_scale")), "{}", of("host.cost_scale"));
-        // The host's costs and the bus share all of the time, so the two effects add up to 1.
+        // Host and bus together use all of the time, so the two effects add up to 1.
         let both = of("bus.clock") - of("host.cost_scale");
         assert!((both - 1.0).abs() < 0.05, "{both}");
         assert!(of("link.rate").abs() < 0.05, "the line is not what limits: {}", of("link.rate"));
@@ -396,7 +405,7 @@ mod tests {
         assert_eq!(over(&quantity, Ranges::Share(0.25)), [800_000, 1_000_000, 1_250_000]);
         let unknown = Quantity { interval: None, ..quantity.clone() };
         assert_eq!(over(&unknown, Ranges::Intervals(0.25)), [800_000, 1_000_000, 1_250_000]);
-        // A single measurement gives no interval.
+        // An interval with equal ends counts as no interval.
         let once = Quantity { interval: Some([1_000_000, 1_000_000]), ..quantity };
         assert_eq!(over(&once, Ranges::Intervals(0.25)), [800_000, 1_000_000, 1_250_000]);
     }

@@ -1,14 +1,14 @@
-//! One workload over ranges of parameters: on a grid, or on a Latin hypercube.
+//! Runs of one workload over ranges of parameters: on a grid, or on a Latin hypercube.
 //!
 //! | file | content |
 //! |---|---|
-//! | `sweep.rs` | the points, and their runs |
-//! | `sweep/axis.rs` | one parameter and its values, as a user writes them |
-//! | `sweep/journal.rs` | finished points, so that an interrupted sweep can go on |
-//! | `sweep/table.rs` | the result in columns, and as CSV |
+//! | `sweep.rs` | points and runs |
+//! | `sweep/axis.rs` | a parameter and its values, in the format of the command line |
+//! | `sweep/journal.rs` | completed points, so that an interrupted sweep can continue |
+//! | `sweep/table.rs` | results as columns and as CSV |
 //!
-//! A Latin hypercube of n points divides the range of every parameter into n equal parts and has one point in each of
-//! them (`McKay`, Beckman and Conover, Technometrics 21 (1979) 239).
+//! A Latin hypercube of n points divides the range of every parameter into n equal parts, with one point in each part
+//! (`McKay`, Beckman and Conover, Technometrics 21 (1979) 239).
 
 mod axis;
 mod journal;
@@ -33,24 +33,24 @@ use std::num::NonZeroUsize;
 
 /// Separator between the parts of a fingerprint.
 const PART_END: &str = "; ";
-/// Maximum points of a sweep.
+/// Maximum number of points in a sweep.
 pub const POINTS_MAX: usize = 1_000_000;
 
-/// Reasons to refuse a sweep.
+/// Reasons to reject a sweep.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// A range is invalid, or the journal belongs to something else.
+    /// A range is invalid, or the journal is not from this sweep.
     #[error("{of}: {why}")]
     Wrong {
-        /// The range as given, or the file.
+        /// The range as given, or the path of the journal.
         of: String,
         /// The error, and the remedy.
         why: String,
     },
-    /// Too many points, or none.
+    /// The sweep has no points, or too many.
     #[error("{points} points; use 1 to {POINTS_MAX}")]
     Points {
-        /// Their number.
+        /// Number of points.
         points: String,
     },
     /// A file cannot be read or written.
@@ -66,9 +66,9 @@ pub enum SweepError {
 /// The placement of points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
-    /// Every value with every other.
+    /// All combinations of values.
     Grid,
-    /// A Latin hypercube: one point in each part of each range.
+    /// A Latin hypercube.
     Latin {
         /// Number of points.
         points: usize,
@@ -77,12 +77,12 @@ pub enum Design {
     },
 }
 
-/// The runs of a sweep.
+/// A sweep over ranges of parameters.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// The system; its other parameters stay.
+    /// The system. All parameters without an axis keep their values.
     pub profile: Profile,
-    /// The traffic.
+    /// The workload.
     pub workload: Workload,
     /// The varied parameters.
     pub axes: Vec<Axis>,
@@ -90,20 +90,21 @@ pub struct Sweep {
     pub design: Design,
 }
 
-/// One finished point.
+/// The result of one point.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its place in the sweep.
+    /// Index of the point in the sweep.
     pub point: usize,
-    /// The value of each of [`METRICS`], or the reason for having none.
+    /// The values of [`METRICS`], or the error of the run.
     pub result: Result<Vec<f64>, String>,
 }
 
 impl Sweep {
-    /// Returns the values of every axis, in base units, point by point.
+    /// Returns the points of the sweep. A point has one value per axis, in base units.
     ///
     /// # Errors
-    /// When there are too many points, a parameter is varied twice, or a grid's axis lacks its number of values.
+    /// Returns an error if the sweep has too many points, a parameter is varied twice, or an axis of a grid lacks its
+    /// number of values.
     pub fn points(&self) -> Result<Vec<Vec<u64>>, SweepError> {
         self.check_axes()?;
         match self.design {
@@ -126,7 +127,7 @@ impl Sweep {
         let values = self.axes.iter().map(Axis::listed).collect::<Result<Vec<_>, _>>()?;
         allowed(values.iter().try_fold(1usize, |count, values| count.checked_mul(values.len())))?;
         let mut points = vec![Vec::new()];
-        // The last axis changes fastest.
+        // The last axis varies fastest.
         for values in values {
             let with = |point: &Vec<u64>| values.iter().map(|value| [point.as_slice(), &[*value]].concat()).collect();
             points = points.iter().flat_map(|point| -> Vec<Vec<u64>> { with(point) }).collect();
@@ -149,7 +150,7 @@ impl Sweep {
         Ok(rows)
     }
 
-    /// Describes the sweep in one line: two sweeps with the same line have the same points and the same results.
+    /// Describes the sweep in one line. Sweeps with equal lines have equal points and results.
     pub fn fingerprint(&self) -> String {
         self.fingerprint_parts().map(|part| part.text).join(PART_END)
     }
@@ -170,7 +171,7 @@ impl Sweep {
         ]
     }
 
-    /// Describes the difference to the sweep of another fingerprint, for people.
+    /// Describes the difference between this sweep and another fingerprint, for display.
     fn difference(&self, fingerprint: &str) -> String {
         let ours = self.fingerprint_parts();
         let theirs: Vec<_> = fingerprint.split(PART_END).collect();
@@ -182,11 +183,11 @@ impl Sweep {
         format!("holds points of a sweep with different {}", named.join(", other "))
     }
 
-    /// Runs all points except the `done` ones, on `threads` threads. `on_row` runs for each new row; once it returns
-    /// `false`, no further point begins. The result has the old and the new rows, in the order of the points.
+    /// Runs all points except those in `done`, on `threads` threads. `on_row` is called for each new row. Once `on_row`
+    /// returns `false`, no further point begins. Returns the old and the new rows, in order of points.
     ///
     /// # Errors
-    /// As [`Self::points`].
+    /// Fails like [`Self::points`].
     pub fn run(
         &self,
         done: Vec<Row>,
@@ -223,15 +224,15 @@ impl Sweep {
 
 /// A part of a sweep's fingerprint.
 struct FingerprintPart {
-    /// Its name for people.
+    /// Name for display.
     name: &'static str,
     text: String,
-    /// The words of the text are independent, so a difference can name single words.
+    /// `true` if the words of the text are independent, so that a difference can name single words.
     has_words: bool,
 }
 
 impl FingerprintPart {
-    /// Returns its name and, in brackets, the first words in only one of the two sweeps' parts.
+    /// Returns the part's name. In brackets, adds the first word of each sweep that the other sweep lacks.
     fn difference(&self, there: &str) -> String {
         let only = |words: &str, others: &str| {
             let others: HashSet<&str> = others.split(' ').collect();

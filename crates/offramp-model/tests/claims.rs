@@ -1,4 +1,4 @@
-//! The table of claims keeps to its targets, and does not change unnoticed.
+//! The table of claims meets its targets, and matches the reviewed table.
 
 use offramp_model::claims::{self, Dependence, FittedNumber, Kind, Row, Table};
 use offramp_model::profile::quantity::Tag;
@@ -30,7 +30,7 @@ fn a_published_range_is_of_one_kind_and_not_empty() {
     }
 }
 
-/// Rows published with a missed target. Remove a row here when it meets its target again.
+/// Rows known to miss their target. Remove a row from this list once the row meets its target.
 const MISSES: [&str; 4] = ["M8", "R6", "R7", "R12"];
 
 #[test]
@@ -41,7 +41,8 @@ fn every_row_that_is_modelled_keeps_to_its_target_but_for_the_known_misses() {
     assert_eq!(TABLE.is_ok(), MISSES.is_empty());
 }
 
-/// Returns whether a profile means this row by a name such as "I7 6.7MHz" or "H1 processor without TSO".
+/// Returns whether `name`, as written in a profile, refers to this row: for example, "I7 6.7MHz" or "H1 processor
+/// without TSO".
 fn is_named(row: &Row, name: &str) -> bool {
     let of_row = format!("{} {}", row.id, row.part);
     let rest = of_row.strip_prefix(name);
@@ -67,7 +68,7 @@ fn only_the_rows_that_are_meant_to_be_are_fitted() {
     assert_eq!(names(&TABLE.fitted_numbers), expected);
     assert_eq!(names(&TABLE.chosen_numbers), ["host.checksum_time", "host.interrupt_time", "host.poll_interval"]);
     for name in TABLE.fitted_numbers.iter().chain(&TABLE.chosen_numbers).flat_map(|number| &number.rows) {
-        // The measurement of a bridge by tecCHANNEL is no claim.
+        // tecCHANNEL's measurement of a bridge is not a claim.
         let is_known = name == "bursts of 24 data phases" || TABLE.rows.iter().any(|row| is_named(row, name));
         assert!(is_known, "{name}");
     }
@@ -78,7 +79,7 @@ fn the_rows_are_counted_by_kind_and_each_figure_that_is_met_once() {
     let chosen: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Chosen).map(|row| row.id.as_str()).collect();
     assert_eq!(chosen, ["M2", "M2", "R1", "R2", "R3", "R4", "R6", "R7", "R7", "R9", "R12", "I17"]);
     assert_eq!(TABLE.chosen_rows, chosen.len());
-    // Two of I7, two of H1 by either explanation, M20.
+    // Two figures of I7, two of H1 under either explanation, and one of M20.
     assert_eq!(TABLE.predicted_figures_met, 5);
     assert!(TABLE.predicted_figures > TABLE.predicted_figures_met, "misses are figures, too");
 }
@@ -105,7 +106,7 @@ fn the_table_is_the_same_every_time_it_is_made() {
     assert_eq!(make(), make());
 }
 
-/// Set `OFFRAMP_BLESS=1` to write the table again; its change then shows in review.
+/// Set `OFFRAMP_BLESS=1` to rewrite the reviewed table.
 #[test]
 fn the_table_is_the_one_that_was_reviewed() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/claims.txt");
@@ -131,7 +132,7 @@ fn a_row_whose_runs_have_intervals_says_from_where_to_where_its_figure_goes() {
     let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
     let [low, high] = varied.interval.clone().unwrap().map(|text| number(&text));
     let at = |set: &'static str| number(row(set).modelled.as_deref().unwrap());
-    // Each eighth of the interval has a sample. A faster bus is faster, within a thousandth.
+    // Each eighth of the interval has a sample. Throughput increases with the bus clock, within a thousandth.
     let is_within =
         |value: f64, from: &'static str, to: &'static str| value > 0.999 * at(from) && value < 1.001 * at(to);
     assert!(is_within(low, "6.7MHz", "8.4MHz") && is_within(high, "18.3MHz", "20MHz"), "{varied:?}");

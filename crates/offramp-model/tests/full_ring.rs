@@ -1,4 +1,4 @@
-//! A full ring ends every wait, in a run as between the product's own ports.
+//! A full ring triggers the interrupt, in the model as between the product's own ports.
 
 #[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
@@ -13,16 +13,16 @@ use offramp_model::simulation::run;
 use support::MemoryHost;
 use support::line::ScriptedLine;
 
-/// Consecutive frames of a reply of 16 KiB.
+/// Number of consecutive frames in a reply of 16 KiB.
 const BURST_FRAMES: u64 = 12;
-/// A full frame on a line of 1 Gbit/s, and its gap.
+/// Time of a full frame and its gap on a link of 1 Gbit/s, nanoseconds.
 const FRAME_NS: u64 = 12_304;
-/// Far longer than a burst, and shorter than an RPC waits.
+/// Interrupt delay, microseconds: far longer than a burst, and shorter than the timeout of an RPC.
 const WAIT_USECS: u32 = 20_000;
-/// More than any ring here holds.
+/// Frame threshold of the moderation: more than any ring of this test holds.
 const WAITING_FRAMES_MAX: u32 = 1000;
 
-/// The outcome of a burst: frames lost, and interrupts of the host.
+/// The outcome of a burst: number of lost frames, and number of interrupts of the host.
 #[derive(Debug, PartialEq, Eq)]
 struct Burst {
     lost: u64,
@@ -51,7 +51,7 @@ fn in_the_product(ring_entries: usize) -> Burst {
     Burst { lost: received.lost_total(), interrupts: received.interrupts.get() }
 }
 
-/// Returns the counts per complete reply. The host empties the ring before the next reply, as the product's host does.
+/// Returns the counts per complete reply. As in the product, the host empties the ring before the next reply.
 fn in_the_model(ring_entries: usize) -> Burst {
     let settings = [
         ("adapter.receive_descriptors", format!("{ring_entries}frame")),

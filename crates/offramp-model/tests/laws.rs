@@ -1,5 +1,5 @@
-//! Laws of runs, in files. Each file of `tests/laws` is a case; its rows state conditions and show figures. A law of
-//! `tests/drawn` holds for every system drawn for it.
+//! Laws of runs, stored in files. Each file in `tests/laws` is a case. The rows of a case state conditions and show
+//! figures. Each law in `tests/drawn` must hold for every system drawn at random for the law.
 
 use minijinja::value::{Serde, merge_maps};
 use minijinja::{Environment, UndefinedBehavior, Value, context};
@@ -18,14 +18,14 @@ use std::sync::LazyLock;
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
-/// A system, a workload and parameters, each a template over the drawn values.
+/// Settings: system, workload and parameters. Each value is a template over the drawn values.
 type Texts = BTreeMap<String, String>;
 type Names = BTreeMap<String, Value>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// Default settings of all its runs.
+    /// Default settings for all runs of the file.
     #[serde(default)]
     set: Texts,
     law: Vec<Law>,
@@ -35,24 +35,24 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Law {
     name: String,
-    /// Number of draws for each combination of `each`; one by default.
+    /// Number of draws per combination of `each`; 1 by default.
     cases: Option<u32>,
     #[serde(default)]
     each: BTreeMap<String, Vec<toml::Value>>,
     #[serde(default)]
     draw: BTreeMap<String, Draw>,
-    /// Values derived from the draw: `name = expression`, one after the other.
+    /// Values derived from the draw, evaluated in order: `name = expression`.
     #[serde(default, rename = "let")]
     given: Vec<String>,
     #[serde(default)]
     set: Texts,
-    /// Runs by name, with their own settings; without any name, one run `of`.
+    /// Named runs, with their settings. A law without named runs has one run named `of`.
     #[serde(default)]
     run: BTreeMap<String, Texts>,
-    /// Figures of the runs, as `let`.
+    /// Values derived from the runs, in the format of `let`.
     #[serde(default)]
     read: Vec<String>,
-    /// The condition for the law to apply to a system.
+    /// Condition under which the law applies to a drawn system.
     assume: Option<String>,
     holds: Vec<String>,
 }
@@ -60,7 +60,7 @@ struct Law {
 #[derive(Clone, Deserialize)]
 #[serde(untagged)]
 enum Draw {
-    /// From the first to the second, both included.
+    /// A number from the first to the second value, including both.
     Number([i64; 2]),
     Word(Vec<String>),
 }
@@ -83,8 +83,8 @@ fn define(names: &mut Names, definitions: &[String]) {
     }
 }
 
-/// Returns an outcome with its counters, and each parameter by its full name as the run used it, in base units; or its
-/// `error`.
+/// Simulates a run, and returns the outcome with its counters. Adds each parameter by its full name, in base units. A
+/// failed run gives only `error`.
 fn outcome(mut settings: Texts) -> Value {
     let mut take = |key| settings.remove(key).unwrap_or_else(|| panic!("no {key}"));
     let (system, workload) = (take("system"), take("workload").parse().unwrap());

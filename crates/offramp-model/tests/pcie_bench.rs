@@ -1,8 +1,9 @@
-//! PCI Express against the measurements of `pcie-bench` ([`offramp_model::bus::pcie::measured`]): six hosts, reads,
-//! writes and both, 40 sizes each, aligned or not.
+//! The model of PCI Express, compared with the measurements of `pcie-bench` ([`offramp_model::bus::pcie::measured`]).
+//! The data cover six hosts, reads, writes and both, with 40 sizes each, aligned and unaligned.
 //!
-//! Targets: at least 80 % of all points within 10 %, 90 % of those of the servers, and three quarters of every curve of
-//! theirs. The desktop's curves have no target: its rates fall where transfers grow, and double between two sizes.
+//! Targets: at least 80 % of all points are within 10 %, and 90 % of the servers' points. On each server curve, at
+//! least three quarters of the points are within 10 %. The desktop's curves have no separate target, because the
+//! desktop's rates are irregular: they fall with larger transfers, and double between two sizes.
 
 use Transfers::{Read, Write};
 use offramp_model::bus::Transfers;
@@ -11,10 +12,10 @@ use offramp_model::bus::pcie::{Iommu, Pcie};
 use offramp_model::time::Span;
 
 const WITHIN_PERCENT: f64 = 10.0;
-/// A Xeon E3: its median latency of 1226 ns has a tail of 4 us.
+/// A Xeon E3. Its median latency is 1226 ns, with a tail of 4 us.
 const DESKTOP: &str = "E3-1226v3";
 
-/// Returns the points of a curve within the target, and all its points.
+/// Returns the number of points of a curve within the target, and the number of all points.
 fn met(measured: &Measured) -> (usize, usize) {
     let link = measured.link();
     let error = |&(bytes, rate): &(u64, f64)| {
@@ -58,8 +59,8 @@ fn the_engine_s_numbers_are_those_of_the_rows_that_they_are_fitted_to() {
 
 #[test]
 fn an_iommu_whose_cache_is_too_small_bounds_small_reads_and_spares_large_ones() {
-    // The measured curve bends at 64 entries of 4 KiB; walks of 330 ns are from the paper. The last figure gives the
-    // number of concurrent walks, and those between are predicted.
+    // The measured curve bends at 64 entries of 4 KiB. The walk time of 330 ns is from the paper. The number of walkers
+    // is fitted to the last figure. The figures in between are predictions.
     let with = |window_kib| {
         let window_len = window_kib << 10;
         let iommu = Iommu { entries: 64, page_len: 4096, window_len, walk_time: Span::ns(330), walkers: 6 };

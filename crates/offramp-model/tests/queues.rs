@@ -1,4 +1,4 @@
-//! The processor against the theory of queues: the mean wait of jobs at random moments.
+//! The simulated processor, compared with queueing theory: the mean wait of jobs with random arrivals.
 
 use offramp_model::cpu::{Completion, Cpu, PRIORITIES, Priority};
 use offramp_model::events::EventQueue;
@@ -7,14 +7,14 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const JOBS: usize = 400_000;
-/// Maximum deviation of a mean over [`JOBS`] from theory, as a share.
+/// Maximum relative deviation from theory of a mean over [`JOBS`] jobs.
 const WITHIN: f64 = 0.04;
 const NS: f64 = 1000.0;
 
-/// Draws the nanoseconds of a job.
+/// Draws the service time of a job, nanoseconds.
 type Service = fn(&mut ChaCha8Rng) -> f64;
 
-/// A class of jobs: their frequency, and their service times.
+/// A class of jobs, with arrival rate and service time.
 struct Class {
     priority: Priority,
     jobs_per_ns: f64,
@@ -32,7 +32,7 @@ struct Job {
     service: Span,
 }
 
-/// Returns the mean time from arrival to completion of each class, less the service, nanoseconds.
+/// Returns the mean wait of each class, nanoseconds: the time from arrival to completion, without the service time.
 fn mean_waits(classes: &[Class]) -> Vec<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let mut events = EventQueue::default();
@@ -72,7 +72,7 @@ fn span(ns: f64) -> Span {
     Span((ns * NS) as u64)
 }
 
-/// Draws an exponential span, so arrivals are a Poisson process.
+/// Draws an exponentially distributed span, so that arrivals form a Poisson process.
 fn until_next(class: &Class, rng: &mut ChaCha8Rng) -> Span {
     span(-(1.0 - rng.random::<f64>()).ln() / class.jobs_per_ns)
 }
@@ -81,7 +81,7 @@ fn exponential_1000(rng: &mut ChaCha8Rng) -> f64 {
     -(1.0 - rng.random::<f64>()).ln() * 1000.0
 }
 
-/// Draws one of nine short jobs and a long one: mean 1000 ns, mean square 4.24 million.
+/// Draws a short job with probability 9/10, or a long job: mean 1000 ns, mean square 4.24 million ns².
 fn mixed_1000(rng: &mut ChaCha8Rng) -> f64 {
     if rng.random_range(0..10) == 0 { 6400.0 } else { 400.0 }
 }
@@ -102,7 +102,7 @@ fn any_service_waits_as_in_m_g_1() {
     ];
     for (load, (service_ns, mean_square)) in cases {
         let class = Class { priority: Priority::Softirq, jobs_per_ns: load / 1000.0, service_ns };
-        // Pollaczek and Khinchine: arrivals per time, times the mean square of the service, over twice the idle share.
+        // Pollaczek–Khinchine formula: arrival rate × mean square of the service time / (2 × idle share).
         let theory = load / 1000.0 * mean_square / (2.0 * (1.0 - load));
         assert_near(mean_waits(&[class])[0], theory, "M/G/1");
     }

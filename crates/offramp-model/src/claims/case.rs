@@ -1,4 +1,4 @@
-//! A case: a published result in one TOML file, with its runs and their figures.
+//! A case: a published result in a TOML file, with the runs that reproduce the result.
 //!
 //! ```toml
 //! published = "486-40 with a WD8003EP: 970 kB/s at 13.4 MHz"
@@ -13,9 +13,9 @@
 //! within = "5 %"
 //! ```
 //!
-//! A case with several runs names each in `[run]`; the case gives the defaults for all of them. `[figure]` names
-//! expressions over runs. `metric` and `holds` of a row are expressions over runs and figures, and its texts are
-//! templates with them.
+//! A case with several runs names each run in `[run]`. The top-level keys are the defaults for all runs. `[figure]`
+//! names expressions over runs. The keys `metric` and `holds` of a row are expressions over runs and figures. The texts
+//! of a row are templates over the same names.
 
 use super::Kind;
 use crate::config::Workload;
@@ -30,30 +30,30 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The run of a case without named runs: an expression reads its figures without a name in front.
+/// Name of the run in a case without named runs. Expressions read the figures of this run without a prefix.
 pub(super) const ONLY_RUN: &str = "run";
 
 pub(super) type Settings = BTreeMap<String, String>;
 
-/// Two variants of an experiment of the lab.
+/// A comparison of two variants of a lab experiment.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
     /// Name of the experiment.
     pub experiment: String,
-    /// The base variant.
+    /// Name of the base variant.
     pub base: String,
-    /// The variant in the claim.
+    /// Name of the variant in the claim.
     pub variant: String,
-    /// Names of metrics: the claim's own first, then related ones.
+    /// Names of metrics: first the metric of the claim, then related metrics.
     pub metrics: Vec<String>,
-    /// Published range of the first metric, variant over base.
+    /// Published range of the first metric's ratio, variant over base.
     pub ratio: Option<[f64; 2]>,
-    /// Published range of the first metric of the variant.
+    /// Published range of the first metric's value in the variant.
     pub value: Option<[f64; 2]>,
 }
 
-/// One run, or a list of runs over varied values.
+/// A run, or a list of runs over varied values.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RunSpec {
@@ -63,21 +63,21 @@ pub(super) struct RunSpec {
     pub(super) vary: BTreeMap<String, Vec<String>>,
 }
 
-/// The comparison of one row.
+/// A row of a case.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RowSpec {
     pub(super) part: String,
     pub(super) kind: Kind,
-    /// The figure of the row.
+    /// Expression for the figure of the row.
     pub(super) metric: Option<String>,
-    /// The published value of it.
+    /// Published value of the figure.
     pub(super) value: Option<f64>,
     pub(super) unit: Option<String>,
     pub(super) within: Option<Within>,
-    /// The model's result, in words.
+    /// Template for the model's result in words.
     pub(super) shows: Option<String>,
-    /// A condition.
+    /// Expression for a condition on the result.
     pub(super) holds: Option<String>,
     pub(super) target: Option<String>,
     pub(super) assumed: String,
@@ -87,17 +87,17 @@ pub(super) struct RowSpec {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its permanent number; without one, the file's name.
+    /// Permanent number of the case, or the name of its file.
     #[serde(default)]
     pub id: String,
     /// The published result.
     pub published: String,
-    /// The publication, and its machine.
+    /// The publication, and the machine of the measurement.
     pub source: String,
-    /// A remark for readers of the lab's figures; empty if there is none.
+    /// Remark about the lab's measurements; empty for no remark.
     #[serde(default)]
     pub note: String,
-    /// The lab's comparisons for it; empty where the lab cannot measure it.
+    /// The lab's comparisons for the case; empty if the lab cannot measure the claim.
     #[serde(default)]
     pub lab: Vec<Comparison>,
     pub(super) system: Option<String>,
@@ -114,7 +114,7 @@ pub struct Case {
     pub(super) file: PathBuf,
 }
 
-/// The maximum distance between a figure and the published one.
+/// The maximum deviation of a figure from the published value.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "String")]
 pub(super) enum Within {
@@ -143,15 +143,16 @@ impl TryFrom<String> for Within {
 pub(super) struct Planned {
     pub(super) profile: Profile,
     pub(super) workload: Workload,
-    /// Everything with an effect on its outcome.
+    /// All inputs that affect the outcome, as text.
     pub(super) fingerprint: String,
 }
 
 impl Case {
-    /// Reads a case from the text of a file.
+    /// Parses a case from the text of a file.
     ///
     /// # Errors
-    /// When it is no valid TOML, or a key is unknown, missing or wrong: the file, the key, and the nearest name.
+    /// Returns an error if the text is not valid TOML, or if a key is unknown, missing or invalid. The error names the
+    /// file, the key and the nearest name.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ProfileError> {
         let mut case: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), &error))?;
         file.clone_into(&mut case.file);
@@ -178,10 +179,10 @@ impl Case {
         key_error(&self.file.display().to_string(), key, why)
     }
 
-    /// Expands one of its runs: one, or one for each combination of its varied values.
+    /// Expands a named run of the case to one run per combination of varied values.
     ///
     /// # Errors
-    /// When a system, a workload, a parameter or a value is wrong.
+    /// Returns an error if a system, a workload, a parameter or a value is invalid.
     pub(super) fn planned(&self, name: &str, variation: Variation) -> Result<Vec<Planned>, ProfileError> {
         let run = &self.run[name];
         let missing = |key: &str| self.error(&format!("run.{name}.{key}"), format!("the {key} is missing"));
@@ -217,19 +218,20 @@ impl Case {
     }
 }
 
-/// The variation common to all runs of a figure.
+/// A variation applied to all runs of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Variation {
-    /// Not at all.
+    /// No variation.
     None,
-    /// This parameter is higher, if there is a higher value of it.
+    /// Raises this parameter, if a higher value is valid.
     Raised(&'static Key),
-    /// Each number with an interval takes its place in this sample: the sample's index, and the number of samples.
+    /// Sets every number with an interval to its value in one sample. The fields are the index of the sample and the
+    /// number of samples.
     Sample(usize, usize),
 }
 
 impl Variation {
-    /// Returns a varied profile, and the variation; `None` where nothing changes.
+    /// Returns the varied profile, and a name for the variation. `None` if the variation changes nothing.
     fn of(self, profile: &Profile) -> Option<(Profile, String)> {
         let mut varied = profile.clone();
         match self {
@@ -252,8 +254,8 @@ impl Variation {
     }
 }
 
-/// Returns the place of a number in its interval, from 0 to 1. As in a Latin hypercube, the interval has as many parts
-/// as there are samples, and each part has one. The same number has the same place in all runs.
+/// Returns the relative position of a number in its interval, from 0 to 1. As in a Latin hypercube, each of `samples`
+/// equal parts of the interval has one sample. A number has the same position in all runs of a sample.
 fn place(key: &Key, sample: usize, samples: usize) -> f64 {
     let seed = KEYS.iter().position(|other| other.name == key.name).unwrap_or_default() as u64;
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -263,13 +265,13 @@ fn place(key: &Key, sample: usize, samples: usize) -> f64 {
     (parts[sample] as f64 + within) / samples as f64
 }
 
-/// Returns the next value for the influence of a parameter: a tenth more, and at least one step.
+/// Returns the value raised by 10 %, and by at least one step.
 pub(super) fn raised(key: &Key, value: u64) -> u64 {
     let higher = value.saturating_add(value / 10);
     (higher - higher % key.step()).max(value.saturating_add(key.step()))
 }
 
-/// Returns the first key of a row in conflict with the others.
+/// Returns the first key that conflicts with other keys of the row, and the reason.
 fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
     match (&row.metric, row.value, row.within) {
         (None, Some(_), _) => Some(("metric", "missing; a published value needs a metric")),
@@ -284,15 +286,15 @@ fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Reads cases from files, and from the `.toml` files of directories in the order of their names.
+/// Reads cases from files. For a directory, reads all its `.toml` files in order of names.
 ///
 /// # Errors
-/// When one cannot be read or is no valid case.
+/// Returns an error if a file cannot be read or is not a valid case.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, ProfileError> {
     texts(paths)?.iter().map(|(file, text)| Case::parse(text, file)).collect()
 }
 
-/// Returns these files, and the `.toml` files of directories in the order of their names, each with its text.
+/// Returns files with their texts. For a directory, returns all its `.toml` files in order of names.
 pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>, ProfileError> {
     let failed = |file: &Path, error| ProfileError::Read { file: file.display().to_string(), error };
     let mut files = Vec::new();

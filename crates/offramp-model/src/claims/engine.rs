@@ -1,4 +1,4 @@
-//! Evaluates the rows of cases. Each run is made once, when an expression first names it.
+//! Evaluates the rows of cases. A run is simulated once, when an expression first uses it.
 
 use super::case::{Case, ONLY_RUN, Planned, RowSpec, Variation, Within, raised};
 use super::functions::environment;
@@ -15,12 +15,13 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Minimum percent of a figure for one percent of a parameter, for the figure to count as dependent on it.
+/// Minimum elasticity at which a figure counts as dependent on a parameter: percent of the figure per percent of the
+/// parameter.
 const DEPENDS_FROM: f64 = 0.05;
-/// Key of the reason for a run without an outcome; absent in others.
+/// Key of the reason why a run stalled. A run with an outcome lacks this key.
 const STALLED: &str = "stalled";
 
-/// The figures of one run, once it has ended.
+/// The figures of a run, set once the run has ended.
 type Cell = Arc<OnceLock<Value>>;
 
 pub(super) struct Engine {
@@ -33,7 +34,7 @@ impl Engine {
         Self { environment: environment(), outcomes: Mutex::default() }
     }
 
-    /// Evaluates a row. If a run stands still, the row misses its target for this reason.
+    /// Evaluates a row. A row with a stalled run misses its target.
     pub(super) fn row(&self, case: &Case, spec: &RowSpec) -> Result<Row, ProfileError> {
         self.judged(case, spec).or_else(|(key, why)| match self.stalled(case) {
             Some(stalled) => Ok(Row { ok: Some(false), assumption: stalled, ..Row::new(case, spec) }),
@@ -74,7 +75,7 @@ impl Engine {
         Ok(row)
     }
 
-    /// Returns the effect of one percent more of a parameter on the figure of a row; `None` where it is negligible.
+    /// Returns the elasticity of a row's figure with respect to a parameter. `None` if the effect is negligible.
     pub(super) fn dependence(&self, case: &Case, spec: &RowSpec, of: &(&'static Key, Quantity)) -> Option<Dependence> {
         let (metric, (key, quantity)) = (spec.metric.as_ref()?, of);
         let here = self.figure(case, metric, Variation::None).ok()?;
@@ -101,7 +102,7 @@ impl Engine {
         expression.eval(names).map_err(|error| error.to_string())
     }
 
-    /// Returns whether a condition on the curves of a chart holds.
+    /// Evaluates a condition on the curves of a chart.
     pub(super) fn holds(&self, text: &str, curves: &impl Serialize) -> Result<bool, String> {
         let curves = Value::from_pairs([("of", Value::from(Serde(curves)))]);
         let found = self.environment.compile_expression(text).and_then(|expression| expression.eval(curves));
@@ -114,7 +115,8 @@ impl Engine {
         template.render(names).map_err(|error| error.to_string())
     }
 
-    /// Returns the values of the names of an expression. A figure names runs alone, so figures never form a cycle.
+    /// Returns the values of the names in an expression. A figure can only use runs, not figures, so cycles are
+    /// impossible.
     fn names(
         &self,
         case: &Case,
@@ -145,11 +147,11 @@ impl Engine {
         Ok(Value::from_pairs(names))
     }
 
-    /// Returns the figures of a run by name; a list of them for a varied run.
+    /// Returns the figures of a run, by name. For a varied run, returns a list of such maps.
     fn run(&self, case: &Case, name: &str, variation: Variation) -> Value {
         let key = format!("{} {name} {:?} {variation:?}", case.file.display(), case.set);
         self.once(key, || {
-            // An earlier check made sure of valid plans.
+            // [`super::check`] has validated the run before.
             let planned = case.planned(name, variation).unwrap_or_default();
             let mut all: Vec<Value> = planned.iter().map(|planned| self.outcome(planned)).collect();
             if case.run[name].vary.is_empty() { all.pop().unwrap_or_default() } else { Value::from(all) }
@@ -167,20 +169,20 @@ impl Engine {
         cell.get_or_init(make).clone()
     }
 
-    /// Returns the reason for a case's run without an outcome.
+    /// Returns the reason of the case's first stalled run, if any.
     pub(super) fn stalled(&self, case: &Case) -> Option<String> {
         let planned = case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten();
         planned.map(|of| self.outcome(&of)).find_map(|of| of.get_attr(STALLED).ok()?.as_str().map(str::to_owned))
     }
 }
 
-/// Formats a figure of a row, with as many digits as the published one.
+/// Formats a figure with the same number of decimals as the published value.
 pub(super) fn shown(spec: &RowSpec, value: f64) -> String {
     let digits = spec.value.map_or(1, |value| value.to_string().split_once('.').map_or(0, |(_, of)| of.len()));
     format!("{value:.digits$} {}", unit(spec)).trim_end().to_owned()
 }
 
-/// Returns the unit of a row, or the unit of its metric.
+/// Returns the unit of a row. The default is the unit of the metric.
 fn unit(spec: &RowSpec) -> &str {
     let of_metric = || metrics::find(spec.metric.as_ref()?.rsplit('.').next()?)?.heading.rsplit_once(", ");
     spec.unit.as_deref().or_else(|| of_metric().map(|(_, unit)| unit)).unwrap_or_default()
@@ -200,7 +202,7 @@ fn read(run: &Value, name: &str) -> Result<Value, String> {
     Err(format!("a run has no {name:?}; use one of: {}{}", known.join(", "), nearest(name, &known)))
 }
 
-/// Returns every metric and counter of a run, its time and its events; or the reason for having none.
+/// Returns every metric and counter of a run, its time and its events. A stalled run gives only the reason.
 fn fields(result: Result<Outcome, ModelError>) -> Value {
     let outcome = match result {
         Ok(outcome) => outcome,
@@ -212,23 +214,23 @@ fn fields(result: Result<Outcome, ModelError>) -> Value {
     let of_run = [("seconds", Value::from(outcome.seconds)), ("events", Value::from(outcome.events))];
     let metrics = METRICS.iter().map(|metric| (metric.name, (metric.value)(&outcome)));
     let metrics = metrics.filter(|(_, value)| !value.is_nan()).map(|(name, value)| (name, Value::from(value)));
-    // The whole number of a counter wins over a metric of the same name.
+    // The counter, an integer, overrides a metric with the same name.
     merge_maps([Value::from_pairs(metrics.chain(of_run)), Value::from(Serde(outcome.counts))])
 }
 
-/// Returns whether a number of the case's runs has an interval.
+/// Returns whether any number in the case's runs has an interval.
 pub(super) fn has_intervals(case: &Case) -> bool {
     let planned = case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten();
     planned.into_iter().any(|of| KEYS.iter().any(|key| of.profile.interval(key.name).is_some()))
 }
 
-/// Returns the parameters of a case's runs with a number, a wanted tag, and an effect on the model.
+/// Returns the numeric parameters of a case's runs whose tag is wanted. Omits parameters of the run itself.
 pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
     let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
     for planned in case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten() {
         for (key, quantity) in planned.profile.said() {
             let is_number = !matches!(key.dimension, Dimension::Choice(_)) && quantity.value > 0;
-            // Another run of the case may keep the profile's number, with its source.
+            // Prefer a run with the profile's value, because only that value has a source.
             let is_better = found.get(key.name).is_none_or(|(_, of)| of.tag == Tag::Set);
             if is_number && !OF_THE_RUN.contains(&key.name) && is_wanted(quantity.tag) && is_better {
                 found.insert(key.name, (key, quantity.clone()));

@@ -1,5 +1,5 @@
-//! Functions for the expressions of a case: comparisons of runs, and results of the adapter's own code and of the buses
-//! without a run.
+//! Functions for the expressions of a case: comparisons of runs, and direct results of the adapter's own code and of
+//! the bus models.
 
 use super::case::Settings;
 use crate::bus::Transfers;
@@ -19,7 +19,7 @@ use offramp_adapter::port::Arrival;
 use offramp_impair::memory::{Fate, Memory, MemoryConfig};
 use serde::Deserialize;
 
-/// Clocks of a run of masters against each other.
+/// Length of a simulation of several PCI masters, clocks.
 const CYCLES: u64 = 1_000_000;
 
 /// Returns the environment for expressions and texts of cases.
@@ -66,22 +66,22 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// Points of a curve.
+/// The points of a curve, x and y.
 type Points = Serde<Vec<[f64; 2]>>;
 
-/// Returns the y of a curve at one of its points.
+/// Returns the y of a curve at the point with this x.
 fn at(points: &Points, x: f64) -> Result<f64, Error> {
     let found = points.iter().find(|point| (point[0] - x).abs() < 1e-9);
     found.map(|point| point[1]).ok_or_else(|| wrong(format!("no point at {x}")))
 }
 
-// Ends a `map_err`: passes the reason on.
+// Converts any error for `map_err`.
 #[expect(clippy::needless_pass_by_value)]
 fn wrong<E: ToString>(why: E) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.to_string())
 }
 
-/// Compares the throughput of a run with the throughput of another; lists of runs one by one.
+/// Compares the throughput of two runs, or of two lists of runs pairwise.
 fn compare(of: &Value, to: &Value, figure: &dyn Fn(f64) -> f64) -> Result<Value, Error> {
     if of.kind() == ValueKind::Seq && of.len() == to.len() {
         let pairs = of.try_iter()?.zip(to.try_iter()?);
@@ -91,7 +91,7 @@ fn compare(of: &Value, to: &Value, figure: &dyn Fn(f64) -> f64) -> Result<Value,
     Ok(Value::from(figure(speed(of)? / speed(to)?)))
 }
 
-/// Returns the full frames a card with a DP8390 holds without being read out.
+/// Returns the number of full frames that fit into the memory of a card with a DP8390.
 fn frames_held(card_bytes: u32) -> Result<u64, Error> {
     let mut memory = Memory::new(&MemoryConfig::dp8390(card_bytes as usize).map_err(wrong)?);
     let mut held = 0;
@@ -101,7 +101,7 @@ fn frames_held(card_bytes: u32) -> Result<u64, Error> {
     Ok(held)
 }
 
-/// Returns the segments of a sender without congestion control before the first acknowledgement, in bytes.
+/// Returns the lengths of the segments that a sender without congestion control sends before the first acknowledgement.
 fn first_flight(window: u16, mss: u16) -> Vec<u64> {
     let (window, mss, rto_min) = (window.into(), mss.max(1).into(), Span::us(1_000_000));
     let config = SenderConfig { mss, variant: Variant::GoBackN, rto_min, initial_window_segments: 1, window };
@@ -109,7 +109,7 @@ fn first_flight(window: u16, mss: u16) -> Vec<u64> {
     std::iter::from_fn(|| sender.next(Time::START, mss)).map(|segment| segment.len).collect()
 }
 
-/// A master as described by an expression. The defaults are a writer of full frames.
+/// A PCI master, as given in an expression. The defaults describe a writer of full frames.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct MasterSpec {
@@ -127,7 +127,8 @@ impl Default for MasterSpec {
     }
 }
 
-/// Returns the payload in Gbit/s of a bus master with nothing but transfers of `bytes`: reads, writes, or each of both.
+/// Returns the payload rate of a bus master with back-to-back transfers of `bytes`, Gbit/s. `transfers` selects reads,
+/// writes or both.
 fn dma_gbps(bus: &str, transfers: &str, bytes: u32, set: Option<Serde<Settings>>) -> Result<f64, Error> {
     let mut profile = Profile::load_bus(bus).map_err(wrong)?;
     profile.set_all(set.map(|of| of.0).unwrap_or_default()).map_err(wrong)?;
@@ -138,7 +139,7 @@ fn dma_gbps(bus: &str, transfers: &str, bytes: u32, set: Option<Serde<Settings>>
     Ok(payload_bps(bytes.into(), interval) / 1e9)
 }
 
-/// Returns the counters of each of these masters on one PCI bus at 33 MHz and 32 bits.
+/// Returns the counters of each master after a simulation on one PCI bus with 33 MHz and 32 bits.
 fn shared_pci(masters: Serde<Vec<MasterSpec>>, fetch_cycles: Option<u16>, is_split: Option<bool>) -> Value {
     let master = |spec: MasterSpec| Master {
         command: spec.command,

@@ -1,60 +1,60 @@
-//! Measurements of a claim on a local machine, for the table. The lab measures, and fills it in.
+//! The lab's measurements of claims, for the table of claims.
 
 use serde::Serialize;
 
-/// The result of one experiment of the lab for one claim.
+/// The result of one lab experiment for one claim.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Live {
     /// Name of the experiment.
     pub experiment: String,
-    /// The base variant.
+    /// Name of the base variant.
     pub base: String,
-    /// The variant in the claim.
+    /// Name of the variant in the claim.
     pub variant: String,
-    /// The result in words; each ratio with its interval.
+    /// The result in words. Each ratio has its interval.
     pub measured: String,
     /// The comparison with the published result, and the limit of the run.
     pub why: String,
-    /// The figures behind the words.
+    /// The figures of the result.
     pub figures: Vec<LiveFigure>,
 }
 
-/// One metric of both variants.
+/// A metric of both variants.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveFigure {
-    /// Name of the metric, with its unit at the end if it has one.
+    /// Name of the metric. The name ends with the unit, if the metric has a unit.
     pub metric: &'static str,
-    /// Unit of the values; nothing for a count.
+    /// Unit of the values; empty for a count.
     pub unit: &'static str,
-    /// Median of the base. `None`: not measured.
+    /// Median of the base; `None` if not measured.
     pub base: Option<f64>,
-    /// Median of the variant. `None`: not measured.
+    /// Median of the variant; `None` if not measured.
     pub value: Option<f64>,
-    /// Smallest and largest sample of the variant.
+    /// Minimum and maximum sample of the variant.
     pub range: Option<[f64; 2]>,
-    /// Variant over base: the median of the rounds' ratios. `None`: a value is 0, or there were too few rounds.
+    /// Variant over base: the median of the ratios per round. `None` if a value is 0, or the run had too few rounds.
     pub ratio: Option<f64>,
     /// 95 % confidence interval of the ratio.
     pub ci95: Option<[f64; 2]>,
 }
 
-/// The run of the lab behind the figures.
+/// The lab's run with the figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveRun {
-    /// Version of the measuring program.
+    /// Version of offramp that measured.
     pub offramp: String,
     /// Release of the kernel.
     pub kernel: String,
     /// Model of the processor.
     pub processor: String,
-    /// Processors.
+    /// Number of processors.
     pub cpus: usize,
-    /// One of the hosts was a guest.
+    /// `true` if at least one host was a guest.
     pub has_guest: bool,
-    /// Samples of each variant.
+    /// Number of samples per variant.
     pub repeats: usize,
-    /// Measured time of each sample.
+    /// Measured time per sample, seconds.
     pub seconds: f64,
-    /// Experiments of the run.
+    /// Names of the experiments in the run.
     pub experiments: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Explanatory curves: for each mechanism behind the claims, the model's results over the governing parameter, beside
-//! the published ones. Each is a file in `charts/`:
+//! Explanatory curves for the mechanisms behind the claims: the model's results over the governing parameter, and
+//! published results. Each mechanism is a file in `charts/`:
 //!
 //! ```toml
 //! title = "The clock of an ISA bus"
@@ -20,9 +20,10 @@
 //! holds = ["of['no wait states']|over(of['published'])|max < 1.05"]
 //! ```
 //!
-//! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, and may name it; the parameter
-//! of the axis has this value in every run. `holds` states the expected properties of a panel's curves: `at` is the y
-//! at an x, `steps` are the ratios from each point to the next, `over` those to another curve at its points.
+//! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, and can use the name `x`. Every
+//! run sets the parameter of the axis to this value. `holds` states conditions on the curves of a panel. In a
+//! condition, `at` gives the y at an x, `steps` gives the ratios between adjacent points, and `over` gives the ratios
+//! to another curve at that curve's points.
 
 use super::case::{Case, RunSpec, Settings, Variation, texts};
 use super::engine::Engine;
@@ -36,17 +37,17 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mechanism {
-    /// Short name, for files and links: the name of its file.
+    /// Short name for files and links: the name of the mechanism's file.
     #[serde(skip)]
     pub name: String,
-    /// A title for people.
+    /// Title for display.
     pub title: String,
-    /// The claims explained by it.
+    /// Claims explained by the mechanism.
     #[serde(default)]
     pub claims: Vec<String>,
-    /// The message of the charts and its reason, in a few sentences.
+    /// The message of the charts, with the reason, in a few sentences.
     pub says: String,
-    /// A command for the same figures, or some of them.
+    /// A command that computes these figures, or a part of them.
     pub command: String,
     system: Option<String>,
     workload: Option<String>,
@@ -55,7 +56,7 @@ pub struct Mechanism {
     #[serde(default)]
     run: BTreeMap<String, RunSpec>,
     x: Axis,
-    /// The charts.
+    /// Charts of the mechanism.
     #[serde(rename = "panel")]
     pub panels: Vec<Panel>,
     #[serde(skip)]
@@ -66,13 +67,13 @@ pub struct Mechanism {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// Its quantity, with the unit.
+    /// Quantity of the axis, with the unit.
     pub title: String,
-    /// Equal steps to the right are equal ratios.
+    /// `true` for a logarithmic axis.
     #[serde(default)]
     pub is_log: bool,
     parameter: Option<String>,
-    /// Unit of the values of the parameter.
+    /// Unit of the parameter's values.
     #[serde(default)]
     unit: String,
     values: Vec<f64>,
@@ -82,46 +83,46 @@ pub struct Axis {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Panel {
-    /// The title of the chart.
+    /// Title of the chart.
     pub title: String,
-    /// Its own axis; `None` for the mechanism's.
+    /// Horizontal axis of the chart; `None` for the axis of the mechanism.
     x: Option<Axis>,
-    /// The quantity of the vertical axis, with its unit.
+    /// Quantity of the vertical axis, with the unit.
     pub y_title: String,
-    /// The curves.
+    /// Curves of the chart.
     pub curves: Vec<Curve>,
     #[serde(default)]
     holds: Vec<String>,
 }
 
-/// Points of one system, or of a publication.
+/// A curve: the points of one system, or of a publication.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Curve {
-    /// The system or the publication.
+    /// Name of the system or of the publication.
     pub name: String,
-    /// x and y of each point.
+    /// The points, x and y.
     #[serde(default)]
     pub points: Vec<[f64; 2]>,
-    /// The expression for y at each x.
+    /// Expression for y at each x; `None` for a published curve.
     y: Option<String>,
-    /// The expression for the published points, if any.
+    /// Expression for published points, if any.
     measured: Option<String>,
 }
 
 impl Curve {
-    /// Returns whether the curve was published, not modelled.
+    /// Returns whether the curve is a published result.
     pub fn is_published(&self) -> bool {
         self.y.is_none()
     }
 }
 
 impl Mechanism {
-    /// Reads a mechanism from the text of a file, and runs everything for its charts.
+    /// Parses a mechanism from the text of a file, and simulates all runs of its charts.
     ///
     /// # Errors
-    /// When it is no valid TOML, when a key is unknown, missing or wrong, when a run stands still, or when an
-    /// expression is invalid.
+    /// Returns an error if the text is not valid TOML, a key is unknown, missing or invalid, a run stalls, an
+    /// expression is invalid, or a condition does not hold.
     pub fn draw(text: &str, file: &Path) -> Result<Self, ProfileError> {
         let mut mechanism: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), &error))?;
         file.clone_into(&mut mechanism.file);
@@ -147,7 +148,7 @@ impl Mechanism {
         Ok(mechanism)
     }
 
-    /// Returns the horizontal axis of one of its charts.
+    /// Returns the horizontal axis of a chart.
     pub fn axis<'a>(&'a self, panel: &'a Panel) -> &'a Axis {
         panel.x.as_ref().unwrap_or(&self.x)
     }
@@ -179,7 +180,7 @@ impl Mechanism {
         Ok(points)
     }
 
-    /// Returns the case for one place of an axis; only its runs count.
+    /// Returns a case with the runs for one value of an axis. The case has no rows.
     fn at(&self, axis: &Axis, x: f64) -> Case {
         let (mut set, parameter) = (self.set.clone(), axis.parameter.clone());
         set.extend(parameter.map(|name| (name, format!("{x}{}", axis.unit))));
@@ -197,15 +198,15 @@ static EMBEDDED: &[(&str, &str)] = embedded! { "charts", "toml":
 /// Draws every mechanism shipped with offramp.
 ///
 /// # Errors
-/// When a file is wrong, or a run stands still.
+/// Returns an error if a file is invalid, or a run stalls.
 pub fn all() -> Result<Vec<Mechanism>, ProfileError> {
     EMBEDDED.iter().map(|(file, text)| Mechanism::draw(text, Path::new(file))).collect()
 }
 
-/// Draws the mechanisms of files, and of the `.toml` files of directories.
+/// Draws the mechanisms of files. For a directory, draws all its `.toml` files.
 ///
 /// # Errors
-/// When one cannot be read or drawn.
+/// Returns an error if a file cannot be read or drawn.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Mechanism>, ProfileError> {
     texts(paths)?.iter().map(|(file, text)| Mechanism::draw(text, file)).collect()
 }

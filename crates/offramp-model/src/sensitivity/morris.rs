@@ -4,21 +4,22 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Levels of every parameter; Morris recommends an even number, and 4 is usual.
+/// Number of levels per parameter. Morris recommends an even number; 4 is common.
 const LEVELS: u32 = 4;
-/// A step, as a share of the range: levels / (2 (levels - 1)), so every level is equally likely.
+/// Length of a step, relative to the range: levels / (2 (levels - 1)). Every level is then equally likely.
 const STEP: f64 = LEVELS as f64 / (2.0 * (LEVELS as f64 - 1.0));
 
 /// The effect of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// Mean of the absolute effects.
+    /// Mean of the absolute elementary effects.
     pub mean_absolute: f64,
-    /// Standard deviation of the effects: 0 where it acts linearly and alone.
+    /// Standard deviation of the elementary effects: 0 if the parameter acts linearly and without interactions.
     pub spread: f64,
 }
 
-/// Returns the points of `paths` paths: each changes one parameter after another, in random order, from a random start.
+/// Returns the points of `paths` paths. A path starts at random, and changes one parameter after the other in random
+/// order.
 pub fn design(parameters: usize, paths: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut points = Vec::with_capacity(paths * (parameters + 1));
@@ -28,7 +29,7 @@ pub fn design(parameters: usize, paths: usize, seed: u64) -> Vec<Vec<f64>> {
         let mut point: Vec<f64> = (0..parameters).map(|_| level(&mut rng)).collect();
         points.push(point.clone());
         for parameter in order {
-            // The lower half of the levels goes up, the upper half down.
+            // Levels in the lower half step up, and levels in the upper half step down.
             point[parameter] += if point[parameter] < 0.5 { STEP } else { -STEP };
             points.push(point.clone());
         }
@@ -40,7 +41,7 @@ fn level(rng: &mut ChaCha8Rng) -> f64 {
     f64::from(rng.random_range(0..LEVELS)) / f64::from(LEVELS - 1)
 }
 
-/// Computes the effects from the values at the points of [`design`].
+/// Computes the effects from the values of the function at the points of [`design`].
 pub fn effects(points: &[Vec<f64>], values: &[f64], parameters: usize) -> Vec<Effect> {
     let mut changes = vec![Vec::new(); parameters];
     let paths = points.chunks_exact(parameters + 1).zip(values.chunks_exact(parameters + 1));

@@ -1,19 +1,19 @@
-//! Shares of variance (Sobol; estimators by Saltelli et al. 2010 and Jansen 1999).
+//! Variance-based sensitivity (Sobol). The estimators are by Saltelli et al. 2010 and Jansen 1999.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The share of the variance explained by one parameter.
+/// The shares of the variance explained by one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Index {
-    /// Alone.
+    /// First-order share: the effect of the parameter alone, without interactions.
     pub first: f64,
-    /// Alone and together with others.
+    /// Total share: the effect of the parameter, including interactions with other parameters.
     pub total: f64,
 }
 
-/// Returns the points: two independent random matrices A and B of `samples` rows, and for each parameter A with that
-/// column of B.
+/// Returns the points: two independent random matrices A and B of `samples` rows, then one matrix per parameter. That
+/// matrix equals A, with the parameter's column from B.
 pub fn design(parameters: usize, samples: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut matrix = || -> Vec<Vec<f64>> {
@@ -32,14 +32,14 @@ pub fn design(parameters: usize, samples: usize, seed: u64) -> Vec<Vec<f64>> {
     points
 }
 
-/// Computes the shares from the values at the points of [`design`]. Without variance, all shares are 0.
+/// Computes the shares from the values of the function at the points of [`design`]. Without variance, all shares are 0.
 pub fn indices(values: &[f64], parameters: usize, samples: usize) -> Vec<Index> {
     let count = samples as f64;
     let (a, rest) = values.split_at(samples);
     let (b, mixed) = rest.split_at(samples);
     let mean = values[..2 * samples].iter().sum::<f64>() / (2.0 * count);
     let variance = values[..2 * samples].iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (2.0 * count);
-    // Below the rounding error of the values.
+    // The variance is below the rounding error of the values.
     if variance <= (f64::EPSILON * mean).powi(2) {
         return vec![Index { first: 0.0, total: 0.0 }; parameters];
     }

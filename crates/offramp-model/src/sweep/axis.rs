@@ -1,24 +1,24 @@
-//! One parameter and its values, as a user writes them.
+//! A parameter and its values, in the format of the command line.
 
 use super::{POINTS_MAX, SweepError};
 use crate::profile::Profile;
 use crate::profile::quantity::Dimension;
 use crate::profile::schema::{self, Key};
 
-/// The values of a parameter.
+/// The values of a varied parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// These, in base units.
+    /// Listed values, in base units.
     Listed(Vec<u64>),
-    /// All from one to another, both included.
+    /// All values between two ends, including both ends.
     Range {
-        /// The smallest, base units.
+        /// Lower end, base units.
         from: u64,
-        /// The largest, base units.
+        /// Upper end, base units.
         to: u64,
-        /// Steps are equal ratios, not equal differences.
+        /// `true` for equal ratios between values, `false` for equal differences.
         is_log: bool,
-        /// Number of its values on a grid.
+        /// Number of values on a grid.
         count: Option<usize>,
     },
 }
@@ -26,9 +26,9 @@ pub enum Values {
 /// A varied parameter.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// The parameter.
+    /// Definition of the parameter.
     pub key: &'static Key,
-    /// Its values.
+    /// Values of the parameter.
     pub values: Values,
 }
 
@@ -36,11 +36,11 @@ const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units
                      KEY/COUNT for the interval in the profile";
 
 impl Axis {
-    /// Reads `bus.clock=4MHz..32MHz/8`, `bus.clock=4MHz..32MHz:log/8` or `adapter.overflow=drop,overrun`. A Latin
-    /// hypercube needs no count.
+    /// Parses an axis such as `bus.clock=4MHz..32MHz/8`, `bus.clock=4MHz..32MHz:log/8` or
+    /// `adapter.overflow=drop,overrun`. A Latin hypercube needs no count after the slash.
     ///
     /// # Errors
-    /// When there is no such parameter, or a value does not fit it.
+    /// Returns an error if the parameter is unknown, or a value is invalid.
     pub fn parse(text: &str) -> Result<Self, SweepError> {
         let wrong = |why: String| SweepError::Wrong { of: text.to_owned(), why };
         let (name, values) = text.split_once('=').ok_or_else(|| wrong(FORMS.to_owned()))?;
@@ -52,11 +52,11 @@ impl Axis {
         Ok(Self { key, values: values.map_err(wrong)? })
     }
 
-    /// Reads an axis like [`Self::parse`]; a name alone, `host.wake_time` or `host.wake_time/5`, stands for its
-    /// interval in the profile.
+    /// Parses an axis like [`Self::parse`]. A name without values, such as `host.wake_time` or `host.wake_time/5`,
+    /// selects the parameter's interval in the profile.
     ///
     /// # Errors
-    /// As [`Self::parse`], and when the profile has no interval for it.
+    /// Fails like [`Self::parse`], and if the profile has no interval for the parameter.
     pub fn parse_for(text: &str, profile: &Profile) -> Result<Self, SweepError> {
         if text.contains('=') {
             return Self::parse(text);
@@ -71,7 +71,7 @@ impl Axis {
         Ok(Self { key, values: Values::Range { from, to, is_log: false, count } })
     }
 
-    /// Returns its values on a grid, base units.
+    /// Returns the values on a grid, base units.
     pub(super) fn listed(&self) -> Result<Vec<u64>, SweepError> {
         match &self.values {
             Values::Listed(values) => Ok(values.clone()),
@@ -86,7 +86,7 @@ impl Axis {
         }
     }
 
-    /// Returns the value at a place from 0 to 1 of its range, base units.
+    /// Returns the value at a relative position from 0 to 1, base units.
     pub(super) fn at(&self, place: f64) -> u64 {
         match &self.values {
             Values::Listed(values) => {
@@ -103,8 +103,8 @@ impl Axis {
     }
 }
 
-/// Returns the value of a parameter at a place from 0 to 1 of a range, in equal ratios or equal differences, base
-/// units.
+/// Returns the value of a parameter at a relative position from 0 to 1 in a range, base units. `is_log` selects a
+/// geometric range.
 pub(crate) fn between(key: &Key, [from, to]: [u64; 2], is_log: bool, place: f64) -> u64 {
     let (low, high) = (from as f64, to as f64);
     let value = if is_log { low * (high / low).powf(place) } else { low + (high - low) * place };
@@ -120,7 +120,7 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
     if matches!(key.dimension, Dimension::Choice(_)) {
         return Err("the key takes words; list them with commas".to_owned());
     }
-    // "Mbit/s" has a slash of its own: a count is all digits.
+    // A count consists of digits, to distinguish its slash from the slash in "Mbit/s".
     let is_count = |count: &str| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
     let (rest, count) = match rest.rsplit_once('/').filter(|(_, count)| is_count(count)) {
         Some((rest, count)) => (rest, Some(counted(count)?)),

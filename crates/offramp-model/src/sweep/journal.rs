@@ -1,7 +1,7 @@
-//! Finished points, so that an interrupted sweep can go on: a file beside the result, one line for each point.
+//! The journal of a sweep: a file with one line per completed point, so that an interrupted sweep can continue.
 //!
-//! The first line names the sweep and its columns. A file with another first line is refused and left unchanged, so
-//! rows of two sweeps never mix. An incomplete last line is dropped, and its point is run again.
+//! The first line is the fingerprint of the sweep. A file with another first line is rejected and left unchanged, so
+//! that rows of two sweeps never mix. An incomplete last line is discarded, and the point is run again.
 
 use super::{Row, Sweep, SweepError};
 use crate::metrics::METRICS;
@@ -9,13 +9,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Replaces the figures of a point without an outcome.
+/// Marks a failed point. The error follows in place of the figures.
 const FAILED: &str = "failed";
 /// Advice about a journal of another sweep.
 const OTHER: &str =
     "; finish that sweep with the command and the version that started it, or remove the file to start again";
 
-/// An open journal.
+/// An open journal of a sweep.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -23,10 +23,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a sweep, or begins it, and returns its rows.
+    /// Opens or creates the journal of a sweep, and returns the rows found.
     ///
     /// # Errors
-    /// When it cannot be read or written, or belongs to another sweep.
+    /// Returns an error if the file cannot be read or written, or is not a journal of this sweep.
     pub fn open(path: &Path, sweep: &Sweep) -> Result<(Self, Vec<Row>), SweepError> {
         let points = sweep.points()?.len();
         let failed = failed(path);
@@ -60,10 +60,10 @@ impl Journal {
         self.file.seek(SeekFrom::Start(len)).map(|_| ())
     }
 
-    /// Writes a row, with one system call: a process ending at any moment leaves whole lines but for the last.
+    /// Appends a row with a single write, so that an abrupt end of the process can truncate only the last line.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn add(&mut self, row: &Row) -> Result<(), SweepError> {
         let what = match &row.result {
             Ok(values) => values.iter().map(f64::to_string).collect::<Vec<_>>().join("\t"),
@@ -73,10 +73,10 @@ impl Journal {
         self.file.write_all(line.as_bytes()).map_err(failed(&self.path))
     }
 
-    /// Removes the journal, once the result is written.
+    /// Removes the journal, after the result is written.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// Returns an error if the file cannot be removed.
     pub fn remove(self) -> Result<(), SweepError> {
         std::fs::remove_file(&self.path).map_err(failed(&self.path))
     }
@@ -86,7 +86,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> SweepError {
     move |error| SweepError::File { file: path.display().to_string(), error }
 }
 
-/// Parses the rows of all lines after the first one.
+/// Parses the rows of all lines after the first line.
 fn read_all(lines: &str, points: usize) -> Result<Vec<Row>, String> {
     let mut is_done = vec![false; points];
     let rows = lines.lines().enumerate().map(|(at, line)| {
@@ -100,7 +100,7 @@ fn read_all(lines: &str, points: usize) -> Result<Vec<Row>, String> {
     rows.collect()
 }
 
-/// Parses the row of a line; `None` if it is no row of this sweep.
+/// Parses one line. `None` if the line is not a row of this sweep.
 fn read(line: &str, points: usize) -> Option<Row> {
     let (point, what) = line.split_once('\t')?;
     let point = point.parse().ok().filter(|point| *point < points)?;

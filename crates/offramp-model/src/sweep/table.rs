@@ -1,22 +1,22 @@
-//! The result in columns, and as CSV (RFC 4180).
+//! The result of a sweep as columns, and as CSV (RFC 4180).
 
 use super::{Row, Sweep, SweepError};
 use crate::metrics::METRICS;
 use crate::profile::quantity::Dimension;
 
-/// A column: its name, with the unit last, and a cell for each row.
+/// A column of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column. The name ends with the unit.
     pub name: String,
-    /// Its cells.
+    /// Cells of the column, one per row.
     pub cells: Cells,
 }
 
 /// The cells of a column.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cells {
-    /// Numbers; `None` where there is none.
+    /// Numbers; `None` for a missing number.
     Numbers(Vec<Option<f64>>),
     /// Words.
     Words(Vec<String>),
@@ -25,7 +25,7 @@ pub enum Cells {
 /// Builds the columns of a result: the point, the varied parameters, every metric, and the errors.
 ///
 /// # Errors
-/// As [`Sweep::points`].
+/// Fails like [`Sweep::points`].
 pub fn columns(sweep: &Sweep, rows: &[Row]) -> Result<Vec<Column>, SweepError> {
     let points = sweep.points()?;
     let numbers = |name: &str, of: &dyn Fn(&Row) -> Option<f64>| Column {
@@ -55,7 +55,7 @@ fn parameter(name: &str, dimension: Dimension, values: impl Iterator<Item = u64>
     Column { name: format!("{name}{suffix}"), cells: Cells::Numbers(numbers) }
 }
 
-/// Returns a column's suffix for the unit, and the base units per such unit.
+/// Returns the suffix of column names for the unit, and the number of base units per unit.
 pub(crate) fn column_unit(dimension: Dimension) -> (&'static str, f64) {
     match dimension {
         Dimension::Time => ("_us", 1e6),
@@ -68,7 +68,7 @@ pub(crate) fn column_unit(dimension: Dimension) -> (&'static str, f64) {
     }
 }
 
-/// Formats columns as CSV, with a line of names. An empty cell: no number.
+/// Formats columns as CSV, with the names in the first line. A missing number gives an empty cell.
 pub fn csv(columns: &[Column]) -> String {
     let names: Vec<_> = columns.iter().map(|column| quoted(&column.name)).collect();
     let mut out = names.join(",") + "\n";

@@ -12,14 +12,14 @@ fn threads(count: usize) -> NonZeroUsize {
     NonZeroUsize::new(count).unwrap()
 }
 
-/// Returns a directory, removed when dropped, and the path of a journal in it.
+/// Returns a temporary directory, and the path of a journal in that directory. Dropping the directory removes it.
 fn scratch(name: &str) -> (Files, PathBuf) {
     let files = Files::new(&format!("sweep-{name}"), &[]);
     let path = files.0.join("journal");
     (files, path)
 }
 
-/// Returns the reason to refuse a journal with this text. It is left unchanged.
+/// Returns the error for a journal with this text, and checks that the file is unchanged.
 fn refused(path: &Path, text: &str, sweep: &Sweep) -> String {
     std::fs::write(path, text).unwrap();
     let error = Journal::open(path, sweep).unwrap_err().to_string();
@@ -96,7 +96,7 @@ fn a_sweep_that_was_interrupted_anywhere_ends_with_the_same_bytes() {
             journal.add(row).unwrap();
         }
         drop(journal);
-        // The last line is incomplete, as if the process had ended while writing it.
+        // The last line is incomplete, like after an abrupt end of the process.
         let half_a_line = format!("{}{ended_after}\t3.14", std::fs::read_to_string(&path).unwrap());
         std::fs::write(&path, half_a_line).unwrap();
         let (mut journal, done) = Journal::open(&path, &sweep).unwrap();
@@ -161,7 +161,7 @@ fn a_journal_of_a_binary_with_other_columns_is_refused_and_left_as_it_is() {
         (head.replacen("offramp ", "offramp 9", 1), "different version or workload".to_owned()),
     ] {
         assert_ne!(other_head, head, "{what}");
-        // The same without a line of figures, and with an incomplete head.
+        // Further journals: without a row, and with an incomplete first line.
         for text in [format!("{other_head}\n0\t{figures}\n"), format!("{other_head}\n"), other_head.clone()] {
             let error = refused(&path, &text, &sweep);
             assert!(error.contains(&format!("holds points of a sweep with {what}")), "{error}");
