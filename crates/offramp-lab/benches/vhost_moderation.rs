@@ -1,13 +1,13 @@
-//! The effect of moderation on a guest asleep between interrupts: requests one at a time, bulk data, and both together,
-//! over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted drivers in this process with `EVENT_IDX`,
-//! as fast as a processor without an emulator is.
+//! The effect of moderation on guests that sleep between interrupts. The loads are single requests, bulk data, and both
+//! together, over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted drivers in this process with
+//! `EVENT_IDX`, at native speed without an emulator.
 //!
-//! `cargo bench -p offramp-lab --bench vhost_moderation` gives the adapter a processor and the guests another one (each
-//! its own if there are three), and keeps all awake. So it compares moderation alone, without the kernel's thread
-//! placement or the delay of a hypervisor to resume a halted processor. `-- --free` leaves both to the kernel and the
-//! hypervisor. `-- --load-interrupts 4000,7000` adds the default's rule with each of these numbers of interrupts per
-//! second under load, and `-- --only mixed` leaves the other loads out. `--test` runs hardly anything, and its figures
-//! mean nothing.
+//! `cargo bench -p offramp-lab --bench vhost_moderation` pins the adapter to one processor and the guests to another
+//! processor, or to one each if the machine has three. The bench keeps these processors awake. The result thus excludes
+//! the kernel's thread placement, and the delay of a hypervisor before it resumes a halted processor. The argument `--
+//! --free` disables pinning and keeping awake. The argument `-- --load-interrupts 4000,7000` adds the default policy
+//! with each of these interrupt rates under load. The argument `-- --only mixed` selects one load. With `--test`, the
+//! run is too short for meaningful figures.
 
 #[path = "vhost_moderation/contenders.rs"]
 mod contenders;
@@ -31,26 +31,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vhost_common::{Rig, RigConfig};
 
-/// Rounds, each with a sample of every policy under every load; medians count. A p99 depends on eight late requests,
-/// and the machine pauses for a millisecond now and then: with half as many rounds its ratio is known within a half at
-/// best.
+/// Number of rounds. A round has a sample of every policy, and the report shows medians. A p99 depends on eight late
+/// requests, and the machine sometimes pauses for a millisecond. With half as many rounds, the ratio of p99 would be
+/// known to within a half at best.
 const ROUNDS: usize = 60;
 const SAMPLE: Duration = Duration::from_millis(200);
 const RATE_BPS: u64 = 1_000_000_000;
-/// Length of full frames without FCS, and the number of them sent together: 81,274 a second fill the link.
+/// Length of full frames without FCS, bytes, and number of full frames per burst. 81,274 full frames per second fill
+/// the link.
 const BULK_LEN: usize = 1514;
 const BULK_TOGETHER: u32 = 10;
 const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u64);
-/// Time of a full frame on the wire.
+/// Time of a full frame on the link, nanoseconds.
 const FRAME_NS: u64 = 12_304;
-/// Requests and answers.
+/// Length of requests and responses, bytes.
 const REQUEST_LEN: usize = 64;
-/// Time between two requests beside bulk data; the bulk data then takes half the link.
+/// Interval between two requests in the mixed load. Bulk data then use half of the link.
 const REQUEST_EVERY: Duration = Duration::from_micros(250);
 const RING: u16 = 1024;
 const BUFFER_LEN: usize = 2048;
-/// A ring is full once its oldest frame has waited for as long as the link takes to fill it. Half of that, for short
-/// frames between the full ones: a guest with smaller delays loses nothing.
+/// Minimum delay of a guest that can lose frames: half of the time in which full frames fill a ring. The factor of a
+/// half allows for short frames between the full frames.
 const DELAY_OF_LOSS_MIN: Duration = Duration::from_nanos(FRAME_NS * RING as u64 / 2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,15 +78,15 @@ struct Sample {
     frames_per_s: f64,
     calls_per_s: f64,
     calls_per_frame: f64,
-    /// Requests and answers: with a call for each, none waits for another.
+    /// Requests and responses per second: the number of calls needed if every message gets its own call.
     messages_per_s: f64,
-    /// Frames lost for want of a buffer, because the guest was so late.
+    /// Number of frames dropped without a buffer, because the guest was late.
     lost: u64,
-    /// Maximum time of a frame from one guest to the other.
+    /// Maximum delay of a frame from one guest to the other.
     delay_max: Duration,
 }
 
-/// Per contender, a sample of each round.
+/// The samples of each contender, one per round.
 type Samples = Vec<Vec<Sample>>;
 
 fn main() {
@@ -110,7 +111,7 @@ fn main() {
     }
 }
 
-/// Returns the argument after `flag`.
+/// Returns the command-line argument after `flag`.
 fn value_of(flag: &str) -> Option<String> {
     std::env::args().skip_while(|arg| arg != flag).nth(1)
 }
@@ -119,7 +120,7 @@ fn cpu_times() -> CpuTimes {
     CpuTimes::read().unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Runs two guests for `time`: one sends, the other answers requests.
+/// Runs two guests for `time`: one guest sends, and the other answers requests.
 fn sample(load: Load, moderation: ModerationConfig, placement: &Placement, time: Duration) -> Sample {
     let mut config = RigConfig { rate_bps: Some(RATE_BPS), apart: false, ..RigConfig::mtu(1500) };
     config.adapter.moderation = moderation;

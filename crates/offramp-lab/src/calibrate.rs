@@ -1,34 +1,36 @@
-//! This machine as a host of the model: the costs in its experiments, and predictions of the other experiments.
+//! Calibration: derives the costs of this machine from some experiments, and predicts the other experiments with the
+//! model.
 //!
-//! In the lab both hosts run on the same processors, and the adapters on another one. Processor time for a byte of
-//! payload is split into these costs:
+//! In the lab, both hosts share processors, and the adapters run on a separate processor. The processor time per byte
+//! of payload is split into these costs:
 //!
 //! ```text
 //! host    = byte + sends × send + receives × receive [+ checksum sent] [+ checksum received]
 //! adapter = byte + wire frames × frame + (sends + receives) × hand-over [- checksums that the hosts make]
 //! ```
 //!
-//! The adapters count sends, receives and wire frames. The costs follow by least squares from a few experiments (`lso`,
-//! `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000); none of them is below 0. If the link is the
-//! limit, the hosts sleep between two interrupts, and a hand-over takes additional time to wake them. `interrupt-cap`
-//! at 8000 interrupts a second measures this time, and the bytes handed over at once. The resulting
-//! profile is a host with the costs of both ends of a connection, because both were measured together. Runs of the
-//! model on that profile predict all other experiments.
+//! The adapters count sends, receives and wire frames. Least squares, with no cost below 0, derive the costs from a few
+//! experiments: `lso`, `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000. If the link is the limit,
+//! the hosts sleep between interrupts, and a hand-over takes additional time to wake a host. `interrupt-cap` at 8000
+//! interrupts per second measures this wake-up time, and the bytes per hand-over. The resulting profile is a host with
+//! the costs of both ends of a connection, because both ends were measured together. The model predicts all other
+//! experiments from that profile.
 //!
-//! The experiment `receiver` measures a receive-only host. It has a processor alone, and the sending host shares the
-//! other one with the adapters. The processor time of the receiving host is
+//! The experiment `receiver` measures a receive-only host. The receiving host has its own processor. The sending host
+//! and the adapters share another processor. The processor time of the receiving host is:
 //!
 //! ```text
 //! receiver = byte + (receives + acknowledgements) × hand-over [+ checksum received]
 //! ```
 //!
-//! by least squares from three variants, and the checksum from `rx-checksum`; two more variants are predicted. The
-//! other processor limits the speed there, so its processor time for a byte equals the time between two bytes. This work is split like
-//! the adapters' work.
+//! Least squares derive these costs from three variants, and the checksum cost from `rx-checksum`. Two more variants
+//! are predicted. The shared processor limits the throughput in this experiment, so its processor time per byte equals
+//! the time between two bytes. The work of the shared processor is split like the adapters' work.
 //!
-//! A request also waits until processes run, and until the adapters' thread notices a due interrupt. One small request
-//! at a time without moderation yields the wait for a process, as a minimum and an exponentially distributed part. With
-//! a gap between interrupts it yields the wait for the adapters' thread. Latencies and interrupts under other moderation are predicted.
+//! A request also waits until processes run, and until the adapters' thread detects a due interrupt. Single small
+//! requests without moderation measure the wait for a process: a minimum, and an exponentially distributed part. Single
+//! small requests with a gap between interrupts measure the wait for the adapters' thread. Latencies and interrupt
+//! rates under other moderation are predicted.
 
 mod cost;
 mod costs;
@@ -62,42 +64,42 @@ pub use self::responses::{Figure, figures_text, predict_responses};
 pub use self::target::{CPU_PERCENT, THROUGHPUT_PERCENT};
 pub use self::waits::Waits;
 
-/// Costs with their range over the rounds of the run.
+/// Costs, with their range over the rounds of the run.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// From all rounds together.
+    /// Costs derived from all rounds together.
     pub costs: Costs,
-    /// From each complete round alone.
+    /// Costs derived from each complete round separately.
     pub rounds: Vec<Costs>,
 }
 
 impl Calibration {
-    /// Learns the costs from a run.
+    /// Derives the costs from a run.
     ///
     /// # Errors
-    /// When an experiment is missing, or did not separate hosts and adapters.
+    /// Returns an error if an experiment is missing, or did not separate the processor time of hosts and adapters.
     pub fn of(experiments: &[Experiment]) -> Result<Self, CalibrateError> {
         let costs = Costs::learn(Samples { experiments, round: None })?;
         let samples = experiments.iter().flat_map(|of| &of.variants).flat_map(|of| &of.samples);
         let rounds = samples.map(|sample| sample.round + 1).max().unwrap_or(0);
-        // A round with an empty sample has no costs of its own.
+        // A round with an empty sample gives no separate costs.
         let rounds = (0..rounds).filter_map(|round| Costs::learn(Samples { experiments, round: Some(round) }).ok());
         Ok(Self { costs, rounds: rounds.collect() })
     }
 
-    /// The costs for people.
+    /// Formats the costs for display.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = format!("{:40} {:>10}   {:>10} {:>10}\n", "cost", "measured", "from", "to");
         for (name, value) in self.costs.values() {
             let [low, high] = self.interval(name);
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(out, "{name:40} {value:>10.3}   {low:>10.3} {high:>10.3}");
         }
         out
     }
 
-    /// Minimum and maximum over each round alone and all together.
+    /// Returns the minimum and maximum of a cost over the separate rounds and the combined rounds.
     fn interval(&self, cost: Cost) -> [f64; 2] {
         let all = self.rounds.iter().chain([&self.costs]).flat_map(Costs::values);
         let values = all.filter(|(of, _)| *of == cost).map(|(_, value)| value);

@@ -1,9 +1,9 @@
-//! Statistics of the samples: medians, spread, and the verdict on a difference.
+//! Statistics of samples: medians, spread, and the verdict on a difference.
 //!
-//! Two rules keep a verdict honest. Samples are compared **in pairs of one round**, so a slow drift of the machine
-//! cancels out. And only **like with like**: a virtual machine's two processors may be near or far from each other,
-//! from one second to the next. Results with both in use change by a multiple with it. So the distance is sampled
-//! before and after each sample, and a pair counts only if both samples saw the same class of it.
+//! Two rules make a verdict reliable. First, samples are compared **in pairs of one round**, so that a slow drift of
+//! the machine cancels out. Second, a pair counts only if both samples were taken **at the same class of distance**
+//! between the two processors. In a virtual machine, this distance can change from one second to the next, and change
+//! results severalfold. The distance is therefore measured before and after each sample.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -12,17 +12,17 @@ pub use crate::metric::summarise;
 use crate::model::{Sample, Variant, Verdict};
 use offramp_testbed::stats::{Spread, median};
 
-/// One-way time of a cache line below which two processors are near each other (one core complex), in nanoseconds.
+/// One-way latency of a cache line between two near processors (one core complex) is below this, nanoseconds.
 pub const NEAR_BELOW_NS: f64 = 120.0;
-/// One-way time of a cache line above which two processors are far from each other (two sockets), in nanoseconds.
+/// One-way latency of a cache line between two far processors (two sockets) is above this, nanoseconds.
 pub const FAR_ABOVE_NS: f64 = 450.0;
-/// Probability of the true ratio within the confidence interval.
+/// Confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// Minimum pairs for an interval, and so for a verdict.
+/// Minimum number of pairs for an interval and a verdict.
 pub const PAIRS_MIN: usize = 2;
 
-/// Returns a metric's value in one sample, under the name and in the unit of its field in [`Variant`]. `None` as in
-/// [`Metric::value`], and for an unknown name.
+/// Returns a metric's value in one sample. Name and unit are those of the field in [`Variant`]. `None` for an unknown
+/// name, and in the cases of [`Metric::value`].
 ///
 /// [`Metric::value`]: crate::metric::Metric::value
 pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
@@ -41,20 +41,20 @@ fn values(samples: &[Sample], metric: &str) -> Vec<f64> {
 /// The distance between the two processors during a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
-    /// It was not measured.
+    /// The distance was not measured.
     Unknown,
-    /// Below [`NEAR_BELOW_NS`].
+    /// The distance is below [`NEAR_BELOW_NS`].
     Near,
-    /// From [`NEAR_BELOW_NS`] to [`FAR_ABOVE_NS`].
+    /// The distance is from [`NEAR_BELOW_NS`] to [`FAR_ABOVE_NS`].
     Mid,
-    /// Above [`FAR_ABOVE_NS`].
+    /// The distance is above [`FAR_ABOVE_NS`].
     Far,
-    /// One class before the sample, another after it.
+    /// The class changed during the sample.
     Moved,
 }
 
 impl Distance {
-    /// Returns the class of a sample, from the distance before and after it.
+    /// Returns the class of a sample, from the distances measured before and after the sample.
     pub fn of(sample: &Sample) -> Self {
         let Some([before, after]) = sample.line_distance_ns else { return Self::Unknown };
         let (before, after) = (Self::of_ns(before), Self::of_ns(after));
@@ -70,19 +70,20 @@ impl Distance {
         }
     }
 
-    /// Returns whether two samples of these classes can be compared: the classes are the same, and neither moved.
+    /// Returns whether two samples of these classes can be compared: the classes are equal, and not
+    /// [`Distance::Moved`].
     pub fn is_like(self, other: Self) -> bool {
         self == other && self != Self::Moved
     }
 }
 
-/// The logarithms of the rounds' ratios, and the numbers behind their choice.
+/// The logarithms of the ratios per round, with the counts of pairs.
 struct Pairs {
-    /// ln(variant / base), one of each counted pair.
+    /// ln(variant / base) of each counted pair.
     log_ratios: Vec<f64>,
-    /// Pairs taken at a like distance.
+    /// Number of pairs with comparable distances.
     like: usize,
-    /// Pairs in all.
+    /// Number of all pairs.
     all: usize,
 }
 
@@ -103,13 +104,13 @@ impl Pairs {
         Self { log_ratios, like, all: pairs.len() }
     }
 
-    /// Returns `true` with too few like pairs: the unlike ones were taken too.
+    /// Returns whether all pairs count, because too few pairs have comparable distances.
     fn mixes_distances(&self) -> bool {
         self.like < PAIRS_MIN && self.all > self.like
     }
 }
 
-/// A ratio exists only between values above 0.
+/// Returns ln(variant / base). `None` unless both values are above 0.
 fn log_ratio(base: f64, variant: f64) -> Option<f64> {
     let log_ratio = variant.ln() - base.ln();
     (base > 0.0 && variant > 0.0 && log_ratio.is_finite()).then_some(log_ratio)
@@ -117,12 +118,12 @@ fn log_ratio(base: f64, variant: f64) -> Option<f64> {
 
 /// Compares `variant` with `base` in a metric (see [`metric::find`]).
 ///
-/// The ratio is the median of the rounds' ratios, taken on their logarithms, so that swapping the two gives exactly the
-/// reciprocal. Its 95 % interval is Student's t-interval of the mean logarithm, widened to hold the median if the
-/// samples are too skewed. Rounds count by [`Distance::is_like`]; if fewer than [`PAIRS_MIN`] do, all are taken and
-/// [`note`] says so.
+/// The ratio is the median of the ratios per round. The median is taken over logarithms, so that swapping base and
+/// variant gives exactly the reciprocal. The 95 % interval is Student's t-interval of the mean logarithm. If the
+/// samples are skewed, the interval is extended to the median. A round counts if [`Distance::is_like`]. If fewer than
+/// [`PAIRS_MIN`] rounds count, all rounds are used, and [`note`] reports this.
 ///
-/// `None` where fewer than [`PAIRS_MIN`] rounds have a value above 0 on both sides.
+/// Returns `None` if fewer than [`PAIRS_MIN`] rounds have values above 0 in both variants.
 pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdict> {
     let log_ratios = Pairs::of(base, variant, metric).log_ratios;
     let ratio = median(&log_ratios)?;
@@ -139,20 +140,20 @@ pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdic
     })
 }
 
-/// Returns the caveat of the pairs behind [`verdict`]: unlike ones were taken, or some were left out. `None` if all
-/// pairs counted.
+/// Returns a caveat about the pairs of [`verdict`]: pairs with different distances were used, or were omitted. `None`
+/// if the distances of all pairs are comparable.
 pub fn note(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
     Some(format!("{} against {}: {}", variant.name, base.name, remark(base, variant, metric)?))
 }
 
-/// Returns the notes on several variants; variants with the same remark share one.
+/// Returns the notes on several variants. Variants with the same remark share a note.
 pub fn notes(base: &Variant, variants: &[Variant], metric: &str) -> Vec<String> {
     let named = variants.iter().filter_map(|variant| Some((remark(base, variant, metric)?, variant.name.as_str())));
     let shared = grouped(named).into_iter();
     shared.map(|(remark, names)| format!("{} against {}: {remark}", names.join(", "), base.name)).collect()
 }
 
-/// Returns the values of each key, in the order of their first appearance.
+/// Groups values by key, in order of the first appearance of each key.
 pub(crate) fn grouped<K: PartialEq, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in pairs {
@@ -182,7 +183,7 @@ fn remark(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
     })
 }
 
-/// Student's t-interval of the mean; `None` of fewer than two values.
+/// Returns Student's t-interval of the mean. `None` for fewer than [`PAIRS_MIN`] values.
 fn t_interval(values: &[f64]) -> Option<(f64, f64)> {
     if values.len() < PAIRS_MIN {
         return None;
@@ -305,7 +306,7 @@ mod tests {
         assert_eq!(variant.as_object().expect("an object").len(), METRICS.len() + 2, "and name and samples");
     }
 
-    /// ln 2, ln 2.2 and ln 1.8 by hand: mean 0.68980, deviation 0.10038, t(2; 0.975) = 4.30265.
+    /// Calculated by hand for ln 2, ln 2.2 and ln 1.8: mean 0.68980, deviation 0.10038, t(2; 0.975) = 4.30265.
     #[test]
     fn the_interval_is_students_t_of_the_log_ratios() {
         let verdict = throughput(&variant("off", &[1.0, 1.0, 1.0]), &variant("on", &[2.0, 2.2, 1.8])).expect("three");

@@ -1,10 +1,11 @@
-//! The on/off matrix on an existing interface: switches its features one at a time, measures traffic with a peer, and
-//! puts every setting back.
+//! The on/off matrix on an existing interface: switches features one at a time, measures traffic with a peer, and
+//! restores every setting.
 //!
-//! Only the named interface is touched. A state file records its settings before the first change. They are put back
-//! when the run ends, fails, panics or is stopped, and by [`restore`](device::restore) after the process was killed.
-//! The calling thread must be in the interface's network namespace. It must not use
-//! [`privilege::enter`](offramp_ports::sys::privilege::enter): that would leave the namespace.
+//! Only the named interface is changed. Before the first change, a state file records the settings of the interface.
+//! The settings are restored when the run ends, fails, panics or is stopped. After the process was killed,
+//! [`restore`](device::restore) restores the settings. The calling thread must be in the interface's network namespace.
+//! The calling thread must not use [`privilege::enter`](offramp_ports::sys::privilege::enter), because `enter` leaves
+//! the namespace.
 
 use std::sync::atomic::AtomicBool;
 
@@ -25,25 +26,26 @@ use matrix::{Plan, VariantPlan};
 use measure::{Bench, other_work};
 use offramp_testbed::device::{self, DeviceError, Guard, State, check_permission};
 
-/// The metric of every main verdict. The link may be the limit of an adapter: throughput then stays the same, but this
-/// machine's cost does not.
+/// The metric of every main verdict. If the link is the limit, an offload changes processor time, but not throughput.
 const METRIC: &str = "host_cpu_s_per_gb";
-/// Further compared metrics.
+/// Metrics compared in addition to [`METRIC`].
 const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
 
-/// Minimum share of the processors taken by other work for a note.
+/// Minimum share of processor time taken by other work at which a note is added.
 const OTHER_WORK_NOTED: f64 = 0.1;
 
-/// Runs the matrix. `stop` ends it after the current test; `progress` gets a line per step.
+/// Runs the matrix. `stop` ends the run after the current test. `progress` receives one line per step.
 ///
-/// However the run ends, `experiments` has all finished experiments. It also has an experiment with failed traffic,
-/// with its samples so far and a note; it lacks the one under way at a stop. An interface left changed by an earlier
-/// run is put back first.
+/// After every end of the run, `experiments` contains all completed experiments. An experiment with failed traffic is
+/// included with its samples so far and a note. An experiment interrupted by `stop` is omitted. An interface left
+/// changed by an earlier run is restored first.
 ///
 /// # Errors
-/// When there is no such interface, nothing on it can be changed, it may not be changed, the peer cannot be
-/// reached or not through it, another run uses it, the run was stopped, or a setting could not be put back. In all
-/// cases but the last the interface has its first settings.
+/// Returns an error in these cases:
+/// - The interface does not exist, has nothing to change, must not be changed, or is in use by another run.
+/// - The peer cannot be reached, or not through the interface.
+/// - The run was stopped.
+/// - A setting could not be restored. In all other cases, the interface has its original settings.
 pub fn run(
     config: &DeviceConfig,
     stop: &AtomicBool,
@@ -66,7 +68,7 @@ pub fn run(
     for experiment in &mut *experiments {
         experiment.notes.extend(busy.clone());
     }
-    // An interface left changed is worse than a failed measurement: report it first.
+    // A changed interface is worse than a failed measurement, so this error is reported first.
     let changed = guard.finish()?;
     progress(&format!("{interface}: all settings restored"));
     for line in &changed {
@@ -78,7 +80,7 @@ pub fn run(
     measured
 }
 
-/// Returns the note on a machine busy with other work.
+/// Returns a note if other work keeps the machine busy.
 fn busy_note(share: f64) -> Option<String> {
     let percent = share * 100.0;
     (share > OTHER_WORK_NOTED).then(|| {
@@ -96,7 +98,7 @@ fn names(plans: &[Plan]) -> String {
     plans.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs every experiment in turn. Failed traffic ends only its own experiment.
+/// Runs the experiments one after the other. Failed traffic ends only the current experiment.
 fn measure(
     bench: &Bench,
     guard: &Guard,
@@ -127,7 +129,7 @@ fn measure(
     }
 }
 
-/// An experiment under way.
+/// An experiment in progress.
 struct Running<'a> {
     plan: &'a Plan,
     samples: Vec<Vec<Sample>>,
@@ -145,8 +147,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Takes samples of all variants in turn. Every second round goes backwards, so that a drift does not favour one of
-    /// them.
+    /// Takes samples of all variants in turn. Every second round runs in reverse order, so that drift does not favour a
+    /// variant.
     fn measure(
         &mut self,
         bench: &Bench,
@@ -203,7 +205,7 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Returns the kernel's deviations from a variant's settings.
+/// Describes where the kernel's settings deviate from the variant's settings.
 fn effects(variant: &VariantPlan, found: &State, now: &Features) -> Vec<String> {
     let change = &variant.change;
     let mut effects: Vec<String> = change

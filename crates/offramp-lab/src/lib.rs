@@ -1,15 +1,15 @@
-//! Experiments to measure the worth of each offload on this machine.
+//! Experiments that measure the effect of each offload on this machine.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`plan`] | the experiments: question, variants, bounds |
-//! | [`run`] | runs a plan, round by round |
+//! | [`run`] | runs the experiments, round by round |
 //! | [`sample`] | one measurement on a rig of `offramp-testbed` |
-//! | [`device`] | the same on an interface that exists |
-//! | [`metric`] | the figures of a sample, with their names and units |
+//! | [`device`] | experiments on an existing interface |
+//! | [`metric`] | the metrics of a sample, with names and units |
 //! | [`compare`] | medians, intervals, verdicts |
 //! | [`model`] | the report as data |
-//! | [`machine`] | the machine of a run, for the report |
+//! | [`machine`] | the description of the machine, for the report |
 //! | [`report`] | the report as JSON, text and pages |
 //! | [`calibrate`] | a profile of this machine for `offramp-model` |
 

@@ -1,4 +1,4 @@
-//! The description of a run's machine.
+//! The description of the machine of a run.
 
 use crate::model::{Experiment, Guest, Machine};
 use offramp_offload::checksum;
@@ -7,7 +7,7 @@ use offramp_testbed::guest::CPUS;
 use offramp_testbed::guest::Guests;
 use offramp_testbed::rig::Placement;
 
-/// Describes this machine for a run on an existing interface: there is no adapter of ours in it.
+/// Describes this machine for a run on an existing interface. Such a run has no offramp adapter.
 pub fn describe_device() -> Machine {
     Machine {
         host_cpus: cpu::online(),
@@ -17,8 +17,8 @@ pub fn describe_device() -> Machine {
     }
 }
 
-/// Describes this machine, and the separation of hosts and adapters in a run on it. `has_rps`: the hosts' receive work
-/// can be moved to their processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
+/// Describes this machine, and the separation of the processor time of hosts and adapters. `has_rps` tells whether the
+/// hosts' receive work can be moved to their processors ([`Rig::has_rps`](offramp_testbed::rig::Rig::has_rps)).
 pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     Machine {
         kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),
@@ -33,11 +33,11 @@ pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     }
 }
 
-/// The difference between variants.
+/// The method of switching offloads between variants with a guest.
 const SWITCHED: &str = "Transmit offloads are switched in the guest's driver (ethtool features, segment limit of \
      super-frames), all negotiated at boot. Receive offloads are switched in the adapter.";
 
-/// Describes host A; `None` before the first guest has booted.
+/// Describes the guest as host A. `None` until the first guest has booted.
 fn describe_guest(guests: &Guests) -> Option<Guest> {
     let (machine, runner) = guests.first()?;
     Some(Guest {
@@ -66,7 +66,7 @@ pub fn describe_with_guest(placement: &Placement, guests: &Guests) -> Machine {
     }
 }
 
-/// Returns the smallest, median and largest distance between the processors in all samples.
+/// Returns the minimum, median and maximum distance between the processors over all samples, nanoseconds.
 pub fn line_distance_ns(experiments: &[Experiment]) -> Option<[f64; 3]> {
     let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);
     let mut all: Vec<f64> = samples.filter_map(|s| s.line_distance_ns).flatten().collect();

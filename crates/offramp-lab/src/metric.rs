@@ -1,49 +1,50 @@
-//! The metrics of the lab: each with its value in a sample, its place in a variant, and its words.
+//! The metrics of the lab. Each metric has a value per sample, a median per variant, and texts for display.
 
 use crate::report::numbers::{count, cpu_seconds, gbit, microseconds, percent, seconds, segments, share};
 use offramp_testbed::stats::median;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the "GB" in processor time per GB.
+/// Bytes per GB, for processor time per GB.
 pub const GB: f64 = 1e9;
-/// Bytes before the data of an NFS read's response: RPC header and attributes.
+/// Length of the RPC header and attributes before the data in the response to an NFS read, bytes.
 pub(crate) const RPC_HEADER_BYTES: u32 = 100;
 
-/// One metric.
+/// A metric.
 #[derive(Clone, Copy)]
 pub struct Metric {
-    /// Name of its field in [`Variant`]; the name includes the unit.
+    /// Name of the field in [`Variant`]. The name includes the unit.
     pub name: &'static str,
     /// Heading, with the unit.
     pub heading: &'static str,
-    /// The noun after "2.9 ×".
+    /// Noun phrase for sentences, as after "2.9 ×".
     pub noun: &'static str,
-    /// Formats a value in the unit of the heading.
+    /// Formats a value, in the unit of the heading.
     pub text: fn(f64) -> String,
-    /// Its field in a variant; `None`: a metric of claims alone.
+    /// Reads the field of a variant. `None` for a metric without a field, used only by claims.
     field: Option<fn(&Variant) -> Option<f64>>,
     of_sample: fn(&Sample) -> Option<f64>,
 }
 
 impl Metric {
-    /// Returns its value in one sample; `None` if the sample did not measure it, or if the value is not finite.
+    /// Returns the value in one sample. `None` if the metric was not measured, or if the value is not finite.
     pub fn value(&self, sample: &Sample) -> Option<f64> {
         (self.of_sample)(sample).filter(|value| value.is_finite())
     }
 
-    /// Returns its median in a variant.
+    /// Returns the median over the samples of a variant.
     pub fn median(&self, variant: &Variant) -> Option<f64> {
         self.field.map_or_else(|| median_of(&variant.samples, self.of_sample), |field| field(variant))
     }
 }
 
-/// The table of metrics, and the structures with a field for each of its rows.
+/// Defines the table of metrics, and the structures with a field per metric.
 ///
-/// A row with a type is measured: a sample has a field of that type. A row with `=` is computed from a sample.
+/// A row with a type is a measured metric, and [`Sample`] has a field of that type. A row with `=` is computed from
+/// other fields of a sample.
 macro_rules! metrics {
     ($($(#[$doc:meta])+ $field:ident $(: $measured:ident)? $(= $computed:expr)?,
         $text:path, $heading:literal, $noun:literal;)+) => {
-        /// Every metric, in the order of the tables.
+        /// All metrics, in the order of the report's tables.
         pub static METRICS: &[Metric] = &[$(Metric {
             name: stringify!($field),
             heading: $heading,
@@ -53,47 +54,47 @@ macro_rules! metrics {
             of_sample: metrics!(@$field $($measured)? $($computed)?),
         }),+];
 
-        /// One setting, and the medians of its samples.
+        /// One variant of an experiment: the medians over its samples.
         #[derive(Clone, Debug, Default, Serialize, Deserialize)]
         pub struct Variant {
-            /// The difference, in a word or two.
+            /// Short name of the variant: the difference from other variants.
             pub name: String,
             $($(#[$doc])+ pub $field: Option<f64>,)+
-            /// Every sample, in the order taken.
+            /// All samples, in order of measurement.
             pub samples: Vec<Sample>,
         }
 
         /// One measurement.
         #[derive(Clone, Debug, Default, Serialize, Deserialize)]
         pub struct Sample {
-            /// Number of the round of interleaved samples; variants of one round are compared in pairs.
+            /// Index of the round. Samples of the same round are compared in pairs.
             pub round: usize,
-            /// Measured time.
+            /// Measured time, seconds.
             pub seconds: f64,
-            /// Payload bytes in the measured time.
+            /// Payload in the measured time, bytes.
             pub bytes: u64,
-            /// Processor time of the hosts in the measured time.
+            /// Processor time of the hosts in the measured time, seconds.
             pub host_cpu_s: Option<f64>,
-            /// Minimum and maximum of `host_cpu_s`: a hypervisor may have taken its time from the hosts' work or from
-            /// their idle time, and the system does not tell. Both are the same if it took none. `None`: it does not
-            /// bear on the figure.
+            /// Minimum and maximum of `host_cpu_s`, seconds. They differ if a hypervisor took processor time: the
+            /// system does not report whether that time was idle or busy. `None` if stolen time does not affect the
+            /// figure.
             pub host_cpu_range_s: Option<[f64; 2]>,
-            /// Processor time of the adapters in the measured time.
+            /// Processor time of the adapters in the measured time, seconds.
             pub adapter_cpu_s: Option<f64>,
-            /// Busy time of a guest's processors in the measured time, by its own account.
+            /// Busy time of the guest's processors in the measured time, seconds, as counted by the guest.
             pub guest_cpu_s: Option<f64>,
-            /// Processor time of the whole machine in the measured time, by the system's own account.
+            /// Processor time of the whole machine in the measured time, seconds, as counted by the system.
             pub machine_cpu_s: Option<f64>,
             $($(
-                /// As in [`Variant`].
+                /// See [`Variant`].
                 pub $field: Option<$measured>,
             )?)+
-            /// One-way time of a cache line between the two processors, before and after.
+            /// One-way latency of a cache line between the two processors, before and after the sample, nanoseconds.
             pub line_distance_ns: Option<[f64; 2]>,
         }
 
-        /// Returns the medians of `samples`, each over the samples' own values: figures per GB and shares are computed
-        /// for each sample first.
+        /// Returns a variant with the medians of `samples`. Ratios, such as figures per GB, are computed per sample
+        /// before taking the median.
         pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
             Variant {
                 $($field: median_of(&samples, metrics!(@$field $($measured)? $($computed)?)),)+
@@ -108,81 +109,83 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Payload received, in bits per second.
+    /// Rate of received payload, bits per second.
     throughput_bps: f64, gbit, "Throughput, Gbit/s", "the throughput";
-    /// Requests answered per second, if the traffic is requests only.
+    /// Requests answered per second, if the traffic consists of requests only.
     transactions_per_s: f64, count, "Transactions, 1/s", "the transactions per second";
-    /// Processor time of the hosts for 10^9 bytes of payload.
+    /// Processor time of the hosts per 10^9 bytes of payload, seconds.
     host_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.host_cpu_s), cpu_seconds,
         "Host CPU, s/GB", "the host CPU per GB";
-    /// Processor time of the adapters for 10^9 bytes of payload.
+    /// Processor time of the adapters per 10^9 bytes of payload, seconds.
     adapter_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.adapter_cpu_s), cpu_seconds,
         "Adapter CPU, s/GB", "the adapter CPU per GB";
-    /// Processor time of the whole machine for 10^9 bytes of payload.
+    /// Processor time of the whole machine per 10^9 bytes of payload, seconds.
     machine_cpu_s_per_gb = |sample| cpu_per_gb(sample, sample.machine_cpu_s), cpu_seconds,
         "Whole machine's CPU, s/GB", "the whole machine's CPU per GB";
-    /// Processor time of the hosts as a share of one processor: 200 % are two of them.
+    /// Processor time of the hosts, percent of one processor: 200 % are two processors.
     host_cpu_percent = |sample| cpu_percent(sample, sample.host_cpu_s), percent,
         "Host CPU, % of one processor", "the hosts' share of a processor";
-    /// Share of one processor taken by the adapters.
+    /// Processor time of the adapters, percent of one processor.
     adapter_cpu_percent = |sample| cpu_percent(sample, sample.adapter_cpu_s), percent,
         "Adapter CPU, % of one processor", "the adapters' share of a processor";
-    /// Busy share of one of a guest's processors, by its own account.
+    /// Busy time of the guest's processors, percent of one guest processor, as counted by the guest.
     guest_cpu_percent = |sample| cpu_percent(sample, sample.guest_cpu_s), percent,
         "Guest CPU by its own count, % of one of its processors", "the guest's own count of CPU";
-    /// Round trip of 64 bytes, as found: processors may sleep between.
+    /// Median round-trip time of 64 bytes, microseconds. Processors can sleep between requests.
     rtt_p50_us: f64, microseconds, "Round trip as found, median, µs", "the median round trip";
-    /// As `rtt_p50_us`, the 99th percentile.
+    /// 99th percentile of the round-trip time of 64 bytes, microseconds. Processors can sleep between requests.
     rtt_p99_us: f64, microseconds, "Round trip as found, 99th percentile, µs", "the 99th percentile of the round trip";
-    /// Round trip of 64 bytes with the processors kept awake.
+    /// Median round-trip time of 64 bytes with processors kept awake, microseconds.
     rtt_awake_p50_us: f64, microseconds,
         "Round trip, processors awake, median, µs", "the median round trip of processors kept awake";
-    /// As `rtt_awake_p50_us`, the 99th percentile.
+    /// 99th percentile of the round-trip time of 64 bytes with processors kept awake, microseconds.
     rtt_awake_p99_us: f64, microseconds,
         "Round trip, processors awake, 99th percentile, µs",
         "the 99th percentile of the round trip of processors kept awake";
-    /// TCP segments sent again.
+    /// Number of retransmitted TCP segments.
     retransmits: u64, count, "TCP retransmits", "the retransmits";
-    /// Frames over the link in both directions in the measured time.
+    /// Number of frames on the link in the measured time, both directions.
     wire_frames: u64, count, "Frames on the wire", "the frames on the wire";
-    /// Frames handed to the receiving host in that time.
+    /// Number of frames passed to the receiving host in the measured time.
     host_frames: u64, count, "Frames handed to the receiving host", "the frames handed to the host";
-    /// Frames sent by the hosts in that time; a super-frame counts once.
+    /// Number of frames sent by the hosts in the measured time. A super-frame counts once.
     sent_frames: u64, count, "Frames sent by the hosts", "the frames sent by the hosts";
-    /// Interrupts of the receiving hosts per second: batches of frames handed to a TAP, or interrupts of a guest.
+    /// Interrupts of the receiving hosts per second. Each batch of frames written to a TAP counts, and each interrupt
+    /// of a guest.
     interrupts_per_s: f64, count, "Interrupts, 1/s", "the interrupts per second";
-    /// Frames lost on the way, for any reason.
+    /// Number of frames lost, for any reason.
     lost_frames: u64, count, "Frames lost", "the lost frames";
-    /// Interrupts per frame from the wire: 1 if every frame raises one.
+    /// Interrupts per frame received from the link: 1 if every frame raises an interrupt.
     interrupts_per_frame: f64, share, "Interrupts per frame from the wire", "the interrupts per frame";
-    /// Time to the answer of the traffic's own requests, the median. It starts at the request's due time if requests do
-    /// not wait for each other.
+    /// Median response time of the traffic's requests, microseconds. For open-loop requests, the time starts when the
+    /// request is due.
     latency_p50_us: f64, microseconds, "Response time, median, µs", "the median response time";
-    /// As `latency_p50_us`, the 99th percentile.
+    /// 99th percentile of the response time of the traffic's requests, microseconds.
     latency_p99_us: f64, microseconds,
         "Response time, 99th percentile, µs", "the 99th percentile of the response time";
-    /// Frames lost because the memory of host B's adapter had no room (`drop`).
+    /// Number of frames lost because the memory of host B's adapter was full (`drop`).
     dropped_frames: u64, count, "Frames dropped, card memory full", "the dropped frames";
-    /// Frames lost in the memory of host B's adapter to newer ones (`overrun`).
+    /// Number of frames in the memory of host B's adapter that were overwritten by later frames (`overrun`).
     overrun_frames: u64, count, "Frames overwritten in the card's memory", "the overruns";
-    /// Maximum frames in a row into the memory of host B's adapter, with no loss and without the memory becoming empty,
-    /// since the adapter was made.
+    /// Maximum number of consecutive frames stored in the memory of host B's adapter without a loss and without the
+    /// memory becoming empty, since creation of the adapter.
     burst_frames_max: u64, count, "Longest burst without a loss, frames", "the longest burst without a loss";
-    /// Maximum bytes held by the memory of host B's adapter at one time, whole pages, since the adapter was made.
+    /// Maximum fill of the memory of host B's adapter since creation of the adapter, bytes in whole pages.
     memory_bytes_max: u64, count, "Maximum fill of the card's memory, bytes", "the maximum fill of the card's memory";
-    /// TCP segments received out of order. Each calls for a duplicate acknowledgement (RFC 5681 4.2).
+    /// Number of TCP segments received out of order. Each such segment requires a duplicate acknowledgement (RFC 5681
+    /// 4.2).
     out_of_order: u64, count, "TCP segments received out of order", "the segments out of order";
-    /// TCP segments reported as duplicates by the receiver (DSACK, RFC 2883): spurious retransmissions.
+    /// Number of spurious retransmissions: TCP segments reported as duplicates by the receiver (DSACK, RFC 2883).
     dsacks: u64, count, "Spurious TCP retransmits (DSACK)", "the spurious retransmits";
-    /// TCP congestion window of the senders, in segments: the median over the measured time.
+    /// Median TCP congestion window of the senders over the measured time, segments.
     cwnd_segments: f64, segments, "TCP congestion window, segments", "the congestion window";
-    /// Longest time without a byte delivered by TCP within the measured time, in seconds, to a hundredth of a second.
+    /// Longest time without data delivered by TCP within the measured time, seconds, with a resolution of 0.01 s.
     stall_s: f64, seconds, "Longest stall, s", "the longest stall";
-    /// Requests of remote procedure calls sent again, as no response came in time.
+    /// Number of RPC requests retransmitted after a timeout.
     rpc_retransmits: u64, count, "RPC retransmits", "the RPC retransmits";
 }
 
-/// Metrics of claims alone: a variant has no field for them.
+/// Metrics used only by claims. [`Variant`] has no field for these metrics.
 static OF_CLAIMS: [Metric; 3] = [
     Metric {
         name: "wire_frames_per_gb",
@@ -210,7 +213,7 @@ static OF_CLAIMS: [Metric; 3] = [
     },
 ];
 
-/// Returns the metric of that name; `None` if unknown.
+/// Returns the metric with this name; `None` if unknown.
 pub fn find(name: &str) -> Option<&'static Metric> {
     METRICS.iter().chain(&OF_CLAIMS).find(|metric| metric.name == name)
 }
@@ -219,18 +222,18 @@ fn median_of(samples: &[Sample], of_sample: fn(&Sample) -> Option<f64>) -> Optio
     median(&samples.iter().filter_map(of_sample).collect::<Vec<f64>>())
 }
 
-/// Each call of an 8 kB read has a request of one frame; it is not counted.
+/// Returns the frames on the link per response to a read of 8 KiB. The frame of the request is not counted.
 fn wire_frames_per_response(sample: &Sample) -> Option<f64> {
     let calls = sample.bytes as f64 / f64::from(8192 + RPC_HEADER_BYTES);
     Some(sample.wire_frames? as f64 / calls - 1.0)
 }
 
-/// Returns processor seconds per 10^9 received bytes.
+/// Returns processor time per 10^9 bytes of payload, seconds.
 fn cpu_per_gb(sample: &Sample, cpu_s: Option<f64>) -> Option<f64> {
     (sample.bytes > 0).then_some(cpu_s? * GB / sample.bytes as f64)
 }
 
-/// Returns processor seconds as a share of one processor: 200 % are two of them.
+/// Returns processor time as percent of one processor: 200 % are two processors.
 fn cpu_percent(sample: &Sample, cpu_s: Option<f64>) -> Option<f64> {
     (sample.seconds > 0.0).then_some(cpu_s? * 100.0 / sample.seconds)
 }

@@ -1,108 +1,108 @@
-//! The report of a lab run: the object printed by `offramp lab --json`, version 1.
+//! The report of a lab run: the JSON object printed by `offramp lab --json`, version 1.
 //!
-//! Units stand last in each name. An unmeasured figure is `null`, never 0.
+//! Each name ends with the unit. A figure that was not measured is `null`, never 0.
 
 pub use crate::metric::{Sample, Variant};
 use serde::{Deserialize, Serialize};
 
-/// Version of the object; it grows when a field changes its meaning or is removed.
+/// Version of the JSON object. The version is incremented when a field changes its meaning or is removed.
 pub const VERSION: u32 = 1;
 
 /// The results of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LabReport {
-    /// [`VERSION`].
+    /// Version of the JSON object: [`VERSION`].
     pub version: u32,
-    /// `offramp`'s own version.
+    /// Version of offramp.
     pub offramp: String,
-    /// The machine of the run.
+    /// Machine of the run.
     pub machine: Machine,
-    /// The settings of the run.
+    /// Settings of the run.
     pub settings: Settings,
-    /// The experiments, in the order of the run.
+    /// Experiments, in order of the run.
     pub experiments: Vec<Experiment>,
 }
 
-/// The machine, as far as it bears on the figures.
+/// The machine of a run: properties that affect the figures.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
-    /// `uname -r`.
+    /// Kernel release (`uname -r`).
     pub kernel: String,
     /// Model name of the processor.
     pub processor: String,
     /// Number of processors available to the run.
     pub cpus: usize,
-    /// The checksum code chosen at run time.
+    /// Name of the checksum implementation chosen at run time.
     pub checksum_kernel: String,
-    /// Processors of the hosts.
+    /// Processors used by the hosts.
     pub host_cpus: Vec<usize>,
-    /// Processors of the adapters; the same as the hosts' if there is only one.
+    /// Processors used by the adapters. On a machine with one processor, hosts and adapters share it.
     pub adapter_cpus: Vec<usize>,
-    /// The separation of host and adapter processor time, in a sentence.
+    /// Description of the separation of host and adapter processor time.
     pub cpu_split: String,
-    /// One-way time of a cache line between a host's and an adapter's processor: smallest, median
-    /// and largest of the samples, in nanoseconds.
+    /// One-way latency of a cache line between a host's and an adapter's processor, nanoseconds: minimum, median and
+    /// maximum over the samples.
     pub line_distance_ns: Option<[f64; 3]>,
-    /// The guest as host A; `None`: both hosts are namespaces, or not ours.
+    /// The guest used as host A. `None` if both hosts are namespaces, or if the run used an existing interface.
     pub guest: Option<Guest>,
 }
 
-/// A guest, as far as it bears on the figures.
+/// A guest: properties that affect the figures.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Guest {
-    /// Its accelerator: `kvm` or `tcg` (emulation) of QEMU (`-accel`), or `uml` (User Mode Linux).
+    /// Accelerator: `kvm` or `tcg` (emulation) of QEMU (`-accel`), or `uml` (User Mode Linux).
     pub accelerator: String,
-    /// The reason it is not the faster one, if any.
+    /// Reason why no faster accelerator was used, if any.
     pub accelerator_note: Option<String>,
-    /// `uname -r` in the guest.
+    /// Kernel release in the guest (`uname -r`).
     pub kernel: String,
-    /// Version of the program running it.
+    /// Version of the program that runs the guest.
     pub qemu: String,
-    /// Processors of the guest.
+    /// Number of processors of the guest.
     pub cpus: usize,
-    /// Memory of the guest in MiB.
+    /// Memory of the guest, MiB.
     pub memory_mib: u64,
-    /// From its start to its first answer, in seconds.
+    /// Time from the guest's start to its first answer, seconds.
     pub boot_s: f64,
-    /// The method of switching offloads, in a sentence or two.
+    /// Description of the method of switching offloads.
     pub switched: String,
 }
 
 /// The settings common to all samples of the run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Settings {
-    /// Samples of each variant.
+    /// Number of samples per variant.
     pub repeats: usize,
-    /// Measured time of each sample.
+    /// Measured time per sample, seconds.
     pub seconds: f64,
     /// TCP congestion control, set on each socket.
     pub congestion: String,
-    /// Threads of the adapters, with the reason.
+    /// Threading mode of the adapters, with the reason.
     pub threads: String,
-    /// The whole run's length.
+    /// Duration of the whole run, seconds.
     pub elapsed_s: f64,
 }
 
-/// One question: variants with one difference.
+/// An experiment: one question, answered by variants that differ in one setting.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Experiment {
-    /// Short name, as `--only` takes it.
+    /// Short name, as used with `--only`.
     pub name: String,
-    /// The question, in a sentence.
+    /// The question, in one sentence.
     pub question: String,
-    /// Numbers of the published claims it bears on.
+    /// Numbers of the published claims that the experiment tests.
     pub claims: Vec<String>,
-    /// The settings common to all variants, in a sentence.
+    /// Description of the settings common to all variants.
     pub fixed: String,
-    /// The compared variants; the first is the base of every ratio.
+    /// The compared variants. The first variant is the base of every ratio.
     pub variants: Vec<Variant>,
-    /// The main comparison: the second variant against the first in the question's metric.
+    /// Main comparison: the second variant against the first, in the main metric.
     pub verdict: Option<Verdict>,
-    /// Further comparisons: other metrics, other variants.
+    /// Further comparisons, with other metrics or other variants.
     pub verdicts: Vec<Verdict>,
     /// Caveats of this result.
     pub notes: Vec<String>,
-    /// Bounds set beforehand, each with its verdict per variant.
+    /// Results for the bounds that were set before the run.
     #[serde(default)]
     pub judgements: Vec<Judgement>,
 }
@@ -110,18 +110,19 @@ pub struct Experiment {
 /// A bound on a ratio, and the measured ratio.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judgement {
-    /// The comparison: the bound applies to the ratio to its `base`.
+    /// The comparison. The bound applies to its ratio.
     pub verdict: Verdict,
     /// Upper bound of the ratio.
     pub at_most: Option<f64>,
     /// Lower bound of the ratio.
     pub at_least: Option<f64>,
-    /// The measured ratio, the median of the rounds', keeps the bound.
+    /// `true` if the measured ratio meets the bound.
     pub is_met: bool,
 }
 
 impl Judgement {
-    /// Returns whether the whole interval of the ratio lies on the same side of the bound as the ratio.
+    /// Returns whether the result is certain: the whole confidence interval meets the bound, or the whole interval
+    /// misses it.
     pub fn is_sure(&self) -> bool {
         let [low, high] = self.verdict.ci95;
         let keeps = |ratio: f64| {
@@ -134,18 +135,18 @@ impl Judgement {
 /// The verdict on a difference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Name of a field of [`Variant`].
+    /// Name of the compared metric, a field of [`Variant`].
     pub metric: String,
-    /// The base variant.
+    /// Name of the base variant.
     pub base: String,
-    /// The variant compared with it.
+    /// Name of the variant compared with the base.
     pub variant: String,
-    /// Variant over base: median of the rounds' ratios.
+    /// Variant over base: the median of the ratios per round.
     pub ratio: f64,
     /// 95 % confidence interval of the ratio.
     pub ci95: [f64; 2],
-    /// The interval does not hold 1.
+    /// `true` if the interval excludes 1.
     pub significant: bool,
-    /// Compared rounds: both samples taken at a like distance between the processors.
+    /// Number of compared rounds.
     pub rounds: usize,
 }

@@ -1,5 +1,5 @@
-//! The experiments: the question, the fixed settings, and the variants. Each is a file in `experiments/`; a user may
-//! write more ([`Experiment::read`]).
+//! The experiments: question, fixed settings and variants. Each experiment is a file in `experiments/`. Users can add
+//! their own files ([`Experiment::read`]).
 
 mod file;
 mod layers;
@@ -17,36 +17,36 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
-/// Interrupt rate of the e1000 of claims H1 and H2: 8000 per second, its driver's static default. Without it, a gigabit
-/// link wakes the host for every frame.
+/// Interrupt rate of the e1000 in claims H1 and H2, per second: the static default of the e1000 driver. Without this
+/// cap, a gigabit link wakes the host for every frame.
 pub(crate) const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
-/// The experiment with a receive-only host.
+/// Name of the experiment with a receive-only host.
 pub(crate) const RECEIVER: &str = "receiver";
 
-/// Metrics compared besides the main one, unless the file lists them.
+/// Metrics compared in addition to the main metric, unless the file lists other metrics.
 const COMPARED: [&str; 5] =
     ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb", "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
-/// Further ones of experiments on request: their question is the timing of interrupts.
+/// Further metrics of experiments on request. These experiments study the timing of interrupts.
 const COMPARED_ON_REQUEST: [&str; 4] = ["latency_p50_us", "latency_p99_us", "interrupts_per_frame", "interrupts_per_s"];
 
 /// The user's settings for all experiments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Measured time of each sample.
+    /// Measured time per sample, seconds.
     pub seconds: f64,
-    /// TCP streams in each direction.
+    /// Number of TCP streams per direction.
     pub streams: u32,
     /// TCP congestion control.
     pub congestion: String,
-    /// Link rate where an experiment does not fix it; `None`: never the limit.
+    /// Link rate, bits per second, unless the experiment fixes the rate. `None` for an unlimited link.
     pub rate_bps: Option<u64>,
-    /// MTU where an experiment does not fix it.
+    /// MTU, bytes, unless the experiment fixes the MTU.
     pub mtu: usize,
-    /// Queue pairs of each adapter.
+    /// Number of queue pairs per adapter.
     pub queues: u16,
-    /// The threads of the adapters.
+    /// Threading mode of the adapters.
     pub threads: Threads,
-    /// Settings of the hosts; an experiment may add to them.
+    /// Settings of the hosts. An experiment can add further settings.
     pub host: HostSettings,
 }
 
@@ -65,50 +65,50 @@ impl Default for Settings {
     }
 }
 
-/// One setting of an experiment.
+/// One variant of an experiment.
 #[derive(Clone, Debug)]
 pub struct VariantPlan {
-    /// The difference, in a word or two.
+    /// Short name: the difference from other variants.
     pub name: String,
-    /// The rig.
+    /// Configuration of the rig.
     pub rig: RigConfig,
-    /// The traffic.
+    /// Parameters of the traffic.
     pub traffic: Params,
 }
 
-/// One question.
+/// The plan of an experiment.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Short name.
+    /// Short name of the experiment.
     pub name: String,
-    /// The question.
+    /// The question, in one sentence.
     pub question: String,
-    /// Settings common to all variants.
+    /// Description of the settings common to all variants.
     pub fixed: String,
-    /// The metric of the main verdict: the second variant against the first.
+    /// Metric of the main verdict. The main verdict compares the second variant with the first.
     pub metric: String,
-    /// Metrics compared besides the main one.
+    /// Metrics compared in addition to the main metric.
     pub compared: Vec<String>,
-    /// Bounds of every variant but the base.
+    /// Bounds for every variant except the base.
     pub bounds: Vec<Bound>,
-    /// Runs only by name: without such experiments, a default run ends within 90 s.
+    /// `true` if the experiment runs only by name. A default run omits such experiments, to end within 90 s.
     pub on_request: bool,
-    /// Name of its group, if any.
+    /// Name of the experiment's group, if any.
     pub group: Option<String>,
-    /// Variants; the first is the base.
+    /// Variants. The first variant is the base.
     pub variants: Vec<VariantPlan>,
 }
 
 impl Plan {
-    /// Returns the numbers of the published claims with both variants in this experiment.
+    /// Returns the numbers of the published claims that compare two variants of this experiment.
     pub fn claims(&self) -> Vec<&'static str> {
         let has = |name: &str| self.variants.iter().any(|variant| variant.name == name);
         let bears_on = |of: &Comparison| of.experiment == self.name && has(&of.base) && has(&of.variant);
         claims::all().iter().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
     }
 
-    /// Returns true if round trips are measured after each sample. An experiment on request measures its own latencies
-    /// where they matter, and must end soon.
+    /// Returns true if round trips are measured after each sample. Experiments on request measure latencies in their
+    /// own traffic, and must end soon.
     pub fn has_round_trips(&self) -> bool {
         !self.on_request
     }
@@ -152,10 +152,10 @@ static EMBEDDED: &[(&str, &str)] = experiments![
     "ipsec-3des",
 ];
 
-/// Returns every experiment shipped with offramp, in the order of the run.
+/// Returns every experiment shipped with offramp, in order of the run.
 ///
 /// # Panics
-/// Never: the files are part of the program, and tests read them.
+/// Never panics: the files are part of the program, and tests parse them.
 pub fn experiments() -> &'static [Experiment] {
     static EXPERIMENTS: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         let read = |(name, text): &(&str, &str)| {
@@ -166,24 +166,25 @@ pub fn experiments() -> &'static [Experiment] {
     &EXPERIMENTS
 }
 
-/// Returns the names of groups of experiments, each with its members.
+/// Returns the groups of experiments: name and members of each group.
 pub fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
     grouped(experiments().iter().filter_map(|of| Some((of.group.as_deref()?, of.name.as_str()))))
 }
 
-/// Returns every experiment, in the order of the run.
+/// Returns the plan of every experiment, in order of the run.
 ///
 /// # Panics
-/// Never: tests make every experiment that is shipped.
+/// Never panics: tests build the plan of every shipped experiment.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
     experiments().iter().map(|of| of.plan(settings).unwrap_or_else(|error| panic!("{error}"))).collect()
 }
 
-/// Returns the experiments possible with one guest as host A, for its accelerator and driver, in the order of a default
-/// run. The guest sends. In questions about receiving it receives; in questions about a server it serves.
+/// Returns the plans possible with a guest as host A, for the guest's accelerator and driver, in order of a default
+/// run. The guest sends, except that it receives in experiments about receiving, and serves in experiments about a
+/// server.
 ///
 /// # Panics
-/// Never: tests make every experiment that is shipped.
+/// Never panics: tests build the plan of every shipped experiment.
 pub fn guest_plans(settings: &Settings, accelerator: Accelerator, driver: DriverCoalescing) -> Vec<Plan> {
     let plan = |of: &Experiment| of.guest_plan(settings, accelerator, driver).transpose();
     experiments().iter().filter_map(plan).map(|plan| plan.unwrap_or_else(|error| panic!("{error}"))).collect()

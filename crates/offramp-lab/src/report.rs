@@ -1,5 +1,5 @@
-//! The report of a run in three forms: JSON for programs, text in the terminal, and a page with charts. The results of
-//! the model are pages with charts, too ([`modelled`]).
+//! The report of a run in three formats: JSON, text for a terminal, and an HTML page with charts. [`modelled`] makes
+//! HTML pages with charts from the model's results.
 
 mod axis;
 mod chart;
@@ -22,10 +22,10 @@ pub use words::sentences;
 
 use crate::model::LabReport;
 
-/// Returns the report as JSON, indented, without a newline at its end. `docs/lab-json.md` describes every field.
+/// Returns the report as indented JSON, without a trailing newline. `docs/lab-json.md` describes every field.
 ///
 /// # Panics
-/// Never: each field has a form in JSON. A number that is not finite becomes `null`.
+/// Never panics: every field can be represented in JSON. A number that is not finite becomes `null`.
 #[must_use]
 pub fn to_json(report: &LabReport) -> String {
     serde_json::to_string_pretty(report).expect("every field of the report has a form in JSON")
@@ -50,7 +50,7 @@ mod tests {
         assert!(json.contains("\"transactions_per_s\": null"), "no zero stands for a missing figure");
     }
 
-    /// The page of `docs/lab-json.md` names every field of the object, so a new one cannot be forgotten there.
+    /// Checks that `docs/lab-json.md` documents every field of the JSON object.
     #[test]
     fn every_field_is_documented() {
         let document = include_str!("../../../docs/lab-json.md");

@@ -1,4 +1,4 @@
-//! Runs experiments: samples of all variants in turn, then their comparison.
+//! Runs experiments: takes samples of all variants in turn, and then compares them.
 
 use crate::compare;
 use crate::model::{Experiment, Judgement, Sample, Variant, Verdict};
@@ -6,13 +6,13 @@ use crate::plan::{Bound, Plan, VariantPlan};
 use crate::sample::{Bench, Stage};
 use offramp_testbed::error::TestbedError;
 
-/// Runs one experiment, `repeats` rounds of one sample per variant. Every second round visits the variants backwards,
-/// so that a drift favours none of them.
+/// Runs one experiment: `repeats` rounds with one sample per variant. Every second round visits the variants in reverse
+/// order, so that drift favours no variant.
 ///
-/// `on_sample` runs before each sample, with its round, its turn in the round, and the variant.
+/// `on_sample` is called before each sample, with the round, the turn in the round, and the variant.
 ///
 /// # Errors
-/// When a sample fails or the run is stopped.
+/// Returns an error if a sample fails, or if the run is stopped.
 pub fn run(
     bench: &Bench,
     stage: &mut Stage,
@@ -25,13 +25,14 @@ pub fn run(
     Ok(done.remove(0))
 }
 
-/// Runs several experiments at once: each round has a sample of every variant of every experiment. A drift over
-/// minutes, such as a virtual machine's speed, then affects all alike.
+/// Runs several experiments interleaved: each round has one sample of every variant of every experiment. Drift over
+/// minutes, such as in a virtual machine's speed, then affects all experiments alike.
 ///
-/// `on_sample` runs before each sample, with the experiment's position, the round, the turn in it, and the variant.
+/// `on_sample` is called before each sample, with the index of the experiment, the round, the turn in the round, and
+/// the variant.
 ///
 /// # Errors
-/// When a sample fails or the run is stopped.
+/// Returns an error if a sample fails, or if the run is stopped.
 pub fn run_together(
     bench: &Bench,
     stage: &mut Stage,
@@ -77,7 +78,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, &plan.metric));
     let mut notes = notes(plan, &variants);
     notes.extend(compare::notes(base, &variants[1..], &plan.metric));
-    // The main metric comes first: it leads the sentence on every variant.
+    // The main metric comes first, because it begins the sentence on every variant.
     let further = plan.compared.iter().filter(|metric| **metric != plan.metric);
     let compared: Vec<&str> = std::iter::once(&plan.metric).chain(further).map(String::as_str).collect();
     let verdicts: Vec<Verdict> = variants[1..]
@@ -100,7 +101,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     }
 }
 
-/// Judges each variant but the base by the bounds; omits metrics without a comparison.
+/// Applies the bounds to every variant except the base. Metrics without a comparison are omitted.
 fn judgements(bounds: &[Bound], variants: &[Variant]) -> Vec<Judgement> {
     let each = variants.iter().skip(1).flat_map(|variant| bounds.iter().map(move |bound| (variant, bound)));
     each.filter_map(|(variant, bound)| judgement(bound, variants, variant)).collect()
@@ -112,14 +113,14 @@ fn judgement(bound: &Bound, variants: &[Variant], variant: &Variant) -> Option<J
         None => variants.first()?,
         Some(names) => best(variants, names, bound)?,
     };
-    // A variant is not judged against itself.
+    // The best variant is not compared with itself.
     let verdict = compare::verdict(base, variant, &bound.metric).filter(|_| base.name != variant.name)?;
     let is_met =
         at_most.is_none_or(|most| verdict.ratio <= most) && at_least.is_none_or(|least| verdict.ratio >= least);
     Some(Judgement { verdict, at_most, at_least, is_met })
 }
 
-/// Returns the best variant in a metric by its median, among `names` or all.
+/// Returns the variant with the best median in a bound's metric, among `names`. An empty `names` means all variants.
 fn best<'a>(variants: &'a [Variant], names: &[String], bound: &Bound) -> Option<&'a Variant> {
     let median = |variant: &Variant| Some(compare::spread(variant, &bound.metric)?.median);
     let named = variants.iter().filter(|variant| names.is_empty() || names.contains(&variant.name));
@@ -132,7 +133,7 @@ fn best<'a>(variants: &'a [Variant], names: &[String], bound: &Bound) -> Option<
 /// Returns the caveats of a result.
 fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     let mut notes = Vec::new();
-    // If only the server is measured, the other host's time counts for neither hosts nor adapters.
+    // If only the server is measured, the other host's time counts neither for the hosts nor for the adapters.
     let is_partial = plan.variants.iter().any(|v| v.rig.placement.server_cpus.is_some());
     let unaccounted = variants.iter().flat_map(|v| &v.samples).filter_map(unaccounted_share).fold(0.0, f64::max);
     if unaccounted > UNACCOUNTED_SHARE_NOTED && !is_partial {
@@ -147,13 +148,13 @@ fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     notes
 }
 
-/// Minimum unexplained share of one processor for a note.
+/// Minimum unaccounted share of one processor at which a note is added.
 const UNACCOUNTED_SHARE_NOTED: f64 = 0.1;
 
-/// Returns the machine's processor time not explained by hosts and adapters, as a share of one processor.
+/// Returns the machine's processor time not attributed to hosts or adapters, as a share of one processor.
 fn unaccounted_share(sample: &Sample) -> Option<f64> {
     let is_explained = sample.guest_cpu_s.is_none();
-    // With a guest, the other host's time is known to be in neither.
+    // With a guest, the other host's time counts neither for the hosts nor for the adapters.
     let machine = sample.machine_cpu_s.filter(|_| is_explained && sample.seconds > 0.0)?;
     Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / sample.seconds)
 }
@@ -208,7 +209,7 @@ mod tests {
             let found = judgements(&[bound], &variants());
             found.into_iter().map(|j| (j.verdict.variant, j.verdict.base, j.is_met)).collect()
         };
-        // The best variant is not compared with itself.
+        // The base of the bound is the best variant, so that variant has no judgement.
         assert_eq!(said(throughput(&[])), [("rule".to_owned(), "fixed".to_owned(), false)]);
         let against_off = said(throughput(&["off"]));
         assert_eq!(against_off[0], ("rule".to_owned(), "off".to_owned(), true));

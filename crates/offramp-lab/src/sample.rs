@@ -1,4 +1,4 @@
-//! One measurement: a rig, traffic in processes of its own, and the processors' time meanwhile.
+//! One measurement: a rig, traffic in separate processes, and the processor time during the traffic.
 
 use crate::model::Sample;
 use offramp_ports::sys::NetNs;
@@ -18,11 +18,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sampling time of the distance between two processors.
+/// Duration of one measurement of the distance between two processors.
 const DISTANCE_SAMPLE: Duration = Duration::from_millis(4);
-/// Warm-up of a round-trip test.
+/// Warm-up of a round-trip test, microseconds.
 const RTT_WARMUP_USECS: u64 = 20_000;
-/// Maximum excess of a guest's test over its measured time.
+/// Maximum time by which a guest's test can exceed its measured time.
 const GUEST_GRACE: Duration = Duration::from_mins(1);
 const NANOSECONDS: f64 = 1e9;
 const MICROSECONDS: f64 = 1e6;
@@ -30,22 +30,22 @@ const MICROSECONDS: f64 = 1e6;
 /// The settings common to the samples of a run.
 #[derive(Clone, Debug)]
 pub struct Bench<'a> {
-    /// The program; its `ttcp` makes the traffic.
+    /// Path of offramp, whose subcommand `ttcp` generates the traffic.
     pub program: PathBuf,
-    /// Time of each round-trip test.
+    /// Duration of each round-trip test.
     pub rtt_time: Duration,
-    /// Number of rounds with measured round trips.
+    /// Number of rounds in which round trips are measured.
     pub rtt_rounds: usize,
-    /// Set to end the run.
+    /// Flag that ends the run.
     pub stop: &'a AtomicBool,
 }
 
 /// The hosts of the samples.
 #[derive(Debug)]
 pub enum Stage<'a> {
-    /// Two namespaces, made anew for each sample.
+    /// Two namespaces, created for each sample.
     Namespaces,
-    /// A guest and a namespace, switched for each sample.
+    /// A guest and a namespace, reconfigured for each sample.
     Guest(Box<Guests<'a>>),
 }
 
@@ -54,40 +54,42 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // The child may have ended by itself.
+        // The child may have exited before.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The readings at one end of the measured window.
+/// Readings at the start or the end of the measured window.
 struct Reading {
     at: Instant,
     processors: CpuTimes,
-    /// Idle time of the processors kept awake, in nanoseconds; empty if they may sleep.
+    /// Idle time of each processor kept awake, nanoseconds; empty if processors can sleep.
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
-    /// The part of `counts` from the serving host's adapter.
+    /// Counters of the serving host's adapter only.
     server_counts: Counts,
     program_lost: u64,
     guest: Option<GuestReading>,
 }
 
-/// The readings of a guest: the time of its processes here, and its own report.
+/// Readings of a guest: processor time of its processes on this machine, and the guest's own report.
 struct GuestReading {
     process_ns: u64,
     time: GuestTime,
 }
 
-/// The callback for an event of a test: the hosts, the event, and the guest's time for an event from there.
+/// Callback for an event of a test. The arguments are the hosts, the event, and the guest's times for an event from a
+/// guest.
 type OnEvent<'a> = dyn FnMut(&mut dyn Hosts, &Event, Option<GuestTime>) -> Result<(), TestbedError> + 'a;
 
 impl Bench<'_> {
-    /// Builds or switches a rig and runs the traffic through it. If `round_trips`, measures those after it.
+    /// Builds or reconfigures a rig, and measures traffic through the rig. With `round_trips`, also measures round
+    /// trips afterwards.
     ///
     /// # Errors
-    /// When the rig or the traffic fails, or the run is stopped.
+    /// Returns an error if the rig or the traffic fails, or if the run is stopped.
     pub fn sample(
         &self,
         stage: &mut Stage,
@@ -125,7 +127,7 @@ impl Bench<'_> {
         sample.round = round;
         if round_trips && round < self.rtt_rounds {
             (sample.rtt_p50_us, sample.rtt_p99_us) = self.round_trip(hosts)?;
-            // Nothing here can prevent the processors of a guest from sleeping.
+            // The lab cannot keep the processors of a guest awake.
             if hosts.guest().is_none() {
                 let _awake = AwakeCpus::start(&cpu::online())?;
                 (sample.rtt_awake_p50_us, sample.rtt_awake_p99_us) = self.round_trip(hosts)?;
@@ -164,14 +166,15 @@ impl Bench<'_> {
         }
     }
 
-    /// Starts a server in a namespace; a guest always serves.
+    /// Starts a server in the serving host's namespace. A guest needs no server process, because its agent always
+    /// serves.
     fn start_server(&self, hosts: &dyn Hosts) -> Result<Option<Killed>, TestbedError> {
         let side = 1 - hosts.config().client;
         let Some(ns) = hosts.namespace(side) else { return Ok(None) };
         let mut command = Command::new(&self.program);
         command.args(["ttcp", "--serve", "--json", "--bind", &ADDRESSES[side].to_string()]);
         let mut server = spawn(command, ns, hosts.config().placement.cpus_of(false))?;
-        // The first line reports the listening server.
+        // The server prints its first line when it listens.
         let mut line = String::new();
         BufReader::new(output(&mut server)).read_line(&mut line)?;
         if line.is_empty() {
@@ -180,7 +183,7 @@ impl Bench<'_> {
         Ok(Some(server))
     }
 
-    /// Runs one test from the client's host to the other and calls `on_event` as it goes.
+    /// Runs one test from the client's host to the other host. Calls `on_event` for each event.
     fn run_client(
         &self,
         hosts: &mut dyn Hosts,
@@ -256,7 +259,7 @@ impl Bench<'_> {
     fn measure(&self, hosts: &mut dyn Hosts, traffic: &Params) -> Result<Sample, TestbedError> {
         let settings = hosts.config().host.clone();
         let traffic = &Params { busy_poll_usecs: settings.busy_poll_usecs, ..traffic.clone() };
-        // Nothing here can prevent the processors of a guest from sleeping.
+        // The lab cannot keep the processors of a guest awake.
         let awake = (settings.awake && hosts.guest().is_none()).then(Awake::start).transpose()?;
         let awake = awake.as_ref();
         let (mut start, mut end) = (None, None);
@@ -302,7 +305,7 @@ impl Awake {
     }
 }
 
-/// Returns the time a test measures; a test over a number of bytes has none of its own.
+/// Returns the measured time of a test. Zero for a test with a fixed number of bytes, which has no fixed duration.
 fn measured_time(params: &Params) -> Duration {
     match params.amount {
         Amount::Usecs(usecs) => Duration::from_micros(usecs),
@@ -323,14 +326,16 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let guests = start.guest.as_ref().zip(end.guest.as_ref());
     let process_s = guests.map(|(start, end)| end.process_ns.saturating_sub(start.process_ns) as f64 / NANOSECONDS);
     let of_hosts = match adapter_cpu_s {
-        // Host A alone: the other host's work does not count.
+        // With a guest, only host A's work counts, measured as the guest's processes.
         Some(_) if process_s.is_some() => None,
-        // The serving host alone. If its receive work runs elsewhere, the time cannot be attributed.
+        // Only the serving host's work counts. If its receive work runs on other processors, the time cannot be
+        // attributed.
         Some(_) if placement.server_cpus.is_some() => {
             let is_known = placement.has_server_alone() && hosts.has_rps();
             is_known.then(|| (worked(placement.cpus_of(false)), 0.0))
         }
-        // Apart, and the hosts' receive work with them: all work of the hosts' processors is the hosts'.
+        // Hosts and adapters are on separate processors, and the hosts' receive work runs on the hosts' processors. All
+        // work on these processors is the hosts' work.
         Some(_) if placement.is_apart() && hosts.has_rps() => Some((worked(&placement.host_cpus), 0.0)),
         Some(adapter_s) => Some((machine, adapter_s)),
         None => None,
@@ -341,8 +346,8 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let counts = end.counts.since(start.counts);
     let server_counts = end.server_counts.since(start.server_counts);
     let of_hosts = if placement.server_cpus.is_some() { server_counts } else { counts };
-    // The report's window and the window between the two readings differ by the delay of an event. The bytes are scaled
-    // to the readings.
+    // The window of the report and the window between the readings differ by the delay of an event. The bytes are
+    // therefore scaled to the window of the readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
     let is_mixed = matches!(report.params.workload, Workload::Mixed(_));
     let (latency_p50_us, latency_p99_us) = latency_us(report);
@@ -370,7 +375,7 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     }
 }
 
-/// Returns the losses of host B's card, and their effects on TCP and calls.
+/// Returns the losses of host B's card, and their effects on TCP and RPC.
 fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     let has_memory = config.card.memory.limits_receive();
     let received = &counts.receive;
@@ -391,7 +396,7 @@ fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     }
 }
 
-/// Returns the idle time of each processor kept awake, in microseconds.
+/// Returns the idle time of each processor kept awake, microseconds.
 fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, u64)> {
     const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
     let between = |((cpu, before), (_, after)): (&(usize, u64), &(usize, u64))| {
@@ -400,8 +405,8 @@ fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, 
     start.iter().zip(end).map(between).collect()
 }
 
-/// Returns the busy time of these processors. The kernel counts no idle time of a processor kept awake; the thread
-/// keeping it awake counted it.
+/// Returns the busy time of `cpus`. The kernel counts no idle time on a processor kept awake, so the idle time is taken
+/// from the thread that keeps the processor awake.
 fn worked(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> Worked {
     let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
     let of = |cpu: &usize| {
@@ -434,7 +439,7 @@ fn output(child: &mut Killed) -> ChildStdout {
     child.0.stdout.take().expect("the output was piped and is taken once")
 }
 
-/// Fails if a stream of the traffic broke off.
+/// Returns the report, or an error if a stream did not complete.
 pub(crate) fn complete(report: Report) -> Result<Report, TestbedError> {
     if report.is_complete() {
         return Ok(report);
@@ -443,7 +448,7 @@ pub(crate) fn complete(report: Report) -> Result<Report, TestbedError> {
     Err(TestbedError::Traffic(format!("streams did not complete: {}", errors.join("; "))))
 }
 
-/// Returns the median and the 99th percentile of the answers' latencies.
+/// Returns the median and the 99th percentile of the response times, microseconds.
 pub(crate) fn latency_us(report: &Report) -> (Option<f64>, Option<f64>) {
     let of_calls = report.rpc.as_ref().map(|found| found.latency);
     let latency = report.transactions.as_ref().map(|found| found.latency).or(of_calls);

@@ -1,5 +1,5 @@
-//! `offramp lab --device` on a veth pair between two namespaces: its measurements, and the restored interface after any
-//! end of the run.
+//! Tests `offramp lab --device` on a veth pair between two namespaces: the measurements, and the restored settings
+//! after every kind of end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,16 +22,16 @@ use offramp_testbed::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, S
 
 const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 2);
-/// The named interface, an unnamed one beside it, and the one at the other end.
+/// Names of the interface under test, of an interface that must not change, and of the interface at the other end.
 const NAMED: &str = "va";
 const BESIDE: &str = "vbeside";
 const FAR: &str = "vb";
-/// Tells the test binary, started again as a child, to be the run to kill.
+/// Environment variable that makes the test binary, started as a child, perform the run to be killed.
 const CHILD_STATE_DIR: &str = "OFFRAMP_TEST_DEVICE_STATE_DIR";
-/// Maximum wait of a test.
+/// Time limit of a test.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Two namespaces, a veth pair between them, and a traffic server in the second.
+/// Two namespaces, a veth pair between the namespaces, and a traffic server in the second namespace.
 struct Lab {
     host: NetNs,
     _peer: NetNs,
@@ -102,7 +102,8 @@ impl Lab {
         fs::read_dir(&self.dir).map_or_else(|_| Vec::new(), |dir| dir.map(|entry| entry.unwrap().path()).collect())
     }
 
-    /// Kills a run in a process of its own once it has switched a feature; its state file stays.
+    /// Starts a run in a separate process, and kills the process once the run has switched a feature. The state file
+    /// remains.
     fn killed_run(&self) {
         let found = self.settings(NAMED);
         let child = self.host.run(|| spawn_run(&self.dir)).unwrap();
@@ -166,8 +167,8 @@ fn config(dir: &Path, only: &[&str]) -> DeviceConfig {
     }
 }
 
-/// The settings of an interface under a run's control: the active and the requested state of each feature, and the
-/// host's own segmentation limit.
+/// The settings of an interface that a run can change: active and requested state of each feature, and the host's
+/// segmentation limit.
 #[derive(Clone, Debug, PartialEq)]
 struct Settings {
     features: BTreeMap<String, (Option<bool>, Option<bool>)>,
@@ -182,7 +183,7 @@ impl Settings {
     }
 }
 
-/// Starts this test binary again in the calling thread's namespace, as the run to kill.
+/// Starts this test binary in the calling thread's namespace, as the run to be killed.
 fn spawn_run(dir: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_run_that_is_to_be_killed", "--ignored"])
@@ -244,7 +245,7 @@ fn settings_that_the_user_made_are_found_again() {
     lab.host
         .run(|| {
             ethtool::set_features(NAMED, &[("tx-tcp-segmentation", false), ("rx-gro", true)]).unwrap();
-            // Requested, but unavailable without checksums.
+            // TSO is then requested, but unavailable without checksums.
             ethtool::set_features(NAMED, &[("tx-checksum-ip-generic", false)]).unwrap();
             link::set_gso_segs_max(NAMED, 17).unwrap();
         })
@@ -263,7 +264,7 @@ fn a_run_that_is_stopped_puts_everything_back() {
     let mut switched = 0;
     let host = lab.host.try_clone().unwrap();
     let outcome = lab.run_and_hear(&lab.config(&["tso"]), &stop, &mut |line| {
-        // The line comes before each sample: by the second sample, the first has switched a feature.
+        // The progress line precedes its sample. At the second line, the first sample has already switched a feature.
         if line.starts_with("tso 2/") {
             switched += usize::from(host.run(|| Settings::read(NAMED)).unwrap() != named);
             stop.store(true, Ordering::Relaxed);
@@ -376,7 +377,7 @@ fn a_state_of_another_namespace_or_interface_is_refused_and_kept() {
         assert!(text.contains(difference) && text.lines().count() == 1, "{text}");
         assert!(file.exists());
     };
-    // An interface of the same name in another namespace.
+    // An interface with the same name in another namespace.
     let other = Lab::new("mismatch-other");
     let theirs = other.settings(NAMED);
     refused(other.host.run(|| restore(&lab.dir, &mut |_| ())).unwrap(), "network namespace");

@@ -92,7 +92,7 @@ pub enum ModelError {
     Crowded {
         /// Virtual time of the error, microseconds.
         at_us: u64,
-        /// Number of events within [`SPAN_MIN_US`].
+        /// Number of events within `SPAN_MIN_US`.
         events: u64,
     },
     /// No data arrived in the measured time, and no timeout has expired yet.

@@ -1,4 +1,4 @@
-//! The compared settings, and the order of their turns.
+//! The compared policies (contenders), and their order in each round.
 
 use offramp_adapter::moderation::{AreaConfig, InterruptCost, ModerationConfig, Policy};
 
@@ -11,12 +11,12 @@ const FIXED_INTERRUPTS_PER_SECOND: u32 = 8000;
 pub struct Contender {
     pub name: String,
     pub moderation: ModerationConfig,
-    /// The bounds of the default apply to it.
+    /// `true` if the bounds of the default apply to this contender.
     pub is_bound: bool,
 }
 
-/// Returns the base first, then the default, a fixed setting, and the default's rule with each number of interrupts per
-/// second under load in `load_interrupts`, separated by commas.
+/// Returns the contenders: the base first, then the default, and a fixed rate. Adds the default policy with each
+/// interrupt rate listed in `load_interrupts`, a comma-separated list of interrupts per second under load.
 pub fn all(load_interrupts: &str) -> Vec<Contender> {
     let fixed = Policy::FixedGap { max_interrupts_per_second: FIXED_INTERRUPTS_PER_SECOND };
     let mut all = vec![
@@ -38,10 +38,10 @@ fn contender(name: &str, moderation: ModerationConfig, is_bound: bool) -> Conten
     Contender { name: name.to_owned(), moderation, is_bound }
 }
 
-/// Returns the indices of the contenders in the turns of one round. Over twice as many rounds as contenders, each
-/// follows each other one about as often (a Williams design, forwards and then backwards), and none follows itself. So
-/// the after-effects of a sample, such as the wait of a hypervisor or a kernel before it halts a processor, favour
-/// none.
+/// Returns the order of the contenders in a round, as indices. The order is a Williams design, forwards and then
+/// backwards. Over twice as many rounds as contenders, each contender follows every other contender about equally
+/// often, and never follows itself. After-effects of a sample, such as the delay before a hypervisor or kernel halts a
+/// processor, thus favour no contender.
 pub fn order(round: usize, contenders: usize) -> Vec<usize> {
     let round = round % (2 * contenders);
     let is_forwards = round < contenders;

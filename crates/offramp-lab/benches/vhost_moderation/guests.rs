@@ -1,4 +1,4 @@
-//! The two guests: one sends and times, the other answers.
+//! The two guests: one guest sends and measures times, and the other answers.
 
 use offramp_testkit::VnetHeader;
 use offramp_testkit::guest::{RxQueue, TxQueue};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use super::{BULK_LEN, BULK_TOGETHER, REQUEST_LEN};
 
-/// Values of the first payload byte: the kind of the frame.
+/// Kinds of frames, as stored in the first payload byte.
 const BULK: u8 = 1;
 const REQUEST: u8 = 2;
 pub const LAST_REQUEST: u8 = 3;
 pub const LAST: u8 = 4;
 const KIND_AT: usize = 14;
-/// Offset of its sending time, in nanoseconds, little-endian.
+/// Offset of the sending time in a frame. The time is in nanoseconds, little-endian.
 const SENT_AT: usize = 16;
 const SENT_LEN: usize = 8;
-/// A time limit beyond the delay of any frame.
+/// Time limit for receiving a frame, longer than any expected delay.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Interval to repeat the last frame of a sample: it may have found no buffer.
+/// Interval at which the last frame of a sample is repeated, because a frame can be lost without a buffer.
 const END_EVERY: Duration = Duration::from_millis(10);
 
-/// Builds a frame of a type no coalescer merges (IEEE 802, local experimental).
+/// Builds a frame with an EtherType that is never coalesced (IEEE 802, local experimental).
 fn frame(len: usize, kind: u8) -> Vec<u8> {
     let mut frame = vec![0; len];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0x0b, 1, 2, 0, 0, 0, 0x0a, 1]);
@@ -30,12 +30,12 @@ fn frame(len: usize, kind: u8) -> Vec<u8> {
     frame
 }
 
-/// Writes the sending time, now, into a frame.
+/// Writes the current time into a frame, as the sending time.
 fn stamp(frame: &mut [u8], begun: Instant) {
     frame[SENT_AT..SENT_AT + SENT_LEN].copy_from_slice(&(begun.elapsed().as_nanos() as u64).to_le_bytes());
 }
 
-/// Returns the time since a frame, or the one it answers, was sent.
+/// Returns the age of a frame. An answer has the sending time of its request.
 fn age(frame: &[u8], begun: Instant) -> Duration {
     let sent = u64::from_le_bytes(frame[SENT_AT..SENT_AT + SENT_LEN].try_into().expect("eight bytes"));
     begun.elapsed().saturating_sub(Duration::from_nanos(sent))
@@ -47,7 +47,7 @@ fn request(tx: &mut TxQueue, kind: u8, begun: Instant) {
     tx.send(&VnetHeader::default(), &[&request]);
 }
 
-/// Sends the closing frame of `kind`, and repeats it until the thread ends.
+/// Sends the last frame, of kind `kind`, and repeats this frame until the thread ends.
 pub fn end<T>(tx: &mut TxQueue, kind: u8, begun: Instant, thread: &ScopedJoinHandle<T>) {
     request(tx, kind, begun);
     let mut sent = Instant::now();
@@ -60,7 +60,7 @@ pub fn end<T>(tx: &mut TxQueue, kind: u8, begun: Instant, thread: &ScopedJoinHan
     }
 }
 
-/// Answers requests until the last frame. Returns the maximum time of a frame.
+/// Answers requests until the last frame. Returns the maximum delay of a received frame.
 pub fn answer(rx: &mut RxQueue, tx: &mut TxQueue, begun: Instant) -> Duration {
     let mut delay_max = Duration::ZERO;
     loop {
@@ -81,7 +81,7 @@ pub fn one_by_one(rx: &mut RxQueue, tx: &mut TxQueue, begun: Instant, time: Dura
     }
 }
 
-/// Takes answers until the one to the last request.
+/// Receives answers until the answer to the last request. Returns the round-trip times.
 pub fn time_answers(rx: &mut RxQueue, begun: Instant) -> Vec<u64> {
     let mut round_trips_ns = Vec::new();
     loop {
@@ -93,7 +93,7 @@ pub fn time_answers(rx: &mut RxQueue, begun: Instant) -> Vec<u64> {
     }
 }
 
-/// Sends full frames, and requests between them if asked for, each at its time.
+/// Sends full frames at intervals of `bulk_every`, and requests at intervals of `request_every`, if given.
 pub fn send(tx: &mut TxQueue, begun: Instant, time: Duration, request_every: Option<Duration>, bulk_every: Duration) {
     let mut bulk = frame(BULK_LEN, BULK);
     let (mut bulk_due, mut request_due) = (Duration::ZERO, request_every);
@@ -111,7 +111,7 @@ pub fn send(tx: &mut TxQueue, begun: Instant, time: Duration, request_every: Opt
                 }
             }
             tx.publish();
-            // Time lost to a full link is not made up: nothing is sent faster than the link carries.
+            // Time lost to a full link is not made up, so that frames are never sent faster than the link rate.
             bulk_due = (bulk_due + bulk_every).max(now.saturating_sub(bulk_every));
         }
         if request_due.is_some_and(|due| now >= due) {

@@ -1,10 +1,10 @@
-//! The processors of the adapter and the guests.
+//! Placement of the adapter and the guests on processors.
 
 use offramp_ports::sys::cpu::{online, pin_current_thread};
 use offramp_testbed::cpu::AwakeCpus;
 use std::fmt;
 
-/// The role of the calling thread and of the threads it starts from then on.
+/// The role of the calling thread, and of threads started by it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Adapter,
@@ -12,19 +12,20 @@ pub enum Role {
     Answering,
 }
 
-/// A processor for each role, all kept awake; or the choice of the kernel and a hypervisor.
+/// The placement of threads: one processor per role, kept awake, or the choice of the kernel and the hypervisor.
 ///
-/// A hypervisor gives a halted processor away and returns it late. A thread may wake another one on its own processor
-/// or on a sleeping one. Both change from second to second, by more than the bounds of moderation.
+/// Without a fixed placement, a hypervisor can deschedule a halted processor and resume it late, and the kernel can
+/// wake a thread on the same or on a sleeping processor. Both effects vary from second to second, by more than the
+/// bounds of moderation.
 #[derive(Debug)]
 pub struct Placement {
-    /// In the order of [`Role`]; the guests share one if there are only two.
+    /// Processors in order of [`Role`]. The guests share a processor if the machine has only two.
     cpus: Option<[usize; 3]>,
     _awake: Option<AwakeCpus>,
 }
 
 impl Placement {
-    /// Chooses a processor for each role, if this machine has two at least.
+    /// Chooses a processor for each role, if this machine has at least two processors.
     pub fn apart() -> Self {
         let online = online();
         let [adapter, asking, rest @ ..] = online.as_slice() else {
@@ -35,7 +36,7 @@ impl Placement {
         Self { cpus: Some(cpus), _awake: Some(awake) }
     }
 
-    /// Leaves the placement of each thread to the kernel; idle processors sleep.
+    /// Leaves the placement of threads to the kernel. Idle processors can sleep.
     pub fn free() -> Self {
         Self { cpus: None, _awake: None }
     }

@@ -1,12 +1,12 @@
-//! The results of the samples, with the bounds of the default.
+//! The results of the samples, compared with the bounds of the default.
 
 use super::contenders::{Contender, FIXED, OFF};
 use super::{Load, Sample, Samples};
 
-/// Distance of the ends of a median's 95 % interval from the middle, in square roots of the number of values.
+/// Half the width of a median's 95 % interval, in ranks, divided by the square root of the number of values.
 const INTERVAL_95: f64 = 0.98;
 
-/// A figure of a sample.
+/// Reads a figure of a sample.
 type Column = fn(&Sample) -> f64;
 
 const COLUMNS: [(&str, Column); 5] = [
@@ -17,7 +17,7 @@ const COLUMNS: [(&str, Column); 5] = [
     ("calls/frame", |sample| sample.calls_per_frame),
 ];
 
-/// A limit on the ratio of a bound contender to another one.
+/// A limit on the ratio of a bound contender to another contender.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     AtMost(f64),
@@ -40,7 +40,7 @@ impl Limit {
     }
 }
 
-/// Returns the bounds of the default: a column by its name, and the contender to compare with.
+/// Returns the bounds of the default: the name of the column, the contender to compare with, and the limit.
 fn bounds(load: Load) -> Vec<(&'static str, &'static str, Limit)> {
     match load {
         Load::Requests => vec![("p50 us", OFF, Limit::AtMost(1.05)), ("p99 us", OFF, Limit::AtMost(1.1))],
@@ -53,7 +53,7 @@ fn bounds(load: Load) -> Vec<(&'static str, &'static str, Limit)> {
     }
 }
 
-/// Prints the table of one load, and the bounds.
+/// Prints the table of one load, and the results for the bounds.
 pub fn print(load: Load, contenders: &[Contender], samples: &Samples, stolen_share: f64) {
     println!(
         "{load:?}, median of {} rounds; in brackets the median ratio to off of the same round; a hypervisor took {:.1} %",
@@ -106,12 +106,12 @@ fn print_losses(contenders: &[Contender], samples: &Samples) {
     }
 }
 
-/// Returns the ratio of each round.
+/// Returns the ratio per round.
 fn ratios(of: &[Sample], base: &[Sample], column: Column) -> impl Iterator<Item = f64> {
     of.iter().zip(base).map(move |(sample, base)| column(sample) / column(base))
 }
 
-/// A median, and its interval of 95 % by the binomial distribution of ranks.
+/// A median with its 95 % interval, from the binomial distribution of ranks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spread {
     median: f64,
@@ -120,7 +120,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Returns median and interval of the values. Omits values that are no numbers, as ratios of nothing to nothing.
+    /// Returns the median and interval of the values. Values that are not finite, such as the ratio 0/0, are omitted.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);

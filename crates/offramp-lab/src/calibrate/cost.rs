@@ -1,11 +1,12 @@
-//! Costs with names for people.
+//! Costs with names for display.
 
-/// The owner and the unit of one of the [`Costs`](super::Costs).
+/// Name of a cost in [`Costs`](super::Costs): the part that has the cost, and the unit.
 pub(super) type Cost = &'static str;
 
-/// Declares a structure of costs: a field for each, a constant with its name, and the list of all.
+/// Declares a structure of costs. Each cost has a field, a constant with its name, and an entry in `values`.
 ///
-/// The last fields are structures of further costs, each with values only if it was measured.
+/// Fields after the semicolon are optional structures of further costs. A structure that was not measured has no
+/// values.
 macro_rules! named_costs {
     ($(#[$meta:meta])* $struct:ident {
         $($(#[$doc:meta])+ $field:ident: $cost:ident = $name:literal,)+
@@ -21,7 +22,7 @@ macro_rules! named_costs {
         impl $struct {
             $(pub(super) const $cost: Cost = $name;)+
 
-            /// Returns all measured costs, in reading order.
+            /// Returns all measured costs, in order of display.
             pub(super) fn values(&self) -> Vec<(Cost, f64)> {
                 let own = [$((Self::$cost, self.$field)),+].into_iter();
                 own$($(.chain(self.$more.iter().flat_map(<$type>::values)))+)?.collect()

@@ -1,4 +1,4 @@
-//! The cost of a machine's work, learned from samples.
+//! The costs of a machine's work, derived from samples.
 
 use super::cost::{Cost, named_costs};
 use super::error::CalibrateError;
@@ -12,72 +12,72 @@ use super::setup::{HEADERS_LEN, MSS, Setup};
 use super::waits::Waits;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
-/// Maximum large send of the model's profiles.
+/// Maximum length of a super-frame in the model's profiles, bytes.
 pub(super) const CHUNK_LEN_MAX: f64 = 65_400.0;
-/// Delay of one way over the link, as the profile assumes it.
+/// One-way delay of the link, as assumed in the profile, nanoseconds.
 pub(super) const LINK_DELAY_NS: f64 = 10_000.0;
-/// Where round trips are measured.
+/// Settings in which round trips are measured.
 const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
-/// Checksums made by the adapters for hosts: one on sending, one on receiving.
+/// Number of checksums computed by the adapters per byte: one on sending, and one on receiving.
 const CHECKSUMS: f64 = 2.0;
 
 named_costs! {
-    /// The costs of this machine's work, in nanoseconds, and the lengths of its pieces.
+    /// The costs of this machine's work, nanoseconds, and the lengths of sends and receives, bytes.
     Costs {
-        /// The hosts, for each byte, at both ends together.
+        /// Cost to the hosts per byte, at both ends together, nanoseconds.
         byte_ns: BYTE = "host, ns/byte, both ends",
-        /// The hosts, for each frame or super-frame handed down, acknowledgements among them.
+        /// Cost to the hosts per send, nanoseconds. A send is a frame, a super-frame or an acknowledgement.
         send_ns: SEND = "host, ns/send",
-        /// The hosts, for each frame or coalesced frame handed up.
+        /// Cost to the hosts per receive, nanoseconds. A receive is a frame or a coalesced frame.
         receive_ns: RECEIVE = "host, ns/receive",
-        /// The hosts, for each byte sent with a checksum of their own.
+        /// Cost to the hosts per sent byte of the checksum, if the hosts compute it, nanoseconds.
         checksum_sent_ns: CHECKSUM_SENT = "host, ns/byte checksum, sent",
-        /// The hosts, for each byte received with a checksum verified by themselves. Negative if hosts with
-        /// verification were measured to take less.
+        /// Cost to the hosts per received byte of the checksum, if the hosts verify it, nanoseconds. Negative if hosts
+        /// with verification took less time in the measurement.
         checksum_received_ns: CHECKSUM_RECEIVED = "host, ns/byte checksum, received",
-        /// The hosts, for each interrupt after sleep, on top of the hand-over.
+        /// Additional cost to the hosts per interrupt that wakes a sleeping host, nanoseconds.
         wake_ns: WAKE = "host, ns/interrupt when idle",
-        /// The hosts, for each send to a sleeping adapters' thread, on top of [`Self::send_ns`].
+        /// Additional cost to the hosts per send that wakes the adapters' thread, nanoseconds.
         doorbell_ns: DOORBELL = "host, ns/send when adapters sleep",
-        /// The adapters, for each byte, checksums included.
+        /// Cost to the adapters per byte, including checksums, nanoseconds.
         adapter_byte_ns: ADAPTER_BYTE = "adapters, ns/byte",
-        /// The adapters, for each frame on the wire.
+        /// Cost to the adapters per frame on the link, nanoseconds.
         adapter_frame_ns: ADAPTER_FRAME = "adapters, ns/frame on the wire",
-        /// The adapters, for each frame or super-frame to or from a host.
+        /// Cost to the adapters per hand-over to or from a host, nanoseconds.
         adapter_hand_over_ns: ADAPTER_HAND_OVER = "adapters, ns/hand-over",
-        /// The adapters, for each byte sent with a checksum they compute for the hosts.
+        /// Cost to the adapters per sent byte of the checksum, if the adapters compute it, nanoseconds.
         adapter_checksum_sent_ns: ADAPTER_CHECKSUM_SENT = "adapters, ns/byte checksum, sent",
-        /// The adapters, for each byte received with a checksum they verify for the hosts.
+        /// Cost to the adapters per received byte of the checksum, if the adapters verify it, nanoseconds.
         adapter_checksum_received_ns: ADAPTER_CHECKSUM_RECEIVED = "adapters, ns/byte checksum, received",
-        /// Bytes handed down at once with large sends, acknowledgements included.
+        /// Mean length of a send with LSO, bytes. Acknowledgements count as sends.
         chunk_len: CHUNK_LEN = "bytes/send with LSO",
-        /// Bytes handed up at once with receive coalescing, acknowledgements included.
+        /// Mean length of a receive with receive coalescing, bytes. Acknowledgements count as receives.
         coalesced_len: COALESCED_LEN = "bytes/receive with RSC",
-        /// Bytes handed down at once if the link is the limit, acknowledgements included.
+        /// Mean length of a send if the link is the limit, bytes. Acknowledgements count as sends.
         paced_sent_len: PACED_SENT_LEN = "bytes/send with LSO, link the limit",
-        /// Bytes handed up at once if the link is the limit, acknowledgements included.
+        /// Mean length of a receive if the link is the limit, bytes. Acknowledgements count as receives.
         paced_coalesced_len: PACED_COALESCED_LEN = "bytes/receive with RSC, link the limit",
-        /// Frames on the wire for each segment: one, and its share of an acknowledgement.
+        /// Frames on the link per segment: the segment, and its share of an acknowledgement.
         frames_per_segment: FRAMES_PER_SEGMENT = "frames/segment",
         ;
-        /// Costs of receiving alone. `None`: the system cannot move the receive work of a host to its processor, or
-        /// has no second one.
+        /// Costs of a receive-only host. `None` if the system cannot move the receive work of a host to the host's
+        /// processor, or has no second processor.
         receiver: ReceiverCosts,
-        /// Waits of a request besides work; `None` if not measured.
+        /// Waits of a request in addition to work; `None` if not measured.
         waits: Waits,
     }
 }
 
-/// Hand-overs between hosts and adapters for each segment, and the length of a piece.
+/// Number of hand-overs between hosts and adapters per segment, and the length of a super-frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct HandOvers {
-    /// To a host, acknowledgements included.
+    /// Hand-overs to a host, including acknowledgements.
     pub(super) up: f64,
-    /// From a host: data alone if the model makes large sends of it, else data and acknowledgements.
+    /// Hand-overs from a host: only data with LSO, otherwise data and acknowledgements.
     pub(super) down: f64,
-    /// Acknowledgements from a host not counted in `down`.
+    /// Acknowledgements from a host that `down` does not count.
     pub(super) acks: f64,
-    /// Bytes of a large send.
+    /// Length of a super-frame, bytes.
     pub(super) chunk_len: f64,
 }
 
@@ -120,8 +120,9 @@ impl Costs {
         Ok(Self { waits: Waits::learn(samples, costs.round_trip_ns(&GIGABIT)), ..costs })
     }
 
-    /// Counts hand-overs, with separate measurements for a link at its limit and elsewhere. At the limit, hand-downs
-    /// beyond large sends of the maximum length are acknowledgements; large send does not change their number.
+    /// Returns the hand-overs per segment. A saturated link and other cases have separate measurements. On a saturated
+    /// link, sends in excess of full super-frames are acknowledgements. LSO does not change the number of
+    /// acknowledgements.
     pub(super) fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
         let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);
@@ -138,16 +139,16 @@ impl Costs {
         }
     }
 
-    /// Returns the work and delay of a small request and its response, as the model charges them.
+    /// Returns the work and delay of a small request and its response, as charged by the model.
     pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
         let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
         2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)
     }
 
-    /// The processor of the adapters and of the host that sends to `receiver`, for each segment.
+    /// Returns the processor time per segment of the adapters and of the host that sends to `receiver`.
     pub(super) fn peer_ns(&self, receiver: &ReceiverCosts, setup: &Setup) -> f64 {
         let spared = if setup.host_checksums_received { self.adapter_checksum_received_ns } else { 0.0 };
-        // Between the receiving host and the adapters, both ways.
+        // Hand-overs between the receiving host and the adapters, in both directions.
         let hand_overs =
             if setup.rsc { 2.0 * setup.mss / self.coalesced_len } else { 1.0 + 1.0 / receiver.segments_per_ack };
         (receiver.peer_byte_ns - spared) * setup.mss
@@ -155,7 +156,7 @@ impl Costs {
             + receiver.peer_hand_over_ns * hand_overs
     }
 
-    /// The adapters, for each segment.
+    /// Returns the processor time of the adapters per segment.
     pub(super) fn engine_ns(&self, setup: &Setup) -> f64 {
         let pieces = self.hand_overs(setup);
         let sums = [
@@ -169,7 +170,7 @@ impl Costs {
     }
 }
 
-/// An experiment on a checksum: the hosts compute it in `off`, the adapters in `on`.
+/// The two variants of a checksum experiment: the hosts compute the checksum in `off`, and the adapters in `on`.
 struct SwitchedChecksum {
     by_hosts: PerByte,
     by_adapters: PerByte,
@@ -180,12 +181,13 @@ impl SwitchedChecksum {
         Ok(Self { by_hosts: samples.get((experiment, "off"))?, by_adapters: samples.get((experiment, "on"))? })
     }
 
-    /// Cost of the checksum for the hosts, for each byte.
+    /// Returns the cost of the checksum to the hosts, per byte.
     fn host_ns(&self) -> f64 {
         self.by_hosts.host_ns - self.by_adapters.host_ns
     }
 
-    /// Cost of the checksum for the adapters, for each byte. `adapter_byte_ns` includes all checksums.
+    /// Returns the cost of the checksum to the adapters, per byte. `adapter_byte_ns` includes all checksums, so it
+    /// bounds the result.
     fn adapter_ns(&self, adapter_byte_ns: f64) -> f64 {
         (self.by_adapters.adapter_ns - self.by_hosts.adapter_ns).clamp(0.0, adapter_byte_ns / CHECKSUMS)
     }

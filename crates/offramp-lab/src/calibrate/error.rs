@@ -1,20 +1,20 @@
-//! Why a machine cannot be calibrated.
+//! Reasons why a machine cannot be calibrated.
 
 use offramp_model::profile::ProfileError;
 use offramp_model::simulation::ModelError;
 
-/// Why a machine cannot be calibrated.
+/// Reasons why a machine cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// A required experiment was not run, or did not separate hosts and adapters.
+    /// A required experiment was not run, or did not separate the processor time of hosts and adapters.
     #[error(
         "{experiment}, {variant}: no sample separates the processor time of hosts and adapters; use a machine with \
          two processors"
     )]
     Missing {
-        /// The experiment.
+        /// Name of the experiment.
         experiment: String,
-        /// The variant.
+        /// Name of the variant.
         variant: String,
     },
     /// The resulting profile is invalid.

@@ -1,64 +1,67 @@
-//! The lab's experiments for calibration: one part to learn from, one part to predict.
+//! The lab's experiments for calibration. The costs are derived from some experiments, and the other experiments are
+//! predicted.
 
 use super::setup::Setup;
 use crate::plan::{Plan, RECEIVER, Settings, VariantPlan};
 use offramp_testbed::traffic::Amount;
 
-/// Variants for the costs of bytes and frames.
+/// Variants from which the costs of bytes and frames are derived.
 pub(super) const LEARNED: [(&str, &str); 6] =
     [("lso", "off"), LARGE_SENDS, UNCOALESCED, ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
-/// The variant for the lengths of large sends and coalesced frames.
+/// Variant that gives the lengths of super-frames and coalesced frames.
 pub(super) const LARGE_SENDS: (&str, &str) = ("lso", "on");
-/// The variant for the number of frames on the wire per segment.
+/// Variant that gives the number of frames on the link per segment.
 pub(super) const UNCOALESCED: (&str, &str) = ("rsc", "off");
-/// Its variants `off` and `on` give the cost of a checksum on sending.
+/// Experiment whose variants `off` and `on` give the cost of a checksum on sending.
 pub(super) const CHECKSUM_SENT: &str = "tx-checksum";
-/// Its variants `off` and `on` give the cost of a checksum on receiving.
+/// Experiment whose variants `off` and `on` give the cost of a checksum on receiving.
 pub(super) const CHECKSUM_RECEIVED: &str = "rx-checksum";
-/// The variant for the cost of waking a host: the link leaves it idle between the interrupts. The adapters' thread
-/// never sleeps.
+/// Variant that gives the cost of waking a host. The link is the limit, so the host is idle between interrupts. The
+/// adapters' thread never sleeps.
 pub(super) const PACED: (&str, &str) = ("interrupt-cap", "adapters poll, 8000/s");
-/// The same, but the adapters' thread sleeps between large sends: the host's additional cost is for waking it.
+/// Variant like [`PACED`], except that the adapters' thread sleeps between super-frames. The host's additional cost is
+/// the cost of waking this thread.
 pub(super) const PACED_ADAPTERS_SLEEP: (&str, &str) = ("interrupt-cap", "8000/s");
-/// The variant for the segments per acknowledgement, with a receive-only host.
+/// Variant that gives the number of segments per acknowledgement, with a receive-only host.
 pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
-/// Variants for the costs of a receive-only host.
+/// Variants from which the costs of a receive-only host are derived.
 pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] =
     [RECEIVER_UNCOALESCED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
-/// Factor for longer samples if the link is the limit: the hosts then work a quarter of the time, and the system counts
-/// it in ticks.
+/// Factor by which samples are longer if the link is the limit. The hosts are then busy for a quarter of the time only,
+/// and the system counts busy time in ticks.
 const PACED_TIMES: u64 = 4;
 
-/// Predicted experiments and their settings.
+/// Predicted experiments, with their settings.
 pub(super) const PREDICTED: [((&str, &str), Setup); 6] = [
     (("jumbo", "MTU 1500"), Setup::BARE),
     (("all", "checksums only"), Setup::BARE),
     (("all", "none"), Setup { host_checksums_sent: true, host_checksums_received: true, ..Setup::BARE }),
     (("all", "all"), Setup::ALL_ON),
-    // With single frames, the adapters' thread hardly sleeps: the link takes the next frame after 12 us.
+    // With single frames, the adapters' thread hardly sleeps, because the link sends the next frame after 12 us.
     (("lso-1g", "off"), Setup { lso: false, is_gigabit: true, ..Setup::ALL_ON }),
     (("lso-1g", "on"), Setup { is_gigabit: true, adapters_sleep: true, ..Setup::ALL_ON }),
 ];
-/// Predicted experiments with a receive-only host, and their settings.
+/// Predicted experiments with a receive-only host, with their settings.
 pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
     ((RECEIVER, "no checksums"), Setup { rsc: false, host_checksums_received: true, ..Setup::ALL_ON }),
     ((RECEIVER, "MTU 3000"), Setup { rsc: false, mss: 2948.0, ..Setup::ALL_ON }),
 ];
 
-/// One small request at a time over TCP, and bulk data, at 1 Gbit/s; the processors do not sleep.
+/// Experiments at 1 Gbit/s with processors kept awake: one small TCP request at a time, and bulk data.
 const ROUND_TRIPS: &str = "moderation-rpc";
 pub(super) const BULK: &str = "moderation-bulk";
-/// The first to learn from: without moderation.
+/// Variant without moderation, which gives the wait for processes.
 pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
-/// The delay of a lone request is then the timer's, at the end of the gap between two interrupts.
+/// Variant in which a timer ends the delay of each request, after the gap between two interrupts. It gives the wait for
+/// the timer.
 pub(super) const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
-/// Variants to learn waits from.
+/// Variants from which the waits are derived.
 const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
-/// Maximum wait of a first frame in the lab's "50 us or 32", microseconds.
+/// Maximum wait of a first frame in the lab's variant "50 us or 32", microseconds.
 const COALESCED_US: f64 = 50.0;
 
-/// The moderation of a variant in the lab's terms and in the model's: `adapter.moderation`, and the wait of a first
-/// frame.
+/// The moderation of a variant, in the lab and in the model. The model has the parameter `adapter.moderation`, and the
+/// wait of a first frame.
 pub(super) struct Moderated {
     pub(super) of: (&'static str, &'static str),
     pub(super) moderation: &'static str,
@@ -69,8 +72,8 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
     Moderated { of, moderation, wait_us }
 }
 
-/// Predicted variants. The e1000's rule has two stable rates for bulk data at 1 Gbit/s: 20,000 interrupts a second at
-/// the start, and 4000 once one interrupt is 80 us late. So no prediction covers it.
+/// Predicted variants. Bulk data with the e1000's rule are not predicted, because the rule has two stable rates at 1
+/// Gbit/s: 20,000 interrupts per second at the start, and 4000 once an interrupt is 80 us late.
 pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
@@ -79,13 +82,13 @@ pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((BULK, "50 us or 32"), "coalescing", COALESCED_US),
 ];
 
-/// Returns the part of the lab for calibration: the variants to learn from, and the predicted ones.
+/// Returns the plans for calibration: the variants from which costs are derived, and the predicted variants.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
     let needed = needed();
     let mut plans = crate::plan::plans(settings);
     for plan in &mut plans {
         plan.variants.retain(|variant| needed.contains(&(plan.name.as_str(), variant.name.as_str())));
-        // Experiments that compare moderation teach nothing about the hosts' time.
+        // The moderation experiments do not contribute to the hosts' costs, so their samples stay short.
         let is_paced = |variant: &VariantPlan| variant.rig.rate_bps.is_some() && !plan.name.starts_with("moderation");
         for variant in plan.variants.iter_mut().filter(|variant| is_paced(variant)) {
             if let Amount::Usecs(usecs) = &mut variant.traffic.amount {

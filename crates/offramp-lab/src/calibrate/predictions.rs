@@ -1,4 +1,4 @@
-//! The experiments not learned from: the model's prediction beside the measurement.
+//! Predictions of the experiments from which no cost was derived, compared with the measurements.
 
 use std::fmt::Write as _;
 
@@ -20,53 +20,54 @@ use crate::plan::{GIGABIT_BPS, RECEIVER};
 
 const BITS_PER_GIGABIT: f64 = 1e9;
 
-/// Prediction and measurement of an experiment not learned from.
+/// Prediction and measurement of an experiment from which no cost was derived.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// The experiment.
+    /// Name of the experiment.
     pub experiment: &'static str,
-    /// The variant.
+    /// Name of the variant.
     pub variant: &'static str,
-    /// Payload in Gbit/s, predicted and measured.
+    /// Payload rate, Gbit/s: predicted, and measured.
     pub gbit_per_s: [f64; 2],
-    /// Processor time of the hosts in seconds for 10^9 bytes, predicted and measured.
+    /// Processor time of the hosts per 10^9 bytes, seconds: predicted, and measured.
     pub host_cpu_s_per_gb: [f64; 2],
-    /// Minimum and maximum of the true time, if a hypervisor took some.
+    /// Minimum and maximum of the true processor time, seconds per 10^9 bytes. The values differ if a hypervisor took
+    /// time.
     pub measured_range_s_per_gb: [f64; 2],
 }
 
-/// The result of a prediction against its targets.
+/// The comparison of a prediction with its targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Both targets met.
+    /// Both targets are met.
     Met,
-    /// A target missed.
+    /// A target is missed.
     Missed,
-    /// A hypervisor took time, so the measurement is too uncertain.
+    /// Undecided: the measurement is too uncertain, because a hypervisor took time.
     Open,
 }
 
 impl Prediction {
-    /// Returns the throughput's excess over the measurement, percent.
+    /// Returns the error of the predicted throughput, percent.
     #[must_use]
     pub fn throughput_error(&self) -> f64 {
         error_percent(self.gbit_per_s)
     }
 
-    /// Returns the processor time's excess over the measurement, percent.
+    /// Returns the error of the predicted processor time, percent.
     #[must_use]
     pub fn cpu_error(&self) -> f64 {
         error_percent(self.host_cpu_s_per_gb)
     }
 
-    /// Judges both targets. The time's verdict is met if the whole measured range meets the target, and open if a part
-    /// of it does.
+    /// Compares the prediction with both targets. For processor time, the verdict is met if the whole measured range
+    /// meets the target, and open if only a part of the range does.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let [predicted, _] = self.host_cpu_s_per_gb;
         let [most, least] = self.measured_range_s_per_gb.map(|measured| error_percent([predicted, measured]));
         let keeps = |error: f64| error.abs() <= CPU_PERCENT;
-        // Somewhere in the range, and at both its ends.
+        // `may_keep`: a point in the range meets the target. `keeps` at both ends: the whole range meets the target.
         let may_keep = least <= CPU_PERCENT && most >= -CPU_PERCENT;
         let has_throughput = self.throughput_error().abs() <= THROUGHPUT_PERCENT;
         match (has_throughput && may_keep, keeps(least) && keeps(most)) {
@@ -81,10 +82,10 @@ impl Prediction {
     }
 }
 
-/// Predicts experiments run but not learned from, with the profile in a file.
+/// Predicts the measured experiments from which no cost was derived, with the profile in a file.
 ///
 /// # Errors
-/// When the profile cannot be used, a run of the model fails, or an experiment is missing.
+/// Returns an error if the profile is invalid, a run of the model fails, or an experiment is missing.
 pub fn predict(
     profile: &str,
     calibration: &Calibration,
@@ -114,8 +115,8 @@ pub fn predict(
     PREDICTED.into_iter().chain(of_receiver).map(one).collect()
 }
 
-/// Sets up a receive-only host; its peer shares a processor with the adapters and sends a frame every so often.
-/// Wake-ups occurred in learned and predicted experiments alike, so the costs include them.
+/// Sets up a receive-only host. The peer shares a processor with the adapters, so the model's peer sends one frame per
+/// `peer_ns`. The wake-up time is 0, because the derived costs already include wake-ups.
 fn set_up_receiver(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
     let mut profile = set_up(base, costs, setup)?;
     profile.set("host.wake_time", "0ns")?;
@@ -137,7 +138,7 @@ fn set_up(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, Profi
     Ok(profile)
 }
 
-/// Returns the predictions as text.
+/// Formats the predictions for display.
 #[must_use]
 pub fn predictions_text(predictions: &[Prediction]) -> String {
     let mut out = format!(

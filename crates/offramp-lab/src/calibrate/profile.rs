@@ -1,4 +1,4 @@
-//! The profile of a machine: parameters from its costs, and assumed ones.
+//! The profile of a machine: parameters derived from the costs, and assumed parameters.
 
 use std::fmt::Write as _;
 
@@ -16,8 +16,7 @@ use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 const SEGMENTS_PER_ACK_MAX: f64 = 64.0;
 
 impl Calibration {
-    /// Returns the profile of this machine: a system with large sends and receive coalescing on, and a link without a
-    /// limit.
+    /// Returns the text of this machine's profile: a system with LSO and receive coalescing on, and an unlimited link.
     #[must_use]
     pub fn profile(&self, machine: &str) -> String {
         let mut out = format!(
@@ -41,7 +40,7 @@ impl Calibration {
         out
     }
 
-    /// Returns the lines section by section. A measured parameter is not assumed.
+    /// Returns the lines of the profile, ordered by section. A measured value replaces an assumed value.
     fn lines(&self) -> Vec<Line> {
         let mut lines = self.measured();
         let is_measured = |key: &str, lines: &[Line]| lines.iter().any(|line| line.key == key);
@@ -55,7 +54,7 @@ impl Calibration {
     fn measured(&self) -> Vec<Line> {
         let of_rounds: Vec<Setting> = self.rounds.iter().flat_map(|costs| settings(costs, &Setup::ALL_ON)).collect();
         let line = |setting: Setting| {
-            // A single round may lack the costs of a receiving host.
+            // A single round can lack the costs of a receive-only host.
             let found = of_rounds.iter().filter(|of| of.key == setting.key).map(|of| of.value);
             Line { key: setting.key, value: setting.with_interval(found), source: Source::Measured(setting.cost) }
         };
@@ -71,13 +70,13 @@ struct Line {
 }
 
 enum Source {
-    /// Derived mostly from this cost.
+    /// Measured: derived mainly from this cost.
     Measured(Cost),
-    /// The reason.
+    /// Assumed, for this reason.
     Assumed(&'static str),
 }
 
-/// Returns the parameters without an experiment.
+/// Returns the parameters that no experiment measures.
 fn assumed() -> Vec<Line> {
     let word = |key, word: &str, why| Line { key, value: format!("value = \"{word}\""), source: Source::Assumed(why) };
     let size = |key, size: f64, unit: &str, why| {
@@ -133,10 +132,10 @@ fn assumed() -> Vec<Line> {
 pub(super) struct Setting {
     pub(super) key: &'static str,
     value: f64,
-    /// Digits after the decimal point.
+    /// Number of digits after the decimal point.
     decimals: usize,
     unit: &'static str,
-    /// The main cost behind it.
+    /// Cost from which the value is mainly derived.
     cost: Cost,
 }
 
@@ -153,12 +152,12 @@ impl Setting {
         Self { key, value, decimals: 0, unit, cost }
     }
 
-    /// Writes the value in a user's notation.
+    /// Formats the value as a setting.
     pub(super) fn text(&self) -> String {
         format!("{:.*}{}", self.decimals, self.value, self.unit)
     }
 
-    /// Writes the value in a profile's notation, with an interval around it and `found`.
+    /// Formats the value as in a profile, with the interval that covers the value and `found`.
     fn with_interval(&self, found: impl Iterator<Item = f64>) -> String {
         let (low, high) = found.fold((self.value, self.value), |(low, high), of| (low.min(of), high.max(of)));
         let (decimals, value) = (self.decimals, self.value);
@@ -169,7 +168,7 @@ impl Setting {
     }
 }
 
-/// Derives the parameters of a profile from the costs, for hosts and adapters in `setup`.
+/// Derives the parameters of a profile from the costs, for hosts and adapters with the settings `setup`.
 pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     let pieces = costs.hand_overs(setup);
     let send_ns = costs.send_ns + if setup.adapters_sleep { costs.doorbell_ns } else { 0.0 };

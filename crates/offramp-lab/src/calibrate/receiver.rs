@@ -1,4 +1,4 @@
-//! The costs of a receive-only host, learned from samples.
+//! The costs of a receive-only host, derived from samples.
 
 use super::cost::{Cost, named_costs};
 use super::experiments::{LEARNED_OF_RECEIVER, RECEIVER_UNCOALESCED};
@@ -8,25 +8,26 @@ use super::setup::MSS;
 use super::units::NANOSECONDS_PER_SECOND;
 
 named_costs! {
-    /// The costs of a receive-only host, in nanoseconds.
+    /// The costs of a receive-only host and of its peer, nanoseconds.
     ReceiverCosts {
-        /// For each byte.
+        /// Cost to the receiving host per byte, nanoseconds.
         byte_ns: RECEIVER_BYTE = "receiving host, ns/byte",
-        /// For each frame or coalesced frame handed up, and for each acknowledgement handed down.
+        /// Cost to the receiving host per hand-over, nanoseconds. A hand-over is a received frame, a coalesced frame,
+        /// or a sent acknowledgement.
         hand_over_ns: RECEIVER_HAND_OVER = "receiving host, ns/hand-over",
-        /// Segments per acknowledgement without coalescing.
+        /// Number of segments per acknowledgement without coalescing.
         segments_per_ack: RECEIVER_SEGMENTS_PER_ACK = "receiving host, segments/acknowledgement",
-        /// The sending host and the adapters on one shared processor, for each byte.
+        /// Cost to the processor shared by the sending host and the adapters, per byte, nanoseconds.
         peer_byte_ns: PEER_BYTE = "its peer and adapters, ns/byte",
-        /// The sending host and the adapters, for each frame on the wire.
+        /// Cost to the shared processor per frame on the link, nanoseconds.
         peer_frame_ns: PEER_FRAME = "its peer and adapters, ns/frame",
-        /// The sending host and the adapters, for each frame or coalesced frame to or from the receiving host.
+        /// Cost to the shared processor per hand-over to or from the receiving host, nanoseconds.
         peer_hand_over_ns: PEER_HAND_OVER = "its peer and adapters, ns/hand-over",
     }
 }
 
 impl ReceiverCosts {
-    /// Returns `None` if one of the variants lacks the receiving host's time.
+    /// Derives the costs. `None` if a variant lacks the receiving host's processor time.
     pub(super) fn learn(samples: Samples) -> Option<Self> {
         let learned = LEARNED_OF_RECEIVER.iter().map(|&of| samples.get(of).ok()).collect::<Option<Vec<_>>>()?;
         let rows: Vec<_> = learned.iter().map(|of| ([1.0, of.sends + of.receives, 0.0], of.host_ns)).collect();

@@ -1,4 +1,4 @@
-//! The waits of a request besides its work: learned from round trips, and predicted for other moderation.
+//! Predictions of latencies and interrupts for other moderation, from the waits derived from round trips.
 
 use std::fmt::Write as _;
 
@@ -21,40 +21,40 @@ use offramp_testbed::traffic::RR_MESSAGE_BYTES;
 pub const LATENCY_PERCENT: f64 = 25.0;
 /// Maximum error of predicted interrupts per second, percent.
 pub const INTERRUPTS_PERCENT: f64 = 20.0;
-/// A predicted and measured figure of an experiment not learned from.
+/// A predicted and measured figure of an experiment from which no wait was derived.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// The experiment.
+    /// Name of the experiment.
     pub experiment: &'static str,
-    /// The variant.
+    /// Name of the variant.
     pub variant: &'static str,
-    /// Its name, with its unit.
+    /// Name of the figure, with the unit.
     pub name: &'static str,
-    /// Predicted and measured.
+    /// Predicted and measured value.
     pub values: [f64; 2],
-    /// The target, percent.
+    /// Maximum error, percent.
     pub within_percent: f64,
 }
 
 impl Figure {
-    /// Returns the prediction's excess over the measurement, percent.
+    /// Returns the error of the prediction, percent.
     #[must_use]
     pub fn error(&self) -> f64 {
         error_percent(self.values)
     }
 
-    /// Returns true if the figure meets its target.
+    /// Returns whether the error meets the target.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.error().abs() <= self.within_percent
     }
 }
 
-/// Predicts latencies and interrupts of the variants not learned from, with the profile in a file; returns none without
-/// learned waits.
+/// Predicts latencies and interrupts of the variants from which no wait was derived, with the profile in a file.
+/// Without waits, the result is empty.
 ///
 /// # Errors
-/// When the profile cannot be used, a run of the model fails, or an experiment is missing.
+/// Returns an error if the profile is invalid, a run of the model fails, or an experiment is missing.
 pub fn predict_responses(
     profile: &str,
     calibration: &Calibration,
@@ -72,8 +72,8 @@ pub fn predict_responses(
             Ok::<_, CalibrateError>(())
         };
         if experiment == BULK {
-            // The host acknowledges the frames of an interrupt at once, and these acknowledgements interrupt the other
-            // host once.
+            // The host acknowledges the frames of an interrupt together, and these acknowledgements cause one interrupt
+            // on the other host.
             let predicted = 2.0 * run(&profile, Workload::TtcpReceive)?.interrupts_per_second;
             add("interrupts/s", predicted, |sample| sample.interrupts_per_s, INTERRUPTS_PERCENT)?;
         } else if let Some(latency) = run(&profile, Workload::TcpRr)?.latency {
@@ -84,14 +84,15 @@ pub fn predict_responses(
     Ok(found)
 }
 
-/// Sets up hosts without sleep, at 1 Gbit/s; their sends need no interrupt.
+/// Sets up hosts that do not sleep, at 1 Gbit/s. Transmit completions need no interrupt.
 fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profile, ProfileError> {
     let mut profile = base.clone();
     let timer_us = waits.timer_ns / NANOSECONDS_PER_MICROSECOND;
     let mut wait_us = moderated.wait_us.max(1.0);
     if moderated.of.0 == BULK {
-        // A large send crosses the lab's link at once, and the adapters' thread sleeps until the next one: no frame in
-        // between wakes it early for a due interrupt.
+        // In the lab, a super-frame crosses the link at once, and the adapters' thread sleeps until the next
+        // super-frame. No frame in between wakes the thread for a due interrupt, so every interrupt is late by the
+        // timer's wait.
         let gap_us = 1e6 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
         wait_us += timer_us;
         profile.set_all([
@@ -99,7 +100,7 @@ fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profil
             ("adapter.interrupt_rate", format!("{:.0}interrupt/s", 1e6 / (gap_us + timer_us))),
         ])?;
     }
-    // The peer's adapter is moderated, too.
+    // The peer's adapter also moderates interrupts. Its delay is part of the model's service time.
     let peer_us = if moderated.wait_us > 0.0 { moderated.wait_us + timer_us } else { 0.0 };
     profile.set_all([
         ("link.rate", format!("{GIGABIT_BPS}bit/s")),
@@ -119,7 +120,7 @@ fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profil
     Ok(profile)
 }
 
-/// Returns the figures as text.
+/// Formats the figures for display.
 #[must_use]
 pub fn figures_text(figures: &[Figure]) -> String {
     if figures.is_empty() {

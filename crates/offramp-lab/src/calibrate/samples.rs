@@ -1,26 +1,26 @@
-//! The costs of a byte of payload in samples.
+//! The costs per byte of payload in samples.
 
 use super::error::{CalibrateError, missing};
 use super::target::CPU_PERCENT;
 use super::units::NANOSECONDS_PER_SECOND;
 use crate::model::{Experiment, Sample};
 
-/// Maximum uncertainty of a sample's host time, as a share of it. A hypervisor's time makes it uncertain; the limit is
-/// half of a prediction's maximum error.
+/// Maximum uncertainty of a sample's host time, as a share of the host time. Time taken by a hypervisor makes host time
+/// uncertain. The limit is half of a prediction's maximum error.
 const OPEN_SHARE_MAX: f64 = CPU_PERCENT / 2.0 / 100.0;
-/// Share of the values of all rounds left out of the mean at each end.
+/// Share of the values omitted from the mean at each end, percent.
 const TRIMMED_PERCENT: usize = 10;
 
 /// The samples of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Samples<'a> {
     pub(super) experiments: &'a [Experiment],
-    /// Only this round; `None` for the mean of all.
+    /// Selected round; `None` for all rounds.
     pub(super) round: Option<usize>,
 }
 
 impl Samples<'_> {
-    /// Returns the mean over the samples of one variant of an experiment.
+    /// Returns the mean costs of a variant.
     pub(super) fn get(&self, (experiment, variant): (&str, &str)) -> Result<PerByte, CalibrateError> {
         let missing = || missing((experiment, variant));
         let of = self.experiments.iter().find(|of| of.name == experiment).ok_or_else(missing)?;
@@ -42,7 +42,7 @@ impl Samples<'_> {
 }
 
 impl Samples<'_> {
-    /// Returns the mean of a figure of one variant of an experiment; `None` if not measured.
+    /// Returns the mean of a figure of a variant; `None` if not measured.
     pub(super) fn mean(&self, (experiment, variant): (&str, &str), value: fn(&Sample) -> Option<f64>) -> Option<f64> {
         let of = self.experiments.iter().find(|of| of.name == experiment)?;
         let of = of.variants.iter().find(|of| of.name == variant)?;
@@ -51,11 +51,11 @@ impl Samples<'_> {
     }
 }
 
-/// The costs of a byte of payload in one sample.
+/// The costs per byte of payload, in one sample or as a mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PerByte {
     pub(super) host_ns: f64,
-    /// Minimum and maximum of the true `host_ns`.
+    /// Minimum of the true `host_ns`. The maximum is `host_max_ns`.
     pub(super) host_min_ns: f64,
     pub(super) host_max_ns: f64,
     pub(super) adapter_ns: f64,
@@ -83,23 +83,24 @@ impl PerByte {
         (sample.bytes > 0).then_some(found)
     }
 
-    /// Returns true if a hypervisor's time makes the hosts' time only a little uncertain.
+    /// Returns whether the uncertainty of the hosts' time is at most [`OPEN_SHARE_MAX`].
     fn is_certain(&self) -> bool {
         self.host_max_ns - self.host_min_ns <= self.host_ns * OPEN_SHARE_MAX
     }
 
-    /// Returns the samples with certain host time if they are at least half; else all.
+    /// Returns the samples with certain host time, or all samples if fewer than half are certain.
     fn certain(all: Vec<Self>) -> Vec<Self> {
         let certain: Vec<Self> = all.iter().copied().filter(Self::is_certain).collect();
         if certain.len() * 2 >= all.len() { certain } else { all }
     }
 }
 
-/// Returns the mean without the smallest and the largest [`TRIMMED_PERCENT`] of the values; `None` without any.
+/// Returns the mean without the smallest and the largest [`TRIMMED_PERCENT`] percent of the values. `None` if no value
+/// remains.
 ///
-/// On a virtual machine samples of one variant are of two kinds, and one can cost twice as much as the other; the
-/// reason is unknown. A median is a value of one of the kinds, so it differs between experiments by chance. Means can
-/// be added: the mean of a sum is the sum of the means.
+/// On a virtual machine, the samples of a variant fall into two groups, and one group can cost twice as much as the
+/// other. The reason is unknown. A median would fall into one of the groups by chance, and differ between experiments.
+/// Means are additive: the mean of a sum is the sum of the means.
 fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let trimmed = values.len() * TRIMMED_PERCENT / 100;

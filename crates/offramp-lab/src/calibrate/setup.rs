@@ -1,8 +1,8 @@
 //! The settings of hosts and adapters in an experiment.
 
-/// Ethernet, IPv4 and TCP headers with timestamps.
+/// Length of Ethernet, IPv4 and TCP headers with timestamps, bytes.
 pub(super) const HEADERS_LEN: f64 = 66.0;
-/// Payload of a segment with timestamps at an MTU of 1500.
+/// Payload of a segment with timestamps at an MTU of 1500, bytes.
 pub(super) const MSS: f64 = 1448.0;
 
 /// Settings of hosts and adapters.
@@ -14,9 +14,9 @@ pub(super) struct Setup {
     pub(super) host_checksums_sent: bool,
     pub(super) host_checksums_received: bool,
     pub(super) mss: f64,
-    /// The link is the limit.
+    /// `true` if the link, at 1 Gbit/s, is the limit.
     pub(super) is_gigabit: bool,
-    /// The adapters' thread sleeps between two sends, and the sending host wakes it.
+    /// `true` if the adapters' thread sleeps between two sends, so that the sending host must wake this thread.
     pub(super) adapters_sleep: bool,
 }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::model::{Sample, Variant};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND, RECEIVER};
 
-/// A machine with known costs, as measured by its lab.
+/// The known costs of the simulated machine.
 const TRUE: Costs = Costs {
     byte_ns: 0.25,
     send_ns: 900.0,
@@ -41,16 +41,17 @@ const TRUE_RECEIVER: ReceiverCosts = ReceiverCosts {
     peer_hand_over_ns: 1000.0,
 };
 
-/// Preamble, check sequence and gap of a frame on the wire (IEEE 802.3 3.1.1, 4.4.2).
+/// Length of preamble, frame check sequence and gap on the link, bytes (IEEE 802.3 3.1.1, 4.4.2).
 const LINE_OVERHEAD_LEN: f64 = 24.0;
 
-/// Time of a byte of payload on the link, if the link is the limit.
+/// Returns the time of a payload byte on the link; 0 unless the link is the limit.
 fn line_ns(setup: &Setup) -> f64 {
     let frame_bits = (setup.mss + HEADERS_LEN + LINE_OVERHEAD_LEN) * BITS_PER_BYTE;
     if setup.is_gigabit { frame_bits / GIGABIT_BPS as f64 * NANOSECONDS_PER_SECOND / setup.mss } else { 0.0 }
 }
 
-/// Returns a sample of a receive-only host: its own time and frames, and the speed of the slower processor.
+/// Returns a sample of a receive-only host, with the host's time and frames. The slower of the two processors limits
+/// the throughput.
 fn sample_of_receiver(setup: &Setup, round: usize) -> Sample {
     let both = sample(setup, round);
     let [bytes, mss] = [both.bytes as f64, setup.mss];
@@ -84,7 +85,7 @@ fn sample(setup: &Setup, round: usize) -> Sample {
     let adapter = TRUE.adapter_byte_ns - spared
         + TRUE.adapter_frame_ns * wire
         + TRUE.adapter_hand_over_ns * (handed_up + handed_down);
-    // One processor for the hosts and one for the adapters, in a pipeline; and the link.
+    // Hosts, adapters and link form a pipeline, so the slowest stage decides the time.
     Sample {
         round,
         seconds: host.max(adapter).max(line_ns(setup)) * BYTES / 1e9,
@@ -149,8 +150,8 @@ fn experiments() -> Vec<Experiment> {
     ]
 }
 
-/// Returns uneven rounds. One round measures nothing, and one lacks the receiving host. One variant costs more than the
-/// sum of its costs; in another a hypervisor leaves the hosts' time uncertain.
+/// Returns experiments with irregular rounds. One round measures nothing, and one round lacks the receiving host. One
+/// variant costs more than the sum of its parts. In another variant, a hypervisor makes the hosts' time uncertain.
 fn uneven_experiments() -> Vec<Experiment> {
     let mut experiments = experiments();
     for of in &mut experiments {
@@ -225,7 +226,7 @@ fn a_profile_is_made_that_the_model_reads_and_that_predicts_what_was_not_learned
 #[test]
 fn what_was_measured_is_in_the_profile_with_the_interval_of_its_rounds() {
     let mut experiments = experiments();
-    // One round of twelve costs the hosts ten times as much: the mean leaves it out.
+    // In one of twelve rounds, the hosts' cost is ten times as high. The trimmed mean omits that round.
     for of in experiments.iter_mut().flat_map(|of| &mut of.variants) {
         let one = of.samples[0].clone();
         of.samples = (0..12).map(|round| Sample { round, ..one.clone() }).collect();
@@ -243,7 +244,7 @@ fn what_was_measured_is_in_the_profile_with_the_interval_of_its_rounds() {
     let profile = profile.unwrap();
     let quantity = profile.quantity("host.chunk_time");
     let [low, high] = quantity.interval.unwrap();
-    // The machine's true cost is 900 ns.
+    // The true cost of the simulated machine is 900 ns.
     let is_near = |value: u64, expected: f64| (value as f64 / 1000.0 / expected - 1.0).abs() < 0.02;
     assert!(is_near(low, 900.0) && is_near(quantity.value, 900.0) && is_near(high, 9000.0), "{quantity:?}");
     assert!(quantity.source.contains("12 rounds"), "{quantity:?}");
@@ -259,7 +260,7 @@ fn a_host_of_the_profile_receives_as_fast_as_its_costs_allow_and_joining_spares_
     std::fs::remove_file(&path).unwrap();
     let profile = profile.unwrap();
     let ns_per_byte = |coalesce| {
-        // A peer slower than the host lets it sleep: the test leaves waking out.
+        // With a peer slower than the host, the host sleeps. The test therefore sets the wake-up time to 0.
         let awake = profile.clone().with("host.wake_time", "0ns").with("adapter.coalesce", coalesce);
         let outcome = run(&awake, Workload::TtcpReceive).unwrap();
         outcome.cpu_percent / 100.0 * 1e9 / outcome.bytes_per_second
@@ -268,7 +269,7 @@ fn a_host_of_the_profile_receives_as_fast_as_its_costs_allow_and_joining_spares_
     let handed_over_ns = TRUE_RECEIVER.hand_over_ns * (1.0 + 1.0 / TRUE_RECEIVER.segments_per_ack);
     let expected = TRUE_RECEIVER.byte_ns + handed_over_ns / MSS;
     assert!((plain / expected - 1.0).abs() < 0.03, "{plain} instead of {expected}");
-    // The coalesced frames hold 64 KiB or less, each with an acknowledgement.
+    // A coalesced frame has at most 64 KiB, and causes one acknowledgement.
     let least = TRUE_RECEIVER.byte_ns + 2.0 * TRUE_RECEIVER.hand_over_ns / 65_536.0;
     assert!(coalesced > least && coalesced < 1.3 * least, "{coalesced}, and {least} at least");
 }
@@ -327,8 +328,8 @@ fn a_sample_that_tells_nothing_costs_its_round_and_not_the_run() {
     assert!(Calibration::of(&experiments).unwrap_err().to_string().contains("rx-checksum, on"));
 }
 
-/// Requests and bulk data under moderation, as a virtual machine with two processors had them: the median and the 99th
-/// percentile in microseconds, and interrupts per second of both hosts.
+/// Returns results for requests and bulk data under moderation, as measured on a virtual machine with two processors.
+/// Requests have median and 99th percentile in microseconds. Bulk data have interrupts per second of both hosts.
 fn moderated_experiments() -> Vec<Experiment> {
     let rpc = [("off", 76.3, 101.0), ("8000/s", 140.3, 162.6), ("quiet-or-area", 77.0, 101.6), ("e1000", 76.7, 101.2)];
     let rpc = rpc.into_iter().chain([("50 us or 32", 206.3, 233.0)]);

@@ -1,4 +1,4 @@
-//! The waits of a request besides its work, learned from round trips.
+//! The waits of a request in addition to its work, derived from round trips.
 
 use super::cost::{Cost, named_costs};
 use super::experiments::{CAPPED, PLAIN};
@@ -8,24 +8,25 @@ use crate::model::Sample;
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
 named_costs! {
-    /// Waits of a request besides its work, in nanoseconds.
+    /// The waits of a request in addition to its work, nanoseconds.
     Waits {
-        /// Minimum time to wake the processes of both ends.
+        /// Minimum time until the processes at both ends run, nanoseconds.
         wake_up_ns: WAKE_UP = "both ends, ns/request until processes run",
-        /// Mean of the additional, exponentially distributed time.
+        /// Mean of the additional, exponentially distributed time, nanoseconds.
         wake_up_tail_ns: WAKE_UP_TAIL = "both ends, ns/request on top, mean",
-        /// Time from a due interrupt to its notice by the adapters' thread.
+        /// Time from a due interrupt until the adapters' thread detects it, nanoseconds.
         timer_ns: TIMER = "adapters, ns until a timer is noticed",
     }
 }
 
 impl Waits {
-    /// Returns `None` without measured round trips. `work_ns`: work and delay of a small request and its response.
+    /// Derives the waits; `None` without measured round trips. `work_ns` is the work and delay of a small request and
+    /// its response.
     pub(super) fn learn(samples: Samples, work_ns: f64) -> Option<Self> {
         let ns = |of, value| samples.mean(of, value).map(|us| us * NANOSECONDS_PER_MICROSECOND);
         let (p50, p99) = (ns(PLAIN, p50_us)?, ns(PLAIN, p99_us)?);
         let gap_ns = 1e9 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
-        // From the median to the 99th percentile of an exponential distribution.
+        // The distance from the median to the 99th percentile of an exponential distribution is ln 50 times the mean.
         let tail = (p99 - p50).max(0.0) / 50.0_f64.ln();
         Some(Self {
             wake_up_ns: (p50 - tail * 2.0_f64.ln() - work_ns).max(0.0),

@@ -1,19 +1,20 @@
-//! The questions to an interface: the features switched in each experiment, and its traffic.
+//! The experiments on an interface: the switched features, and the traffic.
 
 use offramp_ports::sys::link::GSO_ONE_FRAME;
 use offramp_testbed::device::{Change, DeviceError};
 use offramp_testbed::error::TestbedError;
 
-/// Segmentation of TCP by the adapter, over IPv4 and IPv6.
+/// Features for segmentation of TCP by the adapter, over IPv4 and IPv6.
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
-/// Segmentation by the host, just above the driver.
+/// Feature for segmentation by the host, just above the driver.
 const GSO: &[&str] = &["tx-generic-segmentation"];
-/// Checksums on transmit; an adapter has the first or the other two.
+/// Features for transmit checksums. An adapter supports either the first feature or the other two.
 const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
-/// Drivers of interfaces on top of others. If LRO goes off here, the kernel removes it from all lower interfaces and
-/// does not restore it (`NETIF_F_UPPER_DISABLES`). The user did not name those, so LRO stays.
+/// Drivers of interfaces on top of other interfaces. If LRO is switched off on such an interface, the kernel switches
+/// LRO off on all lower interfaces, and never restores it (`NETIF_F_UPPER_DISABLES`). The user did not name the lower
+/// interfaces, so LRO is not switched.
 const SPREADING_DRIVERS: &[&str] = &["bonding", "team", "bridge"];
-/// The feature spread by those drivers.
+/// The feature that [`SPREADING_DRIVERS`] propagate to lower interfaces.
 const LRO: &str = "rx-lro";
 
 /// The traffic while a variant is measured.
@@ -23,9 +24,9 @@ pub(super) enum Traffic {
     TcpSend,
     /// TCP from the peer.
     TcpReceive,
-    /// UDP to the peer, many datagrams with each call (`UDP_SEGMENT`).
+    /// UDP to the peer, with many datagrams per call (`UDP_SEGMENT`).
     UdpSend,
-    /// UDP from the peer, to a socket with one datagram per read.
+    /// UDP from the peer, with one datagram per read.
     UdpReceive,
 }
 
@@ -39,41 +40,41 @@ impl Traffic {
         }
     }
 
-    /// Returns true if this machine sends.
+    /// Returns whether this machine sends.
     pub(super) fn sends(self) -> bool {
         matches!(self, Self::TcpSend | Self::UdpSend)
     }
 }
 
-/// One setting of an experiment.
+/// One variant of an experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VariantPlan {
-    /// The difference, in a word or two.
+    /// Short name: the difference from other variants.
     pub name: &'static str,
-    /// The switched settings.
+    /// Settings that the variant switches.
     pub change: Change,
 }
 
-/// One question about the interface.
+/// The plan of an experiment on the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Short name, as `--only` takes it.
+    /// Short name, as used with `--only`.
     pub name: &'static str,
-    /// The question.
+    /// The question, in one sentence.
     pub question: &'static str,
-    /// The traffic.
+    /// Traffic of the experiment.
     pub traffic: Traffic,
-    /// Features of the question, among the changeable ones.
+    /// Switched features: those of the experiment that the interface can change.
     pub features: Vec<&'static str>,
-    /// The first is the base.
+    /// Variants. The first variant is the base.
     pub variants: Vec<VariantPlan>,
-    /// Settings common to all variants.
+    /// Description of the settings common to all variants.
     pub fixed: String,
     /// Caveats for the reader.
     pub notes: Vec<String>,
 }
 
-/// A question, before the interface's abilities are known.
+/// An experiment, independent of the interface.
 struct Entry {
     name: &'static str,
     question: &'static str,
@@ -87,7 +88,7 @@ macro_rules! entries {
     };
 }
 
-/// Every question, in the order of a full run.
+/// All experiments, in order of a full run.
 const ENTRIES: &[Entry] = entries! {
     "tso", TSO, TcpSend:
         "What is TCP segmentation by the adapter (TSO) worth on this interface?";
@@ -111,16 +112,17 @@ const ENTRIES: &[Entry] = entries! {
         "What is GRO of forwarded UDP worth?";
 };
 
-/// Returns the names for `only`, in the order of a full run.
+/// Returns the names of all experiments, in order of a full run.
 pub fn experiments() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().map(|entry| entry.name)
 }
 
-/// Returns the questions possible on an interface. `changeable` lists its switchable features; `has_gso_limit` is true
-/// if the host's own segmentation limit can be set. `only` names experiments or features; if empty, all are asked.
+/// Returns the experiments possible on an interface. `changeable` tells whether a feature can be switched.
+/// `has_gso_limit` tells whether the host's segmentation limit can be set. `only` names experiments or features; empty
+/// for all.
 ///
 /// # Errors
-/// When `only` names something unknown, or nothing is left.
+/// Returns an error if `only` contains an unknown name, or if no experiment is possible.
 pub(super) fn plans(
     interface: &str,
     driver: &str,
@@ -144,12 +146,12 @@ pub(super) fn plans(
 }
 
 impl Entry {
-    /// Matches the experiment's short name or one of its features.
+    /// Returns whether `name` is the short name of the experiment, or one of its features.
     fn is_named(&self, name: &str) -> bool {
         self.name == name || self.features.contains(&name)
     }
 
-    /// Returns `None` if none of its features can be switched on the interface.
+    /// Builds the plan. `None` if the interface can switch no feature of the experiment.
     fn plan(&self, can: &dyn Fn(&str) -> bool, has_gso_limit: bool) -> Option<Plan> {
         let of = |features: &[&'static str]| features.iter().copied().filter(|f| can(f)).collect::<Vec<_>>();
         let features = of(self.features);
@@ -174,7 +176,7 @@ impl Entry {
     }
 }
 
-/// Explains "off" if the host could segment as well.
+/// Returns the note on variant "off", for experiments in which the host could also segment.
 fn host_gso_note(has_gso_limit: bool) -> &'static str {
     if has_gso_limit {
         "\"off\" also sets gso_max_segs to 1: TCP builds super-frames despite tx-generic-segmentation off, and only \
@@ -190,7 +192,7 @@ fn variant(name: &'static str, parts: &[(&[&'static str], bool)]) -> VariantPlan
     VariantPlan { name, change: Change { features, gso_segs_max: None } }
 }
 
-/// Makes the host send one frame at a time: see [`gso`](super::gso) for why the feature alone is not enough.
+/// Limits the host to single frames. [`gso`](super::gso) explains why switching the feature is not enough.
 fn without_host_gso(mut variant: VariantPlan, has_gso_limit: bool) -> VariantPlan {
     variant.change.gso_segs_max = has_gso_limit.then_some(GSO_ONE_FRAME);
     variant
@@ -211,7 +213,7 @@ fn gso_variants(tso: &[&'static str], gso: &[&'static str], has_gso_limit: bool)
     ]
 }
 
-/// Without checksums the kernel disables segmentation too; the third variant separates the two.
+/// Without checksums, the kernel also disables segmentation. The third variant separates the two effects.
 fn checksum_variants(checksum: &[&'static str], tso: &[&'static str]) -> Vec<VariantPlan> {
     let mut variants = vec![variant("off", &[(checksum, false)]), variant("on", &[(checksum, true)])];
     if !tso.is_empty() {

@@ -1,5 +1,5 @@
-//! One measurement on the interface: traffic with the peer from threads of this process, and the load of the processors
-//! meanwhile.
+//! One measurement on the interface: traffic with the peer from threads of this process, and the processor load during
+//! the traffic.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,52 +19,51 @@ use offramp_testbed::traffic::{
     UdpParams, WARMUP_DEFAULT_USECS, Workload, run_client,
 };
 
-/// Payload of a datagram in bytes: fits an Ethernet frame over IPv6 and in a tunnel as well.
+/// Payload of a datagram, bytes. The datagram fits an Ethernet frame over IPv6, even in a tunnel.
 const DATAGRAM_BYTES: u32 = 1400;
-/// Datagrams of one UDP super-frame: just below 64 KiB.
+/// Number of datagrams per UDP super-frame, just below 64 KiB in total.
 const DATAGRAMS: u32 = 44;
-/// Maximum round-trip test, in seconds; shorter samples have an equally short one.
+/// Maximum duration of a round-trip test, seconds. The test is never longer than a sample.
 const RTT_SECONDS_MAX: f64 = 0.5;
-/// Warm-up of a round-trip test, in microseconds.
+/// Warm-up of a round-trip test, microseconds.
 const RTT_WARMUP_USECS: u64 = 50_000;
-/// Maximum test of the way to the peer, in seconds.
+/// Maximum duration of the test of the route to the peer, seconds.
 const PROBE_SECONDS_MAX: f64 = 0.2;
-/// Warm-up of that test, in microseconds.
+/// Warm-up of the test of the route, microseconds.
 const PROBE_WARMUP_USECS: u64 = 20_000;
-/// Maximum time for a link to come back after a change: some drivers reset the adapter.
+/// Maximum time until a link is up again after a change, because some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
-/// Pause between two attempts, and between two reads of counters with a lag.
+/// Pause between two attempts, and between two reads of lagging counters.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Maximum lag of an interface's counters: some drivers read them from the adapter once a second.
+/// Maximum lag of an interface's counters. Some drivers read the adapter's counters once per second.
 const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);
-/// Time of the search for other work: a few dozen ticks of the kernel's account.
+/// Duration of the measurement of other work: a few dozen ticks of the kernel's time accounting.
 const OTHER_WORK_WINDOW: Duration = Duration::from_millis(300);
 const MICROSECONDS: f64 = 1e6;
 
 /// Settings of the measurements.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The interface, in the calling thread's network namespace.
+    /// Name of the interface, in the calling thread's network namespace.
     pub interface: String,
-    /// The machine at its other end, where `offramp ttcp --serve` runs: `host`, `host:port`, or
-    /// `[IPv6 address]:port`.
+    /// The peer, which runs `offramp ttcp --serve`: `host`, `host:port`, or `[IPv6 address]:port`.
     pub peer: String,
-    /// Samples of each variant; 1 or more. A verdict needs two, a useful one five.
+    /// Number of samples per variant, at least 1. A verdict needs two samples, and a useful verdict needs five.
     pub repeats: usize,
-    /// Measured time of each sample, in seconds.
+    /// Measured time per sample, seconds.
     pub seconds: f64,
-    /// Streams in the measured direction.
+    /// Number of streams in the measured direction.
     pub streams: usize,
     /// TCP congestion control, set on each socket.
     pub congestion: String,
     /// Directory of the state file; see [`default_state_dir`](offramp_testbed::device::default_state_dir).
     pub state_dir: PathBuf,
-    /// Experiments to make, by name ([`experiments`](super::experiments)) or by a feature's name as ethtool knows it;
-    /// if empty, all experiments the interface allows.
+    /// Experiments to run, by name ([`experiments`](super::experiments)) or by ethtool's name of a feature. Empty for
+    /// all experiments possible on the interface.
     pub only: Vec<String>,
 }
 
-/// The peer, and the settings of its measurements.
+/// The peer, and the settings of the measurements.
 #[derive(Debug)]
 pub(super) struct Bench<'a> {
     config: &'a DeviceConfig,
@@ -73,10 +72,10 @@ pub(super) struct Bench<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Measures the share of this machine's processors taken by other work, before any traffic flows.
+/// Measures the share of this machine's processor time taken by other work, before the traffic starts.
 ///
 /// # Errors
-/// When `/proc/stat` cannot be read.
+/// Returns an error if `/proc/stat` cannot be read.
 pub(super) fn other_work() -> Result<f64, TestbedError> {
     let before = Reading::take()?;
     thread::sleep(OTHER_WORK_WINDOW);
@@ -86,7 +85,7 @@ pub(super) fn other_work() -> Result<f64, TestbedError> {
     Ok(if all_s > 0.0 { busy_s(&processors, elapsed_s) / all_s } else { 0.0 })
 }
 
-/// The readings at one end of the measured window.
+/// Readings at the start or the end of the measured window.
 struct Reading {
     at: Instant,
     processors: CpuTimes,
@@ -98,14 +97,14 @@ impl Reading {
     }
 }
 
-/// The callback for an event of a test.
+/// Callback for an event of a test.
 type OnEvent<'a> = dyn FnMut(&Event) -> Result<(), TestbedError> + 'a;
 
 impl<'a> Bench<'a> {
-    /// Parses the peer's address and checks every parameter of the traffic.
+    /// Parses the peer's address, and checks every parameter of the traffic.
     ///
     /// # Errors
-    /// When the peer's port is no number, or a parameter is out of range.
+    /// Returns an error if the peer's port is not a number, or if a parameter is out of range.
     pub(super) fn new(config: &'a DeviceConfig, stop: &'a AtomicBool) -> Result<Self, TestbedError> {
         if config.repeats == 0 {
             return Err(DeviceError::Setting("repeats: 0; use 1 or more".to_owned()).into());
@@ -116,7 +115,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Converts an error of traffic that never began: it is no failed measurement.
+    /// Converts an error of the test traffic, before any measurement, to an unreachable peer.
     fn unreachable(&self, error: TestbedError) -> TestbedError {
         match error {
             TestbedError::Traffic(reason) => DeviceError::Peer { peer: self.host.clone(), reason }.into(),
@@ -124,10 +123,10 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Tests that the peer answers, and that its route uses the interface.
+    /// Tests that the peer answers, and that the route to the peer uses the interface.
     ///
     /// # Errors
-    /// When one of them fails.
+    /// Returns an error if the peer does not answer, or if its route does not use the interface.
     pub(super) fn probe(&self) -> Result<(), TestbedError> {
         let interface = &self.config.interface;
         let counted = || {
@@ -154,10 +153,10 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Measures once: the traffic, then round trips. The link may need a while after a change.
+    /// Takes one sample: measures the traffic, and then round trips. Waits until the link is up after a change.
     ///
     /// # Errors
-    /// When the peer is gone, or the run is stopped.
+    /// Returns an error if the traffic fails, or if the run is stopped.
     pub(super) fn sample(&self, round: usize, traffic: Traffic) -> Result<Sample, TestbedError> {
         let (mut start, mut end) = (None, None);
         let report = self.settled(&self.params(traffic), &mut |event| {
@@ -205,7 +204,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Runs the traffic once the peer is reachable again.
+    /// Runs the traffic, with retries until the peer is reachable again.
     fn settled(&self, params: &Params, on_event: &mut OnEvent) -> Result<Report, TestbedError> {
         let deadline = Instant::now() + SETTLE_MAX;
         loop {
@@ -236,7 +235,7 @@ impl<'a> Bench<'a> {
     }
 
     /// # Errors
-    /// When the run is to end.
+    /// Returns an error if the run is to be stopped.
     pub(super) fn check_stop(&self) -> Result<(), TestbedError> {
         if self.stop.load(Ordering::Relaxed) { Err(TestbedError::Stopped) } else { Ok(()) }
     }
@@ -250,7 +249,7 @@ fn usecs(seconds: f64) -> Amount {
     Amount::Usecs((seconds * MICROSECONDS) as u64)
 }
 
-/// Returns the figures of this machine's end; lost datagrams count for the sending end.
+/// Returns a sample with this machine's figures. Lost datagrams are those of the measured direction.
 fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) -> Result<Sample, TestbedError> {
     let flow: Option<&Flow> = if traffic.sends() { report.send.as_ref() } else { report.receive.as_ref() };
     let flow = flow.ok_or_else(|| TestbedError::Traffic("the report lacks the requested direction".to_owned()))?;
@@ -261,10 +260,11 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
     Ok(Sample {
         seconds: elapsed_s,
         throughput_bps: Some(flow.throughput_bps),
-        // The machine is the host. This program's own time would lack the interrupts, most of a receiver's work.
+        // The whole machine counts as the host. The processor time of this process would omit interrupts, which are
+        // most of a receiver's work.
         host_cpu_s: Some(cpu_s),
         machine_cpu_s: Some(cpu_s),
-        // The end's own window and the window between the readings differ by a moment.
+        // The window of the report and the window between the readings differ slightly, so the bytes are scaled.
         bytes: if own.seconds > 0.0 { (own.bytes as f64 / own.seconds * elapsed_s) as u64 } else { 0 },
         retransmits: is_tcp.then_some(flow.retransmits),
         lost_frames: (!is_tcp).then_some(flow.datagrams_lost),
@@ -272,14 +272,14 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
     })
 }
 
-/// Returns the processors' time neither idle nor given to another machine by the hypervisor.
+/// Returns the processor time that is neither idle nor stolen by the hypervisor, seconds.
 fn busy_s(processors: &CpuTimes, elapsed_s: f64) -> f64 {
     let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
     let worked: Worked = processors.all().iter().map(|time| time.worked(elapsed_us, 0)).sum();
     worked.likely_us as f64 / MICROSECONDS
 }
 
-/// Parses `host`, `host:port`, an IPv6 address, or `[address]:port`.
+/// Parses `host`, `host:port`, an IPv6 address, or `[IPv6 address]:port`.
 fn split_peer(peer: &str) -> Result<(String, u16), DeviceError> {
     let wrong = || DeviceError::Setting(format!("peer \"{peer}\" is not a host, host:port, or [IPv6 address]:port"));
     let (host, port) = if let Some(rest) = peer.strip_prefix('[') {

@@ -1,4 +1,4 @@
-//! An experiment in a file.
+//! The file format of an experiment.
 //!
 //! ```toml
 //! question = "What do large sends save a server with eight streams?"
@@ -14,9 +14,9 @@
 //! name = "on"
 //! ```
 //!
-//! The settings of a variant are the user's, then `set` of the file, the variant's `parts` in their order, and its own
-//! `set`: `rig` is a [`RigConfig`](offramp_testbed::rig::RigConfig), `traffic` are
-//! [`Params`](offramp_testbed::traffic::Params).
+//! The settings of a variant are merged from the user's settings, the file's `set`, the variant's `parts` in order, and
+//! the variant's `set`. Later settings override earlier settings. `rig` is a
+//! [`RigConfig`](offramp_testbed::rig::RigConfig), and `traffic` is a [`Params`](offramp_testbed::traffic::Params).
 
 use super::layers::{Layer, Setup, merged, of_user};
 use super::{COMPARED, COMPARED_ON_REQUEST, EMBEDDED, GIGABIT_BPS, Plan, Settings, VariantPlan};
@@ -32,36 +32,38 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 
-/// Variants of one experiment: each adds its samples to every round.
+/// Maximum number of variants per experiment. Each variant adds a sample to every round.
 const VARIANTS_MAX: usize = 32;
-/// Letters of the name of an experiment or a variant: a column of the terminal's tables.
+/// Maximum length of the name of an experiment or a variant, in characters: the width of a column in the terminal.
 const NAME_LETTERS_MAX: usize = 40;
-/// Letters of other texts.
+/// Maximum length of other texts, in characters.
 const TEXT_LETTERS_MAX: usize = 1000;
-/// Longest shortest window, seconds.
+/// Maximum value of `seconds_min`.
 const SECONDS_MIN_MAX: f64 = 60.0;
-/// Longest work for a transaction, microseconds.
+/// Maximum server work per transaction, microseconds.
 const WORK_USECS_MAX: u64 = 1_000_000;
-/// Queue pairs of an adapter.
+/// Maximum number of queue pairs per adapter.
 const QUEUES_MAX: u16 = 64;
-/// Prefix of permitted sysctls: each host has its own.
+/// Prefix of permitted sysctls. Sysctls with this prefix are separate for each host.
 const SYSCTLS: &str = "net.";
 
-/// A bound on the ratio of a variant to the base, or to the best of some variants.
+/// A bound on the ratio of a variant to the base, or to the best of several variants.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
     /// Name of the metric.
     pub metric: String,
-    /// The ratio may be at most this; the best variant is the lowest.
+    /// Upper bound of the ratio. The best variant is the one with the lowest value.
     pub at_most: Option<f64>,
-    /// The ratio must be at least this; the best variant is the highest.
+    /// Lower bound of the ratio. The best variant is the one with the highest value.
     pub at_least: Option<f64>,
-    /// The variants of which the best one is the base; all if empty. `None`: the first variant is the base.
+    /// Names of the variants among which the best is the base; empty for all variants. `None` if the first variant is
+    /// the base.
     pub best_of: Option<Vec<String>>,
 }
 
-/// An experiment. `S` are settings: by their names, or with their types for a check with lines.
+/// The content of a file. `S` is the type of settings: [`Layer`] (untyped), or [`Setup`] (typed, to get errors with
+/// line numbers).
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File<S: Default> {
@@ -74,10 +76,11 @@ struct File<S: Default> {
     group: Option<String>,
     #[serde(default)]
     bounds: Vec<Spanned<Bound>>,
-    /// Shortest window of a sample, seconds.
+    /// Minimum measured time per sample, seconds.
     #[serde(default)]
     seconds_min: f64,
-    /// Processor time of the server for each transaction; measured once for all variants.
+    /// Processor time of the server per transaction, microseconds. The number of iterations is calibrated once for all
+    /// variants.
     #[serde(default)]
     server_work_usecs: u64,
     #[serde(default)]
@@ -93,10 +96,10 @@ struct File<S: Default> {
 #[serde(deny_unknown_fields)]
 struct Variant<S: Default> {
     name: Spanned<String>,
-    /// Left out with an emulated guest.
+    /// `true` if the variant is omitted with an emulated guest.
     #[serde(default)]
     uml_only: bool,
-    /// Settings that the guest's driver must support.
+    /// Capability that the guest's driver must have.
     needs: Option<Needs>,
     #[serde(default)]
     parts: Vec<Spanned<String>>,
@@ -111,35 +114,35 @@ enum Needs {
     Adaptive,
 }
 
-/// The differences with a guest as host A.
+/// Changes for runs with a guest as host A.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Guest<S: Default> {
-    /// Added to the fixed settings.
+    /// Text appended to the description of fixed settings.
     #[serde(default)]
     fixed: String,
-    /// Settings above those of every variant.
+    /// Settings that override the settings of every variant.
     #[serde(default)]
     set: S,
-    /// Further variants.
+    /// Additional variants.
     #[serde(default = "Vec::new", rename = "variant")]
     variants: Vec<Variant<S>>,
 }
 
-/// An experiment, as its file has it.
+/// An experiment, as read from its file.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Short name: the name of its file.
+    /// Short name of the experiment: the name of its file.
     pub name: String,
-    /// Runs only by name.
+    /// `true` if the experiment runs only by name.
     pub on_request: bool,
-    /// Name of its group, if any.
+    /// Name of the experiment's group, if any.
     pub group: Option<String>,
     place: String,
     file: File<Layer>,
 }
 
-/// A text with lines, for errors.
+/// The text of a file, for error messages with line numbers.
 struct Place<'a> {
     file: &'a Path,
     text: &'a str,
@@ -178,10 +181,11 @@ impl Place<'_> {
 }
 
 impl Experiment {
-    /// Reads a user's experiment.
+    /// Reads a user's experiment from a file.
     ///
     /// # Errors
-    /// When it cannot be read, or as [`Experiment::parse`].
+    /// Returns an error if the file cannot be read, if a shipped experiment has the same name, or if
+    /// [`Experiment::parse`] fails.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = read_text(path).map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
         let experiment = Self::parse(&text, path)?;
@@ -192,10 +196,11 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Reads an experiment from the text of a file.
+    /// Parses an experiment from the text of a file.
     ///
     /// # Errors
-    /// When it is no valid TOML, or a key is unknown, missing or wrong: the file, the line, the key and the remedy.
+    /// Returns an error if the text is not valid TOML, or a key is unknown, missing or invalid. The error names the
+    /// file, the line, the key and the remedy.
     pub fn parse(text: &str, path: &Path) -> Result<Self, String> {
         let place = Place { file: path, text };
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -206,7 +211,7 @@ impl Experiment {
             );
             return Err(place.wrong(0..0, &why));
         }
-        // With types first: only these errors have lines.
+        // Parse the typed settings first, because only typed errors have line numbers.
         place.parsed::<File<Setup>>()?;
         let file: File<Layer> = place.parsed()?;
         let (on_request, group) = (file.on_request, file.group.clone());
@@ -244,7 +249,7 @@ impl Experiment {
                 return Err(place.wrong(at, &format!("bounds.best_of: there is no variant {name:?}")));
             }
         }
-        // The whole is made once, for what only all layers together can show.
+        // Some errors only show in the merged settings, so both plans are built once.
         let settings = Settings::default();
         let guest = self.guest_plan(&settings, Accelerator::Uml, DriverCoalescing::Adaptive)?;
         let plans = [Some(self.plan(&settings)?), guest];
@@ -281,27 +286,28 @@ impl Experiment {
         Ok(())
     }
 
-    /// Returns true if a variant has an impaired card or link.
+    /// Returns true if any variant has an impaired card or link.
     pub(crate) fn has_impairments(&self) -> bool {
         let has_card = |set: &Layer| set.get("rig").is_some_and(|rig| rig.get("card").is_some());
         let variants = self.file.variants.iter().map(|variant| &variant.set);
         variants.chain(self.file.part.values()).chain([&self.file.set]).any(has_card)
     }
 
-    /// Returns the experiment with the user's settings.
+    /// Builds the plan of the experiment with the user's settings.
     ///
     /// # Errors
-    /// When the settings of a variant do not fit together.
+    /// Returns an error if the settings of a variant are inconsistent.
     pub fn plan(&self, settings: &Settings) -> Result<Plan, String> {
         let variants = self.file.variants.iter().collect::<Vec<_>>();
         self.made(&of_user(settings, self.file.seconds_min, false), &variants, &Layer::new(), "", settings)
     }
 
-    /// Returns the experiment for a guest's accelerator and driver; `None` if it is not possible with a guest. An
-    /// emulated guest runs fewer variants. If the adapter follows the guest's driver, the driver's settings are added.
+    /// Builds the plan for a guest with this accelerator and driver. `None` if the experiment is not possible with a
+    /// guest. An emulated guest runs fewer variants. If the adapter follows the guest's driver, the plan's description
+    /// adds the driver's settings.
     ///
     /// # Errors
-    /// As [`Experiment::plan`].
+    /// Fails like [`Experiment::plan`].
     pub fn guest_plan(
         &self,
         settings: &Settings,
@@ -378,7 +384,7 @@ impl Experiment {
 }
 
 impl VariantPlan {
-    /// Checks the ranges known before a rig is made.
+    /// Checks the ranges of values that are known before a rig is built.
     fn check(&self) -> Result<(), String> {
         let Self { rig, traffic, .. } = self;
         let adapter = AdapterConfig {
@@ -402,7 +408,7 @@ impl VariantPlan {
     }
 }
 
-/// Fills in the settings of a text.
+/// Replaces the placeholders of a text by settings.
 fn fixed_text(text: &str, setup: &Setup) -> String {
     let Setup { rig, traffic } = setup;
     let rate = rig.rate_bps.map_or("a link without a limit".to_owned(), |rate| format!("a link of {}", text_of(rate)));
@@ -419,7 +425,7 @@ fn fixed_text(text: &str, setup: &Setup) -> String {
         .replace("{awake}", awake)
 }
 
-/// Writes a rate in the largest unit with a whole number.
+/// Formats a rate in the largest unit that gives an integer.
 pub(super) fn text_of(rate_bps: u64) -> String {
     let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1000, "kbit/s")];
     let unit = units.into_iter().find(|(unit, _)| rate_bps.is_multiple_of(*unit));

@@ -1,4 +1,4 @@
-//! Settings in layers: the user's, the experiment's, and a variant's.
+//! Settings in layers: the settings of the user, of the experiment, and of a variant.
 
 use super::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND, Settings};
 use offramp_testbed::rig::RigConfig;
@@ -6,15 +6,16 @@ use offramp_testbed::traffic::Params;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Settings by their names.
+/// One layer of settings, by name.
 pub(super) type Layer = Map<String, Value>;
 
-/// Warm-up before each measured window.
+/// Warm-up before each measured window, microseconds.
 const WARMUP_USECS: u64 = 120_000;
-/// Warm-up with a guest. An emulated guest's code is translated while it first runs, and its congestion window opens
-/// slowly.
+/// Warm-up with a guest, microseconds. The emulator translates code on first execution, and the guest's congestion
+/// window opens slowly.
 const GUEST_WARMUP_USECS: u64 = 300_000;
-/// Settings with alternatives: a value of another kind takes the place of the one below it.
+/// Settings with alternative kinds. A value of another kind replaces the value of the lower layer, instead of being
+/// merged.
 const ALTERNATIVES: [&str; 7] = ["workload", "arrivals", "amount", "moderation", "between", "polling", "coalescing"];
 
 /// All settings of a variant.
@@ -47,10 +48,10 @@ pub(super) fn of_user(settings: &Settings, seconds_min: f64, has_guest: bool) ->
     if let Value::Object(layer) = layer { layer } else { Layer::new() }
 }
 
-/// Returns the settings of some layers, each above the one before it.
+/// Merges layers of settings. A later layer overrides earlier layers.
 ///
 /// # Errors
-/// When they do not fit together.
+/// Returns an error if the merged settings are invalid.
 pub(super) fn merged<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> Result<Setup, String> {
     let mut all = Layer::new();
     layers.into_iter().for_each(|layer| lay(&mut all, layer));

@@ -96,7 +96,7 @@ fn a_guest_joins_only_where_the_variant_says_so() {
     assert_eq!(joining, ["off, guest GRO"]);
 }
 
-/// Settings open to the user, none of them the default.
+/// User settings that differ from the defaults.
 fn chosen() -> [Settings; 3] {
     let host = HostSettings { rps: false, busy_poll_usecs: 50, gro: true, ..HostSettings::default() };
     let plain = Settings::default();
@@ -113,7 +113,7 @@ fn what_is_said_to_be_fixed_is_so_whatever_the_user_sets() {
         let said = |text: &str| plan.fixed.contains(text);
         for VariantPlan { name, rig, traffic } in &plan.variants {
             let mtu = format!("MTU {}", rig.mtu);
-            // The cards' Ethernet has no other MTU.
+            // The Ethernet cards only support the default MTU.
             let is_mtu_said = said(&mtu) || *name == mtu || (rig.mtu == MTU_DEFAULT && said("8390"));
             let name = format!("{}: {name}: {}", plan.name, plan.fixed);
             assert!(is_mtu_said, "{name}");
@@ -191,12 +191,12 @@ fn a_guest_sleeps_as_it_likes_and_its_driver_is_asked_where_the_adapter_hears_it
     }
 }
 
-/// Rate of the cards' link.
+/// Rate of the Ethernet cards' link, bits per second.
 const CARD_BPS: u64 = 10_000_000;
 
 #[test]
 fn the_slow_bus_alone_is_slower_than_the_line() {
-    // A full frame, without and with preamble, FCS and gap (IEEE 802.3).
+    // Length of a full frame, bytes: without and with preamble, FCS and gap (IEEE 802.3).
     let (frame_len, wire_len) = (1514, 1538);
     let wire_ns = wire_len * 8 * 1_000_000_000 / CARD_BPS;
     let copy_ns = |name, of| variant(name, of).rig.card.faults.bus.copy_ns(frame_len);
@@ -245,7 +245,7 @@ fn what_may_stall_is_cut_off_and_the_small_window_fits_the_small_card() {
 fn the_client_that_calls_has_the_card() {
     assert!(plan("rpc-size").variants.iter().all(|variant| variant.rig.client == 1));
     let Workload::Rpc(rpc) = variant("rpc-size", "8-bit, 8 kB").traffic.workload else { panic!("calls") };
-    // IP of 1500 carries 1480 bytes of a datagram in each frame but the last (claim I15).
+    // At an MTU of 1500, each frame except the last carries 1480 bytes of a datagram (claim I15).
     assert_eq!((rpc.response_bytes + 8).div_ceil(1480), 6);
 }
 

@@ -1,24 +1,24 @@
-//! Axes of charts: the range of values, the position of each value, and the ticks between.
+//! Axes of charts: range of values, positions and ticks.
 
 use serde::Serialize;
 
-/// Minimum ratio of the ends of a logarithmic axis; below it, noise would fill the axis.
+/// Minimum ratio between the ends of a logarithmic axis, so that noise does not fill the axis.
 const SPAN_MIN: f64 = 4.0;
-/// Margin on an axis beyond the outermost values, as a ratio.
+/// Margin of an axis beyond the outermost values, as a factor.
 const SPAN_MARGIN: f64 = 1.25;
 /// Maximum number of gaps between the ticks of a linear axis.
 const TICK_GAPS_MAX: f64 = 5.0;
-/// Maximum number of ticks of a logarithmic axis; beyond it, only whole powers of ten stay.
+/// Maximum number of ticks on a logarithmic axis. If exceeded, only powers of ten remain.
 const LOG_TICKS_MAX: usize = 9;
 
-/// A tick, placed.
+/// A tick with its position.
 #[derive(Serialize)]
 pub(super) struct Tick {
     pub(super) at: f64,
     pub(super) label: String,
 }
 
-/// An axis.
+/// The axis of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     is_log: bool,
@@ -27,7 +27,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis with steps of equal ratio.
+    /// Creates a logarithmic axis.
     pub(super) fn log(values: &[f64], ends: [f64; 2]) -> Self {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min) / SPAN_MARGIN;
         let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
@@ -35,32 +35,32 @@ impl Axis {
         Self { is_log: true, values: [low / widened, high * widened], ends }
     }
 
-    /// An axis from 0.
+    /// Creates a linear axis that begins at 0.
     pub(super) fn linear(values: &[f64], ends: [f64; 2]) -> Self {
         let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
         Self { is_log: false, values: [0.0, high], ends }
     }
 
-    /// An axis from 0 to the first tick not below the largest value.
+    /// Creates a linear axis from 0 to the first tick at or above the largest value.
     pub(super) fn linear_up_to(values: &[f64], ends: [f64; 2]) -> Self {
         let largest = values.iter().copied().fold(0.0, f64::max);
         let step = round_step(largest / TICK_GAPS_MAX);
         Self { is_log: false, values: [0.0, (largest / step * 0.999).ceil() * step], ends }
     }
 
-    /// Returns the position of `value`.
+    /// Returns the position of `value` on the axis.
     pub(super) fn at(&self, value: f64) -> f64 {
         let scaled = |value: f64| if self.is_log { value.ln() } else { value };
         let [low, high] = self.values.map(scaled);
         self.ends[0] + (scaled(value) - low) / (high - low) * (self.ends[1] - self.ends[0])
     }
 
-    /// Returns the ticks in their places.
+    /// Returns the ticks with their positions.
     pub(super) fn placed(&self) -> Vec<Tick> {
         self.ticks().into_iter().map(|(value, label)| Tick { at: self.at(value), label: short(value, label) }).collect()
     }
 
-    /// Returns round values within the axis, with their labels.
+    /// Returns the values of the ticks, with labels. The values are round.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let [low, high] = self.values;
         if !self.is_log {
@@ -80,19 +80,19 @@ impl Axis {
     }
 }
 
-/// Returns the smallest of 1, 2, 5 × 10^n not below `least`.
+/// Returns the smallest number of the form 1, 2 or 5 × 10^n that is at least `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= least * 0.999).unwrap_or(power)
 }
 
-/// Writes a tick of 1, 2 or 5 times a power of ten with as few digits as possible.
+/// Formats a tick of the form 1, 2 or 5 × 10^n with as few digits as possible.
 fn written(value: f64) -> String {
     let decimals = (-(value * 1.000_001).log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.decimals$}")
 }
 
-/// Replaces the zeros of large ticks by the letter of their power of a thousand.
+/// Abbreviates the label of a large tick with k, M or G.
 fn short(value: f64, label: String) -> String {
     const POWERS: [(f64, char); 3] = [(1e9, 'G'), (1e6, 'M'), (1e3, 'k')];
     const LONG_FROM: f64 = 1e4;

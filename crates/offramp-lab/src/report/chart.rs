@@ -1,4 +1,4 @@
-//! The charts of a run: traffic and processor time of each experiment, and the small picture of each ratio.
+//! The charts of a run: traffic and processor time per experiment, and a small forest plot per ratio.
 
 use serde::Serialize;
 
@@ -10,15 +10,14 @@ use crate::compare::spread;
 use crate::metric;
 use crate::model::{Experiment, Variant, Verdict};
 
-/// Throughput of each variant, or the transaction rate of transactional traffic, with the smallest and the largest
-/// sample.
+/// Draws the throughput of each variant, or the transaction rate for requests, with the minimum and maximum sample.
 pub fn traffic(experiment: &Experiment) -> Option<Figure> {
     let transactions = experiment.variants.iter().any(|variant| variant.transactions_per_s.is_some());
     let (name, per_unit) = if transactions { ("transactions_per_s", 1.0) } else { ("throughput_bps", 1e9) };
     single_parts(experiment, name, per_unit)
 }
 
-/// One metric of each variant, with the smallest and the largest sample.
+/// Draws one metric of each variant, with the minimum and maximum sample.
 fn single_parts(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Figure> {
     let metric = metric::find(name)?;
     let bars = experiment.variants.iter().enumerate().map(|(position, variant)| {
@@ -35,7 +34,8 @@ fn single_parts(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Fi
     figure(metric.heading, bars.collect())
 }
 
-/// Processor time per GB: hosts and adapters stacked if every variant separates them; else the whole machine.
+/// Draws the processor time per GB of each variant. Hosts and adapters are stacked if every variant separates them.
+/// Otherwise, the bars show the whole machine.
 pub fn processor_time(experiment: &Experiment) -> Option<Figure> {
     let apart = |variant: &Variant| {
         let parts = [("hosts", variant.host_cpu_s_per_gb?), ("adapters", variant.adapter_cpu_s_per_gb?)];
@@ -52,27 +52,27 @@ pub fn processor_time(experiment: &Experiment) -> Option<Figure> {
     }
 }
 
-/// Returns a chart of the bars; `None` if all of them are empty.
+/// Returns a chart of the bars; `None` if all bars are empty.
 fn figure(title: &str, bars: Vec<Bar>) -> Option<Figure> {
     let is_drawn = bars.iter().flat_map(|bar| &bar.parts).any(|part| part.value > 0.0);
     is_drawn.then(|| Figure::Bars(Bars { title: title.to_owned(), x_title: String::new(), bars }))
 }
 
-/// Width of the small picture of a ratio, in the units of its view box.
+/// Width of the plot of a ratio, in units of the SVG view box.
 const FOREST_WIDTH: f64 = 180.0;
-/// Left and right of its scale.
+/// Margin left and right of the scale, in units of the view box.
 const FOREST_MARGIN: f64 = 14.0;
-/// A scale goes at least from half to double.
+/// Minimum end of the scale: the scale covers at least 1/2 to 2.
 const FOREST_RATIO_MIN: f64 = 2.0;
-/// A scale goes at most from 1/64 to 64; a ratio outside is drawn at its end.
+/// Maximum end of the scale: the scale covers at most 1/64 to 64. A ratio outside is drawn at the end.
 const FOREST_RATIO_MAX: f64 = 64.0;
 
-/// The common scale of the summary's ratios: logarithmic, 1 in the middle.
+/// The common scale of the summary's ratios. The scale is logarithmic, with 1 in the middle.
 pub struct Forest {
     log_end: f64,
 }
 
-/// One ratio and its interval on the common scale.
+/// A ratio with its interval, placed on the common scale.
 #[derive(Serialize)]
 pub struct ForestRow {
     width: f64,
@@ -83,7 +83,7 @@ pub struct ForestRow {
     is_difference: bool,
 }
 
-/// The scale itself.
+/// The axis of the common scale.
 #[derive(Serialize)]
 pub struct ForestAxis {
     width: f64,
@@ -105,7 +105,7 @@ impl Forest {
         middle + share * (middle - FOREST_MARGIN)
     }
 
-    /// One verdict on the scale.
+    /// Places a verdict on the scale.
     pub fn row(&self, verdict: &Verdict) -> ForestRow {
         ForestRow {
             width: FOREST_WIDTH,
@@ -117,7 +117,7 @@ impl Forest {
         }
     }
 
-    /// The ends and the middle of the scale.
+    /// Returns the axis, with ticks at the ends and in the middle.
     pub fn axis(&self) -> ForestAxis {
         let end = self.log_end.exp().round();
         let label = |value: f64| if value < 1.0 { format!("1/{}", 1.0 / value) } else { format!("{value}") };

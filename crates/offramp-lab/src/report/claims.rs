@@ -1,4 +1,4 @@
-//! Published claims beside what a run measured: one rule for every claim of every experiment.
+//! Published claims, compared with the measurements of a run. One rule applies to every claim of every experiment.
 
 use super::limit::limited_by;
 use super::numbers::{SLOW_BPS, gbit, mbit, or_dash};
@@ -9,19 +9,19 @@ use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
 use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
 use offramp_testbed::stats::Spread;
 
-/// Guide to the figures beside a claim.
+/// Explanation of the figures next to a claim.
 pub const READING: &str = "A published range is for the first named metric; without a published number, the range \
      follows from the wording. Saved host CPU becomes throughput only where the hosts' processor is the limit.";
 
-/// A claim beside what one comparison found.
+/// A claim, with the result of one comparison.
 pub struct Row {
-    /// The claim.
+    /// The published claim.
     pub claim: &'static Case,
-    /// The lab's result.
+    /// Result of the lab.
     pub live: Live,
 }
 
-/// Returns every claim of an experiment, once per measured comparison.
+/// Returns the claims of an experiment, with one row per measured comparison.
 pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     let touched = claims::all().iter().filter(|claim| experiment.claims.contains(&claim.id));
     let of_claim = |claim: &'static Case| {
@@ -31,7 +31,7 @@ pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
     touched.flat_map(of_claim).collect()
 }
 
-/// Returns every claim of a run, with the results of its experiments.
+/// Returns the claims of a run, each with the results of all experiments.
 pub fn by_claim(report: &LabReport) -> Vec<(&'static Case, Vec<Live>)> {
     let all: Vec<Row> = report.experiments.iter().flat_map(|experiment| rows(experiment, &report.machine)).collect();
     let of = |claim: &'static Case| {
@@ -41,7 +41,7 @@ pub fn by_claim(report: &LabReport) -> Vec<(&'static Case, Vec<Live>)> {
     claims::all().iter().map(of).filter(|(_, live)| !live.is_empty()).collect()
 }
 
-/// Returns `None` if the experiment lacks one of the variants or their metrics.
+/// Returns the result of a comparison. `None` if the experiment lacks one of the variants, or all metrics.
 fn live(of: &'static Comparison, experiment: &Experiment, machine: &Machine) -> Option<Live> {
     let find = |name: &str| experiment.variants.iter().find(|variant| variant.name == name);
     let (base, variant) = (find(&of.base).filter(|_| of.experiment == experiment.name)?, find(&of.variant)?);
@@ -59,7 +59,7 @@ fn live(of: &'static Comparison, experiment: &Experiment, machine: &Machine) -> 
     })
 }
 
-/// One metric of two variants.
+/// A metric of two variants.
 struct Measured {
     metric: &'static Metric,
     base: Option<Spread>,
@@ -68,7 +68,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// Returns `None` if neither variant has the metric.
+    /// Returns the measurements of a metric; `None` if neither variant has the metric.
     fn of(name: &str, base: &Variant, variant: &Variant) -> Option<Self> {
         let metric = metric::find(name)?;
         let verdict = compare::verdict(base, variant, name);
@@ -80,7 +80,7 @@ impl Measured {
         [self.base, self.variant].map(|of| of.map(|spread| spread.median))
     }
 
-    /// "host CPU per GB 0.99 → 0.34 s/GB (0.34 ×, 95 %: 0.33 … 0.36)".
+    /// Formats the measurement, for example "host CPU per GB 0.99 → 0.34 s/GB (0.34 ×, 95 %: 0.33 … 0.36)".
     fn text(&self) -> String {
         let (number, unit) = self.number_and_unit();
         let [base, variant] = self.medians().map(|median| or_dash(median, number));
@@ -92,7 +92,7 @@ impl Measured {
         format!("{noun} {base} → {variant}{unit}{}", ratio.unwrap_or_default())
     }
 
-    /// Returns the function to write a value, and the unit if the noun does not say it.
+    /// Returns the function that formats a value, and the unit unless the noun contains it.
     fn number_and_unit(&self) -> (fn(f64) -> String, &'static str) {
         let fastest = self.medians().into_iter().flatten().fold(0.0, f64::max);
         match unit(self.metric.name) {
@@ -106,7 +106,7 @@ impl Measured {
         }
     }
 
-    /// Compares the result with the published range; `None` without a published range or a comparable figure.
+    /// Compares the result with the published range. `None` without a published range, or without a comparable figure.
     fn agreement(&self, of: &Comparison) -> Option<String> {
         let (published, unit, found) = match (of.ratio, of.value) {
             (Some(published), _) => (published, "\u{a0}×", compared(self.ratio()?, published)),
@@ -119,7 +119,7 @@ impl Measured {
         Some(format!("published {}{unit} {}: {found}", range(published), self.metric.noun))
     }
 
-    /// The interval of the ratio. A 0 has no ratio with an interval, but says enough: 0 × or without limit.
+    /// Returns the interval of the ratio. If one median is 0, the ratio is exactly 0 or infinite, without an interval.
     fn ratio(&self) -> Option<[f64; 2]> {
         match self.medians() {
             [Some(base), Some(0.0)] if base > 0.0 => Some([0.0; 2]),
@@ -136,7 +136,7 @@ impl Measured {
     }
 }
 
-/// A published range: "0.84", "0.2 to 1", "above 10".
+/// Formats a published range, such as "0.84", "0.2 to 1" or "above 10".
 fn range([low, high]: [f64; 2]) -> String {
     match (low, high) {
         (low, f64::INFINITY) => format!("above {low}"),
@@ -147,7 +147,8 @@ fn range([low, high]: [f64; 2]) -> String {
 }
 
 const AGREES: &str = "as published";
-/// From this ratio of its ends, an interval agrees with nothing.
+/// Maximum ratio between the ends of a narrow interval. A wider interval cannot agree by containing the published
+/// range.
 const NOISE_FROM: f64 = 2.0;
 
 fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> {
@@ -157,8 +158,8 @@ fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> 
     (low > to).then_some("higher here")
 }
 
-/// Judges an interval. It agrees if it lies in the published range, or is narrow and holds all of it. For a published
-/// change, it must also not hold 1.
+/// Compares a measured interval with a published range. The interval agrees if it lies in the published range, or if it
+/// is narrow and contains the whole range. If a change was published, the interval must also exclude 1.
 fn compared(here: [f64; 2], published: [f64; 2]) -> &'static str {
     let ([low, high], [from, to]) = (here, published);
     let is_narrow = high <= NOISE_FROM * low;
@@ -173,7 +174,7 @@ fn compared(here: [f64; 2], published: [f64; 2]) -> &'static str {
     }
 }
 
-/// The unit of a metric: its name ends in it (`docs/lab-json.md`).
+/// Returns the unit of a metric, taken from the end of the metric's name (`docs/lab-json.md`).
 fn unit(metric: &str) -> &'static str {
     const UNITS: [(&str, &str); 6] = [
         ("_bps", "bit/s"),

@@ -1,4 +1,5 @@
-//! A page of text, charts and tables: no script, no font and no picture from anywhere else.
+//! An HTML page of text, charts and tables. The page is self-contained: it has no scripts, and loads no fonts or
+//! images.
 
 use std::io;
 use std::path::Path;
@@ -7,45 +8,45 @@ use serde::Serialize;
 
 use super::figure::{self, Drawn, Figure};
 
-/// Name of the template; with this ending, minijinja escapes all values for HTML.
+/// Name of the template. The extension makes minijinja escape all values for HTML.
 const TEMPLATE_NAME: &str = "document.html";
 
-/// A page.
+/// An HTML page.
 #[derive(Clone, Debug, Default)]
 pub struct Document {
-    /// Its title.
+    /// Title of the page.
     pub title: String,
-    /// Its first paragraphs.
+    /// First paragraphs of the page.
     pub lead: Vec<String>,
-    /// The rest.
+    /// Sections after the first paragraphs.
     pub sections: Vec<Section>,
 }
 
-/// A part of a page.
+/// A section of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Section {
-    /// Its heading.
+    /// Heading of the section.
     pub heading: String,
-    /// Paragraphs before its charts.
+    /// Paragraphs before the charts.
     pub paragraphs: Vec<String>,
-    /// The command to make its figures.
+    /// Command that reproduces the figures, if any.
     pub command: Option<String>,
-    /// Its charts.
+    /// Charts of the section.
     pub figures: Vec<Figure>,
-    /// Its tables.
+    /// Tables of the section.
     pub tables: Vec<Table>,
 }
 
-/// A table.
+/// A table of a section.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
-    /// The title of the table.
+    /// Title of the table.
     pub caption: String,
-    /// Headings of its columns.
+    /// Headings of the columns.
     pub head: Vec<String>,
-    /// Its rows; the first cell names the row.
+    /// Rows of the table. The first cell of a row is its name.
     pub rows: Vec<Vec<String>>,
-    /// Lines below each row, over its whole width.
+    /// Notes for each row, shown below the row over the whole width.
     pub notes: Vec<Vec<String>>,
 }
 
@@ -58,7 +59,7 @@ struct Page<'a> {
 
 #[derive(Serialize)]
 struct PageSection<'a> {
-    /// Target of links to it.
+    /// Target of links to the section.
     anchor: String,
     heading: &'a str,
     paragraphs: &'a [String],
@@ -71,7 +72,7 @@ impl Document {
     /// Returns the page as HTML. All text is escaped.
     ///
     /// # Panics
-    /// Never: the template is part of the program, and all its fields exist.
+    /// Never panics: the template is part of the program, and all its fields exist.
     #[must_use]
     pub fn html(&self) -> String {
         let mut environment = figure::environment();
@@ -80,10 +81,10 @@ impl Document {
         template.render(minijinja::value::Serde(self.page())).expect("the template names only fields of the page")
     }
 
-    /// Writes the page to `path`; replaces an existing file.
+    /// Writes the page to `path`. An existing file is replaced.
     ///
     /// # Errors
-    /// When the file cannot be written; the error names it.
+    /// Returns an error with the path if the file cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         std::fs::write(path, self.html())
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))

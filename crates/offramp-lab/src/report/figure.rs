@@ -1,7 +1,8 @@
-//! Charts of any figures: lines over an axis, and bars made of parts. Drawn as SVG, in a page or as a file of its own.
+//! Charts of arbitrary figures: lines over an axis, and stacked bars. A chart is drawn as SVG, in a page or as a
+//! separate file.
 //!
-//! The template of this crate draws them, as it draws the other charts of the report. Colours come from a style sheet,
-//! so one chart serves light and dark pages and paper; all text is escaped.
+//! A template of this crate draws all charts of a report. Colours come from a style sheet, so a chart works on light
+//! and dark pages and on paper. All text is escaped.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -10,121 +11,121 @@ use serde::Serialize;
 
 use super::axis::{Axis, Tick};
 
-/// Width of every chart, in the units of its view box.
+/// Width of every chart, in units of the SVG view box.
 const WIDTH: f64 = 620.0;
-/// Height of the plot of lines.
+/// Height of the plot area for lines.
 const PLOT_HEIGHT: f64 = 260.0;
-/// Room for the ticks of the vertical axis.
+/// Width reserved for the ticks of the vertical axis.
 const LEFT: f64 = 62.0;
-/// Room for the names of bars.
+/// Width reserved for the names of bars.
 const NAMES_WIDTH: f64 = 170.0;
-/// Room right of the plot.
+/// Width reserved right of the plot.
 const RIGHT: f64 = 16.0;
-/// Room for the sums, right of the bars.
+/// Width reserved for the sums, right of the bars.
 const SUMS_WIDTH: f64 = 80.0;
 /// Height of a line of the legend.
 const LEGEND_LINE: f64 = 18.0;
 /// Mean width of a letter of the legend.
 const LETTER_WIDTH: f64 = 6.6;
-/// Mark and gaps of an entry of the legend.
+/// Width of the mark and the gaps of a legend entry.
 const ENTRY_WIDTH: f64 = 38.0;
-/// Room below the plot: ticks and title of the axis.
+/// Height reserved below the plot for ticks and title of the axis.
 const BELOW: f64 = 42.0;
-/// From one bar to the next.
+/// Distance from one bar to the next.
 const ROW_HEIGHT: f64 = 34.0;
 /// Thickness of a bar.
 const BAR_HEIGHT: f64 = 20.0;
-/// Minimum width of a part of a bar with its figure.
+/// Minimum width at which a part of a bar shows its figure.
 const FIGURE_WIDTH_MIN: f64 = 40.0;
-/// Number of colours of series and parts; beyond it, colours repeat.
+/// Number of colours for series and parts. Further series repeat the colours.
 const COLOURS: usize = 8;
-/// Names in the template engine; with these endings, it escapes all values.
+/// Names of the templates. The extensions make minijinja escape all values.
 const FIGURE_TEMPLATE: &str = "figure.html";
 const FILE_TEMPLATE: &str = "figure-file.xml";
 
-/// The marks of a series.
+/// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A line through its points.
+    /// A line through the points.
     Line,
-    /// Its points alone.
+    /// Only the points.
     Points,
 }
 
-/// Points of one kind.
+/// A series of points.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name.
+    /// Name of the series.
     pub name: String,
-    /// Its marks.
+    /// Style of the series.
     pub mark: Mark,
-    /// x and y of each point. Omits values that are not numbers, and values ≤ 0 on a logarithmic axis.
+    /// The points, x and y. Values that are not finite are omitted, and values ≤ 0 on a logarithmic axis.
     pub points: Vec<[f64; 2]>,
 }
 
-/// Lines over an axis.
+/// A chart of lines over an axis.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// The title.
+    /// Title of the chart.
     pub title: String,
-    /// The title of the horizontal axis, with its unit.
+    /// Title of the horizontal axis, with the unit.
     pub x_title: String,
-    /// The title of the vertical axis, with its unit.
+    /// Title of the vertical axis, with the unit.
     pub y_title: String,
-    /// Equal steps to the right are equal ratios.
+    /// `true` for a logarithmic horizontal axis.
     pub x_is_log: bool,
-    /// Equal steps upwards are equal ratios.
+    /// `true` for a logarithmic vertical axis.
     pub y_is_log: bool,
-    /// The lines.
+    /// Series of the chart.
     pub series: Vec<Series>,
 }
 
 /// A part of a bar.
 #[derive(Clone, Debug)]
 pub struct BarPart {
-    /// Its name; parts of one name have one colour. Empty if it is the only part.
+    /// Name of the part. Parts with the same name have the same colour. Empty for the only part of a bar.
     pub name: String,
-    /// Its length; drawn as 0 if negative.
+    /// Length of the part. A negative length is drawn as 0.
     pub value: f64,
-    /// The part is the rest: drawn without a colour of its own.
+    /// `true` for the rest, such as idle time. The rest has no colour.
     pub is_rest: bool,
 }
 
-/// A bar, from left to right.
+/// A horizontal bar.
 #[derive(Clone, Debug, Default)]
 pub struct Bar {
-    /// Its name.
+    /// Name of the bar.
     pub name: String,
-    /// Its parts, from left to right.
+    /// Parts of the bar, from left to right.
     pub parts: Vec<BarPart>,
-    /// The figure at its right end.
+    /// Text at the right end of the bar.
     pub figure: String,
-    /// A range to mark on the bar, as that of the samples.
+    /// Range marked on the bar, such as the range of the samples.
     pub whisker: Option<[f64; 2]>,
 }
 
-/// Bars made of parts.
+/// A chart of stacked bars.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// The title.
+    /// Title of the chart.
     pub title: String,
-    /// The title of the axis, with its unit.
+    /// Title of the axis, with the unit.
     pub x_title: String,
-    /// The bars.
+    /// Bars of the chart.
     pub bars: Vec<Bar>,
 }
 
 /// A chart.
 #[derive(Clone, Debug)]
 pub enum Figure {
-    /// Lines.
+    /// A chart of lines.
     Plot(Plot),
-    /// Bars.
+    /// A chart of bars.
     Bars(Bars),
 }
 
 impl Figure {
-    /// Returns the chart as a file of its own, with its style.
+    /// Returns the chart as a self-contained SVG file, including its style sheet.
     ///
     /// # Panics
     /// Never: the template is part of the program, and all its fields exist.
@@ -136,7 +137,7 @@ impl Figure {
         template.render(minijinja::context! { drawn => Serde(self.drawn()) }).expect("it names only fields of a chart")
     }
 
-    /// Places everything.
+    /// Computes the position of every element.
     pub(super) fn drawn(&self) -> Drawn {
         match self {
             Self::Plot(plot) => draw_plot(plot),
@@ -145,7 +146,7 @@ impl Figure {
     }
 }
 
-/// Returns the engine with the template of a chart, and its style sheet.
+/// Returns the template engine with the template and the style sheet of charts.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -156,11 +157,11 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// A chart with every place in it.
+/// A chart with the positions of all elements.
 #[derive(Default, Serialize)]
 pub(super) struct Drawn {
     pub(super) title: String,
-    /// The same in words and figures, for screen readers.
+    /// Description of the chart in words and figures, for screen readers.
     pub(super) description: String,
     pub(super) width: f64,
     pub(super) height: f64,
@@ -192,7 +193,7 @@ pub(super) struct Entry {
 pub(super) struct Line {
     class: String,
     name: String,
-    /// Empty if only the points are drawn.
+    /// SVG path of the line; empty if only points are drawn.
     path: String,
     marks: Vec<PlacedMark>,
 }
@@ -229,7 +230,8 @@ fn class(position: usize) -> String {
     format!("c{}", position % COLOURS)
 }
 
-/// Places the legend's entries from left to right, line by line. Returns them with the legend's height.
+/// Places the legend's entries from left to right, line by line. Returns the placed entries, and the height of the
+/// legend.
 fn legend(entries: &[(String, bool, String)]) -> (Vec<Entry>, f64) {
     let (mut x, mut y) = (LEFT.min(NAMES_WIDTH) / 4.0, LEGEND_LINE / 2.0);
     let start = x;
@@ -262,7 +264,7 @@ fn draw_plot(plot: &Plot) -> Drawn {
         match values.iter().any(|value| *value > 0.0) {
             true if is_log => Axis::log(&values, ends),
             true => linear(&values, ends),
-            // Nothing but zeros: any scale serves.
+            // All values are 0, so any scale works.
             false => linear(&[1.0], ends),
         }
     };
@@ -289,7 +291,8 @@ fn draw_plot(plot: &Plot) -> Drawn {
     }
 }
 
-/// Returns the end of a name too long for the room left of the bars. Names of systems begin alike and end differently.
+/// Shortens a name that is too long for the space left of the bars. Keeps the end of the name, because names of systems
+/// differ at the end.
 fn cut(name: &str) -> String {
     const LETTERS: usize = 24;
     let letters = name.chars().count();
@@ -300,7 +303,7 @@ fn cut(name: &str) -> String {
     }
 }
 
-/// Writes a series in words.
+/// Describes a series in words.
 fn said(plot: &Plot, series: &Series) -> String {
     let points: Vec<_> = visible(plot, series).map(|[x, y]| format!("{} at {}", number(y), number(x))).collect();
     format!("{}: {}.", series.name, points.join(", "))
@@ -366,7 +369,7 @@ fn said_bar(bar: &Bar) -> String {
     format!("{}: {}.", bar.name, parts.join(", "))
 }
 
-/// Returns whether the figure at the end of the bar says all.
+/// Returns whether the text at the end of the bar describes the bar completely.
 fn is_single(bar: &Bar) -> bool {
     matches!(&bar.parts[..], [part] if part.name.is_empty())
 }
@@ -407,7 +410,7 @@ fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
     }
 }
 
-/// Writes three digits, without trailing zeros.
+/// Formats a number with three significant digits, without trailing zeros.
 #[must_use]
 pub fn number(value: f64) -> String {
     if !value.is_finite() {

@@ -1,4 +1,4 @@
-//! The report as one page of HTML: no script, no font and no picture from anywhere else.
+//! The report as one HTML page. The page is self-contained: it has no scripts, and loads no fonts or images.
 
 use std::io;
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::compare::spread;
 use crate::metric::{METRICS, Metric};
 use crate::model::{Experiment, Judgement, LabReport, Variant, Verdict};
 
-/// Name of the template; with this ending, minijinja escapes all values for HTML.
+/// Name of the template. The extension makes minijinja escape all values for HTML.
 const TEMPLATE_NAME: &str = "page.html";
 const TEMPLATE: &str = include_str!("page.html");
 
 #[derive(Serialize)]
 struct Page {
     offramp: String,
-    /// The run used adapters in software, not an existing interface.
+    /// `true` if the run used software adapters, not an existing interface.
     in_software: bool,
     /// Sources of the run's claims.
     sources: Vec<String>,
@@ -34,12 +34,12 @@ struct Page {
     settings: Vec<Fact>,
     cpu_split: String,
     axis: ForestAxis,
-    /// Interrupts saved by moderation against their cost, a panel for each load.
+    /// Panels of the trade-off between saved interrupts and their cost, one per load.
     tradeoff: Vec<Panel>,
     experiments: Vec<Section>,
 }
 
-/// A line of a list of terms.
+/// An entry of a description list.
 #[derive(Serialize)]
 struct Fact {
     term: &'static str,
@@ -48,7 +48,7 @@ struct Fact {
 
 #[derive(Serialize)]
 struct Section {
-    /// Target of links to it.
+    /// Target of links to the section.
     anchor: String,
     name: String,
     question: String,
@@ -60,7 +60,7 @@ struct Section {
     charts: Vec<Drawn>,
     variants: Vec<String>,
     figures: Vec<FigureRow>,
-    /// The compared pairs of variants.
+    /// Names of the compared pairs of variants.
     pairs: Vec<String>,
     comparisons: Vec<ComparisonRow>,
     claims: Vec<Claim>,
@@ -69,11 +69,11 @@ struct Section {
     notes: Vec<String>,
 }
 
-/// A bound fixed before the run.
+/// The result for a bound that was set before the run.
 #[derive(Serialize)]
 struct JudgementRow {
     variant: String,
-    /// The compared variants.
+    /// Name of the variant that the bound is relative to.
     of: String,
     measured: String,
     interval: String,
@@ -98,7 +98,7 @@ impl From<&Judgement> for JudgementRow {
     }
 }
 
-/// One metric of all variants.
+/// A row of the table of figures: one metric of all variants.
 #[derive(Serialize)]
 struct FigureRow {
     heading: &'static str,
@@ -108,11 +108,11 @@ struct FigureRow {
 #[derive(Serialize)]
 struct Cell {
     median: String,
-    /// Smallest and largest sample, if they differ.
+    /// Minimum and maximum sample, if the two differ.
     range: Option<String>,
 }
 
-/// One metric of all pairs of variants.
+/// A row of the table of comparisons: one metric of all pairs of variants.
 #[derive(Serialize)]
 struct ComparisonRow {
     heading: String,
@@ -154,20 +154,20 @@ impl From<Row> for Claim {
     }
 }
 
-/// Writes the page to `path`; replaces an existing file.
+/// Writes the page to `path`. An existing file is replaced.
 ///
 /// # Errors
-/// When the file cannot be written; the error names it.
+/// Returns an error with the path if the file cannot be written.
 pub fn write_html(report: &LabReport, path: &Path) -> io::Result<()> {
     std::fs::write(path, render(report)).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot write the report to {}: {error}", path.display()))
     })
 }
 
-/// Returns the page. All text of the report is escaped.
+/// Returns the page as HTML. All text of the report is escaped.
 ///
 /// # Panics
-/// Never: the template is part of the program, and all its fields exist.
+/// Never panics: the template is part of the program, and all its fields exist.
 #[must_use]
 pub fn render(report: &LabReport) -> String {
     let mut environment = figure::environment();
@@ -193,7 +193,7 @@ fn page(report: &LabReport) -> Page {
     }
 }
 
-/// Returns the sources of the run's claims: "M1: Microsoft, …".
+/// Returns the sources of the run's claims, such as "M1: Microsoft, …".
 fn sources(report: &LabReport) -> Vec<String> {
     let touched: Vec<&Case> = claims::by_claim(report).into_iter().map(|(claim, _)| claim).collect();
     let of = |claims: &[&Case]| {
@@ -203,7 +203,7 @@ fn sources(report: &LabReport) -> Vec<String> {
     touched.chunk_by(|one, next| one.source == next.source).map(of).collect()
 }
 
-/// Returns true if an adapter has processor time of its own: only software adapters have.
+/// Returns whether the run has processor time of adapters. Only software adapters use processor time.
 fn is_in_software(report: &LabReport) -> bool {
     let mut variants = report.experiments.iter().flat_map(|experiment| &experiment.variants);
     variants.any(|variant| variant.adapter_cpu_s_per_gb.is_some())
@@ -281,7 +281,7 @@ fn section(position: usize, experiment: &Experiment, report: &LabReport, forest:
     }
 }
 
-/// Returns the row of a metric with at least one compared pair of variants.
+/// Returns the row of comparisons of a metric; `None` if no pair of variants compares the metric.
 fn comparison_row(groups: &[Vec<&Verdict>], metric: &Metric) -> Option<ComparisonRow> {
     let of_group = |group: &Vec<&Verdict>| {
         let verdict = group.iter().find(|verdict| verdict.metric == metric.name)?;
@@ -297,7 +297,7 @@ fn capitalised(text: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// Returns the row of a metric if at least one variant has a figure for it.
+/// Returns the row of figures of a metric; `None` if no variant has a figure.
 fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
     let measured = words::is_shown(experiment, metric);
     let cells = || experiment.variants.iter().map(|variant| cell(variant, metric)).collect();
@@ -317,7 +317,7 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    /// To see the page: `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
+    /// To keep the page, run `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
     #[test]
     fn the_page_of_a_full_run_is_written() {
         let scratch = std::env::temp_dir().join(format!("offramp-lab-page-{}.html", std::process::id()));

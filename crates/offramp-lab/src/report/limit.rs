@@ -1,33 +1,33 @@
-//! The limit of a run and the change of its work, read from the samples: one rule for every experiment.
+//! The limit of each variant and the change in work, derived from the samples. One rule applies to every experiment.
 
 use super::numbers::{self, count, cpu_seconds, percent};
 use crate::model::{Experiment, Machine, Variant};
 
-/// Minimum load of a processor, in percent, to count as the limit.
+/// Minimum load at which a processor counts as the limit, percent.
 const BUSY_PERCENT: f64 = 90.0;
-/// Load of the hosts, in percent of one processor; above it, they must have run on more than one.
+/// Load above which the hosts must have run on several processors, percent of one processor.
 const ONE_PROCESSOR_PERCENT: f64 = 105.0;
-/// Below this change, as a share, the work of hosts and adapters together counts as unchanged.
+/// Minimum relative change at which the total work of hosts and adapters counts as changed.
 const SAME_WORK: f64 = 0.05;
 
-/// The limit of a variant's speed.
+/// The resource that limits a variant's throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     Host,
     Adapter,
     Both,
-    /// Hosts and adapters share the processors, and all of them are busy.
+    /// Hosts and adapters share the processors, and all processors are busy.
     Machine,
     /// No processor is busy.
     Rate,
 }
 
 impl Limit {
-    /// Returns `None` if the processor time of hosts or adapters is unknown.
+    /// Returns the limit of a variant; `None` if the processor time of hosts or adapters is unknown, or with a guest.
     fn of(variant: &Variant, machine: &Machine) -> Option<Self> {
         let (host, adapter) = (variant.host_cpu_percent?, variant.adapter_cpu_percent?);
         if machine.guest.is_some() {
-            // The hosts' time does not include the other host's, and that host may be the limit.
+            // With a guest, the hosts' time lacks the other host's time, and that host can be the limit.
             return None;
         }
         let shares = machine.adapter_cpus.iter().any(|cpu| machine.host_cpus.contains(cpu));
@@ -54,7 +54,7 @@ impl Limit {
     }
 }
 
-/// Names the limits of two variants; `None` if one of them is unknown.
+/// Describes the limits of two variants; `None` if a limit is unknown.
 pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Option<String> {
     let [of_base, of_variant] = [Limit::of(base, machine)?.text(), Limit::of(variant, machine)?.text()];
     Some(if of_base == of_variant {
@@ -64,10 +64,10 @@ pub fn limited_by(base: &Variant, variant: &Variant, machine: &Machine) -> Optio
     })
 }
 
-/// Explains the figures of an experiment in sentences: the limit of each variant, and the change of the work.
+/// Explains the figures of an experiment in sentences: the limit of each variant, the change in work, and losses.
 pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
     let limits = limits(experiment, machine);
-    // With a guest, the other host does a part of the work, and nobody measures that part.
+    // With a guest, the other host does a part of the work that is not measured.
     let work = if machine.guest.is_none() { where_the_work_went(experiment) } else { None };
     limits.into_iter().chain(work).chain(losses(experiment)).collect()
 }

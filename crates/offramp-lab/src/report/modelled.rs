@@ -1,4 +1,4 @@
-//! The model's results, as pages with charts.
+//! HTML pages with charts of the model's results.
 
 pub mod claims;
 pub mod explanation;
@@ -11,7 +11,7 @@ use offramp_model::profile::Profile;
 
 use super::document::Table;
 
-/// Returns every number of a run, with interval, tag and source.
+/// Returns a table of every number of a run, with interval, tag and source.
 fn parameters(profile: &Profile) -> Table {
     let row = |(key, quantity): (
         &'static offramp_model::profile::schema::Key,

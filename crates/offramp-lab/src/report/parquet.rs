@@ -1,4 +1,4 @@
-//! Columns as a Parquet file for table readers: plain encoding, one row group, no compression.
+//! Columns as a Parquet file, with plain encoding, one row group and no compression.
 
 use std::fs::File;
 use std::io;
@@ -13,13 +13,13 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{Type, TypePtr};
 
-/// Definition level of a cell with a value, in an optional column.
+/// Definition level of a cell with a value in an optional column.
 const DEFINED: i16 = 1;
 
-/// Writes the columns to `path`; replaces an existing file. A missing number is null.
+/// Writes the columns to `path`. An existing file is replaced. A missing number is null.
 ///
 /// # Errors
-/// When the file cannot be written; the error names it.
+/// Returns an error with the path if the file cannot be written.
 pub fn write(columns: &[Column], path: &Path) -> io::Result<()> {
     let named = |error: &dyn std::fmt::Display| io::Error::other(format!("cannot write {}: {error}", path.display()));
     let file = File::create(path).map_err(|error| named(&error))?;

@@ -1,4 +1,4 @@
-//! A report as a run might give it, to render in tests. Its figures are made up, from a fixed sequence of noise.
+//! Sample reports for tests. The figures are invented, with noise from a fixed pseudo-random sequence.
 
 use crate::compare::{note, summarise, verdict};
 use crate::metric::RPC_HEADER_BYTES;
@@ -9,7 +9,7 @@ use offramp_model::claims;
 const ROUNDS: usize = 5;
 const SECONDS: f64 = 2.0;
 
-/// Means of a variant of the sample.
+/// Mean figures of a variant.
 struct Rates {
     name: &'static str,
     throughput_gbps: f64,
@@ -21,7 +21,7 @@ struct Rates {
     latency: Option<Latency>,
 }
 
-/// Means of a moderation policy.
+/// Mean figures of a moderation policy.
 #[derive(Clone, Copy)]
 struct Latency {
     interrupts_per_frame: f64,
@@ -35,7 +35,7 @@ const fn rates(name: &'static str, throughput_gbps: f64, host_s_per_gb: f64, ada
     Rates { name, throughput_gbps, transactions_per_s, host_s_per_gb, adapter_s_per_gb, frame_len, rtt_us, latency }
 }
 
-/// A small linear congruential sequence in -1..1: the same noise in every run of the tests.
+/// Returns the next number, in -1..1, of a linear congruential sequence. The noise is the same in every test run.
 fn noise(state: &mut u64) -> f64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
@@ -112,7 +112,7 @@ fn experiment(name: &str, question: &str, metrics: &[&str], rates: &[Rates]) -> 
     }
 }
 
-/// Policies of moderation: interrupts per frame, and latencies of a load in microseconds.
+/// Moderation policies: interrupts per frame, median latency and 99th percentile, microseconds.
 const POLICIES: [(&str, [f64; 3]); 7] = [
     ("off", [0.93, 61.0, 140.0]),
     ("quiet-or-area", [0.47, 63.0, 151.0]),
@@ -156,7 +156,7 @@ pub fn moderation(name: &str, timed: bool) -> Experiment {
     found
 }
 
-/// The same report with the four loads of moderation at its end.
+/// Returns [`report()`] with the four loads of moderation appended.
 pub fn with_moderation() -> LabReport {
     let mut report = report();
     for name in ["moderation-rpc", "moderation-bulk", "moderation-mixed", "moderation-bursts"] {
@@ -169,7 +169,7 @@ const BULK: [&str; 2] = ["throughput_bps", "host_cpu_s_per_gb"];
 const AT_A_FULL_LINE: [&str; 2] = ["host_cpu_s_per_gb", "throughput_bps"];
 const TRANSACTIONS: [&str; 2] = ["transactions_per_s", "host_cpu_s_per_gb"];
 
-/// The twelve experiments of a full run.
+/// Returns a report with the twelve experiments of a full run.
 pub fn report() -> LabReport {
     let experiments = of_checksums_and_large_send().into_iter().chain(of_the_rest()).collect();
     LabReport { version: VERSION, offramp: "0.1.0".to_owned(), machine: machine(), settings: settings(), experiments }
@@ -282,7 +282,7 @@ fn machine() -> Machine {
     }
 }
 
-/// The same report as if host A had been a guest.
+/// Returns [`report()`] for a run with a guest as host A.
 pub fn with_guest() -> LabReport {
     let mut report = report();
     report.machine.guest = Some(Guest {
@@ -315,7 +315,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Returns a planned experiment; each variant repeats one sample three times.
+/// Returns a planned experiment. Each variant has three equal samples.
 pub fn planned(name: &str, sample: impl Fn(&str) -> Sample) -> Experiment {
     let all = plan::plans(&plan::Settings::default());
     let plan = all.into_iter().find(|plan| plan.name == name).expect("an experiment");
@@ -335,7 +335,7 @@ pub fn planned(name: &str, sample: impl Fn(&str) -> Sample) -> Experiment {
     }
 }
 
-/// A sample of `mbit` Mbit/s, without trouble.
+/// Returns a sample with `mbit` Mbit/s and without losses.
 pub fn at(mbit: f64) -> Sample {
     let throughput_bps = mbit * 1e6;
     let bytes = (throughput_bps / 16.0) as u64;
@@ -355,7 +355,7 @@ pub fn at(mbit: f64) -> Sample {
     }
 }
 
-/// Returns a run of the impairment experiments with the published results.
+/// Returns a report of the impairment experiments, with the published results.
 pub fn with_impairments() -> LabReport {
     let card = |mbit, dropped, overrun, burst| Sample {
         dropped_frames: Some(dropped),

@@ -1,5 +1,5 @@
-//! The report in a terminal: a table and a sentence for each experiment as soon as it ends, a summary at the end, and
-//! a line of progress in between.
+//! The report in a terminal: a table and findings after each experiment, a summary at the end, and a progress line in
+//! between.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,26 +10,26 @@ use crate::metric;
 use crate::model::{Experiment, LabReport, Variant};
 use offramp_model::claims::Live;
 
-/// Width of the report in columns of text.
+/// Width of the report, in characters.
 pub const WIDTH: usize = 120;
-/// Minimum width of a table's column of names.
+/// Minimum width of the column of names in a table.
 const NAME_WIDTH_MIN: usize = 8;
-/// Maximum length of a name never shortened: columns of figures give way to it.
+/// Maximum length of a name that is never shortened. Columns of figures are dropped instead.
 const NAME_WIDTH_KEPT: usize = 24;
-/// Between two columns.
+/// Separator between two columns.
 const GAP: &str = "  ";
-/// Indent of an experiment's lines.
+/// Indentation of an experiment's lines.
 const INDENT: &str = "  ";
 
-/// The style of headings.
+/// The style of text output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// Use bold and dim text.
+    /// `true` to use bold and dim text.
     pub colour: bool,
 }
 
 impl Style {
-    /// Plain if `output` is no terminal, or if the environment has a non-empty `NO_COLOR` (no-color.org).
+    /// Returns a plain style if `output` is not a terminal, or if `NO_COLOR` is set and not empty (no-color.org).
     pub fn of(output: &impl IsTerminal) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { colour: output.is_terminal() && !refused }
@@ -52,7 +52,7 @@ impl Style {
     }
 }
 
-/// Writes one experiment: its question, its table, its findings and its notes.
+/// Formats an experiment: question, table, findings and notes.
 pub fn experiment(experiment: &Experiment, style: Style) -> String {
     let mut lines = vec![style.bold(&printable(&experiment.name))];
     lines.extend(paragraph(&experiment.question, ""));
@@ -70,7 +70,7 @@ pub fn experiment(experiment: &Experiment, style: Style) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Writes the whole run: a sentence for each experiment, the machine, and the duration.
+/// Formats the summary of a run: a sentence per experiment, the machine, and the duration.
 pub fn summary(report: &LabReport, style: Style) -> String {
     let widest = report.experiments.iter().map(|experiment| experiment.name.chars().count()).max().unwrap_or(0);
     let mut lines = vec![style.bold("summary")];
@@ -88,7 +88,7 @@ pub fn summary(report: &LabReport, style: Style) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Writes each claim of the run: the published figure, the measured one, and the caveats.
+/// Formats each claim of a run: the published result, the measured result, and caveats.
 fn published(report: &LabReport, style: Style) -> Vec<String> {
     let measured = claims::by_claim(report);
     if measured.is_empty() {
@@ -111,7 +111,7 @@ fn published(report: &LabReport, style: Style) -> Vec<String> {
     lines
 }
 
-/// Indent of the results of a claim.
+/// Indentation of the results of a claim.
 const CLAIM_INDENT: &str = "     ";
 
 fn where_and_how(report: &LabReport) -> String {
@@ -130,7 +130,7 @@ fn where_and_how(report: &LabReport) -> String {
     )
 }
 
-/// A column of the table: two lines of heading, and a cell for each variant.
+/// A column of the table: two lines of heading, and one cell per variant.
 struct Column {
     heading: [&'static str; 2],
     cells: Vec<Option<String>>,
@@ -147,13 +147,13 @@ impl Column {
     }
 }
 
-/// Columns dropped to make room for names, by the second line of their headings and in this order. The page has them
-/// all.
+/// Columns dropped to make room for names, in this order, identified by the second line of the heading. The HTML page
+/// has all columns.
 const GIVE_WAY: [&str; 4] = ["sent", "wire, k", "CPU s/GB", INTERRUPTS_PER_FRAME];
-/// The column that gives way first with round trips: latencies already show the cost of interrupts.
+/// The column dropped first if round trips are shown, because latencies already show the cost of interrupts.
 const INTERRUPTS_PER_FRAME: &str = "/frame";
 
-/// Returns as many columns as leave room for the variants' names.
+/// Returns the columns, without those dropped to make room for the variants' names.
 fn columns_that_fit(experiment: &Experiment) -> Vec<Column> {
     let longest = experiment.variants.iter().map(|variant| variant.name.chars().count()).max().unwrap_or(0);
     let name_width = longest.clamp(NAME_WIDTH_MIN, NAME_WIDTH_KEPT);
@@ -168,7 +168,7 @@ fn columns_that_fit(experiment: &Experiment) -> Vec<Column> {
     columns
 }
 
-/// Returns the columns with a figure of at least one variant.
+/// Returns the columns with a figure for at least one variant.
 fn columns(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, cell: fn(&Variant) -> Option<String>| Column::of(experiment, heading, cell);
     let rtt = |p50: Option<f64>, p99: Option<f64>| Some(format!("{} / {}", microseconds(p50?), microseconds(p99?)));
@@ -194,11 +194,11 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         }),
     ];
     if experiment.variants.iter().any(|variant| variant.transactions_per_s.is_some()) {
-        // For such traffic, transactions are the result; bits per second repeat it.
+        // For requests, the transaction rate is the result. Throughput is redundant.
         columns.remove(0);
     }
     if words::has_impairments(experiment) {
-        // The question is about a card or a fault, not about the processor time of the program that emulates it.
+        // The experiment is about a card or a fault, not about the processor time of the emulation.
         columns.retain(|column| !OF_THE_ADAPTER.contains(&column.heading));
         columns.extend(of_trouble(experiment));
     }
@@ -206,11 +206,11 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
     columns
 }
 
-/// Columns removed for those of cards and faults.
+/// Columns removed in experiments about cards and faults.
 const OF_THE_ADAPTER: [[&str; 2]; 4] =
     [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "wire, k"]];
 
-/// The throughput in the unit of the fastest variant.
+/// Returns the throughput column, in the unit suitable for the fastest variant.
 fn throughput(experiment: &Experiment) -> Column {
     let fastest = experiment.variants.iter().filter_map(|variant| variant.throughput_bps).fold(0.0, f64::max);
     if fastest < SLOW_BPS {
@@ -220,7 +220,7 @@ fn throughput(experiment: &Experiment) -> Column {
     }
 }
 
-/// Losses of a card, and their effects on TCP and on calls.
+/// Returns the columns of a card's losses, and of their effects on TCP and RPC.
 fn of_trouble(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, name: &str| {
         let metric = metric::find(name).filter(|metric| words::is_shown(experiment, metric));
@@ -240,7 +240,7 @@ fn of_trouble(experiment: &Experiment) -> Vec<Column> {
     columns.into_iter().flatten().collect()
 }
 
-/// Returns the ratio of a variant's throughput, or transactions, to the base's: the verdict's ratio if there is one.
+/// Returns the ratio of a variant's throughput or transaction rate to the base. Uses the verdict's ratio if available.
 fn versus_base(experiment: &Experiment, variant: &Variant) -> Option<String> {
     let base = experiment.variants.first()?;
     let (metric, of_base, of_variant) = match (base.transactions_per_s, variant.transactions_per_s) {
@@ -300,12 +300,12 @@ fn shorten(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Breaks `text` at spaces to fit [`WIDTH`], after `label`; later lines are indented to the first one's text.
+/// Wraps `text` at spaces to [`WIDTH`]. The first line begins with `label`, and further lines are indented to match.
 fn paragraph(text: &str, label: &str) -> Vec<String> {
     let hanging = " ".repeat(label.chars().count());
     let width = WIDTH.saturating_sub(INDENT.len() + hanging.len());
     let mut lines = vec![String::new()];
-    // Not split_whitespace: the spaces inside a figure do not break.
+    // `split_whitespace` would also break at the no-break spaces in figures.
     for word in printable(text).split(' ').filter(|word| !word.is_empty()) {
         let last = lines.len() - 1;
         let used = lines[last].chars().count();
@@ -325,28 +325,29 @@ fn paragraph(text: &str, label: &str) -> Vec<String> {
         .collect()
 }
 
-/// The progress of a run.
+/// One step of a run, for progress output.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// Samples taken so far, in the whole run.
+    /// Number of samples taken so far in the whole run.
     pub done: usize,
-    /// Samples of the whole run.
+    /// Total number of samples in the run.
     pub total: usize,
     /// Name of the experiment.
     pub experiment: &'a str,
     /// Name of the variant.
     pub variant: &'a str,
-    /// Round, from 1.
+    /// Number of the round, from 1.
     pub round: usize,
-    /// Rounds of the experiment.
+    /// Number of rounds in the experiment.
     pub rounds: usize,
-    /// Expected remaining time of the run in seconds, if known.
+    /// Estimated remaining time of the run, seconds, if known.
     pub left_s: Option<f64>,
 }
 
-/// Shows the progress of a run: on a terminal, one line that renews itself; else one line for each experiment.
+/// Shows the progress of a run. A terminal has one line that is updated in place. Other outputs receive one line per
+/// experiment.
 ///
-/// Ignores errors of the output: a measurement need not end because its progress cannot be shown.
+/// Output errors are ignored, so that a measurement continues even if its progress cannot be shown.
 pub struct Progress<W: Write> {
     output: W,
     renews: bool,
@@ -355,7 +356,7 @@ pub struct Progress<W: Write> {
 }
 
 impl Progress<io::Stderr> {
-    /// Progress on the standard error output.
+    /// Shows progress on standard error.
     pub fn stderr() -> Self {
         let output = io::stderr();
         let renews = output.is_terminal();
@@ -364,7 +365,7 @@ impl Progress<io::Stderr> {
 }
 
 impl<W: Write> Progress<W> {
-    /// Progress on `output`, which is a terminal if `renews`.
+    /// Shows progress on `output`. `renews` is `true` for a terminal.
     pub fn new(output: W, renews: bool) -> Self {
         Self { output, renews, shown: false, experiment: None }
     }
@@ -382,7 +383,7 @@ impl<W: Write> Progress<W> {
         let _ = self.output.flush();
     }
 
-    /// Clears the line, so that other text can be printed.
+    /// Clears the progress line, so that other text can be printed.
     pub fn clear(&mut self) {
         if self.shown {
             let _ = write!(self.output, "\r\x1b[K");

@@ -1,7 +1,7 @@
-//! The trade-off of interrupt moderation: the interrupts saved by a policy, and their cost in time.
+//! The trade-off of interrupt moderation: interrupts saved by a policy, and the cost in latency or processor time.
 //!
-//! One panel for each load, one named point for each policy. Names, not colours, identify the policies: the colours
-//! only set off the plain adapter and the judged policy.
+//! Each load has a panel, and each policy is a labelled point. Labels identify the policies. Colours only highlight the
+//! adapter without moderation, and the judged policy.
 
 use serde::Serialize;
 
@@ -11,68 +11,68 @@ use super::numbers::{or_dash, share};
 use crate::metric;
 use crate::model::{Experiment, Variant};
 
-/// Prefix of the experiments of the trade-off.
+/// Prefix of the names of the moderation experiments.
 const LOADS: &str = "moderation-";
-/// Position of the judged variant.
+/// Index of the judged variant.
 const JUDGED: usize = 1;
-/// Size of a panel, in the units of its view box.
+/// Size of a panel, in units of the SVG view box.
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 320.0;
-/// Room for the ticks of the vertical axis, left of the plot.
+/// Width reserved left of the plot for the ticks of the vertical axis.
 const LEFT: f64 = 50.0;
-/// Room right of the plot.
+/// Width reserved right of the plot.
 const RIGHT: f64 = 12.0;
-/// Room above the plot.
+/// Height reserved above the plot.
 const TOP: f64 = 12.0;
-/// Room for the ticks and the title of the horizontal axis, below the plot.
+/// Height reserved below the plot for ticks and title of the horizontal axis.
 const BELOW: f64 = 44.0;
 /// Height of a label's line.
 const LABEL_HEIGHT: f64 = 14.0;
-/// Mean width of a letter of a label; the judged policy's is bold.
+/// Mean width of a letter in a label. The label of the judged policy is bold.
 const LETTER_WIDTH: f64 = 6.7;
 const BOLD_LETTER_WIDTH: f64 = 7.8;
-/// From a mark to its label.
+/// Distance from a mark to its label.
 const LABEL_GAP: f64 = 9.0;
 /// Half the size of the largest mark.
 const MARK: f64 = 6.0;
-/// Half the thickness of a line between two marks, with its margin.
+/// Half the thickness of a line between two marks, including a margin.
 const LINE: f64 = 2.0;
-/// Maximum number of lines between a label and its mark.
+/// Maximum number of text lines by which a label is moved from its mark.
 const LINES_MOVED_MAX: i32 = 9;
-/// Maximum ratio of equal interrupts per frame: below it, moderation has nothing to save.
+/// Maximum ratio at which two rates of interrupts per frame count as equal. Moderation then saves no interrupts.
 const SAME_INTERRUPTS: f64 = 1.1;
 
-/// A panel: interrupts to the right, their cost upwards.
+/// A panel: interrupts on the horizontal axis, and cost on the vertical axis.
 #[derive(Serialize)]
 pub struct Panel {
     /// Name of the experiment.
     load: String,
-    /// Its axes.
+    /// Axes of the panel.
     drawn: Drawn,
     points: Vec<Point>,
-    /// There is a second mark for the 99th percentile.
+    /// `true` if each policy has a second mark for the 99th percentile.
     has_tail: bool,
 }
 
-/// A policy.
+/// A moderation policy, placed in a panel.
 #[derive(Serialize)]
 struct Point {
     class: &'static str,
     name: String,
-    /// All known figures of the policy.
+    /// Text with all known figures of the policy.
     tooltip: String,
     x: f64,
     y: f64,
-    /// The 99th percentile.
+    /// Position of the 99th percentile.
     tail_y: Option<f64>,
     label_x: f64,
     label_y: f64,
     anchor: &'static str,
-    /// Line from the mark to a moved label.
+    /// Line from the mark to a label that was moved.
     leader: Option<[f64; 4]>,
 }
 
-/// The drawn figures of a variant.
+/// The figures of a variant that are drawn.
 struct Figures<'a> {
     variant: &'a Variant,
     interrupts_per_frame: f64,
@@ -80,8 +80,7 @@ struct Figures<'a> {
     tail: Option<f64>,
 }
 
-/// Returns the panels of a run: one for each of its loads of moderation. For a load without latency, the processors'
-/// time takes its place.
+/// Returns the panels of a run, one per moderation load. A load without latencies shows processor time instead.
 pub fn panels(experiments: &[Experiment]) -> Vec<Panel> {
     experiments.iter().filter(|experiment| experiment.name.starts_with(LOADS)).filter_map(panel).collect()
 }
@@ -120,7 +119,7 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
     })
 }
 
-/// The policies from left to right.
+/// The horizontal positions of the policies.
 struct Across {
     /// The position of each policy.
     xs: Vec<f64>,
@@ -129,8 +128,8 @@ struct Across {
 }
 
 impl Across {
-    /// Places the policies by their interrupts; side by side if these are equal. Lone requests are such a load: each is
-    /// a frame and an interrupt under every rule.
+    /// Places the policies by interrupts per frame, or side by side if the rates are equal. The rates are equal for
+    /// single requests, because each request is one frame and one interrupt under every policy.
     fn of(figures: &[Figures], ends: [f64; 2]) -> Self {
         let interrupts: Vec<f64> = figures.iter().map(|figures| figures.interrupts_per_frame).collect();
         let low = interrupts.iter().copied().fold(f64::INFINITY, f64::min);
@@ -203,7 +202,7 @@ impl Area {
     }
 }
 
-/// Returns the marks of a policy, and the line between them.
+/// Returns the areas of a policy's marks, and of the line between the marks.
 fn drawn(one: &Figures, at: f64, y: &Axis) -> Vec<Area> {
     let median = y.at(one.value);
     let Some(tail) = one.tail.map(|tail| y.at(tail)) else { return vec![Area::around(at, median)] };
@@ -211,7 +210,7 @@ fn drawn(one: &Figures, at: f64, y: &Axis) -> Vec<Area> {
     vec![Area::around(at, median), Area::around(at, tail), line]
 }
 
-/// Returns the width of a name; `position` is the variant's.
+/// Returns the width of a label. `position` is the index of the variant.
 fn label_width(name: &str, position: usize) -> f64 {
     name.chars().count() as f64 * if position == JUDGED { BOLD_LETTER_WIDTH } else { LETTER_WIDTH }
 }
@@ -245,8 +244,8 @@ fn points(figures: &[Figures], xs: &[f64], y: &Axis) -> Vec<Point> {
     points
 }
 
-/// Places a label of `width` for the mark at `x`, `y` clear of `taken`: beside the mark, else some lines above or
-/// below. If there is no such place, right beside it.
+/// Places a label of `width` for the mark at `x`, `y` without overlapping `taken`: next to the mark, or moved up or
+/// down by some lines. Without a free place, the label is placed right of the mark.
 fn label_place(width: f64, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
     let at = |to_the_right: bool, lines: i32| {
         let middle = y + f64::from(lines) * LABEL_HEIGHT;
@@ -314,7 +313,7 @@ mod tests {
 
     #[test]
     fn labels_do_not_lie_on_each_other() {
-        // The worst case: all policies at nearly one place.
+        // Worst case: all policies have nearly the same position.
         let mut experiment = sample::moderation("moderation-rpc", true);
         for (n, variant) in experiment.variants.iter_mut().enumerate() {
             variant.interrupts_per_frame = Some(1.0 - 0.001 * n as f64);
@@ -333,7 +332,7 @@ mod tests {
         let width = label_width(&point.name, position);
         let left = if point.anchor == "start" { point.label_x } else { point.label_x - width };
         let top = point.label_y - 4.0 - LABEL_HEIGHT / 2.0;
-        // A hair less: touching areas do not overlap.
+        // Slightly smaller, because touching areas do not count as overlapping.
         Area { left, right: left + width - 0.001, top: top + 0.001, bottom: top + LABEL_HEIGHT - 0.001 }
     }
 

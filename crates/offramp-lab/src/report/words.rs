@@ -1,11 +1,11 @@
-//! Figures and verdicts in words, the same in the terminal and on the page.
+//! Descriptions of figures and verdicts in words, for the terminal and for the HTML page.
 
 use crate::compare::{PAIRS_MIN, grouped};
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
 use crate::plan::experiments;
 
-/// A guest, in some sentences.
+/// Describes a guest in sentences.
 pub fn guest(guest: &Guest) -> String {
     let (how, emulated) = match guest.accelerator.as_str() {
         "tcg" => (
@@ -25,12 +25,14 @@ pub fn guest(guest: &Guest) -> String {
     )
 }
 
-/// TCP metrics of impairments: every TCP test measures them, but only impairments give them meaning.
+/// TCP metrics shown only for impairments. Every TCP test measures these metrics, but they only matter with
+/// impairments.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
-/// Maximum stall, in seconds, of an undisturbed TCP connection: half of Linux' minimum retransmission timeout.
+/// Maximum stall of an undisturbed TCP connection, seconds: half of Linux' minimum retransmission timeout.
 const STALL_TOLD_S: f64 = 0.1;
 
-/// Returns true if a metric was measured; metrics of trouble also need an impairment.
+/// Returns whether to show a metric: if it was measured and, for metrics of impairments, if the experiment has an
+/// impairment.
 pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
     let mut values = experiment.variants.iter().filter_map(|variant| metric.median(variant));
     match metric.name {
@@ -40,12 +42,12 @@ pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
     }
 }
 
-/// Returns true for an experiment on impaired cards and links.
+/// Returns whether an experiment is about impaired cards or links.
 pub fn has_impairments(experiment: &Experiment) -> bool {
     experiments().iter().any(|of| of.name == experiment.name && of.has_impairments())
 }
 
-/// Returns enough decimals for two significant digits of each of `ratios`, three near 1.
+/// Returns the number of decimals that gives two significant digits for each of `ratios`, or three decimals near 1.
 fn decimals(ratios: &[f64]) -> usize {
     let smallest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = ratios.iter().copied().fold(0.0, f64::max);
@@ -59,8 +61,8 @@ fn decimals(ratios: &[f64]) -> usize {
     }
 }
 
-/// Returns true if two decimals would show 1 for another ratio: an interval that ends short of 1 must not seem to hold
-/// it.
+/// Returns whether two decimals would show 1 for a ratio other than 1. An interval that ends just above or below 1 must
+/// not seem to contain 1.
 fn reads_as_one(ratio: f64) -> bool {
     (0.995..1.005).contains(&ratio) && (ratio - 1.0).abs() > f64::EPSILON
 }
@@ -69,52 +71,53 @@ fn ratio_with(ratio: f64, decimals: usize) -> String {
     if ratio < 0.001 { "< 0.001".to_owned() } else { format!("{ratio:.decimals$}") }
 }
 
-/// Writes the interval of a verdict: "2.7 … 3.1". The spaces do not break, here and below.
+/// Formats the interval of a verdict, such as "2.7 … 3.1", with no-break spaces.
 pub fn interval(verdict: &Verdict) -> String {
     let [low, high] = verdict.ci95.map(|end| ratio_of(verdict, end));
     format!("{low}\u{a0}…\u{a0}{high}")
 }
 
-/// The ratio of a verdict, to the digits of its interval.
+/// Formats the ratio of a verdict, with the same number of decimals as its interval.
 pub fn verdict_ratio(verdict: &Verdict) -> String {
     ratio_of(verdict, verdict.ratio)
 }
 
-/// Minimum ratio of an interval's ends for separate numbers of digits: an interval of two rounds can be as wide as 0.02
-/// … 61.
+/// Minimum ratio between the ends of an interval at which each end has its own number of decimals. An interval from two
+/// rounds can be as wide as 0.02 … 61.
 const WIDE_FROM: f64 = 10.0;
 
-/// The ratio of a verdict, or an end of its interval.
+/// Formats the ratio of a verdict, or an end of its interval.
 fn ratio_of(verdict: &Verdict, of: f64) -> String {
     let [low, high] = verdict.ci95;
     let decimals = if high > WIDE_FROM * low { decimals(&[of]) } else { decimals(&[low, verdict.ratio, high]) };
     ratio_with(of, decimals)
 }
 
-/// Returns the noun for a metric; for an unknown one its own name.
+/// Returns the noun phrase for a metric, or the name of an unknown metric.
 pub fn noun(metric_name: &str) -> &str {
     metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
-/// Minimum ratio of the ends of an undecided interval: it cannot tell a halving from no change.
+/// Minimum ratio between the ends of a too noisy interval. Such an interval cannot distinguish a halving from no
+/// change.
 const TOO_NOISY_FROM: f64 = 2.0;
 
-/// Minimum difference: a smaller one reads as 1.000 and does not matter, however certain.
+/// Minimum relative difference. A smaller difference is displayed as 1.000, and is irrelevant even if significant.
 const DIFFERENCE_MIN: f64 = 0.0005;
 
-/// The finding of a verdict.
+/// The interpretation of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// The two differ.
+    /// The two variants differ.
     Difference,
-    /// If they differ, then by less than the noise, or by next to nothing.
+    /// Any difference is below the noise, or negligible.
     Noise,
-    /// The noise is too large for a finding.
+    /// The noise is too large for any conclusion.
     TooNoisy,
 }
 
 impl Finding {
-    /// Returns the finding of `verdict`.
+    /// Interprets `verdict`.
     pub fn of(verdict: &Verdict) -> Self {
         let [low, high] = verdict.ci95;
         match verdict.significant && (verdict.ratio - 1.0).abs() >= DIFFERENCE_MIN {
@@ -124,14 +127,13 @@ impl Finding {
         }
     }
 
-    /// Returns true if the two differ.
+    /// Returns whether the two variants differ.
     pub fn is_difference(self) -> bool {
         self == Self::Difference
     }
 }
 
-/// Joins several verdicts on the same two variants by their finding: differences, no differences, too noisy. The first
-/// verdict's kind comes first.
+/// Formats several verdicts on the same two variants, grouped by finding. The finding of the first verdict comes first.
 fn phrases(verdicts: &[&Verdict]) -> String {
     let mut kinds = vec![Finding::Difference, Finding::Noise, Finding::TooNoisy];
     if let Some(main) = verdicts.first() {
@@ -143,7 +145,7 @@ fn phrases(verdicts: &[&Verdict]) -> String {
     parts.join(", ")
 }
 
-/// Joins the verdicts of one kind; `None` if there are none.
+/// Formats the verdicts with one finding; `None` if no verdict has this finding.
 fn part(kind: Finding, verdicts: &[&Verdict]) -> Option<String> {
     let named = |verdict: &&Verdict| format!("{} ({})", noun(&verdict.metric), interval(verdict));
     let list = || verdicts.iter().map(named).collect::<Vec<_>>().join(" or ");
@@ -165,12 +167,12 @@ fn differences(verdicts: &[&Verdict]) -> String {
     parts.join(", ")
 }
 
-/// Returns all verdicts of an experiment, the main one first.
+/// Returns all verdicts of an experiment, the main verdict first.
 pub fn verdicts(experiment: &Experiment) -> impl Iterator<Item = &Verdict> {
     experiment.verdict.iter().chain(&experiment.verdicts)
 }
 
-/// Verdicts of the same two variants together, in the order of the report, without repetitions.
+/// Groups the verdicts by pair of variants, in order of the report, without duplicates.
 pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     let mut groups: Vec<Vec<&Verdict>> = Vec::new();
     for verdict in verdicts(experiment) {
@@ -184,7 +186,7 @@ pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     groups
 }
 
-/// Metrics for a sentence, besides the first of its verdicts.
+/// Metrics mentioned in a sentence, in addition to the first verdict.
 const SPOKEN_METRICS: [&str; 6] = [
     "transactions_per_s",
     "throughput_bps",
@@ -193,29 +195,29 @@ const SPOKEN_METRICS: [&str; 6] = [
     "latency_p99_us",
     "interrupts_per_frame",
 ];
-/// Metrics omitted beside latency: the transaction rate follows from it, and with lone small requests neither their
-/// bits nor the time per bit mean anything.
+/// Metrics omitted if latency is mentioned. The transaction rate follows from the latency. For single small requests,
+/// throughput and processor time per byte are meaningless.
 const SAID_BY_LATENCY: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
 
-/// Writes the first verdict of a group, and the effect of the same change on traffic and on the hosts' processor time.
+/// Formats the first verdict of a group, and the effect on traffic and on the hosts' processor time.
 fn sentence(group: &[&Verdict]) -> String {
     let main = group[0];
     let transactions = group.iter().any(|verdict| verdict.metric == "transactions_per_s");
     let further = group[1..].iter().filter(|verdict| SPOKEN_METRICS.contains(&verdict.metric.as_str()));
-    // Transactions of one size carry the same number of bytes each: their throughput repeats the rate.
+    // Transactions have equal sizes, so throughput repeats the transaction rate.
     let further = further.filter(|verdict| !(transactions && verdict.metric == "throughput_bps"));
     let timed = transactions && group.iter().any(|verdict| verdict.metric == "latency_p50_us");
     let further = further.filter(|verdict| !(timed && SAID_BY_LATENCY.contains(&verdict.metric.as_str())));
     let mut spoken: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
-    // If the hosts' time is unknown, the machine's takes its place.
+    // If the hosts' processor time is unknown, use the machine's processor time.
     if !timed && spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
         spoken.extend(group.iter().find(|verdict| verdict.metric == "machine_cpu_s_per_gb"));
     }
     format!("{} against {}: {}.", main.variant, main.base, phrases(&spoken))
 }
 
-/// Returns the findings of an experiment: a sentence for each two compared variants, that of the main verdict first.
-/// Never empty: without a verdict, the sentence says why.
+/// Returns the findings of an experiment: one sentence per pair of variants, the main verdict first. Without a verdict,
+/// one sentence gives the reason, so the result is never empty.
 pub fn sentences(experiment: &Experiment) -> Vec<String> {
     let groups = groups(experiment);
     let mut sentences: Vec<String> = groups.iter().map(|group| sentence(group)).collect();
@@ -226,7 +228,7 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
     sentences
 }
 
-/// Returns a sentence for each variant on the bounds of the experiment.
+/// Returns a sentence per variant about the bounds of the experiment.
 pub fn judged(experiment: &Experiment) -> Vec<String> {
     let said = experiment.judgements.iter().map(|of| (of.verdict.variant.as_str(), judgement_phrase(of)));
     grouped(said).into_iter().map(|(variant, phrases)| format!("{variant}: {}.", phrases.join("; "))).collect()
@@ -246,19 +248,19 @@ fn judgement_phrase(judgement: &Judgement) -> String {
     )
 }
 
-/// Writes the bound itself: "at most 1.05".
+/// Formats the bound, such as "at most 1.05".
 pub fn bound(judgement: &Judgement) -> String {
     let most = judgement.at_most.map(|most| format!("at most {most}"));
     let least = judgement.at_least.map(|least| format!("at least {least}"));
     most.into_iter().chain(least).collect::<Vec<_>>().join(" and ")
 }
 
-/// Returns the findings of an experiment in one sentence.
+/// Returns the main finding of an experiment, in one sentence.
 pub fn headline(experiment: &Experiment) -> String {
     groups(experiment).first().map_or_else(|| no_verdict(experiment), |group| sentence(group))
 }
 
-/// Names the samples of a variant without any received byte: they have no ratio, so nothing else mentions them.
+/// Reports the samples of a variant in which no data arrived. Such samples have no ratio, so no verdict mentions them.
 fn empty_samples(variant: &Variant) -> Option<String> {
     let empty = variant.samples.iter().filter(|sample| sample.throughput_bps.is_some_and(|bps| bps <= 0.0)).count();
     let (name, all) = (&variant.name, variant.samples.len());
@@ -274,12 +276,12 @@ fn no_verdict(experiment: &Experiment) -> String {
     }
 }
 
-/// Replaces no-break spaces in `text` by ordinary ones, once its lines are broken.
+/// Replaces no-break spaces in `text` by ordinary spaces. Call this after wrapping lines.
 pub fn ordinary_spaces(text: &str) -> String {
     text.replace(['\u{a0}', '\u{202f}'], " ")
 }
 
-/// Replaces every control character of a text from outside: it cannot steer a terminal.
+/// Replaces control characters in external text, so that the text cannot control a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
@@ -374,7 +376,7 @@ mod tests {
         let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts.clone()));
         assert!(said[0].contains("99th") && said[0].contains("interrupts per frame"), "{said:?}");
         assert!(!said[0].contains("transactions") && !said[0].contains("throughput") && !said[0].contains("CPU"));
-        // With bulk data, the sentence names the throughput.
+        // With bulk data, the sentence includes the throughput.
         verdicts.retain(|verdict| verdict.metric != "transactions_per_s");
         let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts));
         assert!(said[0].contains("throughput") && said[0].contains("host CPU"), "{said:?}");

@@ -1,4 +1,4 @@
-//! The claims: published figures beside the model's, and charts of their mechanisms.
+//! The page of claims: published and modelled figures, and charts of the mechanisms.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use offramp_model::claims::{Row, Table as ClaimTable};
 use crate::report::document::{Document, Section, Table};
 use crate::report::figure::{Figure, Mark, Plot, Series};
 
-/// The page.
+/// Returns the page of claims.
 pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Document {
     let claims = Section {
         heading: "The claims".to_owned(),
@@ -40,7 +40,7 @@ pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Docu
     }
 }
 
-/// Returns the lab's results for a claim, beside its first row only.
+/// Returns the lab's results for a claim, if the row is the claim's first row.
 fn live(table: &ClaimTable, at: usize) -> String {
     let row = &table.rows[at];
     let is_first = table.rows[..at].iter().all(|before| before.id != row.id);
@@ -125,11 +125,11 @@ fn figure(mechanism: &Mechanism, panel: &Panel) -> Figure {
     })
 }
 
-/// Writes each chart of each mechanism into a directory, as `NAME.svg`, and further ones of one mechanism as
-/// `NAME-2.svg`. The directory is made if it is not there.
+/// Writes all charts of all mechanisms into a directory. The first chart of a mechanism is `NAME.svg`, and further
+/// charts are `NAME-2.svg` and so on. A missing directory is created.
 ///
 /// # Errors
-/// When a file cannot be written; the error names it.
+/// Returns an error with the path if a file cannot be written.
 pub fn write_charts(mechanisms: &[Mechanism], directory: &Path) -> io::Result<usize> {
     let named = |path: &Path, error: io::Error| {
         io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
@@ -181,7 +181,7 @@ mod tests {
             ..Row::default()
         };
         let table = ClaimTable { rows: vec![row("I7", true), row("R4", false)], ..ClaimTable::default() };
-        // The template writes a slash as its number.
+        // The template writes a slash as a character reference.
         let html =
             |table: &ClaimTable| page(table, &[mechanism()], "offramp model report").html().replace("&#x2f;", "/");
         let without = html(&table);

@@ -1,4 +1,4 @@
-//! The time of each microsecond, of one system or of two side by side.
+//! The page that explains where time is spent, for one system or for the comparison of two systems.
 
 use offramp_model::compare::{Compared, Comparison};
 use offramp_model::explain::{Explanation, Part, explain, limit};
@@ -10,30 +10,31 @@ use super::parameters;
 use crate::report::document::{Document, Section, Table};
 use crate::report::figure::{Bar, BarPart, Bars, Figure, Mark, Plot, Series, number};
 
-/// Names of idle time begin with one of these.
+/// Prefixes of the names of idle time.
 const RESTS: [&str; 2] = ["idle", "gaps"];
 
 fn is_rest(name: &str) -> bool {
     RESTS.iter().any(|rest| name.starts_with(rest))
 }
 
-/// A resource with the parts of its time.
+/// A resource, with the parts of its time.
 struct TakenUp<'a> {
     name: String,
     parts: &'a [Part],
-    /// Number of such resources.
+    /// Number of resources combined.
     count: usize,
 }
 
 impl TakenUp<'_> {
-    /// Returns the busy share.
+    /// Formats the utilization.
     fn figure(&self) -> String {
         let share = number(busy(self.parts) / self.count as f64);
         if self.count == 1 { format!("{share} %") } else { format!("{share} % of {}", self.count) }
     }
 }
 
-/// The line, the bus if it has limits, and the processor; of several processors all together, and each by itself.
+/// Returns the link, the bus if limited, and the processors. Several processors are listed together, and then
+/// individually.
 fn taken_up(explanation: &Explanation) -> Vec<TakenUp<'_>> {
     let one = |name: String, parts| TakenUp { name, parts, count: 1 };
     let mut all = vec![one("the line".to_owned(), &explanation.line[..])];
@@ -51,7 +52,7 @@ fn taken_up(explanation: &Explanation) -> Vec<TakenUp<'_>> {
     all
 }
 
-/// The time of each frame on the link and on each processor of one system.
+/// Draws the utilization of the link, the bus and the processors of one system.
 pub fn chart(outcome: &Outcome) -> Figure {
     let explanation = explain(outcome);
     let bar = |of: TakenUp| Bar {
@@ -71,12 +72,12 @@ pub fn chart(outcome: &Outcome) -> Figure {
     })
 }
 
-/// Returns the busy share of the time, in percent.
+/// Returns the utilization, percent.
 fn busy(parts: &[Part]) -> f64 {
     parts.iter().filter(|part| !is_rest(part.name)).map(|part| part.percent).sum()
 }
 
-/// Draws the distribution of latencies of requests or datagrams; `None` for a workload without them.
+/// Draws the distribution of the latencies; `None` for a workload without latencies.
 fn latencies(systems: &[(&str, &Outcome)]) -> Option<Figure> {
     let series = |(name, outcome): &(&str, &Outcome)| {
         let buckets = &outcome.latency.as_ref()?.histogram;
@@ -101,7 +102,7 @@ fn interval([low, high]: [f64; 2]) -> String {
     format!("{} to {}", number(low), number(high))
 }
 
-/// Returns a table of the figures' intervals, given intervals of the parameters.
+/// Returns a table of the intervals of one system's metrics.
 fn spread_table(spread: &Spread) -> Table {
     let row = |of: &uncertainty::Figure| vec![of.heading.to_owned(), number(of.nominal), interval(of.interval)];
     Table {
@@ -112,7 +113,7 @@ fn spread_table(spread: &Spread) -> Table {
     }
 }
 
-/// Returns a table of the intervals of two systems' figures.
+/// Returns a table of the intervals of two systems' metrics.
 fn joint_table(joint: &Joint, systems: &[String; 2]) -> Table {
     let row = |of: &JointFigure| {
         let higher = format!("{} of {}", of.second_is_higher, of.pairs);
@@ -126,7 +127,7 @@ fn joint_table(joint: &Joint, systems: &[String; 2]) -> Table {
     }
 }
 
-/// The page of one system, with charts of its load and its intervals, if given.
+/// Returns the page of one system. Charts over load, and intervals, are included if given.
 pub fn page(
     profile: &Profile,
     outcome: &Outcome,
@@ -170,7 +171,7 @@ pub fn page(
     Document { title: format!("{}: {}", profile.name, profile.title), lead: Vec::new(), sections: vec![section] }
 }
 
-/// The page of two systems, with charts of their load, if given.
+/// Returns the page that compares two systems. Charts over load are included if given.
 pub fn comparison_page(comparison: &Comparison, outcomes: [&Outcome; 2], load: Vec<Figure>, command: &str) -> Document {
     let [first, second] = &comparison.systems;
     let bars = |title: &str, rows: &[Compared]| {
@@ -243,7 +244,7 @@ mod tests {
     use offramp_model::config::Workload::TtcpReceive;
     use offramp_model::simulation::run;
 
-    /// A server of four processors, with a queue for each, and connections to share them.
+    /// Returns a server with one queue per processor, and eight connections.
     fn server(processors: &str) -> (Profile, Outcome) {
         let settings = [("host.processors", processors), ("host.placement", "spread"), ("adapter.queues", processors)];
         let base = Profile::load("server-100g").expect("it comes with offramp").with("workload.flows", "8");
@@ -275,7 +276,7 @@ mod tests {
             assert!((sum(bar) / explanation.us_between_frames - 1.0).abs() < 0.01, "{}: {} us", bar.name, sum(bar));
             let worked: f64 = bar.parts.iter().filter(|part| !part.is_rest).map(|part| part.value).sum();
             let busy_percent = 100.0 * worked / explanation.us_between_frames;
-            // Work counts at its start, processor time as it passes.
+            // Work is counted when it starts, and processor time as it elapses.
             assert!((busy_percent - load.busy_percent).abs() < 1.0, "{}: {busy_percent} %", bar.name);
             assert_eq!(bar.figure, format!("{} %", number(busy_percent)));
             for part in bar.parts.iter().filter(|part| !part.is_rest) {

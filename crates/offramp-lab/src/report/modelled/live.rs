@@ -1,4 +1,4 @@
-//! A run of the lab beside the model's claims: read from its JSON, and filled into the table.
+//! Adds the results of a lab run, read from JSON, to the model's table of claims.
 
 use std::path::Path;
 
@@ -8,39 +8,39 @@ use thiserror::Error;
 use crate::model::{LabReport, VERSION};
 use crate::report::claims::by_claim;
 
-/// An error in reading a report of the lab.
+/// An error while reading a lab report.
 #[derive(Debug, Error)]
 pub enum LiveError {
     /// The file cannot be read.
     #[error("cannot read {path}: {error}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The error.
+        /// Cause of the error.
         error: std::io::Error,
     },
     /// The file is not a report.
     #[error("{path}: not a lab report: {error}; write one with `offramp lab --json > {path}`")]
     Json {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The error, with its line.
+        /// Parse error, with the line.
         error: serde_json::Error,
     },
-    /// The report is from another version of the program.
+    /// The report has an unsupported version.
     #[error("{path} is version {found} of the lab's report, and this program reads version {VERSION}; measure again")]
     Version {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Its version.
+        /// Version of the report.
         found: u64,
     },
 }
 
-/// Reads what `offramp lab --json` printed.
+/// Reads a report printed by `offramp lab --json`.
 ///
 /// # Errors
-/// When the file cannot be read, is no report, or one of another version.
+/// Returns an error if the file cannot be read, is not a report, or has an unsupported version.
 pub fn read(path: &Path) -> Result<LabReport, LiveError> {
     let name = || path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| LiveError::File { path: name(), error })?;
@@ -49,16 +49,16 @@ pub fn read(path: &Path) -> Result<LabReport, LiveError> {
 
 fn parse(text: &str, path: &str) -> Result<LabReport, LiveError> {
     let json = |error| LiveError::Json { path: path.to_owned(), error };
-    // Checks the version first: another version may lack fields, and the error must name the version.
+    // Check the version first: another version can lack fields, and the error must name the version.
     let value: serde_json::Value = serde_json::from_str(text).map_err(json)?;
     match value["version"].as_u64() {
         Some(found) if found != u64::from(VERSION) => Err(LiveError::Version { path: path.to_owned(), found }),
-        // Parses the text again, so that the error has a line.
+        // Parse the text again, so that an error has a line number.
         _ => serde_json::from_str(text).map_err(json),
     }
 }
 
-/// Sets the results of a run beside each row of its claims.
+/// Adds the results of a run to the rows of its claims.
 pub fn fill(table: &mut Table, report: &LabReport) {
     let measured = by_claim(report);
     for row in &mut table.rows {

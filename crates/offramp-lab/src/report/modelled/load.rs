@@ -1,4 +1,4 @@
-//! Throughput and latency against load: of one system, or of two side by side.
+//! Charts of throughput and latency over load, for one or two systems.
 
 use offramp_model::config::Workload;
 use offramp_model::metrics::METRICS;
@@ -9,15 +9,15 @@ use offramp_model::sweep::{Axis, Design, Sweep, SweepError, Values};
 
 use crate::report::figure::{Figure, Mark, Plot, Series};
 
-/// Range of the load on the chart: the run's load divided and multiplied by these.
+/// Range of the load on the chart: from the run's load divided by `FROM` to the run's load multiplied by `TO`.
 const FROM: u64 = 8;
 const TO: u64 = 4;
-/// Points of a curve.
+/// Number of points per curve.
 const POINTS: usize = 21;
-/// Figures drawn over the load.
+/// Metrics drawn over the load.
 const DRAWN: [&str; 3] = ["throughput_kib_per_s", "requests_per_s", "latency_p99_us"];
 
-/// Returns the parameter for the offered load; `None` if the workload offers as much as the system can carry.
+/// Returns the parameter of the offered load. `None` if the workload has no fixed load, but saturates the system.
 fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
     let has_requests = workload.is_one_way() || matches!(workload, Workload::UdpRr | Workload::TcpRr);
     let is_closed = profile.word("workload.arrivals") == "closed" && !workload.is_one_way();
@@ -29,11 +29,11 @@ fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
     schema::find(name).filter(|key| profile.value(key.name) > 0)
 }
 
-/// Draws the curves. Returns none for a workload without an offered load, or for two systems with different load
+/// Draws the charts. The result is empty for a workload without an offered load, or for systems with different load
 /// parameters.
 ///
 /// # Errors
-/// As [`Sweep::run`].
+/// Fails like [`Sweep::run`].
 pub fn charts(systems: &[&Profile], workload: Workload) -> Result<Vec<Figure>, SweepError> {
     let mut loads: Vec<_> = systems.iter().map(|profile| load(profile, workload)).collect();
     loads.dedup_by_key(|key| key.map(|key| key.name));

@@ -6,10 +6,10 @@ use offramp_model::sensitivity::{Effect, Sensitivity};
 use crate::report::document::{Document, Section, Table};
 use crate::report::figure::{Bar, BarPart, Bars, Figure, number};
 
-/// Maximum number of parameters in the chart; the table has all.
+/// Maximum number of parameters in the chart. The table lists all parameters.
 const BARS_MAX: usize = 16;
 
-/// The page.
+/// Returns the page of a sensitivity study.
 pub fn page(profile: &Profile, workload: &str, found: &Sensitivity, command: &str) -> Document {
     let [main, other] = found.columns;
     let head = ["parameter", "value", "known", "from", "to", main, other].map(str::to_owned);

@@ -1,4 +1,4 @@
-//! The charts of a sweep.
+//! The page of a sweep.
 
 use offramp_model::metrics::METRICS;
 use offramp_model::sweep::{Cells, Column, Design, Row, Sweep, SweepError, columns};
@@ -7,23 +7,23 @@ use super::parameters;
 use crate::report::document::{Document, Section};
 use crate::report::figure::{Figure, Mark, Plot, Series};
 
-/// Figures in the charts.
+/// Metrics drawn in the charts.
 const DRAWN: [&str; 4] = ["throughput_kib_per_s", "cpu_percent", "ring_wait_us", "lost_frames"];
-/// Maximum number of lines of a chart; a grid with more values of its other parameters is drawn as points.
+/// Maximum number of lines in a chart. A grid with more combinations of the other parameters is drawn as points.
 const LINES_MAX: usize = 8;
-/// Minimum ratio of a parameter's largest to its smallest value for a logarithmic axis.
+/// Minimum ratio between a parameter's largest and smallest value for a logarithmic axis.
 const LOG_FROM_RATIO: f64 = 10.0;
 
-/// Returns the page of a finished sweep.
+/// Returns the page of a completed sweep.
 ///
 /// # Errors
-/// As [`Sweep::points`].
+/// Fails like [`Sweep::points`].
 pub fn page(sweep: &Sweep, rows: &[Row], command: &str) -> Result<Document, SweepError> {
     let columns = columns(sweep, rows)?;
     let failed = rows.iter().filter(|row| row.result.is_err()).count();
     let lead = format!("{} points, {failed} of them failed.", rows.len());
     let varied: Vec<usize> = match sweep.design {
-        // The first one is drawn to the right, the others make the lines.
+        // A grid has the first parameter on the horizontal axis, and the other parameters as lines.
         Design::Grid => vec![0],
         Design::Latin { .. } => (0..sweep.axes.len()).collect(),
     };
@@ -40,7 +40,7 @@ pub fn page(sweep: &Sweep, rows: &[Row], command: &str) -> Result<Document, Swee
 }
 
 fn section(sweep: &Sweep, columns: &[Column], axis: usize) -> Section {
-    // The first column is the point; the parameters follow.
+    // The first column is the index of the point. The parameters follow.
     let x = &columns[1 + axis];
     let drawn = METRICS.iter().filter(|metric| DRAWN.contains(&metric.name));
     let figures = drawn.filter_map(|metric| {
