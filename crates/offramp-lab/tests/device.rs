@@ -245,7 +245,7 @@ fn settings_that_the_user_made_are_found_again() {
     lab.host
         .run(|| {
             ethtool::set_features(NAMED, &[("tx-tcp-segmentation", false), ("rx-gro", true)]).unwrap();
-            // TSO is then requested, but unavailable without checksums.
+            // TSO over IPv6 is then requested, but unavailable without checksums.
             ethtool::set_features(NAMED, &[("tx-checksum-ip-generic", false)]).unwrap();
             link::set_gso_segs_max(NAMED, 17).unwrap();
         })

@@ -10,7 +10,7 @@ use pcie::Pcie;
 use pcix::PciX;
 use serde::Deserialize;
 
-/// Parts per million: a ratio of 1.
+/// A ratio of 1 in parts per million, the unit of ratios.
 pub const PPM: u64 = 1_000_000;
 
 /// An ISA card whose driver copies every byte. The processor waits for each transfer, so bus time is also processor

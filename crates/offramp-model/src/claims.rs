@@ -47,7 +47,7 @@ const POINTS: &str = "points";
 pub enum Kind {
     /// Numbers of the profile were fitted to this row, or to another row with the same figure.
     Fitted,
-    /// An unpublished number decides the row. It was chosen with this row or a similar one in view.
+    /// An unpublished number decides the row. The number was chosen with this row or a similar row in view.
     Chosen,
     /// No number was fitted to the row, or chosen for the row.
     #[default]
@@ -178,7 +178,7 @@ impl Table {
 }
 
 /// Runs all cases, and repeats them at `samples` points of the intervals. `hangs_on` selects, by tag, the parameters to
-/// examine for an effect on each row. Each selected parameter repeats all runs of a row once.
+/// examine for an effect on each row. For each selected parameter, all runs of a row are repeated once.
 ///
 /// # Errors
 /// Returns an error if a case contains an unknown name or an invalid expression.

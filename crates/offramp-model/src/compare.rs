@@ -82,8 +82,8 @@ fn compared(name: &str, values: [f64; 2]) -> Compared {
     Compared { name: name.to_owned(), values, ratio: ratio.is_finite().then_some(ratio) }
 }
 
-/// Pairs the activities of both systems by name, in the order of the first system. Activities of the second system only
-/// follow at the end.
+/// Pairs the activities of both systems by name, in the order of the first system. Activities that only the second
+/// system has follow at the end.
 fn parts(
     outcomes: [&Outcome; 2],
     explanations: &[Explanation; 2],

@@ -76,16 +76,16 @@ pub struct Costs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// Interrupts, softirqs and protocols of a queue are on the processor with its number, counted from the first, and
-    /// round again if there are fewer processors. Processes and their sends are on the last. The queues of a second
-    /// adapter are counted after those of the first.
+    /// Interrupts, softirqs and protocols of queue N run on processor N, modulo the number of processors. Processes,
+    /// with their sends, run on the last processor. The queues of a second adapter are numbered after the queues of the
+    /// first adapter.
     Pinned,
     /// Each connection has a processor for its softirqs and protocols. Interrupts are distributed round robin. This
     /// placement needs a single queue.
     Balanced,
-    /// Interrupts, softirqs and protocols as with [`Placement::Pinned`]. The process of a connection, and its sends, go
-    /// to the processor with the fewest connections to receive for and the fewest processes. A balancing scheduler ends
-    /// up there, too.
+    /// Interrupts, softirqs and protocols are placed as with [`Placement::Pinned`]. The process of a connection, with
+    /// its sends, runs on the processor with the lowest sum of received connections and processes. A load-balancing
+    /// scheduler converges to this placement.
     Spread,
 }
 
@@ -167,7 +167,7 @@ pub struct AdapterConfig {
     pub segments_max: u64,
     /// Minimum gap between two frames sent by the adapter. The link's interframe gap applies if longer.
     pub gap: Span,
-    /// Delay of an interrupt that becomes due by a timer, without a frame at that time.
+    /// Delay from the time when an interrupt is due until the interrupt occurs, unless a frame arrives in between.
     pub timer_latency: Span,
 }
 

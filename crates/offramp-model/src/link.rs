@@ -1,64 +1,66 @@
-//! The line between two stations: half duplex with collisions (IEEE 802.3 CSMA/CD), or full duplex.
+//! The link between two stations: half duplex with collisions (IEEE 802.3 CSMA/CD), or full duplex.
 //!
-//! Each end of a shared line hears the other after the delay. A station sends when it has a frame, is ready, and has
-//! heard nothing for a gap. It collides with a frame it does not hear yet. In the last third of its gap it does not
-//! listen any more (IEEE 802.3 4.2.3.2.2), so two stations waiting for the end of the same frame collide.
+//! On a half-duplex link, each station senses the other station's carrier after the delay. A station sends when it has
+//! a frame, is ready, and has sensed no carrier for an interframe gap. The station collides with a frame whose carrier
+//! has not yet arrived. During the last third of the gap, a station ignores carrier (IEEE 802.3 4.2.3.2.2). Two
+//! stations that wait for the end of the same frame therefore collide.
 //!
-//! The link decides the sender and its moment. Its owner stores the frames, and calls [`Link::begin`] at the moments
+//! The link decides which station sends, and when. The caller stores the frames, and calls [`Link::begin`] at the times
 //! returned by the link.
 
 use crate::time::{Span, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-/// Preamble and start delimiter, in byte times (IEEE 802.3 4.2).
+/// Length of preamble and start frame delimiter, in byte times (IEEE 802.3 4.2).
 pub const PREAMBLE_LEN: u64 = 8;
-/// The frame check sequence, bytes.
+/// Length of the frame check sequence, bytes.
 pub const FCS_LEN: u64 = 4;
 /// Length of the jam after a collision, in byte times (IEEE 802.3 4.2.3.2.4: 32 bits).
 const JAM_LEN: u64 = 4;
-/// The gap between two frames, in byte times (IEEE 802.3 4.4.2: 96 bit times).
+/// The interframe gap, in byte times (IEEE 802.3 4.4.2: 96 bit times).
 pub const INTERFRAME_GAP_LEN: u64 = 12;
-/// The gap divided by this is its last part, in which a waiting station does not listen any more (IEEE 802.3
+/// Divisor of the interframe gap: a waiting station ignores carrier in the last third of the gap (IEEE 802.3
 /// 4.2.3.2.2).
 const DEAF_PARTS: u64 = 3;
-/// Shortest frame without FCS, bytes.
+/// Length of the shortest frame without FCS, bytes.
 pub const FRAME_LEN_MIN: u64 = 60;
-/// A slot of the back-off, in byte times (IEEE 802.3 4.4.2: 512 bit times; 4096 at 1 Gbit/s).
+/// The slot time of the back-off, in byte times (IEEE 802.3 4.4.2: 512 bit times; 4096 at 1 Gbit/s).
 const SLOT_LEN: u64 = 64;
 const SLOT_LEN_GIGABIT: u64 = 512;
-/// The highest rate of a shared line (IEEE 802.3 4.4.2). At this rate, short frames are extended to a slot (4.2.3.4).
+/// Maximum rate of a half-duplex link, bits per second (IEEE 802.3 4.4.2). At this rate, short frames are extended to a
+/// slot (4.2.3.4).
 const GIGABIT: u64 = 1_000_000_000;
-/// Maximum doublings of the back-off (IEEE 802.3 4.2.3.2.5).
+/// Maximum number of doublings of the back-off (IEEE 802.3 4.2.3.2.5).
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
-/// A station gives up a frame after this number of collisions (IEEE 802.3 4.2.3.2.5).
+/// Number of collisions after which a station gives up a frame (IEEE 802.3 4.2.3.2.5).
 pub const ATTEMPTS_MAX: u32 = 16;
 
-/// Stations on a line.
+/// Number of stations on a link.
 pub const STATIONS: usize = 2;
-/// An end of the link; 0 is the host under study, 1 its peer.
+/// Index of a station: 0 is the host under study, 1 is the peer.
 pub type Station = usize;
 
-/// The properties of a line.
+/// The properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Bits per second.
+    /// Rate, bits per second.
     pub rate_bps: u64,
-    /// Both stations may send at once.
+    /// `true` if both stations can send at the same time.
     pub full_duplex: bool,
-    /// From one end to the other.
+    /// One-way propagation delay.
     pub delay: Span,
 }
 
 impl LinkConfig {
-    /// Returns the time of a frame of `len` bytes without FCS on the line, without the gap after it.
+    /// Returns the time on the link of a frame of `len` bytes without FCS. The interframe gap is not included.
     pub fn frame_time(&self, len: u64) -> Span {
         let is_extended = !self.full_duplex && self.rate_bps == GIGABIT;
         let least = if is_extended { SLOT_LEN_GIGABIT } else { FRAME_LEN_MIN + FCS_LEN };
         self.byte_times(PREAMBLE_LEN + (len + FCS_LEN).max(least))
     }
 
-    /// Returns the gap between two frames.
+    /// Returns the interframe gap.
     pub fn gap(&self) -> Span {
         self.byte_times(INTERFRAME_GAP_LEN)
     }
@@ -71,10 +73,10 @@ impl LinkConfig {
         Span::of_bytes_at(len, self.rate_bps)
     }
 
-    /// Checks that stations can share such a line: each must hear of a collision while it sends its shortest frame.
+    /// Checks that the link can be half duplex: a station must detect a collision while it sends its shortest frame.
     ///
     /// # Errors
-    /// The invalid parameter, and the reason.
+    /// Returns the name of the invalid parameter, and the reason.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let round_trip = self.delay.times(2);
         if self.full_duplex {
@@ -95,76 +97,75 @@ impl LinkConfig {
     }
 }
 
-/// The moment at which a station begins to send, if it hears nothing until then. Call [`Link::begin`] with it at that
-/// moment.
+/// The scheduled start of a station's transmission. Call [`Link::begin`] with this value at the time `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
-    /// The station.
+    /// The station that sends.
     pub station: Station,
-    /// The moment.
+    /// Start of the transmission.
     pub at: Time,
-    /// Serial number: a later `Begin` of the station invalidates this one.
+    /// Serial number. A later `Begin` of the station invalidates this `Begin`.
     generation: u64,
 }
 
-/// The effect of a station's attempt to send.
+/// The result of a station's attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// No frame began: another [`Begin`] has replaced this one.
+    /// No transmission started, because a later [`Begin`] has replaced this [`Begin`].
     None,
-    /// The frame is on the wire.
+    /// The transmission has started.
     Start {
-        /// Departure of its last bit: call [`Link::sent`] then, unless a collision ends the frame before.
+        /// End of the transmission. Call [`Link::sent`] at this time, unless a collision ends the transmission before.
         ends: Time,
-        /// The new beginning of the other station, if it has asked too and must wait.
+        /// New start of the other station's transmission, if that station has requested the link and must defer.
         other: Option<Begin>,
     },
-    /// Both collided.
+    /// The transmissions of both stations collided.
     Collision {
-        /// The moment at which each station may ask again.
+        /// Time at which each station can request the link again.
         retry: [Time; STATIONS],
-        /// `true` for a station that has given its frame up.
+        /// `true` for each station that gave up its frame.
         gave_up: [bool; STATIONS],
     },
 }
 
-/// One end of a line.
+/// The state of a station.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
-    /// Start and end of the frame under way, at this end.
+    /// Start and end of the current transmission of this station.
     sends: Option<(Time, Time)>,
-    /// Start of the silence here. The frame under way from the other end does not count.
+    /// Time since which this station senses no carrier. The current transmission of the other station does not count.
     quiet_from: Time,
-    /// The moment of the station's request for the link.
+    /// Time at which the station requested the link.
     asked: Option<Time>,
     generation: u64,
     attempts: u32,
 }
 
-/// A line shared by both stations.
+/// A half-duplex link between two stations.
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,
     ends: [End; STATIONS],
-    /// Collisions so far.
+    /// Number of collisions.
     pub collisions: u64,
-    /// Frames given up after [`ATTEMPTS_MAX`] collisions.
+    /// Number of frames given up after [`ATTEMPTS_MAX`] collisions.
     pub excessive_collisions: u64,
 }
 
 impl Link {
-    /// Creates a free line.
+    /// Creates an idle link.
     pub fn new(config: LinkConfig) -> Self {
         Self { config, ends: [End::default(); STATIONS], collisions: 0, excessive_collisions: 0 }
     }
 
-    /// Asks for the link: a station has a frame to send, and is ready.
+    /// Requests the link for a station that is ready to send a frame. Returns the scheduled start.
     pub fn ask(&mut self, station: Station, now: Time) -> Begin {
         self.ends[station].asked = Some(now);
         self.expect(station, now)
     }
 
-    /// Returns the expected beginning of a station that asked at `asked`.
+    /// Returns the scheduled start of a station that requested the link at `asked`.
     fn expect(&mut self, station: Station, asked: Time) -> Begin {
         let at = self.begins_at(station, asked);
         let end = &mut self.ends[station];
@@ -182,7 +183,7 @@ impl Link {
         if began + delay <= listens_until { at.max(ends + delay + gap) } else { at }
     }
 
-    /// Begins a frame of this time.
+    /// Starts a transmission that takes `frame_time`.
     pub fn begin(&mut self, begin: Begin, frame_time: Span, rng: &mut ChaCha8Rng) -> Action {
         let Begin { station, at: now, generation } = begin;
         let other = 1 - station;
@@ -199,7 +200,7 @@ impl Link {
         Action::Start { ends, other: deferred.map(|asked| self.expect(other, asked)) }
     }
 
-    /// Ends a station's frame: its last bit has left.
+    /// Ends a station's transmission, when the last bit has left.
     pub fn sent(&mut self, station: Station, now: Time) {
         let delay = self.config.delay;
         let end = &mut self.ends[station];
@@ -209,8 +210,8 @@ impl Link {
         other.quiet_from = other.quiet_from.max(now + delay);
     }
 
-    /// Ends two colliding frames: the station began at `now`, and had not heard the other one's frame from `began` on.
-    /// Each ends its preamble when it hears the other, and sends the jam.
+    /// Ends two colliding transmissions. The station started at `now`, before it sensed the carrier of the other
+    /// station, which started at `began`. Each station completes its preamble, senses the collision, and sends the jam.
     fn collide(&mut self, station: Station, now: Time, began: Time, rng: &mut ChaCha8Rng) -> Action {
         self.collisions += 1;
         let LinkConfig { delay, .. } = self.config;
@@ -230,7 +231,7 @@ impl Link {
         Action::Collision { retry, gave_up }
     }
 
-    /// Returns the truncated binary exponential back-off; `None` when the frame is given up.
+    /// Returns the truncated binary exponential back-off; `None` if the frame is given up.
     fn back_off(&mut self, station: Station, rng: &mut ChaCha8Rng) -> Option<Span> {
         let attempts = &mut self.ends[station].attempts;
         *attempts += 1;
@@ -264,7 +265,7 @@ mod tests {
         Time::START + Span::us(us)
     }
 
-    /// Lets both stations ask for a free line, and returns the second one's moment and action.
+    /// Makes both stations request an idle link. Returns the start time and the result of the second transmission.
     fn both_ask(delay: Span, first: Time, second: Time) -> (Time, Action) {
         let mut link = Link::new(ethernet10(delay));
         link.sent(0, Time::START);

@@ -46,12 +46,12 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 /// Reasons to reject a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// No profile of that name.
+    /// No profile has the requested name.
     #[error("there is no {kind} profile {name:?}{hint}; `offramp model list` names all")]
     Unknown {
-        /// The requested kind.
+        /// Requested kind of profile.
         kind: String,
-        /// The unknown name.
+        /// Requested name.
         name: String,
         /// A hint at the nearest known name.
         hint: String,
@@ -59,9 +59,9 @@ pub enum ProfileError {
     /// A file cannot be read.
     #[error("{file}: {error}")]
     Read {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// The cause.
+        /// Cause of the error.
         error: std::io::Error,
     },
     /// A file, or the user, gives an invalid value.
@@ -359,7 +359,8 @@ impl Profile {
         self.all().filter(|(_, quantity)| quantity.tag == Tag::Set).flat_map(|(key, _)| why(key)).collect()
     }
 
-    /// Formats the value of a parameter used in a run. Adds the calculation if `host.cost_scale` changes the value.
+    /// Formats the value of a parameter used in a run. The second text shows the calculation if `host.cost_scale`
+    /// changes the value.
     pub fn used(&self, key: &Key) -> (String, Option<String>) {
         let (value, scale) = (self.value(key.name), self.value("host.cost_scale"));
         let shown = key.dimension.show(value);
@@ -478,7 +479,7 @@ fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u6
 
 /// Returns the unknown or missing name of a TOML error, and the reason.
 fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
-    // "unknown field `withn`, expected one of `part`, `kind`, …", "missing field `source`"
+    // Examples of messages: "unknown field `withn`, expected one of `part`, `kind`, …", "missing field `source`".
     let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
     match (error.message().split(' ').next(), names.as_slice()) {
         (Some("unknown"), [name, known @ ..]) => {

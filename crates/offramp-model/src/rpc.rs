@@ -1,5 +1,5 @@
-//! NFS reads over UDP: the frames of a reply, and the outstanding calls. Also builds real frames for hashing and
-//! segmentation.
+//! NFS reads over UDP: the frames of a reply, and the outstanding calls. The module also builds real frames for hashing
+//! and segmentation.
 //!
 //! The reply is a real frame, and the product's own code fragments it. The model therefore needs no formula for the
 //! number and lengths of the fragments.

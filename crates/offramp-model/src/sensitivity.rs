@@ -34,7 +34,7 @@ use minijinja::value::Serde;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
-/// Parameters of the run itself. The modelled system does not depend on these parameters.
+/// Parameters of the run itself, not of the modelled system.
 pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "workload.seed"];
 
 /// The ranges of varied parameters.
@@ -91,8 +91,8 @@ impl Factor {
     }
 }
 
-/// Returns the numeric parameters of the profile that have an interval or a nonzero value, each with its range. Also
-/// returns the names of parameters without a second valid value in their range, such as the lanes of a bus.
+/// Returns the numeric parameters of the profile that have an interval or a nonzero value, each with its range. The
+/// second result names the parameters without a second valid value in their range, such as the lanes of a bus.
 pub fn factors(profile: &Profile, ranges: Ranges) -> (Vec<Factor>, Vec<&'static str>) {
     let is_number = |key: &Key| !matches!(key.dimension, Dimension::Choice(_)) && !OF_THE_RUN.contains(&key.name);
     let said =

@@ -84,7 +84,7 @@ pub enum ModelError {
         /// Description of the waiting connections and calls.
         waiting: String,
     },
-    /// Virtual time hardly advances: too many events per time.
+    /// Virtual time hardly advances: too many events occur within `SPAN_MIN_US`.
     #[error(
         "at {at_us} us the run hardly advances: more than {events} events within {SPAN_MIN_US} us; check the \
          profile's intervals and rates"
@@ -309,8 +309,8 @@ impl Simulation {
         }
     }
 
-    /// Returns the link time that full-duplex stations have booked beyond now. [`Self::send`] counts the time of a
-    /// frame before the frame is sent.
+    /// Returns the link time booked by a full-duplex station beyond the current time. [`Self::send`] counts the time of
+    /// a frame before the frame is sent.
     fn promised(&self, station: usize) -> Span {
         if !self.config.link.full_duplex {
             return Span::ZERO;

@@ -56,9 +56,9 @@ pub enum SweepError {
     /// A file cannot be read or written.
     #[error("{file}: {error}")]
     File {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// The cause.
+        /// Cause of the error.
         error: io::Error,
     },
 }
@@ -232,7 +232,7 @@ struct FingerprintPart {
 }
 
 impl FingerprintPart {
-    /// Returns the part's name. In brackets, adds the first word of each sweep that the other sweep lacks.
+    /// Returns the part's name. The text in brackets is the first word of each sweep that the other sweep lacks.
     fn difference(&self, there: &str) -> String {
         let only = |words: &str, others: &str| {
             let others: HashSet<&str> = others.split(' ').collect();

@@ -31,7 +31,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
 /// Fills a template.
 ///
 /// # Panics
-/// Never: the templates are part of the program, and tests fill them.
+/// Never panics: the templates are part of the program, and tests fill them.
 pub(crate) fn render(template: &str, values: Value) -> String {
     let template = TEMPLATES.get_template(&format!("texts/{template}")).unwrap_or_else(|error| panic!("{error:#}"));
     template.render(values).unwrap_or_else(|error| panic!("{error:#}"))

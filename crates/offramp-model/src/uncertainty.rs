@@ -51,7 +51,7 @@ pub struct Figure {
     pub name: &'static str,
     /// Heading for display, with the unit.
     pub heading: &'static str,
-    /// Value of the run with each number as given in the profile.
+    /// Value of the nominal run, with each number as given in the profile.
     pub nominal: f64,
     /// Lowest and highest value of all runs, including the nominal run.
     pub interval: [f64; 2],
@@ -144,8 +144,8 @@ impl Samples {
         }
     }
 
-    /// Returns the joint spread of two systems' metrics. Counts the samples in which the second system has the higher
-    /// value.
+    /// Returns the joint spread of two systems' metrics. Also returns the number of samples in which the second system
+    /// has the higher value.
     pub fn joint(&self, nominal: [&Outcome; 2]) -> Joint {
         let spreads = [0, 1].map(|system| self.spread(system, nominal[system]));
         let of = |(at, metric): (usize, &Metric)| {

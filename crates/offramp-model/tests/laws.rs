@@ -83,8 +83,8 @@ fn define(names: &mut Names, definitions: &[String]) {
     }
 }
 
-/// Simulates a run, and returns the outcome with its counters. Adds each parameter by its full name, in base units. A
-/// failed run gives only `error`.
+/// Simulates a run, and returns the outcome with its counters. The result also has each parameter by its full name, in
+/// base units. A failed run gives only `error`.
 fn outcome(mut settings: Texts) -> Value {
     let mut take = |key| settings.remove(key).unwrap_or_else(|| panic!("no {key}"));
     let (system, workload) = (take("system"), take("workload").parse().unwrap());

@@ -1,9 +1,9 @@
-//! PCI: transactions in clocks.
+//! PCI: the duration of transactions in clocks.
 //!
 //! A transaction has an overhead: arbitration, address phase, the turn-around of a read, `DEVSEL#`, and the wait for
-//! the first word. Then the transaction moves one word per `1 + wait_states` clocks. It ends with the transfer, with
-//! the bridge's prefetch, or at the longest burst. [`Pci`] implements this arithmetic. [`shared`] simulates several
-//! masters on one bus.
+//! the first word. Then the transaction moves one word per `1 + wait_states` clocks. The transaction ends when the
+//! transfer is complete, the bridge's prefetched data are used up, or the burst has its maximum length. [`Pci`]
+//! implements this arithmetic. [`shared`] simulates several masters on one bus.
 
 pub mod shared;
 
@@ -16,7 +16,7 @@ use serde::Deserialize;
 pub enum Command {
     /// Memory Write, or Memory Write and Invalidate.
     Write,
-    /// Memory Read of one or two words. The bridge must not prefetch beyond the cache line.
+    /// Memory Read of one or two words. The bridge can prefetch only a part of a cache line.
     #[serde(alias = "mr")]
     Read,
     /// Memory Read Line of one cache line.
@@ -91,8 +91,9 @@ impl Pci {
         self.width * self.clock_hz / (1 + self.wait_states)
     }
 
-    /// Returns the clocks for the end of a packet beyond its last boundary of `boundary` bytes. A separate transaction
-    /// moves these bytes, or the packet's only transaction is padded up to the next boundary.
+    /// Returns the clocks to move a packet of `bytes` that ends between two boundaries of `boundary` bytes. With
+    /// `is_padded`, one transaction moves the packet, padded up to the next boundary. Otherwise, a second transaction
+    /// moves the bytes after the last boundary.
     pub fn clocks_of_tail(&self, bytes: u64, boundary: u64, is_padded: bool) -> u64 {
         if is_padded {
             return self.clocks_in_bursts(bytes.next_multiple_of(boundary), u64::MAX);

@@ -224,7 +224,7 @@ pub(super) fn has_intervals(case: &Case) -> bool {
     planned.into_iter().any(|of| KEYS.iter().any(|key| of.profile.interval(key.name).is_some()))
 }
 
-/// Returns the numeric parameters of a case's runs whose tag is wanted. Omits parameters of the run itself.
+/// Returns the numeric parameters of a case's runs whose tag is wanted. Parameters of the run itself are omitted.
 pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
     let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
     for planned in case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten() {

@@ -38,10 +38,10 @@ pub struct LiveFigure {
     pub ci95: Option<[f64; 2]>,
 }
 
-/// The lab's run with the figures.
+/// The lab run that measured the figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LiveRun {
-    /// Version of offramp that measured.
+    /// Version of offramp used for the measurement.
     pub offramp: String,
     /// Release of the kernel.
     pub kernel: String,

@@ -121,8 +121,8 @@ impl Mechanism {
     /// Parses a mechanism from the text of a file, and simulates all runs of its charts.
     ///
     /// # Errors
-    /// Returns an error if the text is not valid TOML, a key is unknown, missing or invalid, a run stalls, an
-    /// expression is invalid, or a condition does not hold.
+    /// Returns an error if the text is not valid TOML, if a key is unknown, missing or invalid, or if an expression is
+    /// invalid. Also fails if a run stalls, or if a condition does not hold.
     pub fn draw(text: &str, file: &Path) -> Result<Self, ProfileError> {
         let mut mechanism: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), &error))?;
         file.clone_into(&mut mechanism.file);

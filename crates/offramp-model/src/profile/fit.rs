@@ -39,7 +39,7 @@ impl Profile {
     }
 
     /// Checks that the adapter's access fits the kind of bus: port or memory access needs ISA, and a bus master needs
-    /// another bus. Also checks the values allowed for each kind of bus.
+    /// another bus. The function also checks the values allowed for each kind of bus.
     fn check_bus(&self) -> Result<(), ProfileError> {
         let (access, kind) = (self.word("adapter.access"), self.word("bus.kind"));
         if (access == "master") == (kind == "isa") {
@@ -59,7 +59,7 @@ impl Profile {
         }
     }
 
-    /// Rejects a setting whose required settings are missing: for example, one that needs a bus master.
+    /// Rejects a setting if another parameter lacks the required word. Example: a setting that needs a bus master.
     fn check_needs(&self) -> Result<(), ProfileError> {
         for key in KEYS.iter().filter(|key| !key.needs.is_empty()) {
             let set = self.word(key.name);

@@ -83,7 +83,7 @@ impl Dimension {
     /// Converts a decimal number with a unit to base units.
     ///
     /// # Errors
-    /// Returns a message if `number` is not a decimal number, or the unit is invalid.
+    /// Returns a message if `number` is not a valid decimal number, or if `unit` is not a valid unit.
     pub fn value(&self, number: &str, unit: &str) -> Result<u64, String> {
         if let Self::Choice(words) = self {
             let at = words.iter().position(|word| *word == number).map(|at| at as u64);
@@ -107,7 +107,7 @@ impl Dimension {
         }
     }
 
-    /// Formats a value given in base units. Uses the largest unit in which the number is at least 1.
+    /// Formats a value given in base units. The unit is the largest in which the number is at least 1.
     pub fn show(&self, value: u64) -> String {
         if let Self::Choice(words) = self {
             return words.get(value as usize).copied().unwrap_or("?").to_owned();
@@ -161,8 +161,8 @@ fn usual(unit: &str, names: &[&str]) -> String {
     }
 }
 
-/// Multiplies a decimal number by `factor`, and rounds to the nearest integer. Also returns whether the product was an
-/// integer before rounding.
+/// Multiplies a decimal number by `factor`, and rounds to the nearest integer. The second result tells whether the
+/// product was an integer before rounding.
 fn scaled(number: &str, factor: u64) -> Option<(u64, bool)> {
     const DIGITS_MAX: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -197,7 +197,7 @@ pub struct Quantity {
     pub tag: Tag,
     /// The source, or the reason of an assumption.
     pub source: String,
-    /// The rows of claims to which the number was fitted, or with which in view it was chosen.
+    /// The rows of claims for which the number was fitted or chosen.
     pub fitted_to: Vec<String>,
 }
 

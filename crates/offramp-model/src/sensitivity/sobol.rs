@@ -12,8 +12,8 @@ pub struct Index {
     pub total: f64,
 }
 
-/// Returns the points: two independent random matrices A and B of `samples` rows, then one matrix per parameter. That
-/// matrix equals A, with the parameter's column from B.
+/// Returns the points: two independent random matrices A and B of `samples` rows, then one matrix per parameter. The
+/// matrix of a parameter equals A, with the parameter's column from B.
 pub fn design(parameters: usize, samples: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut matrix = || -> Vec<Vec<f64>> {

@@ -1,7 +1,7 @@
 //! The path of a frame through a bus-master adapter: FIFOs, engine, descriptors and bus.
 //!
 //! A received frame waits in the receive FIFO until the bus has transferred the frame to the host. The adapter reads a
-//! frame to send in pieces, as the transmit FIFO has room. The engine segments a super-frame. The product's own code
+//! frame to send in pieces, when the transmit FIFO has room. The engine segments a super-frame. The product's own code
 //! ([`offramp_offload::segment`]) decides the segments of a super-frame.
 
 use super::frame::{Content, Frame};
@@ -233,7 +233,7 @@ impl Dma {
         let is_part = posted.frame.flow().is_some() && posted.frame.len > headers_len + mss;
         let is_first = posted.piece == 0;
         let count = match (is_first, is_part) {
-            // A super-frame has a descriptor for its headers, and one per page of payload.
+            // A super-frame needs a descriptor for its headers, and one per page touched by the payload.
             (true, true) => 2 + posted.frame.len.div_ceil(PAGE_LEN),
             (true, false) => 1,
             (false, _) => 0,

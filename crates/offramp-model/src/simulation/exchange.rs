@@ -1,5 +1,5 @@
-//! Exchanges: requests with responses over UDP or TCP, and datagrams or raw frames at a rate. Records the due time of
-//! each exchange, its waiting times, and its loss.
+//! Exchanges: requests with responses over UDP or TCP, and datagrams or raw frames at a rate. The module records the
+//! due time, the waiting times and the loss of each exchange.
 //!
 //! A raw frame is a message without a protocol. A forwarded frame is a request, and its response leaves through the
 //! second adapter.

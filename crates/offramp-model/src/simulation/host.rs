@@ -11,7 +11,8 @@ use crate::rpc::{Call, REQUEST_FRAME_LEN};
 use crate::tcp::Received;
 use crate::time::{Span, Time};
 
-/// Maximum doublings of an RPC's timer: BSD's and Linux' NFS clients stop at 60 s.
+/// Maximum number of doublings of an RPC's retransmission timeout. The NFS clients of BSD and Linux limit this timeout
+/// to 60 s.
 const RPC_DOUBLINGS_MAX: u32 = 6;
 
 impl Simulation {

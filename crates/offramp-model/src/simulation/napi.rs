@@ -5,7 +5,7 @@
 //! | polling | start of a poll |
 //! |---|---|
 //! | interrupts | an interrupt; after the poll, interrupts are enabled |
-//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`, this often after a poll with frames |
+//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`; at most this number of times in a row |
 //! | busy polling (`host.busy_poll`) | a process without data to read, on the processor of this process |
 //! | suspension (`host.irq_suspend_timeout`) | as in busy polling; interrupts stay off while the process works |
 

@@ -102,7 +102,7 @@ growing! {
     pub struct Counts {
         /// Number of payload bytes read by the host's processes, or received in order by the peer.
         pub bytes: u64,
-        /// Number of these payload bytes sent by the host over TCP (part of `bytes`).
+        /// Number of payload bytes sent by the host over TCP, a part of `bytes`.
         pub bytes_sent: u64,
         /// Number of segments, super-frames or datagrams passed to the adapter.
         pub sends: u64,
@@ -142,7 +142,7 @@ growing! {
         pub duplicate_acks: u64,
         /// Number of acknowledgements received by TCP senders.
         pub acks_received: u64,
-        /// Sum of the bytes in flight, over all `acks_received`.
+        /// Sum of the bytes in flight, sampled at each of the `acks_received`.
         pub in_flight: u64,
         /// Number of answered calls.
         pub calls: u64,

@@ -33,7 +33,7 @@ impl Simulation {
         self.pump(flow);
     }
 
-    /// Sends as much as the windows allow.
+    /// Sends as much data as the windows allow.
     pub(super) fn pump(&mut self, flow: usize) {
         if !self.flows[flow].is_to_host {
             self.host_pump(flow);

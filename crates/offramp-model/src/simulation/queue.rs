@@ -74,8 +74,8 @@ impl Aggregate {
         is_open && self.frame.len + more <= COALESCED_LEN_MAX
     }
 
-    /// Appends `next` if its data follow directly, and if it is no longer than the first segment. Returns whether
-    /// `next` was appended.
+    /// Appends `next` if its data follow directly, and are no longer than the first segment. Returns whether `next` was
+    /// appended.
     pub(super) fn append(&mut self, next: &Self, segments_max: u64) -> bool {
         let Content::Segment { start: next_start, len: next_len, .. } = next.frame.content else { return false };
         let fits = next.segments == 1 && next_len <= self.piece && self.has_room(next_len, segments_max);
@@ -135,8 +135,8 @@ impl Driver {
     }
 
     /// Notifies the moderator of a received frame with `bytes`, or of a completed send (0 bytes). Like the product's
-    /// interrupt gate, also passes the free room of the receive memory, so that no frame waits in a full ring. A
-    /// completed send does not change the free room.
+    /// interrupt gate, this function also passes the free room of the receive memory, so that no frame waits in a full
+    /// ring. A completed send does not change the free room.
     pub(super) fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
         if bytes == 0
             && let Some(moderator) = &mut self.completion_moderator
@@ -155,8 +155,8 @@ impl Driver {
         }
     }
 
-    /// Ends the handler and its deferred part. Passes the measured cost to the moderator if at least one frame was
-    /// handled, as in the ports.
+    /// Ends the handler and its deferred part. As in the ports, the moderator receives the measured cost if at least
+    /// one frame was handled.
     pub(super) fn ends(&mut self) {
         self.is_active = false;
         if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {
@@ -214,7 +214,7 @@ pub(super) struct Napi {
 pub(super) struct Polls {
     /// Number of queues with an incomplete poll.
     pub(super) queues: usize,
-    /// Number of frames taken from these queues since processes last ran.
+    /// Number of frames taken from the processor's queues since processes last ran.
     pub(super) taken: usize,
     /// Queues whose poll continues after processes have run.
     pub(super) waiting: Vec<usize>,

@@ -7,9 +7,9 @@ use serde::Deserialize;
 const DUPLICATE_ACKS: u32 = 3;
 /// Divisor of the window: a super-frame waits until it fills this part of the window (Linux' `tcp_tso_win_divisor`).
 const TSO_WINDOW_PARTS: u64 = 3;
-/// Maximum doublings of a timeout (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
+/// Maximum number of doublings of the timeout (RFC 6298 5.5). BSD's limit `TCP_MAXRXTSHIFT` is higher.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
-/// Weights of the smoothed round-trip time and its variation (RFC 6298 2.3): one part in 8, one in 4.
+/// Shifts for the weights of the smoothed round-trip time (1/8) and of its variation (1/4), from RFC 6298 2.3.
 const SRTT_SHIFT: u32 = 3;
 const RTTVAR_SHIFT: u32 = 2;
 /// Factor of the round-trip time variation in the timeout (RFC 6298 2.3).

@@ -66,15 +66,15 @@ pub const WRITER: Master = Master {
 /// Counters of a master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Bytes moved.
+    /// Number of bytes moved.
     pub bytes: u64,
-    /// Completed packets.
+    /// Number of completed packets.
     pub packets: u64,
-    /// Transactions with data.
+    /// Number of transactions with data.
     pub transactions: u64,
-    /// Transactions ended by a retry.
+    /// Number of transactions that ended with a retry.
     pub retries: u64,
-    /// Read requests answered with a split.
+    /// Number of read requests answered with a split response.
     pub splits: u64,
     /// Clocks during which the master owned the bus.
     pub owned_cycles: u64,
@@ -101,7 +101,7 @@ impl State {
         Self { master, packet_at: 0, left, asks_at: 0, fetched_at: None, counts }
     }
 
-    /// Returns the clocks of a data phase, and the maximum bytes of the next transaction.
+    /// Returns the duration of a data phase in clocks, and the maximum length of the next transaction in bytes.
     fn burst(&self, pci: &Pci) -> (u64, u64) {
         let wanted = self.master.burst_len.min(pci.burst_len(self.master.command)).min(self.left);
         let of_bus = 1 + pci.wait_states;
@@ -162,7 +162,7 @@ impl State {
         self.left -= bytes;
         self.counts.bytes += bytes;
         self.counts.transactions += 1;
-        // A disconnecting master waits off the bus for the data; another one waits on it.
+        // A disconnecting master waits for data off the bus. Other masters insert wait states while they own the bus.
         let refill = if self.master.disconnect_len.is_some() { phases * self.master.wait_states } else { 0 };
         self.asks_at = now + refill;
         if self.left == 0 {
@@ -175,7 +175,7 @@ impl State {
     }
 }
 
-/// Returns the next requesting station, in turn after the last owner.
+/// Returns the index of the next requesting master, in round-robin order after the last owner.
 fn next_owner(states: &[State], now: u64, last: usize) -> Option<usize> {
     let count = states.len();
     (1..=count).map(|step| (last + step) % count).find(|&at| states[at].asks_at <= now)
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_read_is_retried_until_the_bridge_has_fetched() {
         let reader = Master { command: Command::ReadMultiple, packet_len: 512, ..WRITER };
-        // Retry, 8 clocks, and then the data: 4 + 8 + 20 + 128 clocks for each packet.
+        // Clocks per packet: retry 4, retry delay 8, overhead 20, data 128.
         let counts = BUS.run(&[reader], 160_000)[0];
         assert_eq!((counts.packets, counts.retries), (1000, 1000));
         let hasty = BUS.run(&[Master { retry_cycles: 0, ..reader }], 160_000)[0];
@@ -225,7 +225,7 @@ mod tests {
     fn a_read_that_is_split_asks_once_and_leaves_the_bus_to_others_meanwhile() {
         let split = SharedBus { is_split: true, fetch_cycles: 120, ..BUS };
         let reader = Master { command: Command::ReadMultiple, packet_len: 512, retry_cycles: 0, ..WRITER };
-        // Request, the bridge's 120 clocks from then on, and the completion: 120 + 20 + 128 clocks for each packet.
+        // Clocks per packet: 120 from the request until the bridge has the data, overhead 20, data 128.
         let alone = split.run(&[reader], 268_000)[0];
         assert_eq!((alone.packets, alone.splits, alone.retries), (1000, 1000, 0));
         let beside = |bus: SharedBus| bus.run(&[WRITER, reader], CYCLES);
