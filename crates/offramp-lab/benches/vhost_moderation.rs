@@ -80,7 +80,7 @@ struct Sample {
     calls_per_frame: f64,
     /// Requests and responses per second: the number of calls needed if every message gets its own call.
     messages_per_s: f64,
-    /// Number of frames dropped without a buffer, because the guest was late.
+    /// Number of frames dropped because the late guest had no free buffer.
     lost: u64,
     /// Maximum delay of a frame from one guest to the other.
     delay_max: Duration,

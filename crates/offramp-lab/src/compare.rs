@@ -12,9 +12,9 @@ pub use crate::metric::summarise;
 use crate::model::{Sample, Variant, Verdict};
 use offramp_testbed::stats::{Spread, median};
 
-/// One-way latency of a cache line between two near processors (one core complex) is below this, nanoseconds.
+/// Upper limit of the one-way latency of a cache line between near processors (one core complex), nanoseconds.
 pub const NEAR_BELOW_NS: f64 = 120.0;
-/// One-way latency of a cache line between two far processors (two sockets) is above this, nanoseconds.
+/// Lower limit of the one-way latency of a cache line between far processors (two sockets), nanoseconds.
 pub const FAR_ABOVE_NS: f64 = 450.0;
 /// Confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;

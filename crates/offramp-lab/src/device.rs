@@ -42,7 +42,8 @@ const OTHER_WORK_NOTED: f64 = 0.1;
 ///
 /// # Errors
 /// Returns an error in these cases:
-/// - The interface does not exist, has nothing to change, must not be changed, or is in use by another run.
+/// - The interface does not exist, has nothing to change, or is in use by another run.
+/// - The kernel refuses a change, because the process lacks the permission.
 /// - The peer cannot be reached, or not through the interface.
 /// - The run was stopped.
 /// - A setting could not be restored. In all other cases, the interface has its original settings.

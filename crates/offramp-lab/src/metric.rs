@@ -75,8 +75,8 @@ macro_rules! metrics {
             pub bytes: u64,
             /// Processor time of the hosts in the measured time, seconds.
             pub host_cpu_s: Option<f64>,
-            /// Minimum and maximum of `host_cpu_s`, seconds. They differ if a hypervisor took processor time: the
-            /// system does not report whether that time was idle or busy. `None` if stolen time does not affect the
+            /// Minimum and maximum of `host_cpu_s`, seconds. The two values differ if a hypervisor took processor time:
+            /// the system does not report whether that time was idle or busy. `None` if stolen time does not affect the
             /// figure.
             pub host_cpu_range_s: Option<[f64; 2]>,
             /// Processor time of the adapters in the measured time, seconds.

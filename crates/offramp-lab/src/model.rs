@@ -36,7 +36,7 @@ pub struct Machine {
     pub checksum_kernel: String,
     /// Processors used by the hosts.
     pub host_cpus: Vec<usize>,
-    /// Processors used by the adapters. On a machine with one processor, hosts and adapters share it.
+    /// Processors used by the adapters. On a machine with one processor, hosts and adapters share this processor.
     pub adapter_cpus: Vec<usize>,
     /// Description of the separation of host and adapter processor time.
     pub cpu_split: String,
@@ -110,7 +110,7 @@ pub struct Experiment {
 /// A bound on a ratio, and the measured ratio.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judgement {
-    /// The comparison. The bound applies to its ratio.
+    /// The comparison. The bound applies to the ratio of the comparison.
     pub verdict: Verdict,
     /// Upper bound of the ratio.
     pub at_most: Option<f64>,

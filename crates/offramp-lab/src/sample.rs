@@ -85,8 +85,8 @@ struct GuestReading {
 type OnEvent<'a> = dyn FnMut(&mut dyn Hosts, &Event, Option<GuestTime>) -> Result<(), TestbedError> + 'a;
 
 impl Bench<'_> {
-    /// Builds or reconfigures a rig, and measures traffic through the rig. With `round_trips`, also measures round
-    /// trips afterwards.
+    /// Builds or reconfigures a rig, and measures traffic through the rig. With `round_trips`, round trips are measured
+    /// afterwards.
     ///
     /// # Errors
     /// Returns an error if the rig or the traffic fails, or if the run is stopped.
@@ -183,7 +183,7 @@ impl Bench<'_> {
         Ok(Some(server))
     }
 
-    /// Runs one test from the client's host to the other host. Calls `on_event` for each event.
+    /// Runs one test from the client's host to the other host. `on_event` is called for each event.
     fn run_client(
         &self,
         hosts: &mut dyn Hosts,
@@ -305,7 +305,8 @@ impl Awake {
     }
 }
 
-/// Returns the measured time of a test. Zero for a test with a fixed number of bytes, which has no fixed duration.
+/// Returns the measured time of a test. The time is zero for a test with a fixed number of bytes, because such a test
+/// has no fixed duration.
 fn measured_time(params: &Params) -> Duration {
     match params.amount {
         Amount::Usecs(usecs) => Duration::from_micros(usecs),

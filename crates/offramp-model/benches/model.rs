@@ -1,7 +1,7 @@
 //! Speed of the model: events per second, simulated time per real time, and the speed-up of a sweep with a second
 //! thread.
 //!
-//! Run with `cargo bench -p offramp-model`. The arguments `-- speed` or `-- scaling` select one part. The bench prints
+//! Run with `cargo bench -p offramp-model`. The argument `-- speed` or `-- scaling` selects one part. The bench prints
 //! targets next to the figures, but asserts nothing.
 //!
 //! On a shared machine, or with a varying clock, the speed-up by a second thread is below 2 and varies over time. The

@@ -15,8 +15,8 @@ pub struct Contender {
     pub is_bound: bool,
 }
 
-/// Returns the contenders: the base first, then the default, and a fixed rate. Adds the default policy with each
-/// interrupt rate listed in `load_interrupts`, a comma-separated list of interrupts per second under load.
+/// Returns the contenders: the base first, then the default, and a fixed rate. The default policy follows once more for
+/// each interrupt rate in `load_interrupts`, a comma-separated list of interrupts per second under load.
 pub fn all(load_interrupts: &str) -> Vec<Contender> {
     let fixed = Policy::FixedGap { max_interrupts_per_second: FIXED_INTERRUPTS_PER_SECOND };
     let mut all = vec![

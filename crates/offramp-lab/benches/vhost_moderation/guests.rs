@@ -18,7 +18,7 @@ const SENT_AT: usize = 16;
 const SENT_LEN: usize = 8;
 /// Time limit for receiving a frame, longer than any expected delay.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Interval at which the last frame of a sample is repeated, because a frame can be lost without a buffer.
+/// Interval at which the last frame of a sample is repeated, because a guest without a free buffer loses the frame.
 const END_EVERY: Duration = Duration::from_millis(10);
 
 /// Builds a frame with an EtherType that is never coalesced (IEEE 802, local experimental).

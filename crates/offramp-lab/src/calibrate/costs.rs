@@ -30,10 +30,10 @@ named_costs! {
         send_ns: SEND = "host, ns/send",
         /// Cost to the hosts per receive, nanoseconds. A receive is a frame or a coalesced frame.
         receive_ns: RECEIVE = "host, ns/receive",
-        /// Cost to the hosts per sent byte of the checksum, if the hosts compute it, nanoseconds.
+        /// Cost of the checksum to the hosts per sent byte, if the hosts compute the checksum, nanoseconds.
         checksum_sent_ns: CHECKSUM_SENT = "host, ns/byte checksum, sent",
-        /// Cost to the hosts per received byte of the checksum, if the hosts verify it, nanoseconds. Negative if hosts
-        /// with verification took less time in the measurement.
+        /// Cost of the checksum to the hosts per received byte, if the hosts verify the checksum, nanoseconds. The cost
+        /// is negative if hosts with verification took less time in the measurement.
         checksum_received_ns: CHECKSUM_RECEIVED = "host, ns/byte checksum, received",
         /// Additional cost to the hosts per interrupt that wakes a sleeping host, nanoseconds.
         wake_ns: WAKE = "host, ns/interrupt when idle",
@@ -45,9 +45,9 @@ named_costs! {
         adapter_frame_ns: ADAPTER_FRAME = "adapters, ns/frame on the wire",
         /// Cost to the adapters per hand-over to or from a host, nanoseconds.
         adapter_hand_over_ns: ADAPTER_HAND_OVER = "adapters, ns/hand-over",
-        /// Cost to the adapters per sent byte of the checksum, if the adapters compute it, nanoseconds.
+        /// Cost of the checksum to the adapters per sent byte, if the adapters compute the checksum, nanoseconds.
         adapter_checksum_sent_ns: ADAPTER_CHECKSUM_SENT = "adapters, ns/byte checksum, sent",
-        /// Cost to the adapters per received byte of the checksum, if the adapters verify it, nanoseconds.
+        /// Cost of the checksum to the adapters per received byte, if the adapters verify the checksum, nanoseconds.
         adapter_checksum_received_ns: ADAPTER_CHECKSUM_RECEIVED = "adapters, ns/byte checksum, received",
         /// Mean length of a send with LSO, bytes. Acknowledgements count as sends.
         chunk_len: CHUNK_LEN = "bytes/send with LSO",
@@ -186,8 +186,8 @@ impl SwitchedChecksum {
         self.by_hosts.host_ns - self.by_adapters.host_ns
     }
 
-    /// Returns the cost of the checksum to the adapters, per byte. `adapter_byte_ns` includes all checksums, so it
-    /// bounds the result.
+    /// Returns the cost of the checksum to the adapters, per byte. The result is bounded by `adapter_byte_ns`, which
+    /// includes all checksums.
     fn adapter_ns(&self, adapter_byte_ns: f64) -> f64 {
         (self.by_adapters.adapter_ns - self.by_hosts.adapter_ns).clamp(0.0, adapter_byte_ns / CHECKSUMS)
     }

@@ -52,8 +52,8 @@ const ROUND_TRIPS: &str = "moderation-rpc";
 pub(super) const BULK: &str = "moderation-bulk";
 /// Variant without moderation, which gives the wait for processes.
 pub(super) const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
-/// Variant in which a timer ends the delay of each request, after the gap between two interrupts. It gives the wait for
-/// the timer.
+/// Variant in which a timer ends the delay of each request, after the gap between two interrupts. This variant gives
+/// the wait for the timer.
 pub(super) const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
 /// Variants from which the waits are derived.
 const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];

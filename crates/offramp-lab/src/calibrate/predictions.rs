@@ -60,8 +60,8 @@ impl Prediction {
         error_percent(self.host_cpu_s_per_gb)
     }
 
-    /// Compares the prediction with both targets. For processor time, the verdict is met if the whole measured range
-    /// meets the target, and open if only a part of the range does.
+    /// Compares the prediction with both targets. For processor time, the target is met if the whole measured range
+    /// meets it. The verdict is open if only a part of the range meets the target.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let [predicted, _] = self.host_cpu_s_per_gb;

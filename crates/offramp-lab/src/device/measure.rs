@@ -153,7 +153,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Takes one sample: measures the traffic, and then round trips. Waits until the link is up after a change.
+    /// Takes one sample: measures the traffic, and then round trips. After a change, the traffic starts once the link
+    /// is up.
     ///
     /// # Errors
     /// Returns an error if the traffic fails, or if the run is stopped.

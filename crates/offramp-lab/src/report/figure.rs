@@ -43,7 +43,7 @@ const COLOURS: usize = 8;
 const FIGURE_TEMPLATE: &str = "figure.html";
 const FILE_TEMPLATE: &str = "figure-file.xml";
 
-/// How a series is drawn.
+/// The style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// A line through the points.
@@ -128,7 +128,7 @@ impl Figure {
     /// Returns the chart as a self-contained SVG file, including its style sheet.
     ///
     /// # Panics
-    /// Never: the template is part of the program, and all its fields exist.
+    /// Never panics: the template is part of the program, and all its fields exist.
     #[must_use]
     pub fn svg(&self) -> String {
         let mut environment = environment();
@@ -291,8 +291,8 @@ fn draw_plot(plot: &Plot) -> Drawn {
     }
 }
 
-/// Shortens a name that is too long for the space left of the bars. Keeps the end of the name, because names of systems
-/// differ at the end.
+/// Shortens a name that is too long for the space left of the bars. The end of the name is kept, because names of
+/// systems differ at the end.
 fn cut(name: &str) -> String {
     const LETTERS: usize = 24;
     let letters = name.chars().count();

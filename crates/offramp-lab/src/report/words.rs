@@ -98,8 +98,8 @@ pub fn noun(metric_name: &str) -> &str {
     metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
-/// Minimum ratio between the ends of a too noisy interval. Such an interval cannot distinguish a halving from no
-/// change.
+/// Minimum ratio between the ends of an interval that counts as too noisy. Such an interval cannot distinguish a
+/// halving from no change.
 const TOO_NOISY_FROM: f64 = 2.0;
 
 /// Minimum relative difference. A smaller difference is displayed as 1.000, and is irrelevant even if significant.
@@ -276,7 +276,7 @@ fn no_verdict(experiment: &Experiment) -> String {
     }
 }
 
-/// Replaces no-break spaces in `text` by ordinary spaces. Call this after wrapping lines.
+/// Replaces no-break spaces in `text` by ordinary spaces. Lines must be wrapped before this replacement.
 pub fn ordinary_spaces(text: &str) -> String {
     text.replace(['\u{a0}', '\u{202f}'], " ")
 }
