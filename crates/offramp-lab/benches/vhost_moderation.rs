@@ -2,12 +2,12 @@
 //! together, over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted drivers in this process with
 //! `EVENT_IDX`, at native speed without an emulator.
 //!
-//! `cargo bench -p offramp-lab --bench vhost_moderation` pins the adapter to one processor and the guests to another
-//! processor, or to one each if the machine has three. The bench keeps these processors awake. The result thus excludes
-//! the kernel's thread placement, and the delay of a hypervisor before it resumes a halted processor. The argument `--
-//! --free` disables pinning and keeping awake. The argument `-- --load-interrupts 4000,7000` adds the default policy
-//! with each of these interrupt rates under load. The argument `-- --only mixed` selects one load. With `--test`, the
-//! run is too short for meaningful figures.
+//! `cargo bench -p offramp-lab --bench vhost_moderation` pins the adapter to one processor, and the guests to another
+//! processor. With three processors, each guest has its own processor. The bench keeps these processors awake. The
+//! result thus excludes the kernel's thread placement, and the delay of a hypervisor before it resumes a halted
+//! processor. The argument `-- --free` disables pinning and keeping awake. The argument `-- --load-interrupts
+//! 4000,7000` adds the default policy with each of these interrupt rates under load. The argument `-- --only mixed`
+//! selects one load. With `--test`, the run is too short for meaningful figures.
 
 #[path = "vhost_moderation/contenders.rs"]
 mod contenders;

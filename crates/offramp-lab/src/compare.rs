@@ -121,7 +121,7 @@ fn log_ratio(base: f64, variant: f64) -> Option<f64> {
 /// The ratio is the median of the ratios per round. The median is taken over logarithms, so that swapping base and
 /// variant gives exactly the reciprocal. The 95 % interval is Student's t-interval of the mean logarithm. If the
 /// samples are skewed, the interval is extended to the median. A round counts if [`Distance::is_like`]. If fewer than
-/// [`PAIRS_MIN`] rounds count, all rounds are used, and [`note`] reports this.
+/// [`PAIRS_MIN`] rounds count, all rounds are used, and [`note`] reports this exception.
 ///
 /// Returns `None` if fewer than [`PAIRS_MIN`] rounds have values above 0 in both variants.
 pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdict> {

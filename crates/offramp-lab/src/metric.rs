@@ -167,8 +167,8 @@ metrics! {
     dropped_frames: u64, count, "Frames dropped, card memory full", "the dropped frames";
     /// Number of frames in the memory of host B's adapter that were overwritten by later frames (`overrun`).
     overrun_frames: u64, count, "Frames overwritten in the card's memory", "the overruns";
-    /// Maximum number of consecutive frames stored in the memory of host B's adapter without a loss and without the
-    /// memory becoming empty, since creation of the adapter.
+    /// Longest burst of frames stored in the memory of host B's adapter since creation of the adapter. A burst ends
+    /// with a loss, or when the memory becomes empty.
     burst_frames_max: u64, count, "Longest burst without a loss, frames", "the longest burst without a loss";
     /// Maximum fill of the memory of host B's adapter since creation of the adapter, bytes in whole pages.
     memory_bytes_max: u64, count, "Maximum fill of the card's memory, bytes", "the maximum fill of the card's memory";

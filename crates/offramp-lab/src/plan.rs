@@ -180,8 +180,8 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
 }
 
 /// Returns the plans possible with a guest as host A, for the guest's accelerator and driver, in order of a default
-/// run. The guest sends, except that it receives in experiments about receiving, and serves in experiments about a
-/// server.
+/// run. By default, the guest sends. In experiments about receiving, the guest receives. In experiments about a server,
+/// the guest serves.
 ///
 /// # Panics
 /// Never panics: tests build the plan of every shipped experiment.

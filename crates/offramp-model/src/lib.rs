@@ -2,9 +2,9 @@
 //!
 //! A run is a discrete-event simulation in whole picoseconds. The same profile, workload and seed give bit-identical
 //! results. A run charges time around the product's own code, and never duplicates that code. The product's code
-//! decides the contents and losses of an adapter's memory ([`offramp_impair::memory`]), the times of interrupts
-//! ([`offramp_adapter::moderation`]), the receive queue of a connection ([`offramp_offload::rss`]), and the
-//! segmentation or fragmentation of a frame ([`offramp_offload::segment`]).
+//! decides the contents and losses of an adapter's memory ([`offramp_impair::memory`]) and the times of interrupts
+//! ([`offramp_adapter::moderation`]). It also decides the receive queue of a connection ([`offramp_offload::rss`]) and
+//! the segmentation or fragmentation of a frame ([`offramp_offload::segment`]).
 //!
 //! | module | content |
 //! |---|---|

@@ -210,8 +210,9 @@ impl Link {
         other.quiet_from = other.quiet_from.max(now + delay);
     }
 
-    /// Ends two colliding transmissions. The station started at `now`, before it sensed the carrier of the other
-    /// station, which started at `began`. Each station completes its preamble, senses the collision, and sends the jam.
+    /// Ends two colliding transmissions. The station started at `now`, before sensing the carrier of the other station.
+    /// The other station started at `began`. Each station completes its preamble, senses the collision, and sends the
+    /// jam.
     fn collide(&mut self, station: Station, now: Time, began: Time, rng: &mut ChaCha8Rng) -> Action {
         self.collisions += 1;
         let LinkConfig { delay, .. } = self.config;

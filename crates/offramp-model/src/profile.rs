@@ -15,9 +15,9 @@
 //! A part is the name of a profile shipped with offramp, or the path of a `.toml` file. Such a path is relative to the
 //! file that contains it.
 //!
-//! A number with several measurements has an interval, in the unit of its value: `write_copy_time = { value = 0.25,
-//! unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`. [`crate::uncertainty`] computes the
-//! effect of these intervals on an outcome.
+//! A number with several measurements has an interval, in the unit of its value. Example: `write_copy_time = { value =
+//! 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`. [`crate::uncertainty`] computes
+//! the effect of these intervals on an outcome.
 
 mod embedded;
 mod fit;
@@ -256,7 +256,7 @@ impl Profile {
     /// `8MHz..13.4MHz`. The value of an interval is its middle.
     ///
     /// # Errors
-    /// Returns an error if the parameter is unknown, or if its value is invalid alone or together with other values.
+    /// Returns an error if the parameter is unknown, or if its value is invalid, or inconsistent with other values.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ProfileError> {
         self.set_all([(name, text)])
     }

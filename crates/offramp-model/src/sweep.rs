@@ -7,8 +7,8 @@
 //! | `sweep/journal.rs` | completed points, so that an interrupted sweep can continue |
 //! | `sweep/table.rs` | results as columns and as CSV |
 //!
-//! A Latin hypercube of n points divides the range of every parameter into n equal parts, with one point in each part
-//! (`McKay`, Beckman and Conover, Technometrics 21 (1979) 239).
+//! A Latin hypercube of n points divides the range of every parameter into n equal parts, with one point in each part.
+//! Source: `McKay`, Beckman and Conover, Technometrics 21 (1979) 239.
 
 mod axis;
 mod journal;
@@ -103,8 +103,8 @@ impl Sweep {
     /// Returns the points of the sweep. A point has one value per axis, in base units.
     ///
     /// # Errors
-    /// Returns an error if the sweep has too many points, a parameter is varied twice, or an axis of a grid lacks its
-    /// number of values.
+    /// Returns an error if the sweep has too many points, or if a parameter is varied twice. Also fails if an axis of a
+    /// grid lacks its number of values.
     pub fn points(&self) -> Result<Vec<Vec<u64>>, SweepError> {
         self.check_axes()?;
         match self.design {

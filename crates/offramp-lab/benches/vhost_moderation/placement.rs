@@ -4,7 +4,7 @@ use offramp_ports::sys::cpu::{online, pin_current_thread};
 use offramp_testbed::cpu::AwakeCpus;
 use std::fmt;
 
-/// The role of the calling thread, and of threads started by it later.
+/// The role of the calling thread, and of threads started later by the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Adapter,
@@ -14,9 +14,9 @@ pub enum Role {
 
 /// The placement of threads: one processor per role, kept awake, or the choice of the kernel and the hypervisor.
 ///
-/// Without a fixed placement, a hypervisor can deschedule a halted processor and resume it late, and the kernel can
-/// wake a thread on the same or on a sleeping processor. Both effects vary from second to second, by more than the
-/// bounds of moderation.
+/// Without a fixed placement, a hypervisor can deschedule a halted processor, and resume the processor late. The kernel
+/// can wake a thread on the waker's processor or on a sleeping processor. Both effects vary from second to second, by
+/// more than the bounds of moderation.
 #[derive(Debug)]
 pub struct Placement {
     /// Processors in order of [`Role`]. The guests share a processor if the machine has only two.

@@ -72,8 +72,8 @@ const fn moderated(of: (&'static str, &'static str), moderation: &'static str, w
     Moderated { of, moderation, wait_us }
 }
 
-/// Predicted variants. Bulk data with the e1000's rule are not predicted, because the rule has two stable rates at 1
-/// Gbit/s: 20,000 interrupts per second at the start, and 4000 once an interrupt is 80 us late.
+/// Predicted variants. Bulk data with the e1000's rule are not predicted, because the rule has two stable interrupt
+/// rates at 1 Gbit/s. The rate is 20,000 interrupts per second at the start, and 4000 once an interrupt is 80 us late.
 pub(super) const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
     moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
     moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),

@@ -60,8 +60,8 @@ impl Prediction {
         error_percent(self.host_cpu_s_per_gb)
     }
 
-    /// Compares the prediction with both targets. For processor time, the target is met if the whole measured range
-    /// meets it. The verdict is open if only a part of the range meets the target.
+    /// Compares the prediction with both targets. For processor time, the verdict is met if the whole measured range
+    /// meets the target. The verdict is open if only a part of the range meets the target.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let [predicted, _] = self.host_cpu_s_per_gb;
@@ -115,8 +115,8 @@ pub fn predict(
     PREDICTED.into_iter().chain(of_receiver).map(one).collect()
 }
 
-/// Sets up a receive-only host. The peer shares a processor with the adapters, so the model's peer sends one frame per
-/// `peer_ns`. The wake-up time is 0, because the derived costs already include wake-ups.
+/// Sets up a receive-only host. The peer shares a processor with the adapters, so the gap between two frames of the
+/// model's peer is `Costs::peer_ns`. The wake-up time is 0, because the derived costs already include wake-ups.
 fn set_up_receiver(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
     let mut profile = set_up(base, costs, setup)?;
     profile.set("host.wake_time", "0ns")?;

@@ -11,7 +11,7 @@ const GSO: &[&str] = &["tx-generic-segmentation"];
 /// Features for transmit checksums. An adapter supports either the first feature or the other two.
 const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 /// Drivers of interfaces on top of other interfaces. If LRO is switched off on such an interface, the kernel switches
-/// LRO off on all lower interfaces, and never restores it (`NETIF_F_UPPER_DISABLES`). The user did not name the lower
+/// LRO off on all lower interfaces, and never restores LRO (`NETIF_F_UPPER_DISABLES`). The user did not name the lower
 /// interfaces, so LRO is not switched.
 const SPREADING_DRIVERS: &[&str] = &["bonding", "team", "bridge"];
 /// The feature that [`SPREADING_DRIVERS`] propagate to lower interfaces.

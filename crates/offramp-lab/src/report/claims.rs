@@ -158,8 +158,8 @@ fn outside([low, high]: [f64; 2], [from, to]: [f64; 2]) -> Option<&'static str> 
     (low > to).then_some("higher here")
 }
 
-/// Compares a measured interval with a published range. The interval agrees if it lies in the published range, or if it
-/// is narrow and contains the whole range. If a change was published, the interval must also exclude 1.
+/// Compares a measured interval with a published range. An interval inside the published range agrees. A narrow
+/// interval that contains the whole range also agrees. If a change was published, the interval must also exclude 1.
 fn compared(here: [f64; 2], published: [f64; 2]) -> &'static str {
     let ([low, high], [from, to]) = (here, published);
     let is_narrow = high <= NOISE_FROM * low;

@@ -244,8 +244,8 @@ fn points(figures: &[Figures], xs: &[f64], y: &Axis) -> Vec<Point> {
     points
 }
 
-/// Places a label of `width` for the mark at `x`, `y` without overlapping `taken`: next to the mark, or moved up or
-/// down by some lines. Without a free place, the label is placed right of the mark.
+/// Places a label of `width` for the mark at `x`, `y` without overlapping `taken`. The label is next to the mark, or
+/// moved up or down by some lines. Without a free place, the label is placed right of the mark.
 fn label_place(width: f64, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
     let at = |to_the_right: bool, lines: i32| {
         let middle = y + f64::from(lines) * LABEL_HEIGHT;

@@ -31,8 +31,8 @@ const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall
 /// Maximum stall of an undisturbed TCP connection, seconds: half of Linux' minimum retransmission timeout.
 const STALL_TOLD_S: f64 = 0.1;
 
-/// Returns whether to show a metric: if it was measured and, for metrics of impairments, if the experiment has an
-/// impairment.
+/// Returns whether to show a metric: the metric must be measured. Metrics of impairments also require an experiment
+/// with an impairment.
 pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
     let mut values = experiment.variants.iter().filter_map(|variant| metric.median(variant));
     match metric.name {

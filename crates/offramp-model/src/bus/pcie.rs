@@ -1,8 +1,8 @@
 //! PCI Express: the rate limited by packets, credits, outstanding reads and an IOMMU.
 //!
-//! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018): transaction layer
-//! packets with headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overestimate the
-//! rate, so this model adds three effects:
+//! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018). The bytes include
+//! transaction layer packets with headers and framing, acknowledgements, credit updates and skip symbols. A model of
+//! only the bytes overestimates the rate, so this model adds three effects:
 //!
 //! - The adapter's engine takes a fixed time for each read request and each write, in addition to the bytes. Both
 //!   directions share the engine.
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(iommu(512 << 10).miss_ppm(), 500_000);
         let walks_per_second = 6.0 / 330e-9 / (1.0 - 256.0 / 65_536.0);
         assert!((gbps(64, &read(64 << 20)) - walks_per_second * 512.0 / 1e9).abs() < 0.1);
-        // 17 of 34 concurrent reads miss. So 17 of 128 pages have a walk in progress already.
+        // 17 of 34 concurrent reads miss. A read thus finds a walk in progress for 17 of 128 pages.
         assert_eq!(iommu(512 << 10).walk_ppm(34), 500_000 - 500_000 * 17 / 128);
         assert_eq!(iommu(512 << 10).walk_ppm(0), 500_000);
     }

@@ -102,8 +102,8 @@ impl PciXState {
         Transfer { done: self.bus, from, taken: used.bus }
     }
 
-    /// Schedules a read by the adapter. The read occupies the bus during request and completion, but not during the
-    /// wait between them.
+    /// Schedules a read by the adapter. The read occupies the bus during the request and during the completion, but not
+    /// in between.
     pub fn read(&mut self, pcix: &PciX, used: &Use, now: Time) -> Transfer {
         let begins = now.max(self.bus).max(self.read);
         self.read = begins + used.engine;

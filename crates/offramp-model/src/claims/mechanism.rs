@@ -22,7 +22,7 @@
 //!
 //! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, and can use the name `x`. Every
 //! run sets the parameter of the axis to this value. `holds` states conditions on the curves of a panel. In a
-//! condition, `at` gives the y at an x, `steps` gives the ratios between adjacent points, and `over` gives the ratios
+//! condition, `at` gives the y at an x, and `steps` gives the ratios between adjacent points. `over` gives the ratios
 //! to another curve at that curve's points.
 
 use super::case::{Case, RunSpec, Settings, Variation, texts};

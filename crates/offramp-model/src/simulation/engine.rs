@@ -21,8 +21,8 @@ pub(super) struct Busy {
     booked: Span,
     /// Start and end of bookings that had not ended at the time of the last booking, in order.
     pending: VecDeque<(Time, Time)>,
-    /// Start of the measured time. A booking can begin before this time, because a frame crosses the bus while it
-    /// arrives, and is booked after its arrival.
+    /// Start of the measured time. A booking can begin before this time: an arriving frame already crosses the bus, but
+    /// is booked after its arrival.
     counts_from: Time,
 }
 

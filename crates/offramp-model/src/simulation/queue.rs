@@ -27,7 +27,7 @@ pub(super) struct Driver {
     pub(super) poll_is_scheduled: bool,
     /// Time of the last interrupt or timer tick.
     pub(super) interrupted_at: Time,
-    /// Cost so far of the current interrupt, if the moderator measures this interrupt.
+    /// Accumulated cost of the current interrupt, if the moderator measures this interrupt.
     pub(super) handling: Option<Handling>,
     /// Frames to pass to the stack, in reverse order.
     pub(super) batch: Vec<Aggregate>,

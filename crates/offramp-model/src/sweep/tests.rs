@@ -12,7 +12,7 @@ fn threads(count: usize) -> NonZeroUsize {
     NonZeroUsize::new(count).unwrap()
 }
 
-/// Returns a temporary directory, and the path of a journal in that directory. Dropping the directory removes it.
+/// Returns a temporary directory, and the path of a journal in that directory. The directory is removed on drop.
 fn scratch(name: &str) -> (Files, PathBuf) {
     let files = Files::new(&format!("sweep-{name}"), &[]);
     let path = files.0.join("journal");

@@ -162,7 +162,8 @@ impl State {
         self.left -= bytes;
         self.counts.bytes += bytes;
         self.counts.transactions += 1;
-        // A disconnecting master waits for data off the bus. Other masters insert wait states while they own the bus.
+        // A disconnecting master waits for data off the bus. Any other master inserts wait states while it owns the
+        // bus.
         let refill = if self.master.disconnect_len.is_some() { phases * self.master.wait_states } else { 0 };
         self.asks_at = now + refill;
         if self.left == 0 {
