@@ -9,10 +9,10 @@ use std::process::Command;
 /// The root of the repository.
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Builds the one program of these arguments, if it is not built yet, and returns its path.
+/// Builds the one program selected by `args`, unless already built. Returns the path of the executable.
 ///
 /// # Errors
-/// When it does not build.
+/// Returns an error if the build fails.
 pub fn build(args: &[&str], variables: &[(&str, &str)]) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -25,7 +25,7 @@ pub fn build(args: &[&str], variables: &[(&str, &str)]) -> Result<PathBuf> {
         .map_or_else(|| failed(format!("cargo {} built no program", args.join(" "))), Ok)
 }
 
-/// Returns the program named in a message of Cargo, if any.
+/// Returns the path of the executable named in a JSON message of Cargo, if any.
 fn executable(message: &str) -> Option<PathBuf> {
     let message: Value = serde_json::from_str(message).ok()?;
     message["executable"].as_str().map(PathBuf::from)

@@ -1,4 +1,4 @@
-//! Processors: their load, the distance between them, and threads that keep them awake.
+//! Processors: their load, the cache-line latency between them, and threads that keep them awake.
 
 mod awake;
 mod distance;

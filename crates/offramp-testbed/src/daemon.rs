@@ -1,4 +1,4 @@
-//! The program `offramp`, built and run like a user's.
+//! The `offramp` program, built and run as a user does.
 
 use crate::cargo;
 use crate::failure::{Doing, Result};
@@ -12,17 +12,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time from the start of the daemon to its first answer.
+/// Maximum time from the start of the daemon to its first answer.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval of its polls until then.
+/// Poll interval while the harness waits for the daemon's first answer.
 const LOOK: Duration = Duration::from_millis(50);
-/// Time to end; the daemon waits at most three seconds for hosts without free buffers.
+/// Maximum time from SIGTERM to the daemon's end. The daemon itself waits up to three seconds for hosts without free
+/// buffers.
 const END_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Builds `offramp` with this program's profile, if it is not built yet, and returns its path.
+/// Builds `offramp` with this program's Cargo profile, unless already built. Returns the path of the executable.
 ///
 /// # Errors
-/// When it does not build.
+/// Returns an error if the build fails.
 pub fn build() -> Result<PathBuf> {
     let profile = if cfg!(debug_assertions) {
         eprintln!("offramp is a debug build, like this program: its speed is not comparable; use --release");
@@ -33,10 +34,10 @@ pub fn build() -> Result<PathBuf> {
     cargo::build(&["build", "--profile", profile, "--package", "offramp", "--bin", "offramp"], &[])
 }
 
-/// Priority of a daemon for guests.
+/// Nice value of a daemon that serves guests.
 const NICE: &str = "-15";
 
-/// A running `offramp up`. Dropping it kills it, as SIGKILL does.
+/// A running `offramp up`. Dropping the value kills the daemon with SIGKILL.
 #[derive(Debug)]
 pub struct Daemon {
     program: Program,
@@ -45,11 +46,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon in a namespace with those ports and switches (the file's text without `[daemon]`), and
-    /// waits until it answers.
+    /// Starts the daemon in a namespace and waits until it answers. `ports` is the configuration file's text for ports
+    /// and switches, without `[daemon]`.
     ///
     /// # Errors
-    /// When it ends, or does not answer in time.
+    /// Returns an error if the daemon ends, or does not answer in time.
     pub fn start(executable: &Path, ports: &str, scratch: &Scratch, ns: &NetNs) -> Result<Self> {
         let (file, control) = (scratch.file("offramp.toml"), scratch.file("control.sock"));
         std::fs::write(&file, format!("[daemon]\ncontrol = \"{control}\"\nuser = \"root\"\n\n{ports}")).doing(&file)?;
@@ -75,24 +76,24 @@ impl Daemon {
         Ok(())
     }
 
-    /// Returns its process.
+    /// Returns the daemon's process number.
     pub fn id(&self) -> u32 {
         self.program.id()
     }
 
-    /// Sends it a signal.
+    /// Sends the daemon a signal.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the daemon has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.program.signal(signal)
     }
 
-    /// Gives its threads priority over guests, as `Nice=-15` of a service does. Without the right to, their priority
-    /// stays.
+    /// Raises the priority of the daemon's threads above guests, as `Nice=-15` does in a systemd service. Without the
+    /// needed privilege, the priority stays unchanged.
     ///
     /// # Errors
-    /// When they are not known.
+    /// Returns an error if the daemon's threads cannot be listed.
     pub fn prefer(&self) -> Result<()> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).doing("the daemon's threads")?;
         let threads = tasks.flatten().map(|task| task.file_name());
@@ -100,10 +101,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Returns the JSON of `offramp show --json` for all ports.
+    /// Returns the JSON output of `offramp show --json` for all ports.
     ///
     /// # Errors
-    /// When the daemon does not answer.
+    /// Returns an error if the daemon does not answer.
     pub fn show(&self) -> Result<Value> {
         self.ask(&["show", "--json", "--interval", "0"])
     }
@@ -111,7 +112,7 @@ impl Daemon {
     /// Switches features of a port, as `offramp set PORT FEATURE on|off …` does.
     ///
     /// # Errors
-    /// When the daemon refuses.
+    /// Returns an error if the daemon refuses the change.
     pub fn set(&self, port: &str, features: &[&str]) -> Result<()> {
         self.ask(&[&["set", port][..], features, &["--json"]].concat()).map(drop)
     }
@@ -133,7 +134,7 @@ impl Daemon {
         serde_json::from_str(&program::output(command, None)?).doing("reading the daemon's answer")
     }
 
-    /// Asks the daemon to end; returns the end of its output.
+    /// Asks the daemon to end. Returns the end of the daemon's output.
     pub fn terminate(self) -> String {
         self.program.terminate(END_TIMEOUT)
     }

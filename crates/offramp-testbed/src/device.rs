@@ -1,9 +1,9 @@
-//! An existing interface: a run switches its features, and every setting is put back.
+//! Changes to an existing interface. A run switches features of the interface and restores every setting afterwards.
 //!
-//! A [`Guard`] writes the state of the interface to a file before the first change. It puts the state back when it is
-//! dropped; after a crash [`restore`] does, as the next guard of the interface does. The calling thread must be in the
-//! interface's network namespace. It must not use [`privilege::enter`](offramp_ports::sys::privilege::enter): that
-//! would leave the namespace.
+//! A [`Guard`] writes the interface's state to a file before the first change, and restores the state when dropped.
+//! After a crash, [`restore`] or the next guard of the interface restores the state. The calling thread must be in the
+//! interface's network namespace. It must not call [`privilege::enter`](offramp_ports::sys::privilege::enter), because
+//! that call would leave the namespace.
 
 mod error;
 mod restore;

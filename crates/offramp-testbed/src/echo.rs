@@ -1,31 +1,31 @@
-//! A line that sends every frame back.
+//! A wire that returns every frame.
 
 use offramp_adapter::config::frame_len_max;
 use offramp_adapter::port::{Arrival, Loan, WirePort};
 
-/// Frames start at multiples of a cache line.
+/// Alignment of frames in bytes, a multiple of a cache line.
 const FRAME_ALIGN: usize = 64;
-/// Frames on their way back: so few that they stay in the near caches, as the buffers of DPDK's own echo do. The guest
-/// has to wait while they are all in use.
+/// Number of slots for returning frames. So few slots stay in the near caches, like the buffers of DPDK's own echo. The
+/// guest waits while all slots are in use.
 const ECHO_SLOTS: usize = 128;
 
-/// Sends every frame back, in order; when it is full, the host has to wait.
+/// A wire port that returns every frame in order. While all slots are in use, the host waits.
 #[derive(Debug)]
 pub struct Echo {
     bytes: Box<[u8]>,
     lens: Box<[usize]>,
     slot_len: usize,
     frame_len_max: usize,
-    /// Frames put so far.
+    /// Number of frames put so far.
     head: usize,
-    /// Frames on their way back so far: later ones were not flushed yet.
+    /// Number of frames flushed so far; only flushed frames can be taken.
     flushed: usize,
-    /// Frames taken so far; the last one is still lent.
+    /// Number of frames taken so far; the last one is still lent to the caller of `take`.
     tail: usize,
 }
 
 impl Echo {
-    /// Creates a line for frames with up to `mtu` bytes of IP.
+    /// Creates a wire for frames with up to `mtu` bytes of IP.
     pub fn new(mtu: usize) -> Self {
         let frame_len_max = frame_len_max(mtu);
         let slot_len = frame_len_max.next_multiple_of(FRAME_ALIGN);
@@ -40,7 +40,7 @@ impl Echo {
         }
     }
 
-    /// Returns the number of free slots, without the slot lent by `take`.
+    /// Returns the number of free slots. The slot lent by `take` is not free.
     fn free(&self) -> usize {
         ECHO_SLOTS - 1 - (self.head - self.tail)
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::frames;
 
-    /// Puts frames like the transmit pipeline; returns the number taken by the line.
+    /// Puts frames as the transmit pipeline does. Returns the number of frames accepted by the wire.
     fn put(wire: &mut impl WirePort, frames: &[Vec<u8>]) -> usize {
         let mut sent = 0;
         for frame in frames {

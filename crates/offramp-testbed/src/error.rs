@@ -14,10 +14,10 @@ use offramp_ports::sys::privilege::SetupError;
 use offramp_ports::tap::TapError;
 use std::io;
 
-/// A failure of an experiment. Each is one line: the place, the defect, and the remedy.
+/// A failure of an experiment. Each error is one line with the place, the defect, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TestbedError {
-    /// Namespaces or `/dev/net/tun` are refused.
+    /// The system refused a namespace or `/dev/net/tun`.
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// A TAP could not be made.
@@ -26,10 +26,10 @@ pub enum TestbedError {
     /// A setting is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The line is out of range.
+    /// A setting of the cable is out of range.
     #[error("{0} (split over the queue pairs)")]
     Line(#[from] CableConfigError),
-    /// The memory of a card, or a fault, is out of range.
+    /// A setting of a card's memory or of its faults is out of range.
     #[error(transparent)]
     Card(#[from] OutOfRange),
     /// A security association cannot be made.
@@ -44,30 +44,30 @@ pub enum TestbedError {
     /// An interface could not be set up.
     #[error("{0}")]
     System(#[from] SysError),
-    /// Any other refusal of the system.
+    /// The system refused any other operation.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The traffic did not run.
+    /// The traffic could not be run.
     #[error("traffic: {0}")]
     Traffic(String),
     /// A run on an existing interface was refused, or could not be restored.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// There is no guest.
+    /// The guest could not be started or failed.
     #[error(transparent)]
     Guest(#[from] GuestError),
-    /// No experiment of that name.
+    /// No experiment has the requested name.
     #[error("no experiment \"{name}\"; there are: {known}")]
     UnknownExperiment {
         /// The requested name.
         name: String,
-        /// The known names.
+        /// Names of the existing experiments.
         known: String,
     },
-    /// The file of an experiment is wrong.
+    /// The file of an experiment is invalid.
     #[error("{0}")]
     Experiment(String),
-    /// The run was stopped from outside.
+    /// A signal stopped the run.
     #[error("stopped")]
     Stopped,
 }

@@ -1,13 +1,13 @@
-//! An encrypted link between the two hosts: by their adapters, or by a program of each host.
+//! An encrypted link between the two hosts. Either their adapters or a program on each host does ESP.
 //!
 //! ```text
 //!  the adapter does it    TCP/IP ── ofr0 ── adapter, ESP ══ cable ══
 //!  the host does it       TCP/IP ── esp0 ── program, ESP ── ofr0 ── adapter ══ cable ══
 //! ```
 //!
-//! The program is user-space ESP: it takes a frame from the kernel, seals it and returns it to the kernel, one packet
-//! for each system call, and the reverse on receive. It uses the adapter's functions to seal and open, so that only the
-//! place of the work differs.
+//! The program does ESP in user space. For each packet, the program reads a frame from the kernel, encrypts the frame
+//! and writes it back; received packets take the reverse path. One system call moves one packet. The program uses the
+//! adapter's functions to encrypt and decrypt, so that only the place of the work differs.
 
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::port::{HostPort, PortError};
@@ -28,48 +28,48 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
-/// Ends of the tunnel, from the range reserved for benchmarks (RFC 2544 C.2.2). No interface has them, so that the
-/// kernel leaves sealed packets alone.
+/// Addresses of the tunnel's ends, from the range reserved for benchmarks (RFC 2544 C.2.2). No interface has these
+/// addresses, so that the kernel ignores encrypted packets.
 const TUNNEL_ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 19, 0, 1), Ipv4Addr::new(198, 19, 0, 2)];
-/// SPI of each host's sealed packets.
+/// SPI of each host's outbound association.
 const SPIS: [u32; 2] = [0x1000, 0x1001];
-/// Interface of a host's program, if it does ESP.
+/// Name of the interface between the host's TCP/IP and the host's ESP program.
 pub(crate) const PROGRAM_INTERFACE: &str = "esp0";
-/// Frames moved by the program one way before it polls the other way.
+/// Maximum number of frames that the program moves in one direction before it polls the other direction.
 const PROGRAM_BATCH_FRAMES: usize = 64;
-/// Retry time after the kernel had no room for a packet, nanoseconds: the time of four full frames at 1 Gbit/s.
+/// Retry time in nanoseconds after the kernel had no room for a packet: the time of four full frames at 1 Gbit/s.
 const PROGRAM_RETRY_NS: u64 = 50_000;
-/// Longest sealed frame: an IP packet of 64 KiB behind an Ethernet header.
+/// Maximum length of an encrypted frame in bytes: a 64-KiB IP packet and its Ethernet header.
 const SEALED_LEN_MAX: usize = 65_536 + 14;
-/// Header length of IPv4 without options.
+/// Length of an IPv4 header without options, in bytes.
 const IPV4_HEADER_LEN: usize = 20;
 
-/// The place of sealing and opening.
+/// The place where packets are encrypted and decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EspBy {
-    /// The adapters.
+    /// In the adapters.
     Adapter,
-    /// A program of each host.
+    /// In a program on each host.
     Host,
 }
 
-/// The library of ciphers, the same wherever ESP is done.
+/// Returns the cipher library, which is the same for both places of ESP.
 pub(crate) fn ciphers() -> &'static dyn CipherLibrary {
     ipsec_mb::preferred().0
 }
 
-/// An encrypted link.
+/// Configuration of an encrypted link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspLink {
     /// The cipher suite.
     pub suite: Suite,
-    /// The place of sealing and opening.
+    /// The place where packets are encrypted and decrypted.
     pub by: EspBy,
 }
 
 impl EspLink {
-    /// Returns the outbound association of host `side`, in a tunnel.
+    /// Returns the configuration of host `side`'s outbound association, in tunnel mode.
     fn outbound(&self, side: usize) -> SaConfig {
         let key = |len: usize, seed: u8| SecretKey::new(pattern(len, seed));
         let (encryption, integrity) = (self.suite.encryption_key_len(), self.suite.integrity_key_len());
@@ -82,12 +82,12 @@ impl EspLink {
         }
     }
 
-    /// Returns the inbound association of host `side`: the other host's outbound one.
+    /// Returns the configuration of host `side`'s inbound association, equal to the other host's outbound one.
     fn inbound(&self, side: usize) -> SaConfig {
         self.outbound(1 - side)
     }
 
-    /// Returns the associations of the adapter of host `side`; none if the host does the work.
+    /// Returns the associations to add to the adapter of host `side`. The list is empty if the host does ESP.
     pub(crate) fn adapter_changes(&self, side: usize) -> Vec<SaChange> {
         let add = |direction, config| SaChange::Add { direction, config: Box::new(config) };
         match self.by {
@@ -98,29 +98,29 @@ impl EspLink {
         }
     }
 
-    /// Returns the longest clear packet that fits into `mtu` when sealed.
+    /// Returns the maximum length of an unencrypted packet whose encrypted form fits into `mtu`.
     ///
     /// # Errors
-    /// When the suite allows no association.
+    /// Returns an error if no association can be made with the suite.
     pub(crate) fn clear_mtu(&self, mtu: usize) -> Result<usize, InvalidSa> {
         Ok(OutboundSa::new(&self.outbound(0))?.packet_len_max(mtu, IPV4_HEADER_LEN).unwrap_or(0))
     }
 }
 
-/// Returns a key for measurements only. No half of it repeats another, which 3DES would refuse.
+/// Returns a key for measurements only. The key's parts differ from each other, because 3DES refuses repeated parts.
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(37).wrapping_add(seed.wrapping_mul(101)) ^ 0x5a).collect()
 }
 
-/// The program of one host that seals and opens.
+/// The program of one host that encrypts and decrypts.
 pub(crate) struct HostEsp {
     clear: TapQueue,
     line: PacketQueue,
     sealing: OutboundSa,
     opening: InboundSa,
-    /// The unsealed rest of the last frame from the kernel.
+    /// The segments of the kernel's last frame that are not yet encrypted.
     pending: Option<SealedSegments>,
-    /// A sealed frame waiting for room in the kernel.
+    /// Range in `sealed` of an encrypted frame that waits for room in the kernel.
     unsent: Option<(usize, usize)>,
     sealed: Vec<u8>,
     opened: Vec<u8>,
@@ -128,11 +128,11 @@ pub(crate) struct HostEsp {
 }
 
 impl HostEsp {
-    /// Makes the program of host `side`, between its kernel's interface for clear frames and the adapter's. Counts
-    /// packets that it cannot seal or open in `lost`.
+    /// Makes the program of host `side`, between the kernel's interface for unencrypted frames (`clear`) and the
+    /// adapter's interface (`line`). Packets that cannot be encrypted or decrypted are counted in `lost`.
     ///
     /// # Errors
-    /// When the suite allows no association.
+    /// Returns an error if no association can be made with the suite.
     pub(crate) fn new(
         link: &EspLink,
         side: usize,
@@ -157,7 +157,7 @@ impl HostEsp {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Moves frames from host to line. Returns whether anything moved.
+    /// Encrypts frames from the host and sends them to the wire. Returns whether any frame was sent.
     fn seal_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {
@@ -172,7 +172,7 @@ impl HostEsp {
         Ok(moved)
     }
 
-    /// Seals the next frame. Returns whether there was one.
+    /// Encrypts the next frame. Returns `false` if the kernel has no frame.
     fn seal_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         loop {
             if let Some(plan) = &mut self.pending {
@@ -194,7 +194,7 @@ impl HostEsp {
         }
     }
 
-    /// Takes the kernel's next frame. Returns whether there was one.
+    /// Reads the kernel's next frame. Returns `false` if there is none.
     fn take_clear(&mut self, now_ns: u64) -> Result<bool, PortError> {
         if !self.clear.tx_next(now_ns)? {
             return Ok(false);
@@ -207,7 +207,7 @@ impl HostEsp {
         Ok(true)
     }
 
-    /// Sends the sealed frame. Returns whether the kernel had room for it.
+    /// Sends the encrypted frame. Returns `false` if the kernel has no room for the frame.
     fn send(&mut self) -> Result<bool, PortError> {
         let Some((start, end)) = self.unsent else { return Ok(true) };
         match self.line.rx_deliver(&RxMeta::default(), &self.sealed[start..end]) {
@@ -220,7 +220,7 @@ impl HostEsp {
         Ok(true)
     }
 
-    /// Moves frames from line to host. Returns whether anything moved.
+    /// Decrypts frames from the wire and gives them to the host. Returns whether any frame was read.
     fn open_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {
@@ -256,7 +256,7 @@ impl HostEsp {
     }
 }
 
-/// Decrypts a frame of the wire and returns the range of the clear one; `None` if it is not ESP.
+/// Decrypts a frame from the wire. Returns the byte range of the decrypted frame, or `None` if the frame is not ESP.
 fn open(opening: &mut InboundSa, bytes: &mut [u8]) -> Result<Option<(usize, usize)>, Refused> {
     let mut frame = Frame::received(bytes);
     let Arrival::Esp(packet) = Arrival::of(&frame, None)? else { return Ok(None) };

@@ -1,15 +1,15 @@
-//! The failures of a harness' steps.
+//! Failures of a harness' steps.
 
 use offramp_ports::sys::NetNs;
 use std::fmt::Display;
 
-/// The reason of an unfinished step.
+/// The reason why a step was not completed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The step was tried with a wrong result, or the machine lacks something.
+    /// The step ran with a wrong result, or the machine lacks something.
     #[error("{0}")]
     Failed(String),
-    /// The step cannot be tried: one of the programs, or this machine, lacks a capability.
+    /// The step cannot run, because a program or this machine lacks a capability.
     #[error("{0}")]
     NotPossible(String),
     /// A signal asked the harness to stop.
@@ -18,7 +18,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Changes the text of a failed step.
+    /// Replaces the text of a [`Failure::Failed`] by `change`'s result.
     #[must_use]
     pub fn map(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
@@ -27,7 +27,7 @@ impl Failure {
         }
     }
 
-    /// Names the step before its failure.
+    /// Prefixes the failure's text with the name of the step.
     #[must_use]
     pub fn during(self, step: impl Display) -> Self {
         self.map(|why| format!("{step}: {why}"))
@@ -37,28 +37,28 @@ impl Failure {
 /// The result of a harness' step.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Fails with that text.
+/// Returns a [`Failure::Failed`] with this text.
 ///
 /// # Errors
-/// Always.
+/// Always returns an error.
 pub fn failed<T>(why: impl Display) -> Result<T> {
     Err(Failure::Failed(why.to_string()))
 }
 
-/// Skips a step with a reason: it cannot be tried.
+/// Returns a [`Failure::NotPossible`] with this reason, so that the step is skipped.
 ///
 /// # Errors
-/// Always.
+/// Always returns an error.
 pub fn not_possible<T>(why: impl Display) -> Result<T> {
     Err(Failure::NotPossible(why.to_string()))
 }
 
-/// Adds the current action to a failed call of the system or of another crate.
+/// Adds the current action to an error of the system or of another crate.
 pub trait Doing<T> {
     /// Turns the error into a failure of `what` (a phrase such as `starting dpdk-testpmd`).
     ///
     /// # Errors
-    /// When this is an error.
+    /// Returns an error if `self` is an error.
     fn doing(self, what: impl Display) -> Result<T>;
 }
 
@@ -71,15 +71,15 @@ impl<T, E: Display> Doing<T> for std::result::Result<T, E> {
 /// Makes a network namespace.
 ///
 /// # Errors
-/// When this is not root.
+/// Returns an error if this process is not root.
 pub fn new_namespace() -> Result<NetNs> {
     NetNs::new().doing("making a network namespace (run as root)")
 }
 
-/// Does something in a namespace. `what` names it in a failure.
+/// Runs a closure in a network namespace. `what` names the action in a failure.
 ///
 /// # Errors
-/// When it fails, or the namespace may not be entered.
+/// Returns an error if the closure fails, or the namespace cannot be entered.
 pub fn inside<T: Send, E: Display + Send>(
     ns: &NetNs,
     what: impl Display,

@@ -1,40 +1,41 @@
-//! Frames to send: real packets with right checksums, in bursts and sizes that reveal errors of ring code.
+//! Test frames: real packets with correct checksums, in bursts and sizes that reveal errors of ring code.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 const ETHERNET_HEADER_LEN: usize = 14;
-/// Bytes of an IPv4 header without options.
+/// Length of an IPv4 header without options, in bytes.
 const IPV4_HEADER_LEN: usize = 20;
-/// Bytes of a UDP header.
+/// Length of a UDP header in bytes.
 const UDP_HEADER_LEN: usize = 8;
-/// All headers of a UDP frame.
+/// Length of all headers of a UDP frame, in bytes.
 pub const UDP_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + UDP_HEADER_LEN;
 /// EtherType of IPv4.
 const ETHERTYPE_IPV4: u16 = 0x0800;
-/// An EtherType for local experiments (IEEE 802); no offload may touch it.
+/// EtherType for local experiments (IEEE 802). No offload may change frames with this EtherType.
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
-/// UDP's number in an IPv4 header.
+/// Protocol number of UDP in an IPv4 header.
 const PROTOCOL_UDP: u8 = 17;
-/// Shortest frame, without FCS.
+/// Minimum length of a frame in bytes, without FCS.
 pub const FRAME_LEN_MIN: usize = 60;
-/// Longest frame at Ethernet's MTU.
+/// Maximum length of a frame at Ethernet's MTU, in bytes.
 const FRAME_LEN_MTU_1500: usize = 1514;
-/// Fits one buffer of testpmd (2048 bytes after the headroom) together with the virtio header.
+/// Length of a frame that fits into one buffer of testpmd together with the virtio header. A buffer has 2048 bytes
+/// after the headroom.
 const FRAME_LEN_ONE_BUFFER: usize = 2000;
-/// Takes several buffers: as DPDK's own interoperability plans send it, four times 2000 bytes.
+/// Length of a frame that needs several buffers: four times 2000 bytes, as in DPDK's own interoperability plans.
 const FRAME_LEN_CHAINED: usize = 8000;
-/// Frames of every kind except the long ones.
+/// Number of frames shorter than [`FRAME_LEN_ONE_BUFFER`], of every kind.
 const SHORT_FRAMES: usize = 150;
-/// Frames slightly shorter than one buffer.
+/// Number of frames that fill almost one buffer.
 const ONE_BUFFER_FRAMES: usize = 8;
-/// Frames with a chain of buffers. All frames together fit the smallest ring (255 entries) while nobody takes anything
-/// out: 150 + 8 + 4 × 5.
+/// Number of frames that need a chain of buffers. Even without a reader, all frames together fit into the smallest ring
+/// (255 entries): 150 + 8 + 4 × 5.
 const CHAINED_FRAMES: usize = 4;
 
-/// Builds a UDP frame of that length with right checksums (`len` at least [`UDP_HEADERS_LEN`], IP at most 65,535
-/// bytes).
+/// Builds a UDP frame of `len` bytes with correct checksums. `len` must be at least [`UDP_HEADERS_LEN`], and the IP
+/// packet at most 65,535 bytes.
 pub fn udp(len: usize, flow: u16, fill: &mut impl Rng) -> Vec<u8> {
     let mut frame = vec![0; len];
     fill.fill_bytes(&mut frame[UDP_HEADERS_LEN..]);
@@ -57,14 +58,14 @@ pub fn udp(len: usize, flow: u16, fill: &mut impl Rng) -> Vec<u8> {
     udp[2..4].copy_from_slice(&9u16.to_be_bytes());
     udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
     let sum = !ones_complement(&[&pseudo, &*udp].concat());
-    // A sum of 0 is sent as its other form: 0 means none (RFC 768).
+    // A checksum of 0 is sent as 0xffff, because 0 means that there is no checksum (RFC 768).
     let sum = if sum == 0 { 0xffff } else { sum };
     udp[6..8].copy_from_slice(&sum.to_be_bytes());
     frame
 }
 
-/// Returns the 16-bit one's complement sum of big-endian words, an odd last byte padded with 0 (RFC 1071). It is
-/// independent of offramp's own code, and so slow and plain.
+/// Returns the 16-bit one's complement sum of big-endian words, an odd last byte padded with 0 (RFC 1071). The function
+/// shares no code with offramp's adapter, so that a defect there cannot hide here.
 pub fn ones_complement(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u64 = words.sum();
@@ -79,7 +80,7 @@ fn ethernet(ethertype: u16) -> [u8; ETHERNET_HEADER_LEN] {
     [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, high, low]
 }
 
-/// Builds a frame without IP.
+/// Builds a frame of another EtherType than IP.
 fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
     let mut frame = vec![0; len];
     fill.fill_bytes(&mut frame);
@@ -87,8 +88,8 @@ fn foreign(len: usize, fill: &mut impl Rng) -> Vec<u8> {
     frame
 }
 
-/// Builds the frames of one queue: short ones of every length class, UDP and not, then ones that fill a buffer. If a
-/// chain of buffers can be received, frames for such a chain follow. The same seed gives the same frames.
+/// Builds the frames of one queue: short UDP and non-IP frames of every length class, then frames that fill one buffer.
+/// If `chained`, frames for chains of buffers follow. The same seed gives the same frames.
 pub fn mixed(seed: u64, chained: bool) -> Vec<Vec<u8>> {
     let mut random = SmallRng::seed_from_u64(seed);
     let flow = 1024 + (seed % 60_000) as u16;
@@ -109,7 +110,7 @@ fn short(index: usize, flow: u16, random: &mut SmallRng) -> Vec<u8> {
     if index % 8 == 7 { foreign(len, random) } else { udp(len, flow, random) }
 }
 
-/// Returns whether the checksums of an IPv4 TCP or UDP frame are right.
+/// Returns whether the checksums of an IPv4 TCP or UDP frame are correct.
 #[cfg(test)]
 fn checksums_are_right(frame: &[u8]) -> bool {
     let ip = &frame[ETHERNET_HEADER_LEN..];

@@ -1,5 +1,5 @@
-//! A Linux guest as a host: QEMU with a kernel of this machine, or User Mode Linux, and this program as the guest's only
-//! one.
+//! A Linux guest as a host: QEMU with a kernel of this machine, or User Mode Linux. This program is the guest's only
+//! program.
 //!
 //! ```text
 //!  guest ── vhost-user ── adapter ══ cable ══ adapter ── TAP ── namespace b
@@ -7,8 +7,8 @@
 //!  this process
 //! ```
 //!
-//! The guest boots from a file system in memory. It holds this program, its libraries, and the modules of the guest's
-//! network card. Nothing is installed or downloaded for it.
+//! The guest boots from a file system in memory. The file system contains this program, its libraries, and the modules
+//! of the guest's network card. Nothing is installed or downloaded for the guest.
 
 pub mod agent;
 pub mod busybox;

@@ -1,4 +1,4 @@
-//! The hosts' own settings, besides their adapters'.
+//! Settings of the hosts themselves, apart from their adapters' settings.
 
 use offramp_adapter::port::HostPort;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use crate::error::TestbedError;
 
-/// Directory of the kernel's settings; those below `net` are of the calling thread's namespace (proc(5)).
+/// Directory of the kernel's settings. Settings below `net` belong to the calling thread's network namespace (proc(5)).
 const SYSCTLS: &str = "/proc/sys";
-/// Poll interval of a capture. It need not be short: the kernel holds the frames.
+/// Poll interval of a capture. A long interval loses nothing, because the kernel buffers the frames.
 const CAPTURE_LOOK: Duration = Duration::from_millis(2);
 
-/// The receive coalescing of a guest's own driver (`ethtool -C`).
+/// Receive coalescing of a guest's own driver (`ethtool -C`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RxCoalescing {
-    /// An interrupt for received frames after at most this time or number of frames.
+    /// One interrupt for received frames after at most this time or number of frames.
     Fixed {
-        /// Microseconds.
+        /// Maximum time in microseconds (`rx-usecs`).
         usecs: u32,
-        /// Frames.
+        /// Maximum number of frames (`rx-frames`).
         frames: u32,
     },
-    /// The driver's DIM adapts to the load (`adaptive-rx on`).
+    /// The driver's DIM adapts the coalescing to the load (`adaptive-rx on`).
     Adaptive,
 }
 
@@ -37,24 +37,26 @@ pub enum RxCoalescing {
 #[serde(default, deny_unknown_fields)]
 #[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 pub struct HostSettings {
-    /// Receive packet steering: if the hosts have processors of their own, a host's receive work runs there and not on
-    /// the adapter's.
+    /// Receive packet steering. If the hosts have their own processors, a host's receive work runs on the host's
+    /// processors and not on the adapter's.
     pub rps: bool,
-    /// `SO_BUSY_POLL` of every data socket, in microseconds; 0: the kernel's default. Without effect on a TAP without
-    /// `gro`: it has no NAPI.
+    /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 keeps the kernel's default. Busy polling has no effect
+    /// on a TAP without `gro`, because that TAP has no NAPI.
     pub busy_poll_usecs: u32,
-    /// Keeps the processors awake, so that no figure includes their wake-up cost: in a virtual machine, that is many
-    /// times the rest. The threads for that count the idle time. A guest's processors sleep anyway.
+    /// Whether threads keep the processors awake, so that no figure includes a processor's wake-up cost. In a virtual
+    /// machine, the wake-up cost is many times the remaining cost. The same threads also measure the idle time. A
+    /// guest's processors sleep regardless of this setting.
     pub awake: bool,
-    /// Network settings of the kernel in each host's namespace, by their names in sysctl(8), and the values.
+    /// The kernel's network settings in each host's namespace: pairs of a sysctl(8) name and its value.
     pub sysctls: Vec<(String, String)>,
-    /// Coalesces a host's received segments, as with a hardware adapter (Linux' own GRO, by `IFF_NAPI` of the TAP). A
-    /// guest has a setting of its own.
+    /// Whether a host coalesces received segments, as with a hardware adapter (Linux' GRO, enabled by `IFF_NAPI` of the
+    /// TAP). A guest has a separate setting, `host_gro`.
     pub gro: bool,
-    /// Coalescing by a guest's own driver in place of the adapter's policy, if its monitor forwards the control queue.
+    /// Coalescing by a guest's own driver in place of the adapter's policy. The guest's monitor must forward the
+    /// control queue.
     pub coalescing: Option<RxCoalescing>,
-    /// Runs a capture at host B: a promiscuous packet socket sees every frame. Its adapter verifies no checksums
-    /// meanwhile, like the driver of claim R8.
+    /// Whether a capture runs at host B: a promiscuous packet socket receives every frame. During the capture, host B's
+    /// adapter verifies no checksums, like the driver of claim R8.
     pub captured: bool,
 }
 
@@ -73,7 +75,7 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// Describes the user's settings, without defaults. Experiments describe their own.
+    /// Describes the settings that differ from the defaults. Experiments describe their own settings.
     pub fn said(&self) -> String {
         let busy_poll = format!("busy polling for {} us", self.busy_poll_usecs);
         let said =
@@ -81,10 +83,11 @@ impl HostSettings {
         said.into_iter().filter(|(is_set, _)| *is_set).map(|(_, what)| what).collect::<Vec<_>>().join(", ")
     }
 
-    /// Applies the kernel settings, in the calling thread's namespace.
+    /// Applies the kernel settings in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel has no such setting or refuses the value; the error names both.
+    /// Returns an error if the kernel lacks a setting or refuses the value. The error names both the setting and the
+    /// value.
     pub(crate) fn apply(&self) -> io::Result<()> {
         self.sysctls.iter().try_for_each(|(name, value)| set_sysctl(name, value))
     }
@@ -96,7 +99,7 @@ fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("cannot set {name} to {value} in {path}: {error}")))
 }
 
-/// A running capture: it reads every frame of an interface and discards it. It ends on drop.
+/// A running capture: a thread that reads every frame of an interface and discards the frame. The capture ends on drop.
 #[derive(Debug)]
 pub struct Capture {
     shared: Arc<Shared>,
@@ -110,10 +113,10 @@ struct Shared {
 }
 
 impl Capture {
-    /// Captures the frames that arrive at `interface` of a host.
+    /// Captures the frames received by `interface` of a host.
     ///
     /// # Errors
-    /// When the interface cannot be opened, or the thread cannot be started.
+    /// Returns an error if the interface cannot be opened, or the thread cannot be started.
     pub fn start(host: &NetNs, interface: &str) -> Result<Self, TestbedError> {
         let packet = Packet::open_in(host, &PacketConfig::new(interface))
             .map_err(|error| TestbedError::Io(io::Error::other(error)))?;
@@ -125,7 +128,7 @@ impl Capture {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Returns the number of frames so far.
+    /// Returns the number of frames captured so far.
     pub fn frames(&self) -> u64 {
         self.shared.frames.load(Ordering::Relaxed)
     }
@@ -135,7 +138,7 @@ impl Drop for Capture {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in the thread was reported when it happened.
+            // A panic in the thread was already reported by the thread.
             let _ = thread.join();
         }
     }
@@ -143,7 +146,7 @@ impl Drop for Capture {
 
 fn watch(mut queue: PacketQueue, shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
-        // A frame that the socket cannot express counts as well.
+        // A frame refused by `tx_next` was received, so the frame counts too.
         while !matches!(queue.tx_next(0), Ok(false) | Err(offramp_adapter::port::PortError::Closed(_))) {
             shared.frames.fetch_add(1, Ordering::Relaxed);
             if shared.stop.load(Ordering::Relaxed) {

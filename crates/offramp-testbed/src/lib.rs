@@ -2,22 +2,22 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`rig`] | two hosts in namespaces, a TAP each, two adapters and a cable between them |
+//! | [`rig`] | two hosts in network namespaces, each with a TAP and an adapter, joined by a cable |
 //! | [`guest`] | a Linux guest in QEMU or User Mode Linux in place of one host |
 //! | [`host`] | the settings of a host: steering, busy polling, sysctls, a capture |
 //! | [`esp`] | an encrypted link between the hosts |
 //! | [`relay`] | two TAPs joined without an adapter |
 //! | [`traffic`] | TCP and UDP between two ends, with the figures of both |
-//! | [`cpu`] | processor time, processors kept awake, the distance between two of them |
-//! | [`device`] | an interface that exists: its features are switched and put back |
-//! | [`error`] | errors, one line each, with a remedy |
-//! | [`failure`], [`stop`] | a harness' steps: their failures, and an end by a signal |
-//! | [`program`], [`daemon`], [`testpmd`], [`strongswan`] | other programs under control |
-//! | [`cargo`], [`packages`], [`scratch`] | where those programs come from, and their files |
-//! | [`frames`], [`echo`] | frames to send, and a line that sends them back |
+//! | [`cpu`] | processor time, threads that keep processors awake, the cache-line latency between processors |
+//! | [`device`] | switches features of an existing interface and restores them |
+//! | [`error`] | errors of one line each, with a remedy |
+//! | [`failure`], [`stop`] | failures of a harness' steps, and its stop by a signal |
+//! | [`program`], [`daemon`], [`testpmd`], [`strongswan`] | control of other programs |
+//! | [`cargo`], [`packages`], [`scratch`] | sources of those programs, and temporary files |
+//! | [`frames`], [`echo`] | test frames, and a wire that returns every frame |
 //! | [`stats`] | statistics of several samples |
 //!
-//! Start with [`rig::Rig::start`]: it builds both hosts, and dropping the rig leaves nothing behind.
+//! Start with [`rig::Rig::start`], which builds both hosts. Dropping the rig removes everything it created.
 
 pub mod cargo;
 pub mod cpu;

@@ -1,4 +1,4 @@
-//! Debian packages for a harness.
+//! Debian packages needed by a harness.
 
 use crate::failure::{Doing, Result, failed};
 use crate::program;
@@ -6,32 +6,32 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program and its packages on Debian 12.
+/// A program, and its packages on Debian 12.
 #[derive(Clone, Copy, Debug)]
 pub struct Needed {
-    /// The program's name.
+    /// Name of the program.
     pub program: &'static str,
-    /// The packages to install when it is missing.
+    /// Packages to install if the program is missing.
     pub packages: &'static [&'static str],
 }
 
-/// DPDK's test program with its drivers.
+/// DPDK's test program, with DPDK's drivers.
 pub const TESTPMD: Needed = Needed { program: "dpdk-testpmd", packages: &["dpdk", "dpdk-dev"] };
 /// QEMU for x86 machines.
 pub const QEMU: Needed = Needed { program: "qemu-system-x86_64", packages: &["qemu-system-x86"] };
-/// Linux as a program.
+/// User Mode Linux: Linux as a program.
 pub const UML: Needed = Needed { program: "linux.uml", packages: &["user-mode-linux"] };
-/// One program as a whole user space.
+/// busybox: one program as a whole user space.
 pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-static"] };
-/// A tool for the features of a network interface.
+/// ethtool, which switches features of a network interface.
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
-/// A switch in user space over DPDK.
+/// Open vSwitch over DPDK, in user space.
 pub const OVS_DPDK: Needed = Needed { program: "ovs-vswitchd-dpdk", packages: &["openvswitch-switch-dpdk"] };
-/// A tunnel in user space.
+/// WireGuard's tunnel in user space.
 pub const WIREGUARD_GO: Needed = Needed { program: "wireguard-go", packages: &["wireguard-go"] };
-/// Its set-up tool.
+/// WireGuard's set-up tool.
 pub const WG: Needed = Needed { program: "wg", packages: &["wireguard-tools"] };
-/// The key daemon `strongSwan` with ESP in user space.
+/// strongSwan's key daemon, with ESP in user space.
 pub const CHARON: Needed = Needed {
     program: "charon-systemd",
     packages: &[
@@ -41,31 +41,31 @@ pub const CHARON: Needed = Needed {
         "libstrongswan-extra-plugins",
     ],
 };
-/// Its set-up tool.
+/// strongSwan's set-up tool.
 pub const SWANCTL: Needed = Needed { program: "swanctl", packages: &["strongswan-swanctl"] };
 
-/// The set-up tools of Linux' network.
+/// iproute2, which configures Linux networking.
 pub const IP: Needed = Needed { program: "ip", packages: &["iproute2"] };
-/// A language on every Debian.
+/// Perl, part of every Debian.
 pub const PERL: Needed = Needed { program: "perl", packages: &["perl-base"] };
 /// A C compiler, with the libraries for static programs.
 pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
-/// A counter of instructions.
+/// valgrind, which counts instructions.
 pub const VALGRIND: Needed = Needed { program: "valgrind", packages: &["valgrind"] };
-/// The decompressor for the kernel's source.
+/// xz, which decompresses the kernel's source.
 pub const XZ: Needed = Needed { program: "xz", packages: &["xz-utils"] };
 
-/// Returns the path of a program, by `PATH` and the directories of system programs.
+/// Returns the path of a program, found in `PATH` and in the directories of system programs.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let places = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/lib/openvswitch-switch-dpdk"]);
     places.map(|place| Path::new(place).join(program)).find(|file| file.is_file())
 }
 
-/// Finds a program, and installs its packages when it is missing.
+/// Finds a program, and installs its packages if the program is missing.
 ///
 /// # Errors
-/// When it is missing and cannot be installed.
+/// Returns an error if the program is missing and cannot be installed.
 pub fn need(needed: Needed) -> Result<PathBuf> {
     if let Some(path) = find(needed.program) {
         return Ok(path);
@@ -79,34 +79,34 @@ pub fn need(needed: Needed) -> Result<PathBuf> {
     found.map_or_else(|| failed(format!("{} is still missing; install it by hand", needed.program)), Ok)
 }
 
-/// Runs `apt-get`, quietly unless it fails.
+/// Runs `apt-get`, without output unless it fails.
 ///
 /// # Errors
-/// When it fails; its output is in the message.
+/// Returns an error if `apt-get` fails. The message contains its standard error.
 pub fn apt_get(args: &[&str]) -> Result<()> {
     apt_get_in(Path::new("/"), args)
 }
 
-/// Runs `apt-get` like [`apt_get`], in a directory.
+/// Runs `apt-get` in a directory, like [`apt_get`].
 ///
 /// # Errors
-/// As [`apt_get`].
+/// Returns the errors of [`apt_get`].
 pub fn apt_get_in(directory: &Path, args: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
     command.args(args).current_dir(directory).env("DEBIAN_FRONTEND", "noninteractive");
     program::output(command, None).map(drop)
 }
 
-/// Downloads a package's file into a directory.
+/// Downloads a package's file into a directory. Returns the path of the file.
 ///
 /// # Errors
-/// When it cannot be had.
+/// Returns an error if the package cannot be downloaded.
 pub fn download(package: &str, directory: &Path) -> Result<PathBuf> {
     eprintln!("downloading {package}");
-    // By default apt downloads as a user of its own, without the right to write here.
+    // By default, apt downloads as a separate user without write permission in this directory.
     let download = ["download", "-q", "-o", "APT::Sandbox::User=root", package];
     if apt_get_in(directory, &download).is_err() {
-        // An index older than the last security update names a missing file.
+        // A package index older than the last security update names a file that no longer exists.
         apt_get(&["update", "-q"])?;
         apt_get_in(directory, &download)?;
     }
@@ -116,17 +116,17 @@ pub fn download(package: &str, directory: &Path) -> Result<PathBuf> {
 /// Unpacks a package into a directory.
 ///
 /// # Errors
-/// When it is no package, or the directory cannot be written.
+/// Returns an error if the file is not a package, or the directory cannot be written.
 pub fn unpack(package: &Path, directory: &Path) -> Result<()> {
     let mut command = Command::new("dpkg-deb");
     command.arg("-x").arg(package).arg(directory);
     program::output(command, None).map(drop)
 }
 
-/// Returns the one entry of a directory with this prefix.
+/// Returns the only entry of a directory with this prefix.
 ///
 /// # Errors
-/// When there is none, or there are several.
+/// Returns an error if no entry or several entries have this prefix.
 pub fn only_entry(directory: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(directory).doing(directory.display())?;
     let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));

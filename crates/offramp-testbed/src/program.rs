@@ -1,4 +1,5 @@
-//! Another program under control: its output is recorded, it gets lines as input, and it never outlives this process.
+//! Control of another program. Its output is recorded, its input is written line by line, and it never outlives this
+//! process.
 
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::stop;
@@ -13,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Interval between two checks of a wait, for the program's end and for a signal.
+/// Interval at which a wait checks for the program's end and for a signal.
 const LOOK: Duration = Duration::from_millis(50);
-/// Maximum length of a program's output in a failure, in bytes from its end: enough for the last words of a Linux
-/// kernel.
+/// Maximum number of bytes from the end of a program's output in an error message, enough for a Linux kernel's last
+/// messages.
 const TAIL_LEN: usize = 6000;
 
-/// The output of the program.
+/// The recorded output of a program.
 #[derive(Debug, Default)]
 struct Output {
     stdout: String,
@@ -38,34 +39,34 @@ pub struct Program {
     output: Shared,
 }
 
-/// The reason of a wait without a result.
+/// The reason why a wait ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfound {
-    /// The harness was stopped.
+    /// A signal stopped the harness.
     Stopped,
     /// The program has ended.
     Ended(ExitStatus),
-    /// The program has given up ([`Program::give_up_at`]).
+    /// The program has given up: see [`Program::give_up_at`].
     GaveUp,
-    /// The time is over.
+    /// The timeout has elapsed.
     Late,
 }
 
 impl Program {
-    /// Starts a command, in a namespace if one is given. It is killed when the calling thread ends, and when this is
-    /// dropped.
+    /// Starts a command, in a namespace if one is given. The program is killed when the calling thread ends, and when
+    /// the [`Program`] is dropped.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the command cannot be started.
     pub fn start(name: &str, command: Command, ns: Option<&NetNs>) -> Result<Self> {
         let what = format!("starting {name} ({})", shown(&command));
         Self::spawn(name, command, ns, None).doing(what)
     }
 
-    /// As [`Program::start`], on certain processors.
+    /// Starts a command like [`Program::start`], on the processors `cpus` if given.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error if the command cannot be started.
     pub fn spawn(name: &str, mut command: Command, ns: Option<&NetNs>, cpus: Option<&[usize]>) -> io::Result<Self> {
         confine(&mut command, ns, cpus)?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -80,22 +81,23 @@ impl Program {
         Ok(Self { name: name.to_owned(), child, stdin, hopeless: None, output })
     }
 
-    /// Lets these words on standard error end every later wait: the program goes on, but to no end.
+    /// Makes every later wait fail once standard error contains `words`. The program still runs then, but without
+    /// progress.
     pub fn give_up_at(&mut self, words: &'static str) {
         self.hopeless = Some(words);
     }
 
-    /// Returns the present end of standard output, for [`Program::wait_for`].
+    /// Returns the present length of standard output, a mark for [`Program::wait_for`].
     pub fn mark(&self) -> usize {
         self.lock().stdout.len()
     }
 
-    /// Returns the output since `mark`.
+    /// Returns standard output since `mark`.
     pub fn said_since(&self, mark: usize) -> String {
         self.lock().stdout[mark..].to_owned()
     }
 
-    /// Returns standard error so far.
+    /// Returns the program's standard error so far.
     pub fn errors(&self) -> String {
         self.lock().stderr.clone()
     }
@@ -103,26 +105,26 @@ impl Program {
     /// Writes a line to the program's standard input.
     ///
     /// # Errors
-    /// When the program no longer reads.
+    /// Returns an error if the program no longer reads its standard input.
     pub fn say(&mut self, line: &str) -> Result<()> {
         self.write(line)
             .map_err(|error| Failure::Failed(format!("telling {} \"{line}\": {error}{}", self.name, self.tail())))
     }
 
-    /// As [`Program::say`].
+    /// Writes a line to the program's standard input, as [`Program::say`] does.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error if the program no longer reads its standard input.
     pub fn write(&mut self, line: &str) -> io::Result<()> {
         let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         writeln!(stdin, "{line}").and_then(|()| stdin.flush())
     }
 
-    /// Waits until `find` has a result for standard output since `mark`.
+    /// Waits until `find` returns a result for standard output since `mark`.
     ///
     /// # Errors
-    /// When there is no result within `timeout`, the program ends, or a signal comes. The message names the awaited
-    /// result and ends with the program's last words.
+    /// Returns an error if there is no result within `timeout`, if the program ends, or if a signal is received. The
+    /// message names the awaited result, followed by the end of the program's output.
     pub fn wait_for<T>(
         &mut self,
         what: &str,
@@ -141,10 +143,10 @@ impl Program {
         })
     }
 
-    /// As [`Program::wait_for`], until the flag is set.
+    /// Waits like [`Program::wait_for`], until `stop` is set.
     ///
     /// # Errors
-    /// When there is no result.
+    /// Returns the reason if there is no result.
     pub fn look_for<T>(
         &mut self,
         mark: usize,
@@ -154,7 +156,7 @@ impl Program {
     ) -> std::result::Result<T, Unfound> {
         let end = Instant::now() + timeout;
         loop {
-            // An error means that somebody else has waited for it.
+            // An error means that another caller has already reaped the program.
             let ended = self.child.try_wait().unwrap_or_default();
             let (shared, changed) = &*self.output;
             let output = lock(shared);
@@ -177,15 +179,15 @@ impl Program {
         }
     }
 
-    /// Waits until the program prints a line `ready`.
+    /// Waits until the program prints the line `ready`.
     ///
     /// # Errors
-    /// As [`Program::wait_for`].
+    /// Returns the errors of [`Program::wait_for`].
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
         self.wait_for("\"ready\"", 0, timeout, |text| text.contains("ready\n").then_some(()))
     }
 
-    /// Returns the program's process.
+    /// Returns the program's process number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -193,7 +195,7 @@ impl Program {
     /// Sends the program a signal.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the program has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         kill(Pid::from_raw(self.child.id() as i32), signal).doing(format!("sending {signal} to {}", self.name))
     }
@@ -201,30 +203,31 @@ impl Program {
     /// Returns whether the program has ended.
     ///
     /// # Errors
-    /// When the system call fails.
+    /// Returns an error if the system call fails.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().doing(format!("looking after {}", self.name))?.is_some())
     }
 
-    /// Waits until the program has ended by itself.
+    /// Waits until the program has ended without a signal from this process.
     ///
     /// # Errors
-    /// When it has not in `timeout`, or a signal comes.
+    /// Returns an error if the program does not end within `timeout`, or a signal is received.
     pub fn wait_end(&mut self, timeout: Duration) -> Result<ExitStatus> {
         let ended = stop::until(timeout, LOOK, || self.child.try_wait().doing(format!("looking after {}", self.name)))?;
         ended.map_or_else(|| failed(format!("{} did not end within {timeout:?}{}", self.name, self.tail())), Ok)
     }
 
-    /// Asks the program to end (SIGTERM), waits a while, then kills it; returns its last words.
+    /// Sends SIGTERM, waits up to `patience` for the end of the program, then kills the program. Returns the end of its
+    /// output.
     pub fn terminate(mut self, patience: Duration) -> String {
         let _ = self.signal(Signal::SIGTERM);
         let _ = self.wait_end(patience);
-        // Its last output may still be on its way.
+        // The program's last output may not have been read yet.
         std::thread::sleep(LOOK);
         self.tail()
     }
 
-    /// Returns the end of the program's output, for a message.
+    /// Returns the end of the program's output, for an error message.
     pub fn tail(&self) -> String {
         let output = self.lock();
         let mut text = String::new();
@@ -244,21 +247,21 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to kill.
+        // The kill fails if the program has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads a stream to its end on a thread of its own. Nobody waits for it: a child of the program may hold
-/// the stream open for longer.
+/// Reads a stream to its end on a separate thread. Nobody waits for the thread, because a child of the program can hold
+/// the stream open after the program's end.
 fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mut Output) -> &mut String) {
     let output = Arc::clone(output);
     std::thread::spawn(move || {
         let (mut chunk, mut bytes) = ([0; 4096], Vec::new());
         while let Ok(len @ 1..) = stream.read(&mut chunk) {
             bytes.extend(&chunk[..len]);
-            // The rest of a character may come with the next chunk.
+            // The remaining bytes of a character may be in the next chunk.
             let whole = match std::str::from_utf8(&bytes) {
                 Err(error) if error.error_len().is_none() => error.valid_up_to(),
                 _ => bytes.len(),
@@ -274,7 +277,7 @@ fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mu
 /// Runs a command to its end, in a namespace if one is given. Returns its output.
 ///
 /// # Errors
-/// When it fails; the message has its standard error.
+/// Returns an error if the command fails. The message contains the command's standard error.
 pub fn output(mut command: Command, ns: Option<&NetNs>) -> Result<String> {
     confine(&mut command, ns, None).doing(shown(&command))?;
     let output = command.output().doing(shown(&command))?;
@@ -285,19 +288,19 @@ pub fn output(mut command: Command, ns: Option<&NetNs>) -> Result<String> {
     failed(format!("{}: {}\n{}", shown(&command), output.status, said.trim()))
 }
 
-/// Waits until a socket is there.
+/// Waits until a socket exists.
 ///
 /// # Errors
-/// When it is not in time.
+/// Returns an error if the socket does not exist after `timeout`.
 pub fn wait_for_socket(socket: &str, timeout: Duration) -> Result<()> {
     let found = stop::until(timeout, LOOK, || Ok(Path::new(socket).exists().then_some(())))?;
     found.map_or_else(|| failed(format!("no process listens on {socket} within {timeout:?}")), Ok)
 }
 
-/// Returns a process' own memory, in KiB, without shared memory such as a guest's.
+/// Returns a process' private memory in KiB, without shared memory such as a guest's.
 ///
 /// # Errors
-/// When there is no such process.
+/// Returns an error if the process does not exist.
 pub fn own_memory_kib(id: u32) -> Result<u64> {
     let file = format!("/proc/{id}/status");
     let status = std::fs::read_to_string(&file).doing(&file)?;

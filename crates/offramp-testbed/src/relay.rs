@@ -1,7 +1,7 @@
-//! A bare relay: reads one TAP, writes the other, vnet header and all.
+//! A bare relay: reads frames with their vnet header from one TAP and writes them to the other TAP.
 //!
-//! The baseline for two adapters: it does the minimum of a program between two TAPs. Super-frames cross it whole, so it
-//! is no adapter: it has no wire.
+//! The relay is the baseline for two adapters, because it does the minimum of a program between two TAPs. The relay is
+//! no adapter: it forwards super-frames unsegmented, and has no wire.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// Interval at which an idle relay checks its stop flag, in milliseconds.
+/// Interval in which an idle relay checks its stop flag, in milliseconds.
 const STOP_CHECK_MS: u16 = 50;
 
-/// A running relay, one thread per direction; it stops on drop.
+/// A running relay with one thread per direction. The relay stops on drop.
 #[derive(Debug)]
 pub struct Relay {
     stop: Arc<AtomicBool>,
@@ -26,10 +26,10 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Relays between the first queues of two TAPs, on the processors `cpus` when given.
+    /// Relays between the first queues of two TAPs, on the processors `cpus` if given.
     ///
     /// # Errors
-    /// When a thread cannot be made, or a TAP has no queue.
+    /// Returns an error if a thread cannot be started, or a TAP has no queue.
     pub fn start(a: &Tap, b: &Tap, cpus: Option<&[usize]>) -> io::Result<Self> {
         let mut relay = Self { stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
         for (from, to) in [(a, b), (b, a)] {
@@ -39,7 +39,7 @@ impl Relay {
             let cpus = cpus.map(<[usize]>::to_vec);
             relay.threads.push(builder.spawn(move || {
                 if let Some(cpus) = cpus {
-                    // A refused processor changes the speed, not the data.
+                    // A refused affinity changes the speed, not the data.
                     let _ = cpu::pin_current_thread(&cpus);
                 }
                 run(&from, &to, &stop);
@@ -53,7 +53,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic in the thread was reported when it happened.
+            // A panic in the thread was already reported by the thread.
             let _ = thread.join();
         }
     }
@@ -64,7 +64,7 @@ fn run(from: &TapQueue, to: &TapQueue, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         match read(from.as_fd(), &mut buffer) {
             Ok(len) => {
-                // A full queue drops, as a wire would.
+                // The write to a full queue drops the frame, as a wire would.
                 let _ = write(to.as_fd(), &buffer[..len]);
             }
             Err(Errno::EAGAIN) => {

@@ -1,11 +1,11 @@
-//! Two hosts and the path between them: a namespace with a TAP each, two adapters, and the cable.
+//! Two hosts and the path between them: two namespaces with a TAP each, two adapters, and a cable.
 //!
 //! ```text
 //!  namespace a            this process             namespace b
 //!  TCP/IP ── TAP ── adapter ══ cable ══ adapter ── TAP ── TCP/IP
 //! ```
 //!
-//! Descriptors of this process hold everything, so that nothing is left however it ends.
+//! Every resource is held by a descriptor of this process, so that nothing remains after any exit.
 
 mod config;
 mod counts;
@@ -36,18 +36,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Length of a host's queue in frames: more than its largest send window. Without room a TAP drops the frame; a driver
-/// would hold the host back.
+/// Length of a host's transmit queue in frames, above the host's largest send window. A TAP with a full queue drops the
+/// frame, whereas a driver would stop the host's queue.
 const TX_QUEUE_LEN: u32 = 8192;
 /// Minimum MTU of IPv6 on a Linux interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
-/// The host whose adapter may be a [`Card`].
+/// Number of the host whose adapter can be a [`Card`].
 const CARD_SIDE: usize = 1;
 
-/// A running rig. Dropping it ends everything.
+/// A running rig. Dropping the rig ends everything.
 #[derive(Debug)]
 pub struct Rig {
-    // In the order of their drop: the threads, the driven devices, the namespaces that contain them.
+    // Fields in drop order: the threads, the devices driven by the threads, the namespaces that contain the devices.
     workers: Vec<Worker>,
     programs: Vec<Worker>,
     program_lost: Arc<AtomicU64>,
@@ -61,10 +61,10 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Builds namespaces, TAPs, adapters and cable, and starts them.
+    /// Builds and starts namespaces, TAPs, adapters and cable.
     ///
     /// # Errors
-    /// When the system refuses any of it; nothing remains then.
+    /// Returns an error if the system refuses any part. Nothing remains then.
     pub fn start(config: &RigConfig) -> Result<Self, TestbedError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,
@@ -109,7 +109,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Sets up both ends of an encrypted link: associations of the adapters, or a program in each host.
+    /// Sets up both ends of an encrypted link: associations in the adapters, or a program on each host.
     fn start_esp(&mut self) -> Result<(), TestbedError> {
         let Some(link) = self.config.esp else { return Ok(()) };
         for side in 0..self.hosts.len() {
@@ -147,7 +147,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts one cable for each queue pair, with threads to drive both its ends.
+    /// Starts one cable for each queue pair, and the threads for both ends.
     fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), TestbedError> {
         let line = line_of(&self.config);
         for queue in 0..usize::from(adapter.queues) {
@@ -184,7 +184,7 @@ impl Rig {
         QueuePair::new(adapter, &self.controls[side], queue, self.tap_queue(side, queue), wire)
     }
 
-    /// Returns a host's queue pair on a rig with a card: host B's adapter is the card.
+    /// Returns a host's queue pair on a rig with a card. Only host B's adapter is the card.
     fn queue_pair_with_card(
         &self,
         adapter: &AdapterConfig,
@@ -205,7 +205,7 @@ impl Rig {
         self.taps[side].queue(queue).expect("the TAP was opened with all its queues")
     }
 
-    /// Returns the capture, if one runs.
+    /// Returns the capture, or `None` if no capture runs.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
     }
@@ -220,26 +220,26 @@ impl Rig {
         &self.config
     }
 
-    /// Returns whether the hosts' receive work was moved to the hosts' processors.
+    /// Returns whether the hosts' receive work runs on the hosts' processors.
     pub fn has_rps(&self) -> bool {
         self.rps
     }
 
-    /// Returns the number of packets that the hosts' programs could not seal, open or hand over.
+    /// Returns the number of packets that the hosts' programs could not encrypt, decrypt or deliver.
     pub fn program_lost(&self) -> u64 {
         self.program_lost.load(Ordering::Relaxed)
     }
 
-    /// Returns the kernel numbers of the adapters' threads; none for a relay.
+    /// Returns the kernel thread numbers of the adapters' threads; a relay has none.
     pub fn adapter_threads(&self) -> impl Iterator<Item = i32> + '_ {
         self.workers.iter().map(Worker::thread_id)
     }
 
-    /// Switches the offloads of adapter 0 or 1 while frames flow. A removed offload is first taken from the host, a new
-    /// one is first enabled in the adapter.
+    /// Switches the offloads of adapter 0 or 1 while frames flow. A removed offload is withdrawn from the host before
+    /// the adapter disables it. A new offload is enabled in the adapter before it is offered to the host.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// Returns an error if the interface no longer exists.
     pub fn set_offloads(&self, side: usize, offloads: Offloads) -> Result<(), TestbedError> {
         let control = &self.controls[side];
         control.set_offloads(control.offloads() | offloads);
@@ -259,13 +259,13 @@ impl Rig {
     }
 }
 
-/// Returns the cable of one queue pair, with its share of the rate.
+/// Returns the configuration of one queue pair's cable, with an equal share of the rate.
 fn line_of(config: &RigConfig) -> CableConfig {
     let rate_bps = config.rate_bps.map(|rate_bps| rate_bps / u64::from(config.queues.max(1)));
     CableConfig { mtu: config.mtu, rate_bps, ..CableConfig::default() }
 }
 
-/// Returns the threads for the ends of one cable by name, each with its queue pairs.
+/// Returns the threads for both ends of one cable: each thread's name and its queue pairs.
 fn groups<T>(
     threads: Threads,
     (a, b): (CableEnd, CableEnd),
@@ -340,18 +340,18 @@ fn open_tap_named(host: &NetNs, config: &RigConfig, side: usize, name: &str, mtu
 pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     config.host.apply()?;
     if config.has_esp_programs() {
-        // The interface has no address: only the host's programs use its packets, not the kernel.
+        // The interface gets no address, because only the host's ESP program uses its packets.
         link::disable_ipv6(INTERFACE)?;
         return Ok(link::set_up(INTERFACE)?);
     }
     set_up_tcp(config, side)
 }
 
-/// Sets the address, the neighbour and the host's own features, in the host's namespace.
+/// Sets the address, the neighbour and the GSO settings, in the host's namespace.
 fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     if config.mtu >= IPV6_MTU_MIN {
-        // IPv6 neighbour and router messages would be counted with the traffic.
+        // Disabled IPv6 sends no neighbour and router messages, which would be counted with the traffic.
         link::disable_ipv6(interface)?;
     }
     set_host_gso(config)?;
@@ -361,7 +361,7 @@ fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), TestbedError> {
     Ok(())
 }
 
-/// Sets software segmentation and the super-frame limit of the host, in its namespace.
+/// Sets the host's software segmentation and super-frame limit, in the host's namespace.
 pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), TestbedError> {
     let interface = config.tcp_interface();
     ethtool::set_features(interface, &[("tx-generic-segmentation", config.host_gso)])?;

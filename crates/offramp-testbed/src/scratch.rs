@@ -3,15 +3,15 @@
 use crate::failure::{Doing, Result};
 use std::path::{Path, PathBuf};
 
-/// A directory, removed with its contents on drop.
+/// A temporary directory, removed with its contents on drop.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes an empty directory in the system's place for temporary files.
+    /// Makes an empty directory in the system's directory for temporary files.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error if the directory cannot be made.
     pub fn new() -> Result<Self> {
         let template = std::env::temp_dir().join("offramp-XXXXXX");
         nix::unistd::mkdtemp(&template).map(Self).doing(format_args!("making {}", template.display()))
@@ -22,7 +22,8 @@ impl Scratch {
         &self.0
     }
 
-    /// Returns the path of a file in it, as text (the system's place for temporary files is plain ASCII).
+    /// Returns the path of a file in the directory, as text. The system's directory for temporary files must have an
+    /// ASCII path.
     pub fn file(&self, name: &str) -> String {
         self.0.join(name).to_string_lossy().into_owned()
     }

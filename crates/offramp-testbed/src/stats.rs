@@ -7,7 +7,7 @@ use std::f64::consts::LN_2;
 pub struct Spread {
     /// Smallest value.
     pub min: f64,
-    /// Middle value; the mean of the two middle ones if their number is even.
+    /// Median; for an even number of samples, the mean of the two middle samples.
     pub median: f64,
     /// Largest value.
     pub max: f64,
@@ -16,7 +16,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns the spread of `values`; `None` without values. Omits values that are not finite.
+    /// Returns the spread of the finite `values`, or `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted_finite(values);
         let median = middle(&sorted)?;
@@ -26,7 +26,7 @@ impl Spread {
     }
 }
 
-/// Returns the median of `values`; `None` without values. Omits values that are not finite.
+/// Returns the median of the finite `values`, or `None` if there are none.
 pub fn median(values: &[f64]) -> Option<f64> {
     middle(&sorted_finite(values))
 }
@@ -43,18 +43,19 @@ fn middle(sorted: &[f64]) -> Option<f64> {
     if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[half - 1], upper)) }
 }
 
-/// Maximum probability of a median beyond one side of its interval.
+/// Maximum probability that the true median lies beyond one end of the interval.
 const TAIL_PROBABILITY: f64 = 0.025;
 
-/// Returns an interval around the median, with a probability of 95 % or more for independent samples (sign test). For
-/// fewer than nine samples, it goes from the lowest to the highest; for fewer than six, that is less probable. Not a
-/// number for no samples. Omits values that are not finite.
+/// Returns a confidence interval of the median, computed by the sign test from the finite `samples`. For independent
+/// samples, the interval contains the true median with a probability of 95 % or more. With fewer than nine samples, the
+/// interval spans from the lowest to the highest sample. With fewer than six samples, its probability is below 95 %.
+/// Without samples, both ends are NaN.
 pub fn median_interval(samples: &[f64]) -> [f64; 2] {
     let values = sorted_finite(samples);
     let Some(last) = values.len().checked_sub(1) else { return [f64::NAN; 2] };
-    // Each sample is below the median in one of two cases. `ln_exactly` is the logarithm of the probability of exactly
-    // `left_out` such samples; the probability itself is too small for a number if they are many. `at_most` is the
-    // probability of no more than that.
+    // Each sample is below the true median with probability 1/2. `ln_exactly` is the logarithm of the probability of
+    // exactly `left_out` samples below the median. For many samples, the probability itself underflows. `at_most` is
+    // the probability of at most `left_out` samples below the median.
     let (mut left_out, mut ln_exactly) = (0, -(values.len() as f64) * LN_2);
     let mut at_most = ln_exactly.exp();
     loop {
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_median_lies_beyond_either_end_of_its_interval_in_one_of_forty_cases_at_most() {
-        // Tables of the sign test: the number of samples outside, at each end, among `count`.
+        // Published tables of the sign test: among `count` samples, `outside` samples lie outside each end.
         for (count, outside) in [(1, 0), (8, 0), (9, 1), (15, 3), (20, 5), (50, 17), (100, 39), (2000, 955)] {
             let samples: Vec<_> = (0..count).map(f64::from).collect();
             assert_eq!(median_interval(&samples).map(|end| end as i32), [outside, count - 1 - outside], "{count}");

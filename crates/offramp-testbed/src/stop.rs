@@ -1,4 +1,4 @@
-//! Signals: a harness stopped by one ends its waits, and so releases its resources.
+//! Signals that stop a harness. A signal ends the harness' waits, so that the harness releases its resources.
 
 use crate::failure::{Doing, Failure, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Longest time until a waiting harness notices a signal.
+/// Maximum time until a waiting harness notices a signal.
 const STEP: Duration = Duration::from_millis(20);
 
 fn shared() -> &'static Arc<AtomicBool> {
@@ -14,10 +14,10 @@ fn shared() -> &'static Arc<AtomicBool> {
     STOP.get_or_init(Arc::default)
 }
 
-/// Lets SIGINT, SIGTERM and SIGHUP end waits instead of the process from now on.
+/// Makes SIGINT, SIGTERM and SIGHUP end waits from now on, instead of the process.
 ///
 /// # Errors
-/// When the system takes no signal handler.
+/// Returns an error if the system refuses a signal handler.
 pub fn listen() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(shared())).doing("listening for signals")?;
@@ -25,36 +25,36 @@ pub fn listen() -> Result<()> {
     Ok(())
 }
 
-/// Returns the flag set by these signals.
+/// Returns the flag set by SIGINT, SIGTERM and SIGHUP.
 pub fn flag() -> &'static AtomicBool {
     shared()
 }
 
-/// Returns whether one of the signals came.
+/// Returns whether SIGINT, SIGTERM or SIGHUP was received.
 pub fn requested() -> bool {
     flag().load(Ordering::Relaxed)
 }
 
-/// Fails when one of the signals came.
+/// Checks for a received signal.
 ///
 /// # Errors
-/// [`Failure::Stopped`].
+/// Returns [`Failure::Stopped`] if SIGINT, SIGTERM or SIGHUP was received.
 pub fn check() -> Result<()> {
     if requested() { Err(Failure::Stopped) } else { Ok(()) }
 }
 
-/// Waits, in steps short enough to stop soon.
+/// Sleeps in steps, so that a signal soon ends the sleep.
 ///
 /// # Errors
-/// [`Failure::Stopped`].
+/// Returns [`Failure::Stopped`] if SIGINT, SIGTERM or SIGHUP was received.
 pub fn sleep(time: Duration) -> Result<()> {
     until(time, STEP, || Ok(None::<()>)).map(drop)
 }
 
-/// Polls every `interval` until there is a result. Returns `None` after `timeout`.
+/// Polls every `interval` until the poll has a result. Returns `None` after `timeout`.
 ///
 /// # Errors
-/// When the poll fails, and [`Failure::Stopped`].
+/// Returns an error if the poll fails, and [`Failure::Stopped`] if a signal was received.
 pub fn until<T>(
     timeout: Duration,
     interval: Duration,

@@ -1,4 +1,4 @@
-//! strongSwan's charon with its own ESP in user space (`kernel-libipsec`), at one end of a tunnel.
+//! strongSwan's charon as one end of a tunnel, with its ESP in user space (`kernel-libipsec`).
 
 use crate::failure::{Doing, Result, failed};
 use crate::packages::{self, CHARON, SWANCTL};
@@ -15,35 +15,35 @@ use std::time::Duration;
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// One end of a tunnel. The other end swaps each pair of addresses.
+/// One end of a tunnel. The peer's configuration has each pair of addresses in reverse order.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelEnd<'a> {
-    /// Addresses of the tunnel's ends: the own one first.
+    /// Outer addresses of the tunnel: this end's address first.
     pub outer: [Ipv4Addr; 2],
-    /// Addresses of the hosts inside: the own one first.
+    /// Addresses of the hosts inside the tunnel: this end's host first.
     pub inner: [Ipv4Addr; 2],
-    /// strongSwan's name of the suite.
+    /// strongSwan's name for the cipher suite.
     pub suite: &'a str,
-    /// Write the keys into the log, and leave the routes alone.
+    /// Whether charon writes its keys into the log and leaves the routes unchanged.
     pub logs_keys: bool,
 }
 
-/// A charon. Dropping it kills it, so its peer does not notice.
+/// A running charon. Dropping the value kills charon without notice to its peer.
 #[derive(Debug)]
 pub struct Charon {
-    /// The program.
+    /// The running program.
     pub program: Program,
-    /// Its log.
+    /// Path of charon's log.
     pub log: PathBuf,
     swanctl: PathBuf,
     directory: PathBuf,
 }
 
 impl Charon {
-    /// Starts a charon in a namespace, with files of that name.
+    /// Starts a charon in a namespace. `name` names its files.
     ///
     /// # Errors
-    /// When a program is missing, or does not start.
+    /// Returns an error if a program is missing or does not start.
     pub fn start(name: &str, end: &TunnelEnd, ns: &NetNs, scratch: &Scratch) -> Result<Self> {
         let (charon, swanctl) = (packages::need(CHARON)?, packages::need(SWANCTL)?);
         let directory = scratch.path().join(name);
@@ -52,7 +52,7 @@ impl Charon {
         fs::write(&connections, swanctl_conf(end)).doing(connections.display())?;
         let settings = directory.join("strongswan.conf");
         fs::write(&settings, strongswan_conf(end.logs_keys, &directory)).doing(settings.display())?;
-        // Two daemons cannot share /run: each gets a mount namespace, and there one of its own.
+        // Two daemons cannot share `/run`. Each daemon therefore gets a mount namespace with its own `/run`.
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", "mount --bind \"$0/run\" /run && exec \"$1\""]);
         command.args([&directory, &charon]).env("STRONGSWAN_CONF", settings);
@@ -67,7 +67,7 @@ impl Charon {
     /// Negotiates the tunnel.
     ///
     /// # Errors
-    /// When the other end does not agree.
+    /// Returns an error if the peer does not agree.
     pub fn initiate(&self) -> Result<()> {
         self.swanctl(&["--initiate", "--child", "link", "--timeout", "15"])
     }
@@ -76,7 +76,7 @@ impl Charon {
         self.directory.join("vici.sock").to_string_lossy().into_owned()
     }
 
-    /// Runs swanctl: the subcommand comes first, then its socket.
+    /// Runs swanctl. Its command line has the subcommand first, then the control socket.
     fn swanctl(&self, args: &[&str]) -> Result<()> {
         let mut command = Command::new(&self.swanctl);
         command.env("STRONGSWAN_CONF", self.directory.join("strongswan.conf")).args(args);
@@ -90,7 +90,7 @@ impl Charon {
     }
 }
 
-/// Configures ESP in user space, and a control socket of its own.
+/// Returns the configuration for ESP in user space with a separate control socket.
 fn strongswan_conf(logs_keys: bool, directory: &Path) -> String {
     let directory = directory.display();
     let (routes, level) = if logs_keys { ("no", 4) } else { ("yes", 1) };
@@ -102,7 +102,7 @@ fn strongswan_conf(logs_keys: bool, directory: &Path) -> String {
     )
 }
 
-/// Configures one tunnel with ESP in UDP, the only mode of ESP in user space.
+/// Returns the configuration of one tunnel with ESP in UDP, the only mode of ESP in user space.
 fn swanctl_conf(end: &TunnelEnd) -> String {
     let TunnelEnd { outer: [own, other], inner: [local, remote], suite, .. } = end;
     format!(

@@ -11,43 +11,44 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Time from the start of the program to its prompt; it zeroes its memory and waits for its ports.
+/// Maximum time from the start of the program to its prompt. Before the prompt, testpmd zeroes its memory and waits for
+/// its ports.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time from a command to its answer. The forwarding thread may take almost the whole processor from the answering
-/// thread.
+/// Maximum time from a command to its answer. The forwarding thread can take almost the whole processor from the
+/// answering thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time from `quit` to the end.
+/// Maximum time from the `quit` command to the end of the process.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Its prompt for commands.
+/// testpmd's command prompt.
 const PROMPT: &str = "testpmd> ";
-/// DPDK's directory for sockets and locks when it runs as root.
+/// DPDK's directory for sockets and locks when DPDK runs as root.
 const RUNTIME_DIRECTORY: &str = "/var/run/dpdk";
 
-/// The kind of its memory. vhost-user needs sharable memory, so plain heap will not do.
+/// The kind of testpmd's memory. vhost-user needs sharable memory, so plain heap memory is not offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Anonymous files of huge pages, as in production. One file gives one vhost-user region.
+    /// Anonymous files of huge pages, as in production. Each file becomes one vhost-user region.
     Huge,
-    /// An anonymous file of ordinary pages: slower, and needs no set-up of the machine.
+    /// An anonymous file of ordinary pages. It is slower than huge pages, but needs no set-up of the machine.
     Ordinary,
 }
 
-/// Its start-up configuration.
+/// testpmd's start-up configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A name for messages.
+    /// Name of the process in error messages.
     pub name: String,
-    /// The processor of both its threads.
+    /// Number of the processor for both testpmd threads.
     pub cpu: usize,
-    /// The kind of its memory.
+    /// Kind of testpmd's memory.
     pub memory: Memory,
-    /// Size of its memory, in MiB.
+    /// Size of testpmd's memory, in MiB.
     pub memory_mib: u64,
-    /// Its ports, in order (`--vdev`).
+    /// testpmd's ports in order, one `--vdev` argument each.
     pub vdevs: Vec<String>,
-    /// Further arguments of DPDK's, before `--`.
+    /// Further arguments of DPDK, placed before `--`.
     pub eal_args: Vec<String>,
-    /// Arguments of its own, after `--`.
+    /// Further arguments of testpmd, placed after `--`.
     pub args: Vec<String>,
 }
 
@@ -59,15 +60,15 @@ pub struct Testpmd {
 }
 
 impl Config {
-    /// Returns the command, and the prefix of its files.
+    /// Returns the command line, and the prefix of DPDK's runtime files.
     ///
     /// # Errors
-    /// When DPDK is not there and cannot be installed.
+    /// Returns an error if DPDK is missing and cannot be installed.
     pub fn command(&self) -> Result<(Command, String)> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("xtask-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let testpmd = packages::need(TESTPMD)?;
-        // Its output is no terminal; without this, answers would wait in its buffer.
+        // testpmd's output is a pipe, not a terminal. Without line buffering, answers would wait in testpmd's buffer.
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(testpmd);
         command.args([
@@ -93,20 +94,20 @@ impl Config {
 }
 
 impl Testpmd {
-    /// Starts it without waiting for the prompt, as a port in server mode waits for its peer: [`Testpmd::wait_ready`]
-    /// does.
+    /// Starts testpmd without waiting for its prompt, because a port in server mode first waits for its peer.
+    /// [`Testpmd::wait_ready`] waits for the prompt.
     ///
     /// # Errors
-    /// When it cannot be installed or started.
+    /// Returns an error if testpmd cannot be installed or started.
     pub fn start(config: &Config) -> Result<Self> {
         let (command, prefix) = config.command()?;
         Ok(Self { program: Program::start(&config.name, command, None)?, prefix })
     }
 
-    /// Waits until it takes commands.
+    /// Waits until testpmd accepts commands.
     ///
     /// # Errors
-    /// When it is not ready in time, or ends.
+    /// Returns an error if testpmd ends, or shows no prompt in time.
     pub fn wait_ready(&mut self) -> Result<()> {
         self.program.wait_for("its prompt", 0, READY_TIMEOUT, |text| text.contains(PROMPT).then_some(()))
     }
@@ -114,15 +115,15 @@ impl Testpmd {
     /// Runs a command without waiting for its answer.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if testpmd has ended.
     pub fn tell(&mut self, command: &str) -> Result<()> {
         self.program.say(command)
     }
 
-    /// Runs a command and waits for the wanted part of its answer.
+    /// Runs a command and waits for the part of the answer selected by `find`.
     ///
     /// # Errors
-    /// When the answer does not come in time.
+    /// Returns an error if `find` finds nothing in time.
     pub fn ask<T>(&mut self, command: &str, find: impl Fn(&str) -> Option<T>) -> Result<T> {
         let mark = self.program.mark();
         self.program.say(command)?;
@@ -132,31 +133,31 @@ impl Testpmd {
     /// Returns a port's counters.
     ///
     /// # Errors
-    /// When the answer does not come in time.
+    /// Returns an error if testpmd does not answer in time.
     pub fn port_stats(&mut self, port: usize) -> Result<PortStats> {
         self.ask(&format!("show port stats {port}"), |text| PortStats::parse(text, port))
     }
 
-    /// Returns a port's link.
+    /// Returns the link state of a port.
     ///
     /// # Errors
-    /// When the answer does not come in time.
+    /// Returns an error if testpmd does not answer in time.
     pub fn link(&mut self, port: usize) -> Result<Link> {
         self.ask(&format!("show port info {port}"), Link::parse)
     }
 
-    /// Returns the time of the forwarding thread per packet in nanoseconds, while it had packets.
+    /// Returns the forwarding thread's time per packet in nanoseconds, without its idle time.
     ///
     /// # Errors
-    /// When the answer does not come in time.
+    /// Returns an error if testpmd does not answer in time.
     pub fn busy_ns_per_packet(&mut self) -> Result<f64> {
         self.ask("show fwd stats all", output::busy_ns_per_packet)
     }
 
-    /// Sends it a signal.
+    /// Sends testpmd a signal.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if testpmd has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.program.signal(signal)
     }
@@ -164,25 +165,25 @@ impl Testpmd {
     /// Stops forwarding.
     ///
     /// # Errors
-    /// When it does not stop in time.
+    /// Returns an error if testpmd does not stop forwarding in time.
     pub fn stop_forwarding(&mut self) -> Result<()> {
         self.ask("stop", |text| (text.contains("\nDone.") || text.contains("not started")).then_some(()))
     }
 
-    /// Ends it in good order, or else by force.
+    /// Ends testpmd with `quit`, or kills testpmd after a timeout.
     pub fn quit(mut self) {
-        // Dropping kills a program still running.
+        // The drop of `self` kills testpmd if the program still runs.
         let _ = self.program.say("stop");
         let _ = self.program.say("quit");
         let _ = self.program.wait_end(QUIT_TIMEOUT);
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills testpmd at once, as a crash would end it.
     pub fn crash(self) {
         drop(self);
     }
 
-    /// Returns the end of its output, for a message.
+    /// Returns the end of testpmd's output, for an error message.
     pub fn tail(&self) -> String {
         self.program.tail()
     }
@@ -190,7 +191,7 @@ impl Testpmd {
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        // The program itself is killed when the field is dropped; its lock files do not mind.
+        // The program is killed later, when the field `program` is dropped. Its lock files may be removed before.
         let _ = std::fs::remove_dir_all(format!("{RUNTIME_DIRECTORY}/{}", self.prefix));
     }
 }

@@ -1,24 +1,29 @@
-//! Traffic on the kernel's own sockets: a bulk sender and sink in the manner of ttcp (claim I20), a request/response
-//! client with work on both sides (M4, M7), requests at given moments alone or beside bulk data, UDP with segmentation
-//! and coalescing, and calls over UDP as NFS makes them (I15–I19).
+//! Traffic on the kernel's own sockets:
 //!
-//! The two ends work together. [`serve`] answers on one control port; [`run_client`] asks it for one test, described by
-//! [`Params`], and returns one [`Report`] with the figures of **both** ends. Both run in threads of the caller. A
-//! caller with threads in a network namespace measures that namespace.
+//! - a bulk sender and sink in the manner of ttcp (claim I20)
+//! - a request/response client with work on both sides (M4, M7)
+//! - requests at given moments, with or without simultaneous bulk data
+//! - UDP with segmentation and coalescing
+//! - calls over UDP like those of NFS (I15–I19)
+//!
+//! The server and the client of a test cooperate. [`serve`] listens on one control port. [`run_client`] requests one
+//! test, described by [`Params`], and returns one [`Report`] with the figures of **both** ends. Both functions run in
+//! threads of the caller. If those threads are in a network namespace, the test measures that namespace.
 //!
 //! The sources of the figures:
 //!
-//! - A timed test warms up, then measures for the asked time, and keeps the load on until the server has closed its own
-//!   window. Each end counts bytes over its own window and reports the window's exact length; the throughput of a
-//!   report is the receiver's. A test over a number of bytes is measured at the receiver from its first byte to its
+//! - A timed test warms up, then measures for the requested time. The load continues until the server has closed its
+//!   own window. Each end counts bytes over its own window and reports the window's exact length. The throughput of a
+//!   report is the receiver's. For a test over a number of bytes, the receiver measures from the first byte to the
 //!   last.
-//! - Processor time is the time of the data threads (`RUSAGE_THREAD`), user and system separate, over the window. It
-//!   excludes interrupts on behalf of others: sample `/proc/stat` between [`Event::Start`] and [`Event::End`] for them.
-//! - Congestion control is set on each socket and read back, because the host's default may pace (BBR) and a network
-//!   namespace inherits it.
+//! - Processor time is the time of the data threads over the window (`RUSAGE_THREAD`), user and system time separately.
+//!   Interrupt time charged to other threads is not included; sample `/proc/stat` between [`Event::Start`] and
+//!   [`Event::End`] to measure it.
+//! - Congestion control is set on each socket and read back. The host's default may pace (BBR), and a network namespace
+//!   inherits that default.
 //!
-//! The control protocol and its limits are in `wire`. The server refuses a client that breaks the protocol, and counts
-//! it in [`ServerStats`].
+//! The module `wire` defines the control protocol and its limits. The server refuses a client that violates the
+//! protocol, and counts the refusal in [`ServerStats`].
 
 mod client;
 mod error;

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use offramp_ports::sys::cpu::{current_thread, pin_current_thread, set_idle_priority};
 
-/// Longest time between two readings of the clock if nothing else ran between them. A reading takes some 50 ns, an
-/// interrupt more than a microsecond.
+/// Maximum time between two clock readings without other work in between. A reading takes about 50 ns, and an interrupt
+/// more than a microsecond.
 const TURN_MAX: Duration = Duration::from_micros(1);
 
-/// One thread per processor. It spins when nothing else wants to run (`SCHED_IDLE`, nice 19), to keep the processor
-/// from halting or slowing down. The threads end with this value.
+/// Threads that keep processors awake, one per processor. Each thread spins while nothing else wants to run
+/// (`SCHED_IDLE`, nice 19), so that the processor neither halts nor slows down. The threads end when this value is
+/// dropped.
 #[derive(Debug)]
 pub struct AwakeCpus {
     stop: Arc<AtomicBool>,
@@ -25,7 +26,7 @@ pub struct AwakeCpus {
 #[derive(Debug)]
 struct Spinner {
     thread: i32,
-    /// Time that the thread ran without a break, in nanoseconds.
+    /// Time in which only this thread ran on its processor, in nanoseconds.
     idle_ns: Arc<AtomicU64>,
     handle: JoinHandle<()>,
 }
@@ -34,7 +35,7 @@ impl AwakeCpus {
     /// Keeps these processors awake from now on.
     ///
     /// # Errors
-    /// When one of them may not be used. None stays awake then.
+    /// Returns an error if a processor cannot be used. No processor stays awake then.
     pub fn start(cpus: &[usize]) -> io::Result<Self> {
         let mut awake = Self { stop: Arc::default(), spinners: Vec::new() };
         for &cpu in cpus {
@@ -43,14 +44,14 @@ impl AwakeCpus {
         Ok(awake)
     }
 
-    /// Returns the numbers of the spinning threads, so that their time can be counted separately.
+    /// Returns the kernel thread numbers of the spinning threads, so that their time can be counted separately.
     pub fn threads(&self) -> impl Iterator<Item = i32> {
         self.spinners.iter().map(|spinner| spinner.thread)
     }
 
-    /// Returns the nanoseconds in which nothing else ran on each processor since the start, in the order of the
-    /// processors given. Interrupts count as something else. A thread's processor time does not promise that: most
-    /// kernels charge interrupts to the interrupted thread.
+    /// Returns for each processor the nanoseconds since the start in which only the spinning thread ran. The order is
+    /// the order of the processors given to [`AwakeCpus::start`]. Interrupts count as other work. A thread's processor
+    /// time would be too high, because most kernels charge interrupts to the interrupted thread.
     pub fn idle_ns(&self) -> impl Iterator<Item = u64> {
         self.spinners.iter().map(|spinner| spinner.idle_ns.load(Ordering::Relaxed))
     }
@@ -63,7 +64,7 @@ impl AwakeCpus {
         let handle = Builder::new().name("ofr-awake".into()).spawn(move || {
             let prepared = pin_current_thread(&[cpu]).and_then(|()| set_idle_priority());
             let failed = prepared.is_err();
-            // The send fails only when the starter is gone; the thread then has no purpose.
+            // The send fails only if the starting thread has ended. The new thread then has no purpose.
             if ready.send(prepared.map(|()| current_thread())).is_ok() && !failed {
                 spin_until(&stop, &counter);
             }
@@ -78,13 +79,14 @@ impl Drop for AwakeCpus {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for spinner in self.spinners.drain(..) {
-            // A spinner cannot panic.
+            // A spinning thread cannot panic.
             let _ = spinner.handle.join();
         }
     }
 }
 
-/// Reads the clock until `stop` is set. Between two readings further apart than a turn, something else ran.
+/// Reads the clock until `stop` is set, and adds up the intervals shorter than `TURN_MAX` in `idle_ns`. Other work ran
+/// during longer intervals.
 fn spin_until(stop: &AtomicBool, idle_ns: &AtomicU64) {
     let mut last = Instant::now();
     let mut idle = Duration::ZERO;
@@ -113,7 +115,7 @@ mod tests {
             std::thread::yield_now();
         }
         drop(awake);
-        // The kernel may still be releasing the number of an ended thread.
+        // The kernel may still hold the thread number of an ended thread.
         while threads.iter().any(|&t| thread_cpu_ns_of(t).is_ok()) {
             std::thread::yield_now();
         }

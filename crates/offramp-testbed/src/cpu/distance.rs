@@ -1,4 +1,4 @@
-//! The time of a cache line from one processor to another.
+//! The latency of a cache line between two processors.
 
 use std::hint::spin_loop;
 use std::io;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use offramp_ports::sys::cpu::pin_current_thread;
 
-/// Round trips between two readings of the clock.
+/// Number of round trips between two clock readings.
 const BATCH: u64 = 200;
 
-/// A counter alone on its cache line and on the adjacent line, as the two are fetched together.
+/// A counter alone on two adjacent cache lines, because processors fetch adjacent lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line(AtomicU64);
@@ -24,11 +24,11 @@ struct Court {
     stop: AtomicBool,
 }
 
-/// Returns the one-way time of a cache line between two processors in nanoseconds. It is half the median round trip of
-/// two threads, one pinned to each processor. They answer each other for about `duration`.
+/// Returns the one-way latency of a cache line between two processors, in nanoseconds. The latency is half the median
+/// round trip between two threads, one pinned to each processor. The threads exchange messages for about `duration`.
 ///
 /// # Errors
-/// When both are the same processor, or one of them may not be used.
+/// Returns an error if both processors are the same, or one of them cannot be used.
 pub fn line_distance_ns(cpu_a: usize, cpu_b: usize, duration: Duration) -> io::Result<f64> {
     if cpu_a == cpu_b {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a distance needs two processors"));
@@ -51,7 +51,7 @@ pub fn line_distance_ns(cpu_a: usize, cpu_b: usize, duration: Duration) -> io::R
     })
 }
 
-/// Answers every ping until the court is closed.
+/// Answers every ping until `court.stop` is set.
 fn answer(court: &Court, cpu: usize, ready: &SyncSender<io::Result<()>>) {
     let pinned = pin_current_thread(&[cpu]);
     let failed = pinned.is_err();
@@ -67,8 +67,8 @@ fn answer(court: &Court, cpu: usize, ready: &SyncSender<io::Result<()>>) {
     }
 }
 
-/// Plays batches for `duration`. Returns half of the median round trip, without the first batch: it wakes the other
-/// side.
+/// Measures batches of round trips for `duration`. Returns half the median round trip in nanoseconds. The first batch
+/// is omitted, because its first ping may wake the answering thread.
 fn play(court: &Court, duration: Duration) -> f64 {
     let mut round = 0;
     let mut trips_ns = Vec::new();

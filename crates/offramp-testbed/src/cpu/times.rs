@@ -1,11 +1,14 @@
-//! The time of each processor by kind of use, as the kernel accounts it (`/proc/stat`, `proc_stat(5)`).
+//! The time of each processor by kind of use, as accounted by the kernel (`/proc/stat`, `proc_stat(5)`).
 //!
-//! Time stolen by a hypervisor (`steal`) is not disjoint from idle time. A kernel without a tick in idle counts idle
-//! time by the clock, from the processor's sleep until it runs again (Linux `get_cpu_idle_time_us`, shown by
-//! `fs/proc/stat.c`). KVM counts as stolen all time in which the virtual processor was runnable and did not run
-//! (`record_steal_time`); this begins with the interrupt that is to wake it. If a hypervisor wakes a processor late,
-//! the same time therefore counts as both. Time of a guest (columns 9 and 10) is in `user` and `nice` already, and
-//! `irq` and `softirq` are disjoint from `system`.
+//! Time stolen by a hypervisor (`steal`) can overlap idle time:
+//!
+//! - A kernel without a tick in idle measures idle time by the clock, from the processor's sleep until it runs again
+//!   (Linux `get_cpu_idle_time_us`, shown by `fs/proc/stat.c`).
+//! - KVM counts as stolen all time in which the virtual processor was runnable and did not run (`record_steal_time`).
+//!   Stolen time therefore begins with the interrupt that wakes the virtual processor.
+//!
+//! If a hypervisor wakes a processor late, the delay counts as both idle and stolen. A guest's time (columns 9 and 10)
+//! is already included in `user` and `nice`. `irq` and `softirq` do not overlap `system`.
 
 use std::fs;
 use std::io;
@@ -13,45 +16,46 @@ use std::iter::Sum;
 
 use offramp_ports::sys::SysError;
 
-/// Microseconds of a second.
+/// Microseconds per second.
 const US_PER_SECOND: u64 = 1_000_000;
-/// Ticks per second in `/proc/stat` of every Linux for common machines.
+/// Ticks per second in `/proc/stat` on common machines.
 const USUAL_TICKS_PER_SECOND: u64 = 100;
 
-/// The time of one processor since boot, in microseconds. The resolution is one tick: see [`tick_us`].
+/// Time of one processor since boot, in microseconds, with a resolution of one tick: see [`tick_us`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// The processor's number.
+    /// Number of the processor.
     pub cpu: usize,
-    /// Programs, without the nice ones.
+    /// Time of programs at normal priority.
     pub user_us: u64,
-    /// Programs of low priority ([`AwakeCpus`](super::AwakeCpus) counts here).
+    /// Time of programs at low priority, including the threads of [`AwakeCpus`](super::AwakeCpus).
     pub nice_us: u64,
-    /// The kernel, on behalf of programs.
+    /// Time of the kernel on behalf of programs.
     pub system_us: u64,
-    /// Idle, waiting for a disk or not, and time stolen by a hypervisor when the processor should have woken up.
+    /// Idle time, with or without a wait for a disk. It includes time stolen by a hypervisor after the processor should
+    /// have woken up.
     pub idle_us: u64,
-    /// Hardware interrupts.
+    /// Time of hardware interrupts.
     pub irq_us: u64,
-    /// Soft interrupts: most of a kernel's network work.
+    /// Time of soft interrupts, including most of the kernel's network work.
     pub softirq_us: u64,
-    /// The hypervisor ran another guest although this processor had work, or was to wake up for some.
+    /// Time in which the hypervisor did not run this processor although the processor had work or was to wake up.
     pub steal_us: u64,
 }
 
 impl CpuTime {
-    /// Returns the time spent on work of any kind; stolen time is neither work nor idle.
+    /// Returns the time spent on any kind of work; stolen time counts neither as work nor as idle time.
     pub fn busy_us(&self) -> u64 {
         self.user_us + self.nice_us + self.system_us + self.irq_us + self.softirq_us
     }
 
-    /// Returns the time at work, neither idle nor stolen, in the window of `elapsed_us` covered by these times. For
-    /// `kept_awake_us` of the window a spinning thread ([`AwakeCpus`](super::AwakeCpus)) had the processor; this
-    /// contains no stolen time.
+    /// Returns the working time, neither idle nor stolen, within a window of `elapsed_us`. `self` covers the same
+    /// window. A spinning thread ([`AwakeCpus`](super::AwakeCpus)) had the processor for `kept_awake_us` of the window,
+    /// and no part of that time is stolen.
     ///
-    /// Idle time is exact to a tick: the kernel adds it up. The kernel samples the other columns. They leave open how
-    /// much of the stolen time is in the idle time: between none and all of it. Likely it is as large a share of the
-    /// idle time as of the whole window.
+    /// The kernel adds up idle time exactly, to a tick, and samples the other columns. The share of stolen time that
+    /// overlaps idle time is unknown, between 0 and 100 %. The likely value assumes that stolen time is the same share
+    /// of the idle time as of the whole window.
     pub fn worked(&self, elapsed_us: u64, kept_awake_us: u64) -> Worked {
         let awake_us = elapsed_us.saturating_sub(self.idle_us);
         let stolen_us = self.steal_us.min(elapsed_us);
@@ -73,7 +77,7 @@ impl CpuTime {
             user_us: less(self.user_us, earlier.user_us),
             nice_us: less(self.nice_us, earlier.nice_us),
             system_us: less(self.system_us, earlier.system_us),
-            // Idle time may run backwards in /proc/stat (`proc_stat(5)`), so all differences saturate.
+            // Idle time can decrease in `/proc/stat` (`proc_stat(5)`), so all differences saturate.
             idle_us: less(self.idle_us, earlier.idle_us),
             irq_us: less(self.irq_us, earlier.irq_us),
             softirq_us: less(self.softirq_us, earlier.softirq_us),
@@ -82,14 +86,14 @@ impl CpuTime {
     }
 }
 
-/// Time in which processors were at work, with its bounds if a hypervisor stole time.
+/// Working time of processors, with its bounds if a hypervisor stole time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worked {
-    /// The likely time.
+    /// Likely working time, in microseconds.
     pub likely_us: u64,
-    /// The lower bound.
+    /// Lower bound of the working time, in microseconds.
     pub min_us: u64,
-    /// The upper bound.
+    /// Upper bound of the working time, in microseconds.
     pub max_us: u64,
 }
 
@@ -103,17 +107,17 @@ impl Sum for Worked {
     }
 }
 
-/// The times of all processors at one moment.
+/// Times of all processors at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuTimes {
     times: Vec<CpuTime>,
 }
 
 impl CpuTimes {
-    /// Reads the times now.
+    /// Reads the present times of all processors.
     ///
     /// # Errors
-    /// When `/proc/stat` cannot be read.
+    /// Returns an error if `/proc/stat` cannot be read.
     pub fn read() -> io::Result<Self> {
         let text = fs::read_to_string("/proc/stat").map_err(|e| SysError::new("reading /proc/stat", e))?;
         Ok(Self::parse(&text, tick_us()))
@@ -128,25 +132,24 @@ impl CpuTimes {
         &self.times
     }
 
-    /// Returns the busy time of all processors, in microseconds.
+    /// Returns the busy time of all processors together, in microseconds.
     pub fn busy_us(&self) -> u64 {
         self.times.iter().map(CpuTime::busy_us).sum()
     }
 
-    /// Returns the times of one processor.
+    /// Returns the times of processor `cpu`, or `None` if the kernel lists no such processor.
     pub fn of(&self, cpu: usize) -> Option<&CpuTime> {
         self.times.iter().find(|t| t.cpu == cpu)
     }
 
-    /// Returns the share of the processors' time that a hypervisor stole although they had work; 0 if no time has
-    /// passed.
+    /// Returns the stolen share of the processors' total time, or 0 if no time has passed.
     pub fn stolen_share(&self) -> f64 {
         let stolen_us: u64 = self.times.iter().map(|time| time.steal_us).sum();
         let all_us: u64 = self.times.iter().map(|time| time.busy_us() + time.idle_us + time.steal_us).sum();
         if all_us == 0 { 0.0 } else { stolen_us as f64 / all_us as f64 }
     }
 
-    /// Returns the times since an earlier reading. Processors missing in one of both are left out.
+    /// Returns the times since an earlier reading. Processors missing in either reading are omitted.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let pairs = self.times.iter().filter_map(|now| Some(now.since(earlier.of(now.cpu)?)));
@@ -154,8 +157,8 @@ impl CpuTimes {
     }
 }
 
-/// Parses a `cpuN` line: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. Returns `None` for the line
-/// of the sum (`cpu` alone) and all others.
+/// Parses a `cpuN` line with the columns user, nice, system, idle, iowait, irq, softirq, steal, in ticks. Returns
+/// `None` for the line of the sum (`cpu` without a number) and for all other lines.
 fn parse_line(line: &str, tick_us: u64) -> Option<CpuTime> {
     let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
     let cpu = if line.starts_with("cpu ") { None } else { words.next()?.parse().ok() }?;
@@ -165,7 +168,7 @@ fn parse_line(line: &str, tick_us: u64) -> Option<CpuTime> {
     Some(CpuTime { cpu, user_us, nice_us, system_us, idle_us, irq_us: next(), softirq_us: next(), steal_us: next() })
 }
 
-/// Returns the resolution of [`CpuTimes`] in microseconds: one tick, 10 ms on common machines.
+/// Returns the resolution of [`CpuTimes`] in microseconds: one tick, or 10 ms on common machines.
 pub fn tick_us() -> u64 {
     let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
     US_PER_SECOND / ticks.and_then(|t| u64::try_from(t).ok()).filter(|&t| t > 0).unwrap_or(USUAL_TICKS_PER_SECOND)
@@ -184,7 +187,7 @@ mod tests {
         assert_eq!((first.busy_us(), first.idle_us, first.steal_us), (190_000, 90_000, 80_000));
         assert_eq!(times.of(12).unwrap().busy_us(), 100_000);
         assert_eq!(times.of(1), None);
-        // 8 stolen ticks of 36 on one processor and 11 on the other.
+        // On one processor, 8 of 36 ticks are stolen; on the other processor, none of 11 ticks.
         assert!((times.stolen_share() - 8.0 / 47.0).abs() < 1e-9, "{}", times.stolen_share());
         assert!(CpuTimes::default().stolen_share().abs() < f64::EPSILON);
     }
@@ -198,8 +201,8 @@ mod tests {
         assert_eq!((spent.all()[0].busy_us(), spent.all()[0].idle_us), (2, 0));
     }
 
-    /// Returns a processor's work in a second in milliseconds (likely, minimum, maximum), from its lines before and
-    /// after.
+    /// Returns the likely, minimum and maximum work of a processor in one second, in milliseconds. `begin` and `end`
+    /// are the processor's lines before and after that second.
     fn worked_in_a_second(begin: &str, end: &str, kept_awake_us: u64) -> [u64; 3] {
         let [begin, end] = [begin, end].map(|line| CpuTimes::parse(line, 10_000));
         let worked = end.since(&begin).all()[0].worked(1_000_000, kept_awake_us);
@@ -208,7 +211,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_stolen_a_processor_worked_when_it_was_not_idle() {
-        // Columns 9 and 10 are time of guests, included in user and nice; column 5 waits for a disk.
+        // Columns 9 and 10 are a guest's time, included in user and nice. Column 5 (iowait) is idle time.
         let worked = worked_in_a_second("cpu0 5 5 5 100 10 0 0 7 5 5", "cpu0 25 15 5 160 20 0 0 7 25 15", 0);
         assert_eq!(worked, [300; 3]);
     }
@@ -220,10 +223,11 @@ mod tests {
 
     #[test]
     fn time_that_is_stolen_from_a_processor_that_sleeps_is_not_taken_from_its_work_a_second_time() {
-        // 0.7 s asleep, 0.35 s stolen: a second less both would leave no work, but there was some.
+        // 0.7 s asleep and 0.35 s stolen exceed one second. If both were subtracted, no work would remain, but the
+        // processor worked.
         let worked = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 20 0 0 70 0 0 0 35", 0);
         assert_eq!(worked, [195, 0, 300]);
-        // More time was stolen than slept, so part of it certainly came from the work.
+        // The stolen time exceeds the idle time, so the processor lost at least the difference while it had work.
         let worked = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 20 0 0 20 0 0 0 30", 0);
         assert_eq!(worked, [560, 500, 700]);
     }

@@ -1,74 +1,74 @@
-//! Errors of a run on an existing interface, and of undoing it.
+//! Errors of a run on an existing interface, and of the restoration.
 
 use std::path::PathBuf;
 
-/// An error of a run on an existing interface, or of undoing it. One line each.
+/// An error of a run on an existing interface, or of the restoration. Each error is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no interface of that name in this network namespace.
+    /// The network namespace has no interface with that name.
     #[error("no interface \"{name}\" in this network namespace; there are: {known}")]
     NoInterface {
-        /// The requested name.
+        /// Name of the requested interface.
         name: String,
-        /// The existing interfaces.
+        /// Names of the existing interfaces.
         known: String,
     },
     /// None of the requested features can be switched on this interface.
     #[error("none of the requested features ({asked}) can be changed on interface \"{interface}\" (driver {driver})")]
     NothingToChange {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Its driver.
+        /// Name of the interface's driver.
         driver: String,
-        /// The requested experiments.
+        /// Names of the requested experiments.
         asked: String,
     },
-    /// The kernel does not let this process change the interface.
+    /// The kernel does not permit this process to change the interface.
     #[error(
         "not permitted to change interface \"{interface}\"; run as root, or with CAP_NET_ADMIN in its network namespace"
     )]
     NotPermitted {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
     },
-    /// No traffic with the peer, before anything was changed.
+    /// The peer did not answer a first test, run before any change.
     #[error("peer {peer}: {reason}")]
     Peer {
-        /// The other machine.
+        /// Name or address of the peer.
         peer: String,
-        /// The result of the first test.
+        /// Result of the first test.
         reason: String,
     },
-    /// The route to the peer bypasses the interface, so that its features have no effect.
+    /// The route to the peer bypasses the interface, so that the interface's features have no effect.
     #[error(
         "traffic to {peer} does not go through interface \"{interface}\" (the interface counted {counted} bytes of \
          {sent}); see: ip route get {peer}"
     )]
     OtherRoute {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The other machine.
+        /// Name or address of the peer.
         peer: String,
-        /// Bytes that the interface counted meanwhile, both ways.
+        /// Bytes counted by the interface during the test, in both directions.
         counted: u64,
-        /// Bytes of payload sent.
+        /// Payload bytes sent by the test.
         sent: u64,
     },
     /// A setting of the run is out of range.
     #[error("{0}")]
     Setting(String),
-    /// Another run has switched features of this interface and still holds its state file.
+    /// Another run has switched features of this interface and still holds the state file.
     #[error("interface \"{interface}\" is in use by another run; stop process {pid} first")]
     Busy {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The process that wrote the state file.
+        /// Number of the process that wrote the state file.
         pid: u32,
     },
     /// The state file cannot be read or written.
     #[error("state file {path}: {reason}")]
     StateFile {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
         /// The problem, and the remedy.
         reason: String,
@@ -79,29 +79,29 @@ pub enum DeviceError {
          that interface's namespace, or delete the file if that interface is gone"
     )]
     Mismatch {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The first difference.
+        /// The first difference between the state file and the present interface.
         difference: String,
     },
-    /// Settings that could not be restored.
+    /// Some settings could not be restored.
     #[error("interface \"{interface}\" was not fully restored: {left}; the state file {path} remains")]
     NotRestored {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Each setting that could not be restored.
+        /// Settings that could not be restored, with their former values.
         left: String,
-        /// The file with the former settings.
+        /// Path of the state file with the former settings.
         path: PathBuf,
     },
-    /// More than one state file could not be used.
+    /// Several state files could not be used.
     #[error("{count} state files could not be restored; the first: {first}")]
     Several {
-        /// The number of such files.
+        /// Number of unusable state files.
         count: usize,
-        /// The error of the first file.
+        /// Error of the first unusable state file.
         first: Box<DeviceError>,
     },
     /// The traffic of every experiment failed.

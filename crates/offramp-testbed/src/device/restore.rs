@@ -9,29 +9,30 @@ use super::error::DeviceError;
 use super::state::{self, Identity, State, StateFile};
 use crate::error::TestbedError;
 
-/// A change of an interface; all other settings stay as found.
+/// A change of an interface. Settings outside the change keep their recorded values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Features and their wanted states.
+    /// Names of features, and their wanted states.
     pub features: Vec<(&'static str, bool)>,
-    /// The host's own segmentation limit.
+    /// The interface's segment limit for super-frames (`gso_max_segs`).
     pub gso_segs_max: Option<u32>,
 }
 
-/// An interface that is being changed. A drop restores every setting. After a crash the state file allows the same.
+/// An interface under change. Dropping the guard restores every setting. After a crash, the state file allows the
+/// restoration.
 #[derive(Debug)]
 pub struct Guard {
-    // `None` once all has been put back.
+    // `None` after the restoration.
     file: Option<StateFile>,
 }
 
 impl Guard {
-    /// Records the state of an interface of the calling thread's network namespace, and checks that it may be changed.
-    /// Leftover changes of an earlier run are put back first; `progress` gets a line for that.
+    /// Checks that an interface of the calling thread's network namespace may be changed, and records the interface's
+    /// state. Leftover changes of an earlier run are restored first. `progress` receives one line for each restoration.
     ///
     /// # Errors
-    /// When there is no such interface, it may not be changed, another run uses it, or the state file cannot be
-    /// written.
+    /// Returns an error if the interface does not exist or may not be changed, if another run uses the interface, or if
+    /// the state file cannot be written.
     pub fn take(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<Self, TestbedError> {
         let found = find(dir, interface, progress)?;
         check_permission(&found)?;
@@ -43,36 +44,36 @@ impl Guard {
         &self.found().identity.driver
     }
 
-    /// Returns whether the user may switch the feature.
+    /// Returns whether the user may switch `feature`.
     pub fn is_changeable(&self, feature: &str) -> bool {
         self.found().is_changeable(feature)
     }
 
-    /// Returns whether the feature was on; `None` if the kernel does not know it.
+    /// Returns whether `feature` was active, or `None` if the kernel does not support it.
     pub fn was_active(&self, feature: &str) -> Option<bool> {
         self.found().active.get(feature).copied()
     }
 
-    /// Records the interface's state; from then on it may be changed.
+    /// Records the interface's state in a file. Afterwards, the interface may be changed.
     ///
     /// # Errors
-    /// When the state file cannot be written.
+    /// Returns an error if the state file cannot be written.
     pub fn new(dir: &Path, state: State) -> Result<Self, DeviceError> {
         Ok(Self { file: Some(StateFile::create(dir, state)?) })
     }
 
-    /// Returns the interface's state as found.
+    /// Returns the recorded state of the interface.
     ///
     /// # Panics
-    /// Never: only [`Guard::finish`] takes the state, and it takes the guard too.
+    /// Never panics: only [`Guard::finish`] takes the state, and `finish` consumes the guard.
     pub fn found(&self) -> &State {
         self.file.as_ref().expect("only finish takes the file, and it takes the guard too").state()
     }
 
-    /// Sets the interface to the state as found with `change` on top. Returns the features in force.
+    /// Sets the interface to the recorded state with `change` applied. Returns the features in force.
     ///
     /// # Errors
-    /// When the interface is gone or may not be changed.
+    /// Returns an error if the interface no longer exists or may not be changed.
     pub fn apply(&self, change: &Change) -> Result<Features, TestbedError> {
         let mut wanted = self.found().clone();
         for (feature, on) in &change.features {
@@ -82,11 +83,11 @@ impl Guard {
         make(&wanted)
     }
 
-    /// Puts everything back and removes the state file. Returns the features that still differ although every setting
-    /// is back.
+    /// Restores every setting and removes the state file. Returns the features whose active state still differs from
+    /// the recorded state.
     ///
     /// # Errors
-    /// When a setting could not be restored; the state file stays then.
+    /// Returns an error if a setting could not be restored. The state file is then kept.
     pub fn finish(mut self) -> Result<Vec<String>, TestbedError> {
         self.file.take().map_or(Ok(Vec::new()), put_back)
     }
@@ -95,33 +96,35 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            // A drop cannot report an error. If this fails, the state file stays for `restore`.
+            // A drop cannot report an error. If the restoration fails, the state file remains for `restore`.
             let _ = put_back(file);
         }
     }
 }
 
-/// Reads the state of an interface of the calling thread's network namespace. Leftover changes of an earlier run are
-/// put back first; `progress` gets a line for that.
+/// Reads the state of an interface in the calling thread's network namespace. Leftover changes of an earlier run are
+/// restored first. `progress` receives one line for each restoration.
 ///
 /// # Errors
-/// When there is no such interface, or another run uses it.
+/// Returns an error if the interface does not exist, or another run uses the interface.
 pub fn find(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<State, TestbedError> {
     Features::read(interface).map_err(|e| explained(interface, e))?;
     restore_one(&state::path_of(dir, interface, state::net_namespace()?), progress)?;
     Ok(State::read(interface)?)
 }
 
-/// Asks the kernel to set a feature to its present state. The kernel refuses a process without the permission.
+/// Asks the kernel to set one feature to its present state, because the kernel refuses a process without the
+/// permission.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Returns an error if the kernel refuses the request.
 pub fn check_permission(found: &State) -> Result<(), TestbedError> {
     let setting = found.requested.iter().next();
     setting.map_or(Ok(()), |(feature, on)| switch(&found.interface, &[(feature, *on)]))
 }
 
-/// Restores the settings in a state file and removes the file.
+/// Restores the settings recorded in a state file and removes the file. Returns the features whose active state still
+/// differs.
 fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
     let state = file.state();
     let now = make(state)?;
@@ -135,8 +138,8 @@ fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
     Ok(changed)
 }
 
-/// Sets the interface to `wanted`; touches only settings that differ. A feature that did not change shows in the
-/// returned features.
+/// Sets the interface to `wanted`, and changes only settings that differ. Returns the features read back, so that the
+/// caller sees features that did not change.
 fn make(wanted: &State) -> Result<Features, TestbedError> {
     let interface = wanted.interface.as_str();
     let now = Features::read(interface).map_err(|e| explained(interface, e))?;
@@ -154,8 +157,8 @@ fn make(wanted: &State) -> Result<Features, TestbedError> {
     Features::read(interface).map_err(|e| explained(interface, e))
 }
 
-/// Requests the features' states. A feature may stay as it is, because it is fixed or another one prevents the change.
-/// This is no error here: the caller reads the features back.
+/// Requests the features' states. A feature can keep its state because the feature is fixed or because another feature
+/// prevents the change. An unchanged feature is no error here, because the caller reads the features back.
 fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), TestbedError> {
     match ethtool::set_features(interface, wanted) {
         Err(error) if error.raw_os_error().is_some() => Err(explained(interface, error)),
@@ -163,7 +166,7 @@ fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), TestbedError> 
     }
 }
 
-/// Lists the requested settings that differ from `then`.
+/// Lists the settings that differ from `then`'s requested settings.
 fn left_over(then: &State, now: &Features, gso_segs_max: Option<u32>) -> Vec<String> {
     let mut left: Vec<String> = then
         .requested
@@ -177,7 +180,7 @@ fn left_over(then: &State, now: &Features, gso_segs_max: Option<u32>) -> Vec<Str
     left
 }
 
-/// Lists the active features that differ from `then`.
+/// Lists the features whose active state differs from `then`.
 fn differences(then: &State, now: &Features) -> Vec<String> {
     let differs = |name: &str, on: bool| now.active(name).is_some_and(|active| active != on);
     let text = |(name, on): (&String, &bool)| format!("{name} was {} and is {}", on_off(*on), on_off(!*on));
@@ -189,7 +192,7 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// Translates the kernel's error about an interface, with the remedy.
+/// Translates the kernel's error about an interface into one with a remedy.
 pub fn explained(interface: &str, error: SysError) -> TestbedError {
     match error.raw_os_error() {
         Some(libc::ENODEV) => {
@@ -202,14 +205,14 @@ pub fn explained(interface: &str, error: SysError) -> TestbedError {
     }
 }
 
-/// Restores the settings in the state files of `state_dir`, left by runs that ended without doing so. It looks for each
-/// interface in the calling thread's network namespace. `progress` gets a line for each action.
+/// Restores the settings in the state files of `state_dir`, left by runs that ended without a restoration. Each
+/// interface is searched in the calling thread's network namespace. `progress` receives a line for each action.
 ///
 /// Returns the number of restored interfaces.
 ///
 /// # Errors
-/// When a file is not a state file, belongs to a running run or to another interface, or a setting could not be put
-/// back. The other files are still restored.
+/// Returns an error if a file is not a state file, if it belongs to a running run or to another interface, or if a
+/// setting could not be restored. The other files are still processed.
 pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, TestbedError> {
     let (mut restored, mut refused) = (0, Vec::new());
     for path in state::list(state_dir)? {
@@ -233,7 +236,8 @@ pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize
     }
 }
 
-/// Restores the settings in one state file, if it exists. Returns whether the interface was of this boot.
+/// Restores the settings in one state file, if the file exists. Returns whether settings were restored; settings from
+/// before a reboot are not.
 fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, TestbedError> {
     let Some(file) = StateFile::open(path)? else { return Ok(false) };
     let state = file.state();

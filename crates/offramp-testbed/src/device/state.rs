@@ -1,4 +1,4 @@
-//! The state file: the settings of an interface before the first change, to restore them.
+//! The state file: an interface's settings before the first change, kept for the restoration.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -14,24 +14,24 @@ use serde::{Deserialize, Serialize};
 
 use super::error::DeviceError;
 
-/// Version of the file; another one is refused.
+/// Version of the state file's format. A file with another version is refused.
 pub(super) const VERSION: u32 = 1;
-/// Default directory of root's state.
+/// Default directory of root's state files.
 const ROOT_DIR: &str = "/var/lib/offramp";
-/// Directory of a user's state below the home directory (XDG base directory specification).
+/// Directory of a user's state, relative to the home directory (XDG base directory specification).
 const HOME_DIR: &str = ".local/state";
-/// Own directory below that.
+/// offramp's directory within `HOME_DIR`.
 const OWN_DIR: &str = "offramp";
-/// First part of every state file's name.
+/// Prefix of every state file's name.
 const NAME_PREFIX: &str = "device-";
-/// Last part of every state file's name.
+/// Suffix of every state file's name.
 const NAME_SUFFIX: &str = ".json";
-/// Maximum size of a state file, in bytes; a real one has a few thousand.
+/// Maximum size of a state file in bytes. Real state files have a few thousand bytes.
 const LEN_MAX: u64 = 1 << 20;
-/// Only the owner may read or write.
+/// Directory mode that gives access only to the owner.
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-/// The calling thread's network namespace, as a file (namespaces(7)).
+/// The calling thread's network namespace as a file (namespaces(7)).
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// A random number drawn by the kernel at each boot (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -47,21 +47,21 @@ pub fn default_state_dir() -> PathBuf {
     state_home.unwrap_or_else(std::env::temp_dir).join(OWN_DIR)
 }
 
-/// The identity of an interface. Every field must match before a setting is put back.
+/// The identity of an interface. A setting is restored only if every field matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Identity {
-    /// The kernel's number of the interface, never used twice in one boot of a namespace.
+    /// The kernel's index of the interface, never reused in a namespace until reboot.
     pub ifindex: u32,
-    /// Ethernet address, if it has one.
+    /// Ethernet address, or `None` if the interface has none.
     pub mac: Option<String>,
-    /// Driver.
+    /// Name of the driver.
     pub driver: String,
-    /// The adapter's bus address (PCI), empty for many virtual ones.
+    /// The adapter's bus address (PCI), empty for many virtual adapters.
     pub bus: String,
     /// Inode of the network namespace.
     pub net_namespace: u64,
-    /// The boot to which the other fields apply.
+    /// Identifier of the boot in which the other fields are valid.
     pub boot_id: String,
 }
 
@@ -69,7 +69,7 @@ impl Identity {
     /// Reads the identity of an interface in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When there is no such interface, or no `/proc`.
+    /// Returns an error if the interface does not exist, or `/proc` is not available.
     pub(super) fn read(interface: &str) -> io::Result<Self> {
         let driver = ethtool::driver_info(interface).or_else(without_driver)?;
         Ok(Self {
@@ -82,7 +82,7 @@ impl Identity {
         })
     }
 
-    /// Returns the first difference to `now` in words, if any.
+    /// Returns the first difference to `now` in words, or `None` if there is none.
     pub(super) fn difference(&self, now: &Self) -> Option<String> {
         let mac = |identity: &Self| identity.mac.clone().unwrap_or_else(|| "none".to_owned());
         let pairs = [
@@ -97,7 +97,7 @@ impl Identity {
     }
 }
 
-/// Returns an empty description for an interface without a driver to ask (`lo`, tunnels).
+/// Returns an empty description for an interface without driver information (`lo`, tunnels).
 fn without_driver(error: SysError) -> Result<ethtool::DriverInfo, SysError> {
     if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
         return Err(error);
@@ -111,7 +111,7 @@ pub(super) fn net_namespace() -> io::Result<u64> {
     Ok(fs::metadata(OWN_NAMESPACE).map_err(|e| SysError::new(format!("reading {OWN_NAMESPACE}"), e))?.ino())
 }
 
-/// Reads the number of this boot.
+/// Reads the identifier of this boot.
 pub(super) fn boot_id() -> io::Result<String> {
     let text = fs::read_to_string(BOOT_ID).map_err(|e| SysError::new(format!("reading {BOOT_ID}"), e))?;
     Ok(text.trim().to_owned())
@@ -121,29 +121,31 @@ pub(super) fn boot_id() -> io::Result<String> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// The version of the file.
+    /// Version of the file's format.
     pub(super) version: u32,
     /// Name of the interface.
     pub interface: String,
-    /// The interface's identity.
+    /// Identity of the interface.
     pub(super) identity: Identity,
-    /// The user's requested state of each feature that can be changed. It is the state to put back.
+    /// The user's requested state of each changeable feature. The restoration sets these states.
     pub(super) requested: BTreeMap<String, bool>,
-    /// The active state of each feature. It follows from the requested states, and is compared afterwards.
+    /// The active state of each feature. The active states follow from the requested states, and the restoration only
+    /// compares them.
     pub active: BTreeMap<String, bool>,
-    /// The host's own segmentation limit; `None` if the kernel does not report it.
+    /// The interface's segment limit for super-frames (`gso_max_segs`), or `None` if the kernel does not report a
+    /// limit.
     pub gso_segs_max: Option<u32>,
-    /// Process number of the run.
+    /// Number of the run's process.
     pub(super) pid: u32,
-    /// The time of the reading, in seconds since 1970.
+    /// Time of the reading, in seconds since 1970.
     pub(super) written_unix_s: u64,
 }
 
 impl State {
-    /// Reads the interface's present state, in the calling thread's network namespace.
+    /// Reads the interface's present state in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When there is no such interface.
+    /// Returns an error if the interface does not exist.
     pub(super) fn read(interface: &str) -> io::Result<Self> {
         let features = Features::read(interface)?;
         let of = |value: &dyn Fn(&str) -> Option<bool>| -> BTreeMap<String, bool> {
@@ -167,7 +169,7 @@ impl State {
         &self.identity.driver
     }
 
-    /// Returns whether the user may switch the feature.
+    /// Returns whether the user may switch `feature`.
     pub fn is_changeable(&self, feature: &str) -> bool {
         self.requested.contains_key(feature)
     }
@@ -178,10 +180,10 @@ pub(super) fn path_of(dir: &Path, interface: &str, net_namespace: u64) -> PathBu
     dir.join(format!("{NAME_PREFIX}{interface}-{net_namespace}{NAME_SUFFIX}"))
 }
 
-/// Lists every state file of the directory by name; none if there is no directory.
+/// Lists every state file of the directory, sorted by name. The list is empty if the directory does not exist.
 ///
 /// # Errors
-/// When the directory cannot be read.
+/// Returns an error if the directory cannot be read.
 pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, DeviceError> {
     let is_state = |name: &str| name.starts_with(NAME_PREFIX) && name.ends_with(NAME_SUFFIX);
     let entries = match fs::read_dir(dir) {
@@ -200,20 +202,21 @@ pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, DeviceError> {
     Ok(paths)
 }
 
-/// A state file locked by this process, so that no other can use it. The kernel unlocks it however the process ends.
+/// A state file locked by this process, so that no other process can use the file. The kernel unlocks the file however
+/// the process ends.
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
     state: State,
-    // Held for its lock.
+    // Kept open to hold the lock.
     _file: File,
 }
 
 impl StateFile {
-    /// Writes a new state file. It is whole and on the disk before this returns.
+    /// Writes a new state file. The complete file is on the disk when this function returns.
     ///
     /// # Errors
-    /// When the file exists already, or the directory cannot be written.
+    /// Returns an error if the file already exists, or the directory cannot be written.
     pub(super) fn create(dir: &Path, state: State) -> Result<Self, DeviceError> {
         DirBuilder::new()
             .recursive(true)
@@ -223,12 +226,12 @@ impl StateFile {
         let path = path_of(dir, &state.interface, state.identity.net_namespace);
         let draft = draft_path(&path);
         let file = write_draft(&draft, &state).and_then(|file| {
-            // A link, not a rename: it fails when another process was first.
+            // A link, not a rename, because a link fails if another process already created the file.
             fs::hard_link(&draft, &path)?;
             File::open(dir)?.sync_all()?;
             Ok(file)
         });
-        // The draft is of no more use, linked or not.
+        // The draft is no longer needed, whether or not the link succeeded.
         let _ = fs::remove_file(&draft);
         match file {
             Ok(file) => Ok(Self { path, state, _file: file }),
@@ -239,10 +242,10 @@ impl StateFile {
         }
     }
 
-    /// Takes over a leftover state file; `None` if there is none.
+    /// Opens and locks a leftover state file; returns `None` if there is none.
     ///
     /// # Errors
-    /// When its run is still under way, or it is not a state file.
+    /// Returns an error if the run that wrote the file still runs, or the file is not a state file.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, DeviceError> {
         let mut file = match File::open(path) {
             Ok(file) => file,
@@ -256,7 +259,7 @@ impl StateFile {
         };
         let is_gone = |file: &File| file.metadata().map_or(true, |metadata| metadata.nlink() == 0);
         if is_free && is_gone(&file) {
-            // Its owner restored everything between the opening and the locking.
+            // The file's owner restored everything between the opening and the locking here.
             return Ok(None);
         }
         let state = parse(path, &mut file)?;
@@ -271,21 +274,21 @@ impl StateFile {
         &self.state
     }
 
-    /// Returns the file's path.
+    /// Returns the path of the state file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file after the restoration.
+    /// Removes the state file after the restoration.
     ///
     /// # Errors
-    /// When the directory cannot be written.
+    /// Returns an error if the directory cannot be written.
     pub(super) fn remove(self) -> Result<(), DeviceError> {
         fs::remove_file(&self.path).map_err(|e| trouble(&self.path, &format!("cannot be removed: {e}")))
     }
 }
 
-/// Returns a hidden name beside the file, unique among drafts.
+/// Returns the path of a hidden file in the same directory, unique among drafts.
 fn draft_path(path: &Path) -> PathBuf {
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -293,7 +296,7 @@ fn draft_path(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.{number}", std::process::id()))
 }
 
-/// Writes and locks the draft. The lock belongs to the file under any name.
+/// Writes and locks the draft. The lock belongs to the file, not to its name.
 fn write_draft(draft: &Path, state: &State) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(draft)?;
     serde_json::to_writer_pretty(&mut file, state)?;

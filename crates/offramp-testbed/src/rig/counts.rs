@@ -4,26 +4,26 @@ use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::{Direction, Loss};
 use std::sync::Arc;
 
-/// Sums of one direction over adapters and queues.
+/// Counters of one direction: sums over adapters and queues, or maxima.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Frames from the wire.
+    /// Wire frames that entered the adapter: segments from the host (transmit) or frames from the wire (receive).
     pub frames_in: u64,
-    /// Frames to the wire.
+    /// Wire frames that left the adapter, before any coalescing.
     pub frames_out: u64,
-    /// Frames as the hosts saw them.
+    /// Frames as seen by the hosts: super-frames and coalesced frames.
     pub host_frames: u64,
-    /// Batches handed to a TAP, or interrupts of a guest.
+    /// Interrupts sent to a guest, or batches exchanged with a TAP.
     pub interrupts: u64,
-    /// Frames lost, for any reason.
+    /// Frames lost for any reason.
     pub lost: u64,
-    /// Frames among `lost` dropped by a full adapter memory.
+    /// Frames dropped because the adapter's memory was full; included in `lost`.
     pub dropped: u64,
-    /// Frames among `lost` overwritten by newer ones in the adapter's memory.
+    /// Frames overwritten in the adapter's memory by newer frames; included in `lost`.
     pub overrun: u64,
-    /// Most bytes stored at one time in an adapter's memory, since it was made.
+    /// Maximum number of bytes in an adapter's memory at one time, since the adapter's creation.
     pub memory_bytes_max: u64,
-    /// Longest run of frames stored in an adapter's memory without a loss, since it was made.
+    /// Longest run of frames stored in an adapter's memory without a loss, since the adapter's creation.
     pub burst_frames_max: u64,
 }
 
@@ -42,7 +42,7 @@ impl Count {
         }
     }
 
-    /// Returns the counts since `earlier`. A maximum remains the one since the beginning.
+    /// Returns the counts since `earlier`. Maxima still cover the whole time since the adapter's creation.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -72,12 +72,12 @@ impl std::ops::AddAssign for Count {
     }
 }
 
-/// Counters of both adapters together.
+/// Counters of both adapters, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Host to wire.
+    /// Direction from the host to the wire.
     pub transmit: Count,
-    /// Wire to host.
+    /// Direction from the wire to the host.
     pub receive: Count,
 }
 
@@ -98,12 +98,12 @@ impl Counts {
         Self { transmit: self.transmit.since(earlier.transmit), receive: self.receive.since(earlier.receive) }
     }
 
-    /// Returns the frames lost in either direction.
+    /// Returns the number of frames lost in either direction.
     pub fn lost(&self) -> u64 {
         self.transmit.lost + self.receive.lost
     }
 
-    /// Returns whether each frame left again or was counted as lost.
+    /// Returns whether each frame that entered an adapter has left it or was counted as lost.
     pub fn is_balanced(&self) -> bool {
         [self.transmit, self.receive].iter().all(|c| c.frames_in == c.frames_out + c.lost)
             && self.transmit.frames_out == self.receive.frames_in

@@ -1,4 +1,4 @@
-//! The form of a rig's settings in a file, for types of other crates.
+//! Deserialization of a rig's settings from a file, for types of other crates.
 
 use crate::esp::{EspBy, EspLink};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
@@ -24,7 +24,7 @@ enum NoLimit {
     Unlimited,
 }
 
-/// Reads a rate in bits per second, or no limit.
+/// Reads a rate in bits per second; `None` for `"unlimited"`.
 pub(super) fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     Ok(match RateForm::deserialize(from)? {
         RateForm::BitsPerSecond(rate_bps) => Some(rate_bps),
@@ -32,7 +32,7 @@ pub(super) fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
     })
 }
 
-/// Names of several offloads at once.
+/// Names that select several offloads at once.
 const GROUPS: [(&str, Offloads); 3] = [("all", Offloads::RATIFIED), ("lso", Offloads::LSO), ("rsc", Offloads::RSC)];
 const OFFLOADS: &[&str] = &{
     let mut names = [""; GROUPS.len() + NAMES.len()];
@@ -44,7 +44,7 @@ const OFFLOADS: &[&str] = &{
     names
 };
 
-/// Reads a list of offloads, from left to right; one with a minus in front is taken away.
+/// Reads a list of offloads, from left to right. A leading minus removes an offload from the set.
 pub(super) fn offloads<'de, D: Deserializer<'de>>(from: D) -> Result<Offloads, D::Error> {
     let mut set = Offloads::empty();
     for word in Vec::<String>::deserialize(from)? {
@@ -100,7 +100,7 @@ pub(super) fn polling<'de, D: Deserializer<'de>>(from: D) -> Result<Polling, D::
     })
 }
 
-/// Names of placements.
+/// Names of placements in a file.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PlacementForm {
@@ -117,12 +117,12 @@ enum OverflowForm {
     Overrun,
 }
 
-/// A card with a DP8390.
+/// Settings of a card with a DP8390.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MemoryForm {
     card_bytes: usize,
-    /// Bytes for received frames in place of the card's own.
+    /// Bytes of memory for received frames, in place of the card's default.
     receive_bytes: Option<usize>,
     overflow: Option<OverflowForm>,
 }

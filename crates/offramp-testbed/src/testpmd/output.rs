@@ -1,16 +1,16 @@
-//! The parsed output of `dpdk-testpmd`.
+//! Parsers for the output of `dpdk-testpmd`.
 
-/// Counters of a port since its start, or since they were cleared.
+/// Counters of a port since its start, or since the counters were cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
-    /// Packets received.
+    /// Number of packets received.
     pub rx_packets: u64,
-    /// Packets sent.
+    /// Number of packets sent.
     pub tx_packets: u64,
 }
 
 impl PortStats {
-    /// Reads the last whole answer to `show port stats` for that port.
+    /// Parses the last complete answer to `show port stats` for that port.
     pub fn parse(text: &str, port: usize) -> Option<Self> {
         let title = format!("NIC statistics for port {port} ");
         let (_, after) = text.rsplit_once(&title)?;
@@ -25,12 +25,12 @@ impl PortStats {
 pub enum Link {
     /// The port has a link.
     Up,
-    /// The port has none.
+    /// The port has no link.
     Down,
 }
 
 impl Link {
-    /// Reads the answer to `show port info`.
+    /// Parses the answer to `show port info`.
     pub fn parse(text: &str) -> Option<Self> {
         let (_, after) = text.rsplit_once("Link status: ")?;
         let (word, _) = after.split_once('\n')?;
@@ -42,8 +42,8 @@ impl Link {
     }
 }
 
-/// Reads the answer to `show fwd stats all` of a testpmd with recorded cycles: nanoseconds per packet. `None` without
-/// packets.
+/// Parses the answer to `show fwd stats all` of a testpmd that records cycles. Returns nanoseconds per packet, or
+/// `None` if no packet was forwarded.
 pub fn busy_ns_per_packet(text: &str) -> Option<f64> {
     let (_, after) = text.rsplit_once("CPU cycles/packet=")?;
     let (line, _) = after.split_once('\n')?;
