@@ -1,5 +1,5 @@
-//! The guest's first and only program. It makes the system usable, sets up the card, and obeys the lab's commands from
-//! the second serial port.
+//! The guest's init program. It mounts file systems, loads modules, sets up the card, and executes the lab's commands
+//! from the second serial port.
 
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
@@ -17,41 +17,41 @@ use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// The first argument of the program in a guest.
+/// First argument that selects the agent's role in a guest.
 pub const ARGUMENT: &str = "guest-agent";
-/// The second serial port; the first is the kernel's.
+/// Device of the second serial port, for commands. The kernel's console uses the first one.
 const PORT: &str = "/dev/ttyS1";
-/// The file systems to mount before anything else.
+/// File systems that the agent mounts first.
 const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")];
-/// The first program of a system.
+/// Process number of a system's first program.
 const FIRST_PROCESS: u32 = 1;
 
-/// Runs the guest until it is switched off. Returns only on failure.
+/// Runs the guest until the machine is switched off. Returns only on failure.
 ///
 /// # Errors
-/// When this is not the first program of a system, or the system cannot be made usable.
+/// Returns an error if this process is not a system's first program, or the system cannot be prepared.
 pub fn run() -> io::Result<()> {
     first_program(|commands, port| Agent { port, began: Instant::now() }.serve(commands))
 }
 
-/// Runs `agent` as the first program of a guest, with the port of commands and answers. Then it switches the guest off.
+/// Prepares the system, and runs `agent` with the port for commands and answers. Then switches the guest off.
 ///
 /// # Errors
-/// As [`run`].
+/// Returns the errors of [`run`].
 pub fn first_program(agent: impl FnOnce(File, File) -> io::Result<()>) -> io::Result<()> {
     if std::process::id() != FIRST_PROCESS {
         return Err(io::Error::other("runs only inside the guest of offramp"));
     }
     let ran = prepare().and_then(|(commands, port)| agent(commands, port));
     if let Err(error) = &ran {
-        // The first serial port's: the lab shows it when the guest does not answer.
+        // Standard error is the first serial port. The lab shows its output if the guest does not answer.
         eprintln!("guest: {error}");
     }
     reboot(RebootMode::RB_POWER_OFF)?;
     ran
 }
 
-/// Mounts, opens the port and loads the modules.
+/// Mounts the file systems, opens the port and loads the modules.
 fn prepare() -> io::Result<(File, File)> {
     for (kind, place) in MOUNTS {
         mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>).map_err(|e| saying(place, e))?;
@@ -66,10 +66,10 @@ fn prepare() -> io::Result<(File, File)> {
     Ok((port.try_clone()?, port))
 }
 
-/// Returns the first answer of a guest.
+/// Returns the guest's first answer, which names the kernel's version.
 ///
 /// # Errors
-/// When the kernel does not say its version.
+/// Returns an error if the kernel's version cannot be read.
 pub fn ready() -> io::Result<Answer> {
     Ok(Answer::Ready { kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned() })
 }
@@ -77,7 +77,7 @@ pub fn ready() -> io::Result<Answer> {
 /// Writes an answer to the port.
 ///
 /// # Errors
-/// When the port is closed.
+/// Returns an error if the port is closed.
 pub fn say(port: &mut File, answer: &Answer) -> io::Result<()> {
     let line = serde_json::to_string(answer).map_err(io::Error::other)? + "\n";
     port.write_all(line.as_bytes())
@@ -132,7 +132,7 @@ impl Agent {
     }
 
     fn time(&self) -> GuestTime {
-        // `prepare` has mounted /proc, or the agent would not run.
+        // The read succeeds, because `prepare` has mounted `/proc`.
         let busy_us = CpuTimes::read().map_or(0, |times| times.busy_us());
         GuestTime { at_us: self.began.elapsed().as_micros() as u64, busy_us }
     }
@@ -141,8 +141,8 @@ impl Agent {
 fn set_up(network: &Network) -> Result<(), String> {
     let set = || {
         link::set_mtu(INTERFACE, network.mtu)?;
-        // IPv6's neighbour and router messages would be counted with the traffic. A kernel without IPv6 has no such
-        // setting.
+        // Disabled IPv6 sends no neighbour and router messages, which would be counted with the traffic. The call fails
+        // on a kernel without IPv6, where the setting is not needed.
         let _ = link::disable_ipv6(INTERFACE);
         link::add_address(INTERFACE, IpAddr::V4(network.address), network.prefix_len)?;
         link::set_up(INTERFACE)?;

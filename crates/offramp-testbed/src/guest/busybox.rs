@@ -1,5 +1,5 @@
-//! Guests with a shell: a Debian kernel or User Mode Linux, and a file system with busybox, ethtool and the virtio
-//! modules.
+//! Guests with a shell. The kernel is Debian's or User Mode Linux. The file system contains busybox, ethtool and the
+//! virtio modules.
 
 use super::command::tap_backend;
 use super::image;
@@ -16,56 +16,56 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-/// Memory of a guest in MiB, its file system included.
+/// Memory of a guest in MiB, including its file system.
 const MEMORY_MIB: u64 = 384;
-/// Default number of processors of a guest: one for each queue pair.
+/// Default number of a guest's processors, one for each queue pair.
 const CPUS: usize = 2;
-/// Bits of the network part of all addresses.
+/// Network prefix length of all addresses, in bits.
 pub const PREFIX_LEN: u8 = 24;
-/// The host's address (a block for tests, RFC 2544).
+/// IPv4 address of the host, from the range reserved for benchmarks (RFC 2544).
 pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The guest's, or the first one's.
+/// IPv4 address of the only or the first guest.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// The TAP of the host's TCP/IP.
+/// Name of the TAP to the host's TCP/IP.
 pub const TAP: &str = "xtask0";
-/// Default IP bytes of a frame.
+/// Default MTU, in IP bytes.
 pub const MTU: u16 = 1500;
-/// Bytes sent by the guest.
+/// Number of bytes in the guest's `/payload`.
 const PAYLOAD_LEN: usize = 8 << 20;
-/// Chooses those bytes.
+/// Seed of the random bytes in the guest's `/payload`.
 const PAYLOAD_SEED: u64 = 1;
 
-/// The guest's first and only program of its own: it sets up the card, then runs the console's commands.
+/// The guest's init script, which sets up the card and then runs the console's commands.
 const INIT: &str = include_str!("init.sh");
 
-/// Additions to the file system of every guest.
+/// Additions to every guest's file system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extras<'a> {
-    /// Programs for `/bin`, with their libraries.
+    /// Programs to install in `/bin` with their libraries.
     pub programs: &'a [PathBuf],
-    /// Modules of its kernel, loaded at boot.
+    /// Names of kernel modules to load at boot.
     pub modules: &'a [&'a str],
-    /// Other files, by their paths without the leading slash.
+    /// Other files: path without the leading slash, and contents.
     pub files: &'a [(&'a str, &'a [u8])],
 }
 
-/// The common part of guests: a program, a kernel and its file system.
+/// The common part of several guests: program, kernel and file system.
 #[derive(Debug)]
 pub struct Base {
-    /// QEMU and its accelerators; none for User Mode Linux.
+    /// QEMU's path and accelerators, or `None` for User Mode Linux.
     qemu: Option<(PathBuf, Vec<String>)>,
     kernel: Kernel,
-    /// The archive of the file system.
+    /// Path of the initramfs archive.
     initramfs: PathBuf,
-    /// The content of the guest's `/payload`.
+    /// Contents of the guest's `/payload`.
     pub payload: Vec<u8>,
 }
 
 impl Base {
-    /// Makes the file system of guests in QEMU with that kernel. `accel` has the preferred accelerator first.
+    /// Makes the file system of QEMU guests with `kernel`. `accel` lists accelerators, the preferred one first.
     ///
     /// # Errors
-    /// When a package cannot be had, or has other contents than it should.
+    /// Returns an error if a package cannot be installed, or has unexpected contents.
     pub fn in_qemu(accel: &[String], kernel: Kernel, extras: Extras, scratch: &Scratch) -> Result<Self> {
         Self::new(Some((packages::need(QEMU)?, accel.to_owned())), kernel, extras, scratch)
     }
@@ -73,16 +73,17 @@ impl Base {
     /// Makes the file system of guests in User Mode Linux.
     ///
     /// # Errors
-    /// As [`Base::in_qemu`].
+    /// Returns the errors of [`Base::in_qemu`].
     pub fn user_mode(extras: Extras, scratch: &Scratch) -> Result<Self> {
         packages::need(UML)?;
         Self::new(None, Kernel::user_mode(None).doing("User Mode Linux")?, extras, scratch)
     }
 
-    /// Makes the file system of guests with `kernel`; `qemu` runs them, or User Mode Linux if that is `None`.
+    /// Makes the file system of guests with `kernel`. `qemu` runs the guests; without `qemu`, User Mode Linux runs
+    /// them.
     ///
     /// # Errors
-    /// As [`Base::in_qemu`].
+    /// Returns the errors of [`Base::in_qemu`].
     pub fn new(
         qemu: Option<(PathBuf, Vec<String>)>,
         kernel: Kernel,
@@ -96,26 +97,26 @@ impl Base {
         Ok(Self { qemu, kernel, initramfs, payload })
     }
 
-    /// Configures a guest with the address [`GUEST`], in QEMU. `card` has the arguments for its network card.
+    /// Configures a QEMU guest with the address [`GUEST`]. `card` contains QEMU's arguments for the network card.
     ///
     /// # Errors
-    /// When these guests are not QEMU's.
+    /// Returns an error if these guests run in User Mode Linux.
     pub fn with_card(&self, card: Vec<String>) -> Result<MachineConfig> {
         let Some((program, accel)) = self.qemu.clone() else { return failed("these guests are not QEMU's") };
         Ok(self.with(Monitor::Qemu { program, accel, card }))
     }
 
-    /// Configures a guest with the address [`GUEST`], in QEMU. `network` has the arguments for `net0`, the host's side
-    /// of its card ([`vhost_user_network`] or [`qemu_tap_network`]), and `device` the card's options.
+    /// Configures a QEMU guest with the address [`GUEST`]. `network` contains the arguments for `net0`, the host's side
+    /// of the card ([`vhost_user_network`] or [`qemu_tap_network`]). `device` contains the card's options.
     ///
     /// # Errors
-    /// As [`Base::with_card`].
+    /// Returns the errors of [`Base::with_card`].
     pub fn machine(&self, network: Vec<String>, device: &str) -> Result<MachineConfig> {
         let device = ["-device".to_owned(), format!("virtio-net-pci,netdev=net0,romfile=,{device}")];
         self.with_card(network.into_iter().chain(device).collect())
     }
 
-    /// Configures a guest with the address [`GUEST`] in User Mode Linux, behind the port at that socket.
+    /// Configures a User Mode Linux guest with the address [`GUEST`], connected to the vhost-user port at `socket`.
     pub fn in_user_mode(&self, socket: &str, scratch: &Scratch) -> MachineConfig {
         self.with(Monitor::Uml { socket: socket.into(), directory: scratch.path().to_owned() })
     }
@@ -126,11 +127,11 @@ impl Base {
         MachineConfig { monitor, kernel, initramfs, memory_mib: MEMORY_MIB, cpus: CPUS, arguments }
     }
 
-    /// Starts a guest with one processor, and a card with one queue pair of split rings; [`Machine::wait_until_ready`]
-    /// must follow.
+    /// Starts a guest with one processor and a card with one pair of split rings. The caller must then call
+    /// [`Machine::wait_until_ready`].
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the guest cannot be started.
     pub fn start_small(&self, small: Small, ns: &NetNs) -> Result<Machine> {
         let Small { network, mac, address, mtu, arguments } = small;
         let device = format!("packed=off,mq=off,tx_queue_size=1024,host_mtu={mtu},{NO_INTERRUPTS},mac={mac}");
@@ -139,26 +140,26 @@ impl Base {
     }
 }
 
-/// QEMU 7.2 crashes when a vhost-user device has message interrupts and no KVM (observed in
+/// Option that disables MSI-X. Without KVM, QEMU 7.2 crashes on a vhost-user device with MSI-X (observed in
 /// `msix_set_vector_notifiers`, called by `vhost_net_start`).
 pub const NO_INTERRUPTS: &str = "vectors=0";
 
-/// The parameters of a guest with one processor.
+/// Parameters of a guest with one processor.
 #[derive(Clone, Debug)]
 pub struct Small<'a> {
-    /// The host's side of its card: [`vhost_user_network`] or [`qemu_tap_network`].
+    /// QEMU's arguments for the host's side of the card: [`vhost_user_network`] or [`qemu_tap_network`].
     pub network: Vec<String>,
-    /// Its Ethernet address.
+    /// Ethernet address of the guest.
     pub mac: &'a str,
-    /// Its address.
+    /// IPv4 address of the guest.
     pub address: Ipv4Addr,
-    /// Largest MTU announced by its card, where its backend announces one.
+    /// Maximum MTU announced by the guest's card, if the card's backend announces one.
     pub mtu: u16,
-    /// Additions to its kernel's command line.
+    /// Additional arguments on the guest's kernel command line.
     pub arguments: &'static str,
 }
 
-/// Returns the kernel's arguments for a guest with that address, and more. The kernel turns unknown arguments into
+/// Returns the kernel's arguments `more` and the guest's address. The kernel turns unknown arguments into environment
 /// variables of the first program.
 pub fn at(address: Ipv4Addr, more: &str) -> String {
     format!("{more} address={address}/{PREFIX_LEN}")
@@ -172,7 +173,7 @@ fn file_system(kernel: &Kernel, extras: Extras, payload: &[u8]) -> Result<Vec<u8
         archive.file(path, 0o644, bytes);
     }
     let busybox = packages::need(BUSYBOX)?;
-    // Busybox has no loader to ask for libraries.
+    // busybox is static, so there is no loader that lists libraries.
     archive.file("bin/busybox", 0o755, &fs::read(&busybox).doing(busybox.display())?);
     for program in extras.programs.iter().chain([&packages::need(ETHTOOL)?]) {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
@@ -182,19 +183,20 @@ fn file_system(kernel: &Kernel, extras: Extras, payload: &[u8]) -> Result<Vec<u8
     Ok(archive.finish())
 }
 
-/// Returns random bytes; no offload can guess them.
+/// Returns pseudo-random bytes, which no offload can reproduce by chance.
 pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
 }
 
-/// Returns QEMU's arguments for its own backend over a TAP, without the kernel's help (vhost).
+/// Returns QEMU's arguments for its own backend over a TAP, without the kernel's backend (vhost).
 pub fn qemu_tap_network(tap: &str, queues: u16) -> Vec<String> {
     vec!["-netdev".to_owned(), tap_backend(tap, queues.into())]
 }
 
-/// Returns the same for a vhost-user port; `chardev` are more options of the socket (`,reconnect=1`).
+/// Returns QEMU's arguments for a vhost-user port. `chardev` contains further options of the socket, such as
+/// `,reconnect=1`.
 pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<String> {
     vec![
         "-chardev".to_owned(),
@@ -207,7 +209,7 @@ pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<Strin
 /// Gives the host's end of the TAP its address.
 ///
 /// # Errors
-/// When there is no TAP, or it has the address.
+/// Returns an error if the TAP does not exist, or already has the address.
 pub fn prepare_host(ns: &NetNs, mtu: u16) -> Result<()> {
     inside(ns, "preparing the host's end of the TAP", || {
         link::set_mtu(TAP, u32::from(mtu))?;

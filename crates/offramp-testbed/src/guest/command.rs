@@ -5,38 +5,38 @@ use super::vmm::{MachineConfig, Monitor};
 use offramp_ports::sys::NetNs;
 use std::path::{Path, PathBuf};
 
-/// Memory of a guest besides its file system: kernel, sockets, page cache.
+/// Memory of a guest in MiB for the kernel, sockets and page cache, without the file system.
 const MEMORY_MIB: u64 = 192;
-/// The file system lies in memory twice while the kernel unpacks it.
+/// Number of copies of the file system in memory while the kernel unpacks the archive.
 const ARCHIVE_COPIES: u64 = 2;
 const MIB: u64 = 1 << 20;
 
-/// Processors of a guest: one for its one queue pair.
+/// Number of a guest's processors, one for its only queue pair.
 pub const CPUS: usize = 1;
-/// Entries of each ring: QEMU's maximum. An emulated guest is slow to make room again.
+/// Number of entries of each ring, QEMU's maximum. Long rings help, because an emulated guest refills its rings slowly.
 const RING_ENTRIES: u16 = 1024;
-/// QEMU's generic device as a network card (virtio 1.3, 5.1): its kind, its rings (receive, transmit, control), and the
-/// size of its configuration space. The port serves the configuration.
+/// QEMU's generic device as a network card (virtio 1.3, 5.1): device type, number of rings (receive, transmit,
+/// control), and size of the configuration space. The port provides the configuration.
 const GENERIC_CARD: &str = "virtio-id=1,num_vqs=3,config_size=28";
 
-/// The other end of the guest's virtio-net card.
+/// The backend of the guest's virtio-net card.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Card<'a> {
-    /// A listening vhost-user port.
+    /// Path of a listening vhost-user port.
     VhostUser(&'a Path),
-    /// A TAP made by QEMU.
+    /// A TAP created by QEMU.
     Tap {
-        /// The TAP's namespace.
+        /// Namespace of the TAP.
         namespace: &'a NetNs,
-        /// Its name.
+        /// Name of the TAP.
         name: &'a str,
-        /// Queue pairs, and processors of the guest. Several are for RSS.
+        /// Number of queue pairs, and of the guest's processors. RSS needs several.
         queue_pairs: usize,
     },
 }
 
 impl<'a> Card<'a> {
-    /// Returns the namespace in which QEMU must run.
+    /// Returns the namespace in which QEMU must run, or `None` for QEMU in this process' namespace.
     pub(super) fn namespace(self) -> Option<&'a NetNs> {
         match self {
             Self::VhostUser(_) => None,
@@ -45,17 +45,17 @@ impl<'a> Card<'a> {
     }
 }
 
-/// The parts of a guest with an agent that differ between guests.
+/// The parts of a guest's configuration that differ between guests with an agent.
 #[derive(Debug)]
 pub(super) struct AgentConfig<'a> {
     pub runner: &'a Runner,
-    /// This program, also the guest's.
+    /// Path of this program, which also runs in the guest.
     pub program: &'a Path,
-    /// The program's first argument.
+    /// First argument of the program in the guest.
     pub argument: &'a str,
-    /// Modules besides the card's.
+    /// Names of the modules to load in addition to the card's modules.
     pub modules: &'a [&'a str],
-    /// A directory for the file system and the socket.
+    /// Directory for the file system's archive and the socket.
     pub directory: &'a Path,
     pub card: Card<'a>,
     pub mac: [u8; 6],
@@ -65,7 +65,7 @@ pub(super) struct AgentConfig<'a> {
 }
 
 impl AgentConfig<'_> {
-    /// Returns the machine for an archive of that length.
+    /// Returns the machine's configuration for an archive of `archive_len` bytes.
     pub(super) fn hardware(&self, initramfs: PathBuf, archive_len: u64) -> MachineConfig {
         let Runner { accelerator, program, kernel, .. } = self.runner;
         let monitor = match (accelerator, self.card) {
@@ -102,7 +102,7 @@ impl AgentConfig<'_> {
         }
         let (backend, options) = match self.card {
             Card::VhostUser(_) => {
-                // QEMU allows more than 256 transmit entries only with this.
+                // QEMU allows more than 256 transmit entries with vhost-user, but not with a TAP.
                 let options = format!(",tx_queue_size={RING_ENTRIES}{}", self.runner.accelerator.interrupts());
                 ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
             }
@@ -120,7 +120,7 @@ impl AgentConfig<'_> {
     }
 }
 
-/// Returns QEMU's options for its own backend over a TAP, without the kernel's help (vhost).
+/// Returns QEMU's options for its own backend over a TAP, without the kernel's backend (vhost).
 pub(super) fn tap_backend(name: &str, queue_pairs: usize) -> String {
     format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off,queues={queue_pairs}")
 }

@@ -1,20 +1,20 @@
-//! An initramfs archive for the kernel (cpio, "newc"; Linux
+//! An initramfs archive for the kernel (cpio format "newc", Linux
 //! `Documentation/driver-api/early-userspace/buffer-format.rst`).
 
 use std::collections::BTreeSet;
 
-/// Marks a header without checksum.
+/// Magic number of a header without checksum.
 const MAGIC: &str = "070701";
-/// The last entry.
+/// Name of the last entry.
 const TRAILER: &str = "TRAILER!!!";
-/// Headers and data start at multiples of this.
+/// Alignment of headers and data, in bytes.
 const ALIGN: usize = 4;
-/// File types (`inode(7)`).
+/// File types in a mode (`inode(7)`).
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -23,7 +23,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds a file (`path` without a leading slash), and its parent directories.
+    /// Adds a file and its parent directories. `path` has no leading slash.
     pub fn file(&mut self, path: &str, mode: u32, data: &[u8]) {
         self.parents(path);
         self.entry(path, REGULAR | mode, (0, 0), data);
@@ -34,13 +34,13 @@ impl Archive {
         self.parents(&format!("{path}/"));
     }
 
-    /// Adds a character device.
+    /// Adds a character device and its parent directories.
     pub fn character_device(&mut self, path: &str, major: u32, minor: u32) {
         self.parents(path);
         self.entry(path, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
     }
 
-    /// The whole archive.
+    /// Adds the last entry and returns the complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, 0, (0, 0), &[]);
         self.bytes
@@ -57,7 +57,8 @@ impl Archive {
 
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), data: &[u8]) {
         self.entries += 1;
-        // Inode, mode, owner, group, links, time, size, device of the file, its own device, name, checksum.
+        // Fields of a header: inode, mode, owner, group, links, time, size, device of the file (major, minor), device
+        // number (major, minor), name length, checksum.
         let fields =
             [self.entries, mode, 0, 0, 1, 0, data.len() as u32, 0, 0, device.0, device.1, path.len() as u32 + 1, 0];
         self.bytes.extend(MAGIC.bytes());
@@ -80,7 +81,7 @@ impl Archive {
 mod tests {
     use super::*;
 
-    /// Names, modes and sizes of an archive, by a reader of its own.
+    /// Returns names, modes and sizes of an archive's entries, parsed independently of [`Archive`].
     fn list(mut bytes: &[u8]) -> Vec<(String, u32, usize)> {
         let mut entries = Vec::new();
         loop {

@@ -1,56 +1,56 @@
-//! Errors of finding and starting a guest.
+//! Errors of a search for a guest and of its start.
 
 use offramp_ports::vhost_user::VhostUserError;
 use std::io;
 use std::path::PathBuf;
 
-/// A failure to find or start a guest. Each is one line: the missing or wrong thing, and the remedy.
+/// A failure to find or start a guest. Each error is one line with the missing or wrong thing, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// No QEMU for this processor.
+    /// There is no QEMU for this processor.
     #[error(
         "no {0} in PATH; install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86; Fedora: qemu-system-x86-core)"
     )]
     NoQemu(&'static str),
-    /// A QEMU without the requested card.
+    /// QEMU lacks the requested card.
     #[error("{} ({version}) has no {device}; put QEMU 10.2 or later first in PATH", program.display())]
     OldQemu {
-        /// The program.
+        /// Path of QEMU.
         program: PathBuf,
-        /// Its version.
+        /// Version of QEMU.
         version: String,
-        /// The card.
+        /// Name of the requested card.
         device: &'static str,
     },
-    /// No User Mode Linux.
+    /// User Mode Linux is not installed.
     #[error("no {0} in PATH; install User Mode Linux (Debian, Ubuntu: apt-get install user-mode-linux)")]
     NoUml(&'static str),
-    /// A machine with another kind of processor.
+    /// Guests need an x86-64 machine.
     #[error("guests are x86-64 machines, and the guest runs this program: use an x86-64 host")]
     Processor,
-    /// No kernel.
+    /// There is no kernel in this directory.
     #[error("no kernel in {}; install one (Debian: apt-get install linux-image-amd64) or name it with --guest-kernel", .0.display())]
     NoKernel(PathBuf),
-    /// A file that is not a kernel.
+    /// The file is not a kernel.
     #[error("{}: {why}; name one (vmlinuz) with --guest-kernel", kernel.display())]
     BadKernel {
-        /// The file.
+        /// Path of the file.
         kernel: PathBuf,
-        /// The defect.
+        /// The file's defect.
         why: String,
     },
-    /// No modules.
+    /// There are no modules for the kernel.
     #[error("no modules of Linux {version} in {}; name their directory with --guest-modules", directory.display())]
     NoModules {
-        /// The searched directories.
+        /// The searched directory.
         directory: PathBuf,
-        /// The kernel of the modules.
+        /// Version of the kernel.
         version: String,
     },
-    /// One module is missing.
+    /// A module is missing.
     #[error("no module {module} in {}, nor in the kernel; choose another kernel with --guest-kernel", directory.display())]
     NoModule {
-        /// Its name.
+        /// Name of the module.
         module: String,
         /// The searched directory.
         directory: PathBuf,
@@ -58,47 +58,47 @@ pub enum GuestError {
     /// A file could not be read or written.
     #[error("{}: {cause}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
-    /// A failure of the program that unpacks modules.
+    /// The program that unpacks modules failed.
     #[error("cannot unpack {}: {program}: {why}; install {program}", path.display())]
     Unpack {
-        /// The module.
+        /// Path of the module.
         path: PathBuf,
-        /// The program.
+        /// Name of the unpacking program.
         program: &'static str,
-        /// Its message.
+        /// The program's error message.
         why: String,
     },
-    /// The port was not made.
+    /// The vhost-user port could not be opened.
     #[error(transparent)]
     Port(#[from] VhostUserError),
-    /// The program that runs the guest was not started.
+    /// The program that runs the guest could not be started.
     #[error("cannot start {}: {cause}", program.display())]
     Start {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The guest did not come up.
+    /// The guest did not boot.
     #[error("the guest did not start with {accelerator}: {why}")]
     Boot {
-        /// The runner.
+        /// Name of the accelerator.
         accelerator: &'static str,
-        /// The last action or output of the guest.
+        /// The guest's last action or output.
         why: String,
     },
-    /// A request that a run with a guest does not support.
+    /// A run with a guest does not support the request.
     #[error("--port vhost-user: {0}")]
     Unsupported(&'static str),
 }
 
 impl GuestError {
-    /// Adds the file to an error.
+    /// Adds a file's path to a system error.
     pub(super) fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Self::File { path, cause }

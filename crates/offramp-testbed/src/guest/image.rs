@@ -7,21 +7,21 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Directory of the modules, and the list of them in load order.
+/// Directory of the modules and of their list in load order.
 const MODULE_DIRECTORY: &str = "modules";
-/// The list's path in the guest.
+/// Path of the module list in the guest.
 pub(super) const MODULE_ORDER: &str = "/modules/order";
-/// The terminal of a program without another (Linux `Documentation/admin-guide/devices.txt`).
+/// Device number of a program's default terminal (Linux `Documentation/admin-guide/devices.txt`).
 const CONSOLE: (u32, u32) = (5, 1);
-/// Makes the loader print the libraries instead of running the program (ld.so(8)). A program without a loader runs, and
-/// prints its version.
+/// Environment variable that makes the loader list the libraries instead of running the program (ld.so(8)). A program
+/// without a loader runs and prints its version.
 const TRACE: (&str, &str) = ("LD_TRACE_LOADED_OBJECTS", "1");
 
-/// Builds an archive with `program` as first program for a guest with that kernel. It has `more` modules besides the
-/// card's.
+/// Builds an archive with `program` as the first program, for a guest with `kernel`. The archive also contains the
+/// card's modules and the modules in `more`.
 ///
 /// # Errors
-/// When a file or a module is missing.
+/// Returns an error if a file or a module is missing.
 pub fn build(program: &Path, kernel: &Kernel, more: &[&str]) -> Result<Vec<u8>, GuestError> {
     let mut archive = skeleton();
     add_program(&mut archive, "init", program)?;
@@ -39,11 +39,11 @@ pub fn skeleton() -> Archive {
     archive
 }
 
-/// Adds a program at `path` (without a leading slash), and its libraries at the loader's paths. A file without a
-/// loader, or not in ELF, is run here with `--version`.
+/// Adds a program at `path` (without a leading slash), and its libraries at the paths listed by the loader. A program
+/// without a loader is run here with `--version`.
 ///
 /// # Errors
-/// When a file cannot be read, or the program cannot be started here.
+/// Returns an error if a file cannot be read, or the program cannot be started here.
 pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<(), GuestError> {
     archive.file(path, 0o755, loaded_part(&read(program)?));
     for library in libraries_of(program)? {
@@ -52,10 +52,11 @@ pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<
     Ok(())
 }
 
-/// Adds to `/modules` the network card's modules, their dependencies, and `more`. `/modules/order` lists their paths in
-/// load order, one per line.
+/// Adds the network card's modules, their dependencies, and `more` to `/modules`. The file `/modules/order` lists their
+/// paths in load order, one per line.
 ///
 /// # Errors
+/// Returns an error if a module is missing or cannot be read.
 /// When a module cannot be had.
 pub fn add_modules(archive: &mut Archive, kernel: &Kernel, more: &[&str]) -> Result<(), GuestError> {
     let mut order = String::new();
@@ -72,13 +73,13 @@ fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
     fs::read(path).map_err(GuestError::at(path))
 }
 
-/// Returns the loaded part of an ELF file for 64-bit little-endian machines. The symbols and debug information after it
-/// are most of a program, and would only fill the guest's memory. Returns any other file whole.
+/// Returns the loaded part of an ELF file for 64-bit little-endian machines. The omitted symbols and debug information
+/// are most of a program, and would only fill the guest's memory. Any other file is returned whole.
 fn loaded_part(file: &[u8]) -> &[u8] {
     loaded_len(file).and_then(|len| file.get(..len)).unwrap_or(file)
 }
 
-/// Returns the end of the last segment (System V ABI, "ELF Header", "Program Header").
+/// Returns the file offset of the last segment's end (System V ABI, "ELF Header", "Program Header").
 fn loaded_len(file: &[u8]) -> Option<usize> {
     const IDENTITY: &[u8] = b"\x7fELF\x02\x01";
     if !file.starts_with(IDENTITY) {
@@ -101,7 +102,7 @@ fn libraries_of(program: &Path) -> Result<Vec<String>, GuestError> {
     Ok(libraries(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Parses the files named by a loader. The guest has them at the same paths as this machine.
+/// Parses the absolute paths in the loader's output. The guest has the same files at the same paths.
 fn libraries(trace: &str) -> Vec<String> {
     trace.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
 }
@@ -123,7 +124,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("offramp-loaded-{}", std::process::id()));
         let written = path.with_extension("written");
         fs::write(&written, loaded_part(&whole)).unwrap();
-        // A child of another thread may have inherited the write descriptor, and the file could not be run.
+        // Another thread's child may have inherited the write descriptor, and the kernel would refuse to run the file.
         assert!(Command::new("install").arg("-m755").args([&written, &path]).status().unwrap().success());
         let status = Command::new(&path).status();
         fs::remove_file(written).unwrap();

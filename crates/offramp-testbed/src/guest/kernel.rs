@@ -1,4 +1,4 @@
-//! The guest's kernel: its choice, its version, and its modules.
+//! Selection of the guest's kernel, its version, and its modules.
 
 use super::GuestError;
 use super::program::{self, by_version};
@@ -8,41 +8,45 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directory of kernels.
+/// Directory searched for kernels.
 const BOOT: &str = "/boot";
-/// Prefix of their names.
+/// Prefix of kernel file names.
 const NAME: &str = "vmlinuz-";
-/// The set-up header of a kernel for x86 (Linux `Documentation/arch/x86/boot.rst`): its mark, the pointer to the
+/// The set-up header of an x86 kernel (Linux `Documentation/arch/x86/boot.rst`): its magic number, the pointer to the
 /// version, and the pointer's base.
 const HEADER_MARK: &[u8] = b"HdrS";
 const HEADER_MARK_AT: usize = 0x202;
 const VERSION_POINTER_AT: usize = 0x20e;
 const VERSION_BASE: usize = 0x200;
-/// Bytes to read for a kernel's version: a pointer of 16 bits, its base, and a long version.
+/// Number of bytes read to find a kernel's version: a 16-bit pointer's range, its base, and a long version.
 const HEADER_LEN: u64 = 0x1_0400;
 
-/// The module directory of the User Mode Linux package, with a subdirectory for each version.
+/// Module directory of the User Mode Linux package, with one subdirectory for each version.
 const UML_MODULES: &str = "/usr/lib/uml/modules";
 
 /// A kernel and its modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// The file to boot.
+    /// Path of the kernel file to boot.
     pub path: PathBuf,
-    /// `uname -r` of it.
+    /// Version as in `uname -r`.
     pub version: String,
-    /// The directory of its modules.
+    /// Directory of the kernel's modules.
     pub modules: PathBuf,
-    /// The modules of its network card.
+    /// Modules for the guest's network card.
     pub card: &'static [&'static str],
 }
 
 impl Kernel {
-    /// Finds the kernel at `path`, or the newest in `/boot`. Its modules are in `modules`, beside the kernel, in
-    /// `lib/modules/VERSION` or `usr/lib/modules/VERSION` beside its directory, or in `/lib/modules/VERSION`.
+    /// Finds the kernel at `path`, or the newest in `/boot`. Without `modules`, the kernel's modules are searched in
+    /// this order:
+    ///
+    /// 1. in the kernel's directory
+    /// 2. in `lib/modules/VERSION` and `usr/lib/modules/VERSION` next to the kernel's directory
+    /// 3. in `/lib/modules/VERSION`
     ///
     /// # Errors
-    /// When there is no kernel, the file is not one, or it has no modules.
+    /// Returns an error if there is no kernel, the file is not a kernel, or there are no modules for the kernel.
     pub fn find(path: Option<&Path>, modules: Option<&Path>) -> Result<Self, GuestError> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -59,7 +63,7 @@ impl Kernel {
     /// Finds User Mode Linux, with its modules in `modules` or in Debian's directory.
     ///
     /// # Errors
-    /// When it is not installed, or has no modules.
+    /// Returns an error if User Mode Linux is not installed, or its modules are missing.
     pub fn user_mode(modules: Option<&Path>) -> Result<Self, GuestError> {
         let path = program::find(program::UML).ok_or(GuestError::NoUml(program::UML))?;
         let said = Command::new(&path).arg("--version").output().map_err(GuestError::at(&path))?;
@@ -71,10 +75,10 @@ impl Kernel {
         Ok(Self { path, version, modules: directory, card: &["virtio_net"] })
     }
 
-    /// Reads modules and their dependencies, in load order: names and contents.
+    /// Reads modules and their dependencies. Returns their names and contents in load order.
     ///
     /// # Errors
-    /// When a module is neither a file nor built into the kernel, or cannot be read.
+    /// Returns an error if a module is neither a file nor built into the kernel, or cannot be read.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>, GuestError> {
         let mut files = BTreeMap::new();
         find_modules(&self.modules.join("kernel"), &mut files)?;
@@ -91,8 +95,8 @@ impl Kernel {
     }
 }
 
-/// Returns the directory of a kernel's modules. Debian's packages place the kernel in `boot`, since Linux 7.2 beside
-/// its modules.
+/// Returns the directory of a kernel's modules. Debian's packages place a kernel in `boot`, and since Linux 7.2 in the
+/// directory of its modules.
 fn modules_of(kernel: &Path, version: &str) -> PathBuf {
     let directory = kernel.parent().unwrap_or(kernel);
     let root = directory.parent().unwrap_or(directory);
@@ -102,7 +106,7 @@ fn modules_of(kernel: &Path, version: &str) -> PathBuf {
     known.find(|directory| directory.join("kernel").is_dir()).unwrap_or_else(system)
 }
 
-/// Returns the newest kernel of a directory.
+/// Returns the path of the newest kernel in a directory.
 fn newest(directory: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
     let version = |path: &PathBuf| Some(path.file_name()?.to_str()?.strip_prefix(NAME)?.to_owned());
@@ -118,7 +122,7 @@ fn read_version(path: &Path) -> Result<String, GuestError> {
         .ok_or_else(|| GuestError::BadKernel { kernel: path.to_owned(), why: "not an x86 kernel".to_owned() })
 }
 
-/// Returns the version in a kernel's set-up header: the text up to a space or a zero byte.
+/// Returns the version in a kernel's set-up header, up to the first space or zero byte.
 fn version(kernel: &[u8]) -> Option<String> {
     if kernel.get(HEADER_MARK_AT..)?.get(..HEADER_MARK.len())? != HEADER_MARK {
         return None;
@@ -127,12 +131,12 @@ fn version(kernel: &[u8]) -> Option<String> {
     let text = kernel.get(VERSION_BASE + usize::from(pointer)..)?;
     let word = text.split(|&byte| byte == b' ' || byte == 0).next()?;
     let word = std::str::from_utf8(word).ok()?;
-    // The version becomes part of a path.
+    // The check of characters protects the paths built from the version.
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-+~".contains(c);
     (pointer != 0 && !word.is_empty() && word.chars().all(is_plain)).then(|| word.to_owned())
 }
 
-/// Collects modules after their dependencies.
+/// Collects modules, each after its dependencies.
 struct Loader {
     files: BTreeMap<String, PathBuf>,
     builtin: Vec<String>,
@@ -140,7 +144,7 @@ struct Loader {
 }
 
 impl Loader {
-    /// Adds a module after its dependencies. Returns false if it is neither a file nor built in.
+    /// Adds a module after its dependencies. Returns `false` if the module is neither a file nor built into the kernel.
     fn add(&mut self, name: &str) -> Result<bool, GuestError> {
         if self.loaded.iter().any(|(loaded, _)| loaded == name) {
             return Ok(true);
@@ -171,14 +175,14 @@ fn find_modules(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Resu
     Ok(())
 }
 
-/// Returns the kernel's name of a module, from the path of its file, packed or not.
+/// Returns the kernel's name of a module, from the path of its file, compressed or not.
 fn module_name(path: &str) -> Option<String> {
     let file = path.rsplit('/').next()?;
     let (stem, packed) = file.split_once(".ko")?;
     matches!(packed, "" | ".xz" | ".zst" | ".gz").then(|| stem.replace('-', "_"))
 }
 
-/// Reads a module's file, and unpacks it if necessary.
+/// Reads a module's file, and decompresses the contents if necessary.
 fn read_module(path: &Path) -> Result<Vec<u8>, GuestError> {
     let program = match path.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => "xz",
@@ -208,7 +212,7 @@ fn needed_by(module: &[u8]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// The head of a kernel whose version is `text`.
+    /// Returns the header of a kernel with the version `text`.
     fn kernel(text: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 0x300];
         bytes[0x202..0x206].copy_from_slice(b"HdrS");

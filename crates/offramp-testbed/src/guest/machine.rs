@@ -1,5 +1,5 @@
-//! A running guest. Its kind of speech is a parameter: lines for a shell ([`Shell`]), or commands of the lab
-//! ([`Remote`]).
+//! A running guest. A type parameter selects the exchange with the guest: lines for a shell ([`Shell`]), or commands of
+//! the lab ([`Remote`]).
 //!
 //! [`Shell`]: super::shell::Shell
 
@@ -12,13 +12,13 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-/// A way to speak to a guest over the standard streams of its program.
+/// A protocol with the guest over the standard streams of the guest's program.
 pub trait Speech {
-    /// The guest's serial lines for it.
+    /// The serial lines of a guest with this protocol.
     const LINES: SerialLines;
 }
 
-/// A running guest. Dropping it ends it.
+/// A running guest. Dropping the value ends the guest.
 #[derive(Debug)]
 pub struct Machine<S = Remote> {
     pub(super) program: Program,
@@ -28,11 +28,11 @@ pub struct Machine<S = Remote> {
 }
 
 impl<S: Speech> Machine<S> {
-    /// Starts a guest with its host side in a namespace, and on those processors. It is killed when the calling thread
-    /// ends.
+    /// Starts a guest on the processors `cpus`, with the host's side of its card in a namespace. The guest is killed
+    /// when the calling thread ends.
     ///
     /// # Errors
-    /// When its program cannot be started.
+    /// Returns an error if the guest's program cannot be started.
     pub(super) fn spawn(
         config: &MachineConfig,
         speech: S,
@@ -40,7 +40,7 @@ impl<S: Speech> Machine<S> {
         cpus: Option<&[usize]>,
     ) -> io::Result<Self> {
         let mut command = config.command(S::LINES);
-        // Ctrl-C is for the harness, which ends the guest in its turn.
+        // Ctrl-C must reach only the harness, which then ends the guest.
         command.process_group(0);
         let began = Instant::now();
         let mut program = Program::spawn("guest", command, ns, cpus)?;
@@ -52,12 +52,12 @@ impl<S: Speech> Machine<S> {
         self.boot_time = self.began.elapsed();
     }
 
-    /// Returns the process of its program.
+    /// Returns the process number of the guest's program.
     pub fn id(&self) -> u32 {
         self.program.id()
     }
 
-    /// Returns the time from its start to its first answer.
+    /// Returns the time from the guest's start to its first answer.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
@@ -65,21 +65,21 @@ impl<S: Speech> Machine<S> {
     /// Returns the processor time of all the guest's processes on this machine, in nanoseconds.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the guest has ended.
     pub fn cpu_ns(&self) -> io::Result<u64> {
         let of_all = family(self.id()).into_iter().map(|pid| cpu::process_cpu_ns_of(pid as i32));
-        // A process that ends meanwhile counts no more. The first one lives as long as the guest.
+        // A process that has ended is no longer counted. The first process lives as long as the guest.
         let known: Vec<u64> = of_all.filter_map(Result::ok).collect();
         if known.is_empty() { Err(io::Error::other("the guest has ended")) } else { Ok(known.into_iter().sum()) }
     }
 }
 
-/// Returns a process and all its descendants.
+/// Returns a process number and those of all descendants.
 fn family(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut next = 0;
     while let Some(parent) = family.get(next) {
-        // An ended process has no children.
+        // The list of an ended process' children cannot be read and counts as empty.
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
         family.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         next += 1;

@@ -1,25 +1,25 @@
-//! The programs that run guests: their paths, and a comparison of versions.
+//! The programs that run guests: search in `PATH`, and comparison of versions.
 
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
-/// QEMU.
+/// Name of QEMU's program.
 pub const QEMU: &str = "qemu-system-x86_64";
-/// User Mode Linux.
+/// Name of User Mode Linux's program.
 pub const UML: &str = "linux.uml";
 
-/// Returns the path of a program, by `PATH`.
+/// Returns the path of a program, found in `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':').map(|place| Path::new(place).join(program)).find(|file| file.is_file())
 }
 
-/// Compares versions: runs of digits as numbers, everything else as text.
+/// Compares versions, with runs of digits as numbers and everything else as text.
 pub(super) fn by_version(a: &str, b: &str) -> Ordering {
     parts(a).cmp(&parts(b))
 }
 
-/// Splits into runs of digits and of other text. A text comes before a number, as `6.1-rc1` before `6.1.1`.
+/// Splits a version into runs of digits and of other text. Text sorts before a number, as `6.1-rc1` before `6.1.1`.
 fn parts(version: &str) -> Vec<(Option<u64>, &str)> {
     let is_digit = |c: &char| c.is_ascii_digit();
     let mut rest = version;

@@ -1,7 +1,7 @@
-//! The protocol of lab and guest over a serial port: one JSON object a line.
+//! The protocol between lab and guest over a serial port: one JSON object per line.
 //!
 //! The guest answers each command of the lab with [`Answer::Done`] or [`Answer::Failed`]. Some commands have further
-//! answers before that.
+//! answers before the last one.
 
 use crate::host::RxCoalescing;
 use crate::rig::{GSO_SEGS, RigConfig};
@@ -11,36 +11,36 @@ use offramp_ports::sys::link;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
-/// The guest's network card.
+/// Name of the guest's network interface.
 pub const INTERFACE: &str = "eth0";
 
 /// A command of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// Set up the network, and serve traffic from then on.
+    /// Sets up the network, and starts a traffic server.
     SetUp(Network),
-    /// Switch the offloads of the guest's own TCP/IP and driver.
+    /// Switches the offloads of the guest's TCP/IP and driver.
     Switch(Switches),
-    /// Run the client of one test; each of its events is an [`Answer::Event`].
+    /// Runs the client of one test. The guest sends each event of the client as an [`Answer::Event`].
     Run {
-        /// Address of the server.
+        /// Address of the test's server.
         server: Ipv4Addr,
-        /// The test.
+        /// Parameters of the test.
         params: Box<Params>,
     },
-    /// Answered by an [`Answer::Time`].
+    /// Requests an [`Answer::Time`].
     Time,
 }
 
-/// The guest's address and its neighbour's.
+/// Addresses of the guest and of its neighbour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// The guest's address.
     pub address: Ipv4Addr,
-    /// Bits of the network part.
+    /// Network prefix length, in bits.
     pub prefix_len: u8,
-    /// IP bytes of a frame.
+    /// MTU of the interface, in IP bytes.
     pub mtu: u32,
     /// The neighbour's address.
     pub neighbour: Ipv4Addr,
@@ -48,20 +48,20 @@ pub struct Network {
     pub neighbour_mac: [u8; 6],
 }
 
-/// The offloads of the guest's driver, and their software replacements in its TCP/IP.
+/// Offloads of the guest's driver, and their software replacements in the guest's TCP/IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
-    /// Names of the interface's features (`ethtool -k`), and their wanted states; set all at once.
+    /// Names of the interface's features (`ethtool -k`), and their wanted states. All are set in one request.
     pub features: Vec<(String, bool)>,
-    /// Segments that TCP may put into one super-frame.
+    /// Maximum number of segments in one super-frame of TCP.
     pub gso_segs_max: u32,
-    /// The driver's interrupt coalescing, if it can set any.
+    /// Interrupt coalescing of the guest's driver; `None` leaves it unchanged.
     pub rx_coalescing: Option<RxCoalescing>,
 }
 
 impl Switches {
-    /// Returns the switches for a guest of that configuration. Without GSO and large send, its TCP sends one frame at a
-    /// time.
+    /// Returns the switches for a guest with this configuration. Without GSO and large send, the guest's TCP sends
+    /// single frames.
     pub fn new(config: &RigConfig) -> Self {
         let (gso, gro) = (config.host_gso, config.host_gro);
         let offloads = config.offloads.with_prerequisites();
@@ -85,37 +85,37 @@ impl Switches {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The guest is up; sent once, without a command.
+    /// The guest is ready. Sent once after boot, without a command.
     Ready {
-        /// `uname -r` there.
+        /// The guest's kernel version, as in `uname -r`.
         kernel: String,
     },
-    /// The command was carried out.
+    /// The command succeeded.
     Done,
-    /// The command failed, with the reason.
+    /// The command failed for this reason.
     Failed(String),
-    /// Something happened in a test.
+    /// The test's client reported an event.
     Event {
-        /// The event.
+        /// The client's event.
         event: Event,
-        /// Time of the event, and the guest's work until then.
+        /// Time of the event, and the guest's work until the event.
         time: GuestTime,
     },
-    /// The guest's work so far.
+    /// The present time, and the guest's work so far.
     Time(GuestTime),
 }
 
-/// A moment in the guest, and its processors' work until then.
+/// A moment in the guest, and the work of its processors until that moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTime {
-    /// The guest's clock, in microseconds from any beginning.
+    /// The guest's clock in microseconds, with an arbitrary origin.
     pub at_us: u64,
-    /// Non-idle time of all its processors together, by its `/proc/stat`, in microseconds.
+    /// Non-idle time of all the guest's processors together in microseconds, from the guest's `/proc/stat`.
     pub busy_us: u64,
 }
 
 impl GuestTime {
-    /// Returns the busy time since `earlier` as a share of one processor of the guest; `None` if no time has passed.
+    /// Returns the busy time since `earlier` as a share of one guest processor, or `None` if no time has passed.
     pub fn busy_share_since(&self, earlier: &Self) -> Option<f64> {
         let elapsed_us = self.at_us.checked_sub(earlier.at_us).filter(|us| *us > 0)?;
         Some(self.busy_us.saturating_sub(earlier.busy_us) as f64 / elapsed_us as f64)

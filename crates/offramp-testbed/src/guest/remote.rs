@@ -1,4 +1,4 @@
-//! The exchange of commands with the agent in a guest.
+//! The exchange of commands and answers with the agent in a guest.
 
 use super::command::AgentConfig;
 use super::machine::{Machine, Speech};
@@ -12,19 +12,19 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Timeout of a command that only changes something.
+/// Timeout of a command without a test, in the guest.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// After the guest's end, maximum delay of the same signal to this process.
+/// Maximum time between the guest's end by a signal and the same signal's arrival in this process.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// Mark of a harmless line.
+/// Text that marks a harmless line of the console.
 const WARNING: &str = "warning: ";
-/// Part of the guest's console in an error, in bytes from its end.
+/// Maximum number of bytes from the end of the guest's console in an error message.
 const TAIL_LEN: usize = 600;
 
-/// Commands and answers on the second serial line; the first is the kernel's console.
+/// Commands and answers on the second serial line. The kernel's console uses the first serial line.
 #[derive(Debug)]
 pub struct Remote {
-    /// Bytes of answers read so far.
+    /// Number of bytes of answers read so far.
     mark: usize,
     kernel: String,
     accelerator: Accelerator,
@@ -32,7 +32,7 @@ pub struct Remote {
 }
 
 impl Speech for Remote {
-    /// The console shares standard error with the messages of the guest's program.
+    /// The console is written to standard error, which also contains the messages of the guest's program.
     const LINES: SerialLines = SerialLines {
         qemu: &[
             "-chardev",
@@ -82,16 +82,16 @@ impl Machine {
     /// Sends a command, and waits for its completion.
     ///
     /// # Errors
-    /// When the guest fails at it, does not answer, or the run is stopped.
+    /// Returns an error if the command fails in the guest, if the guest does not answer, or if the run is stopped.
     pub fn command(&mut self, command: &Command, stop: &AtomicBool) -> Result<(), TestbedError> {
         self.send(command)?;
         self.finish(stop)
     }
 
-    /// Waits for the completion of the command sent before.
+    /// Waits for the completion of the last command sent.
     ///
     /// # Errors
-    /// As [`Machine::command`].
+    /// Returns the errors of [`Machine::command`].
     pub fn finish(&mut self, stop: &AtomicBool) -> Result<(), TestbedError> {
         match self.answer(ANSWER_TIMEOUT, stop)? {
             Answer::Done => Ok(()),
@@ -100,10 +100,10 @@ impl Machine {
         }
     }
 
-    /// Sends the guest a command; [`Machine::answer`] returns its answer.
+    /// Sends the guest a command. [`Machine::answer`] waits for the answer.
     ///
     /// # Errors
-    /// When the guest has ended.
+    /// Returns an error if the guest has ended.
     pub fn send(&mut self, command: &Command) -> Result<(), TestbedError> {
         let line = serde_json::to_string(command).map_err(|e| TestbedError::Traffic(e.to_string()))?;
         let sent = self.program.write(&line);
@@ -113,7 +113,8 @@ impl Machine {
     /// Waits for the guest's next answer.
     ///
     /// # Errors
-    /// When the guest sends nothing valid within `timeout`, has ended, or the run is stopped.
+    /// Returns an error if the guest sends no valid answer within `timeout`, if the guest has ended, or if the run is
+    /// stopped.
     pub fn answer(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<Answer, TestbedError> {
         let why = match self.line(timeout, stop) {
             Ok(line) => return parse(&line),
@@ -124,7 +125,7 @@ impl Machine {
         Err(TestbedError::Traffic(why + &self.tail()))
     }
 
-    /// Returns the guest's next line.
+    /// Waits for the next line of the guest's answers.
     fn line(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<String, Unfound> {
         let first = |text: &str| text.split_once('\n').map(|(line, _)| line.to_owned());
         let found = self.program.look_for(self.speech.mark, timeout, stop, first);
@@ -133,7 +134,7 @@ impl Machine {
                 self.speech.mark += line.len() + 1;
                 Ok(line)
             }
-            // A signal to all of us may have ended the guest first.
+            // A signal to the whole process group may have ended the guest before the signal reached this process.
             Err(Unfound::Ended(status)) => {
                 std::thread::sleep(STOP_GRACE);
                 Err(if stop.load(Ordering::Relaxed) { Unfound::Stopped } else { Unfound::Ended(status) })
@@ -142,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// Returns the end of the console output, for a message of one line.
+    /// Returns the end of the console output in one line, for an error message.
     fn tail(&self) -> String {
         let words = self.last_words();
         if words.is_empty() { words } else { format!("; its last output: {words}") }
@@ -152,7 +153,7 @@ impl Machine {
         last_words(&self.program.errors())
     }
 
-    /// Returns `uname -r` in the guest.
+    /// Returns the guest's kernel version, as in `uname -r`.
     pub fn kernel(&self) -> &str {
         &self.speech.kernel
     }
@@ -172,7 +173,7 @@ fn parse(line: &str) -> Result<Answer, TestbedError> {
     serde_json::from_str(line).map_err(|_| TestbedError::Traffic(format!("the guest said: {line}")))
 }
 
-/// Returns the end of a text in one line, without the QEMU warnings of every run.
+/// Returns the end of a text as one line, without warnings of QEMU.
 fn last_words(text: &str) -> String {
     let from = text.ceil_char_boundary(text.len().saturating_sub(TAIL_LEN));
     let is_worth_it = |line: &String| !line.is_empty() && !line.contains(WARNING);

@@ -1,4 +1,4 @@
-//! A guest, a namespace, and the adapters between them.
+//! A rig with a guest and a namespace as hosts, and the adapters between them.
 
 use super::command::{AgentConfig, Card};
 use super::machine::Machine;
@@ -20,13 +20,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The guest's host number.
+/// Number of the guest among the two hosts.
 const GUEST: usize = 0;
-/// The namespace's host number.
+/// Number of the namespace among the two hosts.
 const OTHER: usize = 1;
 
-/// The guests of a run, booted on first use. There is one for each MTU, link rate, and kind of driver coalescing (set
-/// or adaptive).
+/// The guests of a run, booted on first use. Each combination of MTU, link rate and driver coalescing (none, fixed or
+/// adaptive) has its own guest.
 #[derive(Debug)]
 pub struct Guests<'a> {
     spec: GuestSpec,
@@ -36,17 +36,18 @@ pub struct Guests<'a> {
 }
 
 impl<'a> Guests<'a> {
-    /// Guests made of `spec`; nothing is booted yet.
+    /// Creates an empty set of guests. Guests are booted later, as described by `spec`.
     pub fn new(spec: GuestSpec, stop: &'a AtomicBool) -> Self {
         Self { spec, stop, rigs: Vec::new(), note: None }
     }
 
-    /// Returns the rig of that configuration's MTU and rate, with all other settings switched to the configuration.
+    /// Returns the rig with the configuration's MTU, rate and kind of driver coalescing. All other settings are
+    /// switched to the configuration.
     ///
     /// # Errors
-    /// When the guest does not start or does not switch, or the run is stopped.
+    /// Returns an error if the guest cannot be booted or switched, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, TestbedError> {
-        // A driver keeps its coalescing until a reset, and an adaptive driver starts from it.
+        // A driver keeps its coalescing until a reset, and an adaptive driver begins with the last fixed values.
         let boots_as = |config: &RigConfig| {
             let coalescing = config.host.coalescing;
             (config.mtu, config.rate_bps, coalescing.is_some(), coalescing == Some(RxCoalescing::Adaptive))
@@ -63,7 +64,7 @@ impl<'a> Guests<'a> {
         Ok(rig)
     }
 
-    /// Boots a guest with the first runner that succeeds. Later guests begin with that runner.
+    /// Boots a guest with the first runner that succeeds. Later guests use the same runner.
     fn boot(&mut self, config: &RigConfig) -> Result<GuestRig<'a>, TestbedError> {
         let start = |runner: &Runner| GuestRig::start(runner, &self.spec.program, config, self.stop);
         let (rig, runner, refused) = boot_first(&self.spec.runners, start)?;
@@ -74,21 +75,21 @@ impl<'a> Guests<'a> {
         Ok(rig)
     }
 
-    /// Returns the first guest and its runner; `None` before the first boot.
+    /// Returns the first guest and its runner, or `None` before the first boot.
     pub fn first(&self) -> Option<(&Machine, &Runner)> {
         Some(&self.rigs.first()?.machine).zip(self.spec.runners.first())
     }
 
-    /// Returns the reason for KVM's failure, if it is present and does not run the guests.
+    /// Returns the reason for KVM's failure, if KVM is present but cannot run the guests.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
 }
 
-/// A running guest and namespace. Dropping it ends everything.
+/// A running guest and namespace. Dropping the rig ends both.
 #[derive(Debug)]
 pub struct GuestRig<'a> {
-    // In drop order: the user of the rings, the threads, the port and the TAP, the namespace.
+    // Fields in drop order: the user of the rings, the threads, the port and the TAP, the namespace.
     machine: Machine,
     workers: Vec<Worker>,
     port: VhostUser,
@@ -137,11 +138,11 @@ impl<'a> GuestRig<'a> {
         let mut machine = Machine::boot_agent(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
-        // The directory is removed here. A running guest needs no file any more, so none remains after any exit.
+        // The directory is removed here. A running guest needs no file in it, so nothing remains after any exit.
         Ok(Self { machine, workers, port, tap, controls, host, config, rps, stop })
     }
 
-    /// Switches both hosts and adapters to the configuration.
+    /// Switches both hosts and adapters to the new configuration.
     fn switch(&mut self, config: &RigConfig) -> Result<(), TestbedError> {
         let offloads = config.offloads.with_prerequisites();
         for control in &self.controls {
@@ -158,10 +159,11 @@ impl<'a> GuestRig<'a> {
         Ok(())
     }
 
-    /// Checks that a driver with adaptive coalescing has set it: nothing else sets it in that guest.
+    /// Checks that a driver with adaptive coalescing has set the coalescing at least once. In such a guest, only DIM
+    /// sets it.
     ///
     /// # Errors
-    /// When the driver has not set it: the sample measures something else.
+    /// Returns an error if the driver has not set the coalescing, because the sample then does not measure DIM.
     pub fn check_adapted(&self) -> Result<(), TestbedError> {
         let set = self.port.status().control.and_then(|control| control.coalescing.first().copied().flatten());
         if self.config.host.coalescing == Some(RxCoalescing::Adaptive) && set.is_none() {
@@ -183,7 +185,7 @@ fn network(config: &RigConfig) -> Network {
     }
 }
 
-/// Starts an adapter at each end of a cable, and their threads.
+/// Starts an adapter at each end of a cable, and the adapters' threads.
 fn start_adapters(
     config: &RigConfig,
     adapter: &AdapterConfig,

@@ -1,4 +1,4 @@
-//! Ways to run a guest: the program, the accelerator and the kernel.
+//! Ways to run a guest: program, accelerator and kernel.
 
 use super::GuestError;
 use super::kernel::Kernel;
@@ -9,33 +9,34 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Access to the processor's own virtualisation.
+/// Device file of KVM, the processor's virtualisation.
 const KVM: &str = "/dev/kvm";
-/// QEMU's generic vhost-user device (10.2 and later). It leaves the control queue to the port.
+/// QEMU's generic vhost-user device (10.2 and later). The device forwards the control queue to the port.
 pub(super) const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
-/// An option of the generic device, in QEMU's list only if it has the device.
+/// An option of the generic device. QEMU lists the option only if QEMU has the device.
 const GENERIC_OPTION: &str = "num_vqs=";
-/// The first Linux whose `virtio_net` has DIM.
+/// The first Linux version with DIM in `virtio_net`.
 const DIM_SINCE: &str = "6.8";
-/// Timeout from the start to the first answer: emulated, on a busy machine.
+/// Timeout from a guest's start to its first answer, sufficient for emulation on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
-/// Timeout of a boot with KVM, if emulation is possible instead. A working KVM takes a second or two; on some machines
-/// /dev/kvm opens and runs nothing.
+/// Timeout of a boot with KVM, if emulation is possible instead. A working KVM boots in one or two seconds. On some
+/// machines, `/dev/kvm` can be opened but runs no guest.
 const KVM_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The processor or program that executes a guest.
+/// The technology that executes a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     /// QEMU with the processor's virtualisation.
     Kvm,
-    /// User Mode Linux: the processor runs its programs, and its kernel is a program itself.
+    /// User Mode Linux. The guest's kernel is an ordinary program, and the processor executes the guest's programs
+    /// directly.
     Uml,
-    /// QEMU with translation of each instruction.
+    /// QEMU with software translation of each instruction.
     Tcg,
 }
 
 impl Accelerator {
-    /// QEMU's name (`-accel`), or `uml`.
+    /// Returns QEMU's name of the accelerator (`-accel`), or `uml`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
@@ -44,34 +45,34 @@ impl Accelerator {
         }
     }
 
-    /// Returns the card's option for interrupts. Without KVM, QEMU 7.2 crashes on a vhost-user card with message
-    /// interrupts (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
+    /// Returns the card's option for interrupts. Without KVM, QEMU 7.2 crashes on a vhost-user card with MSI-X (in
+    /// `msix_set_vector_notifiers`, called by `vhost_net_start`).
     pub(super) fn interrupts(self) -> &'static str {
         if self == Self::Kvm { "" } else { ",vectors=0" }
     }
 }
 
-/// The allowed runners of a guest.
+/// The runners allowed for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// KVM if a guest starts with it, else User Mode Linux if that is installed, else emulation.
+    /// KVM if it boots a guest, else User Mode Linux if installed, else emulation.
     Auto,
-    /// QEMU, with that accelerator or the first that boots a guest.
+    /// QEMU with the given accelerator, or with the first accelerator that boots a guest.
     Qemu(Option<Accelerator>),
-    /// The same with its generic vhost-user device as the card.
+    /// QEMU with its generic vhost-user device as the card, otherwise like [`Choice::Qemu`].
     QemuGeneric(Option<Accelerator>),
     /// User Mode Linux.
     Uml,
 }
 
-/// The coalescing that a guest's own driver can set (`ethtool -C`).
+/// Coalescing that a guest's own driver can set (`ethtool -C`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverCoalescing {
-    /// None visible to the port.
+    /// No coalescing visible to the port.
     None,
-    /// Time and frames.
+    /// A fixed maximum time and number of frames.
     Fixed,
-    /// Fixed values, or adapted to the load (DIM).
+    /// Fixed values, or values adapted to the load (DIM).
     Adaptive,
 }
 
@@ -80,15 +81,15 @@ pub enum DriverCoalescing {
 pub struct Runner {
     /// The accelerator.
     pub accelerator: Accelerator,
-    /// QEMU, or the kernel of User Mode Linux.
+    /// Path of QEMU, or of User Mode Linux's kernel.
     pub program: PathBuf,
-    /// The output of `--version`.
+    /// Version of the program, without other parts of its `--version` output.
     pub version: String,
-    /// Kernel and modules.
+    /// The guest's kernel and its modules.
     pub kernel: Kernel,
-    /// Marks a card that forwards the guest's control queue to the port.
+    /// Whether the card forwards the guest's control queue to the port.
     pub forwards_control_queue: bool,
-    /// Timeout from the start to the first answer.
+    /// Timeout from the guest's start to its first answer.
     pub timeout: Duration,
 }
 
@@ -103,20 +104,20 @@ impl Runner {
     }
 }
 
-/// The runners and the program of guests.
+/// The possible runners of guests, and the program in the guests.
 #[derive(Clone, Debug)]
 pub struct GuestSpec {
-    /// Ways to run a guest, the preferred first.
+    /// Ways to run a guest, in order of preference.
     pub runners: Vec<Runner>,
-    /// This program, also the guest's.
+    /// Path of this program, which also runs in the guest.
     pub program: PathBuf,
 }
 
 impl GuestSpec {
-    /// Finds runners and their kernels. `kernel` is one for QEMU.
+    /// Finds runners and their kernels. `kernel` is the path of a kernel for QEMU.
     ///
     /// # Errors
-    /// When nothing is found; the message names the packages to install.
+    /// Returns an error if no runner is found. The message names the packages to install.
     pub fn find(
         choice: Choice,
         kernel: Option<&Path>,
@@ -134,7 +135,7 @@ impl GuestSpec {
                 let (qemu, uml) = (qemu_runners(None, kernel, modules), uml_runner(None));
                 match (qemu, uml) {
                     (Ok(mut runners), Ok(uml)) => {
-                        // Before emulation, which comes last.
+                        // Emulation is the last runner, and User Mode Linux is placed before emulation.
                         runners.insert(runners.len() - 1, uml);
                         runners
                     }
@@ -175,12 +176,12 @@ fn qemu_runners(
     Ok(attempts.into_iter().map(runner).collect())
 }
 
-/// Returns the same QEMU with its generic card, if it has one.
+/// Switches QEMU runners to the generic card. Fails if QEMU lacks the card.
 fn with_generic_card(mut runners: Vec<Runner>) -> Result<Vec<Runner>, GuestError> {
     for Runner { program, version, forwards_control_queue, .. } in &mut runners {
         let device = GENERIC_DEVICE;
         let listed = std::process::Command::new(&*program).args(["-device", &format!("{device},help")]).output();
-        // QEMU succeeds without the card, too.
+        // QEMU exits successfully even without the card, so the output decides.
         if !String::from_utf8_lossy(&listed.map_err(GuestError::at(&*program))?.stdout).contains(GENERIC_OPTION) {
             return Err(GuestError::OldQemu { program: program.clone(), version: version.clone(), device });
         }
@@ -203,13 +204,13 @@ fn uml_runner(modules: Option<&Path>) -> Result<Runner, GuestError> {
     })
 }
 
-/// Parses QEMU's version: `QEMU emulator version 7.2.22 (Debian …)`.
+/// Parses the version in QEMU's output, such as `QEMU emulator version 7.2.22 (Debian …)`.
 fn version(said: &str) -> &str {
     let line = said.lines().next().unwrap_or_default();
     line.split_once("version ").map_or(line, |(_, version)| version).trim()
 }
 
-/// Boots with the first runner that succeeds. Returns `boot`'s result, the runner, and the reason for KVM's failure.
+/// Boots with the first runner that succeeds. Returns `boot`'s result, the runner, and KVM's error if KVM failed.
 pub(super) fn boot_first<T>(
     runners: &[Runner],
     mut boot: impl FnMut(&Runner) -> Result<T, TestbedError>,
@@ -238,7 +239,7 @@ pub(super) mod tests {
         assert_eq!(version(""), "");
     }
 
-    /// Emulation of a guest with a kernel of that version, by `program`.
+    /// Returns a runner that emulates a guest with kernel version `kernel` in `program`.
     pub(in crate::guest) fn runner(kernel: &str, program: &str, forwards_control_queue: bool) -> Runner {
         let kernel = Kernel { path: "/boot/k".into(), version: kernel.to_owned(), modules: "/m".into(), card: &[] };
         let (accelerator, timeout) = (Accelerator::Tcg, BOOT_TIMEOUT);

@@ -1,4 +1,4 @@
-//! A guest with a shell: busybox runs each line of the console.
+//! A guest with a shell, in which busybox runs each line of the console.
 
 use super::machine::{self, Speech};
 use super::vmm::{MachineConfig, SerialLines};
@@ -6,20 +6,20 @@ use crate::failure::{Doing, Result, failed};
 use offramp_ports::sys::NetNs;
 use std::time::Duration;
 
-/// Time from its start to its first command; emulated, on a busy machine.
+/// Maximum time from a guest's start to its first command, sufficient for emulation on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
-/// Time from a command to its end.
+/// Maximum run time of a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
-/// Time to switch off.
+/// Maximum time until a guest is switched off.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);
-/// The guest's text when it takes commands.
+/// Text printed by the guest when it accepts commands.
 const READY: &str = "@@ready";
-/// Its text when it has failed itself.
+/// Text printed by the guest when its set-up has failed.
 const FAILED: &str = "@@failed";
-/// Its text at the end of an answer, before the exit status.
+/// Text printed by the guest after a command's output, before the exit status.
 const END: &str = "@@end ";
 
-/// Lines on the console.
+/// Marker type for a guest with a shell on its console.
 #[derive(Clone, Copy, Debug)]
 pub struct Shell;
 
@@ -31,28 +31,29 @@ impl Speech for Shell {
 pub type Machine = machine::Machine<Shell>;
 
 impl Machine {
-    /// Boots a machine with its host side in a namespace, and waits until it takes commands.
+    /// Boots a machine with its host's side in a namespace, and waits until it accepts commands.
     ///
     /// # Errors
-    /// When the options are refused, or the guest does not come up.
+    /// Returns an error if the options are refused, or the guest does not boot.
     pub fn boot(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
         let mut machine = Self::start(config, ns)?;
         machine.wait_until_ready()?;
         Ok(machine)
     }
 
-    /// Starts a machine; [`Machine::wait_until_ready`] must follow. So several can boot at once.
+    /// Starts a machine without waiting, so that several machines can boot at once. The caller must then call
+    /// [`Machine::wait_until_ready`].
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if the machine cannot be started.
     pub fn start(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
         Self::spawn(config, Shell, Some(ns), None).doing("starting a guest")
     }
 
-    /// Waits until the guest takes commands.
+    /// Waits until the guest accepts commands.
     ///
     /// # Errors
-    /// When the options are refused, or the guest does not come up.
+    /// Returns an error if the options are refused, or the guest does not boot.
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let seen = |text: &str| text.contains(READY).then(|| text.replace('\r', ""));
         let text = self.program.wait_for("the guest to boot", 0, BOOT_TIMEOUT, seen)?;
@@ -63,22 +64,22 @@ impl Machine {
         }
     }
 
-    /// Returns the end of its output, for a message.
+    /// Returns the end of the guest's output, for an error message.
     pub fn tail(&self) -> String {
         self.program.tail()
     }
 
-    /// Starts a command in the guest; [`Machine::finish`] waits for it.
+    /// Starts a command in the guest. [`Machine::finish`] waits for the command's end.
     ///
     /// # Errors
-    /// When the machine has ended.
+    /// Returns an error if the machine has ended.
     pub fn begin(&mut self, command: &str) -> Result<Begun> {
         let mark = self.program.mark();
         self.program.say(command)?;
         Ok(Begun { command: command.to_owned(), mark })
     }
 
-    /// Returns whether a command has not ended.
+    /// Returns whether a command still runs.
     pub fn is_under_way(&self, begun: &Begun) -> bool {
         answer(&self.program.said_since(begun.mark)).is_none()
     }
@@ -86,7 +87,7 @@ impl Machine {
     /// Waits for the end of a command and returns its output.
     ///
     /// # Errors
-    /// When it fails, or does not end in time.
+    /// Returns an error if the command fails, or does not end in time.
     pub fn finish(&mut self, begun: &Begun) -> Result<String> {
         let what = format!("the end of \"{}\"", begun.command);
         let (text, status) = self.program.wait_for(&what, begun.mark, COMMAND_TIMEOUT, answer)?;
@@ -99,21 +100,21 @@ impl Machine {
     /// Runs a command in the guest and returns its output.
     ///
     /// # Errors
-    /// When it fails, or does not end in time.
+    /// Returns an error if the command fails, or does not end in time.
     pub fn run(&mut self, command: &str) -> Result<String> {
         let begun = self.begin(command)?;
         self.finish(&begun)
     }
 
-    /// Switches the machine off, in good order if possible.
+    /// Switches the machine off with `poweroff`, or kills the machine after a timeout.
     pub fn power_off(mut self) {
-        // Dropping kills a machine still running.
+        // The drop of `self` kills the machine if it still runs.
         let _ = self.program.say("poweroff -f");
         let _ = self.program.wait_end(POWER_OFF_TIMEOUT);
     }
 }
 
-/// A command under way in a guest.
+/// A command that runs in a guest.
 #[derive(Debug)]
 pub struct Begun {
     command: String,
@@ -121,14 +122,14 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Returns the same command in the machine after a move.
+    /// Returns the same command for the machine to which the guest was migrated.
     #[must_use]
     pub fn elsewhere(self) -> Self {
         Self { mark: 0, ..self }
     }
 }
 
-/// Returns the output of a command and its exit status, once both are there.
+/// Returns a command's output and exit status, or `None` before the command's end.
 fn answer(text: &str) -> Option<(String, String)> {
     let (printed, rest) = text.split_once(END)?;
     let (status, _) = rest.split_once('\n')?;

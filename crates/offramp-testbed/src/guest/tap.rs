@@ -1,4 +1,4 @@
-//! A guest with its card on a TAP of a namespace, without an adapter of ours in between.
+//! A guest with its card on a TAP in a namespace, without offramp's adapter between them.
 
 use super::command::{AgentConfig, Card};
 use super::machine::Machine;
@@ -12,10 +12,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// IP bytes of a frame: a TAP's default.
+/// MTU in IP bytes, a TAP's default.
 const MTU: usize = 1500;
 
-/// A running QEMU guest, and the namespace with the other end of its card. Dropping it ends both.
+/// A running QEMU guest, and the namespace with its card's TAP. Dropping the value ends the guest and the namespace.
 #[derive(Debug)]
 pub struct TapGuest {
     machine: Machine,
@@ -23,14 +23,14 @@ pub struct TapGuest {
 }
 
 impl TapGuest {
-    /// The TAP's name.
+    /// Name of the TAP.
     pub const TAP: &str = "tap0";
 
-    /// Boots a guest with `modules` besides its card's. `argument` selects the program's role in the guest. The TAP gets
-    /// `address`. With several queue pairs the card does RSS.
+    /// Boots a guest with `modules` in addition to its card's modules. `argument` selects the program's role in the
+    /// guest. The TAP gets `address`. With several queue pairs, the card does RSS.
     ///
     /// # Errors
-    /// When the guest does not start, or the run is stopped.
+    /// Returns an error if the guest does not boot, or the run is stopped.
     pub fn boot(
         spec: &GuestSpec,
         argument: &str,
@@ -50,12 +50,12 @@ impl TapGuest {
         Ok(Self { machine, host })
     }
 
-    /// The namespace of the TAP.
+    /// Returns the namespace of the TAP.
     pub fn host(&self) -> &NetNs {
         &self.host
     }
 
-    /// `uname -r` in the guest.
+    /// Returns the guest's kernel version, as in `uname -r`.
     pub fn kernel(&self) -> &str {
         self.machine.kernel()
     }

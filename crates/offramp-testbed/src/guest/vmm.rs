@@ -1,4 +1,4 @@
-//! The two programs that run guests: QEMU, and User Mode Linux, a kernel built as a program.
+//! The programs that run guests: QEMU, and User Mode Linux (Linux built as an ordinary program).
 
 use super::kernel::Kernel;
 use super::program::by_version;
@@ -7,40 +7,40 @@ use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Ends a program together with its children (util-linux).
+/// Program that ends another program together with its children (util-linux).
 const UNSHARE: &str = "unshare";
-/// QEMU's repeated message if it and a vhost-user port do not agree on features.
+/// Message that QEMU repeats if QEMU and a vhost-user port do not agree on features.
 pub const REFUSED: &str = "failed to init vhost_net";
-/// The kernel's command line: quiet, and a panic ends the machine at once.
+/// The kernel's command line. The kernel prints little, and a panic ends the machine at once.
 const ARGUMENTS: &str = "rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0";
-/// Further arguments for QEMU. Without `no_timer_check` the kernel checks that timer interrupts arrive: on a busy machine
-/// an emulated guest gets too few of them, and panics.
+/// Further kernel arguments for QEMU. Without `no_timer_check`, the kernel checks that timer interrupts arrive. On a
+/// busy machine, an emulated guest would receive too few timer interrupts and panic.
 const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
-/// Bytes of a process' extended state saved by User Mode Linux, and the first version without that limit.
+/// Number of bytes of a process' extended state saved by User Mode Linux, and the first version without that limit.
 const UML_XSTATE_LEN: usize = 2696;
 const UML_WHOLE_XSTATE: &str = "6.13";
-/// Keeps a C library off the registers that are not saved. The GNU library chooses its copy routine by the last feature
-/// here, and that one remains without the others.
+/// Setting that keeps the C library from registers that are not saved. The GNU library chooses its copy routine by the
+/// last feature in this list. That feature must therefore be disabled explicitly.
 const WITHOUT_AVX: &str =
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load";
 
-/// The program for a guest, and its network card.
+/// The program that runs a guest, and the guest's network card.
 #[derive(Clone, Debug)]
 pub enum Monitor {
     /// QEMU.
     Qemu {
-        /// The program.
+        /// Path of QEMU.
         program: PathBuf,
-        /// Accelerators, the preferred one first.
+        /// Names of accelerators, in order of preference.
         accel: Vec<String>,
-        /// Arguments for the network card and its host's side.
+        /// QEMU's arguments for the network card and the host's side of the card.
         card: Vec<String>,
     },
-    /// User Mode Linux: the kernel itself is the program.
+    /// User Mode Linux, whose kernel is the program.
     Uml {
-        /// The vhost-user socket.
+        /// Path of the vhost-user socket.
         socket: PathBuf,
-        /// Directory of its files while it runs.
+        /// Directory of User Mode Linux's files while the guest runs.
         directory: PathBuf,
     },
 }
@@ -48,31 +48,31 @@ pub enum Monitor {
 /// The serial lines of a guest.
 #[derive(Clone, Copy, Debug)]
 pub struct SerialLines {
-    /// QEMU's arguments.
+    /// QEMU's arguments for the serial lines.
     pub qemu: &'static [&'static str],
-    /// Terminals (`con0=…`) and serial ports (`ssl0=…`) of User Mode Linux.
+    /// User Mode Linux's arguments for terminals (`con0=…`) and serial ports (`ssl0=…`).
     pub uml: &'static [&'static str],
 }
 
 /// The configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
-    /// The program for it, and its network card.
+    /// The program that runs the guest, and the guest's network card.
     pub monitor: Monitor,
-    /// The kernel.
+    /// The guest's kernel.
     pub kernel: Kernel,
-    /// The archive of its file system.
+    /// Path of the initramfs archive.
     pub initramfs: PathBuf,
-    /// Its memory in MiB.
+    /// Memory of the guest in MiB.
     pub memory_mib: u64,
-    /// Its processors; User Mode Linux has one.
+    /// Number of processors; User Mode Linux always has one.
     pub cpus: usize,
-    /// Further kernel command line. The part after `--` goes to the first program.
+    /// Further kernel command line. The first program receives the part after `--`.
     pub arguments: String,
 }
 
 impl MachineConfig {
-    /// Returns its boot command.
+    /// Returns the command that boots the guest.
     pub fn command(&self, lines: SerialLines) -> Command {
         match &self.monitor {
             Monitor::Uml { socket, directory } => self.uml(socket, directory, lines.uml),
@@ -93,20 +93,21 @@ impl MachineConfig {
             command.args(["-accel", accelerator]);
         }
         command.args(["-cpu", "max", "-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
-        // vhost-user passes the guest's memory to the backend: it must be a file that can be shared.
+        // vhost-user shares the guest's memory with the backend, so the memory must be a sharable file.
         command.args(["-object", &format!("memory-backend-memfd,id=mem,size={memory_mib}M,share=on")]);
         command.arg("-kernel").arg(&kernel.path).arg("-initrd").arg(initramfs);
         command.args(["-append", &format!("{QEMU_ARGUMENTS} {ARGUMENTS} {arguments}")]);
         command
     }
 
-    /// User Mode Linux runs in a process namespace of its own. A guest is many processes, and some outlive a killed
-    /// kernel.
+    /// Returns the command for User Mode Linux in a separate process namespace. A guest consists of many processes, and
+    /// some would survive a killed kernel.
     fn uml(&self, socket: &Path, directory: &Path, consoles: &[&str]) -> Command {
         let Self { kernel, initramfs, memory_mib, arguments, .. } = self;
         let mut command = Command::new(UNSHARE);
         command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
-        // It would put its memory there, possibly on a disk, and not into /dev/shm.
+        // With these variables, User Mode Linux would place its memory in their directory, possibly on a disk, instead
+        // of `/dev/shm`.
         for directory in ["TMPDIR", "TMP", "TEMP"] {
             command.env_remove(directory);
         }
@@ -114,10 +115,12 @@ impl MachineConfig {
         command.arg(format!("initrd={}", initramfs.display()));
         command.arg(format!("uml_dir={}", directory.display()));
         command.arg(format!("virtio_uml.device={}:1", socket.display()));
-        // It would append both at the end, among the first program's arguments.
+        // Without these arguments, User Mode Linux would append `root` and `console` at the end, among the first
+        // program's arguments.
         command.args(["root=/dev/null", "console=tty0", "con=null"]).args(consoles);
         if by_version(&kernel.version, UML_WHOLE_XSTATE) == Ordering::Less && xstate::len() > UML_XSTATE_LEN {
-            // It would kill its first program, because it cannot restore that program's state.
+            // User Mode Linux cannot restore the extended state of its first program, and would therefore kill that
+            // program.
             xstate::hide(&mut command);
             command.arg(WITHOUT_AVX);
         }
