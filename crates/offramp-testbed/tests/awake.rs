@@ -1,10 +1,10 @@
-//! Threads that keep processors awake end with the value that stands for them.
+//! Tests of threads that keep processors awake: they end when the value is dropped.
 
 use offramp_ports::sys::cpu::online;
 use offramp_testbed::cpu::AwakeCpus;
 use std::fs;
 
-/// Descriptors and threads of this process.
+/// Returns the number of descriptors and of threads of this process.
 fn held() -> (usize, usize) {
     let count = |directory: &str| fs::read_dir(directory).unwrap().count();
     (count("/proc/self/fd"), count("/proc/self/task"))
@@ -17,7 +17,7 @@ fn a_hundred_starts_and_failures_leave_no_thread() {
         drop(AwakeCpus::start(&online()).unwrap());
         assert!(AwakeCpus::start(&[online()[0], 1_000_000]).is_err());
     }
-    // The kernel may still be releasing the number of a thread that has ended.
+    // The kernel may still hold the thread number of an ended thread.
     for _ in 0..1000 {
         if held() == before {
             return;

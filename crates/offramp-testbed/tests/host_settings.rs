@@ -1,10 +1,10 @@
-//! What a host itself is set to reaches it. As root: namespaces and TAPs are made.
+//! Tests of host settings inside a rig. They need root to make namespaces and TAPs.
 
 use offramp_ports::sys::rps;
 use offramp_testbed::host::HostSettings;
 use offramp_testbed::rig::{INTERFACE, Placement, Rig, RigConfig};
 
-/// Processors that the receive work of a host may run on, as the kernel writes them.
+/// Returns the mask of the processors for a host's receive work, as written by the kernel.
 fn receive_processors(rig: &Rig, side: usize) -> String {
     rps::read_attribute(rig.host(side), INTERFACE, "queues/rx-0/rps_cpus").unwrap()
 }
@@ -13,13 +13,13 @@ fn receive_processors(rig: &Rig, side: usize) -> String {
 fn receive_work_is_moved_to_the_hosts_processors_unless_it_is_to_stay() {
     let config = RigConfig::default();
     if !config.placement.is_apart() {
-        // With one processor there is nowhere to move it.
+        // With one processor, receive work cannot be moved.
         return;
     }
     let moved = Rig::start(&config).unwrap();
     let stays = HostSettings { rps: false, ..HostSettings::default() };
     let left = Rig::start(&RigConfig { host: stays, ..config }).unwrap();
-    // Inside a user namespace the kernel refuses to move it.
+    // Inside a user namespace, the kernel refuses to move receive work.
     if moved.has_rps() {
         assert_ne!(receive_processors(&moved, 0), receive_processors(&left, 0));
     }
@@ -31,7 +31,7 @@ fn receive_work_is_moved_to_the_hosts_processors_unless_it_is_to_stay() {
 fn a_host_that_serves_alone_on_its_processor_does_its_receive_work_there() {
     let config = RigConfig { placement: Placement::server_alone(), ..RigConfig::default() };
     if !config.placement.has_server_alone() {
-        // With one processor nobody is alone.
+        // With one processor, the server's host shares its processor.
         return;
     }
     let rig = Rig::start(&config).unwrap();

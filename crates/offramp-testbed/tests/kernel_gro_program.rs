@@ -1,14 +1,14 @@
-//! The kernel's own test program for receive coalescing (`tools/testing/selftests/net/gro.c`) against
-//! two adapters: it sends frames from one namespace and checks in the other which of them were coalesced.
+//! The kernel's own test program for receive coalescing (`tools/testing/selftests/net/gro.c`) against two adapters. The
+//! program sends frames from one namespace. In the other namespace, it checks which frames were coalesced.
 //!
 //! ```text
 //!  namespace a                 this process                   namespace b
 //!  gro (sends) ── TAP ── adapter ══ cable ══ adapter ── TAP ── gro --rx (exit code)
 //! ```
 //!
-//! The receiving TAP is without `IFF_NAPI`: the kernel coalesces nothing there, so the adapter coalesced every
-//! frame that arrives so. The program is not part of this repository: `.ci/kernel-gro` fetches, builds and
-//! names it in `OFFRAMP_GRO_SELFTEST`, and runs these tests, which are ignored by default.
+//! The receiving TAP lacks `IFF_NAPI`, so that the kernel coalesces nothing there. The adapter therefore coalesced each
+//! coalesced frame. The program is not part of this repository. `.ci/kernel-gro` fetches and builds the program, names
+//! its path in `OFFRAMP_GRO_SELFTEST`, and runs these tests. By default, the tests are ignored.
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -23,26 +23,26 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Names the program.
+/// Environment variable with the program's path.
 const PROGRAM_VARIABLE: &str = "OFFRAMP_GRO_SELFTEST";
-/// What the program's large cases need: segments of an IP packet of 4096 bytes.
+/// MTU needed by the program's large cases: IP packets of 4096 bytes.
 const MTU: usize = 4096;
-/// How long the adapter waits for a frame to join, in nanoseconds: longer than a busy machine lets the
-/// sender wait between two frames, shorter than the 100 ms that the program waits between two cases.
+/// Maximum time for which the adapter holds a frame to coalesce, in nanoseconds. It exceeds a sender's delay between
+/// two frames on a busy machine. It is shorter than the program's pause of 100 ms between two cases.
 const HOLD_NS: u64 = 20_000_000;
 const INTERFACE: &str = "ofr0";
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
-/// The groups of cases that the program has.
+/// Groups of cases in the program.
 const TESTS: [&str; 6] = ["data", "ack", "flags", "tcp", "ip", "large"];
 const FAMILIES: [&str; 2] = ["--ipv4", "--ipv6"];
-/// The kernel's own script runs a case up to three times: a sender that is interrupted for longer than
-/// the adapter holds tests nothing.
+/// Maximum number of attempts per group, as in the kernel's own script. If the sender is interrupted for longer than
+/// the adapter holds frames, the attempt tests nothing.
 const ATTEMPTS_MAX: usize = 3;
-/// Far longer than the receiver needs to bind its socket.
+/// Timeout of the receiver's bind, far above the usual time.
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Two hosts and the adapters between them. Fields are dropped in order: first who drives.
+/// Two hosts and the adapters between them. Fields are dropped in order: first the worker, which uses the others.
 struct Bench {
     _worker: Worker,
     _taps: [Tap; 2],
@@ -56,7 +56,7 @@ impl Bench {
             let config = TapConfig { mtu: MTU as u32, mac: Some(MACS[side]), ..TapConfig::new(INTERFACE) };
             let tap = Tap::open_in(&hosts[side], &config).unwrap();
             tap.offer(offloads).unwrap();
-            // The kernel speaks for itself on a new interface: neither program expects that.
+            // IPv6 on a new interface would send its own packets, which the program does not expect.
             hosts[side].run(|| link::disable_ipv6(INTERFACE).and_then(|()| link::set_up(INTERFACE))).unwrap().unwrap();
             tap
         });
@@ -69,7 +69,7 @@ impl Bench {
         Self { _worker: worker, _taps: taps, hosts }
     }
 
-    /// Runs one group of cases: what the receiver says, and whether it is content.
+    /// Runs one group of cases. Returns the receiver's output and exit status.
     fn run(&self, program: &OsString, family: &str, test: &str) -> Output {
         let command = |side: usize| {
             let mut command = Command::new(program);
@@ -87,12 +87,12 @@ impl Bench {
     }
 }
 
-/// Waits until the program's packet socket is bound, so that it misses nothing.
+/// Waits until the program's packet socket is bound, so that the receiver misses no frame.
 fn wait_until_bound(receiver: &mut Child) {
     let path = format!("/proc/{}/net/packet", receiver.id());
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // Columns: sk, RefCnt, Type, Proto, Iface, …; the interface is 0 before the socket is bound.
+        // Columns: sk, RefCnt, Type, Proto, Iface, …. The interface is 0 before the bind.
         let sockets = std::fs::read_to_string(&path).unwrap_or_default();
         let is_bound = |line: &str| line.split_whitespace().nth(4).is_some_and(|index| index != "0");
         if sockets.lines().skip(1).any(is_bound) {

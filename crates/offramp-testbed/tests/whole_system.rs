@@ -1,4 +1,4 @@
-//! Real TCP of the kernel through two adapters, with everything switched while it runs.
+//! Tests with the kernel's TCP through two adapters whose features are switched during the transfer.
 
 use offramp_impair::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
 use offramp_impair::memory::MemoryConfig;
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 5020;
 const TOGGLE_EVERY: Duration = Duration::from_millis(50);
-/// Fewest switches while data flows; with fewer, the data is sent again.
+/// Minimum number of switches during a transfer. With fewer switches, the transfer is repeated.
 const SWITCHES_MIN: usize = 3;
 const CHUNK: usize = 256 * 1024;
 
-/// Sends `bytes` of random data from host 0 to host 1 and returns the digests of both ends.
+/// Sends `bytes` of pseudo-random data from host 0 to host 1. Returns the digests of both ends.
 fn transfer(rig: &Rig, bytes: usize, seed: u64) -> (Vec<u8>, Vec<u8>) {
     let listener = rig.host(1).run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().unwrap();
     let stream = rig.host(0).run(|| TcpStream::connect((ADDRESSES[1], PORT))).unwrap().unwrap();
@@ -89,7 +89,7 @@ fn a_gibibyte_arrives_unchanged_while_features_are_switched_at_random() {
         let (stop, switches) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             scope.spawn(|| toggle_until(&stop, &rig, seed, &switches));
-            // A transfer that outran the switches on a busy machine says nothing of them.
+            // On a busy machine, a transfer can end before the switches. Such a transfer tests nothing and is repeated.
             loop {
                 let (sent, received) = transfer(&rig, bytes, seed);
                 if sent != received || switches.load(Ordering::Relaxed) >= SWITCHES_MIN {
@@ -113,7 +113,8 @@ fn a_slow_line_and_a_small_mtu_carry_tcp_as_well() {
     }
 }
 
-/// A card of 8 KiB on a bus of 20 MB/s, on a link of 200 Mbit/s, with every impairment of the receive side but lasting loss.
+/// Returns a rig with a card of 8 KiB on a bus of 20 MB/s and a link of 200 Mbit/s. The card has every receive
+/// impairment, except permanent loss.
 fn impaired(threads: Threads) -> RigConfig {
     let faults = FaultConfig {
         bus: BusConfig { bytes_per_second: Some(20_000_000), frame_ns: 1000 },
@@ -142,7 +143,7 @@ fn what_a_card_loses_and_turns_round_is_counted_and_tcp_makes_good() {
 
 #[test]
 fn a_capture_sees_the_frames_and_a_wrong_verdict_is_bypassed_meanwhile() {
-    // Every second segment with data would be lost for good.
+    // Without the capture, every second segment with data would be lost permanently.
     let verdict = VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 2 };
     let faults = FaultConfig { verdict: Some(verdict), ..FaultConfig::default() };
     let card = Card { memory: MemoryConfig::default(), faults };
@@ -192,12 +193,12 @@ fn a_card_or_a_setting_that_cannot_be_is_refused_by_name() {
     assert!(refused(&RigConfig { host, ..RigConfig::default() }).contains("net.ipv4.no_such_thing"));
 }
 
-/// Descriptors and threads of this process.
+/// Returns the number of descriptors and of threads of this process.
 fn held() -> [usize; 2] {
     ["/proc/self/fd", "/proc/self/task"].map(|dir| std::fs::read_dir(dir).unwrap().count())
 }
 
-/// A thread has ended once `join` returns, but the kernel may still list it for a moment.
+/// Checks that nothing was added since `before`. The kernel may still list an ended thread briefly after `join`.
 fn expect_no_more_than(before: [usize; 2], round: usize) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while held().iter().zip(before).any(|(&held, before)| held > before) {

@@ -57,7 +57,6 @@ pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<
 ///
 /// # Errors
 /// Returns an error if a module is missing or cannot be read.
-/// When a module cannot be had.
 pub fn add_modules(archive: &mut Archive, kernel: &Kernel, more: &[&str]) -> Result<(), GuestError> {
     let mut order = String::new();
     for (name, bytes) in kernel.modules(&[kernel.card, more].concat())? {

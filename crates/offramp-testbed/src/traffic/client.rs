@@ -1,4 +1,4 @@
-//! The client's steps through one test.
+//! The client's side of one test.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -16,21 +16,22 @@ use super::wire::{
     ClientLine, Control, SERVER_LINE_LEN_MAX, ServerLine, VERSION, WireError, data_hello, token_from_text,
 };
 
-/// Maximum wait for an answer during set-up; longer than the server's wait for data connections.
+/// Timeout of the server's answer during set-up. It exceeds the server's own timeout for data connections.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum wait for the end of the server's window; the client's request may be queued behind the measured data.
+/// Timeout of the server's [`ServerLine::Ended`]. The client's request for the window's end can be queued after
+/// measured data.
 const ENDED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time without progress in a test over a number of bytes.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// Interval of a waiting client's progress polls.
+/// Interval at which a waiting client checks the progress.
 const PROGRESS_POLL: Duration = Duration::from_millis(500);
 
 /// Runs one test against the server at `host`, control port `port`, and passes each event to `on_event`. All threads
-/// and sockets belong to the caller's network namespace, and have ended on return.
+/// and sockets belong to the caller's network namespace. All have ended when the function returns.
 ///
 /// # Errors
-/// [`TrafficError`]: [`is_setup`](TrafficError::is_setup) separates a test that never began from one that broke off. A
-/// finished test with single failed streams is no error; see [`Report::is_complete`].
+/// Returns a [`TrafficError`] if the test does not begin or is aborted. [`is_setup`](TrafficError::is_setup) tells the
+/// two cases apart. A finished test with failed streams is no error; see [`Report::is_complete`].
 pub fn run_client(
     host: &str,
     port: u16,
@@ -81,8 +82,8 @@ struct Test<'test> {
 }
 
 impl Test<'_> {
-    /// Goes from hello to go: on return, all streams are connected and all receivers run. Returns the congestion
-    /// control.
+    /// Sets the test up, from the client's hello to the server's go. Afterwards, all streams are connected and all
+    /// receivers run. Returns the congestion control.
     fn set_up(&mut self) -> Result<String, TrafficError> {
         let udp = self.udp_sockets()?;
         let udp_ports = udp.iter().map(|socket| Ok(socket.local_addr()?.port())).collect::<io::Result<Vec<_>>>();
@@ -187,7 +188,7 @@ impl Test<'_> {
         self.say(&ClientLine::Begin)
     }
 
-    /// Waits under load. If all threads end before `until`, the test ended too soon.
+    /// Waits until `until` under load. Fails if all threads end earlier.
     fn keep_running(&mut self, until: Instant) -> Result<(), TrafficError> {
         while Instant::now() < until {
             if self.wait_and_tick(until) {
@@ -199,7 +200,8 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// Waits, and reports the due interim results. Returns true if all threads have ended.
+    /// Waits until the next event, at most until `until`, and reports due interim results. Returns whether all threads
+    /// have ended.
     fn wait_and_tick(&mut self, until: Instant) -> bool {
         let next = self.side.next_tick().map_or(until, |tick| tick.min(until));
         let ended = self.side.wait(next);
@@ -219,7 +221,7 @@ impl Test<'_> {
         loop {
             match self.control.receive(deadline) {
                 Ok(ServerLine::Results(figures)) => return Ok(*figures),
-                // It came after its deadline.
+                // The server's line was received after its deadline.
                 Ok(ServerLine::Ended) => {}
                 Ok(other) => return Err(self.unexpected(other)),
                 Err(error) => return Err(self.lost(error)),
@@ -260,7 +262,7 @@ fn greet(mut stream: &TcpStream, token: u128, index: u32) -> io::Result<()> {
     io::Write::write_all(&mut stream, &data_hello(token, index))
 }
 
-/// Merges the figures of both ends; `None` if an end lacks figures the test requires.
+/// Merges the figures of both ends. Returns `None` if an end lacks figures required by the test.
 fn merge(
     address: SocketAddr,
     params: &Params,
@@ -296,7 +298,7 @@ fn merge(
     }
     let flows = || send.iter().chain(&receive);
     let seconds = if params.is_timed() { client_seconds } else { flows().map(|flow| flow.seconds).fold(0.0, f64::max) };
-    // With bulk data, the throughput is the bulk data's alone.
+    // In a test with bulk data, requests do not count in the throughput.
     let alone = transactions.as_ref().filter(|_| send.is_none() && receive.is_none());
     let of_transactions = alone.map_or(0, |found: &Transactions| found.client.bytes);
     let exchanged = rpc.as_ref().map_or(of_transactions, |found: &Rpc| found.client.bytes);

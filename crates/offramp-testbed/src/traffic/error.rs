@@ -1,28 +1,28 @@
-//! Errors of a test, worded with place and remedy.
+//! Errors of a test, each with a remedy.
 
 use std::io;
 use std::net::SocketAddr;
 
 use nix::errno::Errno;
 
-/// The reason why a test did not happen, or broke off.
+/// The reason why a test did not begin or was aborted.
 #[derive(Debug, thiserror::Error)]
 pub enum TrafficError {
     /// The parameters contradict each other or exceed a limit.
     #[error("{0}")]
     Params(String),
-    /// The name of the server has no address.
+    /// The server's name cannot be resolved.
     #[error("cannot resolve \"{host}\": {reason}")]
     Resolve {
-        /// The name as given.
+        /// The server's name as given.
         host: String,
         /// The resolver's message.
         reason: String,
     },
-    /// Nobody answers at the control port.
+    /// No connection to the control port.
     #[error("cannot connect to {address}: {reason}; start \"offramp ttcp --serve\" there")]
     Connect {
-        /// The control address.
+        /// Control address of the server.
         address: SocketAddr,
         /// The kernel's message.
         reason: String,
@@ -35,35 +35,35 @@ pub enum TrafficError {
         /// The kernel's message.
         reason: String,
     },
-    /// The server answered, and does not want this test.
+    /// The server refused this test.
     #[error("{address} refused the test: {reason}")]
     Refused {
-        /// The control address.
+        /// Control address of the server.
         address: SocketAddr,
         /// The server's reason.
         reason: String,
     },
-    /// The other end is no offramp ttcp server, or one of another version.
+    /// The other end is not an offramp ttcp server, or has another version.
     #[error("{address} does not speak this version of the ttcp control protocol: {reason}")]
     Protocol {
-        /// The control address.
+        /// Control address of the other end.
         address: SocketAddr,
-        /// The fault in its answer.
+        /// The defect in the other end's answer.
         reason: String,
     },
-    /// The test began and was cut off.
+    /// The test was aborted after its begin.
     #[error("test with {address} cut off: {reason}")]
     Lost {
-        /// The control address.
+        /// Control address of the server.
         address: SocketAddr,
-        /// The cause of its end.
+        /// The reason for the abort.
         reason: String,
     },
 }
 
 impl TrafficError {
-    /// Returns true if the test never began: wrong parameters, no server, refused. Returns false for a test that broke
-    /// off.
+    /// Returns whether the test never began, because of wrong parameters, a missing server or a refusal. Returns
+    /// `false` for a test that was aborted after its begin.
     pub fn is_setup(&self) -> bool {
         !matches!(self, Self::Lost { .. })
     }
@@ -73,7 +73,7 @@ impl TrafficError {
     }
 }
 
-/// Returns the kernel's reason in lower case, without the number.
+/// Returns the kernel's message in lower case, without the error number.
 pub(super) fn reason(error: &io::Error) -> String {
     let text = match error.raw_os_error() {
         Some(number) => Errno::from_raw(number).desc().to_owned(),

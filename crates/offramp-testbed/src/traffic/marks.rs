@@ -1,20 +1,20 @@
-//! Counters at a moment, and the interim results between two moments.
+//! Counters at one moment, and interim results between two moments.
 
 use std::time::Instant;
 
 use super::report::{Interval, rate_bps};
 
-/// Interim results kept for each direction; later ones are shown but not kept.
+/// Maximum number of interim results stored per direction. Later results are reported but not stored.
 pub(super) const INTERVALS_MAX: usize = 10_000;
 
-/// The direction of a thread's data, seen from its own end.
+/// The role of a thread at its own end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Sends bulk data, or makes requests.
+    /// Sends bulk data or requests.
     Sending,
-    /// Receives bulk data, or answers requests.
+    /// Receives bulk data or answers requests.
     Receiving,
-    /// Makes or answers requests beside bulk data.
+    /// Makes or answers requests during bulk data.
     Exchanging,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// The counters of one role.
+    /// Returns the counters of one role.
     pub(super) fn of(&self, role: Role) -> Mark {
         match role {
             Role::Sending => self.sending,
@@ -52,7 +52,7 @@ impl Moment {
     }
 }
 
-/// A mean of whole numbers; 0 without any.
+/// The mean of integers; 0 if there are none.
 #[derive(Default)]
 pub(super) struct Mean {
     sum: u64,
@@ -60,27 +60,27 @@ pub(super) struct Mean {
 }
 
 impl Mean {
-    /// Takes one more number.
+    /// Adds one value.
     pub(super) fn add(&mut self, value: u32) {
         self.sum += u64::from(value);
         self.count += 1;
     }
 
-    /// The mean so far.
+    /// Returns the mean of the values added so far.
     pub(super) fn get(&self) -> u32 {
         self.sum.checked_div(self.count).unwrap_or(0) as u32
     }
 }
 
-/// Keeps an interval while there is room.
+/// Stores an interval if there is room.
 pub(super) fn keep(intervals: &mut Vec<Interval>, interval: Option<Interval>) {
     if intervals.len() < INTERVALS_MAX {
         intervals.extend(interval);
     }
 }
 
-/// Adds a rest too short for a line of its own to the interval before it, so that the intervals still add up to the
-/// window.
+/// Adds `rest`, an interval too short to be reported separately, to the last interval. The intervals then still add up
+/// to the window.
 pub(super) fn merge_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) {
     let Some(rest) = rest else { return };
     let Some(last) = intervals.last_mut().filter(|last| last.end_seconds >= rest.start_seconds) else {
@@ -94,7 +94,7 @@ pub(super) fn merge_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) 
     last.cwnd_segments = rest.cwnd_segments;
 }
 
-/// Returns the interval between two moments, with times counted from `origin`.
+/// Returns the interval between two moments. Its times are relative to `origin`.
 pub(super) fn interval_between(origin: Instant, from: (Instant, Mark), to: (Instant, Mark)) -> Interval {
     let bytes = to.1.bytes - from.1.bytes;
     Interval {

@@ -1,4 +1,4 @@
-//! Limits a sender to its rate.
+//! The pacing of a sender.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,28 +8,28 @@ use nix::sys::prctl;
 use super::side::{Context, Phase};
 use super::sockets::IO_TIMEOUT;
 
-/// Maximum delay a sender catches up on.
+/// Maximum delay that a sender makes up for. A longer delay restarts the pace.
 const DEBT_MAX: Duration = Duration::from_millis(10);
-/// Bits in a byte, nanoseconds in a second: bytes times this over a rate in bits per second gives nanoseconds.
+/// Bits per byte × nanoseconds per second. Bytes × this constant / (bits per second) gives nanoseconds.
 const BIT_NSECS_PER_BYTE: u128 = 8_000_000_000;
-/// Maximum delay of a scheduled thread's wake-up, in nanoseconds. The kernel's default of 50 us, meant to save
-/// wake-ups, would be part of every latency. 0 would select that default.
+/// Timer slack of a paced thread in nanoseconds, the smallest possible. The kernel's default of 50 µs would increase
+/// every latency, and 0 would select that default.
 const TIMER_SLACK_NSECS: u64 = 1;
 
-/// Makes the kernel wake the calling thread on time, not up to 50 us later.
+/// Sets the timer slack of the calling thread, so that the kernel does not wake it up to 50 µs late.
 pub(super) fn wake_on_time() {
-    // If the kernel refuses, the thread wakes late, and the figures show it.
+    // If the kernel refuses, the thread wakes late, and the measured latencies include the delay.
     let _ = prctl::set_timerslack(TIMER_SLACK_NSECS);
 }
 
-/// The time to wait before each send.
+/// The schedule of a paced sender.
 pub(super) struct Pace {
     rate_bps: u64,
     due: Instant,
 }
 
 impl Pace {
-    /// Starts the pace of a sender now; a rate of 0 means no limit.
+    /// Starts the schedule of a sender now; a rate of 0 means no limit.
     pub(super) fn new(rate_bps: u64) -> Self {
         if rate_bps > 0 {
             wake_on_time();
@@ -37,7 +37,7 @@ impl Pace {
         Self { rate_bps, due: Instant::now() }
     }
 
-    /// Waits until the next send is due; returns `false` if the phase says stop before that.
+    /// Waits until the next send is due. Returns `false` if the phase reaches [`Phase::Stop`] earlier.
     pub(super) fn wait(&mut self, context: &mut Context) -> bool {
         if self.rate_bps == 0 {
             return true;
@@ -57,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// Records that `len` bytes were sent.
+    /// Advances the schedule by the time of `len` sent bytes.
     pub(super) fn sent(&mut self, len: usize) {
         if self.rate_bps > 0 {
             self.due += time_of(len, self.rate_bps);

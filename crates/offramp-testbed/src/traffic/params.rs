@@ -1,64 +1,65 @@
-//! The parameters of a test, chosen by the client and accepted by the server, with their limits.
+//! The parameters of a test, and their limits. The client chooses the parameters, and the server accepts or refuses
+//! them.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Default control port of a server: the port of ttcp and nttcp since the 1980s.
+/// Default control port of a server, used by ttcp and nttcp since the 1980s.
 pub const PORT_DEFAULT: u16 = 5010;
-/// Default congestion control: it does not pace, so it shows the value of an offload.
+/// Default congestion control. It does not pace, so that the effect of an offload is visible.
 pub const CONGESTION_DEFAULT: &str = "cubic";
-/// Maximum number of streams in one direction. Each is a thread on both ends.
+/// Maximum number of streams per direction. Each stream has a thread at both ends.
 pub const STREAMS_MAX: u32 = 64;
-/// Default bytes per write of a bulk sender.
+/// Default number of bytes per write of a bulk sender.
 pub const LENGTH_DEFAULT_BYTES: u32 = 128 * 1024;
-/// Maximum bytes per write of a bulk sender.
+/// Maximum number of bytes per write of a bulk sender.
 pub const LENGTH_MAX_BYTES: u32 = 4 * 1024 * 1024;
-/// Maximum bytes of one request or response.
+/// Maximum length of a request or response, in bytes.
 pub const MESSAGE_MAX_BYTES: u32 = 16 * 1024 * 1024;
-/// Bytes of the request and of the response of a ping-pong test.
+/// Length of the request and of the response in a ping-pong test, in bytes.
 pub const RR_MESSAGE_BYTES: u32 = 64;
-/// Minimum payload of a UDP datagram: it carries an eight-byte sequence number.
+/// Minimum payload of a UDP datagram in bytes, the length of the sequence number.
 pub const DATAGRAM_BYTES_MIN: u32 = 8;
-/// Maximum payload of a UDP datagram over IPv4: 65,535 less the IP and UDP headers.
+/// Maximum payload of a UDP datagram over IPv4, in bytes: 65,535 minus the IP and UDP headers.
 pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
-/// Maximum datagrams in one UDP super-frame (`UDP_MAX_SEGMENTS` of Linux since 6.9; 64 before).
+/// Maximum number of datagrams in one UDP super-frame (Linux `UDP_MAX_SEGMENTS`: 128 since 6.9, 64 before).
 pub const GSO_SEGMENTS_MAX: u32 = 128;
-/// Default payload of a call's request: about an NFS READ's.
+/// Default payload of an RPC request in bytes, about the length of an NFS READ request.
 pub const RPC_REQUEST_BYTES: u32 = 128;
-/// Default payload of a call's response: NFS' 8 KiB.
+/// Default payload of an RPC response in bytes, NFS' 8 KiB.
 pub const RPC_RESPONSE_BYTES: u32 = 8 * 1024;
-/// Default number of calls under way.
+/// Default number of outstanding calls.
 pub const RPC_OUTSTANDING: u32 = 4;
-/// Maximum calls under way in one stream.
+/// Maximum number of outstanding calls per stream.
 pub const RPC_OUTSTANDING_MAX: u32 = 1024;
-/// Default retransmission timeout of a request: NFS' 0.7 s (`timeo=7` of nfs(5)).
+/// Default retransmission timeout of a request in microseconds, NFS' 0.7 s (`timeo=7` in nfs(5)).
 pub const RPC_TIMER_USECS: u64 = 700_000;
-/// Maximum retransmission timeout of a request: a minute, in microseconds.
+/// Maximum retransmission timeout of a request in microseconds: one minute.
 const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
-/// Minimum receive window limit enforced by Linux, in bytes: half its smallest receive buffer.
+/// Minimum receive window limit accepted by Linux in bytes, half of its smallest receive buffer.
 const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
-/// Bytes of receive buffer for each byte of a limited receive window: a short segment occupies more than itself.
+/// Bytes of receive buffer per byte of a limited receive window. A short segment occupies more buffer than its length.
 pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
-/// Default time before the measured window, in microseconds.
+/// Default length of the warm-up, in microseconds.
 pub const WARMUP_DEFAULT_USECS: u64 = 200_000;
-/// Longest measured window and longest warm-up: one day, in microseconds.
+/// Maximum length of the measured window, and of the warm-up, in microseconds: one day.
 const DURATION_MAX_USECS: u64 = 86_400_000_000;
-/// Shortest interval between two interim results, in microseconds.
+/// Minimum interval between two interim results, in microseconds.
 const INTERVAL_MIN_USECS: u64 = 1_000;
-/// Maximum socket buffer.
+/// Maximum size of a socket buffer, in bytes.
 const WINDOW_MAX_BYTES: u32 = 1 << 30;
-/// Maximum length of a congestion control name (`TCP_CA_NAME_MAX` less the final zero).
+/// Maximum length of a congestion control's name (`TCP_CA_NAME_MAX` minus the final zero).
 const CONGESTION_LEN_MAX: usize = 15;
-/// Maximum work per transaction: about a minute of processor time.
+/// Maximum rounds of work per transaction: about one minute of processor time.
 const WORK_ITERATIONS_MAX: u64 = 100_000_000_000;
 /// Maximum pause between two transactions, in microseconds.
 const THINK_MAX_USECS: u64 = 60_000_000;
-/// Maximum requests per second of one stream of an open loop.
+/// Maximum number of requests per second and stream in an open loop.
 const REQUESTS_PER_S_MAX: u32 = 1_000_000;
-/// Maximum requests of one burst.
+/// Maximum number of requests in one burst.
 const BURST_MAX: u32 = 1024;
-/// Maximum time from one burst to the next, in microseconds.
+/// Maximum time between the begins of two bursts, in microseconds.
 const BURST_EVERY_MAX_USECS: u32 = 60_000_000;
 /// Maximum busy-poll time of a socket, in microseconds.
 pub const BUSY_POLL_MAX_USECS: u32 = 1_000_000;
@@ -72,17 +73,17 @@ pub enum Direction {
     Send,
     /// The server sends, the client receives.
     Receive,
-    /// Both at once, each on connections of its own.
+    /// Both ends send at the same time, each on separate connections.
     Both,
 }
 
 impl Direction {
-    /// Returns true if the client sends.
+    /// Returns whether the client sends.
     pub fn sends(self) -> bool {
         self != Self::Receive
     }
 
-    /// Returns true if the client receives.
+    /// Returns whether the client receives.
     pub fn receives(self) -> bool {
         self != Self::Send
     }
@@ -92,24 +93,25 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// Length of the measured window, in microseconds; the warm-up comes before it.
+    /// Length of the measured window, in microseconds, without the warm-up before the window.
     Usecs(u64),
-    /// Payload bytes in each direction, over all streams; without a warm-up.
+    /// Payload bytes in each direction over all streams, without a warm-up.
     Bytes(u64),
 }
 
-/// One TCP bulk test.
+/// Parameters of a TCP bulk test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BulkParams {
-    /// Bytes per write of the sender.
+    /// Number of bytes per write of the sender.
     pub length_bytes: u32,
-    /// Send patterned data made from this seed, and have the sink compare each byte. `None`: constant data, unchecked.
+    /// Seed of patterned data, compared byte by byte at the sink. `None` sends constant data without comparison.
     pub pattern_seed: Option<u64>,
-    /// End the streams when the window closes, with data still in flight. Such a stream counts as complete. Meant for a
-    /// connection that may stall, or that queues more than the link carries in the test. Only in a timed test.
+    /// Whether the streams end when the window closes, with data still in flight. Such a stream counts as complete.
+    /// This option is meant for connections that may stall, or that queue more data than the link transmits during the
+    /// test. It requires a timed test.
     pub cut_off: bool,
-    /// Payload bits per second in each direction, over all streams; 0 for no limit.
+    /// Payload bits per second in each direction, over all streams; 0 means no limit.
     pub rate_bps: u64,
 }
 
@@ -119,19 +121,19 @@ impl Default for BulkParams {
     }
 }
 
-/// One request/response test: each stream has one transaction under way at a time.
+/// Parameters of a request/response test. Each stream has one transaction at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TransactionParams {
-    /// Bytes of a request.
+    /// Length of a request, in bytes.
     pub request_bytes: u32,
-    /// Bytes of a response.
+    /// Length of a response, in bytes.
     pub response_bytes: u32,
-    /// Rounds of [`work`](super::work) in the server between a request and its response.
+    /// Rounds of [`work`](super::work) done by the server between a request and its response.
     pub server_work_iterations: u64,
-    /// Rounds of [`work`](super::work) in the client before each request.
+    /// Rounds of [`work`](super::work) done by the client before each request.
     pub client_work_iterations: u64,
-    /// Pause of the client before each request, in microseconds: models an idle client (claim M4).
+    /// The client's pause before each request, in microseconds. The pause models an idle client (claim M4).
     pub think_usecs: u64,
 }
 
@@ -147,17 +149,17 @@ impl Default for TransactionParams {
     }
 }
 
-/// One UDP test.
+/// Parameters of a UDP test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UdpParams {
     /// Payload of one datagram, in bytes.
     pub datagram_bytes: u32,
-    /// Datagrams handed to the kernel at once through `UDP_SEGMENT`; 1 switches it off.
+    /// Number of datagrams in one send with `UDP_SEGMENT`; 1 sends without `UDP_SEGMENT`.
     pub gso_segments: u32,
-    /// The receiver takes several datagrams at once through `UDP_GRO`.
+    /// Whether the receiver enables `UDP_GRO`, so that one read returns several datagrams.
     pub gro: bool,
-    /// Payload bits per second in each direction, over all streams; 0 for no limit.
+    /// Payload bits per second in each direction, over all streams; 0 means no limit.
     pub rate_bps: u64,
 }
 
@@ -167,19 +169,20 @@ impl Default for UdpParams {
     }
 }
 
-/// One test of remote procedure calls over UDP in the manner of NFS: short requests, and long responses fragmented by
-/// IP. The client repeats a request if its response is late. Each stream reads a file in order, with several calls
-/// under way.
+/// Parameters of a test with remote procedure calls over UDP, similar to NFS. Requests are short. Responses are long
+/// and fragmented by IP. The client repeats a request after a timeout without a response. Each stream reads a file in
+/// order, with several outstanding calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcParams {
     /// Payload of a request, in bytes.
     pub request_bytes: u32,
-    /// Payload of a response, in bytes: one UDP datagram, fragmented by IP to the MTU.
+    /// Payload of a response in bytes: one UDP datagram, fragmented by IP according to the MTU.
     pub response_bytes: u32,
-    /// Maximum calls under way in each stream: a new call begins less than this far beyond the oldest unanswered one.
+    /// Maximum number of outstanding calls per stream. A new call's number is less than `outstanding` above the oldest
+    /// unanswered call's number.
     pub outstanding: u32,
-    /// Retransmission timeout of a request, in microseconds. It does not grow.
+    /// Retransmission timeout of a request, in microseconds, without backoff.
     pub timer_usecs: u64,
 }
 
@@ -194,48 +197,49 @@ impl Default for RpcParams {
     }
 }
 
-/// The times of the requests of an open loop. They are chosen beforehand: a late answer delays no request, so the
-/// figures include every wait.
+/// Times at which an open loop sends its requests. The times are chosen in advance, so that a late answer delays no
+/// request. The latencies therefore include every wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Arrivals {
-    /// Arrivals of many independent clients: gaps of exponential length.
+    /// Arrivals as from many independent clients, with exponentially distributed gaps.
     Poisson {
-        /// Requests per second of each stream, on average.
+        /// Average number of requests per second and stream.
         per_s: u32,
-        /// Seed of the gaps: the same seed gives the same times. Each stream adds its number to it.
+        /// Seed of the gaps. Equal seeds give equal times. Each stream adds its index to the seed.
         seed: u64,
     },
-    /// Bursts of `requests` each; bursts of one are an even pace.
+    /// Bursts of `requests` requests each. Bursts of one request have a constant pace.
     Bursts {
-        /// Requests of one burst.
+        /// Number of requests per burst.
         requests: u32,
-        /// Time from the begin of one burst to the begin of the next, in microseconds.
+        /// Time between the begins of two bursts, in microseconds.
         every_usecs: u32,
     },
 }
 
-/// Requests over UDP in an open loop.
+/// Parameters of requests over UDP in an open loop.
 ///
-/// Over UDP each request and each answer is one datagram, and up to the MTU one frame, sent when it is due. TCP would
-/// add acknowledgements, and a lost or late segment would delay those after it. A request without an answer is counted,
-/// and enters the latencies with the client's waiting time.
+/// Over UDP, each request and each answer is one datagram, sent when due; up to the MTU, a datagram is one frame. TCP
+/// would add acknowledgements. A lost or late TCP segment would also delay later requests. An unanswered request is
+/// counted, and its latency is the time that the client waited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestParams {
-    /// Payload of a request.
+    /// Payload of a request, in bytes.
     pub request_bytes: u32,
-    /// Payload of a response.
+    /// Payload of a response, in bytes.
     pub response_bytes: u32,
-    /// The times of the requests.
+    /// Times of the requests.
     pub arrivals: Arrivals,
 }
 
-/// Bulk data over TCP, and beside it requests over UDP on one stream, from the client to the server.
+/// Parameters of bulk data over TCP with simultaneous requests over UDP. One stream carries the requests from the
+/// client to the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixedParams {
-    /// The bulk data; direction and streams of the test apply to it.
+    /// The bulk data. The test's direction and number of streams apply to the bulk data.
     pub bulk: BulkParams,
     /// The requests.
     pub requests: RequestParams,
@@ -245,21 +249,21 @@ pub struct MixedParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Workload {
-    /// TCP, as much as the path carries.
+    /// TCP bulk data at the path's full rate, or at a given rate.
     Bulk(BulkParams),
-    /// TCP, requests and responses.
+    /// Requests and responses over TCP.
     Transaction(TransactionParams),
     /// UDP datagrams.
     Udp(UdpParams),
-    /// UDP, calls and their responses.
+    /// Remote procedure calls over UDP.
     Rpc(RpcParams),
-    /// Requests and responses over UDP, sent at given times regardless of the answers.
+    /// Requests and responses over UDP. Each request is sent at its given time, regardless of earlier answers.
     Requests(RequestParams),
-    /// Bulk data and such requests at the same time.
+    /// Bulk data over TCP, with simultaneous requests over UDP at given times.
     Mixed(MixedParams),
 }
 
-/// All parameters of a test, for both ends.
+/// All parameters of a test. Both ends use the same parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Params {
@@ -267,25 +271,27 @@ pub struct Params {
     pub workload: Workload,
     /// The direction of the data. A test of transactions or requests requires [`Direction::Send`].
     pub direction: Direction,
-    /// Streams in each direction.
+    /// Number of streams in each direction.
     pub streams: u32,
-    /// The length of the test.
+    /// Length of the test.
     pub amount: Amount,
-    /// Time under load before the measured window, in microseconds. Unused with [`Amount::Bytes`].
+    /// Time under load before the measured window, in microseconds. Ignored with [`Amount::Bytes`].
     pub warmup_usecs: u64,
-    /// Time between interim results, in microseconds; 0 for none.
+    /// Interval of interim results in microseconds; 0 means no interim results.
     pub interval_usecs: u64,
     /// TCP congestion control, set on every data socket of both ends.
     pub congestion: String,
-    /// `SO_SNDBUF` and `SO_RCVBUF` of every data socket, in bytes (the kernel doubles it); 0 for the kernel's choice.
+    /// `SO_SNDBUF` and `SO_RCVBUF` of every data socket, in bytes; 0 means the kernel's default. The kernel doubles the
+    /// value.
     pub window_bytes: u32,
-    /// Maximum window offered by a TCP receiver, in bytes (`TCP_WINDOW_CLAMP`); Linux offers whole segments of it. Its
-    /// buffers are then fixed and large enough for that window. 0 for the kernel's choice.
+    /// Maximum window offered by a TCP receiver in bytes (`TCP_WINDOW_CLAMP`); 0 lets the kernel choose. Linux rounds
+    /// the offered window to whole segments. A limited receiver has buffers of fixed size, large enough for the window.
     pub receive_window_bytes: u32,
-    /// `TCP_NODELAY` on every data socket. A transaction test always sets it.
+    /// Whether every data socket sets `TCP_NODELAY`. A transaction test always sets `TCP_NODELAY`.
     pub nodelay: bool,
-    /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: the time a read polls the adapter's queue
-    /// itself before it sleeps; 0 for the kernel's choice. It needs an adapter with NAPI; a TAP has none.
+    /// `SO_BUSY_POLL` of every data socket at both ends, in microseconds; 0 means the kernel's default. A read polls
+    /// the adapter's queue for this time before it sleeps. Busy polling needs an adapter with NAPI, so a TAP does not
+    /// support it.
     pub busy_poll_usecs: u32,
 }
 
@@ -308,10 +314,11 @@ impl Default for Params {
 }
 
 impl Params {
-    /// Checks every limit, and the parameters' consistency. Both ends call it: the server trusts no client.
+    /// Checks every limit, and the consistency of the parameters. Both ends call this function, because the server
+    /// trusts no client.
     ///
     /// # Errors
-    /// One sentence with the parameter, its value and the limit.
+    /// Returns one sentence with the parameter, its value and its limit.
     pub fn check(&self) -> Result<(), String> {
         within("streams", u64::from(self.streams), 1, u64::from(STREAMS_MAX))?;
         match self.amount {
@@ -405,17 +412,17 @@ impl Params {
         within("retransmission timer in microseconds", rpc.timer_usecs, 1, RPC_TIMER_MAX_USECS)
     }
 
-    /// Returns true if streams are cut off at the end of the window.
+    /// Returns whether streams are cut off at the end of the window.
     pub fn is_cut_off(&self) -> bool {
         self.bulk().is_some_and(|bulk| bulk.cut_off)
     }
 
-    /// Returns true for a test with a warm-up and a window of given length, false for a number of bytes.
+    /// Returns whether the test has a warm-up and a window of given length, instead of a number of bytes.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.amount, Amount::Usecs(_))
     }
 
-    /// Returns the bulk data over TCP, if any.
+    /// Returns the parameters of the bulk data over TCP, if any.
     pub(super) fn bulk(&self) -> Option<&BulkParams> {
         match &self.workload {
             Workload::Bulk(bulk) => Some(bulk),
@@ -424,7 +431,7 @@ impl Params {
         }
     }
 
-    /// Returns the requests of an open loop, if any.
+    /// Returns the parameters of the open loop's requests, if any.
     pub(super) fn requests(&self) -> Option<&RequestParams> {
         match &self.workload {
             Workload::Requests(requests) => Some(requests),
@@ -433,8 +440,8 @@ impl Params {
         }
     }
 
-    /// Returns the number of TCP data sockets of one end: first the streams from the client to the server, then those
-    /// from the server.
+    /// Returns the number of TCP data sockets at one end. Sockets that carry data from the client to the server have
+    /// the first indices.
     pub(super) fn tcp_sockets(&self) -> u32 {
         match self.workload {
             Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => 0,
@@ -442,7 +449,8 @@ impl Params {
         }
     }
 
-    /// Returns the number of UDP data sockets of one end, in the same order.
+    /// Returns the number of UDP data sockets at one end. Sockets that carry data from the client to the server have
+    /// the first indices.
     pub(super) fn udp_sockets(&self) -> u32 {
         match self.workload {
             Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => self.sockets_of_streams(),
@@ -455,13 +463,13 @@ impl Params {
         self.streams * if self.direction == Direction::Both { 2 } else { 1 }
     }
 
-    /// Returns true if the stream with this index carries data from the client to the server.
+    /// Returns whether the stream with this index carries data from the client to the server.
     pub(super) fn client_sends(&self, index: u32) -> bool {
         self.direction.sends() && index < self.streams
     }
 
-    /// Returns the bytes of the stream with this index, in a test over a number of bytes. The streams of a direction
-    /// share evenly; the first ones carry the remainder.
+    /// Returns the number of bytes of the stream with this index, in a test over a number of bytes. The streams of a
+    /// direction carry equal shares, and the first streams carry the remainder.
     pub(super) fn stream_bytes(&self, index: u32) -> Option<u64> {
         let Amount::Bytes(bytes) = self.amount else { return None };
         let streams = u64::from(self.streams);
@@ -469,8 +477,8 @@ impl Params {
         Some(bytes / streams + u64::from(position < bytes % streams))
     }
 
-    /// Returns each stream's share of the rate of its direction; 0 means no limit. A share is rounded up, so that it
-    /// never becomes "no limit".
+    /// Returns the rate of one stream in bits per second, an equal share of its direction's rate; 0 means no limit.
+    /// Shares are rounded up, so that a small share does not become 0.
     pub(super) fn stream_rate_bps(&self) -> u64 {
         let rate_bps = match &self.workload {
             Workload::Udp(udp) => udp.rate_bps,
@@ -479,7 +487,7 @@ impl Params {
         rate_bps.div_ceil(u64::from(self.streams))
     }
 
-    /// Time between interim results.
+    /// Returns the time between interim results, or `None` without interim results.
     pub(super) fn interval(&self) -> Option<Duration> {
         (self.interval_usecs > 0).then(|| Duration::from_micros(self.interval_usecs))
     }

@@ -1,17 +1,17 @@
-//! While the window is open, the controlling thread polls the congestion windows of the sending streams, and the
-//! progress.
+//! Polls during the measured window. The controlling thread reads the congestion windows of the sending streams, and
+//! the progress of the test.
 
 use std::time::{Duration, Instant};
 
-/// Time between two polls. A poll costs one system call per stream.
+/// Interval of the polls. A poll costs one system call per stream.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum number of stored congestion windows: ten minutes of one stream. Later ones are ignored.
+/// Maximum number of stored congestion windows: ten minutes of one stream. Later values are not stored.
 const WINDOWS_MAX: usize = 60_000;
 
-/// The results of the polls at one end.
+/// Results of the polls at one end.
 pub(super) struct Polls {
     due: Instant,
-    /// Bytes carried at the last poll with progress; `moved` is its time.
+    /// Bytes carried at the last poll with progress; `moved` is the time of that poll.
     progress: u64,
     moved: Instant,
     stall: Duration,
@@ -19,17 +19,17 @@ pub(super) struct Polls {
 }
 
 impl Polls {
-    /// Begins with the window, after `progress` bytes.
+    /// Starts the polls at the begin of the window, after `progress` bytes.
     pub(super) fn new(now: Instant, progress: u64) -> Self {
         Self { due: now + POLL_INTERVAL, progress, moved: now, stall: Duration::ZERO, windows: Vec::new() }
     }
 
-    /// Time of the next poll.
+    /// Returns the time of the next poll.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 
-    /// Records a poll: bytes carried so far, and the congestion windows, in segments.
+    /// Records a poll: the bytes carried so far, and the congestion windows in segments.
     pub(super) fn take(&mut self, now: Instant, progress: u64, windows: impl Iterator<Item = u32>) {
         self.due = now + POLL_INTERVAL;
         self.stall = self.stall.max(now.saturating_duration_since(self.moved));
@@ -40,12 +40,12 @@ impl Polls {
         self.windows.extend(windows.take(room));
     }
 
-    /// Returns the longest time between two polls with progress, including the ends of the window.
+    /// Returns the longest time between two polls with progress. The begin and the end of the window count as progress.
     pub(super) fn stall(&self) -> Duration {
         self.stall
     }
 
-    /// Returns the median of the congestion windows; `None` without any.
+    /// Returns the median of the congestion windows in segments, or `None` without any poll.
     pub(super) fn window_median(&self) -> Option<f64> {
         let mut sorted = self.windows.clone();
         sorted.sort_unstable();

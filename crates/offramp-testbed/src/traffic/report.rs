@@ -1,4 +1,5 @@
-//! The results of a test: figures of each end, of each direction, and the whole, for programs (JSON) and people (text).
+//! The results of a test: figures of each end, of each direction, and of the whole test. A report is written as JSON
+//! for programs, and as text for people.
 
 use std::fmt;
 use std::ops::{AddAssign, Sub};
@@ -8,17 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use super::params::{Direction, Params, Workload};
 
-/// Nanoseconds in a microsecond.
+/// Nanoseconds per microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
-/// Minimum stall for a line of text: longer than any wait of a live connection on one host.
+/// Minimum stall reported in the text. It exceeds any wait of a live connection on one host.
 const STALL_TOLD_SECONDS: f64 = 0.1;
 
 /// Processor time of the data threads, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuTime {
-    /// In the program.
+    /// Processor time in the program, in seconds.
     pub user_seconds: f64,
-    /// In the kernel on behalf of the program. Excludes interrupts taken on another thread.
+    /// Processor time in the kernel on behalf of the program, in seconds. Interrupts handled by other threads are not
+    /// included.
     pub system_seconds: f64,
 }
 
@@ -47,65 +49,65 @@ impl Sub for CpuTime {
     }
 }
 
-/// TCP's figures of the streams of one end. Counts are over the measured window and all streams.
+/// TCP figures of one end. Counts cover the measured window and all streams.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TcpFigures {
     /// Congestion control, read back from the socket.
     pub congestion: String,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmits: u64,
-    /// Segments sent in TCP's count: a super-frame counts as all its segments.
+    /// Segments sent, as counted by TCP: a super-frame counts as all its segments.
     pub segments_sent: u64,
     /// Segments received.
     pub segments_received: u64,
     /// Segments received out of order.
     pub segments_out_of_order: u64,
-    /// Largest segment sent, in bytes of payload: the mean over the streams.
+    /// Maximum segment size in bytes of payload, as the mean over the streams.
     pub mss_bytes: u32,
-    /// Congestion window in segments: the mean over the streams at the end of the window.
+    /// Congestion window in segments at the end of the window, as the mean over the streams.
     pub cwnd_segments: u32,
-    /// Smoothed round-trip time in microseconds: the mean over the streams at the end of the window.
+    /// Smoothed round-trip time in microseconds at the end of the window, as the mean over the streams.
     pub rtt_us: u32,
-    /// Deviation of the round-trip time in microseconds: the mean over the streams at the end of the window.
+    /// Deviation of the round-trip time in microseconds at the end of the window, as the mean over the streams.
     pub rttvar_us: u32,
-    /// Duplicate selective acknowledgements received (RFC 2883): one for each needless retransmission.
+    /// Duplicate selective acknowledgements received (RFC 2883), one for each needless retransmission.
     #[serde(default)]
     pub dsacks: u64,
-    /// Number of apparent losses found to be reordering.
+    /// Number of apparent losses that TCP recognised as reordering.
     #[serde(default)]
     pub reorderings: u64,
-    /// Congestion window in segments: the median over the streams and the whole window, read a hundred times a
-    /// second. `None`: this end did not send, or the window was too short for a reading.
+    /// Median congestion window in segments, over all streams and the whole window, sampled a hundred times a second.
+    /// `None` if this end did not send, or if the window was too short for a sample.
     #[serde(default)]
     pub cwnd_median_segments: Option<f64>,
 }
 
-/// The results of the calls of a test of remote procedure calls, in the measured window.
+/// Counters of remote procedure calls in the measured window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RpcCounts {
-    /// Requests sent again.
+    /// Requests retransmitted.
     pub retransmits: u64,
-    /// Responses without a waiting call: already answered, or of the wrong size.
+    /// Responses that match no outstanding call, because the call was already answered or the size is wrong.
     pub unwanted: u64,
 }
 
-/// The results of a UDP receiver, over the whole test.
+/// Counters of a UDP receiver over the whole test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Datagrams {
-    /// Datagrams with a sequence number lower than an earlier one.
+    /// Datagrams with a lower sequence number than an earlier datagram.
     pub out_of_order: u64,
-    /// Datagrams of another size than the sent one.
+    /// Datagrams whose size differs from the sent size.
     pub wrong_size: u64,
-    /// Reads with data; with `UDP_GRO` each may bring several datagrams.
+    /// Reads that returned data. With `UDP_GRO`, one read can return several datagrams.
     pub reads: u64,
 }
 
-/// One interim result.
+/// An interim result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Begin, in seconds since the begin of the window.
+    /// Begin of the interval, in seconds since the begin of the window.
     pub start_seconds: f64,
-    /// End, in seconds since the begin of the window.
+    /// End of the interval, in seconds since the begin of the window.
     pub end_seconds: f64,
     /// Payload bytes carried.
     pub bytes: u64,
@@ -113,20 +115,20 @@ pub struct Interval {
     pub units: u64,
     /// Payload bits per second.
     pub throughput_bps: f64,
-    /// Segments sent again by this end.
+    /// Segments retransmitted by this end.
     pub retransmits: u64,
-    /// Congestion window of this end in segments, the mean over the streams; 0 for UDP.
+    /// Congestion window of this end in segments, as the mean over the streams; 0 for UDP.
     pub cwnd_segments: u32,
 }
 
-/// The figures of one end in one direction, over all its streams.
+/// Figures of one end in one direction, over all streams.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndFigures {
     /// Payload bytes in the measured window.
     pub bytes: u64,
     /// Exact length of this end's measured window, in seconds.
     pub seconds: f64,
-    /// Payload bytes over the whole test, warm-up and drain included.
+    /// Payload bytes over the whole test, including warm-up and drain.
     pub bytes_total: u64,
     /// Datagrams or transactions in the measured window; 0 for TCP bulk data.
     pub units: u64,
@@ -134,30 +136,30 @@ pub struct EndFigures {
     pub units_total: u64,
     /// Processor time in the measured window.
     pub cpu: CpuTime,
-    /// TCP's figures; `None` for UDP.
+    /// TCP figures; `None` for UDP.
     pub tcp: Option<TcpFigures>,
-    /// The figures of a UDP receiver.
+    /// Counters of a UDP receiver; `None` for all other ends.
     pub datagrams: Option<Datagrams>,
-    /// The results of this end's calls.
+    /// Counters of the client's remote procedure calls; `None` for all other ends.
     #[serde(default)]
     pub rpc: Option<RpcCounts>,
-    /// Longest time of the window without a byte carried, in seconds, to a hundredth of a second; over TCP only.
+    /// Longest time in the window without progress, in seconds, exact to 0.01 s; `None` in a test without TCP.
     #[serde(default)]
     pub stall_seconds: Option<f64>,
-    /// Bytes different from the pattern, if one was requested.
+    /// Number of bytes that differ from the pattern; 0 without a pattern.
     pub corrupt_bytes: u64,
-    /// Requests of an open loop due in the window but never answered; the client's.
+    /// Number of an open loop's requests that were due in the window but never answered, counted by the client.
     #[serde(default)]
     pub unanswered: u64,
-    /// Every stream came to its end: all was sent, or the end of the stream was received.
+    /// Whether every stream was complete: all data was sent, or the end of the stream was received.
     pub complete: bool,
-    /// Interim results, when asked for.
+    /// Interim results, if requested.
     pub intervals: Vec<Interval>,
     /// Errors of the incomplete streams.
     pub errors: Vec<String>,
 }
 
-/// One direction of a test: the figures of its sender and its receiver.
+/// Figures of one direction: sender and receiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// Payload bits per second at the receiver.
@@ -166,13 +168,13 @@ pub struct Flow {
     pub bytes: u64,
     /// Length of the receiver's window, in seconds.
     pub seconds: f64,
-    /// Segments retransmitted by the sender, in its window.
+    /// Segments retransmitted in the sender's window.
     pub retransmits: u64,
-    /// Datagrams sent but never received, over the whole test; 0 for TCP.
+    /// Datagrams sent but never received over the whole test; 0 for TCP.
     pub datagrams_lost: u64,
-    /// The sending end.
+    /// Figures of the sending end.
     pub sender: EndFigures,
-    /// The receiving end.
+    /// Figures of the receiving end.
     pub receiver: EndFigures,
 }
 
@@ -190,30 +192,31 @@ impl Flow {
     }
 }
 
-/// Durations of transactions, in microseconds, from the first byte of the request written to the last byte of the
-/// response read; in an open loop from the time the request was due. Resolution: three digits.
+/// Distribution of transaction times in microseconds, with a resolution of three digits. A transaction begins with the
+/// write of the request's first byte, and in an open loop when the request is due. It ends with the read of the
+/// response's last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Transactions in the distribution.
+    /// Number of transactions in the distribution.
     pub count: u64,
-    /// Shortest.
+    /// Shortest transaction time, in microseconds.
     pub min_us: f64,
-    /// Mean.
+    /// Mean transaction time, in microseconds.
     pub mean_us: f64,
-    /// Median.
+    /// Median transaction time, in microseconds.
     pub p50_us: f64,
-    /// 90th percentile.
+    /// 90th percentile of the transaction times, in microseconds.
     pub p90_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of the transaction times, in microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the transaction times, in microseconds.
     pub p99_9_us: f64,
-    /// Longest.
+    /// Longest transaction time, in microseconds.
     pub max_us: f64,
 }
 
 impl Latency {
-    /// Reads the figures from a histogram of nanoseconds; all zero when it is empty.
+    /// Returns the figures of a histogram of nanoseconds; all figures are 0 if the histogram is empty.
     pub(super) fn of(histogram: &Histogram<u64>) -> Self {
         if histogram.is_empty() {
             return Self::default();
@@ -232,33 +235,33 @@ impl Latency {
     }
 }
 
-/// The results of a request/response test.
+/// Results of a request/response test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transactions {
-    /// Transactions finished per second of the client's window, over all streams.
+    /// Transactions completed per second of the client's window, over all streams.
     pub per_second: f64,
-    /// Their durations.
+    /// Distribution of the transaction times.
     pub latency: Latency,
-    /// The client; bytes count requests and responses.
+    /// Figures of the client. Its bytes include requests and responses.
     pub client: EndFigures,
-    /// The server; bytes count requests and responses.
+    /// Figures of the server. Its bytes include requests and responses.
     pub server: EndFigures,
 }
 
-/// The results of a test of remote procedure calls.
+/// Results of a test with remote procedure calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rpc {
     /// Calls answered per second of the client's window, over all streams.
     pub per_second: f64,
-    /// Payload bits per second of the responses with a waiting call.
+    /// Payload bits per second of the responses that answered an outstanding call.
     pub goodput_bps: f64,
-    /// Durations of answered calls, from the first request to the response.
+    /// Distribution of the answered calls' times, from the first request to the response.
     pub latency: Latency,
-    /// Counts of retransmissions and unwanted responses.
+    /// Counters of retransmissions and unwanted responses.
     pub counts: RpcCounts,
-    /// The client; bytes count the responses with a waiting call.
+    /// Figures of the client. Its bytes include only responses that answered an outstanding call.
     pub client: EndFigures,
-    /// The server; bytes count all responses.
+    /// Figures of the server. Its bytes include all responses.
     pub server: EndFigures,
 }
 
@@ -271,38 +274,39 @@ pub struct Report {
     pub params: Params,
     /// The direction of the data.
     pub direction: Direction,
-    /// Streams in each direction.
+    /// Number of streams in each direction.
     pub streams: u32,
-    /// Congestion control, read back from the data sockets; empty for UDP.
+    /// Congestion control read back from the data sockets; empty for UDP.
     pub congestion: String,
-    /// Payload bits per second: both directions added, each measured at its receiver; both ways for transactions. For a
-    /// mixed test the bulk data's.
+    /// Payload bits per second of both directions together, each measured at its receiver. For transactions, requests
+    /// and responses count. For a mixed test, only the bulk data counts.
     pub throughput_bps: f64,
-    /// Payload bytes in the measured window, added likewise.
+    /// Payload bytes of both directions in the measured window, counted as in `throughput_bps`.
     pub bytes: u64,
-    /// Length of the client's measured window, in seconds; for a number of bytes the receiver's, first byte to last.
+    /// Length of the client's measured window in seconds. In a test over a number of bytes: time from the receiver's
+    /// first byte to its last.
     pub seconds: f64,
-    /// Segments sent again in the window, both ends.
+    /// Segments retransmitted in the window by both ends.
     pub retransmits: u64,
-    /// Segments sent in the window, both ends, acknowledgements included; 0 for UDP.
+    /// Segments sent in the window by both ends, including acknowledgements; 0 for UDP.
     pub segments: u64,
-    /// Processor time of the client's data threads in its window.
+    /// Processor time of the client's data threads in the client's window.
     pub client_cpu: CpuTime,
-    /// Processor time of the server's data threads in its window.
+    /// Processor time of the server's data threads in the server's window.
     pub server_cpu: CpuTime,
-    /// From the client to the server; bulk data, alone or not, and UDP only.
+    /// Bulk data or UDP datagrams from the client to the server, if any.
     pub send: Option<Flow>,
-    /// From the server to the client; likewise.
+    /// Bulk data or UDP datagrams from the server to the client, if any.
     pub receive: Option<Flow>,
-    /// Requests and responses, alone or beside bulk data, if any.
+    /// Requests and responses, with or without simultaneous bulk data, if any.
     pub transactions: Option<Transactions>,
-    /// Remote procedure calls only.
+    /// Remote procedure calls, if any.
     #[serde(default)]
     pub rpc: Option<Rpc>,
 }
 
 impl Report {
-    /// Reads the report in the output of `offramp ttcp --json`; `None` before there is one.
+    /// Parses the report in the output of `offramp ttcp --json`. Returns `None` if the output contains no report yet.
     pub fn printed(text: &str) -> Option<Self> {
         text.lines().find_map(|line| match serde_json::from_str(line) {
             Ok(Event::Report(report)) => Some(*report),
@@ -310,22 +314,22 @@ impl Report {
         })
     }
 
-    /// Returns the transactions per second; `None` if the test had none.
+    /// Returns the transactions per second, or `None` if the test had no transactions.
     pub fn transactions_per_second(&self) -> Option<f64> {
         self.transactions.as_ref().map(|transactions| transactions.per_second)
     }
 
-    /// Returns the processor time of the sending threads, in seconds; the client's for transactions and calls.
+    /// Returns the processor time of the sending threads. For transactions and calls, these are the client's threads.
     pub fn sender_cpu(&self) -> CpuTime {
         self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client, |rpc| &rpc.client)
     }
 
-    /// Returns the processor time of the receiving threads, in seconds; the server's for transactions and calls.
+    /// Returns the processor time of the receiving threads. For transactions and calls, these are the server's threads.
     pub fn receiver_cpu(&self) -> CpuTime {
         self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server, |rpc| &rpc.server)
     }
 
-    /// Returns every end of every direction.
+    /// Returns the figures of both ends in every direction.
     pub fn ends(&self) -> impl Iterator<Item = &EndFigures> {
         let flows = self.send.iter().chain(&self.receive).flat_map(|flow| [&flow.sender, &flow.receiver]);
         let transactions = self.transactions.iter().flat_map(|found| [&found.client, &found.server]);
@@ -333,18 +337,18 @@ impl Report {
         flows.chain(transactions).chain(rpc)
     }
 
-    /// Returns true if every stream of both ends was complete, or cut off on request, and no byte differed from the
+    /// Returns whether every stream at both ends was complete, or cut off on request, and no byte differed from the
     /// pattern.
     pub fn is_complete(&self) -> bool {
         self.ends().all(|end| (end.complete || self.params.is_cut_off()) && end.corrupt_bytes == 0)
     }
 
-    /// Returns TCP's figures of the ends that sent bulk data.
+    /// Returns the TCP figures of the ends that sent bulk data.
     pub fn sending_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
         self.send.iter().chain(&self.receive).filter_map(|flow| flow.sender.tcp.as_ref())
     }
 
-    /// Returns TCP's figures of the ends that received bulk data.
+    /// Returns the TCP figures of the ends that received bulk data.
     pub fn receiving_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
         self.send.iter().chain(&self.receive).filter_map(|flow| flow.receiver.tcp.as_ref())
     }
@@ -369,39 +373,39 @@ impl Report {
     }
 }
 
-/// An event of a test, passed by [`run_client`](super::run_client) to its caller as it happens. As JSON, each is one
-/// object with its name in `event`.
+/// An event of a test, passed by [`run_client`](super::run_client) to its caller without delay. In JSON, each event is
+/// one object with its name in `event`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// All streams are connected; the senders are about to start.
+    /// All streams are connected, and the senders are about to start.
     Connected {
         /// Control address of the server.
         server: String,
         /// Congestion control of the data sockets; empty for UDP.
         congestion: String,
     },
-    /// The client's measured window begins now. An observer takes its first sample here.
+    /// The client's measured window begins. An observer should take its first sample now.
     Start,
-    /// An interim result of the client's own end.
+    /// An interim result of the client.
     Interval {
-        /// Sent data, or the transactions made.
+        /// Data sent or transactions made by the client.
         sent: Option<Interval>,
-        /// Received data.
+        /// Data received by the client.
         received: Option<Interval>,
     },
-    /// The client's measured window ends now. An observer takes its second sample here.
+    /// The client's measured window ends. An observer should take its second sample now.
     End,
-    /// The result.
+    /// The final report of the test.
     Report(Box<Report>),
 }
 
-/// Returns the bits per second of `bytes` in `seconds`; 0 for zero seconds.
+/// Returns the bits per second of `bytes` in `seconds`, or 0 if `seconds` is 0.
 pub(super) fn rate_bps(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
 }
 
-/// Writes a rate in a suitable unit: `34.21 Gbit/s`.
+/// Formats a rate with a suitable unit, such as `34.21 Gbit/s`.
 pub fn bits_text(bits_per_second: f64) -> String {
     scaled(bits_per_second, 1000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
 }

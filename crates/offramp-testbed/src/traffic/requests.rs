@@ -1,8 +1,8 @@
-//! Requests and responses over UDP in an open loop: sent when due, regardless of the answers.
+//! Requests and responses over UDP in an open loop. Each request is sent when due, regardless of earlier answers.
 //!
-//! A latency is counted from the time the request was **due**. A delayed client sends its requests late, and the
-//! latencies include the delay. A client that waited for each answer before its next request would omit exactly the
-//! delayed requests (coordinated omission).
+//! A latency is measured from the time the request was **due**. If the client is delayed and sends late, the latencies
+//! include the delay. A client that waited for each answer before its next request would omit exactly the delayed
+//! requests (coordinated omission).
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,23 +26,23 @@ use super::sockets::IO_TIMEOUT;
 use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 
-/// Bytes of the number at the start of a request and of its response, in big-endian order.
+/// Length of the number at the start of a request and of its response, in bytes (big-endian).
 pub(super) const NUMBER_LEN: usize = 8;
-/// Maximum number of stored unanswered requests; beyond it, the oldest is given up.
+/// Maximum number of stored unanswered requests. Above this number, the oldest request is given up.
 const OUTSTANDING_MAX: usize = 1 << 16;
-/// Requests made, or answers taken, before the other's turn: a burst of the usual size is sent whole.
+/// Maximum number of requests sent, or of answers received, in one turn. A burst of usual size is sent in one turn.
 const TURN_MAX: u32 = 64;
-/// Maximum gap of a Poisson process: at one request a second, one of e^60 gaps is longer.
+/// Maximum gap of a Poisson process, in seconds. At one request per second, only one gap in e^60 would be longer.
 const GAP_MAX_S: f64 = 60.0;
-/// Time to wait for the last answers after the last received one.
+/// Time without further answers after which the client stops waiting for the last answers.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// The schedule of the requests.
+/// Schedule of a stream's requests.
 struct Schedule {
     arrivals: Arrivals,
     random: ChaCha8Rng,
     due: Instant,
-    /// Remaining requests of the burst at `due`.
+    /// Number of remaining requests in the burst due at `due`.
     left: u32,
 }
 
@@ -59,7 +59,7 @@ impl Schedule {
         schedule
     }
 
-    /// Returns the time to the next due requests.
+    /// Returns the time from one burst or request to the next.
     fn gap(&mut self) -> Duration {
         match self.arrivals {
             Arrivals::Poisson { per_s, .. } => {
@@ -70,7 +70,7 @@ impl Schedule {
         }
     }
 
-    /// Advances past the due request, after it was sent or given up.
+    /// Advances the schedule after a due request was sent or given up.
     fn advance(&mut self) {
         self.left -= 1;
         if self.left == 0 {
@@ -84,7 +84,7 @@ impl Schedule {
     }
 }
 
-/// The measured window, as opened and closed in the client's thread.
+/// The measured window as observed by the client's thread.
 #[derive(Clone, Copy, Default)]
 struct Window {
     opened: Option<Instant>,
@@ -101,18 +101,18 @@ impl Window {
         }
     }
 
-    /// Returns true if a request due at `due` counts.
+    /// Returns whether a request due at `due` counts in the window.
     fn holds(&self, due: Instant) -> bool {
         self.opened.is_some_and(|opened| due >= opened) && self.closed.is_none_or(|closed| due < closed)
     }
 }
 
-/// Requests sent but not yet answered, by their numbers.
+/// Requests that were sent and not yet answered, ordered by number.
 #[derive(Default)]
 struct Outstanding {
-    /// Number of the first of `due`.
+    /// Number of the first request in `due`.
     first: u64,
-    /// Due time of each request; `None` once it is answered.
+    /// Due time of each request, or `None` after the answer.
     due: VecDeque<Option<Instant>>,
     /// Number of unanswered requests.
     count: usize,
@@ -123,7 +123,7 @@ impl Outstanding {
         self.first + self.due.len() as u64
     }
 
-    /// Stores the next request; returns the oldest one if there is no room.
+    /// Stores the next request. Returns the due time of the oldest unanswered request if it had to be removed.
     fn push(&mut self, due: Instant) -> Option<Instant> {
         let mut given_up = None;
         if self.due.len() == OUTSTANDING_MAX {
@@ -136,7 +136,7 @@ impl Outstanding {
         given_up
     }
 
-    /// Returns the due time of request `number` if it is unanswered.
+    /// Removes request `number`. Returns its due time, or `None` if the request is not outstanding.
     fn answer(&mut self, number: u64) -> Option<Instant> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let due = self.due.get_mut(index)?.take()?;
@@ -149,7 +149,7 @@ impl Outstanding {
     }
 }
 
-/// The asking end of one stream.
+/// The client's end of one stream.
 struct Client<'a> {
     socket: &'a UdpSocket,
     params: &'a RequestParams,
@@ -162,8 +162,8 @@ struct Client<'a> {
     end: WorkerEnd,
 }
 
-/// Sends requests as they fall due until the phase says stop; then waits for the last answers. `index` is the stream's
-/// number.
+/// Sends each request when due until the phase reaches [`Phase::Stop`], then waits for the last answers. `index` is the
+/// index of the stream.
 pub(super) fn request(socket: &UdpSocket, params: &RequestParams, index: u32, context: &mut Context) -> WorkerEnd {
     wake_on_time();
     context.wait_begin();
@@ -182,7 +182,8 @@ pub(super) fn request(socket: &UdpSocket, params: &RequestParams, index: u32, co
     client.end.first = Some(begin);
     let outcome = client.ask(context).and_then(|()| client.linger(context));
     client.give_up_the_rest();
-    // An empty datagram ends the server's part at once; if it is lost, the server's timeout does.
+    // An empty datagram ends the server's thread at once. If the datagram is lost, the server's timeout ends the
+    // thread.
     let _ = socket.send(&[]);
     let Client { times, mut end, .. } = client;
     end.last = Some(Instant::now());
@@ -216,9 +217,9 @@ impl Client<'_> {
             self.request[..NUMBER_LEN].copy_from_slice(&self.outstanding.next_number().to_be_bytes());
             match self.socket.send(&self.request) {
                 Ok(_) => {}
-                // It is still due.
+                // The request was not sent and remains due.
                 Err(error) if is_pause(&error) => break,
-                // It is lost, and will not be answered.
+                // The request is lost and will not be answered.
                 Err(error) if is_passing(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -249,7 +250,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Takes a datagram of `len` bytes; ignores it if it is no answer.
+    /// Processes a datagram of `len` bytes, and ignores datagrams that answer no request.
     fn answered(&mut self, len: usize, now: Instant) {
         if len != self.params.response_bytes as usize {
             return;
@@ -269,7 +270,7 @@ impl Client<'_> {
         }
     }
 
-    /// Waits for answers under way, until none has come for a while.
+    /// Waits for outstanding answers, until none was received for `LINGER`.
     fn linger(&mut self, context: &mut Context) -> io::Result<()> {
         let (mut came, mut left) = (Instant::now(), self.outstanding.count);
         while self.outstanding.count > 0 && came.elapsed() < LINGER {
@@ -285,7 +286,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Gives up the unanswered requests, and those due in the window but never sent.
+    /// Gives up the unanswered requests, and the requests due in the window but never sent.
     fn give_up_the_rest(&mut self) {
         let unanswered: Vec<Instant> = self.outstanding.due.drain(..).flatten().collect();
         for due in unanswered {
@@ -300,14 +301,14 @@ impl Client<'_> {
         }
     }
 
-    /// Counts a request as unanswered; its latency is at least the time waited.
+    /// Counts a request as unanswered. Its recorded latency is the time waited so far.
     fn give_up(&mut self, due: Instant) {
         self.end.unanswered += u64::from(self.window.holds(due));
         self.record(due, Instant::now());
     }
 }
 
-/// Sleeps until a datagram comes, at most for `wait`.
+/// Sleeps until a datagram is received, at most for `wait`.
 fn wait_for_answers(socket: &UdpSocket, wait: Duration) -> io::Result<()> {
     let mut watched = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
     match ppoll(&mut watched, Some(TimeSpec::from_duration(wait)), None) {
@@ -316,18 +317,18 @@ fn wait_for_answers(socket: &UdpSocket, wait: Duration) -> io::Result<()> {
     }
 }
 
-/// Answers requests until the client's empty datagram comes, or the phase says stop and nothing has come for a while.
+/// Answers requests until the client's empty datagram is received, or until a receive timeout in [`Phase::Stop`].
 pub(super) fn respond(socket: &UdpSocket, params: &RequestParams, context: &mut Context) -> WorkerEnd {
     let exchange_bytes = u64::from(params.request_bytes) + u64::from(params.response_bytes);
     answer_each(socket, params.response_bytes, context, |request| {
-        // A datagram of another length is not part of the test.
+        // A datagram of any other length does not belong to the test.
         let is_request = request.len() == params.request_bytes as usize;
         request.first_chunk().filter(|_| is_request).map(|number| (*number, exchange_bytes))
     })
 }
 
-/// Answers each datagram accepted by `read` with the number in it. `read` also returns the bytes of the exchange. An
-/// empty datagram ends the test.
+/// Answers each datagram accepted by `read` with the number returned by `read`. `read` also returns the number of bytes
+/// of the exchange. An empty datagram ends the test.
 pub(super) fn answer_each(
     socket: &UdpSocket,
     response_bytes: u32,
@@ -358,7 +359,7 @@ pub(super) fn answer_each(
                 end.bytes += bytes;
                 end.units += 1;
             }
-            // The client counts it as unanswered.
+            // The response is not sent, so the client counts its request as unanswered.
             Err(error) if is_pause(&error) || is_passing(&error) => {}
             Err(error) => break Err(error),
         }
@@ -371,7 +372,7 @@ pub(super) fn answer_each(
 mod tests {
     use super::*;
 
-    /// Seconds from the begin to each of the first `count` requests.
+    /// Returns the due times of the first `count` requests, in seconds since the begin.
     fn moments(arrivals: &Arrivals, index: u32, count: usize) -> Vec<f64> {
         let begin = Instant::now();
         let mut schedule = Schedule::new(arrivals, index, begin);
@@ -392,7 +393,7 @@ mod tests {
         let gaps: Vec<f64> = found.windows(2).map(|two| two[1] - two[0]).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
-        // Both are 1 ms; the error of 20,000 gaps is a hundredth.
+        // Mean and deviation are 1 ms. With 20,000 gaps, the standard error of the mean is below 1 %.
         assert!((mean * 1000.0 - 1.0).abs() < 0.04 && (deviation * 1000.0 - 1.0).abs() < 0.06, "{mean} {deviation}");
     }
 

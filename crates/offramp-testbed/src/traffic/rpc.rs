@@ -1,8 +1,9 @@
-//! Remote procedure calls over UDP in the manner of NFS: a short request, and a response of one datagram, fragmented by
-//! IP. The client repeats a request if its response is late. One lost frame loses the whole response.
+//! Remote procedure calls over UDP, similar to NFS. A request is short. Its response is one datagram, fragmented by IP.
+//! The client repeats a request after a timeout without a response. If one fragment is lost, the whole response is
+//! lost.
 //!
-//! The calls read a file from its begin to its end, with read-ahead: a new call begins only within a fixed distance of
-//! the oldest unanswered one.
+//! The calls read a file from its begin to its end, with read-ahead. The distance of a new call from the oldest
+//! unanswered call is limited.
 
 use std::io;
 use std::net::UdpSocket;
@@ -19,19 +20,19 @@ use super::sockets::IO_TIMEOUT;
 use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 
-/// Minimum wait for a response; zero would mean no end.
+/// Minimum timeout of a receive, because a timeout of zero would never expire.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
-/// One call under way.
+/// One outstanding call.
 #[derive(Clone, Copy)]
 struct Call {
     number: u64,
     begun: Instant,
-    /// Time of its last request.
+    /// Time of the call's last request.
     sent: Instant,
 }
 
-/// The calls of one stream, and their results.
+/// The calls of one stream and their results.
 struct Caller<'caller> {
     socket: &'caller UdpSocket,
     params: &'caller RpcParams,
@@ -44,7 +45,7 @@ struct Caller<'caller> {
     end: WorkerEnd,
 }
 
-/// Makes calls until the phase says stop; then gives up the calls under way.
+/// Makes calls until the phase reaches [`Phase::Stop`], then gives up the outstanding calls.
 pub(super) fn call(socket: &UdpSocket, params: &RpcParams, context: &mut Context) -> WorkerEnd {
     let mut caller = Caller::new(socket, params);
     context.wait_begin();
@@ -87,7 +88,7 @@ impl<'caller> Caller<'caller> {
         Ok(())
     }
 
-    /// Begins the calls allowed beside the oldest unanswered one.
+    /// Begins all calls within the allowed distance of the oldest unanswered call.
     fn begin_all(&mut self) -> io::Result<()> {
         let oldest = self.calls.iter().map(|call| call.number).min().unwrap_or(self.numbers);
         while self.numbers < oldest + u64::from(self.params.outstanding) {
@@ -96,7 +97,7 @@ impl<'caller> Caller<'caller> {
         Ok(())
     }
 
-    /// Begins a call.
+    /// Begins a call and sends its first request.
     fn begin(&mut self) -> io::Result<()> {
         let (number, now) = (self.numbers, Instant::now());
         self.numbers += 1;
@@ -104,7 +105,7 @@ impl<'caller> Caller<'caller> {
         self.send(number)
     }
 
-    /// Sends a request. Without room in the kernel it counts as lost, like a request lost later.
+    /// Sends a request. If the kernel has no room, the request counts as lost.
     fn send(&mut self, number: u64) -> io::Result<()> {
         self.request[..NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
         match self.socket.send(&self.request) {
@@ -113,7 +114,7 @@ impl<'caller> Caller<'caller> {
         }
     }
 
-    /// Repeats the requests with late responses.
+    /// Repeats the requests whose retransmission timeout has elapsed.
     fn send_again(&mut self, context: &mut Context) -> io::Result<()> {
         let now = Instant::now();
         for position in 0..self.calls.len() {
@@ -133,7 +134,7 @@ impl<'caller> Caller<'caller> {
         left.clamp(WAIT_MIN, IO_TIMEOUT)
     }
 
-    /// Takes a response, and begins the calls it permits.
+    /// Processes a response, and begins the calls allowed by the completed call.
     fn accept(&mut self, response: &[u8], is_measured: bool) -> io::Result<()> {
         let number = call_number(response).filter(|_| response.len() == self.params.response_bytes as usize);
         let position = number.and_then(|number| self.calls.iter().position(|call| call.number == number));
@@ -151,7 +152,7 @@ impl<'caller> Caller<'caller> {
     }
 }
 
-/// Answers every request until the phase says stop and none has come for a while.
+/// Answers requests until a receive timeout in [`Phase::Stop`].
 pub(super) fn answer(socket: &UdpSocket, params: &RpcParams, context: &mut Context) -> WorkerEnd {
     answer_each(socket, params.response_bytes, context, |call| {
         call.first_chunk().map(|number| (*number, u64::from(params.response_bytes)))
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(under_way(&caller), [0, 2], "the oldest holds the others back");
         caller.accept(&response(0, 100), true).unwrap();
         assert_eq!(under_way(&caller), [2, 4, 5]);
-        // Answered already, of a wrong size, and not of a call.
+        // Three unwanted responses: one already answered, one of wrong size, and one without a call number.
         for strange in [response(0, 100), response(2, 99), vec![1, 2, 3]] {
             caller.accept(&strange, true).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Requests and responses over TCP, with work of fixed size on either side to stand for an application.
+//! Requests and responses over TCP. A fixed amount of work on each side models an application.
 
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,30 +13,31 @@ use super::params::TransactionParams;
 use super::side::{Context, Phase, WorkerEnd};
 use super::ttcp::{Source, finish, is_pause};
 
-/// Maximum recorded transaction time, in nanoseconds: one minute; longer ones count as this.
+/// Maximum recorded transaction time in nanoseconds: one minute. A longer time is recorded as the maximum.
 pub(super) const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
-/// Significant digits of a transaction time.
+/// Significant digits of a recorded transaction time.
 pub(super) const LATENCY_DIGITS: u8 = 3;
-/// Bytes read at once.
+/// Maximum number of bytes per read.
 const READ_LEN: usize = 64 * 1024;
-/// Rounds of work in one sample of the calibration.
+/// Rounds of work in one calibration sample.
 const CALIBRATION_ITERATIONS: u64 = 200_000;
-/// Samples of the calibration; the fastest counts as the least disturbed.
+/// Number of calibration samples. The fastest sample is used, because it is the least disturbed.
 const CALIBRATION_SAMPLES: u32 = 9;
 
-/// Does work of fixed size: a chain of `iterations` dependent multiplications without memory access. It takes the same
-/// number of processor cycles under any network load, so two runs are comparable.
+/// Does a fixed amount of work: a chain of `iterations` dependent multiplications without memory access. Under any
+/// network load, the work needs the same number of processor cycles, so that two runs are comparable.
 pub fn work(iterations: u64) -> u64 {
-    // The finalizer of a 64-bit mixing function, over and over; the constant is odd, so no information is lost.
+    // The repeated finalizer of a 64-bit mixing function. The constant is odd, so no information is lost.
     (0..iterations).fold(1, |state, _| {
         let mixed = black_box(state ^ (state >> 29));
         mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     })
 }
 
-/// Returns the rounds of [`work`] in `usecs` microseconds of processor time on this machine.
+/// Returns the rounds of [`work`] that take `usecs` microseconds of processor time on this machine.
 ///
-/// Measured at each call, so never twice the same: measure once and use the number on both sides of a comparison.
+/// Each call measures again and returns a different number. For a comparison, measure once and use the same number on
+/// both sides.
 pub fn iterations_for_usecs(usecs: u64) -> u64 {
     let fastest = (0..CALIBRATION_SAMPLES).map(|_| thread_time_of_work()).min().unwrap_or_default();
     let nsecs = fastest.as_nanos().max(1);
@@ -51,27 +52,27 @@ fn thread_time_of_work() -> Duration {
     now().saturating_sub(start)
 }
 
-/// Returns a distribution of transaction times, in nanoseconds; `None` without memory for it.
+/// Returns an empty histogram of transaction times in nanoseconds, or `None` without memory for the histogram.
 pub(super) fn times() -> Option<Histogram<u64>> {
     Histogram::new_with_max(LATENCY_MAX_NSECS, LATENCY_DIGITS).ok()
 }
 
-/// Converts a transaction time to the distribution's unit and range.
+/// Converts a transaction time to nanoseconds, limited to the histogram's range.
 pub(super) fn nsecs(time: Duration) -> u64 {
     time.as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64
 }
 
-/// The end of a message.
+/// The outcome of sending or receiving one message.
 enum Message {
-    /// All of it was received or sent.
+    /// The whole message was received or sent.
     Whole,
-    /// The other end closed the stream before its first byte.
+    /// The other end closed the stream before the first byte of the message.
     Closed,
-    /// The test was given up meanwhile.
+    /// The test was aborted before the message was complete.
     Aborted,
 }
 
-/// Makes one request after the other until the phase says stop.
+/// Makes one request at a time until the phase reaches [`Phase::Stop`].
 pub(super) fn request(
     stream: &TcpStream,
     params: &TransactionParams,
@@ -111,7 +112,7 @@ pub(super) fn request(
     finish(end, outcome.and_then(|()| stream.shutdown(Shutdown::Write)), context)
 }
 
-/// Answers one request after the other until the client closes the stream.
+/// Answers one request at a time until the client closes the stream.
 pub(super) fn respond(
     stream: &TcpStream,
     params: &TransactionParams,
@@ -169,8 +170,7 @@ fn write_message(stream: &TcpStream, len: u32, source: &Source, context: &mut Co
 
 fn read_message(stream: &TcpStream, len: u32, buffer: &mut [u8], context: &mut Context) -> io::Result<Message> {
     let mut left = len as usize;
-    // The thread polls the phase once between two messages, so that it reads the window's processor time when the
-    // window ends.
+    // The thread polls the phase between two messages. It therefore reads its processor time when the window ends.
     context.phase();
     while left > 0 {
         let room = left.min(buffer.len());

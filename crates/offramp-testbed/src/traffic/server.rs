@@ -1,4 +1,4 @@
-//! The server: one control port, one thread per session, limits on every parameter of a client.
+//! The server: one control port, one thread per session, and limits for every parameter of a client.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -20,87 +20,89 @@ use super::wire::{
     token_text,
 };
 
-/// Maximum number of concurrent sessions; one more is refused.
+/// Maximum number of concurrent sessions. A client beyond this number is refused.
 const SESSIONS_MAX: u64 = 8;
-/// Maximum time of a new client for its hello.
+/// Maximum time from a client's connection to its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time of a client to connect all its streams.
+/// Maximum time until a client has connected all its streams.
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time of one data connection for its first bytes.
+/// Maximum time from the connection of a data stream to its first bytes.
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum excess of a timed test over the asked time, over all its steps.
+/// Maximum time that a timed test may exceed its requested time, over all its steps.
 const GRACE: Duration = Duration::from_mins(1);
-/// Maximum excess of datagrams over the asked time: they may fill the path and so delay the client's line that ends
-/// them.
+/// Time after which the server stops its datagrams, counted from the test's requested end. Datagrams can fill the path
+/// and so delay the client's request to stop them.
 const FLOOD_GRACE: Duration = Duration::from_secs(1);
 /// Maximum time without progress in a test over a number of bytes.
 const STALL_MAX: Duration = Duration::from_mins(1);
-/// Interval of a waiting server's polls of its stop flag.
+/// Interval at which a waiting server checks its stop flag.
 const STOP_POLL: Duration = Duration::from_millis(100);
-/// Pause after a failed accept, mostly a lack of descriptors.
+/// Pause after a failed accept, usually caused by a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Options of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServeOptions {
-    /// Return after the first test that began, complete or not.
+    /// Whether the server returns after the first test that began, complete or not.
     pub once: bool,
 }
 
-/// The counters of a server. Every control connection ends in exactly one of them.
+/// Counters of a server. Each control connection is counted in exactly one of the counters.
 #[derive(Debug, Default)]
 pub struct ServerStats {
-    /// Complete tests with results sent.
+    /// Number of complete tests whose results were sent.
     pub served: AtomicU64,
-    /// Clients refused: not of the protocol, of another version, over a limit, or too slow to begin.
+    /// Number of clients refused because of a wrong protocol or version, an exceeded limit, or a timeout before the
+    /// test.
     pub refused: AtomicU64,
-    /// Tests cut off after their begin.
+    /// Number of tests aborted after their begin.
     pub lost: AtomicU64,
 }
 
-/// An event at a server, reported as it happens.
+/// An event of a server, reported without delay.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerEvent {
-    /// A test is complete.
+    /// A test was completed.
     Served {
         /// Address of the client.
         peer: SocketAddr,
-        /// The test.
+        /// Parameters of the test.
         params: Box<Params>,
-        /// This end's sent data, if any.
+        /// Figures of the data sent by the server, if any.
         sent: Option<Box<EndFigures>>,
-        /// This end's received or answered data, if any.
+        /// Figures of the data received or answered by the server, if any.
         received: Option<Box<EndFigures>>,
     },
     /// A client was refused.
     Refused {
         /// Address of the client.
         peer: SocketAddr,
-        /// Why.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// A test was cut off.
+    /// A test was aborted.
     Lost {
         /// Address of the client.
         peer: SocketAddr,
-        /// The cause.
+        /// Reason for the abort.
         reason: String,
     },
 }
 
-/// Why a session ended without results.
+/// The reason why a session ended without results.
 enum Failure {
     Refused(String),
     Lost(String),
 }
 
-/// Serves tests from `listener` until `stop` is set, one thread per session. All threads and sockets are in the
-/// caller's network namespace, and are gone on return.
+/// Serves tests from `listener` until `stop` is set, with one thread per session. All threads and sockets are in the
+/// caller's network namespace. All have ended when the function returns.
 ///
-/// A client that breaks the protocol, exceeds a limit or vanishes costs its own session and nothing else; see `stats`.
+/// A client that violates the protocol, exceeds a limit or disappears ends only its own session. Such clients are
+/// counted in `stats`.
 ///
 /// # Errors
-/// The error of poll(2) if the listener itself is unusable.
+/// Returns the error of poll(2) if the listener is unusable.
 pub fn serve(
     listener: &TcpListener,
     options: ServeOptions,
@@ -154,7 +156,7 @@ fn accept(listener: &TcpListener, wait: Duration) -> io::Result<Option<(TcpStrea
     }
 }
 
-/// The shared state of a server's sessions.
+/// State shared by a server's sessions.
 #[derive(Clone, Copy)]
 struct House<'house> {
     stop: &'house AtomicBool,
@@ -180,7 +182,7 @@ impl House<'_> {
     fn turn_away(&self, stream: TcpStream, peer: SocketAddr) {
         let reason = format!("{SESSIONS_MAX} tests already run; try again later");
         if let Ok(mut control) = Control::new(stream, CLIENT_LINE_LEN_MAX) {
-            // The server refuses a client even if it does not listen.
+            // The client is refused even if the message cannot be sent.
             let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
         }
         self.refused(peer, reason);
@@ -199,7 +201,7 @@ impl House<'_> {
             }
             Err(failure) => {
                 let (Failure::Refused(reason) | Failure::Lost(reason)) = &failure;
-                // The client may be gone, so the reason is also counted and reported here.
+                // The client may have disconnected, so the reason is also counted and reported below.
                 let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
                 match failure {
                     Failure::Refused(reason) => self.refused(peer, reason),
@@ -212,7 +214,7 @@ impl House<'_> {
         }
     }
 
-    /// One test from hello to results.
+    /// Runs one test from the client's hello to the results.
     fn test(&self, control: &mut Control) -> Result<(Params, SideFigures), Failure> {
         let (params, client_ports) = self.hello(control)?;
         let mut side = Side::new(&params);
@@ -248,7 +250,7 @@ impl House<'_> {
         Ok((params, udp_ports))
     }
 
-    /// Answers that this end is ready, and waits for the TCP streams, if any.
+    /// Tells the client that the server is ready, and waits for the TCP streams, if any.
     fn start_tcp(
         &self,
         control: &mut Control,
@@ -274,7 +276,8 @@ impl House<'_> {
             }
             let accepted = accept(&listener, STOP_POLL).map_err(|error| refused(reason(&error)))?;
             let Some((stream, _)) = accepted else { continue };
-            // A stranger's connection is dropped; the streams of the test are still awaited.
+            // A connection without the token or with an unknown index is closed. The server still waits for the test's
+            // streams.
             let Some(index) = read_data_hello(&stream, token) else { continue };
             let Some(position) = missing.iter().position(|&wanted| wanted == index) else { continue };
             missing.swap_remove(position);
@@ -285,7 +288,7 @@ impl House<'_> {
         Ok(())
     }
 
-    /// Follows the client through the phases until it calls stop.
+    /// Follows the client's lines through the phases, until the client sends stop.
     fn follow(&self, control: &mut Control, params: &Params, side: &mut Side) -> Result<(), Failure> {
         let deadline = deadline_of(params);
         let (mut moved, mut progress) = (Instant::now(), 0);
@@ -326,7 +329,7 @@ impl House<'_> {
     }
 }
 
-/// The allowed order of the client's lines.
+/// The allowed sequence of the client's lines.
 struct Steps {
     awaited: &'static [Step],
 }
@@ -364,7 +367,7 @@ impl Steps {
 }
 
 impl Failure {
-    /// The same reason, after the test began.
+    /// Returns the failure of a test that has begun, with the same reason.
     fn lost(self) -> Self {
         let (Self::Refused(reason) | Self::Lost(reason)) = self;
         Self::Lost(reason)
@@ -394,7 +397,7 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
     let mut filled = 0;
     while filled < bytes.len() {
         let left = deadline.saturating_duration_since(Instant::now());
-        // The standard library refuses a zero timeout; the error ends the wait, as it should.
+        // The standard library refuses a timeout of zero. The error ends the wait, as intended.
         stream.set_read_timeout(Some(left)).ok()?;
         match stream.read(&mut bytes[filled..]).ok()? {
             0 => return None,
@@ -404,14 +407,14 @@ fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
     stream_of_data_hello(&bytes, token)
 }
 
-/// Returns the deadline of a timed test; `None` for a test over a number of bytes: it may take any time while it
-/// progresses.
+/// Returns the deadline of a timed test. Returns `None` for a test over a number of bytes, because such a test has no
+/// deadline while it progresses.
 fn deadline_of(params: &Params) -> Option<Instant> {
     Some(Instant::now() + asked_time(params)? + GRACE)
 }
 
-/// Returns the time after which a test that begins now sends no more datagrams, with or without the client's end;
-/// `None` if it sends no datagrams, or a number of bytes.
+/// Returns the time after which the server stops its datagrams without a request of the client. Returns `None` if the
+/// server sends no datagrams, or if the test has no given length.
 fn flood_end_of(params: &Params) -> Option<Instant> {
     let is_flood = matches!(params.workload, Workload::Udp(_)) && params.direction.receives();
     asked_time(params).filter(|_| is_flood).map(|time| Instant::now() + time + FLOOD_GRACE)

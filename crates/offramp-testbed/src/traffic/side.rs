@@ -1,7 +1,7 @@
-//! One end of a running test: its threads, their common phases, and their counters.
+//! One end of a running test: its data threads, their common phase, and their counters.
 //!
-//! The controlling thread moves the phase and reads the counters; a data thread polls the phase with one relaxed load
-//! per system call and is the only writer of its counters.
+//! The controlling thread changes the phase and reads the counters. Each data thread reads the phase with one relaxed
+//! load per system call, and is the only writer of its counters.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use super::polls::Polls;
 use super::report::{CpuTime, Datagrams, EndFigures, Interval, RpcCounts, TcpFigures};
 use super::sockets::{IO_TIMEOUT, congestion_of};
 
-/// Interval of a sender's polls for the begin of the test.
+/// Interval at which a sender checks whether the test has begun.
 const BEGIN_POLL: Duration = Duration::from_millis(1);
-/// Maximum time of a drain without progress.
+/// Maximum time without progress during a drain.
 pub(super) const DRAIN_STALL: Duration = Duration::from_secs(5);
-/// Maximum time of a drain.
+/// Maximum duration of a drain.
 pub(super) const DRAIN_MAX: Duration = Duration::from_mins(1);
-/// Minimum length of the last interval for a line of its own; a shorter rest is added to the interval before it.
+/// Minimum length of a separate last interval. A shorter rest is added to the previous interval.
 const LAST_INTERVAL_MIN: Duration = Duration::from_millis(1);
-/// Microseconds in a second.
+/// Microseconds per second.
 const USECS_PER_SEC: f64 = 1e6;
 
 /// The phase of a test. Later phases compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Phase {
-    /// Receivers run, senders wait.
+    /// Receivers run, and senders wait.
     Idle,
-    /// Under load, not measured.
+    /// The load runs and is not measured.
     Warmup,
-    /// The window is open.
+    /// The load runs and is measured: the window is open.
     Measure,
-    /// The window is closed, the load stays on.
+    /// The window is closed, and the load still runs.
     After,
-    /// Senders stop, receivers read to the end.
+    /// Senders stop, and receivers read to the end of their streams.
     Stop,
-    /// Everything stops.
+    /// All threads stop at once.
     Abort,
 }
 
@@ -58,7 +58,7 @@ impl Phase {
     }
 }
 
-/// The counters of one thread, on cache lines of their own.
+/// Counters of one thread, on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Meter {
@@ -66,7 +66,7 @@ struct Meter {
     units: AtomicU64,
 }
 
-/// A data thread's view of the test.
+/// A data thread's access to the test's phase and to the thread's counters.
 pub(super) struct Context {
     shared: Arc<AtomicU8>,
     meter: Arc<Meter>,
@@ -76,7 +76,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Returns the current phase. Takes the thread's processor time when the window opens and when it closes.
+    /// Returns the current phase. Reads the thread's processor time when the window opens and when it closes.
     pub(super) fn phase(&mut self) -> Phase {
         let phase = Phase::from_u8(self.shared.load(Ordering::Relaxed));
         if phase != self.seen {
@@ -115,7 +115,7 @@ impl Context {
     }
 }
 
-/// The results of a data thread.
+/// Results of a data thread.
 #[derive(Default)]
 pub(super) struct WorkerEnd {
     /// Payload bytes carried.
@@ -126,17 +126,17 @@ pub(super) struct WorkerEnd {
     pub(super) first: Option<Instant>,
     /// Time of the last byte.
     pub(super) last: Option<Instant>,
-    /// Everything was sent, or the end of the stream was received.
+    /// Whether everything was sent, or the end of the stream was received.
     pub(super) complete: bool,
-    /// The reason if not complete.
+    /// Reason for an incomplete stream.
     pub(super) error: Option<String>,
-    /// Bytes different from the pattern.
+    /// Number of bytes that differ from the pattern.
     pub(super) corrupt_bytes: u64,
-    /// The figures of a UDP receiver.
+    /// Counters of a UDP receiver.
     pub(super) datagrams: Option<Datagrams>,
-    /// The results of an RPC client's calls.
+    /// Counters of an RPC client.
     pub(super) rpc: Option<RpcCounts>,
-    /// Requests of the window without an answer.
+    /// Number of requests due in the window that were not answered.
     pub(super) unanswered: u64,
     /// Transaction times in the window, in nanoseconds.
     pub(super) histogram: Option<Histogram<u64>>,
@@ -151,29 +151,29 @@ struct Worker {
     end: Option<WorkerEnd>,
 }
 
-/// The figures of one end, as the server sends them to the client.
+/// Figures of one end. The server sends its figures to the client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SideFigures {
-    /// Its sent data, or the requests it made.
+    /// Data sent or requests made by this end.
     pub(super) sending: Option<EndFigures>,
-    /// Its received data, or the requests it answered.
+    /// Data received or requests answered by this end.
     pub(super) receiving: Option<EndFigures>,
-    /// The requests made or answered beside bulk data.
+    /// Requests made or answered by this end during bulk data.
     #[serde(default)]
     pub(super) exchanging: Option<EndFigures>,
 }
 
 impl SideFigures {
-    /// All of them.
+    /// Returns the figures of all roles.
     pub(super) fn ends(&self) -> impl Iterator<Item = &EndFigures> {
         self.sending.iter().chain(&self.receiving).chain(&self.exchanging)
     }
 }
 
-/// One interim result: sent data, and received data. Requests beside bulk data have none.
+/// One interim result: data sent, and data received. Requests during bulk data have no interim results.
 pub(super) type Intervals = (Option<Interval>, Option<Interval>);
 
-/// The threads of one end and their common phase. Dropping it stops them all.
+/// The threads of one end and their common phase. Dropping the value stops all threads.
 pub(super) struct Side {
     shared: Arc<AtomicU8>,
     timed: bool,
@@ -197,7 +197,7 @@ struct SideIntervals {
 }
 
 impl Side {
-    /// An end without threads.
+    /// Creates an end without threads.
     pub(super) fn new(params: &Params) -> Self {
         let (ends_sender, ends) = mpsc::channel();
         Self {
@@ -217,7 +217,7 @@ impl Side {
         }
     }
 
-    /// Starts a thread for data of this role. `TCP_INFO` is read from `socket`.
+    /// Starts a data thread with this role. `TCP_INFO` is read from `socket`.
     pub(super) fn spawn(
         &mut self,
         role: Role,
@@ -239,7 +239,7 @@ impl Side {
             context.close_cpu_window();
             end.cpu = context.cpu.unwrap_or_default();
             if let Some(ends) = ends {
-                // The controlling thread may have given up already; then nobody wants the figures.
+                // The send fails if the controlling thread has given up, and then nobody needs the figures.
                 let _ = ends.send((index, end));
             }
         })?;
@@ -248,7 +248,7 @@ impl Side {
         Ok(())
     }
 
-    /// Lets the senders start: into the warm-up, or straight into the window when a number of bytes is sent.
+    /// Lets the senders start. A timed test enters the warm-up, and a test over a number of bytes opens its window.
     pub(super) fn begin(&mut self) {
         self.ends_sender = None;
         if self.timed {
@@ -258,7 +258,7 @@ impl Side {
         }
     }
 
-    /// Opens the measured window now.
+    /// Opens the measured window.
     pub(super) fn open_window(&mut self) {
         let now = self.moment();
         self.set_phase(Phase::Measure);
@@ -268,7 +268,8 @@ impl Side {
         self.polls = has_tcp.then(|| Polls::new(now.at, self.progress()));
     }
 
-    /// Closes the measured window now; the load stays on. Returns the last interim result if it is due or cut short.
+    /// Closes the measured window while the load still runs. Returns the last interim result if it is long enough for a
+    /// separate report.
     pub(super) fn close_window(&mut self) -> Option<Intervals> {
         let now = self.moment();
         if self.timed {
@@ -287,21 +288,22 @@ impl Side {
         None
     }
 
-    /// Stops the senders and lets the receivers read to the end.
+    /// Stops the senders and lets the receivers read to the end of their streams.
     pub(super) fn stop(&mut self) {
         self.set_phase(Phase::Stop);
     }
 
-    /// Stops everything at once.
+    /// Stops all threads at once.
     pub(super) fn abort(&mut self) {
         self.set_phase(Phase::Abort);
         for socket in self.workers.iter().filter_map(|worker| worker.socket.as_ref()) {
-            // Wakes a thread blocked in the kernel. A closed socket needs no wake-up.
+            // The shutdown wakes a thread blocked in the kernel. It fails on a closed socket, where no thread is
+            // blocked.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Waits until every thread has ended, at most until `until`. Returns true if all have ended.
+    /// Waits until every thread has ended, at most until `until`. Returns whether all have ended.
     pub(super) fn wait(&mut self, until: Instant) -> bool {
         while self.running > 0 {
             match self.ends.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -316,8 +318,8 @@ impl Side {
         true
     }
 
-    /// Waits until every thread has ended. Aborts without progress or if `keep_on` says no; at once if streams are cut
-    /// off.
+    /// Waits until every thread has ended. Aborts the threads after a time without progress, after a maximum time, or
+    /// if `keep_on` returns `false`. If streams are to be cut off, all threads are aborted at once.
     pub(super) fn drain(&mut self, mut keep_on: impl FnMut() -> bool) {
         if self.cut_off {
             self.abort();
@@ -339,18 +341,18 @@ impl Side {
         }
     }
 
-    /// Returns the bytes carried so far, both ways: a number that grows while the test lives.
+    /// Returns the bytes carried so far in both directions, so that callers can detect a stall.
     pub(super) fn progress(&self) -> u64 {
         self.workers.iter().map(|worker| worker.meter.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns the time of the next event while the window is open: a poll, or the next interim result.
+    /// Returns the time of the next poll or interim result while the window is open.
     pub(super) fn next_tick(&self) -> Option<Instant> {
         let poll = self.polls.as_ref().map(Polls::due);
         poll.into_iter().chain(self.interval_end()).min().filter(|_| self.end.is_none())
     }
 
-    /// Polls if a poll is due, and takes an interim result if one is due.
+    /// Polls if a poll is due, and returns an interim result if one is due.
     pub(super) fn tick(&mut self) -> Option<Intervals> {
         if self.end.is_some() {
             return None;
@@ -373,8 +375,8 @@ impl Side {
         self.polls = Some(polls);
     }
 
-    /// Returns the figures of this end, and the transaction times in its window in nanoseconds. Call it after all
-    /// threads have ended.
+    /// Returns the figures of this end, and the transaction times in its window in nanoseconds. All threads must have
+    /// ended before the call.
     pub(super) fn figures(&mut self) -> (SideFigures, Option<Histogram<u64>>) {
         if self.end.is_none() {
             self.close_window();
@@ -388,7 +390,7 @@ impl Side {
         for histogram in self.workers.iter_mut().filter_map(|worker| worker.end.as_mut()?.histogram.take()) {
             match &mut times {
                 None => times = Some(histogram),
-                // All have the same bounds and precision, so adding cannot fail.
+                // All histograms have the same bounds and precision, so the addition cannot fail.
                 Some(sum) => sum.add(&histogram).unwrap_or_default(),
             }
         }
@@ -487,7 +489,7 @@ impl Side {
         let ends = || self.of(role).filter_map(|worker| worker.end.as_ref());
         let first = ends().filter_map(|end| end.first).min();
         let last = ends().filter_map(|end| end.last).max().unwrap_or(end.at);
-        // If all of it came in one read, the time since the begin is the best estimate.
+        // If one read returned all data, the time since the begin is the best estimate.
         let from = first.filter(|&first| first < last).unwrap_or(start.at);
         figures.seconds = last.saturating_duration_since(from).as_secs_f64();
     }
@@ -524,7 +526,7 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // A panicked thread is reported elsewhere, as a stream without an end; this only waits for it.
+            // A panicked thread is reported elsewhere as a stream without an end. This join only waits for the thread.
             let _ = thread.join();
         }
     }
@@ -564,9 +566,10 @@ impl Worker {
     }
 }
 
-/// Returns the processor time of the calling thread since it began.
+/// Returns the processor time of the calling thread since its start.
 fn thread_cpu() -> CpuTime {
-    // RUSAGE_THREAD with a valid buffer cannot fail; a zero would show as an empty window, not as a wrong one.
+    // RUSAGE_THREAD with a valid buffer cannot fail. A zero would give an empty processor time, not a plausible wrong
+    // one.
     getrusage(UsageWho::RUSAGE_THREAD).map_or_else(
         |_| CpuTime::default(),
         |usage| CpuTime {

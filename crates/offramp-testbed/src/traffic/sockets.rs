@@ -1,4 +1,4 @@
-//! Data sockets with their options set before the handshake, because it negotiates the window.
+//! Data sockets. Their options are set before the handshake, because the handshake negotiates the window.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,20 +16,20 @@ use offramp_ports::socket::set_tcp_window_clamp;
 use super::error::reason;
 use super::params::{Params, RECEIVE_WINDOW_BUFFERS, UdpParams, Workload};
 
-/// Maximum time of a data thread in one system call before it polls the phase again.
+/// Maximum time of a data thread in one system call, after which the thread reads the phase again.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum time to connect.
+/// Maximum time to connect a data stream.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The kernel's list of congestion controls of this namespace.
+/// The kernel's list of congestion controls available in this namespace.
 const CONGESTION_AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-/// Default receive buffer of a UDP socket, in bytes: a few milliseconds at 10 Gbit/s. The kernel limits it to
+/// Default receive buffer of a UDP socket in bytes, a few milliseconds at 10 Gbit/s. The kernel limits the buffer to
 /// `net.core.rmem_max`.
 const UDP_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 /// A result whose error names the attempted action.
 type Outcome<T> = Result<T, (String, io::Error)>;
 
-/// Opens a listener for the data connections of one test, at an address of this host and a free port.
+/// Opens a listener for the data connections of one test, on a free port of this host's address `ip`.
 pub(super) fn data_listener(ip: IpAddr, params: &Params) -> Outcome<TcpListener> {
     let address = SocketAddr::new(ip.to_canonical(), 0);
     let made = stream_socket(address)?;
@@ -47,7 +47,7 @@ pub(super) fn data_connect(address: SocketAddr, params: &Params) -> Outcome<TcpS
     let made = stream_socket(address)?;
     set_stream_options(&made, params)?;
     let micros = TimeVal::microseconds(CONNECT_TIMEOUT.as_micros() as i64);
-    // The send timeout of a blocking socket bounds connect(2) too: socket(7).
+    // The send timeout of a blocking socket also limits connect(2): see socket(7).
     setsockopt(&made, sockopt::SendTimeout, &micros).map_err(|errno| ("set a timeout".to_owned(), errno.into()))?;
     connect(made.as_raw_fd(), &SockaddrStorage::from(address)).map_err(|errno| {
         let errno = if errno == Errno::EINPROGRESS { Errno::ETIMEDOUT } else { errno };
@@ -56,7 +56,7 @@ pub(super) fn data_connect(address: SocketAddr, params: &Params) -> Outcome<TcpS
     Ok(TcpStream::from(made))
 }
 
-/// Gets a connected data stream ready for its thread, after the data hello.
+/// Prepares a connected data stream for its thread, after the data hello.
 pub(super) fn ready_stream(stream: &TcpStream, params: &Params) -> io::Result<()> {
     stream.set_nodelay(params.nodelay || matches!(params.workload, Workload::Transaction(_)))?;
     set_busy_poll(stream, params)?;
@@ -64,7 +64,7 @@ pub(super) fn ready_stream(stream: &TcpStream, params: &Params) -> io::Result<()
     stream.set_write_timeout(Some(IO_TIMEOUT))
 }
 
-/// Opens one UDP socket at an address of this host and a free port.
+/// Opens a UDP socket on a free port of this host's address `ip`.
 pub(super) fn udp_socket(ip: IpAddr, params: &Params) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(SocketAddr::new(ip.to_canonical(), 0))?;
     socket.set_read_timeout(Some(IO_TIMEOUT))?;
@@ -78,7 +78,7 @@ pub(super) fn udp_socket(ip: IpAddr, params: &Params) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Enables the kernel's offloads for this end of a UDP stream: segmentation for the sender, coalescing for the
+/// Enables the kernel's UDP offloads at this end of a stream: segmentation for the sender, or coalescing for the
 /// receiver.
 pub(super) fn set_udp_offloads(socket: &UdpSocket, udp: &UdpParams, sends: bool) -> io::Result<()> {
     if sends && udp.gso_segments > 1 {
@@ -90,7 +90,7 @@ pub(super) fn set_udp_offloads(socket: &UdpSocket, udp: &UdpParams, sends: bool)
     Ok(())
 }
 
-/// Returns the congestion control of a TCP socket by the kernel's name; empty if unknown.
+/// Returns the kernel's name of a TCP socket's congestion control; empty if unknown.
 pub(super) fn congestion_of(stream: &TcpStream) -> String {
     let name = nix::sys::socket::getsockopt(stream, sockopt::TcpCongestion).unwrap_or_default();
     name.to_string_lossy().trim_end_matches('\0').to_owned()
@@ -121,7 +121,8 @@ fn set_stream_options(socket: &OwnedFd, params: &Params) -> Outcome<()> {
     Ok(())
 }
 
-/// Limits the window with a fixed buffer: with a buffer of its own size, the kernel would let the window grow.
+/// Limits the receive window and fixes the receive buffer. With an automatically sized buffer, the kernel would let the
+/// window grow.
 fn limit_receive_window(socket: &OwnedFd, bytes: u32) -> io::Result<()> {
     setsockopt(socket, sockopt::RcvBuf, &(bytes as usize * RECEIVE_WINDOW_BUFFERS as usize))?;
     set_tcp_window_clamp(socket, bytes)
@@ -140,7 +141,7 @@ fn set_buffers(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::SndBuf, &bytes)?)
 }
 
-/// Formats one sentence for the other end of the control connection.
+/// Formats a failure as one sentence for the other end of the control connection.
 pub(super) fn sentence((action, error): (String, io::Error)) -> String {
     format!("cannot {action}: {}", reason(&error))
 }

@@ -1,4 +1,4 @@
-//! The data threads of one end: the task of each stream, the same on client and server.
+//! The data threads of one end. Client and server share the code that assigns each stream its task.
 
 use std::io;
 use std::net::{TcpStream, UdpSocket};
@@ -10,12 +10,12 @@ use super::side::Side;
 use super::ttcp::Source;
 use super::{requests, rpc, rr, ttcp, udp};
 
-/// An end of the test.
+/// One end of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The end that asked for the test.
+    /// The end that requested the test.
     Client,
-    /// The answering end.
+    /// The end that serves the test.
     Server,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Makes the test's data, once.
+    /// Creates the data of a test.
     pub(super) fn new(params: &Params) -> Self {
         match &params.workload {
             Workload::Bulk(bulk) | Workload::Mixed(MixedParams { bulk, .. }) => {
@@ -90,7 +90,7 @@ pub(super) fn spawn_tcp(
     }
 }
 
-/// Starts the threads of the UDP streams; the sockets are connected, in the order of the streams.
+/// Starts the threads of the UDP streams. `sockets` are connected, and in the order of the streams.
 pub(super) fn spawn_udp(side: &mut Side, end: End, params: &Params, sockets: Vec<UdpSocket>) -> io::Result<()> {
     for (index, socket) in (0..).zip(sockets) {
         match &params.workload {

@@ -1,4 +1,4 @@
-//! Both ends over loopback, in threads of this process.
+//! Tests of both ends over loopback, in threads of this process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -51,10 +51,10 @@ impl Server {
         run_client(&self.address.ip().to_string(), self.address.port(), params, on_event)
     }
 
-    /// Sends bytes to the control port by hand and returns the whole answer.
+    /// Sends raw bytes to the control port and returns the server's whole answer.
     fn say(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        // The server may have refused and gone before all is written.
+        // The server may refuse and close the connection before all bytes are written.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -119,7 +119,7 @@ fn every_byte_sent_arrives_unchanged_with_one_stream_and_with_four_in_each_direc
             assert_eq!(report.receive.is_some(), direction.receives());
         }
     }
-    // The results end the client's run, and the counter follows them.
+    // The client's run ends with the results, and the server increments its counter later.
     server.wait_for(|stats| stats.served.load(Ordering::Relaxed) == 6);
 }
 
@@ -201,7 +201,7 @@ fn requests_of_an_open_loop_are_made_at_their_moments_and_answered() {
         assert!(latency.count > 0 && latency.min_us <= latency.p50_us && latency.p99_us <= latency.max_us);
         assert_eq!(client.bytes_total, client.units_total * 264);
         assert!(found.server.units_total >= client.units_total);
-        // Two streams at 2000 a second each; on a busy machine the window opens and closes late.
+        // Two streams send 2000 requests per second each. On a busy machine, the window opens and closes late.
         let expected = 2.0 * 2000.0 * report.seconds;
         let due = latency.count as f64;
         assert!((0.5 * expected..2.0 * expected).contains(&due), "{due} instead of {expected}");
@@ -211,7 +211,7 @@ fn requests_of_an_open_loop_are_made_at_their_moments_and_answered() {
 
 #[test]
 fn requests_that_nobody_answers_stand_in_the_latencies_with_the_time_they_were_waited_for() {
-    // An empty datagram ends the server's part; here a socket that never answers stands for it.
+    // A socket that never answers replaces the server. The client's empty datagram would end a real server's thread.
     let (client, silent) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     client.connect(silent.local_addr().unwrap()).unwrap();
     client.set_write_timeout(Some(sockets::IO_TIMEOUT)).unwrap();
@@ -259,7 +259,7 @@ fn bulk_data_keeps_to_its_rate() {
     let bulk = BulkParams { length_bytes: 8 * 1024, rate_bps, ..BulkParams::default() };
     for params in [Params { workload: Workload::Bulk(bulk), streams: 2, ..timed() }, mixed(rate_bps)] {
         let (report, _) = server.run(&params);
-        // A sender may catch up on a delay of 10 ms, and a part of a write may fall into the window.
+        // A sender may make up for a delay of 10 ms, and part of a write may fall into the window.
         let most = rate_bps as f64 * 1.2;
         assert!(report.throughput_bps > 0.0 && report.throughput_bps < most, "{report}");
     }
@@ -301,7 +301,7 @@ fn a_receiver_with_coalescing_reads_several_datagrams_at_once() {
 
 #[test]
 fn datagrams_that_nobody_reads_are_lost_and_the_report_says_so() {
-    // A receive buffer of the smallest size against bursts of sixty.
+    // Bursts of sixty datagrams overflow a receive buffer of the smallest size.
     let udp = UdpParams { datagram_bytes: 1000, gso_segments: 60, gro: false, rate_bps: 0 };
     let (report, _) = Server::start().run(&Params { workload: Workload::Udp(udp), window_bytes: 1, ..timed() });
     assert!(report.send.as_ref().unwrap().datagrams_lost > 0, "{report}");
@@ -322,15 +322,15 @@ fn every_call_that_is_answered_in_time_is_made_once_and_counted_with_its_time() 
     assert_eq!(report.bytes, found.client.bytes);
     assert!(found.latency.count > 0 && found.latency.p50_us <= found.latency.p99_us, "{report}");
     assert!((found.goodput_bps - report.throughput_bps).abs() < 1.0 && found.per_second > 0.0);
-    // A response in flight at the client's stop was sent without a waiting call.
+    // A response in flight when the client stops answers no outstanding call.
     assert!(found.server.units_total >= found.client.units_total);
     assert!(report.transactions.is_none() && report.send.is_none());
 }
 
 #[test]
 fn calls_whose_responses_are_lost_are_made_again() {
-    // A receive buffer of the smallest size holds one response of 4 KiB at most, and a timer of half a millisecond
-    // does not wait for the others.
+    // A receive buffer of the smallest size holds at most one response of 4 KiB, and the timeout of 0.5 ms does not
+    // wait for the other responses.
     let (report, _) = Server::start().run(&Params { window_bytes: 1, ..rpc(4096, 32, 500) });
     let found = report.rpc.as_ref().unwrap();
     assert!(found.counts.retransmits > 0, "{report}");
@@ -347,7 +347,7 @@ fn streams_that_are_to_be_cut_off_end_at_once_and_count_as_whole() {
 
 #[test]
 fn tcp_tells_its_congestion_window_over_the_time_and_how_long_nothing_moved() {
-    // The window is some segments of the loopback: below one segment, only timers send.
+    // The receive window holds several segments of the loopback. Below one segment, only timers would trigger sends.
     let (report, _) = Server::start().run(&Params { receive_window_bytes: 256 * 1024, ..timed() });
     let sending = report.sending_tcp().next().unwrap();
     assert!(sending.cwnd_median_segments.is_some_and(|segments| segments >= 1.0), "{report}");
@@ -361,7 +361,7 @@ fn a_client_that_vanishes_midway_leaves_the_server_serving() {
     let server = Server::start();
     let gone = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         server.try_run(&timed(), &mut |event| {
-            // Unwinding from here drops all sockets of the client at once, as a kill does.
+            // The unwinding drops all sockets of the client at once, as a kill would.
             if matches!(event, Event::Start) {
                 std::panic::resume_unwind(Box::new("gone"));
             }
@@ -420,7 +420,7 @@ fn a_data_connection_without_the_token_does_not_become_a_stream() {
     let Ok(ServerLine::Ready { port, token, .. }) = serde_json::from_str(&line) else { panic!("{line}") };
     let mut stranger = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stranger.write_all(&[0; 20]).unwrap();
-    // The server closes it, and still waits for the true stream.
+    // The server closes the connection, and still waits for the test's stream.
     assert!(matches!(stranger.read(&mut [0; 1]), Ok(0) | Err(_)));
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let token = wire::token_from_text(&token).unwrap();
@@ -428,7 +428,7 @@ fn a_data_connection_without_the_token_does_not_become_a_stream() {
     line.clear();
     answers.read_line(&mut line).unwrap();
     assert!(matches!(serde_json::from_str(&line), Ok(ServerLine::Go)), "{line}");
-    // Lines out of order end the session.
+    // A line out of order ends the session.
     control.write_all(b"\"end\"\n").unwrap();
     server.wait_for(|stats| stats.lost.load(Ordering::Relaxed) == 1);
     let events = server.events.lock().unwrap();
@@ -451,7 +451,7 @@ fn datagrams_that_keep_the_clients_lines_out_end_by_themselves() {
     say(ClientLine::Start);
     let received = std::iter::from_fn(|| socket.recv(&mut [0; 2000]).ok()).count();
     assert!(received > 0);
-    // As if it came through only now.
+    // The client sends these lines late, as if the datagrams had delayed them.
     say(ClientLine::End);
     say(ClientLine::Stop);
     let answers: Vec<String> = BufReader::new(control).lines().map(Result::unwrap).collect();
@@ -517,7 +517,7 @@ fn reports_and_events_survive_json() {
             assert!(line.starts_with("{\"event\":\"") && !line.contains('\n'));
             assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
         }
-        // The last line of a run can be read as a report directly.
+        // The last line of a run can be parsed directly as a report.
         let line = serde_json::to_string(&Event::Report(Box::new(report.clone()))).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), report);
     }

@@ -1,4 +1,4 @@
-//! Bulk data over TCP: the sender and the sink, one thread each.
+//! Bulk data over TCP: sender and sink, with one thread each.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,14 +12,14 @@ use super::error::reason;
 use super::pace::Pace;
 use super::side::{Context, Phase, WorkerEnd};
 
-/// Bytes per read of a sink.
+/// Maximum number of bytes per read of a sink.
 const READ_LEN: usize = 256 * 1024;
-/// Period of patterned data, in bytes: a prime, so that it matches no segment, write or buffer size.
+/// Period of patterned data in bytes. It is a prime, so that it matches no segment, write or buffer size.
 const PATTERN_PERIOD_LEN: usize = 262_139;
-/// Value of constant data.
+/// Byte value of constant data.
 const FILL: u8 = 0x55;
 
-/// Endless data in a buffer made once: any stretch of it is one slice.
+/// Endless data from a buffer built once. Any range of the data, up to a maximum length, is one slice of the buffer.
 pub(super) struct Source {
     bytes: Vec<u8>,
     period: usize,
@@ -27,13 +27,13 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Constant data in slices of at most `slice_len_max` bytes.
+    /// Returns constant data in slices of at most `slice_len_max` bytes.
     pub(super) fn constant(slice_len_max: usize) -> Self {
         Self { bytes: vec![FILL; slice_len_max], period: 1, slice_len_max }
     }
 
-    /// Data made from a seed, in slices of at most `slice_len_max` bytes. Both ends make the same data from the same
-    /// seed.
+    /// Returns pseudo-random data in slices of at most `slice_len_max` bytes. Both ends create equal data from equal
+    /// seeds.
     pub(super) fn pattern(seed: u64, slice_len_max: usize) -> Self {
         let mut period = vec![0; PATTERN_PERIOD_LEN];
         ChaCha8Rng::seed_from_u64(seed).fill(period.as_mut_slice());
@@ -41,7 +41,7 @@ impl Source {
         Self { bytes, period: PATTERN_PERIOD_LEN, slice_len_max }
     }
 
-    /// Returns a source for the sink of this end, comparable with any one read.
+    /// Returns the sink's copy of the data, with slices as long as any read.
     pub(super) fn pattern_for_sink(seed: u64) -> Self {
         Self::pattern(seed, READ_LEN)
     }
@@ -49,14 +49,14 @@ impl Source {
     /// Returns the data from `offset` on, at most `len` bytes.
     pub(super) fn slice(&self, offset: u64, len: u64) -> &[u8] {
         let start = (offset % self.period as u64) as usize;
-        // A constant source is as long as one slice; its start is always 0.
+        // The buffer of constant data is one slice long, and its start is always 0.
         let len = len.min(self.slice_len_max as u64) as usize;
         &self.bytes[start..start + len]
     }
 }
 
-/// Sends until the phase says stop, or until `limit` bytes are sent; then closes its direction of the stream.
-/// `rate_bps` is this stream's share of the rate; 0 means no limit.
+/// Sends until the phase reaches [`Phase::Stop`], or until `limit` bytes are sent. Then closes the sending direction of
+/// the stream. `rate_bps` is this stream's share of the rate; 0 means no limit.
 pub(super) fn send(
     stream: &TcpStream,
     source: &Source,
@@ -88,8 +88,8 @@ pub(super) fn send(
     finish(end, outcome.and_then(|()| stream.shutdown(Shutdown::Write)), context)
 }
 
-/// Receives to the end of the stream, and compares with `expected` if given. `window_bytes` is the maximum offered
-/// window; 0 for the kernel's choice.
+/// Receives to the end of the stream, and compares the data with `expected` if given. `window_bytes` is the maximum
+/// offered window; 0 lets the kernel choose.
 pub(super) fn receive(
     stream: &TcpStream,
     expected: Option<&Source>,
@@ -111,7 +111,8 @@ pub(super) fn receive(
                 }
                 end.bytes += len as u64;
                 if window_bytes > 0 {
-                    // The kernel forgets the limit as it learns the segment sizes.
+                    // The kernel drops the limit when it learns the segment size, so the limit is set again after each
+                    // read.
                     set_tcp_window_clamp(stream, window_bytes).unwrap_or_default();
                 }
             }
@@ -120,12 +121,13 @@ pub(super) fn receive(
         }
         context.count(end.bytes, 0);
     };
-    // The end of the stream comes with the last byte or right after it.
+    // The end of the stream is received with the last byte or immediately afterwards.
     end.last = Some(Instant::now());
     finish(end, outcome, context)
 }
 
-/// Returns true if a call merely ran into its timeout, so that the thread can poll the phase.
+/// Returns whether a call ended without data because of its timeout or a signal. The caller can then read the phase and
+/// retry.
 pub(super) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

@@ -1,5 +1,5 @@
-//! UDP datagrams with sequence numbers: a paced sender with optional segmentation in the kernel, and a receiver with
-//! optional coalescing.
+//! UDP datagrams with sequence numbers. The sender is paced and optionally lets the kernel segment. The receiver
+//! optionally lets the kernel coalesce.
 
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
@@ -16,11 +16,12 @@ use super::report::Datagrams;
 use super::side::{Context, Phase, WorkerEnd};
 use super::ttcp::{finish, is_pause};
 
-/// Room for one read: the kernel coalesces to at most 65,535 bytes with headers.
+/// Buffer length for one read, in bytes. The kernel coalesces up to 65,535 bytes including headers.
 const READ_LEN: usize = 64 * 1024;
-/// Bytes of the sequence number at the start of a datagram, in big-endian order.
+/// Length of the sequence number at the start of a datagram, in bytes (big-endian).
 const SEQUENCE_LEN: usize = 8;
-/// Sends datagrams until the phase says stop. `rate_bps` is this stream's share of the rate; 0 means no limit.
+/// Sends datagrams until the phase reaches [`Phase::Stop`]. `rate_bps` is this stream's share of the rate; 0 means no
+/// limit.
 pub(super) fn send(socket: &UdpSocket, params: &UdpParams, rate_bps: u64, context: &mut Context) -> WorkerEnd {
     let datagram_len = params.datagram_bytes as usize;
     let mut burst = vec![0; datagram_len * params.gso_segments as usize];
@@ -53,7 +54,7 @@ pub(super) fn send(socket: &UdpSocket, params: &UdpParams, rate_bps: u64, contex
     finish(end, outcome, context)
 }
 
-/// Receives datagrams until the phase says stop and none has come for a while.
+/// Receives datagrams until a receive timeout in [`Phase::Stop`].
 pub(super) fn receive(socket: &UdpSocket, params: &UdpParams, context: &mut Context) -> WorkerEnd {
     let mut buffer = vec![0; READ_LEN.max(DATAGRAM_BYTES_MAX as usize)];
     let mut ancillary = cmsg_space!(i32);
@@ -100,7 +101,7 @@ fn read_coalesced(socket: &UdpSocket, buffer: &mut [u8], ancillary: &mut [u8]) -
     Ok((message.bytes, coalesced.unwrap_or(message.bytes)))
 }
 
-/// Accounts for datagrams: number, size and order.
+/// Counts received datagrams, and checks their size and order.
 struct Order {
     datagram_len: usize,
     datagrams: u64,
@@ -113,7 +114,7 @@ impl Order {
         Self { datagram_len, datagrams: 0, sequence_next: 0, seen: Datagrams::default() }
     }
 
-    /// Counts the datagrams of one read: `segment_len` bytes each, the last one possibly shorter.
+    /// Counts the datagrams of one read. Each has `segment_len` bytes, except a possibly shorter last one.
     fn take(&mut self, bytes: &[u8], segment_len: usize) {
         self.seen.reads += 1;
         if bytes.is_empty() {
@@ -140,8 +141,8 @@ impl Order {
     }
 }
 
-/// Returns true for errors of earlier datagrams, passed to the next call on a connected UDP socket, and for full
-/// queues. The datagram is lost, the sequence numbers show it, and the test goes on.
+/// Returns whether the error concerns only one datagram: a full queue, or an earlier datagram's error reported by a
+/// connected UDP socket. That datagram is lost. The test continues, and the sequence numbers reveal the loss.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))

@@ -1,4 +1,4 @@
-//! The control protocol: one TCP connection, one JSON object per line, each way.
+//! The control protocol: one TCP connection with one JSON object per line, in both directions.
 //!
 //! ```text
 //! client                          server
@@ -14,7 +14,7 @@
 //!                                ◀ results {figures of the server}
 //! ```
 //!
-//! A line has a limit, each step has a deadline, and a malformed line ends the session.
+//! Lines have a maximum length, and each step has a deadline. A malformed line ends the session.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,32 +27,33 @@ use super::error::reason;
 use super::params::Params;
 use super::side::SideFigures;
 
-/// Version of the control protocol. Ends of different versions refuse each other.
+/// Version of the control protocol. Ends with different versions refuse each other.
 pub(super) const VERSION: u32 = 2;
-/// Maximum line read by a server, in bytes: parameters and the ports of 128 sockets fit many times over.
+/// Maximum length of a line read by a server, in bytes. Parameters and the ports of 128 sockets need far less.
 pub(super) const CLIENT_LINE_LEN_MAX: usize = 16 * 1024;
-/// Maximum line read by a client, in bytes: results with [`super::marks::INTERVALS_MAX`] intervals both ways fit.
+/// Maximum length of a line read by a client, in bytes. Results with [`super::marks::INTERVALS_MAX`] intervals in each
+/// direction fit.
 pub(super) const SERVER_LINE_LEN_MAX: usize = 8 * 1024 * 1024;
-/// Bytes at the start of a TCP data connection: the token, then the stream's number in big-endian order.
+/// Number of bytes at the start of a TCP data connection: the token, then the stream's index (big-endian).
 pub(super) const DATA_HELLO_LEN: usize = 20;
-/// Minimum read timeout; zero would mean none.
+/// Minimum read timeout, because a timeout of zero would mean no timeout.
 const READ_TIMEOUT_MIN: Duration = Duration::from_millis(1);
-/// Maximum wait of a line for room in the socket.
+/// Maximum time that the send of a line waits for room in the socket.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes per read of the control connection.
+/// Maximum number of bytes per read of the control connection.
 const READ_CHUNK_LEN: usize = 4096;
 
-/// A line of a client.
+/// A line from the client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ClientLine {
-    /// Asks for a test.
+    /// Requests a test.
     Hello {
         /// Version of the protocol.
         version: u32,
-        /// The test.
+        /// Parameters of the test.
         params: Params,
-        /// Ports of the client's UDP sockets in the order of the streams; empty without UDP.
+        /// Ports of the client's UDP sockets, in the order of the streams; empty without UDP.
         udp_ports: Vec<u16>,
     },
     /// Senders may start.
@@ -65,7 +66,7 @@ pub(super) enum ClientLine {
     Stop,
 }
 
-/// A line of a server.
+/// A line from the server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ServerLine {
@@ -73,36 +74,36 @@ pub(super) enum ServerLine {
     Ready {
         /// Port for the TCP data connections; 0 without TCP.
         port: u16,
-        /// Ports of the server's UDP sockets in the order of the streams; empty without UDP.
+        /// Ports of the server's UDP sockets, in the order of the streams; empty without UDP.
         udp_ports: Vec<u16>,
-        /// The first bytes of each data connection, 32 hexadecimal digits; empty without data connections.
+        /// Token at the start of each data connection, as 32 hexadecimal digits; empty without TCP.
         token: String,
     },
-    /// Every stream is there and every receiver runs.
+    /// Every stream is connected and every receiver runs.
     Go,
     /// The server's window has ended.
     Ended,
     /// The server's figures.
     Results(Box<SideFigures>),
-    /// The server refuses this test, or gave it up.
+    /// The server refuses or aborts this test.
     Refused {
-        /// Why, in one sentence.
+        /// Reason for the refusal, in one sentence.
         reason: String,
     },
 }
 
-/// The reason of a missing line.
+/// The reason why no line was received or sent.
 #[derive(Debug)]
 pub(super) enum WireError {
-    /// The deadline passed.
+    /// The deadline has passed.
     Timeout,
     /// The other end closed the connection.
     Closed,
     /// The line is longer than the limit, in bytes.
     TooLong(usize),
-    /// The protocol does not allow the line.
+    /// The line is not allowed by the protocol.
     Malformed(String),
-    /// The kernel reports an error.
+    /// The kernel reported an error.
     Io(io::Error),
 }
 
@@ -132,19 +133,19 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Takes over a connected socket.
+    /// Takes ownership of a connected socket.
     pub(super) fn new(stream: TcpStream, line_len_max: usize) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
         Ok(Self { stream, received: Vec::new(), line_len_max })
     }
 
-    /// Address of this end.
+    /// Returns the address of this end.
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
 
-    /// Address of the other end.
+    /// Returns the address of the other end.
     pub(super) fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }
@@ -156,7 +157,8 @@ impl Control {
         self.stream.write_all(&text).map_err(WireError::Io)
     }
 
-    /// Waits for one line until the deadline. After [`WireError::Timeout`] another call continues without loss.
+    /// Waits for one line until the deadline. After [`WireError::Timeout`], another call continues without loss of
+    /// data.
     pub(super) fn receive<Line: DeserializeOwned>(&mut self, deadline: Instant) -> Result<Line, WireError> {
         let mut searched = 0;
         loop {
@@ -195,7 +197,7 @@ impl Control {
     }
 }
 
-/// The bytes at the start of a TCP data connection.
+/// Returns the bytes for the start of a TCP data connection.
 pub(super) fn data_hello(token: u128, index: u32) -> [u8; DATA_HELLO_LEN] {
     let mut bytes = [0; DATA_HELLO_LEN];
     bytes[..16].copy_from_slice(&token.to_be_bytes());
@@ -203,18 +205,18 @@ pub(super) fn data_hello(token: u128, index: u32) -> [u8; DATA_HELLO_LEN] {
     bytes
 }
 
-/// Returns the stream's number if the token is right.
+/// Returns the stream's index, or `None` if the token is wrong.
 pub(super) fn stream_of_data_hello(bytes: &[u8; DATA_HELLO_LEN], token: u128) -> Option<u32> {
     let (found, index) = bytes.split_at(16);
     (found == token.to_be_bytes()).then(|| index.iter().fold(0, |number, &byte| number << 8 | u32::from(byte)))
 }
 
-/// Writes a token as 32 hexadecimal digits.
+/// Formats a token as 32 hexadecimal digits.
 pub(super) fn token_text(token: u128) -> String {
     format!("{token:032x}")
 }
 
-/// Reads a token of 32 hexadecimal digits.
+/// Parses a token from 32 hexadecimal digits.
 pub(super) fn token_from_text(text: &str) -> Option<u128> {
     (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }

@@ -1,4 +1,4 @@
-//! The limits of the parameters.
+//! Tests of the parameters' limits.
 
 use super::*;
 
