@@ -1,7 +1,7 @@
-//! One case of a check: the input as data, and the frames expected for it.
+//! One case of a check: the input as data, and the expected frames.
 //!
-//! The expected frames are built field by field from the same data, segment by segment: slow and obvious. The rules are
-//! those of Linux' software segmentation.
+//! The expected frames are built from the same data, segment by segment and field by field. The code is slow and
+//! obvious. Its rules are those of Linux' software segmentation.
 
 use std::fmt;
 
@@ -10,39 +10,39 @@ use strum::EnumMessage;
 
 use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol, Station, Way};
 
-/// Destination of every frame, from the locally administered range: no host's own, so no host answers.
+/// Destination of every frame, from the locally administered range. No host has this address, so no host answers.
 pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 
-/// Bytes of an Ethernet header without a tag.
+/// Length of an Ethernet header without a tag, in bytes.
 const ETHERNET_LEN: usize = 14;
-/// Frames of a [`Load::Train`].
+/// Number of frames in a [`Load::Train`].
 const TRAIN_FRAMES: u16 = 8;
-/// The odd frame of a train.
+/// Index of the frame that differs from the others in a train.
 const TRAIN_ODD_ONE: u16 = 3;
-/// Payload of a frame that needs padding: with IPv4 and TCP without options.
+/// Payload of a frame that needs padding, in bytes. The frame uses IPv4 and TCP without options.
 const PADDED_PAYLOAD_LEN: u16 = 3;
-/// Minimum frame without FCS (IEEE 802.3, 4A.4.2).
+/// Minimum length of a frame without FCS, in bytes (IEEE 802.3, 4A.4.2).
 const FRAME_LEN_MIN: usize = 60;
 /// A trailer of the Parallel Redundancy Protocol (IEC 62439-3 4.2.7): number, LAN and size, suffix.
 const TRAILER: [u8; 6] = [0x12, 0x34, 0xa0, 0x5a, 0x88, 0xfb];
-/// Frames of [`Train::Long`]: with the usual payload more than 64 KiB.
+/// Number of frames in a [`Train::Long`]. With the usual payload, these frames exceed 64 KiB together.
 const TRAIN_LONG_FRAMES: u16 = 60;
-/// Bytes of the headers between the UDP header and a checksum deep inside: a VXLAN header (RFC 7348).
+/// Length of the headers between the outer UDP header and the inner packet, in bytes: a VXLAN header (RFC 7348).
 const DEEP_LEN: usize = 8;
 
 /// TCP options of every frame of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TcpOptions {
-    /// None.
+    /// No options.
     None,
-    /// Timestamps (RFC 7323), as Linux sends them: 12 bytes.
+    /// Timestamps (RFC 7323) as sent by Linux, 12 bytes.
     Timestamps,
-    /// The maximum in a header, timestamps first: 40 bytes.
+    /// The maximum of 40 bytes in a header, with timestamps first.
     Full,
 }
 
 impl TcpOptions {
-    /// Bytes in the header.
+    /// Returns the length of the options in bytes.
     pub(crate) fn len(self) -> usize {
         match self {
             Self::None => 0,
@@ -59,7 +59,7 @@ impl TcpOptions {
     }
 }
 
-/// The checksum of an unsegmented frame. Reports show the comment of each.
+/// The checksum of an unsegmented frame. Reports quote the comment of each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumMessage)]
 pub enum Checksum {
     /// asked for
@@ -82,8 +82,8 @@ impl Checksum {
     }
 }
 
-/// The difference of one frame of a train to the others, so that coalescing must keep them apart. Reports
-/// show the comment of each.
+/// The difference of one frame in a train, so that coalescing must not merge this frame with the others. Reports quote
+/// the comment of each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumMessage, strum::VariantArray)]
 pub enum Train {
     /// all alike
@@ -131,37 +131,37 @@ pub enum Train {
 /// The frames to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Load {
-    /// A super-frame and the request to segment it.
+    /// A super-frame with a segmentation request.
     Super {
-        /// Payload bytes of each segment but the last.
+        /// Payload bytes of each segment except the last.
         size: u16,
-        /// Segments.
+        /// Number of segments.
         segments: u16,
-        /// Payload bytes of the last.
+        /// Payload bytes of the last segment.
         last: u16,
     },
-    /// A frame with a payload.
+    /// A single frame.
     One {
         /// Payload bytes.
         len: u16,
-        /// The state of its checksum.
+        /// State of the frame's checksum.
         checksum: Checksum,
     },
-    /// A UDP packet without checksum; the requested checksum lies in a packet inside.
+    /// A UDP packet without checksum around an inner packet. The checksum of the inner packet is requested.
     Deep {
-        /// Payload bytes of the packet inside.
+        /// Payload bytes of the inner packet.
         len: u16,
     },
-    /// Frames of one flow, one after the other.
+    /// Consecutive frames of one flow.
     Train {
-        /// Payload bytes of each.
+        /// Payload bytes of each frame.
         len: u16,
-        /// The difference of the odd frame.
+        /// Difference of the frame that must not be coalesced with the others.
         kind: Train,
     },
 }
 
-/// A case.
+/// A case of a check, as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 pub struct Case {
@@ -171,38 +171,40 @@ pub struct Case {
     pub protocol: Protocol,
     /// VLAN tag control information.
     pub vlan: Option<u16>,
-    /// IPv4 options in words, an IPv6 extension header in units of 8 bytes.
+    /// Length of the IPv4 options in words, or of an IPv6 extension header in units of 8 bytes.
     pub ip_options: u8,
-    /// TCP options.
+    /// Options of every TCP header.
     pub tcp_options: TcpOptions,
-    /// Congestion window reduced: TSO with ECN.
+    /// Whether CWR is set (TSO with ECN).
     pub cwr: bool,
-    /// PSH on the last segment.
+    /// Whether the last segment has PSH set.
     pub push: bool,
-    /// FIN on the last segment.
+    /// Whether the last segment has FIN set.
     pub fin: bool,
-    /// ID of the first packet.
+    /// IPv4 ID of the first packet.
     pub ip_id: u16,
-    /// Sequence number of the first byte.
+    /// Sequence number of the first payload byte.
     pub sequence: u32,
-    /// The checksum of the first frame becomes 0.
+    /// Whether the payload is chosen so that the first frame's checksum is 0.
     pub folds_to_zero: bool,
-    /// Its number in the run: its addresses and its payload follow from it. `None`: a number of its own.
+    /// Number of the case in the run, from which addresses and payload are derived. `None` selects the next free
+    /// number.
     pub number: Option<u16>,
-    /// In the vnet header, the Ethernet header alone is contiguous: the others may lie in other pages.
+    /// Whether the vnet header declares only the Ethernet header contiguous. The other headers can then lie in other
+    /// pages.
     pub scattered: bool,
-    /// The way to send it.
+    /// The way to send the frames.
     pub way: Way,
     /// The frames to send.
     pub load: Load,
 }
 
-/// A frame and the requests for it.
+/// A frame to send, with its offload requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub bytes: Vec<u8>,
     pub request: TxMeta,
-    /// Contiguous bytes by the vnet header.
+    /// Number of contiguous bytes declared by the vnet header.
     pub header_len: u16,
 }
 
@@ -210,11 +212,12 @@ pub(crate) struct Sent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub bytes: Vec<u8>,
-    /// Its checksum is wrong. It may be lost, must not change, and must not be marked good.
+    /// Whether the frame's checksum is wrong. Such a frame may be lost, but must not change and must not be marked
+    /// good.
     pub is_bad: bool,
 }
 
-/// A case in bytes.
+/// A case with its frames as bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Built {
     pub case: Case,
@@ -222,7 +225,7 @@ pub(crate) struct Built {
     pub expected: Vec<Expected>,
 }
 
-/// Ethernet addresses, and the source of the payload.
+/// Ethernet addresses of the frames, and seed of the payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addressing {
     pub destination: [u8; 6],
@@ -231,7 +234,7 @@ pub(crate) struct Addressing {
 }
 
 impl Case {
-    /// Creates a plain case of TCP or UDP over that IP.
+    /// Creates a case of TCP or UDP over `ip`, without options, tags or peculiarities.
     pub(crate) fn new(ip: Ip, protocol: Protocol, load: Load) -> Self {
         Self {
             ip,
@@ -252,13 +255,13 @@ impl Case {
         }
     }
 
-    /// Returns the bytes of IP and transport headers.
+    /// Returns the length of IP and transport headers together, in bytes.
     pub(crate) fn packet_header_len(&self) -> usize {
         let headers = self.headers(&Addressing { destination: [0; 6], source: [0; 6], seed: 0 }, NOBODY);
         headers.len() - headers.link_len()
     }
 
-    /// Returns the length of its longest packet on the wire.
+    /// Returns the length of the case's longest packet on the wire, in bytes.
     pub(crate) fn packet_len_max(&self) -> usize {
         let payload = match self.load {
             Load::Super { size, .. } => size,
@@ -279,7 +282,7 @@ impl Case {
             identity,
             station: if is_of_socket { Station::Group } else { Station::Nobody },
             class: 0,
-            // A socket's to a group stay on the link.
+            // Multicast datagrams of a socket must stay on the link.
             hops: if is_of_socket { 1 } else { 64 },
             ip_id: self.ip_id,
             ip_options: self.ip_options,
@@ -335,12 +338,13 @@ impl Case {
         (vec![self.sent(headers, bytes, Some(segmentation))], expected)
     }
 
-    /// Returns the flags of the last segment alone.
+    /// Returns the TCP flags set only on the last segment.
     fn last_flags(&self) -> u8 {
         (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
     }
 
-    /// Builds the segments: lengths and IDs of their own, sequence numbers, PSH and FIN on the last, CWR on the first.
+    /// Builds the segments. Each has its own length, ID and sequence number; the last has PSH and FIN, and the first
+    /// has CWR.
     fn segments(&self, headers: &Headers, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
         let pieces: Vec<&[u8]> = payload.chunks(size).collect();
         let segment = |(n, piece): (usize, &&[u8])| {
@@ -382,7 +386,7 @@ impl Case {
 
     fn deep(&self, headers: &Headers, payload: &[u8]) -> (Vec<Sent>, Vec<Expected>) {
         let inner = |field| {
-            // A UDP packet inside another one, over the same addresses, as in the kernel's own self-test `csum`.
+            // A UDP packet inside another UDP packet with the same addresses, as in the kernel's self-test `csum`.
             let whole = headers.frame(payload, field);
             [&[8, 0, 0, 0, 0, 0, 7, 0][..DEEP_LEN], &whole[headers.transport_start()..]].concat()
         };
@@ -451,12 +455,12 @@ impl Case {
     }
 }
 
-/// Timestamp of the first frame of a case.
+/// Timestamp of a case's first frame.
 const FIRST_TIMESTAMP: u32 = 0x0070_0001;
-/// No case.
+/// Identity for headers whose addresses are not used.
 const NOBODY: Identity = Identity { run: 0, case: 0 };
 
-/// Builds a frame with an absent or wrong checksum.
+/// Builds a frame whose checksum is absent or wrong.
 fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
     match checksum {
         Checksum::Absent => headers.frame(payload, Field::Absent),
@@ -476,14 +480,14 @@ fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
     }
 }
 
-/// Returns the checksum in a frame.
+/// Returns the checksum field of a frame.
 fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
     let at = headers.transport_start() + packet::checksum_offset(headers.protocol);
-    // 0xffff stands for 0 in the field of UDP, and added it changes nothing.
+    // UDP writes 0xffff instead of 0. In one's complement sums, 0xffff and 0 are equal.
     [frame[at], frame[at + 1]]
 }
 
-/// Payload drawn from a seed, so that no two places of a run hold the same bytes.
+/// Generator of payload from a seed, so that no two places of a run have the same bytes.
 pub(crate) struct Bytes {
     state: u64,
 }
@@ -493,7 +497,7 @@ impl Bytes {
         Self { state: seed ^ u64::from(case) << 48 }
     }
 
-    /// Draws the next `len` bytes, by `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
+    /// Generates the next `len` bytes with `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
     pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

@@ -1,4 +1,5 @@
-//! One end of the checked path: an interface. The check switches its features, and sends and captures frames there.
+//! One end of the checked path: an interface. The check switches the interface's features, and sends and captures
+//! frames on the interface.
 
 use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
@@ -24,34 +25,35 @@ use crate::error::CheckError;
 use crate::packet::{Captured, Way};
 use crate::steering::Steering;
 
-/// The directory of `ip netns`' namespaces.
+/// Directory of the namespaces made by `ip netns`.
 const NAMESPACES: &str = "/run/netns";
-/// Maximum bytes held by the kernel for a capture: a batch of super-frames, arriving as small frames.
+/// Size of the kernel's capture buffer in bytes, for a batch of super-frames received as small frames.
 const BUFFER_LEN: usize = 64 << 20;
-/// Longest captured frame, in bytes: the capture must include an aggregate beyond the maximum.
+/// Maximum length of a captured frame in bytes. It exceeds the maximum aggregate, so that a too long aggregate is
+/// captured whole.
 const FRAME_LEN_MAX: usize = 128 << 10;
-/// Maximum wait of a sender for room in its queue.
+/// Maximum time that a sender waits for room in its queue.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
-/// Pause between two attempts to send.
+/// Pause between two attempts to send a frame.
 const SEND_PAUSE: Duration = Duration::from_micros(200);
-/// Maximum time of a link to come back after a feature was switched: some drivers reset the adapter.
+/// Maximum time until a link has its carrier again after a feature was switched. Some drivers reset the adapter.
 const SETTLE_MAX: Duration = Duration::from_secs(15);
-/// Pause between two polls of a link.
+/// Poll interval of a link without carrier.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Traffic class and flow label in the first word of an IPv6 header.
+/// Mask of traffic class and flow label in the first word of an IPv6 header.
 const FLOW_INFO: u32 = 0x0fff_ffff;
-/// The feature to coalesce received UDP into super-frames.
+/// Name of the feature that coalesces received UDP datagrams into super-frames.
 pub(crate) const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
 
-/// A frame to be sent, and the requests for it.
+/// A frame to send, with its offload requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The way to send it.
+    /// The way to send the frame.
     pub way: Way,
-    /// Its bytes.
+    /// Bytes of the frame.
     pub bytes: Vec<u8>,
-    /// The requests, as an adapter would report them: a partial checksum, a segmentation, and the number of contiguous
+    /// The requests as an adapter would report them: a partial checksum, a segmentation, and the number of contiguous
     /// bytes.
     pub meta: RxMeta,
 }
@@ -59,17 +61,17 @@ pub struct Outgoing {
 /// The properties of an end, read before the first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The user's name for it.
+    /// The interface's name as given by the user.
     pub name: String,
-    /// The interface.
+    /// Name of the interface in its namespace.
     pub interface: String,
-    /// Prefix of a command to run there: `ip netns exec NS `, `ssh HOST `, or nothing.
+    /// Prefix of a shell command for this end: `ip netns exec NS `, `ssh HOST `, or empty.
     pub shell_prefix: String,
-    /// Its driver.
+    /// Name of the interface's driver.
     pub driver: String,
-    /// Bytes of IP in a frame.
+    /// MTU of the interface, in IP bytes.
     pub mtu: u32,
-    /// Its Ethernet address.
+    /// Ethernet address of the interface.
     pub mac: [u8; 6],
 }
 
@@ -77,64 +79,64 @@ pub struct Description {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Offered {
-    /// It can be switched.
+    /// The feature can be switched.
     Switchable,
-    /// It is fixed on.
+    /// The feature is fixed on.
     Fixed,
-    /// It is fixed off, or does not exist.
+    /// The feature is fixed off, or does not exist.
     No,
-    /// It can be switched, but a packet socket of this kernel cannot hand over its output (UDP super-frames before
-    /// Linux 6.2).
+    /// The feature can be switched, but its output is not visible: a packet socket of this kernel cannot deliver it.
+    /// This concerns UDP super-frames before Linux 6.2.
     Unseen,
 }
 
 /// One end of the path.
 pub trait End {
-    /// Returns its properties.
+    /// Returns the properties of this end.
     fn description(&self) -> &Description;
 
-    /// Returns the state of a feature by its ethtool name.
+    /// Returns the state of a feature, named as in ethtool.
     fn offered(&self, feature: &str) -> Offered;
 
-    /// Switches these features and restores all others to their first state.
+    /// Switches these features. All other features get their recorded state.
     ///
     /// # Errors
-    /// When the interface is gone, may not be changed, or does not come up again.
+    /// Returns an error if the interface no longer exists, may not be changed, or has no carrier afterwards.
     fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError>;
 
-    /// Returns whether a feature is on, as of the last [`End::apply`].
+    /// Returns whether a feature was on after the last [`End::apply`].
     fn is_on(&self, feature: &str) -> bool;
 
-    /// Sends a frame. The inner result is the kernel's refusal of this frame (its error number).
+    /// Sends a frame. The inner error is the error number of the kernel's refusal.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// Returns an error if the interface no longer exists.
     fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError>;
 
-    /// Takes the next captured frame; waits for at most `wait`.
+    /// Returns the next captured frame, or `None` if none is received within `wait`.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// Returns an error if the interface no longer exists.
     fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError>;
 
-    /// Returns the distribution of received frames over queues.
+    /// Returns the rule by which received frames are distributed over queues.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// Returns an error if the interface no longer exists.
     fn steering(&mut self) -> Result<Steering, CheckError> {
         Ok(Steering::NotOffered)
     }
 
-    /// Takes the next frame of a check with its receive queue; waits for at most `wait`. The first call begins to
-    /// capture, the next [`End::apply`] ends it.
+    /// Returns the next frame of a check with its receive queue, or `None` if none is received within `wait`. The first
+    /// call starts the capture, and the next [`End::apply`] ends it.
     ///
     /// # Errors
-    /// When the interface is gone.
+    /// Returns an error if the interface no longer exists.
     fn arrival(&mut self, _wait: Duration) -> Result<Option<Arrival>, CheckError> {
         Ok(None)
     }
 
-    /// Returns true if it sends and captures frames other than those of a check.
+    /// Returns whether this end sends and captures frames that do not belong to a check.
     fn takes_any_frame(&self) -> bool {
         false
     }
@@ -142,20 +144,20 @@ pub trait End {
     /// Checks that the interface has not changed.
     ///
     /// # Errors
-    /// When it is down, gone, or has another MTU.
+    /// Returns an error if the interface is down, no longer exists, or has another MTU.
     fn check_link(&mut self) -> Result<(), CheckError>;
 
-    /// Returns the command to turn features off here.
+    /// Returns the command that turns features off at this end.
     fn command_off(&self, features: &[&str]) -> String {
         let Description { shell_prefix, interface, .. } = self.description();
         let off: Vec<String> = features.iter().map(|feature| format!("{feature} off")).collect();
         format!("{shell_prefix}ethtool -K {interface} {}", off.join(" "))
     }
 
-    /// Puts every setting back. Returns a phrase for each feature left changed.
+    /// Restores every setting. Returns a phrase for each feature that still differs.
     ///
     /// # Errors
-    /// When a setting could not be put back.
+    /// Returns an error if a setting could not be restored.
     fn finish(&mut self) -> Result<Vec<String>, CheckError>;
 }
 
@@ -168,13 +170,13 @@ pub struct LocalEnd {
     queue: PacketQueue,
     guard: Option<Guard>,
     features: Features,
-    /// Attached while frames go [`Way::TagInSkb`].
+    /// Attached while frames are sent as [`Way::TagInSkb`].
     tags: Option<TagsInSkb>,
-    /// Open while the check reads receive queues.
+    /// Open while the check captures receive queues.
     arrivals: Option<RxQueues>,
 }
 
-/// Splits `NS/IF` into the file of the namespace and the interface. NS is a name of `ip netns`, or a path.
+/// Splits `NS/IF` into the file of the namespace and the interface. NS is a path, or a name used with `ip netns`.
 fn split_name(name: &str) -> (Option<PathBuf>, &str) {
     match name.rsplit_once('/') {
         None => (None, name),
@@ -183,10 +185,10 @@ fn split_name(name: &str) -> (Option<PathBuf>, &str) {
     }
 }
 
-/// Opens the namespace of `NS/IF`. Returns it with the interface and the file of the namespace.
+/// Opens the namespace of `NS/IF`. Returns the namespace, the interface, and the file of the namespace.
 ///
 /// # Errors
-/// When there is no such namespace.
+/// Returns an error if the namespace does not exist.
 pub fn namespace_of(name: &str) -> Result<(NetNs, &str, Option<PathBuf>), CheckError> {
     let (file, interface) = split_name(name);
     let namespace = match &file {
@@ -200,7 +202,7 @@ pub fn namespace_of(name: &str) -> Result<(NetNs, &str, Option<PathBuf>), CheckE
     Ok((namespace, interface, file))
 }
 
-/// Returns source, destination and payload of a UDP frame.
+/// Returns source, destination and payload of a UDP frame, or `None` for any other frame.
 pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8])> {
     let mut bytes = frame.to_vec();
     let parsed = Frame::received(&mut bytes);
@@ -208,7 +210,7 @@ pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8
     let (from, to) = parsed.addresses().split_at(parsed.addresses().len() / 2);
     let word =
         |at: usize| u16::from_be_bytes([frame[layout.transport_start + at], frame[layout.transport_start + at + 1]]);
-    // In network byte order, as in the kernel's structure.
+    // The socket address has the flow information in network byte order.
     let flow_info =
         frame[layout.network_start..].first_chunk::<4>().map(|word| u32::from_be_bytes(*word) & FLOW_INFO)?.to_be();
     let address = |bytes: &[u8], port| match <[u8; 4]>::try_from(bytes) {
@@ -219,10 +221,10 @@ pub(crate) fn datagrams_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr, &[u8
 }
 
 impl LocalEnd {
-    /// Opens `IF`, or `NS/IF` in another network namespace, and records its state.
+    /// Opens `IF`, or `NS/IF` in another network namespace, and records the interface's state.
     ///
     /// # Errors
-    /// When there is no such interface, it is not Ethernet, down, or may not be changed.
+    /// Returns an error if the interface does not exist, is not Ethernet, is down, or may not be changed.
     pub fn open(name: &str, state_dir: &Path, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Self, CheckError> {
         let (namespace, interface, file) = namespace_of(name)?;
         let shell_prefix = match file.as_ref().filter(|file| file.parent() == Some(Path::new(NAMESPACES))) {
@@ -234,10 +236,10 @@ impl LocalEnd {
         Ok(end)
     }
 
-    /// Opens an interface of a namespace. Its name in reports is `name`.
+    /// Opens an interface in a namespace. Reports use `name` for the interface.
     ///
     /// # Errors
-    /// As [`LocalEnd::open`].
+    /// Returns the errors of [`LocalEnd::open`].
     pub fn open_in(
         namespace: NetNs,
         name: &str,
@@ -269,7 +271,7 @@ impl LocalEnd {
         Ok(Self { description, namespace, packet, queue, guard: Some(guard), features, tags: None, arrivals: None })
     }
 
-    /// Waits until the link is back.
+    /// Waits until the link has its carrier again.
     fn settle(&self) -> Result<(), CheckError> {
         let begun = Instant::now();
         loop {
@@ -277,7 +279,7 @@ impl LocalEnd {
             if state.has_carrier {
                 return Ok(());
             }
-            // A driver takes the carrier away, a user takes the interface down.
+            // A reset by the driver only removes the carrier, whereas a user takes the interface down.
             if !state.is_up || begun.elapsed() > SETTLE_MAX {
                 return Err(CheckError::WentDown(self.description.name.clone()));
             }
@@ -285,7 +287,7 @@ impl LocalEnd {
         }
     }
 
-    /// Converts a failed call of the queue to an error of the check; `None` if it concerns one frame alone.
+    /// Converts a queue's error into an error of the check. Returns `None` if the error concerns only one frame.
     fn gone(&self, error: PortError) -> Option<CheckError> {
         match error {
             PortError::Closed(_) => Some(CheckError::WentDown(self.description.name.clone())),
@@ -293,7 +295,7 @@ impl LocalEnd {
         }
     }
 
-    /// Moves the tags of outgoing frames into their metadata, or leaves them in the frames.
+    /// Moves the tags of outgoing frames into the frames' metadata if `is_wanted`, else leaves them in the frames.
     fn move_tags(&mut self, is_wanted: bool) -> std::io::Result<()> {
         if is_wanted != self.tags.is_some() {
             let attach = || TagsInSkb::attach(&self.description.interface, DESTINATION);
@@ -302,7 +304,7 @@ impl LocalEnd {
         Ok(())
     }
 
-    /// Hands the payload of a frame to a UDP socket. The socket rebuilds the frame.
+    /// Sends the payload of a frame through a UDP socket, which builds the same frame again.
     fn send_by_socket(&self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
         let Some((from, to, payload)) = datagrams_of(&frame.bytes) else { return Ok(Err(Errno::EINVAL as i32)) };
         let size = frame.meta.segmentation.map(|segmentation| segmentation.size);
@@ -326,14 +328,14 @@ impl LocalEnd {
                     let meta = RxMeta { checksum, segmentation: frame.request().segmentation, ..RxMeta::default() };
                     return Ok(Some(Captured { bytes: frame.bytes().to_vec(), meta }));
                 }
-                // A frame this socket cannot express is not one of ours.
+                // A frame refused by this socket does not belong to the check.
                 Err(error) => self.gone(error).map_or(Ok(()), Err)?,
             }
         }
     }
 }
 
-/// Waits for input for at most `wait`.
+/// Returns whether input is available within `wait`.
 fn is_readable(source: &impl AsFd, wait: Duration) -> std::io::Result<bool> {
     let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
     match poll(&mut [PollFd::new(source.as_fd(), PollFlags::POLLIN)], wait) {
@@ -448,7 +450,7 @@ impl End for LocalEnd {
 
 impl Drop for LocalEnd {
     fn drop(&mut self) {
-        // In its namespace, or it would look for the interface in another. The state file stays if this fails.
+        // The call must run in the interface's namespace, which `finish` enters. If it fails, the state file remains.
         let _ = self.finish();
     }
 }

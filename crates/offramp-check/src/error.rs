@@ -5,27 +5,26 @@ use std::io;
 use offramp_ports::packet::PacketError;
 use offramp_testbed::error::TestbedError;
 
-/// The reason why a check could not be made, or not be undone. Each is one line with the fault, the place and the
-/// remedy.
+/// The reason why a check could not be run or undone. Each error is one line with the fault, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// An interface could not be changed or put back.
+    /// The settings of an interface could not be changed or restored.
     #[error(transparent)]
     Settings(#[from] TestbedError),
     /// Frames cannot be sent or captured on an interface.
     #[error(transparent)]
     Packet(#[from] PacketError),
-    /// The system refuses another call.
+    /// The system refused any other call.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// There is no such namespace.
+    /// The namespace does not exist.
     #[error("interface \"{interface}\": network namespace {namespace}: {cause}; see `ip netns list`")]
     Namespace {
-        /// The interface as it was named.
+        /// The interface as named by the user.
         interface: String,
-        /// The file of the namespace.
+        /// Path of the namespace's file.
         namespace: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// Both ends are the same interface.
@@ -34,63 +33,63 @@ pub enum CheckError {
     /// An interface is down.
     #[error("interface \"{0}\" is down or has no carrier; bring it up (`ip link set … up`) and connect it")]
     Down(String),
-    /// An interface went down while it was checked.
+    /// An interface went down during the check.
     #[error("interface \"{0}\" went down during the check; all settings that could be changed were restored")]
     WentDown(String),
-    /// An interface's MTU changed while it was checked.
+    /// An interface's MTU changed during the check.
     #[error("the MTU of interface \"{interface}\" changed from {before} to {now} during the check; run it again")]
     MtuChanged {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Bytes of IP at the beginning.
+        /// MTU at the begin of the check, in IP bytes.
         before: u32,
-        /// Bytes of IP now.
+        /// Present MTU, in IP bytes.
         now: u32,
     },
-    /// The MTU is too small for any check.
+    /// The MTU is too small for every check.
     #[error("interface \"{interface}\" has an MTU of {mtu} bytes; a check needs {least}")]
     MtuTooSmall {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Its MTU.
+        /// MTU of the interface.
         mtu: u32,
-        /// The minimum MTU of any check.
+        /// Minimum MTU of a check.
         least: u32,
     },
-    /// No frame arrives, so there is no verdict.
+    /// No frame was received, so there is no verdict.
     #[error(
         "no frame of \"{from}\" arrives at \"{to}\" with every offload off; check that both are ends of one path, \
          and that nothing between them filters 198.18.0.0/15, fd00::/8 or Ethernet addresses"
     )]
     NothingArrives {
-        /// The sender.
+        /// Name of the sending interface.
         from: String,
-        /// The receiver.
+        /// Name of the receiving interface.
         to: String,
     },
-    /// A plain frame arrives, a packet does not.
+    /// Plain Ethernet frames were received, but no IP packets.
     #[error(
         "frames of \"{from}\" arrive at \"{to}\", but no packet from 198.18.0.0/15 does: the path drops foreign source \
          addresses (a source guard, a firewall); take it away during the check, or check on another path"
     )]
     SourcesDropped {
-        /// The sender.
+        /// Name of the sending interface.
         from: String,
-        /// The receiver.
+        /// Name of the receiving interface.
         to: String,
     },
-    /// The other machine misbehaves.
+    /// The other machine violated the protocol or failed.
     #[error("peer {peer}: {reason}")]
     Peer {
-        /// The other machine.
+        /// Name of the other machine.
         peer: String,
-        /// Its fault.
+        /// Fault of the other machine.
         reason: String,
     },
-    /// The daemon cannot be asked, or has no such pair of ports.
+    /// The daemon does not answer, or has no such pair of ports.
     #[error("daemon: {0}")]
     Daemon(String),
-    /// A client of a server misbehaves.
+    /// A client violated the server's protocol.
     #[error("{0}")]
     Client(String),
     /// No offload has this name.
@@ -98,10 +97,10 @@ pub enum CheckError {
     UnknownOffload {
         /// The requested name.
         name: String,
-        /// The known names.
+        /// Names of the existing offloads.
         known: String,
     },
-    /// The check was stopped from outside.
+    /// A signal stopped the check.
     #[error("stopped")]
     Stopped,
 }

@@ -1,5 +1,5 @@
-//! Sends cases from one end to the other and compares what arrives. Cases go in batches; frames find their case by
-//! their addresses.
+//! Sends cases from one end to the other and compares the captured frames. Cases are sent in batches. The addresses of
+//! a captured frame identify its case.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,53 +14,56 @@ use crate::fault::Fault;
 use crate::oracle::{self, Allowed, Difference};
 use crate::packet::{Captured, Identity, Way};
 
-/// Maximum frames of the wire in one batch: the capture must hold them.
+/// Maximum number of wire frames in one batch, limited by the capture's buffer.
 const BATCH_FRAMES_MAX: usize = 512;
-/// Maximum bytes of one batch of more than one case.
+/// Maximum number of bytes in a batch of several cases.
 const BATCH_BYTES_MAX: usize = 512 << 10;
-/// Maximum number of parts of a batch after losses: the capture may be small (`net.core.rmem_max`).
+/// Maximum number of parts of a batch. After losses, batches are split, because the capture's buffer may be small
+/// (`net.core.rmem_max`).
 const BATCH_PARTS_MAX: usize = 16;
-/// Maximum wait for the next frame of a batch, on an unknown path.
+/// Maximum wait for the next frame of a batch, used on an unknown path.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
-/// Minimum patience, for a fast path: a processor may be busy that long.
+/// Minimum wait for the next frame on a fast path. A processor can be busy for this time.
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
-/// Maximum time of a frame, as a multiple of the first frame's.
+/// Wait for the next frame, as a multiple of the first frame's delay.
 const PATIENCE_FACTOR: u32 = 50;
-/// The patience if only frames with a wrong checksum are missing: the path may lose those.
+/// Wait if only frames with a wrong checksum are missing, because the path may drop those.
 const BAD_PATIENCE: Duration = Duration::from_millis(30);
-/// `EtherType` for experiments (IEEE 802, 9.2.3).
+/// EtherType for experiments (IEEE 802, 9.2.3).
 const EXPERIMENTS: u16 = 0x88b5;
-/// Minimum frame without FCS (IEEE 802.3, 4A.4.2).
+/// Minimum length of a frame without FCS, in bytes (IEEE 802.3, 4A.4.2).
 const ETHERNET_LEN_MIN: usize = 60;
-/// Wait for frames that must not come.
+/// Wait for unexpected frames after the last expected frame.
 const LINGER: Duration = Duration::from_millis(1);
-/// Maximum number of attempts for a case with missing frames: other traffic may have displaced them.
+/// Maximum number of attempts for a case with missing frames. Other traffic may have displaced the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
-/// Rounds with a plain frame and without the other, before the path counts as dropping its kind. Chosen.
+/// Number of rounds with a received plain frame and a missing probe, after which the path counts as dropping the
+/// probe's kind. The number is chosen, not derived.
 const PROBE_ROUNDS: usize = 3;
-/// Milliseconds before each round of a probe. Chosen: other traffic may fill a queue for a while.
+/// Milliseconds before each round of a probe. The pauses are chosen, because other traffic may fill a queue for a
+/// while.
 const PROBE_PAUSES: [u64; 6] = [0, 10, 150, 150, 300, 300];
-/// Pause before a case is sent again; it grows with each attempt.
+/// Pause before a case is sent again, multiplied by the number of the attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(3);
 
 /// The outcome of a case.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Right,
-    /// The kernel refused a frame; its error number.
+    /// The kernel refused a frame with this error number.
     Refused(i32),
     Wrong(Box<Wrong>),
 }
 
-/// A case after one sending.
+/// The result of one attempt to send a case.
 struct Attempt {
-    /// The case with its number.
+    /// The case, with its number set.
     case: Case,
     outcome: Outcome,
     is_coalesced: bool,
 }
 
-/// A wrong case.
+/// A case with a difference from the expected frames.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub difference: Difference,
@@ -68,43 +71,43 @@ pub(crate) struct Wrong {
     pub captured: Vec<Captured>,
 }
 
-/// All outcomes of a list of cases.
+/// Outcomes of a list of cases.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Number of sent cases.
+    /// Number of cases sent.
     pub sent: usize,
-    /// Cases with a received super-frame.
+    /// Number of cases received with at least one super-frame.
     pub coalesced: usize,
     pub refused: Vec<i32>,
     pub wrong: Vec<(Case, Wrong)>,
-    /// Cases with missing frames, but right on a further attempt.
+    /// Number of cases with missing frames at first, but right on a further attempt.
     pub lost: usize,
 }
 
 impl Wrong {
-    /// Returns true if other traffic may be the cause.
+    /// Returns whether other traffic may have caused the difference.
     pub(crate) fn may_be_loss(&self) -> bool {
         matches!(self.difference.fault, Fault::NothingArrives | Fault::FrameMissing)
     }
 }
 
-/// The way from one end to the other.
+/// The path from one end to the other.
 pub(crate) struct Exchange<'a> {
     pub sender: &'a mut dyn End,
     pub receiver: &'a mut dyn End,
     pub addressing: Addressing,
     pub run: u16,
-    /// Number of the next case.
+    /// Number of the next new case.
     pub next_case: &'a mut u16,
     pub stop: &'a AtomicBool,
     /// Maximum wait for the next frame of a batch.
     pub patience: Duration,
-    /// Number of parts of a batch.
+    /// Number of parts into which a batch is split.
     pub batch_parts: usize,
 }
 
 impl Exchange<'_> {
-    /// Sends cases until all are sent or `wrong_max` were wrong.
+    /// Sends cases until all are sent, or `wrong_max` cases are wrong.
     pub(crate) fn all(&mut self, cases: &[Case], allowed: Allowed, wrong_max: usize) -> Result<Outcomes, CheckError> {
         let mut outcomes = Outcomes::default();
         let mut rest = cases;
@@ -119,13 +122,13 @@ impl Exchange<'_> {
         Ok(outcomes)
     }
 
-    /// Checks both interfaces: a changed interface explains all missing frames.
+    /// Checks both interfaces, because a changed interface explains all missing frames.
     pub(crate) fn check_links(&mut self) -> Result<(), CheckError> {
         self.sender.check_link()?;
         self.receiver.check_link()
     }
 
-    /// Builds cases from the front of `rest`.
+    /// Builds cases from the front of `rest` until the batch is full.
     fn next_batch(&mut self, rest: &mut &[Case]) -> Vec<(Identity, Built)> {
         let (frames_max, bytes_max) = (BATCH_FRAMES_MAX / self.batch_parts, BATCH_BYTES_MAX / self.batch_parts);
         let (mut batch, mut frames, mut bytes) = (Vec::new(), 0, 0);
@@ -151,7 +154,7 @@ impl Exchange<'_> {
         (identity, case.build(&self.addressing, identity))
     }
 
-    /// Sends a batch; sends the cases with missing frames again.
+    /// Sends a batch, and repeats the cases with missing frames.
     fn batch(
         &mut self,
         mut batch: Vec<(Identity, Built)>,
@@ -186,10 +189,10 @@ impl Exchange<'_> {
         let (refused, mut captured, _) = self.send(&batch)?;
         let judge = |(identity, built): (Identity, Built)| {
             let frames = captured.remove(&identity.case).unwrap_or_default();
-            // A fault may need exactly these bytes.
+            // The fault may depend on these bytes, so that a repeat must use the same number.
             let case = Case { number: Some(identity.case), ..built.case };
             let is_coalesced = frames.iter().any(|frame| frame.meta.segmentation.is_some());
-            // A socket counts IDs from one of its own.
+            // A socket sets its own IPv4 IDs.
             let allowed = Allowed { any_id: allowed.any_id || built.case.way == Way::UdpSocket, ..allowed };
             let outcome = match refused.get(&identity.case) {
                 Some(errno) => Outcome::Refused(*errno),
@@ -203,7 +206,7 @@ impl Exchange<'_> {
         Ok(batch.into_iter().map(judge).collect())
     }
 
-    /// Returns true if frames other than IP packets arrive. Sends some from the range for experiments.
+    /// Returns whether the path carries Ethernet frames without IP. Sends frames with an EtherType for experiments.
     pub(crate) fn carries_ethernet(&mut self) -> Result<bool, CheckError> {
         if !self.sender.takes_any_frame() || !self.receiver.takes_any_frame() {
             return Ok(false);
@@ -227,8 +230,9 @@ impl Exchange<'_> {
         Ok(false)
     }
 
-    /// Sends these cases, each beside a plain frame, until each arrives or was missing in [`PROBE_ROUNDS`] rounds
-    /// with the plain frame. `None`: the path lost the plain frames.
+    /// Sends these cases in rounds, together with a plain frame. A case is settled when it is received, or when it was
+    /// missing in [`PROBE_ROUNDS`] rounds with a received plain frame. The outcome is `None` if the path lost too many
+    /// plain frames.
     pub(crate) fn probe(&mut self, plain: &Case, cases: &[Case]) -> Result<Vec<Option<Outcome>>, CheckError> {
         let mut outcomes: Vec<Option<Outcome>> = cases.iter().map(|_| None).collect();
         let mut rounds = 0;
@@ -262,7 +266,7 @@ impl Exchange<'_> {
         Ok(outcomes)
     }
 
-    /// Derives the patience for the next case from the time of this one.
+    /// Derives the patience for later cases from the delay of the first case.
     pub(crate) fn learn_patience(&mut self, took: Duration) {
         self.patience = (took * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX);
     }
@@ -277,8 +281,8 @@ impl Exchange<'_> {
         Ok(wrong.or_else(|| outcomes.refused.pop().map(Outcome::Refused)).unwrap_or(Outcome::Right))
     }
 
-    /// Sends a case once. Returns the time until its last frame arrived; `None` if it was refused or changed, or not
-    /// all of it arrived within `patience`.
+    /// Sends a case once and returns the delay of its last frame. Returns `None` if the case was refused, changed, or
+    /// not complete within `patience`.
     pub(crate) fn delay(&mut self, case: &Case, patience: Duration) -> Result<Option<Duration>, CheckError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CheckError::Stopped);
@@ -295,8 +299,8 @@ impl Exchange<'_> {
         Ok(is_right.then(|| last - begun))
     }
 
-    /// Sends a batch and captures until all frames have arrived, or no more do. Returns refusals, frames by case, and
-    /// the time of the last one.
+    /// Sends a batch, and captures until all frames are received or the patience is exhausted. Returns the refusals and
+    /// the captured frames by case, and the time of the last frame.
     fn send(&mut self, batch: &[(Identity, Built)]) -> Result<Sending, CheckError> {
         let mut capture = Capture::new(batch, self.run, self.patience);
         let mut refused = BTreeMap::new();
@@ -308,7 +312,7 @@ impl Exchange<'_> {
                     break;
                 }
             }
-            // Drains arrived frames, so that they do not fill the capture.
+            // Received frames are read now, so that they do not fill the capture's buffer.
             while let Some(frame) = self.receiver.receive(Duration::ZERO)? {
                 capture.take(frame);
             }
@@ -331,14 +335,14 @@ impl Exchange<'_> {
     }
 }
 
-/// Refusals and captured frames by case, and the time of the last frame.
+/// Refusals and captured frames by case, and the time of the last captured frame.
 type Sending = (BTreeMap<u16, i32>, oracle::ByCase, Instant);
 
-/// Frames of a batch as they arrive.
+/// The captured frames of a batch.
 struct Capture {
     run: u16,
     frames: oracle::ByCase,
-    /// Missing frames of the wire by case: good ones, and ones with a wrong checksum.
+    /// Number of missing wire frames by case: good frames, and frames with a wrong checksum.
     missing: BTreeMap<u16, [usize; 2]>,
     last: Instant,
     patience: Duration,
@@ -354,7 +358,7 @@ impl Capture {
         Self { run, frames: BTreeMap::new(), missing, last: Instant::now(), patience }
     }
 
-    /// Takes a frame; returns true if it is one of the batch.
+    /// Stores a frame of the batch. Returns `false` if the frame belongs to no case of the batch.
     fn take(&mut self, frame: Captured) -> bool {
         let Some(identity) = Identity::of(&frame.bytes).filter(|identity| identity.run == self.run) else {
             return false;
@@ -371,12 +375,12 @@ impl Capture {
         true
     }
 
-    /// Stops the wait for the frames of a case.
+    /// Stops waiting for the frames of a case.
     fn give_up(&mut self, case: u16) {
         self.missing.insert(case, [0, 0]);
     }
 
-    /// Returns the remaining wait for the next frame; `None` if nothing is missing.
+    /// Returns the remaining wait for the next frame, or `None` if no frame is missing.
     fn wait(&self) -> Option<Duration> {
         let is_missing = |which: usize| self.missing.values().any(|left| left[which] > 0);
         let patience = match () {
@@ -387,7 +391,8 @@ impl Capture {
         Some(patience.saturating_sub(self.last.elapsed()))
     }
 
-    /// Returns true if other traffic has kept the capture busy beyond the linger time.
+    /// Returns whether `LINGER` has elapsed since the last frame of the batch. Other traffic could otherwise keep the
+    /// capture busy.
     fn lingered(&self) -> bool {
         self.last.elapsed() > LINGER
     }

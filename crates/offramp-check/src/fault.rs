@@ -1,9 +1,9 @@
-//! The faults of frames, by name.
+//! Names of the faults of frames.
 
 use serde::Serialize;
 use strum::EnumMessage;
 
-/// A fault, named after its symptom on the wire. Reports show the comment of each.
+/// A fault, named after its symptom on the wire. Reports quote the comment of each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, strum::EnumMessage)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -146,12 +146,12 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Returns true if the fault concerns the receive queue, not the frame.
+    /// Returns whether the fault concerns the receive queue and not the frame.
     pub fn is_of_queue(self) -> bool {
         matches!(self, Self::RssOneQueue | Self::RssKeyByteOrder | Self::RssFields | Self::RssTable | Self::RssHash)
     }
 
-    /// Describes the fault, after "what arrived:".
+    /// Returns the description of the fault, suitable after "what arrived:".
     pub fn text(self) -> &'static str {
         self.get_documentation().unwrap_or_default()
     }

@@ -1,21 +1,22 @@
-//! Judges each offload of an interface on this path, with this kernel and driver.
+//! Judges each offload of an interface, on its path and with its kernel and driver.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`plan`] | which offloads are checked, with which cases: data |
-//! | [`case`] | one case: what is sent, and the frames that must arrive for it |
-//! | [`end`] | an interface: its features are switched, frames are sent and captured |
-//! | [`peer`] | the same on another machine |
-//! | [`reach`] | the kinds of frames a path does not carry |
-//! | [`rss`] | on which receive queue a frame must arrive |
-//! | [`run`] | the whole: every offload alone and together, and whose fault it is |
-//! | [`fault`] | what may be wrong, by name |
-//! | [`verdict`] | what was found |
-//! | [`report`] | the same as text, `JSON`, `XML` and a capture |
+//! | [`plan`] | the checked offloads and their cases, as data |
+//! | [`case`] | one case: the frames to send, and the expected frames |
+//! | [`end`] | an interface: switches its features, sends and captures frames |
+//! | [`peer`] | an interface of another machine |
+//! | [`reach`] | the kinds of frames that a path does not carry |
+//! | [`rss`] | the receive queues of frames |
+//! | [`run`] | the whole check: every offload alone and together, and the side at fault |
+//! | [`fault`] | names of the faults |
+//! | [`verdict`] | the results |
+//! | [`report`] | the results as text, `JSON`, `XML` and a capture |
 //!
-//! Every byte of a frame is known. Frames leave through a packet socket with the same request as from the kernel's own
-//! stack (a partial checksum, a segmentation). Another packet socket captures them before the receiver's stack. The IP
-//! addresses come from `198.18.0.0/15` and `fd00::/8`, the destination's Ethernet address is nobody's: no host answers.
+//! Every byte of a frame is known. A packet socket sends frames with the same requests as the kernel's own stack (a
+//! partial checksum, a segmentation). Another packet socket captures the frames before the receiver's stack. The IP
+//! addresses are from `198.18.0.0/15` and `fd00::/8`. No host has the destination's Ethernet address, so no host
+//! answers.
 
 pub mod case;
 pub mod end;

@@ -1,8 +1,8 @@
-//! Compares the arrived frames with the expected ones to the byte. A difference is the first differing field, with a
-//! name for it.
+//! Compares captured frames with the expected frames, byte by byte. A difference is the first differing field, with the
+//! name of a fault.
 //!
-//! An interface may hand over super-frames and partial checksums; its metadata says how to complete them. The oracle
-//! completes them first, so it compares only frames of a wire.
+//! An interface can deliver super-frames and partial checksums. Their metadata describes how to complete them. The
+//! oracle completes such frames first, so that it compares only wire frames.
 
 mod fields;
 
@@ -20,34 +20,34 @@ use fields::{FieldDifference, Name, Parsed, be16, differences, first_difference,
 
 pub(crate) use fields::Allowed;
 
-/// Maximum length of a packet.
+/// Maximum length of an IP packet, in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
-/// TCP's timestamps option (RFC 7323).
+/// Kind of TCP's timestamps option (RFC 7323).
 const TIMESTAMPS: u8 = 8;
 
 /// A difference between expected and arrived frames.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
     pub fault: Fault,
-    /// The frame and the field.
+    /// Description of the frame and the field.
     pub place: String,
     pub expected: String,
     pub got: String,
 }
 
-/// A frame of the wire, made from a captured one.
+/// A wire frame derived from a captured frame.
 #[derive(Clone, Debug)]
 struct Wire {
     bytes: Vec<u8>,
-    /// The interface vouched for its checksum.
+    /// Whether the interface marked the checksum as good.
     is_marked: bool,
-    /// It comes out of a super-frame.
+    /// Whether the frame is a segment of a super-frame.
     of_aggregate: bool,
-    /// It is the last one of it.
+    /// Whether the frame is the last segment of a super-frame.
     is_last: bool,
 }
 
-/// Returns the number of captured frames of the wire; a super-frame counts as all its segments.
+/// Returns the number of wire frames in a captured frame. A super-frame counts as all its segments.
 pub(crate) fn wire_frames(captured: &Captured) -> usize {
     let mut bytes = captured.bytes.clone();
     let frame = Frame::new(&mut bytes, request(captured));
@@ -66,13 +66,13 @@ fn request(captured: &Captured) -> TxMeta {
     TxMeta { checksum, segmentation }
 }
 
-/// Returns whether a TCP frame has CWR set. GRO of Linux 7.3 joins frames that all have it, and its vnet header has no
-/// mark for AccECN; CWR of the first frame alone has the mark for ECN.
+/// Returns whether a TCP frame has CWR set. GRO in Linux 7.3 merges frames that all have CWR set, and its vnet header
+/// cannot mark AccECN. If only the first frame has CWR set, the vnet header marks ECN.
 fn has_cwr(frame: &[u8]) -> bool {
     value_of(frame, Name::Flags).is_some_and(|flags| flags[0] & packet::CWR != 0)
 }
 
-/// Completes captured frames: segments super-frames, computes partial checksums.
+/// Converts a captured frame to wire frames: segments super-frames, and computes partial checksums.
 fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
     check_aggregate(captured)?;
     let mut bytes = captured.bytes.clone();
@@ -94,8 +94,8 @@ fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
     Ok(frames)
 }
 
-/// Refuses a super-frame longer than a packet, or with a wrong length or checksum in its IP header. Its receiver reads
-/// them; its segments do not show them.
+/// Refuses a super-frame that exceeds a packet's maximum length, or has a wrong length or checksum in its IP header.
+/// The receiver reads the IP header of the super-frame, but the derived segments no longer show the error.
 fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     let Some(Segmentation { kind, size, .. }) = captured.meta.segmentation else { return Ok(()) };
     let Ok(start) = link_header_len(&captured.bytes) else { return Ok(()) };
@@ -127,7 +127,7 @@ fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
     Ok(())
 }
 
-/// Compares captured frames with the expected ones; `None` if they agree.
+/// Compares captured frames with the expected frames. Returns `None` if they agree.
 pub(crate) fn compare(built: &Built, captured: &[Captured], allowed: Allowed) -> Option<Difference> {
     let mut got = Vec::new();
     for one in captured {
@@ -139,12 +139,12 @@ pub(crate) fn compare(built: &Built, captured: &[Captured], allowed: Allowed) ->
     Comparison::new(built, &got, allowed).difference()
 }
 
-/// The assignment of arrived frames to expected ones.
+/// The assignment of captured frames to expected frames.
 struct Comparison<'a> {
     built: &'a Built,
     got: &'a [Wire],
     allowed: Allowed,
-    /// For each expected frame: the index of the arrived one.
+    /// Index of the captured frame for each expected frame.
     matched: Vec<Option<usize>>,
     is_used: Vec<bool>,
 }
@@ -157,7 +157,7 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    /// Finds the equal arrived frame for each expected one, usually at the same place.
+    /// Finds an equal captured frame for each expected frame, usually at the same place.
     fn match_equal(&mut self) {
         let mut next = 0;
         for (n, expected) in self.built.expected.iter().enumerate() {
@@ -191,7 +191,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Judges a frame with a wrong checksum. It may be lost; it must neither change nor be marked as good.
+    /// Judges a frame sent with a wrong checksum. The path may drop the frame, but must neither change it nor mark it
+    /// as good.
     fn bad(&self, n: usize, frame: &Expected) -> Option<Difference> {
         if let Some(at) = self.matched[n] {
             return self.got[at]
@@ -227,7 +228,7 @@ impl<'a> Comparison<'a> {
         Some(self.of_frame(fault, n, "order", &expected, &got))
     }
 
-    /// Returns a frame with a wrong checksum and the earlier one behind it.
+    /// Returns a frame with a wrong checksum and an earlier frame that it has overtaken.
     fn overtaking(&self) -> Option<(usize, usize)> {
         let mut bad = (0..self.matched.len()).filter(|n| self.built.expected[*n].is_bad);
         bad.find_map(|n| {
@@ -264,7 +265,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Judges missing frames with others in their place.
+    /// Names the difference if frames are missing and other frames were received instead.
     fn changed(&self, missing: &[usize], unknown: &[usize]) -> Difference {
         let whole = self.built.sent.iter().find(|sent| sent.request.segmentation.is_some());
         if let Some(&at) =
@@ -293,7 +294,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Returns true if the payload is complete and in order, but in the wrong frames.
+    /// Returns whether the payload is complete and in order, but split at other boundaries.
     fn is_segmented_elsewhere(&self) -> bool {
         let payload = |bytes: &[u8]| {
             Parsed::of(bytes).map(|parsed| bytes[parsed.layout.payload_start..parsed.layout.packet_end].to_vec())
@@ -367,7 +368,8 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Returns true if the field differs between the frames of the case other than by counting: a train's odd one.
+    /// Returns whether the field differs between the frames of the case. An ID or a sequence number that counts up does
+    /// not differ.
     fn differs_between_frames(&self, name: Name) -> bool {
         if self.built.sent.len() < 2 {
             return false;
@@ -402,22 +404,22 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Returns true for a frame that Linux' GRO hands over before the frames of its flow that it holds: a fragment, and
-/// a UDP datagram with padding or a trailer (`udp_gro_receive_segment`).
+/// Returns whether Linux' GRO delivers the frame before earlier frames of its flow that GRO holds. This applies to a
+/// fragment, and to a UDP datagram with padding or a trailer (`udp_gro_receive_segment`).
 fn is_unheld(frame: &[u8]) -> bool {
     Parsed::of(frame).is_some_and(|Parsed { layout, .. }| {
         layout.fragment || layout.transport == Transport::Udp && layout.packet_end < frame.len()
     })
 }
 
-/// Returns true if the bytes after a packet became part of its payload.
+/// Returns whether the bytes after a packet became part of the packet's payload.
 fn has_grown_by_its_tail(expected: &[u8], got: &[u8]) -> bool {
     let (Some(sent), Some(arrived)) = (Parsed::of(expected), Parsed::of(got)) else { return false };
     let payload = &got[arrived.layout.payload_start..arrived.layout.packet_end];
     expected.len() > sent.layout.packet_end && payload == &expected[sent.layout.payload_start..]
 }
 
-/// Names the fault of a frame with a wrong length, if its length fields agree with that length.
+/// Names the fault of a frame with a wrong length, if its length fields agree with the wrong length.
 fn resized(expected: &[u8], got: &[u8], found: &FieldDifference) -> Option<Fault> {
     if !matches!(found.name, Name::Ipv4Length | Name::Ipv6Length) || expected.len() == got.len() {
         return None;
@@ -453,7 +455,7 @@ fn options_fault(expected: &[u8], got: &[u8]) -> Fault {
     }
 }
 
-/// Names the cause of a wrong checksum. All else in the frame is right.
+/// Names the cause of a wrong checksum in an otherwise correct frame.
 fn checksum_fault(expected: &[u8], got: &[u8], whole: Option<&[u8]>) -> Fault {
     let Some(parsed) = Parsed::of(expected) else { return Fault::Checksum };
     let layout = &parsed.layout;
@@ -478,7 +480,7 @@ fn checksum_fault(expected: &[u8], got: &[u8], whole: Option<&[u8]>) -> Fault {
     }
 }
 
-/// Captured frames by their case.
+/// Captured frames by case number.
 pub(crate) type ByCase = BTreeMap<u16, Vec<Captured>>;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Frames in fields, and their bytes. Checksums are added word by word as in RFC 1071: the judge shares no code with
-//! the judged.
+//! Frames as fields and as bytes. Checksums are added word by word as in RFC 1071. This code shares nothing with the
+//! checked code.
 
 use offramp_offload::meta::RxMeta;
 
@@ -18,14 +18,14 @@ pub(crate) const CWR: u8 = 0x80;
 pub(crate) const VLAN_TYPE: u16 = 0x8100;
 /// The don't-fragment bit in IPv4's fragment field.
 const DONT_FRAGMENT: u16 = 0x4000;
-/// IPv6 next header: destination options.
+/// IPv6 next header value of destination options.
 const DESTINATION_OPTIONS: u8 = 60;
-/// IPv6 next header: fragment, and the bytes of that header.
+/// IPv6 next header value of a fragment header, and the length of that header in bytes.
 const FRAGMENT: u8 = 44;
 const FRAGMENT_LEN: usize = 8;
 /// IPv4's one-byte option "no operation" (RFC 791 3.1).
 const NO_OPERATION: u8 = 1;
-/// Ports of every frame: one of the range for private use (RFC 6335 6), and discard.
+/// Source and destination port of every frame: a port for private use (RFC 6335 6), and discard.
 pub(crate) const PORTS: [u16; 2] = [49_209, 9];
 
 /// Version of IP.
@@ -49,65 +49,65 @@ pub enum Protocol {
 /// The way a frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// Unchanged, by a packet socket with a vnet header.
+    /// The frame is sent unchanged by a packet socket with a vnet header.
     PacketSocket,
-    /// The same, with its VLAN tag moved into the metadata, as from a VLAN interface.
+    /// The frame is sent by a packet socket, and its VLAN tag is moved into the metadata, as from a VLAN interface.
     TagInSkb,
-    /// Its payload by a UDP socket: the kernel makes the same headers, except the IPv4 ID.
+    /// A UDP socket sends the frame's payload. The kernel builds the same headers, except the IPv4 ID.
     UdpSocket,
 }
 
 /// A captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// Its bytes. A VLAN tag removed by the kernel is back in its place.
+    /// Bytes of the frame. A VLAN tag removed by the kernel is inserted again.
     pub bytes: Vec<u8>,
-    /// The interface's report on it.
+    /// Metadata reported by the interface.
     pub meta: RxMeta,
 }
 
 /// The contents of the checksum field of TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Field {
-    /// The right one.
+    /// The correct checksum.
     Right,
-    /// The checksum of the pseudo-header, as a host leaves it for its adapter.
+    /// The checksum of the pseudo-header, left by a host for its adapter to complete.
     PseudoHeader,
-    /// Two bits off, and never 0, which means none (RFC 768).
+    /// A checksum with two wrong bits. It is never 0, because 0 means no checksum (RFC 768).
     Wrong,
-    /// 0: the sender made none.
+    /// The value 0: the sender computed no checksum.
     Absent,
 }
 
-/// The case and the run of a frame, encoded in its IP addresses.
+/// The case and the run of a frame, encoded in the frame's IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
-    /// Number of the run, so that several can run side by side.
+    /// Number of the run, so that several runs can be active at the same time.
     pub run: u16,
     /// Number of the case.
     pub case: u16,
 }
 
-/// IPv4 addresses come from the range for measurements (RFC 2544 C.2.2): `198.18.0.0/15`.
+/// Prefixes of the IPv4 addresses, from the range for benchmarks (RFC 2544 C.2.2): `198.18.0.0/15`.
 const RANGE_V4: [[u8; 2]; 2] = [[198, 18], [198, 19]];
-/// IPv6 addresses are unique local ones (RFC 4193): `fd00::/8`.
+/// Prefix of the IPv6 addresses, which are unique local addresses (RFC 4193): `fd00::/8`.
 const RANGE_V6: [u8; 14] = [0xfd, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70, 0, 0, 0, 0, 0, 0, 0];
-/// Unassigned IPv4 multicast groups of the organization-local scope (RFC 2365 6.2): `239.194.0.0/16`.
+/// Prefix of unassigned IPv4 multicast groups in the organization-local scope (RFC 2365 6.2): `239.194.0.0/16`.
 const GROUPS_V4: [u8; 2] = [239, 194];
-/// Unassigned IPv6 multicast groups of the link (RFC 4291 2.7): `ff12::/16`.
+/// Prefix of unassigned IPv6 multicast groups on the link (RFC 4291 2.7): `ff12::/16`.
 const GROUPS_V6: [u8; 14] = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0x6f, 0x66, 0x72, 0x61, 0x6d, 0x70];
 
-/// The destination of a frame.
+/// The kind of a frame's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Station {
-    /// An Ethernet address of no station.
+    /// An Ethernet address that no station has.
     Nobody,
-    /// A multicast group without members. A socket reaches it without route and neighbour.
+    /// A multicast group without members. A socket can send to the group without a route and a neighbour.
     Group,
 }
 
 impl Identity {
-    /// Returns source and destination, side by side.
+    /// Returns the source and destination address, concatenated.
     fn addresses(self, ip: Ip, station: Station) -> Vec<u8> {
         let words = [self.case, self.run].map(u16::to_be_bytes);
         let to_v4 = if station == Station::Group { GROUPS_V4 } else { RANGE_V4[1] };
@@ -118,7 +118,7 @@ impl Identity {
         }
     }
 
-    /// Returns the Ethernet address of the group (RFC 1112 6.4, RFC 2464 7).
+    /// Returns the Ethernet address of the multicast group (RFC 1112 6.4, RFC 2464 7).
     pub(crate) fn group(self, ip: Ip) -> [u8; 6] {
         let [a, b] = self.run.to_be_bytes();
         match ip {
@@ -127,13 +127,13 @@ impl Identity {
         }
     }
 
-    /// Reads the identity from a frame's IP addresses; `None` if the frame is not one of ours. The rest of the frame
-    /// may be wrong.
+    /// Reads the identity from a frame's IP addresses. Returns `None` if the frame does not belong to a check. Other
+    /// fields of the frame may be wrong.
     pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         Self::and_station(frame).map(|(identity, _)| identity)
     }
 
-    /// Reads the identity as [`Identity::of`] does, and the kind of destination.
+    /// Reads the identity like [`Identity::of`], and the kind of destination.
     pub(crate) fn and_station(frame: &[u8]) -> Option<(Self, Station)> {
         let at = offramp_offload::layout::link_header_len(frame).ok()?;
         let word = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
@@ -158,7 +158,7 @@ impl Identity {
     }
 }
 
-/// The headers of a frame.
+/// The header fields of a frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Headers {
     pub destination: [u8; 6],
@@ -169,23 +169,23 @@ pub(crate) struct Headers {
     pub protocol: Protocol,
     pub identity: Identity,
     pub station: Station,
-    /// IPv4 type of service, IPv6 traffic class.
+    /// IPv4 type of service, or IPv6 traffic class.
     pub class: u8,
-    /// IPv4 TTL, IPv6 hop limit.
+    /// IPv4 TTL, or IPv6 hop limit.
     pub hops: u8,
     pub ip_id: u16,
-    /// Words of IPv4 options, or units of 8 bytes of an IPv6 destination options header.
+    /// Length of the IPv4 options in words, or of an IPv6 destination options header in units of 8 bytes.
     pub ip_options: u8,
     pub sequence: u32,
     pub flags: u8,
-    /// The bit above the flags: AE (RFC 9768 3.1).
+    /// TCP's AE flag, the bit above the other flags (RFC 9768 3.1).
     pub ae: bool,
     pub window: u16,
     pub tcp_options: Vec<u8>,
 }
 
 impl Headers {
-    /// Bytes of Ethernet header and tag.
+    /// Returns the length of the Ethernet header and the tag, in bytes.
     pub(crate) fn link_len(&self) -> usize {
         if self.vlan.is_some() { 18 } else { 14 }
     }
@@ -209,7 +209,7 @@ impl Headers {
         self.link_len() + self.ip_len()
     }
 
-    /// Returns the bytes of all headers.
+    /// Returns the length of all headers, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.transport_start() + self.transport_len()
     }
@@ -219,7 +219,7 @@ impl Headers {
         checksum_offset(self.protocol)
     }
 
-    /// Builds the frame with this payload.
+    /// Builds a frame with this payload.
     pub(crate) fn frame(&self, payload: &[u8], field: Field) -> Vec<u8> {
         let transport = self.transport(payload, field);
         let mut frame = [self.destination, self.source].concat();
@@ -234,7 +234,7 @@ impl Headers {
         frame
     }
 
-    /// Splits a frame of these headers into two IP fragments (RFC 791 3.2, RFC 8200 4.5).
+    /// Splits a frame with these headers into two IP fragments (RFC 791 3.2, RFC 8200 4.5).
     pub(crate) fn fragments(&self, frame: &[u8]) -> Vec<Vec<u8>> {
         let (start, transport) = (self.transport_start(), &frame[self.transport_start()..]);
         let first_len = transport.len() / 2 / 8 * 8;
@@ -254,7 +254,7 @@ impl Headers {
                 Ip::V6 => {
                     let len = self.ip_len() - 40 + FRAGMENT_LEN + piece.len();
                     head[at + 4..at + 6].copy_from_slice(&(len as u16).to_be_bytes());
-                    // No other extension header precedes it: `ip_options` is 0 in a train.
+                    // No other extension header precedes the fragment header, because `ip_options` is 0 in a train.
                     head[at + 6] = FRAGMENT;
                     head.extend([protocol_number(self.protocol), 0]);
                     head.extend((offset | more).to_be_bytes());
@@ -289,7 +289,7 @@ impl Headers {
         header.extend([if extension_len > 0 { DESTINATION_OPTIONS } else { protocol }, self.hops]);
         header.extend(self.identity.addresses(Ip::V6, self.station));
         if let Some(padding) = extension_len.checked_sub(4) {
-            // PadN fills the header (RFC 8200 4.2).
+            // A PadN option fills the header (RFC 8200 4.2).
             header.extend([protocol, self.ip_options - 1, 1, padding as u8]);
             header.resize(header.len() + padding, 0);
         }
@@ -327,7 +327,7 @@ impl Headers {
         bytes
     }
 
-    /// Builds the pseudo-header (RFC 9293 3.1, RFC 768, RFC 8200 8.1) for a segment of that length.
+    /// Builds the pseudo-header (RFC 9293 3.1, RFC 768, RFC 8200 8.1) for a segment of `transport_len` bytes.
     pub(crate) fn pseudo_header(&self, transport_len: usize) -> Vec<u8> {
         let mut pseudo = self.identity.addresses(self.ip, self.station);
         pseudo.extend((transport_len as u32).to_be_bytes());
@@ -351,8 +351,8 @@ fn protocol_number(protocol: Protocol) -> u8 {
     }
 }
 
-/// Returns the checksum of parts with 0 in the checksum field. UDP writes 0xffff for 0, as 0 means no checksum (RFC
-/// 768).
+/// Returns the checksum of a segment's parts with 0 in the checksum field. UDP writes 0xffff instead of 0, because 0
+/// means no checksum (RFC 768).
 pub(crate) fn checksum(protocol: Protocol, parts: &[&[u8]]) -> u16 {
     match (!ones_complement_sum(parts), protocol) {
         (0, Protocol::Udp) => u16::MAX,
@@ -360,7 +360,7 @@ pub(crate) fn checksum(protocol: Protocol, parts: &[&[u8]]) -> u16 {
     }
 }
 
-/// Returns the folded sum of RFC 1071 section 1, not inverted. Every part but the last has an even length.
+/// Returns the folded sum of RFC 1071 section 1, not inverted. Every part except the last must have an even length.
 pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
     let mut total = 0u64;
     for part in parts {
@@ -378,7 +378,7 @@ pub(crate) fn ones_complement_sum(parts: &[&[u8]]) -> u16 {
 mod tests {
     use super::*;
 
-    /// Linux 6.18 marks a UDP datagram without a checksum as verified.
+    /// The test exists because Linux 6.18 marks a UDP datagram without a checksum as verified.
     #[test]
     fn a_wrong_checksum_is_never_one_that_means_none() {
         let headers = Headers {

@@ -1,4 +1,4 @@
-//! The checked offloads, their cases, and the features of the two interfaces meanwhile. Data alone.
+//! The checked offloads, their cases, and the features needed on the two interfaces. This module contains only data.
 
 use crate::case::{Case, Checksum, Load, TcpOptions, Train};
 use crate::packet::{Ip, Protocol, Way};
@@ -7,18 +7,18 @@ use strum::VariantArray;
 /// The number of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// A few of each kind.
+    /// A few cases of each kind.
     Quick,
-    /// Every boundary: segment size × options × segments × payload of the last.
+    /// Every combination of boundary values: segment size × options × number of segments × payload of the last segment.
     Full,
 }
 
 /// The direction of an offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// On transmitted frames.
+    /// The offload applies to transmitted frames.
     Transmit,
-    /// On received frames.
+    /// The offload applies to received frames.
     Receive,
 }
 
@@ -27,30 +27,30 @@ pub enum Side {
 pub(crate) enum Cases {
     Checksum,
     Segmentation(Ip, Protocol),
-    /// UDP segmentation, by a socket (`UDP_SEGMENT`).
+    /// UDP segmentation requested by a socket (`UDP_SEGMENT`).
     Socket(Ip),
-    /// As `Segmentation`, with CWR.
+    /// The cases of `Segmentation`, with CWR set.
     Ecn,
     Scatter,
     Verdict,
     Coalescing(Protocol),
     Tags,
-    /// As `Tags`, and super-frames with the tag beside them.
+    /// The cases of `Tags`, and super-frames with the tag in the metadata.
     TagsInSkb,
 }
 
-/// Names of features, as ethtool has them.
+/// Names of features, as in ethtool.
 type Names = &'static [&'static str];
 
-/// An offload.
+/// A checked offload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offload {
-    /// Short name, as `--only` takes it.
+    /// Short name of the offload, as in `--only`.
     pub name: &'static str,
     pub side: Side,
-    /// ethtool's names of the features: each offered one is switched. One is enough.
+    /// ethtool's names of the offload's features. Each offered feature is switched, and one offered feature suffices.
     pub features: Names,
-    /// Features required by these.
+    /// ethtool's names of the features required by the offload.
     pub needs: Names,
     pub cases: Cases,
 }
@@ -68,7 +68,7 @@ const FOR_VARIANTS: &[&str] = &[
 ];
 
 impl Offload {
-    /// Returns true if its cases leave by a UDP socket.
+    /// Returns whether a UDP socket sends the offload's cases.
     pub(crate) fn is_of_socket(&self) -> bool {
         matches!(self.cases, Cases::Socket(_))
     }
@@ -108,7 +108,7 @@ pub(crate) const OFFLOADS: &[Offload] = &[
     receive("rx-vlan", &["rx-vlan-hw-parse"], &[], Cases::Tags),
 ];
 
-/// The features of all offloads of a side, each once.
+/// Returns the features of all offloads of a side, without duplicates.
 pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
     let mut features: Vec<&str> =
         OFFLOADS.iter().filter(|offload| offload.side == side).flat_map(|offload| offload.features).copied().collect();
@@ -117,24 +117,25 @@ pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
     features
 }
 
-/// Tag of the tagged frames: priority 5, VLAN 1005.
+/// Tag in tagged frames: priority 5, VLAN 1005.
 const TAG: u16 = 5 << 13 | 0x3ed;
-/// Every tag of a case.
+/// All tags used in cases.
 pub(crate) const VLANS: [u16; 3] = [1, TAG, 0xfffe];
-/// Bytes of a tag.
+/// Length of a tag in bytes.
 pub(crate) const TAG_LEN: usize = 4;
-/// Minimum length of a full packet: the smallest MTU of IPv6 (RFC 8200 5).
+/// Minimum length of a full packet in bytes: the minimum MTU of IPv6 (RFC 8200 5).
 pub(crate) const LONG_MIN: usize = 1280;
-/// Maximum length of an IP packet.
+/// Maximum length of an IP packet in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
-/// Segments of a super-frame: around powers of two, around the 17 fragments of an skb, and the maximum of UDP GRO.
+/// Numbers of segments in a super-frame: around powers of two, around the 17 fragments of an skb, and the maximum of
+/// UDP GRO.
 const SEGMENTS: [u16; 13] = [2, 3, 4, 7, 8, 15, 16, 17, 18, 32, 45, 63, 64];
 const SEGMENTS_QUICK: [u16; 3] = [2, 17, 44];
-/// Small segment sizes besides the ones that fill the MTU: an even and an odd one.
+/// Small segment sizes in bytes, even and odd, in addition to sizes that fill the MTU.
 const SIZES_SMALL: [usize; 2] = [536, 61];
-/// Payloads of a frame without segmentation, besides the ones that fill the MTU.
+/// Payloads of unsegmented frames in bytes, in addition to payloads that fill the MTU.
 const LENGTHS: [usize; 9] = [0, 1, 2, 3, 17, 18, 63, 64, 535];
-/// Payload of the frames of a train; an odd number.
+/// Payload of each frame in a train, in bytes; an odd number.
 const TRAIN_LEN: usize = 1201;
 
 const BOTH: [Ip; 2] = [Ip::V4, Ip::V6];
@@ -155,7 +156,7 @@ pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
     }
 }
 
-/// Returns all cases without an offload: the path itself.
+/// Returns all cases for a check without offloads, which judges the path itself.
 pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
     let each = [
         Cases::Checksum,
@@ -172,7 +173,7 @@ pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
     each.into_iter().flat_map(|which| cases(which, mtu, depth)).collect()
 }
 
-/// Returns a full-MTU frame of each kind.
+/// Returns a frame of each kind with the length of the MTU.
 pub(crate) fn longest(mtu: usize) -> Vec<Case> {
     let of = |ip| filling(Case::new(ip, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
     BOTH.into_iter().flat_map(|ip| TAGS.map(|vlan| Case { vlan, ..of(ip) })).collect()
@@ -192,27 +193,27 @@ pub(crate) fn vlan_of(tag: u16) -> u16 {
     tag & 0xfff
 }
 
-/// Returns an ordinary frame, to test for any arrival.
+/// Returns an ordinary frame, to test whether any frame is received.
 pub(crate) fn probe(ip: Ip) -> Case {
     Case::new(ip, Protocol::Udp, one(64, Checksum::Complete))
 }
 
-/// Returns a packet of that length.
+/// Returns a packet of `len` bytes.
 pub(crate) fn of_length(len: usize, vlan: Option<u16>) -> Case {
     Case { vlan, ..filling(probe(Ip::V4), len, 0) }
 }
 
-/// Returns frames with the fragments of a packet among them.
+/// Returns a train that contains the fragments of a packet.
 pub(crate) fn fragments() -> Case {
     Case { load: Load::Train { len: TRAIN_LEN as u16, kind: Train::Fragment }, ..probe(Ip::V4) }
 }
 
-/// Returns a datagram of a UDP socket, to test for any arrival.
+/// Returns a datagram for a UDP socket, to test whether any datagram is received.
 pub(crate) fn datagram(ip: Ip) -> Case {
     Case { way: Way::UdpSocket, ..Case::new(ip, Protocol::Udp, one(64, Checksum::Asked)) }
 }
 
-/// Returns a frame with its tag beside it, to test the kernel's support.
+/// Returns a frame with its tag in the metadata, to test the kernel's support.
 pub(crate) fn tag_in_skb() -> Case {
     Case { vlan: Some(TAG), way: Way::TagInSkb, ..probe(Ip::V4) }
 }
@@ -221,7 +222,7 @@ fn one(len: usize, checksum: Checksum) -> Load {
     Load::One { len: len as u16, checksum }
 }
 
-/// Returns the case with payload up to `less` bytes below the MTU.
+/// Returns the case with a payload that leaves the packet `less` bytes below the MTU.
 fn filling(case: Case, mtu: usize, less: usize) -> Case {
     let len = mtu.min(PACKET_LEN_MAX) - case.packet_header_len() - less;
     let load = match case.load {
@@ -231,12 +232,12 @@ fn filling(case: Case, mtu: usize, less: usize) -> Case {
     Case { load, ..case }
 }
 
-/// Returns the maximum payload of a packet of the MTU.
+/// Returns the maximum payload of a packet with the length of the MTU.
 fn room(case: &Case, mtu: usize) -> usize {
     mtu.min(PACKET_LEN_MAX) - case.packet_header_len()
 }
 
-/// Returns a super-frame if it fits into 64 KiB.
+/// Returns a super-frame, or `None` if it exceeds 64 KiB.
 fn super_frame(case: Case, size: usize, segments: u16, last: usize) -> Option<Case> {
     let payload = size * (usize::from(segments) - 1) + last;
     let fits = case.packet_header_len() + payload <= PACKET_LEN_MAX && (1..=size).contains(&last);
@@ -267,13 +268,13 @@ fn super_frames(ip: Ip, protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Cas
     }
     cases.extend(special_super_frames(&plain, mtu));
     if depth == Depth::Quick {
-        // Tagged and untagged in turn.
+        // Tagged and untagged frames alternate.
         return cases.into_iter().enumerate().map(|(n, case)| Case { vlan: TAGS[n % 2], ..case }).collect();
     }
     cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
 }
 
-/// Returns super-frames with known pitfalls other than lengths.
+/// Returns super-frames with known difficulties other than lengths.
 fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
     let timestamps = if plain.protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };
     let usual = Case { tcp_options: timestamps, ..*plain };
@@ -290,7 +291,7 @@ fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
     variants.into_iter().filter_map(|case| super_frame(case, room(&case, mtu), 5, 101)).collect()
 }
 
-/// Returns super-frames with headers from the kernel: no tag, options, or wrapping IDs.
+/// Returns super-frames whose headers the kernel can build: no tag, no options, and no wrapping IDs.
 fn by_socket(ip: Ip, mtu: usize, depth: Depth) -> Vec<Case> {
     let cases = super_frames(ip, Protocol::Udp, mtu, depth).into_iter();
     let plain = cases.filter(|case| case.ip_options == 0 && !case.scattered && case.ip_id == datagram(ip).ip_id);
@@ -316,7 +317,7 @@ fn checksums(mtu: usize, depth: Depth) -> Vec<Case> {
         cases.extend([0, 1].map(|less| filling(plain, mtu, less)));
         cases.push(Case { folds_to_zero: true, load: one(100, Checksum::Asked), ..plain });
         cases.push(Case { ip_options: 2, load: one(101, Checksum::Asked), ..plain });
-        // A complete checksum stays unchanged, right or wrong.
+        // A complete checksum must stay unchanged, whether right or wrong.
         cases.push(Case { load: one(99, Checksum::Complete), ..plain });
         cases.push(Case { load: one(99, Checksum::Wrong), ..plain });
         cases.push(Case { load: one(98, Checksum::WrongPayload), ..plain });
@@ -361,7 +362,8 @@ fn verdicts(mtu: usize, depth: Depth) -> Vec<Case> {
     cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
 }
 
-/// Returns super-frames, segmented by the sender's kernel and handed over at once, and frames with one differing field.
+/// Returns cases for coalescing: super-frames, segmented by the sender's kernel and received back to back, and trains
+/// with one differing field.
 fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
     use Train::{Bad, Congestion, Even, Fragment, Hops, IdGap, Long, Padded, Short, ShortLast, Trailed};
     let kinds = match protocol {
@@ -373,13 +375,14 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
     for ip in BOTH {
         let plain = Case { tcp_options, ..Case::new(ip, protocol, one(0, Checksum::Asked)) };
         let counts = if depth == Depth::Full { &SEGMENTS[..] } else { &SEGMENTS_QUICK };
-        // All segments are alike. Between two namespaces of one machine the last one still belongs to the sender's
-        // socket, so Linux' GRO takes it for another flow. It would overtake the others if it ended its flow.
+        // All segments are equal, without PSH. Between two namespaces of one machine, the last segment still belongs to
+        // the sender's socket, so Linux' GRO assigns it to another flow. With PSH, that segment would end its flow and
+        // overtake the others.
         let (size, burst) = (room(&plain, mtu), Case { push: false, ..plain });
         cases.extend(counts.iter().filter_map(|count| super_frame(burst, size, *count, size)));
         let len = TRAIN_LEN.min(room(&plain, mtu)) as u16;
         let of_kind = |kind: &Train| {
-            // A frame with more headers needs no padding.
+            // With more headers, the frame would not need padding.
             let tcp_options = if *kind == Padded { TcpOptions::None } else { tcp_options };
             Case { tcp_options, load: Load::Train { len, kind: *kind }, ..plain }
         };
@@ -390,7 +393,7 @@ fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
     cases
 }
 
-/// Returns trains without an end: nothing but a timer hands over what is held of them.
+/// Returns trains without a last frame, so that only a timer ends a receiver's hold.
 pub(crate) fn endless(protocol: Protocol) -> Vec<Case> {
     let load = Load::Train { len: TRAIN_LEN as u16, kind: Train::Even };
     BOTH.into_iter().map(|ip| Case::new(ip, protocol, load)).collect()

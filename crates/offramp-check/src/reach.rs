@@ -1,5 +1,6 @@
-//! The kinds of frames a path does not carry, found before the first verdict: access ports drop tags, small switches
-//! jumbo frames, snooping switches multicast. Such a case shows no fault of an offload.
+//! Finds the kinds of frames that a path does not carry, before the first verdict. Access ports drop tagged frames,
+//! small switches drop jumbo frames, and snooping switches drop multicast. A dropped case of such a kind shows no fault
+//! of an offload.
 
 use crate::case::{Case, Load, Train};
 use crate::error::CheckError;
@@ -11,16 +12,16 @@ use crate::plan;
 /// Maximum number of lengths in one round of the search for a path's MTU.
 const LENGTHS: usize = 32;
 
-/// A kind of frame dropped or changed by a path.
+/// A kind of frame that a path drops or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// All VLAN tags.
+    /// Frames with any VLAN tag.
     Tags,
-    /// One VLAN.
+    /// Frames of one VLAN.
     Vlan(u16),
-    /// A VLAN whose tag the path removes: the native VLAN of a trunk.
+    /// Frames of a VLAN whose tag the path removes, such as the native VLAN of a trunk.
     NativeVlan(u16),
-    /// Tagged packets of more bytes; without a tag such a packet arrives.
+    /// Tagged packets with more than this number of bytes. An untagged packet of the same length passes.
     TaggedLongerThan(usize),
     Ip(Ip),
     /// Datagrams to a multicast group.
@@ -29,7 +30,7 @@ pub(crate) enum Obstacle {
 }
 
 impl Obstacle {
-    /// Returns true if a case does not get past.
+    /// Returns whether the path does not carry a case.
     fn stops(self, case: &Case) -> bool {
         match self {
             Self::Tags => case.vlan.is_some(),
@@ -59,16 +60,16 @@ impl Obstacle {
     }
 }
 
-/// The frames carried by a path in one direction.
+/// The kinds of frames carried by a path in one direction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reach {
     obstacles: Vec<Obstacle>,
-    /// The longest packet to arrive, if shorter than the interfaces' MTU.
+    /// Length of the longest packet that passes, or `None` if packets of the interfaces' MTU pass.
     pub longest: Option<usize>,
 }
 
 impl Reach {
-    /// Probes a path whose plain frames arrive, with every offload off. `mtu` is the smaller one of both ends.
+    /// Probes a path that carries plain frames, with every offload off. `mtu` is the smaller MTU of the two ends.
     pub(crate) fn probe(exchange: &mut Exchange<'_>, mtu: usize, has_sockets: bool) -> Result<Self, CheckError> {
         let tagged = plan::VLANS.map(|tag| Case { vlan: Some(tag), ..plan::probe(Ip::V4) });
         let [longest, tagged_longest] = [None, Some(plan::VLANS[1])].map(|vlan| plan::of_length(mtu, vlan));
@@ -86,7 +87,7 @@ impl Reach {
             let lost: Vec<bool> = outcomes[..vlans.len()].iter().map(Option::as_ref).map(is_without_tag).collect();
             for (n, vlan) in plan::VLANS.into_iter().map(plan::vlan_of).enumerate() {
                 obstacles.extend(vlans[n].then_some(Obstacle::Vlan(vlan)));
-                // Removing every tag is a fault of an interface, and judged.
+                // If every tag is removed, an interface is at fault, and the check judges that fault.
                 let is_native = lost[n] && lost.iter().any(|is_lost| !is_lost);
                 obstacles.extend(is_native.then_some(Obstacle::NativeVlan(vlan)));
             }
@@ -107,17 +108,17 @@ impl Reach {
         Ok(Self { obstacles, longest })
     }
 
-    /// Returns the cause if no tagged frame arrives.
+    /// Returns the cause if the path carries no tagged frame.
     pub(crate) fn without_tags(&self) -> Option<String> {
         self.obstacles.contains(&Obstacle::Tags).then(|| Obstacle::Tags.text())
     }
 
-    /// Returns the cause if the packets of one IP version do not arrive.
+    /// Returns the cause if the path does not carry one IP version.
     pub(crate) fn without_a_version(&self) -> Option<String> {
         self.obstacles.iter().find(|obstacle| matches!(obstacle, Obstacle::Ip(_))).map(|obstacle| obstacle.text())
     }
 
-    /// Returns the passing cases, and the causes against the others.
+    /// Returns the cases that the path carries, and the causes that exclude the others.
     pub(crate) fn passable(&self, cases: Vec<Case>) -> (Vec<Case>, Vec<String>) {
         let is_effective = |obstacle: &&Obstacle| cases.iter().any(|case| obstacle.stops(case));
         let causes = self.obstacles.iter().filter(is_effective).map(|obstacle| obstacle.text()).collect();
@@ -126,7 +127,7 @@ impl Reach {
     }
 }
 
-/// Returns true if the path drops a case.
+/// Returns whether the path drops a case.
 fn probe_one(exchange: &mut Exchange<'_>, case: Case) -> Result<bool, CheckError> {
     Ok(exchange.probe(&plan::probe(Ip::V4), &[case])?.iter().map(Option::as_ref).all(is_dropped))
 }
@@ -139,7 +140,8 @@ fn is_without_tag(outcome: Option<&Outcome>) -> bool {
     matches!(outcome, Some(Outcome::Wrong(wrong)) if wrong.difference.fault == Fault::VlanTagLost)
 }
 
-/// Searches the longest packet to arrive, below `mtu`; `None` if not even the shortest one does.
+/// Searches for the longest packet that passes, below `mtu`. Returns `None` if not even the shortest tested packet
+/// passes.
 fn longest_packet(exchange: &mut Exchange<'_>, mtu: usize) -> Result<Option<usize>, CheckError> {
     let (mut passes, mut dropped) = (None, mtu);
     let mut least = plan::LONG_MIN;

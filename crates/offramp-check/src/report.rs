@@ -1,4 +1,4 @@
-//! The report as text, JSON, `JUnit`'s XML, KTAP, and the frames of faults as a capture.
+//! The report as text, JSON, `JUnit`'s XML and KTAP, and the frames of faults as a capture.
 
 mod pcapng;
 
@@ -8,7 +8,7 @@ use crate::verdict::{Blame, Effect, Finding, Report, Row, Verdict};
 
 pub use pcapng::pcapng;
 
-/// The report for a terminal.
+/// Returns the report for a terminal.
 pub fn text(report: &Report) -> String {
     let mut out = String::new();
     let [a, b] = &report.ends;
@@ -42,15 +42,15 @@ pub fn text(report: &Report) -> String {
     out
 }
 
-/// The report as one JSON object.
+/// Returns the report as one JSON object.
 ///
 /// # Panics
-/// Never: every key is a string.
+/// Never panics, because every key is a string.
 pub fn json(report: &Report) -> String {
     serde_json::to_string_pretty(report).expect("a report has no map with other keys")
 }
 
-/// The report as a test suite for a CI: a verdict is a test case.
+/// Returns the report as a `JUnit` test suite for a CI, with one test case per verdict.
 pub fn junit(report: &Report) -> String {
     let count = |of: fn(&Verdict) -> bool| report.rows.iter().filter(|row| of(&row.verdict)).count();
     let failures = count(|verdict| matches!(verdict, Verdict::Wrong(_)));
@@ -76,7 +76,7 @@ pub fn junit(report: &Report) -> String {
     out + "</testsuite>\n"
 }
 
-/// The report in the kernel's test format (`Documentation/dev-tools/ktap.rst`): a verdict is a test.
+/// Returns the report in the kernel's test format (`Documentation/dev-tools/ktap.rst`), with one test per verdict.
 pub fn ktap(report: &Report) -> String {
     let mut out = format!("KTAP version 1\n1..{}\n", report.rows.len());
     for (n, row) in report.rows.iter().enumerate() {
@@ -99,7 +99,7 @@ pub fn ktap(report: &Report) -> String {
     out + &format!("# {}\n", loss(report))
 }
 
-/// The loss of the whole check.
+/// Returns a sentence about the loss in the whole check.
 pub fn loss(report: &Report) -> String {
     let [lost, cases] = report.loss();
     match lost {
@@ -112,7 +112,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A verdict in a word or two.
+/// Returns a verdict in one or two words.
 pub fn verdict_word(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Right => "right",
@@ -123,7 +123,7 @@ pub fn verdict_word(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// An effect in a word or two.
+/// Returns an effect in one or two words.
 pub fn effect_word(effect: Effect) -> &'static str {
     match effect {
         Effect::Pays => "pays",
@@ -133,7 +133,7 @@ pub fn effect_word(effect: Effect) -> &'static str {
     }
 }
 
-/// Returns the remark beside a verdict.
+/// Returns the remark printed next to a verdict.
 pub fn remark(row: &Row) -> String {
     let mut cases = format!("{} cases", row.cases);
     if row.coalesced > 0 {
@@ -153,7 +153,7 @@ pub fn remark(row: &Row) -> String {
     }
 }
 
-/// Returns the details of a fault, in lines.
+/// Returns the details of a fault, line by line.
 pub fn details(finding: &Finding) -> Vec<String> {
     vec![
         format!("{}: expected {}, got {}", finding.place, finding.expected, finding.got),
@@ -162,7 +162,7 @@ pub fn details(finding: &Finding) -> Vec<String> {
     ]
 }
 
-/// The blame for a wrong receive queue.
+/// Text of the blame for a wrong receive queue.
 const OF_QUEUE: &str = "the receiver; its adapter or driver alone chooses the queue";
 
 fn blame(blame: Blame) -> &'static str {
@@ -175,7 +175,7 @@ fn blame(blame: Blame) -> &'static str {
     }
 }
 
-/// Summarizes the report in a sentence.
+/// Returns a summary of the report in one sentence.
 pub fn summary(report: &Report) -> String {
     let wrong = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
     let is_partial = report.rows.iter().any(|row| !row.left_out.is_empty());
@@ -304,7 +304,7 @@ mod tests {
         assert!(ktap.ends_with("\n# 1 of 28 cases lost frames: 3.571 %\n"), "{ktap}");
     }
 
-    /// The page with the description of the object.
+    /// The page that describes the JSON object.
     const PAGE: &str = include_str!("../../../docs/check.md");
 
     #[test]

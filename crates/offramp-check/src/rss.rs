@@ -1,4 +1,4 @@
-//! Receive-side scaling: compares the queues of frames with the driver's key and indirection table.
+//! Receive-side scaling: compares the receive queues of frames with the driver's hash key and indirection table.
 
 use std::time::{Duration, Instant};
 
@@ -20,32 +20,32 @@ use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
 pub use crate::steering::{Hashed, Steering};
 
-/// Flows of each kind.
+/// Numbers of flows of each kind.
 const FLOWS_QUICK: usize = 64;
 const FLOWS_FULL: usize = 512;
-/// Number of sent frames before the arrivals are fetched.
+/// Number of frames sent before the receiver's captures are fetched.
 const BATCH: usize = 64;
-/// Maximum attempts to send a lost frame: other traffic may have displaced it.
+/// Maximum number of attempts to send a lost frame. Other traffic may have displaced the frame.
 const ATTEMPTS_MAX: usize = 6;
-/// Bytes of both ports.
+/// Length of both ports in bytes.
 const PORTS_LEN: usize = 4;
 
-/// A frame of a flow of its own.
+/// A flow that consists of one frame.
 struct Flow {
     kind: usize,
     case: Case,
     bytes: Vec<u8>,
-    /// Addresses and ports, in the order of the hash.
+    /// Addresses and ports in the order of the hash.
     input: Vec<u8>,
     place: Place,
 }
 
-/// The place of a frame.
+/// The receive queue of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// It has not arrived.
+    /// The frame was not received.
     Missing,
-    /// It has arrived; the driver does not record the queue.
+    /// The frame was received, but the driver does not record the queue.
     AnyQueue,
     Queue(u16),
 }
@@ -68,7 +68,7 @@ impl Flow {
         Self { kind, case, bytes, input, place: Place::Missing }
     }
 
-    /// Returns the hashed bytes.
+    /// Returns the bytes that enter the hash.
     fn hashed(&self, hashed: Hashed) -> &[u8] {
         match hashed {
             Hashed::Addresses => &self.input[..self.input.len() - PORTS_LEN],
@@ -77,15 +77,15 @@ impl Flow {
     }
 }
 
-/// The result.
+/// The result of the check of receive queues.
 pub(crate) struct Judged {
     pub verdict: Verdict,
     pub cases: usize,
-    /// Frames that arrived only on a further attempt.
+    /// Number of frames received only on a further attempt.
     pub lost: usize,
 }
 
-/// Judges the receiver. The receiver alone chooses a queue, so no run is repeated to assign blame.
+/// Judges the receiver's queue selection. Only the receiver selects a queue, so no run is repeated to assign blame.
 pub(crate) fn judge(exchange: &mut Exchange<'_>, depth: Depth) -> Result<Judged, CheckError> {
     let nothing = |verdict| Ok(Judged { verdict, cases: 0, lost: 0 });
     let (key, table, hashed) = match exchange.receiver.steering()? {
@@ -129,10 +129,10 @@ fn flows(exchange: &Exchange<'_>, hashed: &[Hashed; 4], depth: Depth) -> Vec<Flo
 }
 
 impl Exchange<'_> {
-    /// Sends a frame of each flow until all have arrived, and returns the number lost at first; the inner error is the
-    /// kernel's refusal.
+    /// Sends a frame of each flow, and repeats missing frames. Returns the number of frames lost on the first attempt.
+    /// The inner error is the error number of the kernel's refusal.
     fn send_flows(&mut self, flows: &mut [Flow]) -> Result<Result<usize, i32>, CheckError> {
-        // The first call begins to capture.
+        // The first call starts the capture.
         while self.receiver.arrival(Duration::ZERO)?.is_some() {}
         let mut lost = 0;
         for attempt in 0..ATTEMPTS_MAX {
@@ -155,7 +155,7 @@ impl Exchange<'_> {
         Ok(Ok(lost))
     }
 
-    /// Takes the arrivals of these flows until they are complete or no more come.
+    /// Fetches the captured frames of these flows until all are received, or none is received within the patience.
     fn fetch(&mut self, flows: &mut [&mut Flow]) -> Result<(), CheckError> {
         let mut last = Instant::now();
         while flows.iter().any(|flow| flow.place == Place::Missing) && last.elapsed() < self.patience {
@@ -170,7 +170,7 @@ impl Exchange<'_> {
     }
 }
 
-/// The hash, the table and the fields that choose a queue.
+/// The hash, the indirection table and the hashed fields that select a queue.
 struct Rule<'a> {
     hash: Toeplitz,
     table: &'a [u32],
@@ -186,7 +186,7 @@ impl Rule<'_> {
         self.hash_of(flow) as usize & (self.table.len() - 1)
     }
 
-    /// Returns true if a flow arrived on its queue, or on an unknown one.
+    /// Returns whether a flow was received on its queue, or on an unrecorded queue.
     fn is_right(&self, flow: &Flow) -> bool {
         match flow.place {
             Place::Missing => false,
@@ -220,12 +220,12 @@ impl Rule<'_> {
         }
     }
 
-    /// Names the fault after the rule that explains all arrivals.
+    /// Names the fault. An alternative rule that explains all observed queues determines the name.
     fn name(&self, flows: &[Flow]) -> Fault {
         let all_right = |rule: &Self| rule.first_wrong(flows).is_none();
         let swapped: Vec<u8> = self.hash.key().chunks(4).flat_map(|word| word.iter().rev().copied()).collect();
         let key = swapped.first_chunk().expect("as long as the key");
-        // Tests each kind by itself: the fields of one may be right.
+        // Each kind is tested separately, because the fields of one kind may be right.
         let fits_other_fields = |kind: usize| {
             let others = [Hashed::Addresses, Hashed::AddressesAndPorts].map(|fields| [fields; 4]);
             let rules = others.map(|hashed| Self { hash: self.hash.clone(), table: self.table, hashed });

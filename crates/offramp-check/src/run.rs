@@ -17,33 +17,33 @@ use crate::reach::Reach;
 use crate::rss::{self, Judged};
 use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
 
-/// Number of wrong cases at the end of an offload's check.
+/// Number of wrong cases after which the check of an offload ends.
 const WRONG_MAX: usize = 3;
-/// Maximum sends of a first frame until one arrives: switches learn, links come up.
+/// Maximum number of attempts until a first frame is received. Switches may still learn, and links may not be up yet.
 const PROBES_MAX: usize = 8;
-/// Feature of Linux' own coalescing.
+/// Name of the feature for Linux' own coalescing.
 const GRO: &str = "rx-gro";
-/// Feature to allow any ID in segments.
+/// Name of the feature that allows any IPv4 ID in segments.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
-/// The reason an offload is unreachable if the kernel cannot hand over its output.
+/// The reason why an offload is not reachable if the kernel cannot deliver its output.
 const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (Linux 6.2 or later can)";
 
-/// The reason for no verdict on a lossy path.
+/// The reason why there is no verdict on a lossy path.
 const LOSSY: &str =
     "frames are missing, but the path also loses frames with every offload off; check again under less load";
 
-/// The reason no tag can be handed over beside a frame.
+/// The reason why frames with their tag in the metadata cannot be sent.
 const NO_PROGRAM: &str = "the kernel refuses a BPF program at the interface's egress, needed to pass tags as a VLAN \
      interface does (Linux 6.6 or later accepts it)";
 
-/// Name of the path itself, with every offload off.
+/// Name of the check of the path itself, with every offload off.
 pub const PATH: &str = "path";
-/// Name of frames of the MTU.
+/// Name of the check of frames with the length of the MTU.
 pub const MTU: &str = "mtu";
 /// Name of the check of receive queues.
 pub const RSS: &str = "rss";
-/// Name of all offloads together.
+/// Name of the check of all offloads together.
 pub const TOGETHER: &str = "together";
 
 /// The settings of a check.
@@ -51,23 +51,23 @@ pub const TOGETHER: &str = "together";
 pub struct Config {
     /// The number of cases.
     pub depth: Depth,
-    /// Offloads to check, by name; all when empty.
+    /// Names of the offloads to check; empty checks all.
     pub only: Vec<String>,
     /// Seed of the payloads.
     pub seed: u64,
 }
 
-/// Returns the names for [`Config::only`], in the order of the check.
+/// Returns the names allowed in [`Config::only`], in the order of the check.
 pub fn names() -> Vec<&'static str> {
     [PATH, MTU].into_iter().chain(OFFLOADS.iter().map(|offload| offload.name)).chain([RSS, TOGETHER]).collect()
 }
 
-/// Checks the path between two ends, both ways. `stop` ends it after the current batch; `progress` gets a line per
-/// step. Puts every setting back before it returns.
+/// Checks the path between two ends in both directions. `stop` ends the check after the current batch. `progress`
+/// receives a line for each step. Every setting is restored before the function returns.
 ///
 /// # Errors
-/// When nothing arrives, an interface goes down, changes or may not be changed, the check was stopped, or a
-/// setting could not be put back.
+/// Returns an error if no frame is received, if an interface goes down, changes or may not be changed, if the check is
+/// stopped, or if a setting cannot be restored.
 pub fn run(
     ends: &mut [Box<dyn End>; 2],
     config: &Config,
@@ -128,7 +128,7 @@ fn check(
         }
     }
     let mut rows = Vec::new();
-    // Frames of the same run must not be taken for each other's.
+    // Frames of two simultaneous runs must be distinguishable.
     let run = (std::process::id() as u16).wrapping_mul(0x9e37) ^ config.seed as u16;
     let mut next_case = 0;
     for from in [0, 1] {
@@ -153,7 +153,8 @@ fn check(
     Ok(rows)
 }
 
-/// The features turned on: the sender's transmit offloads and the receiver's receive offloads. All others are off.
+/// The enabled features: transmit offloads of the sender, and receive offloads of the receiver. All other features are
+/// off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Setting {
     transmit: Vec<&'static str>,
@@ -180,9 +181,9 @@ struct Direction<'a> {
     exchange: Exchange<'a>,
     config: &'a Config,
     rows: Vec<Row>,
-    /// The setting applied last.
+    /// The last setting applied.
     setting: Option<Setting>,
-    /// The frames carried by the path.
+    /// The kinds of frames carried by the path.
     reach: Reach,
 }
 
@@ -217,7 +218,7 @@ impl Direction<'_> {
             progress(&format!("{way}: {RSS}"));
             self.apply(&Setting::default())?;
             let Judged { mut verdict, cases, lost } = rss::judge(&mut self.exchange, self.config.depth)?;
-            // The capture of the queues ends with the next setting.
+            // The next setting must be applied anew, because it ends the capture of receive queues.
             self.setting = None;
             let is_missing = matches!(&verdict, Verdict::Wrong(finding) if finding.fault == Fault::FrameMissing);
             if let Some(why) = self.reach.without_a_version().filter(|_| is_missing) {
@@ -239,7 +240,7 @@ impl Direction<'_> {
         self.config.only.is_empty() || self.config.only.iter().any(|only| only == name)
     }
 
-    /// Returns the smaller MTU of the two ends, IP bytes.
+    /// Returns the smaller MTU of the two ends, in IP bytes.
     fn mtu(&self) -> usize {
         self.exchange.sender.description().mtu.min(self.exchange.receiver.description().mtu) as usize
     }
@@ -298,7 +299,7 @@ impl Direction<'_> {
         }
     }
 
-    /// Judges a list of cases under one setting.
+    /// Judges a list of cases with one setting.
     fn judge(
         &mut self,
         name: &'static str,
@@ -320,7 +321,7 @@ impl Direction<'_> {
         Ok(Row { cases: sent, coalesced, lost, left_out, ..self.row(name, interface, features, verdict) })
     }
 
-    /// Returns the setting's features actually on.
+    /// Returns the features of the setting that are really on.
     fn features_on(&self, setting: &Setting) -> Vec<&'static str> {
         let of = |end: &dyn End, features: &[&'static str]| {
             features.iter().copied().filter(|feature| end.is_on(feature)).collect::<Vec<_>>()
@@ -328,7 +329,7 @@ impl Direction<'_> {
         [of(self.exchange.sender, &setting.transmit), of(self.exchange.receiver, &setting.receive)].concat()
     }
 
-    /// Checks one offload alone, at its end.
+    /// Checks one offload alone, at the end that has the offload.
     fn offload(&mut self, offload: &Offload, mtu: usize) -> Result<Row, CheckError> {
         let end: &dyn End = match offload.side {
             Side::Transmit => self.exchange.sender,
@@ -368,14 +369,15 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Returns the reason if cases cannot be sent here by another way than a packet socket alone; `None` if they can.
+    /// Returns the reason why cases cannot be sent here, or `None` if they can. Only cases that need more than a packet
+    /// socket have such a reason.
     fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
         let (probe, refuser) = match cases {
             Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {
                 return Ok(Some(UNSEEN.to_owned()));
             }
             Cases::Socket(ip) => (plan::datagram(ip), "the kernel refuses datagrams of a UDP socket on this path"),
-            // The program is attached for an untagged frame, too.
+            // The BPF program is attached for an untagged frame too, so a refusal does not depend on tags.
             Cases::TagsInSkb => (Case { vlan: None, ..plan::tag_in_skb() }, NO_PROGRAM),
             _ => return Ok(None),
         };
@@ -386,12 +388,12 @@ impl Direction<'_> {
         let allowed = self.allowed();
         Ok(match self.exchange.one(&probe, allowed)? {
             Outcome::Refused(errno) => Some(format!("{refuser} ({})", nix::errno::Errno::from_raw(errno).desc())),
-            // The cases of the offload show other faults.
+            // If frames are wrong, the offload's own cases show the fault.
             Outcome::Right | Outcome::Wrong(_) => None,
         })
     }
 
-    /// Checks that frames of exactly the MTU arrive, and that the kernel sends no longer one.
+    /// Checks that frames with the length of the MTU are received, and that the kernel refuses a longer frame.
     fn frames_of_the_mtu(&mut self, interface: &str) -> Result<Row, CheckError> {
         let [own, other] = [&*self.exchange.sender, &*self.exchange.receiver].map(|end| end.description().mtu as usize);
         if own != other {
@@ -414,7 +416,7 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Reports that a link has two MTUs. The sender's longest frames show the effect.
+    /// Reports that the two ends of a link have different MTUs. The sender's longest frames show the effect.
     fn differing_mtus(&mut self, interface: &str, own: usize, other: usize) -> Result<Row, CheckError> {
         self.apply(&Setting::default())?;
         let case = plan::of_length(own, None);
@@ -430,7 +432,8 @@ impl Direction<'_> {
         Ok(Row { cases: 1, ..self.row(MTU, interface, Vec::new(), verdict) })
     }
 
-    /// Checks all offloads on at both ends, without those wrong alone, with the cases of the others.
+    /// Checks all offloads of both ends together, except offloads that were wrong alone. The cases are those of the
+    /// remaining offloads.
     fn together(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
         let is_wrong = |offload: &&Offload| {
             self.rows.iter().any(|row| row.offload == offload.name && matches!(row.verdict, Verdict::Wrong(_)))
@@ -454,7 +457,7 @@ impl Direction<'_> {
     }
 }
 
-/// Returns the verdict on an MTU.
+/// Returns the verdict for a wrong MTU.
 fn wrong_mtu(fault: Fault, case: &Case, expected: String, got: String) -> Verdict {
     Verdict::Wrong(Box::new(Finding {
         fault,
@@ -469,7 +472,8 @@ fn wrong_mtu(fault: Fault, case: &Case, expected: String, got: String) -> Verdic
     }))
 }
 
-/// Turns the named features of a side on, as far as they can be switched, and all others off.
+/// Switches the features of a side: `on` names the features to enable, and all others are disabled. Features that
+/// cannot be switched stay unchanged.
 fn switch(end: &mut dyn End, side: Side, on: &[&'static str]) -> Result<(), CheckError> {
     let is_switchable = |feature: &&str| end.offered(feature) == Offered::Switchable;
     let features: Vec<(&'static str, bool)> = plan::features_of(side)
@@ -480,7 +484,7 @@ fn switch(end: &mut dyn End, side: Side, on: &[&'static str]) -> Result<(), Chec
     end.apply(&features)
 }
 
-/// Returns one `ethtool` line for each interface with a fault.
+/// Returns one `ethtool` command for each interface with a fault.
 fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
     let of_end = |end: &dyn End| {
         let about = end.description();
@@ -488,7 +492,7 @@ fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
         for row in rows {
             let Verdict::Wrong(finding) = &row.verdict else { continue };
             let side = match finding.blame {
-                // No feature turns it off.
+                // No feature turns the queue selection off.
                 _ if row.offload == RSS => continue,
                 Blame::Sender if row.from == about.name => Side::Transmit,
                 Blame::Receiver if row.to == about.name => Side::Receive,

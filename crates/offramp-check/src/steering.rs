@@ -8,33 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::packet::{Ip, Protocol};
 
-/// Kinds of packets, each with a hash of its own.
+/// Kinds of packets with separate hash settings.
 pub(crate) const KINDS: [(Ip, Protocol, FlowKind); 4] = [
     (Ip::V4, Protocol::Tcp, FlowKind::Tcp4),
     (Ip::V4, Protocol::Udp, FlowKind::Udp4),
     (Ip::V6, Protocol::Tcp, FlowKind::Tcp6),
     (Ip::V6, Protocol::Udp, FlowKind::Udp6),
 ];
-/// Payload of a frame.
+/// Payload of a frame in bytes.
 pub(crate) const PAYLOAD_LEN: u16 = 1100;
-/// Maximum number of queues: beyond it, such a frame is too short.
+/// Maximum number of queues. With more queues, a frame of this length is too short.
 const QUEUES_MAX: u64 = PAYLOAD_LEN as u64 - HEAD_LEN as u64;
 
-/// The distribution of received frames over an end's queues.
+/// The rule that distributes received frames over an end's queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
-    /// The driver does not report it, or has none.
+    /// The driver reports no distribution, or has none.
     NotOffered,
-    /// It cannot be checked, for this reason.
+    /// The distribution cannot be checked for this reason.
     NotReachable(String),
-    /// By a Toeplitz hash.
+    /// A Toeplitz hash selects the queue.
     ByHash {
-        /// The key.
+        /// Key of the hash.
         key: Vec<u8>,
-        /// A queue for each value of the hash's low bits. Their number is a power of two.
+        /// Queue for each value of the hash's low bits. The number of entries is a power of two.
         table: Vec<u32>,
-        /// The hashed fields of TCP and UDP over IPv4, TCP and UDP over IPv6; [`Hashed::Unknown`] is not checked.
+        /// Hashed fields for TCP and UDP over IPv4, then for TCP and UDP over IPv6. A kind with [`Hashed::Unknown`] is
+        /// not checked.
         hashed: [Hashed; 4],
     },
 }
@@ -43,16 +44,16 @@ pub enum Steering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hashed {
-    /// Both addresses.
+    /// Source and destination address.
     Addresses,
-    /// Addresses and ports.
+    /// Source and destination address, and both ports.
     AddressesAndPorts,
-    /// Nothing, others, or not reported by the driver.
+    /// No fields, other fields, or fields not reported by the driver.
     Unknown,
 }
 
 impl Steering {
-    /// Reads the driver's answer for an interface in the calling thread's namespace.
+    /// Reads the driver's settings of an interface in the calling thread's namespace.
     pub(crate) fn of_interface(name: &str) -> Self {
         let not_reachable = |why: &str| Self::NotReachable(why.to_owned());
         let hash = match ethtool::rx_hash(name) {

@@ -1,4 +1,4 @@
-//! The results: the report, for print and for `--json`.
+//! The results of a check, for the text report and for `--json`.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::fault::Fault;
 
-/// Version of the JSON object; it increases when a field changes its meaning or disappears.
+/// Version of the JSON object. The version increases when a field changes its meaning or is removed.
 pub const VERSION: u32 = 1;
 
-/// All results.
+/// All results of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// [`VERSION`].
+    /// Version of the JSON object, equal to [`VERSION`].
     pub version: u32,
-    /// Version of the program.
+    /// Version of offramp.
     pub offramp: String,
     /// Release of the kernel.
     pub kernel: String,
@@ -22,49 +22,50 @@ pub struct Report {
     pub seed: u64,
     /// Set of cases: `quick` or `full`.
     pub depth: &'static str,
-    /// Duration in seconds.
+    /// Duration of the check in seconds.
     pub elapsed_s: f64,
     /// The two ends.
     pub ends: [Interface; 2],
-    /// Every verdict.
+    /// Verdicts on all offloads in both directions.
     pub rows: Vec<Row>,
-    /// Commands to turn off the wrong offloads, one for each interface with faults.
+    /// Commands that turn off the wrong offloads, one for each interface with faults.
     pub commands: Vec<String>,
-    /// The value of right offloads, if measured.
+    /// Measured effect of the right offloads on the speed, if requested.
     pub worth: Vec<Worth>,
 }
 
-/// An end.
+/// One end of the path.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interface {
-    /// As the user named it.
+    /// Name of the interface, as given by the user.
     pub name: String,
-    /// Its driver.
+    /// Name of the interface's driver.
     pub driver: String,
-    /// Bytes of IP in a frame.
+    /// MTU in IP bytes.
     pub mtu: u32,
 }
 
 /// The verdict on one offload in one direction.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Short name of the offload, as `--only` takes it.
+    /// Short name of the offload, as in `--only`.
     pub offload: &'static str,
-    /// The judged interface.
+    /// Name of the judged interface.
     pub interface: String,
-    /// The sending interface.
+    /// Name of the sending interface.
     pub from: String,
-    /// The receiving interface.
+    /// Name of the receiving interface.
     pub to: String,
-    /// Features enabled for it.
+    /// Features enabled for the check of this offload.
     pub features: Vec<&'static str>,
-    /// Number of sent cases.
+    /// Number of cases sent.
     pub cases: usize,
-    /// Cases that arrived as super-frames.
+    /// Number of cases received as super-frames.
     pub coalesced: usize,
-    /// Cases with frames lost by the path: right on a further attempt, or beside plain frames lost too.
+    /// Number of cases with frames lost by the path. Such a case was right on a further attempt, or plain frames were
+    /// lost at the same time.
     pub lost: usize,
-    /// The causes against the cases left out.
+    /// Causes that exclude the cases left out.
     pub left_out: Vec<String>,
     /// The verdict.
     #[serde(flatten)]
@@ -75,20 +76,20 @@ pub struct Row {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// All arrived frames are as expected.
+    /// All captured frames are as expected.
     Right,
-    /// Something else arrived, or nothing.
+    /// A captured frame is not as expected, or a frame is missing.
     Wrong(Box<Finding>),
-    /// The interface does not have this offload.
+    /// The interface lacks this offload.
     NotOffered,
-    /// The path does not carry its frames.
+    /// The path does not carry the frames of the cases.
     NotTested {
-        /// Why.
+        /// Reason for the missing test.
         why: String,
     },
-    /// These interfaces and this kernel cannot show it.
+    /// These interfaces and this kernel cannot show the effect of the offload.
     NotReachable {
-        /// Why.
+        /// Reason for the missing test.
         why: String,
     },
 }
@@ -97,63 +98,63 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Blame {
-    /// The sender's adapter or driver: with the sender's offloads off it is right.
+    /// The sender's adapter or driver: the frames are right with the sender's offloads off.
     Sender,
-    /// The receiver's adapter or driver: with the receiver's offloads off it is right.
+    /// The receiver's adapter or driver: the frames are right with the receiver's offloads off.
     Receiver,
-    /// Both sides: right with either side's offloads off (the fault needs both), or only with both off (each has it).
+    /// Both sides. Either the fault needs the offloads of both sides, or each side has the fault.
     Both,
-    /// The path between: wrong with every switchable offload off.
+    /// The path between the ends: the frames are wrong even with every switchable offload off.
     Path,
-    /// It did not happen again.
+    /// Unknown, because the fault did not recur.
     Unrepeatable,
 }
 
-/// A fault.
+/// A fault found by the check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Its name.
+    /// Name of the fault.
     pub fault: Fault,
-    /// The same in words.
+    /// Description of the fault in words.
     pub what: &'static str,
     /// The side at fault.
     pub blame: Blame,
     /// The first case with the fault.
     pub case: String,
-    /// Wrong cases before the check of this offload ended.
+    /// Number of wrong cases until the check of this offload ended.
     pub wrong_cases: usize,
-    /// The frame and its first differing field.
+    /// Description of the frame and of its first differing field.
     pub place: String,
-    /// The expected value.
+    /// Expected value of the field.
     pub expected: String,
-    /// The arrived value.
+    /// Captured value of the field.
     pub got: String,
     /// The sent, the expected, and the captured frames.
     #[serde(skip)]
     pub evidence: Evidence,
 }
 
-/// Frames with a fault.
+/// The frames of a case with a fault.
 #[derive(Clone, Default)]
 pub struct Evidence {
-    /// As handed to the sender's interface.
+    /// Frames as sent to the sender's interface.
     pub sent: Vec<Vec<u8>>,
-    /// As expected on a wire.
+    /// Frames as expected on a wire.
     pub expected: Vec<Vec<u8>>,
-    /// As captured.
+    /// Frames as captured at the receiver.
     pub captured: Vec<Vec<u8>>,
 }
 
-/// The value of an offload on an interface.
+/// The measured effect of an offload on the speed of an interface.
 #[derive(Clone, Debug, Serialize)]
 pub struct Worth {
-    /// Names of offloads switched together, as `--only` takes them.
+    /// Names of the offloads switched together, as in `--only`.
     pub offloads: Vec<&'static str>,
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its effect.
+    /// Effect of the offloads.
     pub effect: Effect,
-    /// The measurement in a sentence.
+    /// Description of the measurement in one sentence.
     pub found: String,
 }
 
@@ -161,18 +162,18 @@ pub struct Worth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
-    /// More throughput, or less processor time of this machine.
+    /// The offload gives more throughput, or needs less processor time on this machine.
     Pays,
-    /// Less throughput, or more processor time of this machine.
+    /// The offload gives less throughput, or needs more processor time on this machine.
     SlowsDown,
-    /// No measurable difference.
+    /// There is no measurable difference.
     NoDifference,
-    /// It could not be measured, or the noise is too large.
+    /// The effect could not be measured, or the noise is too large.
     Unknown,
 }
 
 impl fmt::Debug for Evidence {
-    /// Prints the numbers of frames: their bytes would hide all else.
+    /// Prints only the numbers of frames, because the frames' bytes would hide everything else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { sent, expected, captured } = self;
         write!(f, "{} sent, {} expected, {} captured", sent.len(), expected.len(), captured.len())
@@ -180,12 +181,12 @@ impl fmt::Debug for Evidence {
 }
 
 impl Report {
-    /// Returns true if any verdict is wrong.
+    /// Returns whether any verdict is wrong.
     pub fn is_wrong(&self) -> bool {
         self.rows.iter().any(|row| matches!(row.verdict, Verdict::Wrong(_)))
     }
 
-    /// Returns the numbers of cases with lost frames, and of all cases.
+    /// Returns the number of cases with lost frames, and the number of all cases.
     pub fn loss(&self) -> [usize; 2] {
         [self.rows.iter().map(|row| row.lost).sum(), self.rows.iter().map(|row| row.cases).sum()]
     }
@@ -196,7 +197,7 @@ impl Report {
         lost as f64 * 100.0 / cases.max(1) as f64
     }
 
-    /// Returns the number of verdicts made impossible by the path.
+    /// Returns the number of offloads that the path did not allow to test.
     pub fn not_tested(&self) -> usize {
         self.rows.iter().filter(|row| matches!(row.verdict, Verdict::NotTested { .. })).count()
     }

@@ -1,4 +1,4 @@
-//! The fields of a frame, and their differences between two frames.
+//! The fields of a frame, and the comparison of two frames by fields.
 
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, Network, Transport, link_header_len};
@@ -6,21 +6,21 @@ use strum::EnumMessage;
 
 use crate::packet::ones_complement_sum;
 
-/// Minimum frame of Ethernet without FCS (IEEE 802.3, 4A.4.2): shorter ones may be padded to it, and some adapters pad
-/// tagged ones by four bytes more.
+/// Maximum length to which a short frame may be padded, in bytes. Ethernet's minimum without FCS is 60 bytes (IEEE
+/// 802.3, 4A.4.2), and some adapters pad tagged frames by four more bytes.
 const PADDED_LEN_MAX: usize = 64;
 
-/// Permitted differences.
+/// Differences that a check permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Allowed {
-    /// IPv4 IDs of segments (`tx-tcp-mangleid-segmentation`).
+    /// Segments may have any IPv4 ID (`tx-tcp-mangleid-segmentation`).
     pub any_id: bool,
-    /// Frames with a wrong checksum, padded datagrams and fragments before earlier frames: Linux' GRO does not
-    /// hold them, and holds others of their flow.
+    /// Frames with a wrong checksum, padded datagrams and fragments may overtake earlier frames. Linux' GRO does not
+    /// hold such frames, but holds other frames of their flow.
     pub unheld_overtake: bool,
 }
 
-/// A field of a frame. Reports show the comment of each.
+/// A field of a frame. Reports quote the comment of each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumMessage)]
 pub(super) enum Name {
     /// Ethernet header
@@ -68,7 +68,7 @@ impl Name {
         self.get_documentation().unwrap_or_default()
     }
 
-    /// Formats the bytes of a field for a reader.
+    /// Formats the bytes of a field for a report.
     pub(super) fn decode(self, bytes: &[u8]) -> String {
         const SHOWN: usize = 16;
         match self {
@@ -109,7 +109,7 @@ fn flags_text(flags: u8) -> String {
     if set.is_empty() { "none".to_owned() } else { set.join(" ") }
 }
 
-/// A differing field.
+/// A differing field, with both values.
 #[derive(Clone, Debug)]
 pub(super) struct FieldDifference {
     pub name: Name,
@@ -117,7 +117,7 @@ pub(super) struct FieldDifference {
     pub got: Vec<u8>,
 }
 
-/// The layout of a sent frame.
+/// The layout of a parsed frame.
 pub(super) struct Parsed {
     pub layout: FrameLayout,
 }
@@ -129,7 +129,8 @@ impl Parsed {
         Some(Self { layout })
     }
 
-    /// Returns the offset of the checksum. Also valid for a super-frame, with its total length in the length fields.
+    /// Returns the offset of the transport checksum. The offset also applies to a super-frame, whose length fields
+    /// contain the total length.
     pub(super) fn checksum_at(&self) -> usize {
         let offset = if self.layout.transport == Transport::Udp { 6 } else { 16 };
         self.layout.transport_start + offset
@@ -144,7 +145,7 @@ impl Parsed {
         [addresses, &(transport_len as u32).to_be_bytes(), &[0, self.layout.protocol]].concat()
     }
 
-    /// Returns every field but the checksums, in their order in the frame; then the checksums.
+    /// Returns the ranges of all fields in the order of the frame, followed by the checksums.
     fn fields(&self) -> Vec<(Name, std::ops::Range<usize>)> {
         let FrameLayout { network_start: ip, transport_start: at, payload_start, packet_end, .. } = self.layout;
         let mut fields = vec![(Name::Ethernet, 0..12), (Name::Ethernet, ip - 2..ip)];
@@ -189,20 +190,21 @@ impl Parsed {
         if self.layout.transport != Transport::Opaque {
             fields.push((Name::Checksum, self.checksum_at()..self.checksum_at() + 2));
         }
-        // Checksums last: they differ with every other field. The sort keeps the order of the others.
+        // Checksums are last, because they change with every other field. The stable sort keeps the order of the other
+        // fields.
         fields.sort_by_key(|(name, _)| matches!(name, Name::IpChecksum | Name::Checksum));
         fields
     }
 }
 
-/// Returns the bytes of a field of a sent frame.
+/// Returns the bytes of a field, or `None` if the frame lacks the field.
 pub(super) fn value_of(frame: &[u8], name: Name) -> Option<Vec<u8>> {
     let parsed = Parsed::of(frame)?;
     let range = parsed.fields().into_iter().find(|(found, _)| *found == name)?.1;
     Some(frame[range].to_vec())
 }
 
-/// The bytes of the VLAN tags.
+/// Returns the bytes of the VLAN tags.
 fn tags(frame: &[u8]) -> &[u8] {
     let end = link_header_len(frame).unwrap_or(14);
     frame.get(12..end - 2).unwrap_or(&[])
@@ -227,7 +229,7 @@ pub(super) fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<
     let got = without_tail(expected, got, parsed.layout.packet_end);
     let mut found = Vec::new();
     for (name, range) in parsed.fields() {
-        // Excess bytes are payload.
+        // Bytes beyond the expected packet count as payload.
         let end = if name == Name::Payload { got.len().max(range.start) } else { range.end };
         let bytes = got.get(range.start.min(got.len())..end.min(got.len())).unwrap_or_default();
         let expected = &expected[range];
@@ -238,7 +240,7 @@ pub(super) fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<
     found
 }
 
-/// Removes padding and a sent trailer from a captured frame: coalescing may drop both.
+/// Removes padding, or a trailer that was sent, from a captured frame. Coalescing may remove either.
 fn without_tail<'a>(expected: &[u8], got: &'a [u8], packet_end: usize) -> &'a [u8] {
     let is_padded = got.len() > packet_end && got.len() <= PADDED_LEN_MAX;
     let has_trailer = expected.len() > packet_end && got.len() == expected.len();
@@ -254,7 +256,7 @@ fn is_allowed(name: Name, got: &[u8], bytes: &[u8], parsed: &Parsed, allowed: Al
             let header = got.get(layout.network_start..layout.transport_start).unwrap_or_default();
             ones_complement_sum(&[header]) == u16::MAX
         }
-        // 0 and 0xffff are the same number, and TCP has no other meaning for 0.
+        // In one's complement, 0 and 0xffff are the same number, and TCP gives 0 no other meaning.
         Name::Checksum if layout.transport == Transport::Tcp && matches!(bytes, [0, 0] | [0xff, 0xff]) => {
             let len = layout.packet_end - layout.transport_start;
             let transport = got.get(layout.transport_start..layout.packet_end).unwrap_or_default();

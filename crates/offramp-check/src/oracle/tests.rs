@@ -1,4 +1,4 @@
-//! The two halves of the oracle against each other, and its tolerances.
+//! Tests of the oracle: expected frames against the segmenter, and the permitted differences.
 
 use super::*;
 use crate::case::{Addressing, Case, Checksum, Load, Train};
@@ -15,7 +15,7 @@ fn built(case: &Case) -> Built {
     case.build(&ADDRESSING, IDENTITY)
 }
 
-/// Returns each frame as it was sent, with its request as metadata: an untouched path.
+/// Returns the frames as captured after a path without changes: each frame as sent, with its request as metadata.
 fn untouched(built: &Built) -> Vec<Captured> {
     let captured = |sent: &crate::case::Sent| {
         let checksum = sent.request.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
@@ -25,7 +25,7 @@ fn untouched(built: &Built) -> Vec<Captured> {
     built.sent.iter().map(captured).collect()
 }
 
-/// Returns the frames after a wire.
+/// Returns the frames as captured after a wire.
 fn over_a_wire(built: &Built) -> Vec<Captured> {
     let captured = |frame: &Expected| Captured { bytes: frame.bytes.clone(), meta: RxMeta::default() };
     built.expected.iter().map(captured).collect()
@@ -182,7 +182,7 @@ fn a_frame_with_a_wrong_checksum_overtakes_no_other() {
     assert_eq!(fault(&built, &captured), None, "it may come later");
 }
 
-/// Observed with Linux 6.18 on a veth.
+/// This order was observed with Linux 6.18 on a veth.
 #[test]
 fn a_fragment_and_a_padded_datagram_overtake_what_linux_holds_and_nothing_else() {
     let allowed = Allowed { unheld_overtake: true, ..Allowed::default() };

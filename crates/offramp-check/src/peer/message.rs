@@ -1,5 +1,5 @@
-//! Requests and answers, and their bytes: a length, a kind, a body. This module bounds and checks all input from the
-//! other side.
+//! Requests and answers as bytes: a length, a kind and a body. This module limits and checks all input from the other
+//! side.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,20 +15,20 @@ use crate::packet::{Captured, Way};
 use crate::plan::{self, Side};
 use crate::steering::Steering;
 
-/// Version of the protocol; both ends must have the same.
+/// Version of the protocol. Both ends must have the same version.
 pub(super) const VERSION: u16 = 2;
-/// Maximum length of a message, in bytes: a frame of 128 KiB and others beside it.
+/// Maximum length of a message in bytes, enough for a frame of 128 KiB after other frames.
 pub(super) const LEN_MAX: usize = 320 << 10;
-/// Bytes of frames in a full answer.
+/// Number of frame bytes after which an answer is full.
 pub(super) const FRAMES_LEN: usize = 128 << 10;
-/// Arrivals in a full answer.
+/// Maximum number of received frames with their queue in one answer.
 pub(super) const ARRIVALS_MAX: usize = 256;
-/// Maximum wait of a capture request.
+/// Maximum wait requested for a capture.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Interval of a reader's or writer's polls of the stop flag.
+/// Interval at which a reader or writer checks the stop flag.
 pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A request of the client.
+/// A request from the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     Hello { version: u16 },
@@ -41,13 +41,13 @@ pub(super) enum Request {
     Arrivals(Duration),
 }
 
-/// An answer of the server.
+/// An answer from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Welcome(Welcome),
-    /// The enabled features.
+    /// Names of the enabled features.
     Applied(Vec<String>),
-    /// The kernel's error number, 0 for none.
+    /// The kernel's error number; 0 if the frame was sent.
     Sent(i32),
     Frames(Vec<Captured>),
     Done(Vec<String>),
@@ -63,14 +63,14 @@ pub(super) struct Welcome {
     pub driver: String,
     pub mtu: u32,
     pub mac: [u8; 6],
-    /// Features by name.
+    /// States of the features, by name.
     pub offered: BTreeMap<String, Offered>,
-    /// It takes [`Request::Steering`]; earlier versions did not.
+    /// Whether the server supports [`Request::Steering`]; earlier versions did not.
     #[serde(default)]
     pub has_steering: bool,
 }
 
-/// Bytes of an invalid message.
+/// The defect of an invalid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Malformed(&'static str);
@@ -194,7 +194,7 @@ fn wait(body: &[u8]) -> Result<Duration, Malformed> {
     Ok(Duration::from_micros(u32::from_be_bytes(usecs).into()).min(WAIT_MAX))
 }
 
-/// The queue's number counted from 1 (0: unknown), a length, the head.
+/// Encodes a received frame's queue as its number plus 1 (0: unknown), the length of the frame's head, and the head.
 fn arrival_bytes(arrival: &Arrival) -> Vec<u8> {
     let number = arrival.queue.map_or(0, |queue| queue.saturating_add(1));
     [&number.to_be_bytes()[..], &[arrival.head.len() as u8], &arrival.head].concat()
@@ -230,7 +230,7 @@ fn from_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
     serde_json::from_slice(bytes).map_err(|_| Malformed("a message with an invalid JSON object"))
 }
 
-/// A vnet header and a frame.
+/// Decodes a vnet header and a frame.
 fn captured(bytes: &[u8]) -> Result<Captured, Malformed> {
     let (header, frame) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed("a frame without a header"))?;
     let meta = decode_rx(header).map_err(|_| Malformed("a frame with an unknown segmentation"))?;
@@ -250,7 +250,7 @@ fn frames(mut bytes: &[u8]) -> Result<Vec<Captured>, Malformed> {
     Ok(frames)
 }
 
-/// Writes a message with its length in front. The stream's write timeout must be [`STOP_INTERVAL`].
+/// Writes a message after its length. The stream's write timeout must be [`STOP_INTERVAL`].
 pub(super) fn write(stream: &mut impl Write, message: &[u8], patience: Duration, stop: &AtomicBool) -> io::Result<()> {
     let limit = Limit::new(patience, stop);
     let bytes = [&(message.len() as u32).to_be_bytes()[..], message].concat();
@@ -267,7 +267,7 @@ pub(super) fn write(stream: &mut impl Write, message: &[u8], patience: Duration,
     Ok(())
 }
 
-/// Reads a message; `None` when the other side has closed the connection. The stream's read timeout must be
+/// Reads a message. Returns `None` if the other side has closed the connection. The stream's read timeout must be
 /// [`STOP_INTERVAL`].
 pub(super) fn read(stream: &mut impl Read, patience: Duration, stop: &AtomicBool) -> io::Result<Option<Vec<u8>>> {
     let limit = Limit::new(patience, stop);
@@ -292,7 +292,7 @@ pub(super) fn read(stream: &mut impl Read, patience: Duration, stop: &AtomicBool
     Ok(Some(message))
 }
 
-/// Reads until `bytes` is full; `false` when the stream ends before the first byte.
+/// Reads until `bytes` is full. Returns `false` if the stream ends before the first byte.
 fn fill(stream: &mut impl Read, bytes: &mut [u8], limit: &Limit<'_>) -> io::Result<bool> {
     let mut done = 0;
     while done < bytes.len() {
@@ -308,12 +308,12 @@ fn fill(stream: &mut impl Read, bytes: &mut [u8], limit: &Limit<'_>) -> io::Resu
     Ok(true)
 }
 
-/// Returns true if no byte was carried yet, and more may be.
+/// Returns whether a call ended without data because of its timeout or a signal, so that it can be repeated.
 fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The time limit of one message, at any pace of its bytes.
+/// The time limit of one message, regardless of the pace of its bytes.
 struct Limit<'a> {
     begun: Instant,
     patience: Duration,
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    /// A stream of single bytes without end, until the reader is stopped.
+    /// An endless stream that transfers one byte per call, and counts down `left`.
     struct Trickle<'a> {
         left: usize,
         stop: &'a AtomicBool,

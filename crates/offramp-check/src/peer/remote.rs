@@ -1,4 +1,4 @@
-//! The end on another machine.
+//! The end of a path on another machine.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -16,10 +16,10 @@ use crate::steering::Steering;
 
 /// Maximum time to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum time of an answer: a driver may reset its adapter before.
+/// Maximum time until an answer. A driver may reset its adapter before the answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// An interface of another machine, where `offramp check --serve` runs.
+/// An interface of another machine that runs `offramp check --serve`.
 #[derive(Debug)]
 pub struct RemoteEnd {
     peer: String,
@@ -27,7 +27,7 @@ pub struct RemoteEnd {
     description: Description,
     welcome: Welcome,
     is_on: BTreeSet<String>,
-    /// Frames handed over but not yet taken.
+    /// Captured frames received from the server and not yet returned.
     captured: VecDeque<Captured>,
     arrivals: VecDeque<Arrival>,
     is_finished: bool,
@@ -35,10 +35,11 @@ pub struct RemoteEnd {
 }
 
 impl RemoteEnd {
-    /// Connects to a server; `peer` is `host:port`.
+    /// Connects to a server. `peer` is `host:port`.
     ///
     /// # Errors
-    /// When there is no server, it has another version, or it cannot open its interface.
+    /// Returns an error if there is no server, if the server has another version, or if the server cannot open its
+    /// interface.
     pub fn connect(peer: &str, stop: &Arc<AtomicBool>) -> Result<Self, CheckError> {
         let failed = |reason: String| CheckError::Peer { peer: peer.to_owned(), reason };
         let addresses = peer.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
@@ -163,7 +164,7 @@ impl End for RemoteEnd {
         if std::mem::replace(&mut self.is_finished, true) {
             return Ok(Vec::new());
         }
-        // A stopped check still ends here.
+        // The stop flag is ignored here, so that a stopped check still restores the settings.
         let answer = ask(&mut self.stream, &Request::Finish, &self.peer, &AtomicBool::new(false))?;
         let Answer::Done(lines) = answer else { return Err(self.unexpected()) };
         Ok(lines)

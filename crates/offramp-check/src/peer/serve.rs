@@ -1,4 +1,4 @@
-//! The server: one client after the other, each with the interface to itself.
+//! The server. It serves one client at a time, which has the interface exclusively.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -17,30 +17,31 @@ use crate::error::CheckError;
 use crate::packet::{Identity, Ip, PORTS, Station, Way};
 use crate::plan::{self, Side};
 
-/// Maximum silence of a client.
+/// Maximum time without a request from a client.
 const IDLE_MAX: Duration = Duration::from_mins(1);
-/// Maximum time of a client with the interface.
+/// Maximum duration of a client's session.
 const SESSION_MAX: Duration = Duration::from_mins(15);
-/// Minimum segment size for a client.
+/// Minimum segment size that a client may request, in bytes.
 const SEGMENT_LEN_MIN: u16 = 60;
-/// Maximum ratio of sent to received bytes: each segment repeats the headers. Cases of a check need 2.9.
+/// Maximum ratio of bytes sent to bytes received from a client, because each segment repeats the headers. The cases of
+/// a check need a ratio of 2.9.
 const OUT_PER_IN_MAX: usize = 3;
 
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct Serve {
-    /// The interface for its clients, `IF` or `NS/IF`.
+    /// Name of the interface for clients, `IF` or `NS/IF`.
     pub interface: String,
-    /// The directory for the notes of settings to restore.
+    /// Directory of the state files with the settings to restore.
     pub state_dir: PathBuf,
-    /// Clients may connect to a public address of this machine.
+    /// Whether clients may connect to a public address of this machine.
     pub allows_public: bool,
 }
 
-/// Serves clients until `stop`. `progress` gets a line for each of them.
+/// Serves clients until `stop` is set. `progress` receives lines about each client.
 ///
 /// # Errors
-/// When connections cannot be accepted.
+/// Returns an error if connections cannot be accepted.
 pub fn serve(
     listener: &TcpListener,
     config: &Serve,
@@ -58,7 +59,7 @@ pub fn serve(
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(STOP_INTERVAL),
-            // One client's fault (a connection reset) must not end the others.
+            // One client's fault, such as a reset connection, must not end the server.
             Err(error) => progress(&format!("a connection failed: {error}")),
         }
     }
@@ -86,11 +87,13 @@ fn serve_one(
     converse(&mut stream, &mut open, stop)
 }
 
-/// Serves one client. `open` opens the interface for it; every setting is restored on return. For `stop` to work, a
-/// read or write of `stream` must fail with [`io::ErrorKind::WouldBlock`] after a fifth of a second.
+/// Serves one client. `open` opens the interface for the client. Every setting is restored when the function returns.
+/// `stop` takes effect only if a blocked read or write of `stream` fails with [`io::ErrorKind::WouldBlock`] after a
+/// fifth of a second.
 ///
 /// # Errors
-/// When the client sends an invalid request or asks for something forbidden, the interface fails, or it took too long.
+/// Returns an error if the client sends an invalid or forbidden request, if the interface fails, or if the session
+/// takes too long.
 pub fn converse(
     stream: &mut (impl Read + Write),
     open: &mut dyn FnMut() -> Result<Box<dyn End>, CheckError>,
@@ -120,7 +123,8 @@ fn answer(
 ) -> Result<Answer, CheckError> {
     match request {
         Request::Hello { version: VERSION } => {
-            // The server drops the open interface first: its settings must be restored before it is opened again.
+            // The server first drops the open interface, because its settings must be restored before the interface is
+            // opened again.
             *end = None;
             Ok(Answer::Welcome(welcome(end.insert(open()?).as_ref())))
         }
@@ -164,7 +168,7 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
             while bytes < FRAMES_LEN
                 && let Some(frame) = end.receive(wait)?
             {
-                // All frames count: other traffic may never end.
+                // The bytes of all frames count, because other traffic may never end.
                 bytes += frame.bytes.len();
                 if is_of_a_check(&frame.bytes) {
                     frames.push(frame);
@@ -190,7 +194,8 @@ fn answer_of(end: &mut dyn End, request: Request) -> Result<Answer, CheckError> 
     }
 }
 
-/// Returns true for a frame of a check: between its addresses, to nobody's Ethernet address or a group's.
+/// Returns whether a frame belongs to a check: it has a check's IP addresses, and the Ethernet destination is unused or
+/// a check's group.
 fn is_of_a_check(frame: &[u8]) -> bool {
     let is_for = |to: [u8; 6]| frame.starts_with(&to);
     match Identity::and_station(frame) {
@@ -200,13 +205,13 @@ fn is_of_a_check(frame: &[u8]) -> bool {
     }
 }
 
-/// Refuses a frame that is not of a check: the server must not send it for a stranger.
+/// Refuses a frame that does not belong to a check, because the server must not send arbitrary frames for a client.
 fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     let is_small = frame.meta.segmentation.is_some_and(|segmentation| segmentation.size < SEGMENT_LEN_MIN);
     let station = Identity::and_station(&frame.bytes).map(|(_, station)| station);
     let is_handed_over_right = match frame.way {
         Way::PacketSocket | Way::TagInSkb => station == Some(Station::Nobody),
-        // Hosts may be in the group: only discard is for them.
+        // The group may have members, so only the discard port is allowed.
         Way::UdpSocket => station == Some(Station::Group) && is_to_discard(&frame.bytes),
     };
     let reason = match () {
@@ -219,7 +224,8 @@ fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
     Err(CheckError::Client(format!("the client sent {reason}")))
 }
 
-/// Returns true if the sent length for a frame is known, and at most [`OUT_PER_IN_MAX`] times the frame's.
+/// Returns whether the frame's length after segmentation is known, and at most [`OUT_PER_IN_MAX`] times the frame's own
+/// length.
 fn is_as_long_as_it_may_be(frame: &Outgoing) -> bool {
     let Some(segmentation) = frame.meta.segmentation else { return true };
     let checksum = match frame.meta.checksum {
@@ -239,8 +245,7 @@ fn is_to_discard(frame: &[u8]) -> bool {
     datagrams_of(frame).is_some_and(|(_, to, _)| to.port() == PORTS[1])
 }
 
-/// Returns true for an address reachable from everywhere: neither loopback, private (RFC 1918, RFC 4193), link-local
-/// nor for measurements.
+/// Returns whether an address is public: neither loopback, private (RFC 1918, RFC 4193), link-local nor for benchmarks.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

@@ -1,4 +1,4 @@
-//! The frames of faults, as a capture in the format pcapng.
+//! A capture of the faults' frames in pcapng format.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use pcap_file::{DataLink, PcapError};
 
 use crate::verdict::{Report, Verdict};
 
-/// The kinds of frames, each an interface of the capture.
+/// Kinds of frames. Each kind is an interface of the capture.
 const KINDS: [&str; 3] = ["sent", "expected", "captured"];
 
-/// Returns the capture: for each wrong verdict the sent, the expected and the captured frames, each on an interface of
-/// that name. Comments name the verdict.
+/// Returns a capture with the sent, expected and captured frames of each wrong verdict. Each kind of frame has its own
+/// interface in the capture. Comments name the verdict.
 ///
 /// # Errors
-/// Never, in memory.
+/// Never returns an error, because the writer writes to memory.
 pub fn pcapng(report: &Report) -> Result<Vec<u8>, PcapError> {
     let mut writer = PcapNgWriter::new(Vec::new())?;
     for kind in KINDS {

@@ -1,4 +1,4 @@
-//! From a wrong case to a verdict: loss or a fault, and whose.
+//! Derives the verdict from a wrong case: loss or fault, and the side at fault.
 
 use std::time::Duration;
 
@@ -12,30 +12,33 @@ use crate::packet::{Ip, Protocol, Way};
 use crate::plan;
 use crate::verdict::{Blame, Evidence, Finding, Verdict};
 
-/// Repeats of a case to find the end at fault, until it is wrong before and after the right settings. Coalescing needs
-/// frames arriving together; the last finds a fault of 1 in 400.
+/// Numbers of repeats of a case in the search for the side at fault. The search ends once the case is wrong before and
+/// after the settings in which it is right. Repeats are needed because coalescing requires frames received together.
+/// The last number finds a fault in 1 of 400 repeats.
 const REPEATS: [usize; 4] = [5, 40, 400, 1600];
-/// Repeats with a side in software, as a multiple. At 8, a side without fault is blamed in 1 of 200 checks at most.
+/// Factor for the repeats with a side in software. With 8, a side without fault is blamed in at most 1 of 200 checks.
 const OFF_FACTOR: usize = 8;
-/// Maximum number of repeats with the bytes of the wrong case.
+/// Maximum number of repeats with the same bytes as the wrong case.
 const REPEATS_ALIKE: usize = 5;
-/// Maximum time between a frame and its delivery by a coalescing receiver.
+/// Maximum additional time between a frame and its delivery by a coalescing receiver.
 const HELD_MAX: Duration = Duration::from_millis(50);
 /// Maximum wait for a held frame.
 const HELD_PATIENCE: Duration = Duration::from_secs(1);
-/// Attempts at a usual delay, and rounds that must each show a hold: a busy processor delays frames, too.
+/// Number of attempts to measure the usual delay, and number of rounds that must all show a hold. A busy processor can
+/// delay frames too.
 const HELD_LOOKS: usize = 5;
 const HELD_ROUNDS: usize = 8;
-/// Frames to detect a lossy path.
+/// Number of frames sent to detect a lossy path.
 const LOSS_PROBES: usize = 64;
-/// Pauses before a case, possibly lost to other traffic, is sent again. Chosen: about a second in all.
+/// Pauses before a case is sent again that may have been lost to other traffic. The pauses are chosen, about a second
+/// in total.
 const LOSS_PAUSES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(800)];
-/// Rounds of plain frames in turn with a possibly lost case. Chosen.
+/// Number of rounds in which plain frames alternate with a possibly lost case. The number is chosen.
 const LOOKS: usize = 2;
 
 impl Direction<'_> {
-    /// Judges the outcomes of a setting, and adds up lost cases.
+    /// Judges the outcomes of a setting, and adds lost cases to `lost`.
     pub(super) fn verdict(
         &mut self,
         setting: &Setting,
@@ -44,11 +47,12 @@ impl Direction<'_> {
     ) -> Result<Verdict, CheckError> {
         let wrong_cases = outcomes.wrong.len();
         for (n, (case, wrong)) in outcomes.wrong.into_iter().enumerate() {
-            // A frame may be lost to other traffic. A changed frame shows a fault, though perhaps not each time.
+            // A missing frame may have been lost to other traffic. A changed frame shows a fault, although perhaps not
+            // in each attempt.
             let blame = self.blame(&case, setting, wrong.may_be_loss())?;
             if wrong.may_be_loss() {
-                // Before, between and after the plain frames: occasional loss on the path is no offload's fault. A long
-                // stall of the path may end only with these frames.
+                // The case is repeated before, between and after plain frames. Occasional loss on the path is not an
+                // offload's fault. A long stall of the path may end only during the plain frames.
                 let mut is_lost = blame == Blame::Unrepeatable || self.is_right_later(&case, setting)?;
                 for _ in 0..LOOKS {
                     if !is_lost && self.loses_others()? {
@@ -74,8 +78,8 @@ impl Direction<'_> {
         })
     }
 
-    /// Returns the verdict on a receiver holding frames for too long; `None` for any other. A path may be slow: only
-    /// the additional time counts.
+    /// Returns the verdict on a receiver that holds frames for too long, or `None` for any other receiver. Only the
+    /// additional delay counts, because the path itself may be slow.
     pub(super) fn held(&mut self, setting: &Setting, protocol: Protocol) -> Result<Option<Verdict>, CheckError> {
         let (cases, _) = self.reach.passable(plan::endless(protocol));
         for case in cases {
@@ -99,8 +103,8 @@ impl Direction<'_> {
         Ok(None)
     }
 
-    /// Returns the time of a case without and with the receiver's offloads, if the second is too long in every round. A
-    /// busy processor delays one now and then.
+    /// Returns the delay of a case without and with the receiver's offloads, if the second delay is too long in every
+    /// round. One round would not suffice, because a busy processor can delay a frame.
     fn held_each_time(&mut self, case: &Case, setting: &Setting) -> Result<Option<[Duration; 2]>, CheckError> {
         let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
         let mut times = None;
@@ -116,12 +120,12 @@ impl Direction<'_> {
         Ok(times)
     }
 
-    /// Returns the least time of a case in some attempts; `None` if it does not arrive right.
+    /// Returns the shortest delay of a case in several attempts, or `None` if an attempt fails.
     fn least_delay(&mut self, case: &Case, setting: &Setting, looks: usize) -> Result<Option<Duration>, CheckError> {
         self.apply(setting)?;
         let mut least: Option<Duration> = None;
         for _ in 0..looks {
-            // The cases of the offload judge what is lost or changed.
+            // The offload's own cases judge lost or changed frames.
             let Some(delay) = self.exchange.delay(case, HELD_PATIENCE)? else { return Ok(None) };
             least = least.into_iter().chain([delay]).min();
             if least.is_some_and(|least| least <= HELD_MAX) {
@@ -131,15 +135,16 @@ impl Direction<'_> {
         Ok(least)
     }
 
-    /// Returns whether the path now loses plain frames, with every offload off.
+    /// Returns whether the path loses plain frames now, with every offload off.
     pub(super) fn loses_others(&mut self) -> Result<bool, CheckError> {
         self.apply(&Setting::default())?;
         let outcomes = self.exchange.all(&[plan::probe(Ip::V4); LOSS_PROBES], Allowed::default(), 1)?;
         Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
     }
 
-    /// Finds the side at fault. Except for loss, the fault must come back after the right settings, and often enough
-    /// beside their length: else a fault of 1 in 400 would be blamed on any side.
+    /// Finds the side at fault. Unless the fault is a loss, it must recur after the settings in which the case was
+    /// right. There must be enough repeats in those settings. Otherwise, a fault in 1 of 400 repeats would be blamed on
+    /// any side.
     fn blame(&mut self, case: &Case, setting: &Setting, is_loss: bool) -> Result<Blame, CheckError> {
         let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
         if is_loss {
@@ -159,8 +164,8 @@ impl Direction<'_> {
         Ok(Blame::Unrepeatable)
     }
 
-    /// Repeats a wrong case `on` times under its setting, and `off` times with the software path on one side; `None` if
-    /// it is right under its setting.
+    /// Repeats a wrong case `on` times with its setting, and `off` times with the software path on one side. Returns
+    /// `None` if the case is right with its setting.
     fn compare_sides(
         &mut self,
         case: &Case,
@@ -182,7 +187,7 @@ impl Direction<'_> {
             if !tried.contains(&other) {
                 is_without[n] = self.is_right(case, &other, off)?;
             } else if off == 1 && self.is_right(case, &other, 1)? {
-                // The same setting, wrong and then right, shows occasional loss and no side.
+                // If the same setting is first wrong and then right, there is occasional loss, and no side is at fault.
                 return Ok(None);
             }
             tried.push(other);
@@ -195,8 +200,8 @@ impl Direction<'_> {
         }))
     }
 
-    /// Returns the features the sender needs. Before Linux 6.11 a socket segments datagrams only if the interface
-    /// checksums.
+    /// Returns the features that the sender needs. Before Linux 6.11, a socket segments datagrams only if the interface
+    /// computes checksums.
     fn least_for(&mut self, case: &Case) -> Result<Vec<&'static str>, CheckError> {
         if case.way != Way::UdpSocket {
             return Ok(Vec::new());
@@ -207,7 +212,8 @@ impl Direction<'_> {
         Ok(if is_refused { plan::TX_CHECKSUM.to_vec() } else { Vec::new() })
     }
 
-    /// Returns whether a case is right in each of its repeats. Among many, one may be lost or refused.
+    /// Returns whether no repeat of a case shows a changed frame, and at least one of the first repeats is right.
+    /// Single repeats may be lost or refused.
     fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();
@@ -222,14 +228,15 @@ impl Direction<'_> {
         if right == 0 {
             return Ok(false);
         }
-        // The others have numbers of their own: they go in batches, and no late frame is taken for theirs.
+        // The other repeats get new numbers. They can therefore be sent in batches, and a late frame of another repeat
+        // is recognised.
         let others = vec![Case { number: None, ..*case }; repeats.saturating_sub(REPEATS_ALIKE)];
         let outcomes = self.exchange.all(&others, allowed, 1)?;
         Ok(outcomes.wrong.iter().all(|(_, wrong)| wrong.may_be_loss()))
     }
 
-    /// Returns whether a repeated case is right, now or after pauses. Other traffic may fill a queue for a while; an
-    /// interface's own loss comes back each time.
+    /// Returns whether a repeated case is right, at once or after pauses. Other traffic may fill a queue for a while,
+    /// whereas loss in the interface recurs each time.
     fn is_right_later(&mut self, case: &Case, setting: &Setting) -> Result<bool, CheckError> {
         for pause in LOSS_PAUSES {
             std::thread::sleep(pause);
