@@ -1,4 +1,5 @@
-//! For any bytes of a client, the server answers or refuses, and sends only frames of a check.
+//! Tests of the server with arbitrary bytes of a client. The server answers or refuses, and sends only frames of a
+//! check.
 
 mod hostile;
 
@@ -9,21 +10,21 @@ use hostile::OWN;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A kind and a body, behind their length.
+/// Returns a message: its length, its kind and its body.
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32 + 1).to_be_bytes()[..], &[kind], body].concat()
 }
 
-/// A vnet header and a frame permitted for a check; `at` and `value` change one byte of them.
+/// A vnet header and a frame that a check permits. `change` replaces one byte: its index and its new value.
 #[derive(Clone, Debug)]
 struct Frame {
     is_v6: bool,
     is_udp: bool,
     is_to_group: bool,
-    /// Units of 8 bytes of an IPv6 destination options header.
+    /// Length of an IPv6 destination options header in units of 8 bytes.
     extension: u8,
     payload_len: usize,
-    /// 0: no request.
+    /// Segment size of the request; 0 means no request.
     size: u16,
     change: Option<(usize, u8)>,
 }
@@ -97,7 +98,7 @@ prop_compose! {
     }
 }
 
-/// Returns a message close to a valid one.
+/// Generates messages that are valid or almost valid.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     let features = prop_oneof![Just(r#"[["rx-gro",true]]"#), Just(r#"[["loopback",true]]"#), Just("[[")];
     prop_oneof![
@@ -123,7 +124,7 @@ proptest! {
     }
 }
 
-/// Runs the corpus of fuzzing.
+/// Runs the saved inputs of the fuzzer.
 #[test]
 fn what_fuzzing_kept_is_answered_or_refused() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/check_messages");

@@ -1,4 +1,4 @@
-//! A disturbance of a check ends it with a sentence, and restores every setting.
+//! Tests of a disturbed check: it ends with one sentence and restores every setting.
 
 mod common;
 
@@ -10,7 +10,7 @@ use offramp_check::error::CheckError;
 use offramp_check::run::run;
 use offramp_ports::sys::link;
 
-/// Runs a check; `disturb` runs once, at the check of an offload with switched features.
+/// Runs a check and returns its error. `disturb` runs once, while features are switched for an offload.
 fn disturbed(bed: &Bed, stop: &AtomicBool, disturb: impl Fn()) -> CheckError {
     let mut ends: [Box<dyn End>; 2] = [Box::new(bed.end(0).unwrap()), Box::new(bed.end(1).unwrap())];
     let mut is_done = false;

@@ -1,4 +1,4 @@
-//! Repeated checks find no fault on Linux' own paths, beside other traffic.
+//! Tests of repeated checks on Linux' own paths with other traffic. No check may find a fault.
 
 mod common;
 
@@ -12,10 +12,10 @@ use offramp_check::end::End;
 use offramp_check::run::{Config, run};
 use offramp_ports::sys::link;
 
-/// Addresses of the two ends, for the other traffic.
+/// Addresses of the two ends for the other traffic.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 61, 7, 1), Ipv4Addr::new(10, 61, 7, 2)];
 
-/// Checks a path again and again beside other traffic.
+/// Checks a path repeatedly during other traffic.
 fn never_wrong(bed: &Bed, ends: impl Fn() -> [Box<dyn End>; 2]) {
     for ((namespace, name), address) in bed.namespaces.iter().zip(NAMES).zip(ADDRESSES) {
         namespace.run(|| link::add_address(name, IpAddr::V4(address), 24).unwrap()).unwrap();

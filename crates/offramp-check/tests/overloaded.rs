@@ -1,5 +1,6 @@
-//! A path that loses frames of every kind yields no verdict on an offload; loss of one offload's frames alone does. The
-//! wire is a queue in memory with losses by frame number: nothing depends on time.
+//! Tests of lossy paths. If the path loses frames of every kind, no offload gets a verdict. If only one offload's
+//! frames are lost, that offload is wrong. The wire is a queue in memory, and losses depend on frame numbers, so that
+//! nothing depends on time.
 
 mod common;
 
@@ -32,22 +33,22 @@ const FEATURES: [&str; 6] = [
     "rx-vlan-hw-parse",
 ];
 
-/// Length of a TCP frame over IPv4 in a VLAN, unique among the cases of checksums.
+/// Length of a tagged TCP frame over IPv4, unique among the cases of checksums.
 const LEN_OF_ONE_CASE: usize = 122;
 
 /// The losses of the path.
 #[derive(Clone, Copy, Debug)]
 enum Loses {
     EverySecond,
-    /// The last segment of each super-frame segmented by an interface.
+    /// The last segment of each super-frame that the interface segments.
     LastOfTso,
-    /// One case of checksums, this number of times.
+    /// This number of transmissions of one checksum case.
     OneCase(usize),
-    /// Frames of a kind.
+    /// All frames for which the function returns true.
     Kind(fn(&[u8]) -> bool),
 }
 
-/// Frames on the way to one end.
+/// Frames on their way to one end.
 type Wire = Rc<RefCell<VecDeque<Vec<u8>>>>;
 
 struct Host {
@@ -72,7 +73,7 @@ impl Host {
         Self { description, loses, on: Vec::new(), sent: 0, out: Rc::clone(out), into: Rc::clone(into) }
     }
 
-    /// Returns the next frame; the time passes if there is none.
+    /// Returns the next frame, or sleeps for `wait` if there is none.
     fn next(&self, wait: Duration) -> Option<Vec<u8>> {
         let next = self.into.borrow_mut().pop_front();
         if next.is_none() {
@@ -153,7 +154,7 @@ impl End for Host {
     }
 }
 
-/// The verdicts on a path: both ways.
+/// Returns the verdicts on a path in both directions.
 fn verdicts(loses: Loses, only: &str) -> Vec<Row> {
     let report = report([1500; 2], loses, only).unwrap();
     assert_eq!(report.rows.len(), 2, "{report:?}");
@@ -187,8 +188,9 @@ fn where_other_frames_are_lost_too_no_offload_is_wrong() {
 
 #[test]
 fn where_a_case_is_lost_for_a_while_no_offload_is_wrong() {
-    // Each attempt sends it six times: once, four times to assign blame, four times after pauses, and once after each
-    // check of the path, in case it recovered only then. The threads wait most of the time, side by side.
+    // Each attempt sends the case up to six times. The attempts are one at first, four to assign blame, four after
+    // pauses, and one after each check of the path, in case the path recovered only then. The threads run in parallel,
+    // because they mostly wait.
     std::thread::scope(|scope| {
         for count in [50, 58, 64] {
             scope.spawn(move || {
@@ -218,7 +220,7 @@ fn where_only_the_frames_of_an_offload_are_lost_it_is_wrong() {
 
 #[test]
 fn an_offload_is_judged_without_the_frames_that_the_path_does_not_carry() {
-    // Access ports must drop tagged frames (IEEE 802.1Q 8.6.2), small switches know no jumbo frames.
+    // Access ports must drop tagged frames (IEEE 802.1Q 8.6.2), and small switches do not forward jumbo frames.
     for (loses, only, cause) in [
         (Loses::Kind(is_tagged), "tso4", "the path drops tagged frames"),
         (Loses::Kind(is_tagged), "path", "the path drops tagged frames"),

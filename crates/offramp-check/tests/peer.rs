@@ -1,4 +1,5 @@
-//! A check against the server on another machine: two namespaces with a veth pair, over which the two also talk.
+//! Tests of a check with the server on another machine. Two namespaces represent the machines, and their veth pair also
+//! carries the control connection.
 
 mod common;
 
@@ -20,7 +21,7 @@ use offramp_ports::sys::link;
 
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 61, 8, 1), Ipv4Addr::new(10, 61, 8, 2)];
 
-/// A server in the second namespace. It ends when this is dropped.
+/// A server in the second namespace. Dropping the value ends the server.
 struct Server {
     bed: Bed,
     address: SocketAddr,
@@ -59,12 +60,12 @@ impl Server {
         stream
     }
 
-    /// Sends bytes, and reads the whole answer until the server closes the connection.
+    /// Sends bytes, and reads the answer until the server closes the connection.
     fn say(&self, bytes: &[u8]) -> String {
         let mut stream = self.raw();
         let mut answer = Vec::new();
         stream.write_all(bytes).unwrap();
-        // After a reset by the server, the answer is complete.
+        // If the server resets the connection, the answer is complete.
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     }
@@ -128,7 +129,7 @@ fn what_is_no_request_is_refused_with_a_reason_and_the_next_client_is_served() {
     assert!(server.say(&message(1, &7u16.to_be_bytes())).contains("version 7"));
     assert!(server.say(&message(3, &[0; 100])).contains("the client sent no greeting"));
     assert!(server.say(&message(99, b"?")).contains("a request of an unknown kind"));
-    // No answer: the server closes the connection before it reads that much.
+    // There is no answer, because the server closes the connection before it reads such a long message.
     assert_eq!(server.say(&u32::MAX.to_be_bytes()), "");
     let hello = message(1, &2u16.to_be_bytes());
     let feature = message(2, br#"[["loopback", true]]"#);

@@ -1,4 +1,5 @@
-//! Receive queues: an adapter with the reported distribution over a TAP's queues is right, and each fault is named.
+//! Tests of receive queues. An adapter that distributes frames over a TAP's queues as reported is right, and each fault
+//! is named.
 
 mod common;
 
@@ -21,22 +22,22 @@ use offramp_offload::rss::{KEY_LEN, MICROSOFT_KEY, Toeplitz};
 use offramp_ports::packet::Arrival;
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 
-/// Queues of the receiver's TAP.
+/// Number of queues of the receiver's TAP.
 const QUEUES: u16 = 4;
 const ENTRIES: u32 = 128;
-/// Offsets of the addresses and ports in a frame with IPv4 and with IPv6.
+/// Offsets of the addresses' begin and end, and of the ports, in a frame with IPv4 and with IPv6.
 const OF_IP: [(usize, usize, usize); 2] = [(26, 34, 34), (22, 54, 54)];
 
-/// An adapter's choice of a queue, from the hashed fields.
+/// An adapter's choice of the queue from the hashed fields.
 type Choose = fn(addresses: &[u8], ports: &[u8]) -> u32;
 
-/// Chooses a queue with the hash of that key and that table.
+/// Returns the queue for `input` by a Toeplitz hash with `key` and the indirection `table`.
 fn by(key: &[u8; KEY_LEN], input: &[u8], table: impl Fn(u32) -> u32) -> u32 {
     table(Toeplitz::new(key).hash(input) % ENTRIES)
 }
 
 fn entry(index: u32) -> u32 {
-    // The low bits of the index alone determine no queue.
+    // The queue must depend on all bits of the index, not only on its low bits.
     (index + index / 7) % u32::from(QUEUES)
 }
 
@@ -52,8 +53,8 @@ fn steering() -> Steering {
     }
 }
 
-/// Carries frames from the first TAP to the queues of the second, and from all of these to the first. It ends when this is
-/// dropped.
+/// Forwards frames from the first TAP to the queues of the second TAP, and from all these queues to the first TAP.
+/// Dropping the value ends the adapter.
 struct Adapter {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -87,7 +88,7 @@ impl Adapter {
     }
 }
 
-/// Returns the host's next frame; one from its stack may be too short for ports.
+/// Returns the host's next frame. A frame from the host's stack may be too short for ports, so it is padded.
 fn next(tap: &mut TapQueue) -> Option<Vec<u8>> {
     let is_there = tap.tx_next(0).unwrap();
     let frame = is_there.then(|| tap.tx_frame().bytes().to_vec());
@@ -104,7 +105,7 @@ impl Drop for Adapter {
     }
 }
 
-/// A TAP whose adapter reports its distribution of frames.
+/// A TAP whose adapter reports its distribution of received frames.
 struct Steered {
     tap: LocalEnd,
     steering: Steering,
@@ -152,7 +153,7 @@ impl End for Steered {
     }
 }
 
-/// Returns the verdict on an adapter with this choice and this report.
+/// Returns the verdict on an adapter that chooses queues by `choose` and reports `steering`.
 fn verdict(choose: Choose, steering: Steering) -> Row {
     let bed = Bed::new("steering");
     let open = |side: usize, queues| {
@@ -177,7 +178,7 @@ fn frames_on_the_queues_that_key_and_table_say_are_right() {
     let row = verdict(right, steering());
     assert!(matches!(row.verdict, Verdict::Right), "{row:?}");
     assert_eq!(row.cases, 4 * 64);
-    // Without ports, as many adapters hash UDP.
+    // The hash omits the ports, as many adapters do for UDP.
     let addresses_alone: Choose = |addresses, _| by(&MICROSOFT_KEY, addresses, entry);
     let Steering::ByHash { key, table, .. } = steering() else { unreachable!() };
     let row = verdict(addresses_alone, Steering::ByHash { key, table, hashed: [Hashed::Addresses; 4] });
@@ -226,7 +227,7 @@ fn each_fault_of_an_adapter_that_spreads_frames_is_named() {
     ];
     for (number, (choose, fault)) in faults.into_iter().enumerate() {
         let row = verdict(choose, steering());
-        // The key's bytes used only for IPv6 are right for IPv4.
+        // The bytes of the key used only for IPv6 cannot be wrong for IPv4.
         let Verdict::Wrong(finding) = &row.verdict else { panic!("fault {number}: {row:?}") };
         assert_eq!((finding.fault, finding.blame), (fault, Blame::Receiver), "fault {number}: {finding:?}");
     }
@@ -237,7 +238,7 @@ fn what_is_not_known_of_the_queues_is_not_judged() {
     let row = verdict(right, Steering::NotReachable("one receive queue".to_owned()));
     assert!(matches!(&row.verdict, Verdict::NotReachable { why } if why.contains("one receive queue")), "{row:?}");
     let Steering::ByHash { key, table, .. } = steering() else { unreachable!() };
-    // The driver reports the hashed fields of TCP over IPv4 only.
+    // The driver reports hashed fields only for TCP over IPv4.
     let hashed = [Hashed::AddressesAndPorts, Hashed::Unknown, Hashed::Unknown, Hashed::Unknown];
     let tcp4_alone: Choose = |addresses, ports| if addresses.len() == 8 { right(addresses, ports) } else { 0 };
     let row = verdict(tcp4_alone, Steering::ByHash { key, table, hashed });

@@ -1,4 +1,4 @@
-//! Segmentation inside of a tunnel: the two VXLAN interfaces over a path are the pair.
+//! Tests of segmentation inside a tunnel. The pair under check is two VXLAN interfaces over a path.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Bed, NAMES, wrong};
 use offramp_check::verdict::Verdict;
 use offramp_ports::sys::ethtool::set_features;
 
-/// Super-frames below the tunnel, without and with a checksum in the outer UDP header.
+/// Features for super-frames in a tunnel, without and with a checksum in the outer UDP header.
 const FEATURES: [&str; 2] = ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
 
 #[test]
@@ -29,7 +29,7 @@ fn what_a_veth_pair_segments_inside_of_vxlan_is_right_and_so_is_what_linux_does(
             assert_eq!(segmented.len(), 4);
             for row in segmented {
                 assert!(matches!(row.verdict, Verdict::Right) && row.cases > 0, "{row:?}");
-                // A veth pair with segmentation inside of tunnels hands the super-frame over whole.
+                // A veth pair with segmentation inside tunnels delivers the super-frame unsegmented.
                 assert!(!is_on || row.coalesced == row.cases, "{checksum}: {row:?}");
             }
         }

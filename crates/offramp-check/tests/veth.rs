@@ -1,4 +1,5 @@
-//! `offramp check --pair` on a veth pair between two namespaces: all right, and every setting as it was.
+//! Tests of `offramp check --pair` on a veth pair between two namespaces. All offloads are right, and every setting is
+//! restored.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Beds for tests: two namespaces and the path between them.
+//! Test beds: two namespaces and the path between them.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod rig;
@@ -23,18 +23,18 @@ use offramp_ports::sys::{NetNs, link};
 /// Names of the two interfaces.
 pub const NAMES: [&str; 2] = ["cka", "ckb"];
 
-/// A few cases of each kind.
+/// Returns a configuration with a few cases of each kind.
 pub fn quick() -> Config {
     Config { depth: Depth::Quick, only: Vec::new(), seed: 1 }
 }
 
-/// Number of beds made by this process: each has a directory of its own.
+/// Number of beds made by this process. Each bed has a separate directory.
 static BEDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Two namespaces with an interface each.
+/// Two namespaces with one interface each.
 pub struct Bed {
     pub namespaces: [NetNs; 2],
-    /// The path between them, if it is a namespace.
+    /// The namespace of the path between the interfaces, if there is one.
     middle: Option<NetNs>,
     pub state_dir: PathBuf,
 }
@@ -61,7 +61,7 @@ impl Bed {
         bed
     }
 
-    /// Two veth pairs with a bridge between them, in a third namespace.
+    /// Makes two veth pairs with a bridge between them in a third namespace.
     pub fn bridged(name: &str, mtu: u32) -> Self {
         let mut bed = Self::new(name);
         let middle = NetNs::new().unwrap();
@@ -102,7 +102,7 @@ impl Bed {
         LocalEnd::open_in(namespace, NAMES[side], NAMES[side], &self.state_dir, &mut |_| ())
     }
 
-    /// Returns the settings of both interfaces.
+    /// Returns the features of both interfaces.
     pub fn settings(&self) -> Vec<Features> {
         let of = |side: usize| self.namespaces[side].run(|| Features::read(NAMES[side]).unwrap()).unwrap();
         vec![of(0), of(1)]
@@ -115,7 +115,7 @@ impl Drop for Bed {
     }
 }
 
-/// Returns the frames for a request.
+/// Returns the wire frames for a request.
 pub fn segments(bytes: &[u8], request: TxMeta) -> Vec<Vec<u8>> {
     let mut bytes = bytes.to_vec();
     let frame = Frame::new(&mut bytes, request);
@@ -129,13 +129,13 @@ pub fn segments(bytes: &[u8], request: TxMeta) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Checks a bed.
+/// Runs a check on a bed.
 pub fn check(bed: &Bed, config: &Config) -> Report {
     let mut ends: [Box<dyn End>; 2] = [Box::new(bed.end(0).unwrap()), Box::new(bed.end(1).unwrap())];
     run(&mut ends, config, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-/// Returns the faults, in lines.
+/// Returns the faults of a report, one per line.
 pub fn wrong(report: &Report) -> String {
     let of = |row: &offramp_check::verdict::Row| match &row.verdict {
         Verdict::Wrong(finding) => Some(format!("{} of {}: {finding:?}\n", row.offload, row.interface)),

@@ -1,4 +1,4 @@
-//! Two TAPs with offramp's own adapters and a cable between them, driven in this process.
+//! Two TAPs with offramp's adapters and a cable between them, run in this process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,18 +17,19 @@ use offramp_ports::worker::{HostIo, Worker};
 
 use super::{Bed, NAMES};
 
-/// Delay of received frames, so that a train arrives as one batch.
+/// Delay of received frames in microseconds, so that a train is delivered as one batch.
 const RX_USECS: u32 = 2000;
 
-/// Receive offloads of an offramp adapter, by ethtool's names.
+/// Receive offloads of an offramp adapter, with ethtool's names.
 const RECEIVE: [(&str, Offloads); 3] = [
     ("rx-checksum", Offloads::RX_CHECKSUM),
     ("rx-gro-hw", Offloads::RSC),
     ("rx-udp-gro-forwarding", Offloads::RSC_UDP),
 ];
-/// VLAN stripping: an offramp adapter has none, but a planted fault may be in it.
+/// Name of the feature that strips VLAN tags. An offramp adapter lacks this feature, but a test can plant a fault in
+/// it.
 const STRIPS: &str = "rx-vlan-hw-parse";
-/// VLAN insertion, as a TAP has it; a planted fault may be in it.
+/// Name of the feature that inserts VLAN tags, offered by a TAP. A test can plant a fault in it.
 const INSERTS: &str = "tx-vlan-hw-insert";
 
 /// Settings of one side's adapter.
@@ -45,9 +46,9 @@ impl Settings {
     }
 }
 
-/// The bed and its threads.
+/// The test bed and its threads.
 pub struct Rig {
-    // Dropped in this order: the worker, the TAPs, the bed.
+    // Fields in drop order: the worker, the TAPs, the bed.
     _worker: Worker,
     _taps: Vec<Tap>,
     pub settings: [Arc<Settings>; 2],
@@ -55,7 +56,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Builds a rig; `decorate` puts a stage before the host of a side.
+    /// Builds a rig. `decorate` can wrap the host port of a side.
     pub fn new<H: HostIo + Send + 'static>(
         name: &str,
         mtu: u32,
@@ -122,7 +123,7 @@ impl End for RigEnd {
     fn offered(&self, feature: &str) -> Offered {
         match feature {
             _ if feature == STRIPS || RECEIVE.iter().any(|(name, _)| *name == feature) => Offered::Switchable,
-            // Linux coalesces nothing from a TAP.
+            // Linux never coalesces frames received from a TAP.
             "rx-gro" => Offered::No,
             _ => self.tap.offered(feature),
         }
@@ -132,7 +133,7 @@ impl End for RigEnd {
         let is_receive = features.iter().any(|(name, _)| name.starts_with("rx-"));
         if is_receive {
             self.set(features);
-            // The adapter takes the change over with its next batch.
+            // The adapter applies the change with its next batch.
             std::thread::sleep(Duration::from_millis(5));
             return Ok(());
         }

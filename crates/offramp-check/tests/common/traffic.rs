@@ -1,4 +1,4 @@
-//! Other traffic beside a check. Tests of the program have this file too.
+//! Other traffic during a check. The tests of the program include this file.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use std::time::Instant;
 
 use offramp_ports::sys::NetNs;
 
-/// Number of checks of each path; overrides the number for a short test.
+/// Environment variable with the number of checks of each path. It overrides the number in a short test.
 const RUNS: &str = "OFFRAMP_CHECK_RUNS";
 const PORT: u16 = 9;
-/// Datagrams sent at once. An equally long pause follows: half of a thread's load. A burst fits the shortest queue on
-/// the way: this is other traffic, and no flood.
+/// Number of datagrams in a burst. An equally long pause follows, so that the load is half of a thread. A burst fits
+/// into the shortest queue of the path, so that the traffic is no flood.
 const BURST: usize = 32;
 
 pub fn runs() -> u64 {
     std::env::var(RUNS).map_or(1, |text| text.parse().unwrap_or_else(|_| panic!("{RUNS}={text} is not a number")))
 }
 
-/// UDP in one direction, half of the time. It ends when this is dropped.
+/// UDP traffic in one direction, active half of the time. Dropping the value ends the traffic.
 pub struct Traffic {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -27,7 +27,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Sends from the first address, the namespace's, to the second.
+    /// Sends from the first address, which belongs to the namespace, to the second address.
     pub fn start(namespace: &NetNs, addresses: [Ipv4Addr; 2]) -> Self {
         let socket = namespace.run(|| UdpSocket::bind((addresses[0], 0)).unwrap()).unwrap();
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -46,7 +46,7 @@ impl Traffic {
         Self { stop, sent, thread: Some(thread) }
     }
 
-    /// Datagrams so far.
+    /// Returns the number of datagrams sent so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A VXLAN tunnel over the path of a bed.
+//! A VXLAN tunnel over the path of a test bed.
 
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -10,12 +10,12 @@ use offramp_ports::sys::link;
 
 use super::{Bed, NAMES, quick};
 
-/// Room for the tunnel's headers.
+/// MTU of the path below the tunnel, with room for the tunnel's headers.
 pub const MTU_BELOW: u32 = 1600;
-/// Its interface on both sides.
+/// Name of the tunnel's interface on both sides.
 const INTERFACE: &str = "vxlan0";
 
-/// Returns true if tunnels can be made here. Without `ip` a test is skipped, but never in CI.
+/// Returns whether tunnels can be made here. Without `ip`, a test is skipped, except in CI.
 pub fn is_possible() -> bool {
     let is_possible = Command::new("ip").arg("-V").output().is_ok();
     if !is_possible {
@@ -25,7 +25,7 @@ pub fn is_possible() -> bool {
     is_possible
 }
 
-/// Makes the tunnel; `checksum` is `udpcsum` or `noudpcsum`.
+/// Makes the tunnel. `checksum` is `udpcsum` or `noudpcsum`.
 pub fn vxlan(bed: &Bed, checksum: &str) {
     for (side, namespace) in bed.namespaces.iter().enumerate() {
         let [own, other] = [side + 1, 2 - side].map(|host| format!("192.0.2.{host}"));
@@ -44,7 +44,7 @@ pub fn vxlan(bed: &Bed, checksum: &str) {
     }
 }
 
-/// Checks the tunnel's two interfaces, `left` and `right`.
+/// Checks the tunnel's two interfaces, named `left` and `right`.
 pub fn check(bed: &Bed, only: &[&str]) -> Report {
     let end = |side: usize, name| -> Box<dyn End> {
         let namespace = bed.namespaces[side].try_clone().unwrap();

@@ -1,4 +1,4 @@
-//! The server's guarantees for any client's bytes: the body of a fuzz target, and of the ordinary tests beside it.
+//! The server's guarantees for arbitrary bytes of a client. A fuzz target and ordinary tests use this module.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -16,23 +16,23 @@ use offramp_offload::layout::link_header_len;
 use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 
-/// The Ethernet address of the interface.
+/// Ethernet address of the interface.
 pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
-/// Maximum bytes sent for each byte of a client.
+/// Maximum number of bytes sent per byte received from a client.
 const OUT_PER_IN_MAX: usize = 3;
-/// Maximum length of an answer: a client takes no more.
+/// Maximum length of an answer in bytes, as accepted by a client.
 const ANSWER_LEN_MAX: usize = 320 << 10;
-/// Kinds of answers.
+/// Known kinds of answers.
 const ANSWERS: [u8; 8] = [0x81, 0x82, 0x83, FRAMES, 0x85, 0x86, 0x87, REFUSED];
 const FRAMES: u8 = 0x84;
 const REFUSED: u8 = 0xff;
-/// Bytes of a length, and of the vnet header before each frame of an answer.
+/// Length of a length field, and of the vnet header before each frame of an answer, in bytes.
 const LENGTH_LEN: usize = 4;
 const HEADER_LEN: usize = 12;
-/// Maximum length of one read, so that messages arrive in pieces.
+/// Maximum number of bytes per read, so that messages are received in pieces.
 const READ_MAX: usize = 37;
 
-/// A client: sends these bytes and disconnects.
+/// A client that sends these bytes and disconnects.
 struct Client<'a> {
     input: &'a [u8],
     answers: Vec<u8>,
@@ -58,14 +58,14 @@ impl Write for Client<'_> {
     }
 }
 
-/// An interface that captures its own frames, and then endless frames of other hosts.
+/// An interface that captures its own frames, followed by endless frames of other hosts.
 struct Loopback {
     description: Description,
     captured: VecDeque<Captured>,
     count: Rc<Count>,
 }
 
-/// Counts of an interface's actions.
+/// Records the state of an interface, and the number of bytes sent.
 #[derive(Default)]
 struct Count {
     is_open: Cell<bool>,
@@ -142,7 +142,7 @@ impl End for Loopback {
     }
 }
 
-/// Bytes of a frame on the wire, frame by frame.
+/// Returns the number of bytes that a frame needs on the wire, as the sum of its segments.
 fn wire_len(frame: &Outgoing) -> usize {
     let Some(segmentation) = frame.meta.segmentation else { return frame.bytes.len() };
     let checksum = match frame.meta.checksum {
@@ -159,7 +159,8 @@ fn wire_len(frame: &Outgoing) -> usize {
     total
 }
 
-/// Returns true for a frame to the Ethernet address or a multicast group of a check, between IP addresses of a check.
+/// Returns whether a frame belongs to a check. It has IP addresses of a check, and is sent to a check's Ethernet
+/// address or multicast group.
 fn is_of_a_check(frame: &[u8]) -> bool {
     let is_to = |prefix: &[u8]| frame.starts_with(prefix);
     let to_nobody = is_to(&[0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d]);
@@ -177,8 +178,8 @@ fn is_of_a_check(frame: &[u8]) -> bool {
     }
 }
 
-/// Lets a client send `bytes`. The server must send only frames of a check, at most [`OUT_PER_IN_MAX`] bytes for each
-/// byte. Answers must be short, and the interface closed in the end.
+/// Runs the server with a client that sends `bytes`. The server must send only frames of a check, and at most
+/// [`OUT_PER_IN_MAX`] bytes per received byte. Answers must be short, and the interface must be closed at the end.
 pub fn messages(bytes: &[u8]) {
     let count = Rc::new(Count::default());
     let mut client = Client { input: bytes, answers: Vec::new() };
@@ -201,7 +202,7 @@ pub fn messages(bytes: &[u8]) {
     assert!(rest.is_empty());
 }
 
-/// Every frame of an answer is one of a check.
+/// Checks that every frame of an answer belongs to a check.
 fn frames(mut bytes: &[u8]) {
     while let Some((len, after)) = bytes.split_first_chunk::<LENGTH_LEN>() {
         let (frame, after) = after.split_at(HEADER_LEN + u32::from_be_bytes(*len) as usize);

@@ -1,4 +1,4 @@
-//! The faults, each with its expected name and the side to blame.
+//! The planted faults, each with the expected name and the side to blame.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use offramp_offload::meta::{ChecksumState, RxMeta};
 
 use crate::stage::{Ignored, Planted, edit, layout, write_ip_checksum};
 
-/// A fault, its place, and the expected finding.
+/// A planted fault, and the expected finding.
 pub struct Row {
     pub name: &'static str,
     pub planted: Planted,
-    /// The checked offload.
+    /// Name of the checked offload.
     pub offload: &'static str,
     pub fault: Fault,
     pub blame: Blame,
@@ -34,7 +34,7 @@ pub const fn inserted(name: &'static str, change: fn(&mut Vec<u8>), fault: Fault
     Row { name, planted: Planted::Inserts(change), offload: "tx-vlan", fault, blame: Blame::Sender }
 }
 
-/// Every fault.
+/// Returns all planted faults.
 pub fn rows() -> Vec<Row> {
     let mut rows = transmit_checksums();
     rows.extend(transmit_segments());
@@ -501,7 +501,7 @@ fn receive() -> Vec<Row> {
         changes(
             "padding is coalesced as payload",
             |meta, frame| {
-                // The last frame of the train with padding has 3 bytes, and 3 of padding.
+                // In the train with padding, the last frame has 3 bytes of payload and 3 bytes of padding.
                 let Some(segmentation) = meta.segmentation else { return 1 };
                 let Some(at) = layout(frame).filter(|at| at.payload_len() % usize::from(segmentation.size) == 3) else {
                     return 1;
@@ -561,7 +561,7 @@ fn receive() -> Vec<Row> {
     ]
 }
 
-/// Marks a good frame as an adapter does for a TAP.
+/// Marks a frame as good, as an adapter does for a TAP.
 pub fn mark_good(meta: &mut RxMeta, frame: &mut [u8]) {
     if let Some(partial) = Frame::received(frame).make_partial() {
         meta.checksum = ChecksumState::Partial(partial);
@@ -572,7 +572,7 @@ fn hops_at(network: Network, ip: usize) -> usize {
     ip + if network == Network::Ipv4 { 8 } else { 7 }
 }
 
-/// Writes a checksum computed from the sums of pseudo-header and segment.
+/// Writes a checksum computed by `value` from the sums of pseudo-header and segment.
 pub fn checksum_of(frame: &mut [u8], value: impl Fn(Sum, Sum) -> u16) {
     let Some(at) = layout(frame) else { return };
     let field = at.transport_start + if at.transport == Transport::Udp { 6 } else { 16 };
@@ -585,7 +585,7 @@ pub fn checksum_of(frame: &mut [u8], value: impl Fn(Sum, Sum) -> u16) {
     put16(frame, field, value);
 }
 
-/// Changes each UDP header; `at` is where it starts. Checksums stay as they are.
+/// Changes each UDP header. `change` receives the frame and the header's offset. Checksums are not updated.
 pub fn for_each_datagram(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
     for frame in frames {
         if let Some(at) = layout(frame).filter(|at| at.transport == Transport::Udp) {
@@ -594,7 +594,7 @@ pub fn for_each_datagram(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usiz
     }
 }
 
-/// Changes each frame; `at` is where TCP or UDP starts. Checksums stay as they are.
+/// Changes each frame. `change` receives the frame and the offset of the TCP or UDP header. Checksums are not updated.
 pub fn for_each(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
     for frame in frames {
         if let Some(at) = layout(frame) {
@@ -603,21 +603,21 @@ pub fn for_each(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
     }
 }
 
-/// Changes each frame, and makes its checksums right again.
+/// Changes each frame and updates its checksums.
 pub fn edit_all(frames: &mut [Vec<u8>], change: impl Fn(&mut Vec<u8>, FrameLayout)) {
     for frame in frames {
         edit(frame, &change);
     }
 }
 
-/// Changes the flags of each segment.
+/// Changes the TCP flags of each segment.
 pub fn flags(frames: &mut [Vec<u8>], change: impl Fn(usize, u8) -> u8) {
     for (n, frame) in frames.iter_mut().enumerate() {
         edit(frame, |bytes, at| bytes[at.transport_start + 13] = change(n, bytes[at.transport_start + 13]));
     }
 }
 
-/// Takes bytes off the end of a frame, and makes its lengths right.
+/// Shortens a frame by `-by` bytes, and updates its length fields and checksums.
 fn resize(frame: &mut Vec<u8>, by: isize) {
     let Some(at) = layout(frame) else { return };
     frame.truncate(at.packet_end.saturating_add_signed(by));

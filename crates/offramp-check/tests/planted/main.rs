@@ -1,4 +1,5 @@
-//! Faults planted in offramp's own adapter: each is found, named correctly, and blamed on the right side.
+//! Tests with faults planted in offramp's adapter. A check finds each fault, names it correctly, and blames the right
+//! side.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -20,10 +21,10 @@ use offramp_check::verdict::{Blame, Report, Verdict};
 use offramp_offload::caps::Offloads;
 use stage::{Planted, Stage};
 
-/// The side with the faulty adapter, sender or receiver.
+/// Index of the side with the faulty adapter, among sender and receiver.
 const FAULTY: usize = 0;
 
-/// Number of faults tested side by side.
+/// Number of faults tested in parallel.
 const THREADS: usize = 6;
 
 fn report_with(planted: Planted, offload: &str) -> Report {
@@ -34,10 +35,11 @@ fn report_with(planted: Planted, offload: &str) -> Report {
     run(&mut rig.ends(), &config, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-/// Maximum attempts for a fault of coalescing: it needs frames that arrive together, and a busy machine decides that.
+/// Maximum number of attempts for a fault of coalescing. Such a fault needs frames that are received together, which
+/// depends on the machine's load.
 const LOOKS_MAX: usize = 3;
 
-/// Returns the mistake in the verdict on a fault; `None` for the right verdict.
+/// Returns the mistake in the verdict on a planted fault, or `None` if the verdict is right.
 fn mistake(row: &Row) -> Option<String> {
     let looks = if matches!(row.planted, Planted::Coalesces(_)) { LOOKS_MAX } else { 1 };
     (1..looks).fold(mistake_at_a_look(row), |mistake, _| mistake.and_then(|_| mistake_at_a_look(row)))
@@ -60,7 +62,7 @@ fn mistake_at_a_look(row: &Row) -> Option<String> {
             other => return Some(format!("{}: {} to {}: {other:?}\n", row.name, verdict.from, verdict.to)),
         }
     }
-    // If the fault can be turned off, the report has the command.
+    // The report contains a command if an offload causes the fault.
     let has_command =
         report.commands.iter().any(|line| line.starts_with(&format!("ethtool -K {name} ")) && line.ends_with(" off"));
     match found {
@@ -76,7 +78,7 @@ fn each_planted_fault_is_found_named_and_blamed_on_the_right_side() {
     let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
     assert_eq!(names.len(), rows.len());
     assert!(rows.len() >= 100);
-    // The threads mostly wait for frames that never come.
+    // The tests run in parallel, because they mostly wait for missing frames.
     let next = AtomicUsize::new(0);
     let work = || {
         let rows = std::iter::from_fn(|| rows.get(next.fetch_add(1, Ordering::Relaxed)));
@@ -175,7 +177,7 @@ fn an_adapter_without_a_fault_is_right() {
 
 #[test]
 fn a_fault_inside_of_a_tunnel_is_found() {
-    // Offset of the inner TTL: Ethernet, IPv4, UDP and VXLAN precede the inner frame.
+    // Offset of the inner TTL, after the outer Ethernet, IPv4, UDP and VXLAN headers.
     const INNER_TTL: usize = 14 + 20 + 8 + 8 + 14 + 8;
     if !tunnel::is_possible() {
         return;

@@ -1,7 +1,7 @@
-//! An adapter with a fault: a stage before its host.
+//! An adapter with a planted fault: a stage between the adapter and its host.
 //!
-//! On transmit it first processes the host's request correctly, and then changes the frames. On receive it changes the
-//! adapter's frames, or coalesces by a wrong rule.
+//! On transmit, the stage first processes the host's request correctly, and then changes the resulting frames. On
+//! receive, the stage changes the adapter's frames, or coalesces them by a wrong rule.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use offramp_ports::worker::HostIo;
 use crate::common::rig::Settings;
 use crate::common::segments;
 
-/// The sender's fault in the adapter's frames: `whole` is the host's request.
+/// A fault of the sender: changes the frames made from the host's request `whole`.
 pub type Transmit = fn(frames: &mut Vec<Vec<u8>>, whole: &Whole);
-/// The receiver's fault in a frame: returns the number of deliveries.
+/// A fault of the receiver: changes a frame, and returns how often the frame is delivered.
 pub type Receive = fn(meta: &mut RxMeta, frame: &mut Vec<u8>) -> usize;
 
-/// A frame with a request.
+/// A frame from the host with its request.
 pub struct Whole {
     pub bytes: Vec<u8>,
     pub request: TxMeta,
 }
 
-/// The ignored reason against coalescing.
+/// The reason against coalescing that the fault ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     Push,
@@ -43,41 +43,42 @@ pub enum Ignored {
     Fragment,
 }
 
-/// A fault, and its offload.
+/// A planted fault.
 #[derive(Clone, Copy)]
 pub enum Planted {
     None,
     Transmit(Transmit),
-    /// In frames delivered while this offload is on.
+    /// A fault in frames received while this offload is on.
     Receive(Offloads, Receive),
-    /// In the VLAN unit of the receive side.
+    /// A fault in the removal of VLAN tags on receive.
     Strips(Receive),
-    /// In the VLAN unit of the transmit side.
+    /// A fault in the insertion of VLAN tags on transmit.
     Inserts(fn(&mut Vec<u8>)),
     Coalesces(Ignored),
-    /// Batches are handed over backwards while coalescing is on.
+    /// Batches are delivered in reverse order while coalescing is on.
     Reverses,
-    /// Frames with a wrong checksum are handed over first while coalescing is on.
+    /// Frames with a wrong checksum are delivered first while coalescing is on.
     BadFirst,
-    /// Batches wait this long while coalescing is on.
+    /// Batches are delayed by this time while coalescing is on.
     Holds(Duration),
-    /// In transmitted frames, with any offload.
+    /// A fault in transmitted frames, independent of offloads.
     Always(fn(&mut Vec<u8>)),
 }
 
-/// With it the first fault of 1 in 400 is in frame 45: within the cases of a quick check.
+/// Seed of the random generator. With this seed, the first fault of 1 in 400 is in frame 45, within the cases of a
+/// quick check.
 const SEED: u64 = 136;
 
-/// A host behind an adapter with a fault.
+/// A host port with a planted fault.
 pub struct Stage {
     tap: TapQueue,
     settings: Arc<Settings>,
     planted: Planted,
-    /// Frames made from one, the next one last.
+    /// Frames made from the host's last frame, in reverse order.
     made: Vec<Vec<u8>>,
     current: Option<FrameBuffer<Vec<u8>>>,
     gathered: Vec<(RxMeta, Vec<u8>)>,
-    /// The fault is in one frame of this many, at random.
+    /// Average number of frames per faulty frame.
     one_in: u64,
     random: u64,
 }
@@ -96,12 +97,12 @@ impl Stage {
         }
     }
 
-    /// The same with a rare fault.
+    /// Creates a stage with a rare fault, in one of `one_in` frames on average.
     pub fn rarely(tap: TapQueue, settings: &Arc<Settings>, planted: Planted, one_in: u64) -> Self {
         Self { one_in, ..Self::new(tap, settings, planted) }
     }
 
-    /// Returns true if the fault is in this frame. Xorshift (Marsaglia 2003).
+    /// Returns whether the next frame gets the fault, chosen by a xorshift generator (Marsaglia 2003).
     fn is_due(&mut self) -> bool {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -126,7 +127,7 @@ impl Stage {
             _ => 1,
         };
         for _ in 0..copies {
-            // Lost if the host has no room, as with any adapter.
+            // The frame is lost if the host has no room, as with any adapter.
             let _ = self.tap.rx_deliver(&meta, &frame);
         }
     }
@@ -226,13 +227,13 @@ impl HostIo for Stage {
     }
 }
 
-/// Returns the layout of a frame.
+/// Returns the layout of a frame, or `None` if the frame cannot be parsed.
 pub fn layout(frame: &[u8]) -> Option<FrameLayout> {
     let mut bytes = frame.to_vec();
     Frame::received(&mut bytes).layout().ok().copied()
 }
 
-/// Changes a frame and makes its checksums right again.
+/// Changes a frame and updates its checksums.
 pub fn edit(frame: &mut Vec<u8>, change: impl FnOnce(&mut Vec<u8>, FrameLayout)) {
     let Some(at) = layout(frame) else { return };
     change(frame, at);
@@ -250,7 +251,7 @@ pub fn write_ip_checksum(frame: &mut [u8], at: FrameLayout) {
     }
 }
 
-/// Coalesces the frames of each flow, and ignores one difference.
+/// Coalesces the frames of each flow, although they may differ in the ignored field.
 fn coalesced(frames: Vec<(RxMeta, Vec<u8>)>, ignored: Ignored) -> Vec<(RxMeta, Vec<u8>)> {
     let mut out: Vec<(RxMeta, Vec<u8>)> = Vec::new();
     for (meta, frame) in frames {
@@ -263,7 +264,7 @@ fn coalesced(frames: Vec<(RxMeta, Vec<u8>)>, ignored: Ignored) -> Vec<(RxMeta, V
     out
 }
 
-/// Returns true if a frame continues an aggregate, and differs at most in the ignored field.
+/// Returns whether a frame continues an aggregate, with a difference at most in the ignored field.
 fn belongs((meta, last): &(RxMeta, Vec<u8>), next_meta: &RxMeta, next: &[u8], ignored: Ignored) -> bool {
     let of = |frame: &[u8]| if ignored == Ignored::Fragment { layout(&unfragmented(frame)) } else { layout(frame) };
     let (Some(a), Some(b)) = (of(last), of(next)) else { return false };
@@ -288,13 +289,13 @@ fn belongs((meta, last): &(RxMeta, Vec<u8>), next_meta: &RxMeta, next: &[u8], ig
         && (goes_on(last, a, a.payload_len() / size.max(1), next) || ignored == Ignored::Gap)
 }
 
-/// Both addresses: each case has its own.
+/// Returns both addresses as the flow, because each case has separate addresses.
 fn flow_of(frame: &[u8]) -> Vec<u8> {
     let mut bytes = frame.to_vec();
     Frame::received(&mut bytes).addresses().to_vec()
 }
 
-/// Returns true if the next frame has the next sequence number, and over IPv4 the next ID.
+/// Returns whether the next frame has the next sequence number and, over IPv4, the next ID.
 fn goes_on(last: &[u8], at: FrameLayout, frames: usize, next: &[u8]) -> bool {
     let sequence = |frame: &[u8]| u32::from_be_bytes(frame[at.transport_start + 4..][..4].try_into().unwrap());
     let id = |frame: &[u8]| u16::from_be_bytes(frame[at.network_start + 4..][..2].try_into().unwrap());
@@ -302,7 +303,7 @@ fn goes_on(last: &[u8], at: FrameLayout, frames: usize, next: &[u8]) -> bool {
     has_next_id && sequence(last).wrapping_add(at.payload_len() as u32) == sequence(next)
 }
 
-/// Returns the headers without counting fields, and without the ignored one.
+/// Returns the headers with counting fields and the ignored field cleared.
 fn headers_of(frame: &[u8], at: FrameLayout, ignored: Ignored) -> Vec<u8> {
     let mut headers = frame[..at.payload_start].to_vec();
     let (ip, tcp) = (at.network_start, at.transport_start);
@@ -327,7 +328,7 @@ fn headers_of(frame: &[u8], at: FrameLayout, ignored: Ignored) -> Vec<u8> {
     headers
 }
 
-/// Returns the frame without IPv4's bit for more fragments.
+/// Returns the frame with IPv4's more-fragments bit cleared.
 fn unfragmented(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if let Some(at) = layout(&frame).filter(|at| at.network == Network::Ipv4) {

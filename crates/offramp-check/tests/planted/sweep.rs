@@ -1,4 +1,4 @@
-//! Further faults, until there are a hundred.
+//! Further planted faults, for a total of one hundred.
 
 use offramp_check::fault::Fault;
 use offramp_check::verdict::Blame;
@@ -13,7 +13,7 @@ use crate::faults::{
 };
 use crate::stage::{Planted, Transmit, edit, layout, write_ip_checksum};
 
-/// Every fault of this file.
+/// Returns all faults of this file.
 pub fn rows() -> Vec<Row> {
     let mut rows = checksums();
     rows.extend(tcp_segments());
@@ -512,7 +512,7 @@ fn of_aggregate(meta: &mut RxMeta, frame: &mut Vec<u8>, change: impl FnOnce(&mut
     1
 }
 
-/// Adds to the sequence number of each segment its number times `by`.
+/// Adds `by` times the index of each segment to the segment's sequence number.
 fn advance(frames: &mut [Vec<u8>], by: u32) {
     for (n, frame) in frames.iter_mut().enumerate() {
         edit(frame, |bytes, at| add_to_sequence(bytes, at, by * n as u32));
@@ -525,7 +525,7 @@ fn add_to_sequence(bytes: &mut [u8], at: FrameLayout, by: u32) {
     field.copy_from_slice(&sequence.wrapping_add(by).to_be_bytes());
 }
 
-/// Changes the type of service or the traffic class by these bits.
+/// Inverts these bits in the type of service or the traffic class of each frame.
 fn traffic_class(frames: &mut [Vec<u8>], by: u8) {
     for frame in frames {
         edit(frame, |bytes, at| set_traffic_class(bytes, at, by));
