@@ -1,13 +1,13 @@
-//! Two Linux guests and their host on one network, behind offramp and behind other backends.
+//! Comparison of backends for Linux guests: two guests and their host on one network, with offramp or another backend.
 //!
 //! ```text
 //!  guest 0 ── QEMU ── backend ──┐
 //!  guest 1 ── QEMU ── backend ──┼── switch or bridge ── the host's TCP/IP, in a namespace
 //! ```
 //!
-//! Kernel, file system, memory and the options of the card are the same everywhere. All guests run the whole time; one
-//! backend at a time has traffic, and the polling ones are stopped meanwhile (SIGSTOP). The table is Markdown: a row
-//! for each kind of traffic, a column for each backend.
+//! Kernel, file system, memory and card options are the same for all backends. All guests run the whole time. Only one
+//! backend at a time has traffic, and the polling backends without traffic are stopped (SIGSTOP). The printed table is
+//! Markdown, with a row for each kind of traffic and a column for each backend.
 
 mod backend;
 
@@ -24,14 +24,14 @@ use offramp_testbed::stats::median;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The largest MTU announced by a guest's card; the guest sets a smaller one itself.
+/// Maximum MTU announced by a guest's card. The guest can set a smaller MTU.
 const MTU_MAX: u16 = 9000;
 const MTUS: [u16; 2] = [1500, 9000];
 
-/// Compare Compare Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other.
+/// Compare Linux guests behind offramp and behind other backends: TCP and UDP, to the host and to each other.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Samples of each cell, in turn over all backends
+    /// Samples of each cell, taken in turn over all backends
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Measured time of a sample, in seconds
@@ -52,12 +52,12 @@ pub struct Args {
     /// QEMU's accelerators for a guest (`-accel`), in order of preference
     #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
     accel: Vec<String>,
-    /// The guests' kernel, beside its modules [default: Debian's, as `cargo xtask guest-kernel` prints it]
+    /// The guests' kernel file, next to its modules [default: Debian's, as `cargo xtask guest-kernel` prints it]
     #[arg(long, value_name = "FILE")]
     guest_kernel: Option<PathBuf>,
 }
 
-/// The other end of guest 0's traffic, and the direction of the data.
+/// The peer of guest 0's traffic, and the direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     GuestToHost,
@@ -77,7 +77,7 @@ impl Path {
     }
 }
 
-/// A kind of traffic: its name, and the options of `ttcp`.
+/// Kinds of traffic: name, and options of `ttcp`.
 const TRAFFIC: [(&str, &str); 5] = [
     ("TCP", ""),
     ("TCP ping-pong", "--rr"),
@@ -87,7 +87,7 @@ const TRAFFIC: [(&str, &str); 5] = [
 ];
 const PING_PONG: &str = "--rr";
 
-/// A row of the table.
+/// A row of the printed table.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     path: Path,
@@ -96,7 +96,8 @@ struct Cell {
 }
 
 impl Cell {
-    /// Returns every row; datagrams of these sizes do not differ at a larger MTU, and a ping-pong has no direction.
+    /// Returns every row. Datagrams of these sizes are sent only at the smaller MTU, because a larger MTU makes no
+    /// difference. A ping-pong has no direction, so it is omitted from host to guest.
     fn all() -> impl Iterator<Item = Self> {
         let cells = MTUS.into_iter().flat_map(|mtu| {
             TRAFFIC.into_iter().flat_map(move |traffic| Path::ALL.map(|path| Self { path, traffic, mtu }))
@@ -115,7 +116,7 @@ impl Cell {
         self.traffic.1 == PING_PONG
     }
 
-    /// Returns the guest's command.
+    /// Returns the command to run in the guest.
     fn command(&self, seconds: f64) -> String {
         let to = if self.path == Path::GuestToGuest { backend::GUESTS[1].0 } else { HOST };
         let direction = if self.path == Path::HostToGuest { "receive" } else { "send" };
@@ -127,17 +128,17 @@ impl Cell {
 /// The result of one test.
 #[derive(Clone, Copy, Debug)]
 enum Sample {
-    /// Bits per second, counted by the receiver, and processor time of the whole machine per gigabyte.
+    /// Bits per second counted by the receiver, and processor time of the whole machine in seconds per gigabyte.
     Bulk { bps: f64, cpu_s_per_gb: f64 },
-    /// Microseconds of a ping-pong.
+    /// Percentiles of a ping-pong's round-trip time, in microseconds.
     Latency { p50_us: f64, p99_us: f64 },
 }
 
 /// Boots all guests, takes the samples, and prints the table.
 ///
 /// # Errors
-/// When offramp or its guests do not start, or a signal comes. A failed test of a backend gives an empty cell, and a
-/// line below the table.
+/// Returns an error if offramp or its guests do not start, or a signal is received. A failed test of another backend
+/// gives an empty cell, and a line below the table.
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;
@@ -192,13 +193,13 @@ fn print_heads(beds: &[Bed]) {
     println!("| own memory of the backend, two idle guests | | | {} |", memory.collect::<Vec<_>>().join(" | "));
 }
 
-/// Takes the samples of a row, and prints it.
+/// Takes the samples of a row, and prints the row.
 fn print_row(args: &Args, cell: &Cell, beds: &mut [Bed], notes: &mut Vec<String>) -> Result<()> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); beds.len()];
     let mut is_over = vec![false; beds.len()];
     for round in 0..args.rounds as usize {
         for turn in 0..beds.len() {
-            // The first turn rotates, so its advantage cancels out.
+            // The first backend of a round rotates, so that any advantage of the first turn cancels out.
             let index = (round + turn) % beds.len();
             if is_over[index] {
                 continue;
@@ -219,7 +220,7 @@ fn print_row(args: &Args, cell: &Cell, beds: &mut [Bed], notes: &mut Vec<String>
     Ok(())
 }
 
-/// Formats the medians of a cell.
+/// Formats the medians of a cell's samples.
 fn shown(samples: &[Sample]) -> String {
     let medians = |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<_>>()).unwrap_or(f64::NAN);
     let first = medians(|sample| match sample {

@@ -1,4 +1,4 @@
-//! offramp beside its peers: the same work, in turn, on the same machine.
+//! Comparison of offramp with other implementations: each does the same work in turn, on the same machine.
 
 mod guests;
 mod tunnels;

@@ -1,5 +1,5 @@
-//! One TCP stream over encrypted links between two namespaces, each link in turn: offramp's adapters with ESP, and the
-//! user-space tunnels for Linux.
+//! Comparison of encrypted links: one TCP stream between two namespaces, over each link in turn. The links are
+//! offramp's adapters with ESP, and user-space tunnels for Linux.
 //!
 //! ```text
 //!  offramp         ttcp ── TAP ── adapter, ESP ══ cable ══ adapter, ESP ── TAP ── ttcp
@@ -7,8 +7,8 @@
 //!  strongSwan      ttcp ── TUN ── charon, kernel-libipsec ── UDP ── veth ── charon ── TUN ── ttcp
 //! ```
 //!
-//! Every namespace is made anew for each sample. All programs share the processors, as scheduled by the kernel. The
-//! lines are no limit: a cable without a rate, a veth pair.
+//! Every sample uses new namespaces. All programs share the processors, as scheduled by the kernel. The underlying
+//! links have no rate limit: a cable without a rate, or a veth pair.
 
 use offramp_offload::esp::{AesKey, Suite};
 use offramp_ports::sys::{NetNs, link};
@@ -32,20 +32,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Addresses of the veth pair, of the tunnels of wireguard-go, and of those of strongSwan.
+/// Addresses of the veth pair, of wireguard-go's tunnel, and of strongSwan's tunnel.
 const OUTER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 1, 1), Ipv4Addr::new(10, 77, 1, 2)];
 const WIREGUARD: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 78, 1, 1), Ipv4Addr::new(10, 78, 1, 2)];
 const STRONGSWAN: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 79, 1, 1), Ipv4Addr::new(10, 79, 1, 2)];
-/// Interfaces, by side.
+/// Names of the interfaces on both sides.
 const VETHS: [&str; 2] = ["tunv0", "tunv1"];
 const WIREGUARDS: [&str; 2] = ["ofrwg0", "ofrwg1"];
 const PREFIX_LEN: u8 = 24;
 const HOST_PREFIX_LEN: u8 = 32;
 const WIREGUARD_PORT: &str = "51820";
-/// Maximum overhead of wireguard-go's protocol on an IPv6 packet, bytes: the default of its tools.
+/// Maximum overhead of the WireGuard protocol on an IPv6 packet in bytes, the default of WireGuard's tools.
 const WIREGUARD_OVERHEAD: u32 = 80;
 const MTU: u32 = 1500;
-/// Time for a program to be ready, and for a test beyond its measured time.
+/// Maximum time until a program is ready, and maximum time of a test beyond its measured time.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const TEST_GRACE: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(200);
@@ -65,10 +65,10 @@ pub struct Args {
     /// Time of a sample, in seconds
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// wireguard-go for the comparison; Debian's version is of 2022
+    /// Path of the wireguard-go program [default: Debian's, a version of 2022]
     #[arg(long, value_name = "FILE")]
     wireguard_go: Option<PathBuf>,
-    /// Leave strongSwan out
+    /// Omit strongSwan
     #[arg(long)]
     no_strongswan: bool,
 }
@@ -97,22 +97,22 @@ struct Sample {
     cpu_s_per_gb: f64,
 }
 
-/// The printed row of a link: medians.
+/// The printed row of a link, with medians of its samples.
 #[derive(Debug, Serialize)]
 struct Row {
     link: &'static str,
     samples: usize,
     throughput_bps: f64,
-    /// Time of all processors.
+    /// Processor time of the whole machine, in seconds per gigabyte.
     cpu_s_per_gb: f64,
-    /// offramp's throughput in this link's.
+    /// offramp's throughput divided by this link's throughput.
     offramp_ratio: f64,
 }
 
 /// Takes the samples and prints a line for each link.
 ///
 /// # Errors
-/// When a program is missing or does not start, a sample is not complete, or a signal comes.
+/// Returns an error if a program is missing or does not start, if a sample is incomplete, or if a signal is received.
 pub fn run(args: &Args) -> Result<bool> {
     let bench = Bench::new(args)?;
     let mut peers = vec![Peer::Offramp, Peer::Wireguard];
@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
     for round in 0..args.rounds as usize {
         for turn in 0..peers.len() {
-            // The first turn rotates, so its advantage cancels out.
+            // The first link of a round rotates, so that any advantage of the first turn cancels out.
             let at = (round + turn) % peers.len();
             samples[at].push(bench.sample(peers[at])?);
         }
@@ -167,7 +167,7 @@ fn print(row: &Row, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The paths of the programs.
+/// Paths of the programs, and duration of a sample.
 struct Bench {
     offramp: PathBuf,
     wireguard_go: PathBuf,
@@ -196,7 +196,7 @@ impl Bench {
         sample
     }
 
-    /// Measures one stream from the first host to the second.
+    /// Measures one stream from the first host to the second host.
     fn measure(&self, link: &Link) -> Result<Sample> {
         let mut serve = Command::new(&self.offramp);
         serve.args(["ttcp", "--serve"]);
@@ -216,13 +216,13 @@ impl Bench {
     }
 }
 
-/// Two namespaces and an encrypted link between them. Dropped in this order.
+/// Two namespaces and an encrypted link between them. The fields are in drop order.
 struct Link {
     programs: Vec<Program>,
     rig: Option<Rig>,
     hosts: Option<[NetNs; 2]>,
     server: Ipv4Addr,
-    /// Files of the programs.
+    /// Directory of the programs' files.
     scratch: Scratch,
 }
 
@@ -318,7 +318,7 @@ impl Link {
         Program::start(name, command, Some(self.host(side)))
     }
 
-    /// Ends the programs; they remove their own interfaces and files.
+    /// Ends the programs, which then remove their own interfaces and files.
     fn end(self) {
         for program in self.programs {
             program.terminate(END_TIMEOUT);
@@ -327,7 +327,7 @@ impl Link {
 }
 
 struct WireguardKey {
-    /// The file with the private one.
+    /// Path of the file with the private key.
     file: String,
     public: String,
 }

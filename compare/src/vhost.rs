@@ -1,8 +1,8 @@
-//! DPDK's virtio driver as the guest, and DPDK's and offramp's vhost-user backends in turn.
+//! Comparison of DPDK's and offramp's vhost-user backends in turn, with DPDK's virtio driver as the guest.
 //!
-//! A host may move virtual processors between cores with a shared cache and cores without one. A move changes a result
-//! of two processors several times over. So each sample records the distance of the processors, and only samples of the
-//! same distance are compared.
+//! A host may move virtual processors between cores with a shared cache and cores without one. Such a move changes a
+//! result by a multiple. Each sample therefore records the cache-line latency between the two processors as its
+//! placement, and only samples of the same placement are compared.
 
 pub mod backend;
 mod placement;
@@ -20,9 +20,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Huge pages for both ends, in MiB.
+/// Huge pages for guest and backend together, in MiB.
 const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
-/// Frame lengths without FCS: one for the fixed cost of a packet, one for the cost of its bytes.
+/// Frame lengths without FCS, in bytes. The short length shows the fixed cost of a packet, and the long length the cost
+/// of its bytes.
 const FRAME_LENS: [usize; 2] = [64, 1500];
 
 /// Compare throughput and backend time per packet of DPDK's and offramp's vhost-user backends.
@@ -61,12 +62,12 @@ pub struct Args {
     print_commands: bool,
 }
 
-/// The compared backends, in turn: the peer first.
+/// The compared backends in turn, with the peer first.
 const SIDES: [Side; 2] = [Side::Dpdk, Side::Offramp];
 const PROTECTED_SIDES: [Side; 2] = [Side::Offramp, Side::Protected];
 const VERSIONS: [Side; 2] = [Side::Before, Side::Offramp];
 
-/// The guest's handling of its rings.
+/// The ring format of the guest's driver, and receive-buffer merging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     name: &'static str,
@@ -79,16 +80,16 @@ const RINGS: [Ring; 3] = [
     Ring { name: "packed mergeable", arguments: "mrg_rxbuf=1,packed_vq=1" },
 ];
 
-/// The direction of frames.
+/// The direction of the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 pub enum Direction {
-    /// The guest makes frames, the line swallows them.
+    /// The guest generates frames, and the wire discards them.
     #[strum(serialize = "guest>line")]
     GuestToLine,
-    /// The line makes frames, the guest swallows them.
+    /// The wire generates frames, and the guest discards them.
     #[strum(serialize = "line>guest")]
     LineToGuest,
-    /// Both send back their received frames.
+    /// The guest and the wire each return the frames they receive.
     #[strum(serialize = "loop")]
     Loop,
 }
@@ -120,23 +121,25 @@ struct Row {
     bytes: usize,
     direction: &'static str,
     placement: &'static str,
-    /// Samples of each side behind the medians.
+    /// Number of samples of each side in the medians.
     samples: usize,
     offramp_mpps: f64,
-    /// Rate of DPDK's backend, or of offramp's without protection or of an earlier version.
+    /// Packet rate of the peer in millions per second: DPDK's backend, offramp's without protection, or an earlier
+    /// version's.
     peer_mpps: f64,
-    /// Busy time of the backend per packet.
+    /// Busy time of offramp's backend per packet, in nanoseconds.
     offramp_ns: f64,
     peer_ns: f64,
-    /// Median of the pairs' ratios of throughput, offramp by peer, and its interval: [`stats::median_interval`].
+    /// Median of the ratios of throughput, offramp's divided by the peer's, and its confidence interval:
+    /// [`stats::median_interval`].
     ratio: f64,
     ratio_range: [f64; 2],
 }
 
-/// Measures all cells and prints a row per cell and placement. Returns whether all could be measured.
+/// Measures all cells and prints a row per cell and placement. Returns whether all cells could be measured.
 ///
 /// # Errors
-/// When the machine cannot be prepared, or a signal comes.
+/// Returns an error if the machine cannot be prepared, or a signal is received.
 pub fn run(args: &Args) -> Result<bool> {
     let memory = if args.no_huge { Memory::Ordinary } else { Memory::Huge };
     let window = Duration::try_from_secs_f64(args.seconds).doing("--seconds")?;
@@ -205,7 +208,8 @@ fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<
     Ok(rows(cell, sides, &samples))
 }
 
-/// Returns a row for every placement with samples of each side. If one side has more samples, its first ones count.
+/// Returns a row for every placement with samples of both sides. If one side has more samples, only its first samples
+/// count.
 fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
     let of = |side, placement| {
         let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;

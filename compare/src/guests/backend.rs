@@ -1,4 +1,4 @@
-//! A backend with two guests and a traffic server in a namespace, and the set-up of each kind of backend.
+//! The set-up of each kind of backend: a backend with two guests, and a traffic server in a namespace.
 
 use super::{Cell, Path, Sample};
 use nix::sys::signal::Signal;
@@ -20,12 +20,13 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Address and Ethernet address of each guest.
+/// IPv4 address and Ethernet address of each guest.
 pub const GUESTS: [(Ipv4Addr, &str); 2] =
     [(Ipv4Addr::new(198, 18, 0, 2), "02:00:00:00:00:01"), (Ipv4Addr::new(198, 18, 0, 3), "02:00:00:00:00:02")];
-/// The network for passt: an interface to nowhere, its address, and the address of a missing gateway.
+/// The network for passt: name and address of an interface without a peer, and the address of a gateway that does not
+/// exist.
 const UPSTREAM: (&str, Ipv4Addr, Ipv4Addr) = ("upstream0", Ipv4Addr::new(198, 19, 0, 2), Ipv4Addr::new(198, 19, 0, 1));
-/// Time from the start of a peer to its socket or its interface.
+/// Maximum time from the start of a peer to its socket or its interface.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 /// Time from the start of the traffic servers, or from a new MTU, to the first test.
@@ -40,9 +41,9 @@ pub enum Backend {
     Offramp,
     /// `offramp up` with priority over the guests
     OfframpNice,
-    /// QEMU's own device over TAPs, and a bridge of Linux
+    /// QEMU's own device over TAPs, and a Linux bridge
     QemuTap,
-    /// Cloud Hypervisor's `vhost_user_net` over TAPs, and a bridge of Linux
+    /// Cloud Hypervisor's `vhost_user_net` over TAPs, and a Linux bridge
     VhostUserNet,
     /// passt, with the host's sockets in place of a network
     Passt,
@@ -65,13 +66,13 @@ impl Backend {
         }
     }
 
-    /// Returns whether it takes a whole processor, even without traffic.
+    /// Returns whether the backend occupies a whole processor, even without traffic.
     fn polls(self) -> bool {
         matches!(self, Self::OvsDpdk | Self::OvsDpdkTso)
     }
 }
 
-/// The paths of programs missing from Debian 12.
+/// Paths of the programs that are not in Debian 12.
 #[derive(Debug)]
 pub struct Peers {
     pub offramp: PathBuf,
@@ -79,7 +80,7 @@ pub struct Peers {
     pub passt: Option<PathBuf>,
 }
 
-/// A backend, its guests, and the host's end. Dropped in this order.
+/// A backend, its guests, and the host's end. The fields are in drop order.
 #[derive(Debug)]
 pub struct Bed {
     pub backend: Backend,
@@ -95,7 +96,7 @@ impl Bed {
     /// Starts a backend with two guests.
     ///
     /// # Errors
-    /// When a program is missing, or something does not come up.
+    /// Returns an error if a program is missing, or a program or guest does not start.
     pub fn start(backend: Backend, base: &Base, peers: &Peers) -> Result<Self> {
         let network = Network { scratch: Scratch::new()?, ns: new_namespace()?, programs: Vec::new() };
         let (mut network, daemon, cards) = network.with(backend, peers)?;
@@ -132,7 +133,8 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Returns the backend's own memory; `None` where it is a part of QEMU.
+    /// Returns the memory of the backend's processes, without the guests' memory. Returns `None` if QEMU itself is the
+    /// backend.
     pub fn memory_kib(&self) -> Option<u64> {
         let ids = self.daemon.iter().map(Daemon::id).chain(self.programs.iter().map(Program::id));
         let all: Vec<u64> = ids.filter_map(|id| program::own_memory_kib(id).ok()).collect();
@@ -142,7 +144,7 @@ impl Bed {
     /// Sets the MTU of the guests and of the host's end.
     ///
     /// # Errors
-    /// When one of them refuses.
+    /// Returns an error if a guest or the host's end refuses the MTU.
     pub fn set_mtu(&mut self, mtu: u16) -> Result<()> {
         self.signal(Signal::SIGCONT)?;
         for guest in &mut self.guests {
@@ -162,7 +164,7 @@ impl Bed {
     /// Runs one test of a cell.
     ///
     /// # Errors
-    /// When it cannot be done here, or measures nothing.
+    /// Returns an error if the backend does not support the test, or the test measures nothing.
     pub fn sample(&mut self, cell: &Cell, seconds: f64) -> Result<Sample> {
         if self.backend == Backend::Passt && cell.path == Path::GuestToGuest {
             return not_possible("passt serves one guest and has no network between guests");
@@ -188,12 +190,12 @@ impl Bed {
         }
     }
 
-    /// Stops a polling backend, or lets it go on.
+    /// Stops or continues the backend's processes if the backend polls.
     fn signal(&self, signal: Signal) -> Result<()> {
         self.programs.iter().filter(|_| self.backend.polls()).try_for_each(|program| program.signal(signal))
     }
 
-    /// Switches everything off.
+    /// Ends the guests and the backend.
     pub fn stop(self) {
         let _ = self.signal(Signal::SIGCONT);
         self.guests.into_iter().for_each(Machine::power_off);
@@ -208,7 +210,7 @@ fn tap(guest: usize) -> String {
 /// QEMU's arguments for the host's side of each guest's card.
 type Cards = Vec<Vec<String>>;
 
-/// A namespace with a backend, and its running programs.
+/// A namespace with a backend's running programs.
 struct Network {
     scratch: Scratch,
     ns: NetNs,
@@ -237,7 +239,7 @@ impl Network {
                 self.in_ns("making a bridge", || link::create_bridge(TAP))?;
                 for (guest, socket) in sockets.iter().enumerate() {
                     let mut command = Command::new(&program);
-                    // Its TAP needs an address, although nothing uses it.
+                    // `vhost_user_net` requires an address for its TAP, although the address is not used.
                     let (tap, address) = (tap(guest), format!("ip=198.19.{guest}.1,mask=255.255.255.0"));
                     let options = format!("{address},socket={socket},num_queues=2,queue_size=1024,tap={tap}");
                     command.args(["--net-backend", &options]);
@@ -260,7 +262,7 @@ impl Network {
                     let mut command = Command::new(&program);
                     command.args(["--foreground", "--quiet", "--runas", "0", "--vhost-user", "--socket", socket]);
                     command.args(["--address", &guest.to_string(), "--netmask", &PREFIX_LEN.to_string()]);
-                    // The guest's address for the services on the host's loopback.
+                    // The address at which the guest reaches services on the host's loopback.
                     command.args(["--gateway", &HOST.to_string()]);
                     command.args(["--map-host-loopback", &HOST.to_string()]);
                     self.start("passt", command)?;
@@ -275,7 +277,7 @@ impl Network {
         }
     }
 
-    /// Sets up a bridge in user space with a port for each guest; its own port is the host's end.
+    /// Sets up a bridge in user space with a port for each guest. The bridge's local port is the host's end.
     fn open_vswitch(&mut self, has_tso: bool, sockets: &[String; 2]) -> Result<()> {
         let needed = packages::OVS_DPDK;
         let vswitchd = packages::need(needed)?;
@@ -326,7 +328,7 @@ impl Network {
         inside(&self.ns, what, f)
     }
 
-    /// Runs a program in the namespace to its end.
+    /// Runs a program in the namespace until the program ends.
     fn run(&self, program: &FilePath, arguments: &[&str]) -> Result<()> {
         let mut command = Command::new(program);
         command.args(arguments);
@@ -339,7 +341,7 @@ impl Network {
         Ok(())
     }
 
-    /// Waits for a socket of the last started program.
+    /// Waits for a socket of the last program started.
     fn wait_for(&mut self, socket: &str) -> Result<()> {
         let Some(program) = self.programs.last_mut() else { return failed("nothing was started") };
         let is_over = |program: &mut Program| Ok(FilePath::new(socket).exists() || program.has_ended()?);
@@ -353,7 +355,7 @@ fn found(given: Option<&FilePath>, name: &str) -> Result<PathBuf> {
     found.map_or_else(|| not_possible(format!("no {name} on this machine")), Ok)
 }
 
-/// Returns the daemon's file without `[daemon]`.
+/// Returns the daemon's configuration file, without `[daemon]`.
 fn file(sockets: &[String; 2]) -> String {
     let mtu = super::MTU_MAX;
     let port = |name: &str, host: &str| {

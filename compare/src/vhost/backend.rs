@@ -1,4 +1,4 @@
-//! offramp's vhost-user port between a guest and an unlimited line, counted and timed.
+//! offramp's vhost-user port between a guest and an unlimited wire, with counters and busy time.
 
 use super::wire::{Discard, Generate};
 use offramp_adapter::config::AdapterConfig;
@@ -22,17 +22,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MTU: u16 = 1500;
-/// Frames of one hand-over to the guest, as testpmd's bursts.
+/// Maximum number of frames per batch to the guest, equal to testpmd's bursts.
 const RECEIVE_BATCH_FRAMES: usize = 32;
-/// Rounds between two checks of the time of the next report and of signals.
+/// Number of rounds between two checks of the time and of signals.
 const ROUNDS_PER_LOOK: u32 = 1024;
 
-/// Address of DPDK's driver as the guest, and the network of testpmd's frames (RFC 2544, C.2.2).
+/// Ethernet address of DPDK's driver as the guest, and network of testpmd's frames (RFC 2544, C.2.2).
 pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x20];
 const GUEST_NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
-/// VLAN of a protected guest.
+/// VLAN of the guest on a protected port.
 const VLAN: u16 = 7;
-/// Limits out of reach of every machine with one queue.
+/// Rate limits that no machine reaches with one queue.
 const LIMIT: RateLimit = RateLimit {
     bits_per_second: Some(*BITS_PER_SECOND.end()),
     frames_per_second: Some(*FRAMES_PER_SECOND.end()),
@@ -77,26 +77,26 @@ pub struct Args {
 /// Counters since the start, as printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Time since the start.
+    /// Time since the start, in nanoseconds.
     pub t_ns: u64,
     /// Frames or super-frames taken from the guest.
     pub taken: u64,
-    /// Frames sent on the wire (each segment counts).
+    /// Frames sent on the wire; each segment counts.
     pub sent: u64,
-    /// Bytes of those.
+    /// Bytes of the frames sent on the wire.
     pub sent_bytes: u64,
     /// Frames given to the guest.
     pub given: u64,
-    /// Frames lost, in both directions, for any reason.
+    /// Frames lost in both directions, for any reason.
     pub lost: u64,
-    /// Time of rounds with at least one moved frame.
+    /// Time of rounds in which at least one frame moved, in nanoseconds.
     pub busy_ns: u64,
 }
 
-/// Runs until a signal comes.
+/// Runs until a signal is received.
 ///
 /// # Errors
-/// When the port cannot be opened, or a processor may not be used.
+/// Returns an error if the port cannot be opened, or the processor cannot be used.
 pub fn run(args: &Args) -> Result<()> {
     let mut port = VhostUser::open(&VhostUserConfig { mtu: Some(MTU), ..VhostUserConfig::new(&args.socket) })
         .doing("opening the port")?;
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mtu = usize::from(MTU);
     let config = AdapterConfig { mtu, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };
     config.check().doing("the adapter's configuration")?;
-    // Only from here on: the port's own threads may run elsewhere.
+    // The pinning happens after the port has started its own threads, so that those may run on other processors.
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
     }
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Protects a port like a stranger's guest's. From here on this thread, the port's driver, is in the sandbox.
+/// Protects a port as for an untrusted guest. Afterwards this thread, which drives the port, is in the sandbox.
 fn protected(config: &AdapterConfig) -> Result<Arc<PortControl>> {
     let security = PortSecurity {
         mac_addresses: vec![GUEST_MAC],
@@ -135,7 +135,7 @@ fn protected(config: &AdapterConfig) -> Result<Arc<PortControl>> {
     Ok(control)
 }
 
-/// Polls the queue pair without sleep, and reports every `period` until a signal comes.
+/// Polls the queue pair without sleep, and reports every `period` until a signal is received.
 fn drive<H: HostPort, W: WirePort>(
     config: &AdapterConfig,
     control: &Arc<PortControl>,
@@ -163,7 +163,7 @@ fn print(report: &Report) -> Result<()> {
     writeln!(std::io::stdout().lock(), "{line}").doing("writing a report")
 }
 
-/// Polls a pair, and counts the time of rounds with moved frames.
+/// Polls a queue pair, and adds up the time of rounds in which frames moved.
 struct Meter<'a> {
     control: &'a Arc<PortControl>,
     began: Instant,
@@ -177,7 +177,8 @@ impl<'a> Meter<'a> {
         Self { control, began: Instant::now(), now_ns: 0, moved: 0, busy_ns: 0 }
     }
 
-    /// Polls the pair once. One read of the clock: the end of a round is the start of the next.
+    /// Polls the pair once. One clock reading suffices per round, because the end of a round is the begin of the next
+    /// round.
     fn round<H: HostPort, W: WirePort>(&mut self, pair: &mut QueuePair<H, W>) -> Result<()> {
         if let Err(error @ PortError::Closed(_)) = pair.poll(self.now_ns) {
             return failed(format!("the port: {error}"));
@@ -191,7 +192,8 @@ impl<'a> Meter<'a> {
         Ok(())
     }
 
-    /// Returns the frames out of the adapter on either side. A frame without room does not count.
+    /// Returns the number of frames that the adapter took from the host or gave to the host. A frame dropped for lack
+    /// of room does not count.
     fn moved(&self) -> u64 {
         let queues = self.control.queues().iter();
         queues.map(|queue| queue.transmit.host_frames.get() + queue.receive.frames_out.get()).sum()
@@ -220,7 +222,7 @@ mod tests {
     use offramp_testbed::frames;
     use std::collections::VecDeque;
 
-    /// A guest in this process: its frames to send, its received frames, and its room.
+    /// A guest in this process: frames to send, received frames, and the maximum number of received frames.
     #[derive(Default)]
     struct Guest {
         sends: VecDeque<(TxMeta, Vec<u8>)>,

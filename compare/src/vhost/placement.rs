@@ -1,33 +1,34 @@
-//! The distance of the two processors.
+//! The placement of the two processors, derived from the cache-line latency between them.
 
 use offramp_testbed::cpu::line_distance_ns;
 use offramp_testbed::failure::{Doing, Result};
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Maximum one-way time of a line inside one cache.
+/// Maximum one-way latency of a cache line within one cache, in nanoseconds.
 const NEAR_NS_MAX: f64 = 120.0;
-/// Maximum one-way time of a line between caches of one chip.
+/// Maximum one-way latency of a cache line between two caches of one chip, in nanoseconds.
 const MID_NS_MAX: f64 = 450.0;
-/// Time of one probe.
+/// Duration of one probe.
 const PROBE: Duration = Duration::from_millis(50);
 
-/// The class of a sample by the one-way time of a cache line before and after it.
+/// The placement of two processors during a sample, from the one-way latency of a cache line before and after the
+/// sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Placement {
-    /// One cache.
+    /// The processors share a cache.
     Near,
-    /// Two caches of one chip.
+    /// The processors have separate caches on one chip.
     Mid,
-    /// Farther.
+    /// The processors are farther apart.
     Far,
-    /// It changed meanwhile.
+    /// The placement changed during the sample.
     Mixed,
 }
 
 impl Placement {
-    /// Returns the class of a one-way time in nanoseconds.
+    /// Returns the placement for a one-way latency in nanoseconds.
     pub fn of(one_way_ns: f64) -> Self {
         match one_way_ns {
             ns if ns < NEAR_NS_MAX => Self::Near,
@@ -36,21 +37,21 @@ impl Placement {
         }
     }
 
-    /// Probes two processors. Both must be idle otherwise.
+    /// Probes two processors, which must be otherwise idle.
     ///
     /// # Errors
-    /// When one of them may not be used.
+    /// Returns an error if a processor cannot be used.
     pub fn probe(cpu_a: usize, cpu_b: usize) -> Result<Self> {
         line_distance_ns(cpu_a, cpu_b, PROBE).map(Self::of).doing("measuring the distance of the processors")
     }
 
-    /// Returns the class of a sample with a probe on either side.
+    /// Combines the probe before a sample with the probe after the sample.
     #[must_use]
     pub fn and(self, after: Self) -> Self {
         if self == after { self } else { Self::Mixed }
     }
 
-    /// Returns its name in the output.
+    /// Returns the name printed for the placement.
     pub fn name(self) -> &'static str {
         self.into()
     }

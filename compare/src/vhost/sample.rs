@@ -1,4 +1,4 @@
-//! One sample: a guest and a backend for a while, and their counters.
+//! One sample: a guest and a backend run for a while, and their counters are read.
 
 use super::backend::{self, Report};
 use super::placement::Placement;
@@ -14,69 +14,69 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Memory of one testpmd in MiB: its buffers of 2 KiB, and DPDK's own.
+/// Memory of one testpmd in MiB, for its 2-KiB buffers and for DPDK itself.
 pub const MEMORY_MIB: u64 = 256;
-/// Buffers of one testpmd: many more than in a ring, as in a switch.
+/// Number of buffers of one testpmd, many more than in a ring, as in a switch.
 const BUFFERS: u32 = 32_768;
-/// The backend's processor.
+/// Number of the backend's processor.
 const BACKEND_CPU: usize = 0;
-/// The guest's processor.
+/// Number of the guest's processor.
 const GUEST_CPU: usize = 1;
-/// Time from the start to the first counted packet: caches and branch predictors warm up.
+/// Time from the start to the first counted packet, in which caches and branch predictors warm up.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// Turns of each side in a round.
+/// Number of turns of each side per round.
 const TURNS: usize = 15;
-/// Time of a turn before counting.
+/// Time of a turn before the count begins.
 const TURN_WARM_UP: Duration = Duration::from_millis(50);
 /// Counted time of a turn.
 const TURN: Duration = Duration::from_millis(100);
-/// First bursts of the loop: 8 of 32 packets fill a ring.
+/// Number of bursts that start a loop: 8 bursts of 32 packets fill a ring.
 const LOOP_BURSTS: u32 = 8;
-/// Time between two reports of offramp, in milliseconds.
+/// Interval of offramp's reports, in milliseconds.
 const REPORT_MS: u64 = 50;
-/// Longest wait for offramp's port, and for a report.
+/// Maximum wait for offramp's port, and for a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Samples of a profile per second, and the minimum share of a printed function.
+/// Profile samples per second, and minimum share in percent of a printed function.
 const PROFILE_HZ: u32 = 4000;
 const PROFILE_PERCENT_MIN: &str = "2";
-/// The only port of a testpmd here.
+/// Number of a testpmd's only port.
 const PORT: usize = 0;
 
-/// The side of a backend.
+/// The backend of one side of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// DPDK's.
+    /// DPDK's backend.
     Dpdk,
-    /// Ours.
+    /// offramp's backend.
     Offramp,
-    /// Ours with sandbox, bound address, VLAN and limits.
+    /// offramp's backend with sandbox, bound address, VLAN and limits.
     Protected,
-    /// An earlier version's.
+    /// The backend of an earlier version of offramp.
     Before,
 }
 
 /// The result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Packets at the end of their path, in millions per second.
+    /// Packets received at the end of their path, in millions per second.
     pub mpps: f64,
-    /// Busy time of the backend per packet in nanoseconds.
+    /// Busy time of the backend per packet, in nanoseconds.
     ///
-    /// DPDK counts the cycles of bursts with received packets. For a generator it counts all bursts, also those that
-    /// found no room. offramp counts rounds with at least one moved frame.
+    /// DPDK counts the cycles of bursts with received packets. As a generator, DPDK counts all bursts, including bursts
+    /// that found no room. offramp counts rounds in which at least one frame moved.
     pub busy_ns: f64,
-    /// The distance of the processors.
+    /// Placement of the two processors.
     pub placement: Placement,
 }
 
-/// The common part of all samples.
+/// The common settings of all samples.
 #[derive(Debug)]
 pub struct Bench {
     memory: Memory,
     window: Duration,
-    /// Print the profile of offramp after each of its samples.
+    /// Whether offramp's profile is printed after each of its samples.
     profile: bool,
-    /// The program with the earlier version's backend.
+    /// Path of the program with the earlier version's backend.
     before: Option<PathBuf>,
     scratch: Scratch,
 }
@@ -90,7 +90,7 @@ impl Bench {
     /// Creates a bench with a counted time of `window` per sample.
     ///
     /// # Errors
-    /// When there is no place for its sockets.
+    /// Returns an error if the directory for sockets cannot be made.
     pub fn new(memory: Memory, window: Duration, profile: bool, before: Option<PathBuf>) -> Result<Self> {
         Ok(Self { memory, window, profile, before, scratch: Scratch::new()? })
     }
@@ -161,7 +161,7 @@ impl Bench {
     /// Prints the command lines of a cell.
     ///
     /// # Errors
-    /// When a program is not there.
+    /// Returns an error if a program is missing.
     pub fn print_commands(&self, cell: &Cell, sides: &[Side]) -> Result<()> {
         println!("# {}", cell.name());
         for side in sides {
@@ -178,7 +178,7 @@ impl Bench {
     /// Takes one sample.
     ///
     /// # Errors
-    /// When a program does not start or answer, or no packet moves.
+    /// Returns an error if a program does not start or answer, or if no packet moves.
     pub fn sample(&self, cell: &Cell, side: Side) -> Result<Sample> {
         let before = Placement::probe(BACKEND_CPU, GUEST_CPU)?;
         let mut backend = self.start_backend(cell, side)?;
@@ -198,10 +198,11 @@ impl Bench {
         Ok(Sample { mpps, busy_ns, placement })
     }
 
-    /// Starts each of two versions once, and takes samples of them in turn: while one runs, the other one is stopped.
+    /// Starts each of two versions once, and takes samples of them in turn. While one version runs, the other one is
+    /// stopped.
     ///
     /// # Errors
-    /// When a program does not start or go on, or no packet moves.
+    /// Returns an error if a program does not start or continue, or if no packet moves.
     pub fn turns(&self, cell: &Cell, sides: [Side; 2]) -> Result<Vec<(Side, Sample)>> {
         let placement = Placement::probe(BACKEND_CPU, GUEST_CPU)?;
         let mut versions = Vec::new();
@@ -214,7 +215,7 @@ impl Bench {
         }
         let mut samples = Vec::new();
         for _ in 0..TURNS {
-            // Neither is always first.
+            // The order alternates, so that neither version is always first.
             versions.reverse();
             for version in &mut versions {
                 let (mpps, busy_ns) = version.turn(cell.direction)?;
@@ -249,7 +250,7 @@ impl Bench {
     }
 
     fn remove_socket(&self) {
-        // A missing file need not be removed.
+        // The removal fails if the file does not exist, and then nothing needs to be removed.
         let _ = std::fs::remove_file(self.socket());
     }
 
@@ -259,7 +260,7 @@ impl Bench {
         Ok(guest)
     }
 
-    /// Returns rate and busy time over the window.
+    /// Returns the packet rate in millions per second, and the busy time per packet in nanoseconds, over the window.
     fn count(&self, cell: &Cell, guest: &mut Testpmd, backend: &mut Backend) -> Result<(f64, f64)> {
         let counts = |guest: &mut Testpmd, backend: &mut Backend| match cell.direction {
             Direction::GuestToLine => backend.sent(),
@@ -279,7 +280,7 @@ impl Bench {
     }
 }
 
-/// Lets packets move for a while.
+/// Starts the guest's traffic and waits for the warm-up.
 fn begin(cell: &Cell, guest: &mut Testpmd) -> Result<()> {
     match cell.direction {
         Direction::Loop => guest.tell(&format!("start tx_first {LOOP_BURSTS}"))?,
@@ -288,7 +289,7 @@ fn begin(cell: &Cell, guest: &mut Testpmd) -> Result<()> {
     stop::sleep(WARM_UP)
 }
 
-/// A version of offramp's backend, and a guest of its own.
+/// A version of offramp's backend with a separate guest.
 struct Version {
     side: Side,
     backend: Program,
@@ -301,7 +302,7 @@ impl Version {
         self.backend.signal(signal)
     }
 
-    /// Runs a turn; returns rate and busy time.
+    /// Runs a turn. Returns the packet rate in millions per second, and the busy time per packet in nanoseconds.
     fn turn(&mut self, direction: Direction) -> Result<(f64, f64)> {
         self.signal(Signal::SIGCONT)?;
         stop::sleep(TURN_WARM_UP)?;
@@ -321,14 +322,14 @@ impl Version {
     }
 }
 
-/// A counter at a moment, in nanoseconds since an arbitrary start.
+/// A counter's value at a moment, in nanoseconds since an arbitrary origin.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     at_ns: u64,
     packets: u64,
 }
 
-/// Returns the report of `perf`: the time of a process by function, for `time` from now on.
+/// Returns the report of `perf`: the time of a process by function, over the next `time`.
 fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     let data = scratch.file("perf.data");
     let mut record = Command::new("perf");
@@ -343,7 +344,7 @@ fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     Ok(text.lines().filter(|line| line.contains('%') && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the packets received by a testpmd; the moment is half-way between question and answer.
+/// Returns the number of packets received by a testpmd. Its time is half-way between question and answer.
 fn received(testpmd: &mut Testpmd) -> Result<Count> {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     let epoch = EPOCH.get_or_init(Instant::now);
@@ -352,7 +353,7 @@ fn received(testpmd: &mut Testpmd) -> Result<Count> {
     Ok(Count { at_ns: asked_ns.midpoint(epoch.elapsed().as_nanos() as u64), packets })
 }
 
-/// Returns the busy time per packet between two reports: NaN when nothing moved.
+/// Returns the busy time per packet between two reports, or NaN if no packet moved.
 fn busy_ns(direction: Direction, first: &Report, last: &Report) -> f64 {
     let packets = match direction {
         Direction::GuestToLine | Direction::Loop => last.taken - first.taken,
@@ -369,7 +370,7 @@ impl Backend {
         }
     }
 
-    /// Returns the frames sent on the wire.
+    /// Returns the number of frames sent on the wire.
     fn sent(&mut self) -> Result<Count> {
         match self {
             Self::Dpdk(testpmd) => received(testpmd),
@@ -380,7 +381,7 @@ impl Backend {
         }
     }
 
-    /// Returns offramp's own counters; `None` for another backend.
+    /// Returns offramp's own counters, or `None` for another backend.
     fn report(&mut self) -> Result<Option<Report>> {
         match self {
             Self::Dpdk(_) => Ok(None),
@@ -398,13 +399,13 @@ impl Backend {
     }
 }
 
-/// Returns the next whole report of offramp.
+/// Returns the next complete report of offramp.
 fn next_report(program: &mut Program) -> Result<Report> {
     let mark = program.mark();
     program.wait_for("a report", mark, REPORT_TIMEOUT, last_report)
 }
 
-/// Returns the last whole report in a text.
+/// Returns the last complete report in a text.
 fn last_report(text: &str) -> Option<Report> {
     let (whole, _) = text.rsplit_once('\n')?;
     whole.lines().rev().find_map(|line| serde_json::from_str(line).ok())

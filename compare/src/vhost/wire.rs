@@ -1,4 +1,4 @@
-//! Unlimited lines: one swallows frames, one makes them.
+//! Unlimited wires: one discards frames, and one generates frames.
 
 use offramp_adapter::config::frame_len_max;
 use offramp_adapter::port::{Arrival, Loan, WirePort};
@@ -7,15 +7,15 @@ use offramp_testbed::frames;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-/// Frames start at multiples of a cache line.
+/// Alignment of frames in bytes, a multiple of a cache line.
 const FRAME_ALIGN: usize = 64;
-/// Frames on a line at a time: those of a 64 KiB super-frame at MSS 1448, and some.
+/// Number of frames accepted at a time, more than the segments of a 64-KiB super-frame at MSS 1448.
 const ROOM: usize = 64;
-/// Different buffers of the generator, sent in turn: as many as a burst of testpmd.
+/// Number of the generator's buffers, sent in turn, equal to a burst of testpmd.
 const GENERATED_BUFFERS: usize = 32;
-/// Bytes of a generated frame written anew each time, as testpmd writes its headers.
+/// Number of bytes of a generated frame that are written each time, as testpmd writes its headers.
 const GENERATED_HEAD_LEN: usize = frames::UDP_HEADERS_LEN;
-/// Swallows every frame, into the same buffers again and again.
+/// A wire that discards every frame. The same buffers are reused for all frames.
 #[derive(Debug)]
 pub struct Discard {
     bytes: Box<[u8]>,
@@ -24,7 +24,7 @@ pub struct Discard {
 }
 
 impl Discard {
-    /// Creates a line for frames with up to `mtu` bytes of IP.
+    /// Creates a wire for frames with up to `mtu` bytes of IP.
     pub fn new(mtu: usize) -> Self {
         let frame_len_max = frame_len_max(mtu);
         let bytes = vec![0; ROOM * frame_len_max.next_multiple_of(FRAME_ALIGN)].into_boxed_slice();
@@ -63,7 +63,7 @@ impl WirePort for Discard {
     }
 }
 
-/// Makes UDP frames without end, and swallows the frames of the other direction.
+/// A wire that generates UDP frames without end, and discards the frames of the other direction.
 #[derive(Debug)]
 pub struct Generate {
     swallow: Discard,
@@ -73,7 +73,7 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// Creates a line with frames of `len` bytes (without FCS) always ready, with a VLAN's tag or none.
+    /// Creates a wire that always offers frames of `len` bytes (without FCS), tagged with the VLAN `vid` if given.
     pub fn new(mtu: usize, len: usize, vid: Option<u16>) -> Self {
         let mut template = frames::udp(len.max(frames::UDP_HEADERS_LEN), 1024, &mut SmallRng::seed_from_u64(0));
         if let Some(vid) = vid {
@@ -112,7 +112,7 @@ impl WirePort for Generate {
     }
 
     fn arrivals(&self, skip: usize, _until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
-        // Frames without end; one batch at a time is enough.
+        // The frames never end, so that announcing one batch at a time suffices.
         let new = GENERATED_BUFFERS.saturating_sub(skip);
         (0..new).for_each(|_| note(Arrival { at_ns: 0, len: self.template.len() }));
         u32::MAX

@@ -227,7 +227,7 @@ fn each_fault_of_an_adapter_that_spreads_frames_is_named() {
     ];
     for (number, (choose, fault)) in faults.into_iter().enumerate() {
         let row = verdict(choose, steering());
-        // The bytes of the key used only for IPv6 cannot be wrong for IPv4.
+        // A wrong byte of the key that is used only for IPv6 still gives right queues for IPv4.
         let Verdict::Wrong(finding) = &row.verdict else { panic!("fault {number}: {row:?}") };
         assert_eq!((finding.fault, finding.blame), (fault, Blame::Receiver), "fault {number}: {finding:?}");
     }
