@@ -74,7 +74,7 @@ pub struct Sample {
 pub struct Bench {
     memory: Memory,
     window: Duration,
-    /// Whether offramp's profile is printed after each of its samples.
+    /// True if offramp's profile is printed after each of its samples.
     profile: bool,
     /// Path of the program with the earlier version's backend.
     before: Option<PathBuf>,

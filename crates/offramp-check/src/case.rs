@@ -175,22 +175,22 @@ pub struct Case {
     pub ip_options: u8,
     /// Options of every TCP header.
     pub tcp_options: TcpOptions,
-    /// Whether CWR is set (TSO with ECN).
+    /// True if CWR is set (TSO with ECN).
     pub cwr: bool,
-    /// Whether the last segment has PSH set.
+    /// True if the last segment has PSH set.
     pub push: bool,
-    /// Whether the last segment has FIN set.
+    /// True if the last segment has FIN set.
     pub fin: bool,
     /// IPv4 ID of the first packet.
     pub ip_id: u16,
     /// Sequence number of the first payload byte.
     pub sequence: u32,
-    /// Whether the payload is chosen so that the first frame's checksum is 0.
+    /// True if the payload is chosen so that the first frame's checksum is 0.
     pub folds_to_zero: bool,
     /// Number of the case in the run, from which addresses and payload are derived. `None` selects the next free
     /// number.
     pub number: Option<u16>,
-    /// Whether the vnet header declares only the Ethernet header contiguous. The other headers can then lie in other
+    /// True if the vnet header declares only the Ethernet header contiguous. The other headers can then lie in other
     /// pages.
     pub scattered: bool,
     /// The way to send the frames.
@@ -212,7 +212,7 @@ pub(crate) struct Sent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub bytes: Vec<u8>,
-    /// Whether the frame's checksum is wrong. Such a frame may be lost, but must not change and must not be marked
+    /// True if the frame's checksum is wrong. Such a frame may be lost, but must not change and must not be marked
     /// good.
     pub is_bad: bool,
 }

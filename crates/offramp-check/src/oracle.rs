@@ -39,11 +39,11 @@ pub(crate) struct Difference {
 #[derive(Clone, Debug)]
 struct Wire {
     bytes: Vec<u8>,
-    /// Whether the interface marked the checksum as good.
+    /// True if the interface marked the checksum as good.
     is_marked: bool,
-    /// Whether the frame is a segment of a super-frame.
+    /// True if the frame is a segment of a super-frame.
     of_aggregate: bool,
-    /// Whether the frame is the last segment of a super-frame.
+    /// True if the frame is the last segment of a super-frame.
     is_last: bool,
 }
 

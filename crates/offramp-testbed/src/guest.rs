@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The guest boots from a file system in memory. The file system contains this program, its libraries, and the modules
-//! of the guest's network card. Nothing is installed or downloaded for the guest.
+//! of the guest's network card. The guest needs no installation and no download.
 
 pub mod agent;
 pub mod busybox;

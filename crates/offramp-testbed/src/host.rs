@@ -43,19 +43,19 @@ pub struct HostSettings {
     /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 keeps the kernel's default. Busy polling has no effect
     /// on a TAP without `gro`, because that TAP has no NAPI.
     pub busy_poll_usecs: u32,
-    /// Whether threads keep the processors awake, so that no figure includes a processor's wake-up cost. In a virtual
+    /// True if threads keep the processors awake, so that no figure includes a processor's wake-up cost. In a virtual
     /// machine, the wake-up cost is many times the remaining cost. The same threads also measure the idle time. A
     /// guest's processors sleep regardless of this setting.
     pub awake: bool,
     /// The kernel's network settings in each host's namespace: pairs of a sysctl(8) name and its value.
     pub sysctls: Vec<(String, String)>,
-    /// Whether a host coalesces received segments, as with a hardware adapter (Linux' GRO, enabled by `IFF_NAPI` of the
+    /// True if a host coalesces received segments, as with a hardware adapter (Linux' GRO, enabled by `IFF_NAPI` of the
     /// TAP). A guest has a separate setting, `host_gro`.
     pub gro: bool,
     /// Coalescing by a guest's own driver in place of the adapter's policy. The guest's monitor must forward the
     /// control queue.
     pub coalescing: Option<RxCoalescing>,
-    /// Whether a capture runs at host B: a promiscuous packet socket receives every frame. During the capture, host B's
+    /// True if a capture runs at host B: a promiscuous packet socket receives every frame. During the capture, host B's
     /// adapter verifies no checksums, like the driver of claim R8.
     pub captured: bool,
 }

@@ -24,7 +24,7 @@ pub struct TunnelEnd<'a> {
     pub inner: [Ipv4Addr; 2],
     /// strongSwan's name for the cipher suite.
     pub suite: &'a str,
-    /// Whether charon writes its keys into the log and leaves the routes unchanged.
+    /// True if charon writes its keys into the log and leaves the routes unchanged.
     pub logs_keys: bool,
 }
 

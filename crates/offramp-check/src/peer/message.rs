@@ -65,7 +65,7 @@ pub(super) struct Welcome {
     pub mac: [u8; 6],
     /// States of the features, by name.
     pub offered: BTreeMap<String, Offered>,
-    /// Whether the server supports [`Request::Steering`]; earlier versions did not.
+    /// True if the server supports [`Request::Steering`]; earlier versions did not.
     #[serde(default)]
     pub has_steering: bool,
 }

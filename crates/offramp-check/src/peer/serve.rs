@@ -34,7 +34,7 @@ pub struct Serve {
     pub interface: String,
     /// Directory of the state files with the settings to restore.
     pub state_dir: PathBuf,
-    /// Whether clients may connect to a public address of this machine.
+    /// True if clients may connect to a public address of this machine.
     pub allows_public: bool,
 }
 

@@ -87,7 +87,7 @@ pub struct Runner {
     pub version: String,
     /// The guest's kernel and its modules.
     pub kernel: Kernel,
-    /// Whether the card forwards the guest's control queue to the port.
+    /// True if the card forwards the guest's control queue to the port.
     pub forwards_control_queue: bool,
     /// Timeout from the guest's start to its first answer.
     pub timeout: Duration,

@@ -20,7 +20,7 @@ const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
 const UML_XSTATE_LEN: usize = 2696;
 const UML_WHOLE_XSTATE: &str = "6.13";
 /// Setting that keeps the C library from registers that are not saved. The GNU library chooses its copy routine by the
-/// last feature in this list. That feature must therefore be disabled explicitly.
+/// last feature in this list. The last feature must therefore be disabled explicitly.
 const WITHOUT_AVX: &str =
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load";
 

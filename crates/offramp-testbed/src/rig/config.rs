@@ -145,9 +145,9 @@ pub struct RigConfig {
     /// Interrupt moderation of both adapters.
     #[serde(deserialize_with = "settings::moderation")]
     pub moderation: ModerationConfig,
-    /// Whether the hosts segment in software (Linux' GSO) while the adapter does not.
+    /// True if the hosts segment in software (Linux' GSO) while the adapter does not.
     pub host_gso: bool,
-    /// Whether a guest coalesces in software (Linux' GRO). Linux never coalesces frames received from a TAP.
+    /// True if a guest coalesces in software (Linux' GRO). Linux never coalesces frames received from a TAP.
     pub host_gro: bool,
     /// Settings of the hosts.
     pub host: HostSettings,

@@ -107,7 +107,7 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Seed of patterned data, compared byte by byte at the sink. `None` sends constant data without comparison.
     pub pattern_seed: Option<u64>,
-    /// Whether the streams end when the window closes, with data still in flight. Such a stream counts as complete.
+    /// True if the streams end when the window closes, with data still in flight. Such a stream counts as complete.
     /// This option is meant for connections that may stall, or that queue more data than the link transmits during the
     /// test. It requires a timed test.
     pub cut_off: bool,
@@ -157,7 +157,7 @@ pub struct UdpParams {
     pub datagram_bytes: u32,
     /// Number of datagrams in one send with `UDP_SEGMENT`; 1 sends without `UDP_SEGMENT`.
     pub gso_segments: u32,
-    /// Whether the receiver enables `UDP_GRO`, so that one read returns several datagrams.
+    /// True if the receiver enables `UDP_GRO`, so that one read returns several datagrams.
     pub gro: bool,
     /// Payload bits per second in each direction, over all streams; 0 means no limit.
     pub rate_bps: u64,
@@ -287,7 +287,7 @@ pub struct Params {
     /// Maximum window offered by a TCP receiver in bytes (`TCP_WINDOW_CLAMP`); 0 lets the kernel choose. Linux rounds
     /// the offered window to whole segments. A limited receiver has buffers of fixed size, large enough for the window.
     pub receive_window_bytes: u32,
-    /// Whether every data socket sets `TCP_NODELAY`. A transaction test always sets `TCP_NODELAY`.
+    /// True if every data socket sets `TCP_NODELAY`. A transaction test always sets `TCP_NODELAY`.
     pub nodelay: bool,
     /// `SO_BUSY_POLL` of every data socket at both ends, in microseconds; 0 means the kernel's default. A read polls
     /// the adapter's queue for this time before it sleeps. Busy polling needs an adapter with NAPI, so a TAP does not

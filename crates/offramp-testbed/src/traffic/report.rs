@@ -151,7 +151,7 @@ pub struct EndFigures {
     /// Number of an open loop's requests that were due in the window but never answered, counted by the client.
     #[serde(default)]
     pub unanswered: u64,
-    /// Whether every stream was complete: all data was sent, or the end of the stream was received.
+    /// True if every stream was complete: all data was sent, or the end of the stream was received.
     pub complete: bool,
     /// Interim results, if requested.
     pub intervals: Vec<Interval>,

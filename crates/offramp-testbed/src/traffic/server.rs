@@ -43,7 +43,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Options of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServeOptions {
-    /// Whether the server returns after the first test that began, complete or not.
+    /// True if the server returns after the first test that began, complete or not.
     pub once: bool,
 }
 

@@ -126,7 +126,7 @@ pub(super) struct WorkerEnd {
     pub(super) first: Option<Instant>,
     /// Time of the last byte.
     pub(super) last: Option<Instant>,
-    /// Whether everything was sent, or the end of the stream was received.
+    /// True if everything was sent, or the end of the stream was received.
     pub(super) complete: bool,
     /// Reason for an incomplete stream.
     pub(super) error: Option<String>,

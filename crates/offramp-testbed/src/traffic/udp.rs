@@ -142,7 +142,7 @@ impl Order {
 }
 
 /// Returns whether the error concerns only one datagram: a full queue, or an earlier datagram's error reported by a
-/// connected UDP socket. That datagram is lost. The test continues, and the sequence numbers reveal the loss.
+/// connected UDP socket. The datagram is lost. The test continues, and the sequence numbers reveal the loss.
 pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))
