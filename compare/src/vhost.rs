@@ -1,8 +1,8 @@
 //! Comparison of DPDK's and offramp's vhost-user backends in turn, with DPDK's virtio driver as the guest.
 //!
-//! A host may move virtual processors between cores with a shared cache and cores without one. Such a move changes a
-//! result by a multiple. Each sample therefore records the cache-line latency between the two processors as its
-//! placement, and only samples of the same placement are compared.
+//! A host may move virtual processors between cores with a shared cache and cores without one. A move between such
+//! cores changes a result by a multiple. Each sample therefore records the cache-line latency between the two
+//! processors as its placement, and only samples of the same placement are compared.
 
 pub mod backend;
 mod placement;

@@ -344,7 +344,7 @@ fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     Ok(text.lines().filter(|line| line.contains('%') && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the number of packets received by a testpmd. Its time is half-way between question and answer.
+/// Returns the number of packets received by a testpmd. The time of the count is half-way between question and answer.
 fn received(testpmd: &mut Testpmd) -> Result<Count> {
     static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     let epoch = EPOCH.get_or_init(Instant::now);

@@ -1,7 +1,7 @@
 //! One case of a check: the input as data, and the expected frames.
 //!
 //! The expected frames are built from the same data, segment by segment and field by field. The code is slow and
-//! obvious. Its rules are those of Linux' software segmentation.
+//! obvious, and follows the rules of Linux' software segmentation.
 
 use std::fmt;
 
@@ -212,8 +212,8 @@ pub(crate) struct Sent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub bytes: Vec<u8>,
-    /// True if the frame's checksum is wrong. Such a frame may be lost, but must not change and must not be marked
-    /// good.
+    /// True if the frame's checksum is wrong. A frame with a wrong checksum may be lost, but must not change and must
+    /// not be marked good.
     pub is_bad: bool,
 }
 

@@ -29,8 +29,8 @@ use crate::steering::Steering;
 const NAMESPACES: &str = "/run/netns";
 /// Size of the kernel's capture buffer in bytes, for a batch of super-frames received as small frames.
 const BUFFER_LEN: usize = 64 << 20;
-/// Maximum length of a captured frame in bytes. It exceeds the maximum aggregate, so that a too long aggregate is
-/// captured whole.
+/// Maximum length of a captured frame in bytes. The length exceeds the maximum aggregate, so that a too long aggregate
+/// is captured whole.
 const FRAME_LEN_MAX: usize = 128 << 10;
 /// Maximum time that a sender waits for room in its queue.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
@@ -85,8 +85,8 @@ pub enum Offered {
     Fixed,
     /// The feature is fixed off, or does not exist.
     No,
-    /// The feature can be switched, but its output is not visible: a packet socket of this kernel cannot deliver it.
-    /// This concerns UDP super-frames before Linux 6.2.
+    /// The feature can be switched, but its output is not visible: a packet socket of this kernel cannot deliver it. An
+    /// example is UDP super-frames before Linux 6.2.
     Unseen,
 }
 
@@ -450,7 +450,8 @@ impl End for LocalEnd {
 
 impl Drop for LocalEnd {
     fn drop(&mut self) {
-        // The call must run in the interface's namespace, which `finish` enters. If it fails, the state file remains.
+        // The call must run in the interface's namespace, which `finish` enters. If `finish` fails, the state file
+        // remains.
         let _ = self.finish();
     }
 }

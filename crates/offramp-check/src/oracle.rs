@@ -1,8 +1,8 @@
 //! Compares captured frames with the expected frames, byte by byte. A difference is the first differing field, with the
 //! name of a fault.
 //!
-//! An interface can deliver super-frames and partial checksums. Their metadata describes how to complete them. The
-//! oracle completes such frames first, so that it compares only wire frames.
+//! An interface can deliver super-frames and partial checksums, with metadata for their completion. The oracle first
+//! completes super-frames and partial checksums, so that it compares only wire frames.
 
 mod fields;
 

@@ -1,5 +1,5 @@
-//! Frames as fields and as bytes. Checksums are added word by word as in RFC 1071. This code shares nothing with the
-//! checked code.
+//! Frames as fields and as bytes. Checksums are added word by word as in RFC 1071. The code here shares nothing with
+//! the checked code.
 
 use offramp_offload::meta::RxMeta;
 
@@ -73,7 +73,7 @@ pub(crate) enum Field {
     Right,
     /// The checksum of the pseudo-header, left by a host for its adapter to complete.
     PseudoHeader,
-    /// A checksum with two wrong bits. It is never 0, because 0 means no checksum (RFC 768).
+    /// A checksum with two wrong bits, but never 0, because 0 means no checksum (RFC 768).
     Wrong,
     /// The value 0: the sender computed no checksum.
     Absent,

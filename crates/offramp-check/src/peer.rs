@@ -3,10 +3,11 @@
 //! The server switches its only interface, sends the client's frames, and returns the captured frames. The server need
 //! not trust its clients:
 //!
-//! - It opens the interface for one client at a time, and restores every setting when the client has disconnected.
-//! - It switches only features that a check uses.
-//! - It sends only frames with its own Ethernet address as source, and with a check's destinations.
-//! - It returns only frames of a check.
+//! - The server opens the interface for one client at a time, and restores every setting when the client has
+//!   disconnected.
+//! - The server switches only features that a check uses.
+//! - The server sends only frames with its own Ethernet address as source, and with a check's destinations.
+//! - The server returns only frames of a check.
 
 mod message;
 mod remote;

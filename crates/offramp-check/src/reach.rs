@@ -1,6 +1,6 @@
 //! Finds the kinds of frames that a path does not carry, before the first verdict. Access ports drop tagged frames,
-//! small switches drop jumbo frames, and snooping switches drop multicast. A dropped case of such a kind shows no fault
-//! of an offload.
+//! small switches drop jumbo frames, and snooping switches drop multicast. A case dropped because of its kind shows no
+//! fault of an offload.
 
 use crate::case::{Case, Load, Train};
 use crate::error::CheckError;

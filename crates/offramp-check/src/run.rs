@@ -370,7 +370,7 @@ impl Direction<'_> {
     }
 
     /// Returns the reason why cases cannot be sent here, or `None` if they can. Only cases that need more than a packet
-    /// socket have such a reason.
+    /// socket can have a reason.
     fn unreachable(&mut self, cases: Cases) -> Result<Option<String>, CheckError> {
         let (probe, refuser) = match cases {
             Cases::Socket(_) if self.exchange.receiver.offered(COALESCES_UDP) == Offered::Unseen => {

@@ -62,7 +62,7 @@ pub struct Row {
     pub cases: usize,
     /// Number of cases received as super-frames.
     pub coalesced: usize,
-    /// Number of cases with frames lost by the path. Such a case was right on a further attempt, or plain frames were
+    /// Number of cases with frames lost by the path. A lost case was right on a further attempt, or plain frames were
     /// lost at the same time.
     pub lost: usize,
     /// Causes that exclude the cases left out.

@@ -134,7 +134,7 @@ impl Daemon {
         serde_json::from_str(&program::output(command, None)?).doing("reading the daemon's answer")
     }
 
-    /// Asks the daemon to end. Returns the end of the daemon's output.
+    /// Asks the daemon to end. Returns the daemon's last output.
     pub fn terminate(self) -> String {
         self.program.terminate(END_TIMEOUT)
     }

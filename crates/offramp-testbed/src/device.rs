@@ -2,8 +2,8 @@
 //!
 //! A [`Guard`] writes the interface's state to a file before the first change, and restores the state when dropped.
 //! After a crash, [`restore`] or the next guard of the interface restores the state. The calling thread must be in the
-//! interface's network namespace. It must not call [`privilege::enter`](offramp_ports::sys::privilege::enter), because
-//! that call would leave the namespace.
+//! interface's network namespace. The thread must not call [`privilege::enter`](offramp_ports::sys::privilege::enter),
+//! because that call would leave the namespace.
 
 mod error;
 mod restore;

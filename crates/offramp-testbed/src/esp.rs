@@ -1,4 +1,4 @@
-//! An encrypted link between the two hosts. Either their adapters or a program on each host does ESP.
+//! An encrypted link between the two hosts. Either the hosts' adapters or a program on each host does ESP.
 //!
 //! ```text
 //!  the adapter does it    TCP/IP ── ofr0 ── adapter, ESP ══ cable ══
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The program does ESP in user space. For each packet, the program reads a frame from the kernel, encrypts the frame
-//! and writes it back; received packets take the reverse path. One system call moves one packet. The program uses the
-//! adapter's functions to encrypt and decrypt, so that only the place of the work differs.
+//! and writes the encrypted frame to the kernel. Received packets take the reverse path. One system call moves one
+//! packet. The program uses the adapter's functions to encrypt and decrypt, so that only the place of the work differs.
 
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::port::{HostPort, PortError};

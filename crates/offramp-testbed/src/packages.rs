@@ -82,7 +82,7 @@ pub fn need(needed: Needed) -> Result<PathBuf> {
 /// Runs `apt-get`, without output unless it fails.
 ///
 /// # Errors
-/// Returns an error if `apt-get` fails. The message contains its standard error.
+/// Returns an error if `apt-get` fails. The message contains the standard error of `apt-get`.
 pub fn apt_get(args: &[&str]) -> Result<()> {
     apt_get_in(Path::new("/"), args)
 }

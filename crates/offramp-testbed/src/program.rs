@@ -1,5 +1,5 @@
-//! Control of another program. Its output is recorded, its input is written line by line, and it never outlives this
-//! process.
+//! Control of another program. The program's output is recorded, the program's input is written line by line, and the
+//! program never outlives this process.
 
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::stop;
@@ -53,8 +53,8 @@ pub enum Unfound {
 }
 
 impl Program {
-    /// Starts a command, in a namespace if one is given. The program is killed when the calling thread ends, and when
-    /// the [`Program`] is dropped.
+    /// Starts a command, in a namespace if given. The program is killed when the calling thread ends, and when the
+    /// [`Program`] is dropped.
     ///
     /// # Errors
     /// Returns an error if the command cannot be started.
@@ -217,8 +217,8 @@ impl Program {
         ended.map_or_else(|| failed(format!("{} did not end within {timeout:?}{}", self.name, self.tail())), Ok)
     }
 
-    /// Sends SIGTERM, waits up to `patience` for the end of the program, then kills the program. Returns the end of its
-    /// output.
+    /// Sends SIGTERM, waits up to `patience` for the end of the program, then kills the program. Returns the last
+    /// output of the program.
     pub fn terminate(mut self, patience: Duration) -> String {
         let _ = self.signal(Signal::SIGTERM);
         let _ = self.wait_end(patience);
@@ -227,7 +227,7 @@ impl Program {
         self.tail()
     }
 
-    /// Returns the end of the program's output, for an error message.
+    /// Returns the last output of the program, for an error message.
     pub fn tail(&self) -> String {
         let output = self.lock();
         let mut text = String::new();
@@ -274,7 +274,7 @@ fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mu
     });
 }
 
-/// Runs a command to its end, in a namespace if one is given. Returns its output.
+/// Runs a command to its end, in a namespace if one is given. Returns the command's output.
 ///
 /// # Errors
 /// Returns an error if the command fails. The message contains the command's standard error.

@@ -76,7 +76,7 @@ impl Charon {
         self.directory.join("vici.sock").to_string_lossy().into_owned()
     }
 
-    /// Runs swanctl. Its command line has the subcommand first, then the control socket.
+    /// Runs swanctl. swanctl's command line needs the subcommand first, then the control socket.
     fn swanctl(&self, args: &[&str]) -> Result<()> {
         let mut command = Command::new(&self.swanctl);
         command.env("STRONGSWAN_CONF", self.directory.join("strongswan.conf")).args(args);

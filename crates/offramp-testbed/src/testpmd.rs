@@ -29,7 +29,8 @@ const RUNTIME_DIRECTORY: &str = "/var/run/dpdk";
 pub enum Memory {
     /// Anonymous files of huge pages, as in production. Each file becomes one vhost-user region.
     Huge,
-    /// An anonymous file of ordinary pages. It is slower than huge pages, but needs no set-up of the machine.
+    /// An anonymous file of ordinary pages. Ordinary pages are slower than huge pages, but need no set-up of the
+    /// machine.
     Ordinary,
 }
 
@@ -183,7 +184,7 @@ impl Testpmd {
         drop(self);
     }
 
-    /// Returns the end of testpmd's output, for an error message.
+    /// Returns the last output of testpmd, for an error message.
     pub fn tail(&self) -> String {
         self.program.tail()
     }
@@ -191,7 +192,8 @@ impl Testpmd {
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        // The program is killed later, when the field `program` is dropped. Its lock files may be removed before.
+        // The program is killed later, when the field `program` is dropped. The lock files may be removed before the
+        // program ends.
         let _ = std::fs::remove_dir_all(format!("{RUNTIME_DIRECTORY}/{}", self.prefix));
     }
 }

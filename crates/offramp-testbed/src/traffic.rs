@@ -18,7 +18,7 @@
 //!   last.
 //! - Processor time is the time of the data threads over the window (`RUSAGE_THREAD`), user and system time separately.
 //!   Interrupt time charged to other threads is not included; sample `/proc/stat` between [`Event::Start`] and
-//!   [`Event::End`] to measure it.
+//!   [`Event::End`] to measure interrupt time.
 //! - Congestion control is set on each socket and read back. The host's default may pace (BBR), and a network namespace
 //!   inherits that default.
 //!

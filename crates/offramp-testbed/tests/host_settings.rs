@@ -1,4 +1,4 @@
-//! Tests of host settings inside a rig. They need root to make namespaces and TAPs.
+//! Tests of host settings inside a rig. The tests need root to make namespaces and TAPs.
 
 use offramp_ports::sys::rps;
 use offramp_testbed::host::HostSettings;

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 const PROGRAM_VARIABLE: &str = "OFFRAMP_GRO_SELFTEST";
 /// MTU needed by the program's large cases: IP packets of 4096 bytes.
 const MTU: usize = 4096;
-/// Maximum time for which the adapter holds a frame to coalesce, in nanoseconds. It exceeds a sender's delay between
-/// two frames on a busy machine. It is shorter than the program's pause of 100 ms between two cases.
+/// Maximum time for which the adapter holds a frame to coalesce, in nanoseconds. The time exceeds a sender's delay
+/// between two frames on a busy machine, but not the program's pause of 100 ms between two cases.
 const HOLD_NS: u64 = 20_000_000;
 const INTERFACE: &str = "ofr0";
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];

@@ -1,4 +1,4 @@
-//! The server. It serves one client at a time, which has the interface exclusively.
+//! The server, which serves one client at a time. The client has the interface exclusively.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

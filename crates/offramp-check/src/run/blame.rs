@@ -142,9 +142,8 @@ impl Direction<'_> {
         Ok(outcomes.lost > 0 || !outcomes.wrong.is_empty())
     }
 
-    /// Finds the side at fault. Unless the fault is a loss, it must recur after the settings in which the case was
-    /// right. There must be enough repeats in those settings. Otherwise, a fault in 1 of 400 repeats would be blamed on
-    /// any side.
+    /// Finds the side at fault. A fault other than loss must recur after the settings in which the case was right.
+    /// These settings need enough repeats, because a fault in 1 of 400 repeats would otherwise be blamed on any side.
     fn blame(&mut self, case: &Case, setting: &Setting, is_loss: bool) -> Result<Blame, CheckError> {
         let in_software = Setting { transmit: self.least_for(case)?, ..Setting::default() };
         if is_loss {
@@ -228,8 +227,8 @@ impl Direction<'_> {
         if right == 0 {
             return Ok(false);
         }
-        // The other repeats get new numbers. They can therefore be sent in batches, and a late frame of another repeat
-        // is recognised.
+        // The other repeats get new numbers, so that they can be sent in batches and a late frame of another repeat is
+        // recognised.
         let others = vec![Case { number: None, ..*case }; repeats.saturating_sub(REPEATS_ALIKE)];
         let outcomes = self.exchange.all(&others, allowed, 1)?;
         Ok(outcomes.wrong.iter().all(|(_, wrong)| wrong.may_be_loss()))

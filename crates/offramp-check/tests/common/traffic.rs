@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use offramp_ports::sys::NetNs;
 
-/// Environment variable with the number of checks of each path. It overrides the number in a short test.
+/// Environment variable with the number of checks of each path, which overrides the number for a short test.
 const RUNS: &str = "OFFRAMP_CHECK_RUNS";
 const PORT: u16 = 9;
 /// Number of datagrams in a burst. An equally long pause follows, so that the load is half of a thread. A burst fits

@@ -159,8 +159,8 @@ fn wire_len(frame: &Outgoing) -> usize {
     total
 }
 
-/// Returns whether a frame belongs to a check. It has IP addresses of a check, and is sent to a check's Ethernet
-/// address or multicast group.
+/// Returns whether a frame belongs to a check: it has IP addresses of a check, and a check's Ethernet address or
+/// multicast group as destination.
 fn is_of_a_check(frame: &[u8]) -> bool {
     let is_to = |prefix: &[u8]| frame.starts_with(prefix);
     let to_nobody = is_to(&[0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d]);

@@ -24,7 +24,7 @@ const USUAL_TICKS_PER_SECOND: u64 = 100;
 /// Time of one processor since boot, in microseconds, with a resolution of one tick: see [`tick_us`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// Number of the processor.
+    /// Number of this processor.
     pub cpu: usize,
     /// Time of programs at normal priority.
     pub user_us: u64,
@@ -32,8 +32,8 @@ pub struct CpuTime {
     pub nice_us: u64,
     /// Time of the kernel on behalf of programs.
     pub system_us: u64,
-    /// Idle time, with or without a wait for a disk. It includes time stolen by a hypervisor after the processor should
-    /// have woken up.
+    /// Idle time, with or without a wait for a disk. Idle time includes time stolen by a hypervisor after the processor
+    /// should have woken up.
     pub idle_us: u64,
     /// Time of hardware interrupts.
     pub irq_us: u64,

@@ -1,5 +1,5 @@
-//! The guest's init program. It mounts file systems, loads modules, sets up the card, and executes the lab's commands
-//! from the second serial port.
+//! The guest's init program, which mounts file systems, loads modules, sets up the card, and executes the lab's
+//! commands from the second serial port.
 
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// First argument that selects the agent's role in a guest.
 pub const ARGUMENT: &str = "guest-agent";
-/// Device of the second serial port, for commands. The kernel's console uses the first one.
+/// Device of the second serial port, for commands. The kernel's console uses the first serial port.
 const PORT: &str = "/dev/ttyS1";
 /// File systems that the agent mounts first.
 const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")];
@@ -44,7 +44,8 @@ pub fn first_program(agent: impl FnOnce(File, File) -> io::Result<()>) -> io::Re
     }
     let ran = prepare().and_then(|(commands, port)| agent(commands, port));
     if let Err(error) = &ran {
-        // Standard error is the first serial port. The lab shows its output if the guest does not answer.
+        // Standard error is the first serial port. The lab shows the first serial port's output if the guest does not
+        // answer.
         eprintln!("guest: {error}");
     }
     reboot(RebootMode::RB_POWER_OFF)?;

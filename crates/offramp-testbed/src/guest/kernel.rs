@@ -75,7 +75,7 @@ impl Kernel {
         Ok(Self { path, version, modules: directory, card: &["virtio_net"] })
     }
 
-    /// Reads modules and their dependencies. Returns their names and contents in load order.
+    /// Reads modules and their dependencies. Returns the modules' names and contents in load order.
     ///
     /// # Errors
     /// Returns an error if a module is neither a file nor built into the kernel, or cannot be read.

@@ -51,11 +51,11 @@ pub struct Network {
 /// Offloads of the guest's driver, and their software replacements in the guest's TCP/IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
-    /// Names of the interface's features (`ethtool -k`), and their wanted states. All are set in one request.
+    /// Names of the interface's features (`ethtool -k`), and their wanted states. All states are set in one request.
     pub features: Vec<(String, bool)>,
     /// Maximum number of segments in one super-frame of TCP.
     pub gso_segs_max: u32,
-    /// Interrupt coalescing of the guest's driver; `None` leaves it unchanged.
+    /// Interrupt coalescing of the guest's driver; `None` leaves the coalescing unchanged.
     pub rx_coalescing: Option<RxCoalescing>,
 }
 

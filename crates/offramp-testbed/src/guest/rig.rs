@@ -138,7 +138,8 @@ impl<'a> GuestRig<'a> {
         let mut machine = Machine::boot_agent(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
-        // The directory is removed here. A running guest needs no file in it, so nothing remains after any exit.
+        // The directory is removed here. A running guest needs no file in the directory, so nothing remains after any
+        // exit.
         Ok(Self { machine, workers, port, tap, controls, host, config, rps, stop })
     }
 
@@ -159,8 +160,8 @@ impl<'a> GuestRig<'a> {
         Ok(())
     }
 
-    /// Checks that a driver with adaptive coalescing has set the coalescing at least once. In such a guest, only DIM
-    /// sets it.
+    /// Checks that a driver with adaptive coalescing has set the coalescing at least once. In a guest with adaptive
+    /// coalescing, only DIM sets the coalescing.
     ///
     /// # Errors
     /// Returns an error if the driver has not set the coalescing, because the sample then does not measure DIM.

@@ -81,7 +81,7 @@ impl Placement {
     }
 
     /// Returns the first processor for the server's host, and the last processor for the client's host and the
-    /// adapters. A single processor serves all of them.
+    /// adapters. A single processor serves both hosts and the adapters.
     pub fn server_alone() -> Self {
         let online = cpu::online();
         let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());
@@ -164,7 +164,7 @@ pub struct RigConfig {
     pub polling: Polling,
     /// Extra properties of host B's adapter.
     pub card: Card,
-    /// Encryption of the hosts' packets on the wire; `None` sends them unencrypted.
+    /// Encryption of the hosts' packets on the wire; `None` sends the packets unencrypted.
     #[serde(deserialize_with = "settings::esp")]
     pub esp: Option<EspLink>,
 }

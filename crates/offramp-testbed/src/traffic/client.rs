@@ -16,7 +16,7 @@ use super::wire::{
     ClientLine, Control, SERVER_LINE_LEN_MAX, ServerLine, VERSION, WireError, data_hello, token_from_text,
 };
 
-/// Timeout of the server's answer during set-up. It exceeds the server's own timeout for data connections.
+/// Timeout of the server's answer during set-up, longer than the server's own timeout for data connections.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of the server's [`ServerLine::Ended`]. The client's request for the window's end can be queued after
 /// measured data.
@@ -27,7 +27,7 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 const PROGRESS_POLL: Duration = Duration::from_millis(500);
 
 /// Runs one test against the server at `host`, control port `port`, and passes each event to `on_event`. All threads
-/// and sockets belong to the caller's network namespace. All have ended when the function returns.
+/// and sockets belong to the caller's network namespace, and all have ended when the function returns.
 ///
 /// # Errors
 /// Returns a [`TrafficError`] if the test does not begin or is aborted. [`is_setup`](TrafficError::is_setup) tells the
@@ -200,8 +200,8 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// Waits until the next event, at most until `until`, and reports due interim results. Returns whether all threads
-    /// have ended.
+    /// Waits until the next event, at most until `until`, and reports due interim results. Returns whether all data
+    /// threads have ended.
     fn wait_and_tick(&mut self, until: Instant) -> bool {
         let next = self.side.next_tick().map_or(until, |tick| tick.min(until));
         let ended = self.side.wait(next);

@@ -94,7 +94,7 @@ pub(super) fn merge_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) 
     last.cwnd_segments = rest.cwnd_segments;
 }
 
-/// Returns the interval between two moments. Its times are relative to `origin`.
+/// Returns the interval between two moments, with times relative to `origin`.
 pub(super) fn interval_between(origin: Instant, from: (Instant, Mark), to: (Instant, Mark)) -> Interval {
     let bytes = to.1.bytes - from.1.bytes;
     Interval {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Default control port of a server, used by ttcp and nttcp since the 1980s.
 pub const PORT_DEFAULT: u16 = 5010;
-/// Default congestion control. It does not pace, so that the effect of an offload is visible.
+/// Default congestion control, without pacing, so that the effect of an offload is visible.
 pub const CONGESTION_DEFAULT: &str = "cubic";
 /// Maximum number of streams per direction. Each stream has a thread at both ends.
 pub const STREAMS_MAX: u32 = 64;
@@ -107,9 +107,9 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Seed of patterned data, compared byte by byte at the sink. `None` sends constant data without comparison.
     pub pattern_seed: Option<u64>,
-    /// True if the streams end when the window closes, with data still in flight. Such a stream counts as complete.
-    /// This option is meant for connections that may stall, or that queue more data than the link transmits during the
-    /// test. It requires a timed test.
+    /// True if the streams end when the window closes, with data still in flight. A stream cut off in this way counts
+    /// as complete. The option suits connections that may stall, or that queue more data than the link transmits during
+    /// the test. The option requires a timed test.
     pub cut_off: bool,
     /// Payload bits per second in each direction, over all streams; 0 means no limit.
     pub rate_bps: u64,

@@ -11,7 +11,7 @@ use super::params::{Direction, Params, Workload};
 
 /// Nanoseconds per microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
-/// Minimum stall reported in the text. It exceeds any wait of a live connection on one host.
+/// Minimum stall reported in the text, in seconds. Any wait of a live connection on one host is shorter.
 const STALL_TOLD_SECONDS: f64 = 0.1;
 
 /// Processor time of the data threads, in seconds.
@@ -151,7 +151,7 @@ pub struct EndFigures {
     /// Number of an open loop's requests that were due in the window but never answered, counted by the client.
     #[serde(default)]
     pub unanswered: u64,
-    /// True if every stream was complete: all data was sent, or the end of the stream was received.
+    /// True if every stream is complete: the sender sent all data, or the receiver reached the end of the stream.
     pub complete: bool,
     /// Interim results, if requested.
     pub intervals: Vec<Interval>,
@@ -193,8 +193,8 @@ impl Flow {
 }
 
 /// Distribution of transaction times in microseconds, with a resolution of three digits. A transaction begins with the
-/// write of the request's first byte, and in an open loop when the request is due. It ends with the read of the
-/// response's last byte.
+/// write of the request's first byte, and in an open loop when the request is due. A transaction ends with the read of
+/// the response's last byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of transactions in the distribution.
@@ -242,9 +242,9 @@ pub struct Transactions {
     pub per_second: f64,
     /// Distribution of the transaction times.
     pub latency: Latency,
-    /// Figures of the client. Its bytes include requests and responses.
+    /// Figures of the client, with requests and responses in the bytes.
     pub client: EndFigures,
-    /// Figures of the server. Its bytes include requests and responses.
+    /// Figures of the server, with requests and responses in the bytes.
     pub server: EndFigures,
 }
 
@@ -259,9 +259,9 @@ pub struct Rpc {
     pub latency: Latency,
     /// Counters of retransmissions and unwanted responses.
     pub counts: RpcCounts,
-    /// Figures of the client. Its bytes include only responses that answered an outstanding call.
+    /// Figures of the client. The bytes include only responses that answered an outstanding call.
     pub client: EndFigures,
-    /// Figures of the server. Its bytes include all responses.
+    /// Figures of the server. The bytes include all responses.
     pub server: EndFigures,
 }
 
@@ -278,8 +278,8 @@ pub struct Report {
     pub streams: u32,
     /// Congestion control read back from the data sockets; empty for UDP.
     pub congestion: String,
-    /// Payload bits per second of both directions together, each measured at its receiver. For transactions, requests
-    /// and responses count. For a mixed test, only the bulk data counts.
+    /// Payload bits per second of both directions together, each measured at its receiver. In a test of transactions,
+    /// requests and responses count. In a mixed test, only the bulk data counts.
     pub throughput_bps: f64,
     /// Payload bytes of both directions in the measured window, counted as in `throughput_bps`.
     pub bytes: u64,

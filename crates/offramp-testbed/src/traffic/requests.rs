@@ -32,7 +32,7 @@ pub(super) const NUMBER_LEN: usize = 8;
 const OUTSTANDING_MAX: usize = 1 << 16;
 /// Maximum number of requests sent, or of answers received, in one turn. A burst of usual size is sent in one turn.
 const TURN_MAX: u32 = 64;
-/// Maximum gap of a Poisson process, in seconds. At one request per second, only one gap in e^60 would be longer.
+/// Maximum gap of a Poisson process, in seconds. At one request per second, a longer gap has a probability of e^-60.
 const GAP_MAX_S: f64 = 60.0;
 /// Time without further answers after which the client stops waiting for the last answers.
 const LINGER: Duration = Duration::from_millis(200);
@@ -123,7 +123,8 @@ impl Outstanding {
         self.first + self.due.len() as u64
     }
 
-    /// Stores the next request. Returns the due time of the oldest unanswered request if it had to be removed.
+    /// Stores the next request. Returns the due time of the oldest unanswered request if this request had to be
+    /// removed.
     fn push(&mut self, due: Instant) -> Option<Instant> {
         let mut given_up = None;
         if self.due.len() == OUTSTANDING_MAX {
@@ -136,7 +137,7 @@ impl Outstanding {
         given_up
     }
 
-    /// Removes request `number`. Returns its due time, or `None` if the request is not outstanding.
+    /// Removes request `number`. Returns the request's due time, or `None` if the request is not outstanding.
     fn answer(&mut self, number: u64) -> Option<Instant> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let due = self.due.get_mut(index)?.take()?;
@@ -301,7 +302,7 @@ impl Client<'_> {
         }
     }
 
-    /// Counts a request as unanswered. Its recorded latency is the time waited so far.
+    /// Counts a request as unanswered. The recorded latency is the time waited so far.
     fn give_up(&mut self, due: Instant) {
         self.end.unanswered += u64::from(self.window.holds(due));
         self.record(due, Instant::now());

@@ -1,4 +1,4 @@
-//! Remote procedure calls over UDP, similar to NFS. A request is short. Its response is one datagram, fragmented by IP.
+//! Remote procedure calls over UDP, similar to NFS. A request is short. A response is one datagram, fragmented by IP.
 //! The client repeats a request after a timeout without a response. If one fragment is lost, the whole response is
 //! lost.
 //!

@@ -21,7 +21,7 @@ pub(super) const LATENCY_DIGITS: u8 = 3;
 const READ_LEN: usize = 64 * 1024;
 /// Rounds of work in one calibration sample.
 const CALIBRATION_ITERATIONS: u64 = 200_000;
-/// Number of calibration samples. The fastest sample is used, because it is the least disturbed.
+/// Number of calibration samples. The fastest sample is used, as the least disturbed one.
 const CALIBRATION_SAMPLES: u32 = 9;
 
 /// Does a fixed amount of work: a chain of `iterations` dependent multiplications without memory access. Under any
@@ -170,7 +170,8 @@ fn write_message(stream: &TcpStream, len: u32, source: &Source, context: &mut Co
 
 fn read_message(stream: &TcpStream, len: u32, buffer: &mut [u8], context: &mut Context) -> io::Result<Message> {
     let mut left = len as usize;
-    // The thread polls the phase between two messages. It therefore reads its processor time when the window ends.
+    // The thread polls the phase between two messages, so that the thread reads its processor time when the window
+    // ends.
     context.phase();
     while left > 0 {
         let room = left.min(buffer.len());

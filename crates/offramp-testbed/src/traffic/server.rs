@@ -30,8 +30,8 @@ const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time that a timed test may exceed its requested time, over all its steps.
 const GRACE: Duration = Duration::from_mins(1);
-/// Time after which the server stops its datagrams, counted from the test's requested end. Datagrams can fill the path
-/// and so delay the client's request to stop them.
+/// Time after which the server stops its datagrams, counted from the test's requested end. The datagrams can fill the
+/// path and so delay the client's request to stop.
 const FLOOD_GRACE: Duration = Duration::from_secs(1);
 /// Maximum time without progress in a test over a number of bytes.
 const STALL_MAX: Duration = Duration::from_mins(1);
@@ -96,10 +96,10 @@ enum Failure {
 }
 
 /// Serves tests from `listener` until `stop` is set, with one thread per session. All threads and sockets are in the
-/// caller's network namespace. All have ended when the function returns.
+/// caller's network namespace, and all have ended when the function returns.
 ///
-/// A client that violates the protocol, exceeds a limit or disappears ends only its own session. Such clients are
-/// counted in `stats`.
+/// A client that violates the protocol, exceeds a limit or disappears ends only its own session, and is counted in
+/// `stats`.
 ///
 /// # Errors
 /// Returns the error of poll(2) if the listener is unusable.

@@ -151,7 +151,7 @@ struct Worker {
     end: Option<WorkerEnd>,
 }
 
-/// Figures of one end. The server sends its figures to the client.
+/// Figures of one end of the test. The server sends the figures of the server's end to the client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SideFigures {
     /// Data sent or requests made by this end.
@@ -297,8 +297,8 @@ impl Side {
     pub(super) fn abort(&mut self) {
         self.set_phase(Phase::Abort);
         for socket in self.workers.iter().filter_map(|worker| worker.socket.as_ref()) {
-            // The shutdown wakes a thread blocked in the kernel. It fails on a closed socket, where no thread is
-            // blocked.
+            // The shutdown wakes a thread blocked in the kernel. On a closed socket, no thread is blocked, and the
+            // shutdown fails.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -526,7 +526,8 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // A panicked thread is reported elsewhere as a stream without an end. This join only waits for the thread.
+            // A panicked thread is reported elsewhere as a stream without an end. The join here only waits for the
+            // thread.
             let _ = thread.join();
         }
     }

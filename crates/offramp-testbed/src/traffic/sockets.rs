@@ -1,4 +1,4 @@
-//! Data sockets. Their options are set before the handshake, because the handshake negotiates the window.
+//! Data sockets, with their options set before the handshake, because the handshake negotiates the window.
 
 use std::ffi::OsString;
 use std::io;

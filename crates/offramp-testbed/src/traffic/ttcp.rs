@@ -14,7 +14,7 @@ use super::side::{Context, Phase, WorkerEnd};
 
 /// Maximum number of bytes per read of a sink.
 const READ_LEN: usize = 256 * 1024;
-/// Period of patterned data in bytes. It is a prime, so that it matches no segment, write or buffer size.
+/// Period of patterned data in bytes, a prime that matches no segment, write or buffer size.
 const PATTERN_PERIOD_LEN: usize = 262_139;
 /// Byte value of constant data.
 const FILL: u8 = 0x55;

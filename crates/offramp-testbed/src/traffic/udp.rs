@@ -114,7 +114,8 @@ impl Order {
         Self { datagram_len, datagrams: 0, sequence_next: 0, seen: Datagrams::default() }
     }
 
-    /// Counts the datagrams of one read. Each has `segment_len` bytes, except a possibly shorter last one.
+    /// Counts the datagrams of one read. Each datagram has `segment_len` bytes, except a possibly shorter last
+    /// datagram.
     fn take(&mut self, bytes: &[u8], segment_len: usize) {
         self.seen.reads += 1;
         if bytes.is_empty() {
