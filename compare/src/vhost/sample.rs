@@ -63,7 +63,7 @@ pub struct Sample {
     /// Busy time of the backend per packet, in nanoseconds.
     ///
     /// DPDK counts the cycles of bursts with received packets. As a generator, DPDK counts all bursts, including bursts
-    /// that found no room. offramp counts rounds in which at least one frame moved.
+    /// without room. offramp counts rounds in which at least one frame moved.
     pub busy_ns: f64,
     /// Placement of the two processors.
     pub placement: Placement,

@@ -343,8 +343,8 @@ impl Case {
         (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
     }
 
-    /// Builds the segments. Each has its own length, ID and sequence number; the last has PSH and FIN, and the first
-    /// has CWR.
+    /// Builds the segments. Each segment has a separate length, ID and sequence number. The last segment has PSH and
+    /// FIN, and the first segment has CWR.
     fn segments(&self, headers: &Headers, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
         let pieces: Vec<&[u8]> = payload.chunks(size).collect();
         let segment = |(n, piece): (usize, &&[u8])| {

@@ -38,7 +38,7 @@ const LINGER: Duration = Duration::from_millis(1);
 /// Maximum number of attempts for a case with missing frames. Other traffic may have displaced the missing frames.
 const ATTEMPTS_MAX: u32 = 6;
 /// Number of rounds with a received plain frame and a missing probe, after which the path counts as dropping the
-/// probe's kind. The number is chosen, not derived.
+/// probe's kind. The number of rounds is chosen, not derived.
 const PROBE_ROUNDS: usize = 3;
 /// Milliseconds before each round of a probe. The pauses are chosen, because other traffic may fill a queue for a
 /// while.

@@ -118,7 +118,7 @@ impl Reach {
         self.obstacles.iter().find(|obstacle| matches!(obstacle, Obstacle::Ip(_))).map(|obstacle| obstacle.text())
     }
 
-    /// Returns the cases that the path carries, and the causes that exclude the others.
+    /// Returns the cases carried by the path, and the causes that exclude other cases.
     pub(crate) fn passable(&self, cases: Vec<Case>) -> (Vec<Case>, Vec<String>) {
         let is_effective = |obstacle: &&Obstacle| cases.iter().any(|case| obstacle.stops(case));
         let causes = self.obstacles.iter().filter(is_effective).map(|obstacle| obstacle.text()).collect();

@@ -66,8 +66,8 @@ pub fn names() -> Vec<&'static str> {
 /// receives a line for each step. Every setting is restored before the function returns.
 ///
 /// # Errors
-/// Returns an error if no frame is received, if an interface goes down, changes or may not be changed, if the check is
-/// stopped, or if a setting cannot be restored.
+/// Returns an error if no frame is received, or if an interface goes down, changes or may not be changed. Also fails if
+/// the check is stopped, or a setting cannot be restored.
 pub fn run(
     ends: &mut [Box<dyn End>; 2],
     config: &Config,
@@ -393,7 +393,7 @@ impl Direction<'_> {
         })
     }
 
-    /// Checks that frames with the length of the MTU are received, and that the kernel refuses a longer frame.
+    /// Checks the MTU: frames of this length must be received, and the kernel must refuse a longer frame.
     fn frames_of_the_mtu(&mut self, interface: &str) -> Result<Row, CheckError> {
         let [own, other] = [&*self.exchange.sender, &*self.exchange.receiver].map(|end| end.description().mtu as usize);
         if own != other {

@@ -188,9 +188,9 @@ fn where_other_frames_are_lost_too_no_offload_is_wrong() {
 
 #[test]
 fn where_a_case_is_lost_for_a_while_no_offload_is_wrong() {
-    // Each attempt sends the case up to six times. The attempts are one at first, four to assign blame, four after
-    // pauses, and one after each check of the path, in case the path recovered only then. The threads run in parallel,
-    // because they mostly wait.
+    // Each attempt sends the case up to six times. There is one attempt at first, four to assign blame, and four after
+    // pauses. One more follows each check of the path, in case the path recovered only then. The threads run in
+    // parallel, because they mostly wait.
     std::thread::scope(|scope| {
         for count in [50, 58, 64] {
             scope.spawn(move || {

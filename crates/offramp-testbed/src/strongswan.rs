@@ -40,7 +40,7 @@ pub struct Charon {
 }
 
 impl Charon {
-    /// Starts a charon in a namespace. `name` names its files.
+    /// Starts a charon in a namespace. The files of the charon are named after `name`.
     ///
     /// # Errors
     /// Returns an error if a program is missing or does not start.

@@ -35,8 +35,8 @@ fn report_with(planted: Planted, offload: &str) -> Report {
     run(&mut rig.ends(), &config, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-/// Maximum number of attempts for a fault of coalescing. A fault of coalescing shows only in frames that are received
-/// together, which depends on the machine's load.
+/// Maximum number of attempts for a fault of coalescing. A fault of coalescing shows only in frames received together,
+/// and their reception depends on the machine's load.
 const LOOKS_MAX: usize = 3;
 
 /// Returns the mistake in the verdict on a planted fault, or `None` if the verdict is right.

@@ -2,8 +2,8 @@
 //!
 //! Time stolen by a hypervisor (`steal`) can overlap idle time:
 //!
-//! - A kernel without a tick in idle measures idle time by the clock, from the processor's sleep until it runs again
-//!   (Linux `get_cpu_idle_time_us`, shown by `fs/proc/stat.c`).
+//! - A kernel without a tick in idle measures idle time by the clock, from a processor's sleep to its next run (Linux
+//!   `get_cpu_idle_time_us`, shown by `fs/proc/stat.c`).
 //! - KVM counts as stolen all time in which the virtual processor was runnable and did not run (`record_steal_time`).
 //!   Stolen time therefore begins with the interrupt that wakes the virtual processor.
 //!

@@ -31,7 +31,7 @@ impl Guard {
     /// state. Leftover changes of an earlier run are restored first. `progress` receives one line for each restoration.
     ///
     /// # Errors
-    /// Returns an error if the interface does not exist or may not be changed, if another run uses the interface, or if
+    /// Returns an error if the interface does not exist, may not be changed, or is used by another run. Also fails if
     /// the state file cannot be written.
     pub fn take(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<Self, TestbedError> {
         let found = find(dir, interface, progress)?;
@@ -139,7 +139,7 @@ fn put_back(file: StateFile) -> Result<Vec<String>, TestbedError> {
 }
 
 /// Sets the interface to `wanted`, and changes only settings that differ. Returns the features read back, so that the
-/// caller sees features that did not change.
+/// caller sees unchanged features.
 fn make(wanted: &State) -> Result<Features, TestbedError> {
     let interface = wanted.interface.as_str();
     let now = Features::read(interface).map_err(|e| explained(interface, e))?;
@@ -211,7 +211,7 @@ pub fn explained(interface: &str, error: SysError) -> TestbedError {
 /// Returns the number of restored interfaces.
 ///
 /// # Errors
-/// Returns an error if a file is not a state file, if it belongs to a running run or to another interface, or if a
+/// Returns an error if a file is not a state file, or belongs to a running run or to another interface. Also fails if a
 /// setting could not be restored. The other files are still processed.
 pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, TestbedError> {
     let (mut restored, mut refused) = (0, Vec::new());

@@ -19,8 +19,8 @@ const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
 /// Number of bytes of a process' extended state saved by User Mode Linux, and the first version without that limit.
 const UML_XSTATE_LEN: usize = 2696;
 const UML_WHOLE_XSTATE: &str = "6.13";
-/// Setting that keeps the C library from registers that are not saved. The GNU library chooses its copy routine by the
-/// last feature in this list. The last feature must therefore be disabled explicitly.
+/// Setting that keeps the C library from unsaved registers. The GNU library chooses its copy routine by the last
+/// feature in this list. The last feature must therefore be disabled explicitly.
 const WITHOUT_AVX: &str =
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load";
 

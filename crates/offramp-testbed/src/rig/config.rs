@@ -110,8 +110,8 @@ impl Placement {
     }
 }
 
-/// Extra properties of host B's adapter: a card with little memory on a slow bus, or a faulty card. The default adds
-/// none.
+/// Extra properties of host B's adapter: a card with little memory on a slow bus, or a faulty card. The default adds no
+/// properties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Card {

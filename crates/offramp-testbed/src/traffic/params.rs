@@ -108,8 +108,8 @@ pub struct BulkParams {
     /// Seed of patterned data, compared byte by byte at the sink. `None` sends constant data without comparison.
     pub pattern_seed: Option<u64>,
     /// True if the streams end when the window closes, with data still in flight. A stream cut off in this way counts
-    /// as complete. The option suits connections that may stall, or that queue more data than the link transmits during
-    /// the test. The option requires a timed test.
+    /// as complete. The option suits connections with possible stalls, or with more queued data than the link transmits
+    /// during the test. The option requires a timed test.
     pub cut_off: bool,
     /// Payload bits per second in each direction, over all streams; 0 means no limit.
     pub rate_bps: u64,

@@ -303,7 +303,7 @@ impl Side {
         }
     }
 
-    /// Waits until every thread has ended, at most until `until`. Returns whether all have ended.
+    /// Waits until every thread has ended, at most until `until`. Returns whether all threads have ended.
     pub(super) fn wait(&mut self, until: Instant) -> bool {
         while self.running > 0 {
             match self.ends.recv_timeout(until.saturating_duration_since(Instant::now())) {
