@@ -1,5 +1,5 @@
 //! The kernel's own test program for receive coalescing (`tools/testing/selftests/net/gro.c`) against two adapters. The
-//! program sends frames from one namespace. In the other namespace, it checks which frames were coalesced.
+//! program sends frames from one namespace. In the other namespace, the program checks which frames were coalesced.
 //!
 //! ```text
 //!  namespace a                 this process                   namespace b
@@ -42,7 +42,7 @@ const ATTEMPTS_MAX: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Two hosts and the adapters between them. Fields are dropped in order: first the worker, which uses the others.
+/// Two hosts and the adapters between them. The fields are in drop order: first the worker, which uses the TAPs.
 struct Bench {
     _worker: Worker,
     _taps: [Tap; 2],

@@ -85,7 +85,7 @@ impl Switches {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The guest is ready. Sent once after boot, without a command.
+    /// The guest is ready. The guest sends this answer once after boot, without a command.
     Ready {
         /// The guest's kernel version, as in `uname -r`.
         kernel: String,
