@@ -64,7 +64,7 @@ impl Obstacle {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reach {
     obstacles: Vec<Obstacle>,
-    /// Length of the longest packet that passes, or `None` if packets of the interfaces' MTU pass.
+    /// Length of the longest packet that passes, if shorter than the interfaces' MTU.
     pub longest: Option<usize>,
 }
 
