@@ -177,7 +177,7 @@ impl<'a> Meter<'a> {
         Self { control, began: Instant::now(), now_ns: 0, moved: 0, busy_ns: 0 }
     }
 
-    /// Polls the pair once. One clock reading suffices per round, because the end of a round is the begin of the next
+    /// Polls the pair once. One clock reading suffices per round, because the end of a round is the start of the next
     /// round.
     fn round<H: HostPort, W: WirePort>(&mut self, pair: &mut QueuePair<H, W>) -> Result<()> {
         if let Err(error @ PortError::Closed(_)) = pair.poll(self.now_ns) {

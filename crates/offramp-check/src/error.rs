@@ -41,7 +41,7 @@ pub enum CheckError {
     MtuChanged {
         /// Name of the interface.
         interface: String,
-        /// MTU at the begin of the check, in IP bytes.
+        /// MTU at the start of the check, in IP bytes.
         before: u32,
         /// Present MTU, in IP bytes.
         now: u32,

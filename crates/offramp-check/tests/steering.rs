@@ -25,7 +25,7 @@ use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 /// Number of queues of the receiver's TAP.
 const QUEUES: u16 = 4;
 const ENTRIES: u32 = 128;
-/// Offsets of the addresses' begin and end, and of the ports, in a frame with IPv4 and with IPv6.
+/// Offsets of the addresses' start and end, and of the ports, in a frame with IPv4 and with IPv6.
 const OF_IP: [(usize, usize, usize); 2] = [(26, 34, 34), (22, 54, 54)];
 
 /// An adapter's choice of the queue from the hashed fields.

@@ -51,7 +51,7 @@ pub enum TrafficError {
         /// The defect in the other end's answer.
         reason: String,
     },
-    /// The test was aborted after its begin.
+    /// The test was aborted after its start.
     #[error("test with {address} cut off: {reason}")]
     Lost {
         /// Control address of the server.
@@ -63,7 +63,7 @@ pub enum TrafficError {
 
 impl TrafficError {
     /// Returns whether the test never began, because of wrong parameters, a missing server or a refusal. Returns
-    /// `false` for a test that was aborted after its begin.
+    /// `false` for a test that was aborted after its start.
     pub fn is_setup(&self) -> bool {
         !matches!(self, Self::Lost { .. })
     }

@@ -59,7 +59,7 @@ const THINK_MAX_USECS: u64 = 60_000_000;
 const REQUESTS_PER_S_MAX: u32 = 1_000_000;
 /// Maximum number of requests in one burst.
 const BURST_MAX: u32 = 1024;
-/// Maximum time between the begins of two bursts, in microseconds.
+/// Maximum time between the starts of two bursts, in microseconds.
 const BURST_EVERY_MAX_USECS: u32 = 60_000_000;
 /// Maximum busy-poll time of a socket, in microseconds.
 pub const BUSY_POLL_MAX_USECS: u32 = 1_000_000;
@@ -213,7 +213,7 @@ pub enum Arrivals {
     Bursts {
         /// Number of requests per burst.
         requests: u32,
-        /// Time between the begins of two bursts, in microseconds.
+        /// Time between the starts of two bursts, in microseconds.
         every_usecs: u32,
     },
 }

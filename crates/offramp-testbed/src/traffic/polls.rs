@@ -19,7 +19,7 @@ pub(super) struct Polls {
 }
 
 impl Polls {
-    /// Starts the polls at the begin of the window, after `progress` bytes.
+    /// Starts the polls at the start of the window, after `progress` bytes.
     pub(super) fn new(now: Instant, progress: u64) -> Self {
         Self { due: now + POLL_INTERVAL, progress, moved: now, stall: Duration::ZERO, windows: Vec::new() }
     }
@@ -40,7 +40,7 @@ impl Polls {
         self.windows.extend(windows.take(room));
     }
 
-    /// Returns the longest time between two polls with progress. The begin and the end of the window count as progress.
+    /// Returns the longest time between two polls with progress. The start and the end of the window count as progress.
     pub(super) fn stall(&self) -> Duration {
         self.stall
     }

@@ -105,9 +105,9 @@ pub struct Datagrams {
 /// An interim result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Begin of the interval, in seconds since the begin of the window.
+    /// Start of the interval, in seconds since the start of the window.
     pub start_seconds: f64,
-    /// End of the interval, in seconds since the begin of the window.
+    /// End of the interval, in seconds since the start of the window.
     pub end_seconds: f64,
     /// Payload bytes carried.
     pub bytes: u64,

@@ -373,7 +373,7 @@ pub(super) fn answer_each(
 mod tests {
     use super::*;
 
-    /// Returns the due times of the first `count` requests, in seconds since the begin.
+    /// Returns the due times of the first `count` requests, in seconds since the start.
     fn moments(arrivals: &Arrivals, index: u32, count: usize) -> Vec<f64> {
         let begin = Instant::now();
         let mut schedule = Schedule::new(arrivals, index, begin);

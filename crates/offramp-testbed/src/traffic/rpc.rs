@@ -2,7 +2,7 @@
 //! The client repeats a request after a timeout without a response. If one fragment is lost, the whole response is
 //! lost.
 //!
-//! The calls read a file from its begin to its end, with read-ahead. The distance of a new call from the oldest
+//! The calls read a file from its start to its end, with read-ahead. The distance of a new call from the oldest
 //! unanswered call is limited.
 
 use std::io;

@@ -55,7 +55,7 @@ pub struct ServerStats {
     /// Number of clients refused because of a wrong protocol or version, an exceeded limit, or a timeout before the
     /// test.
     pub refused: AtomicU64,
-    /// Number of tests aborted after their begin.
+    /// Number of tests aborted after their start.
     pub lost: AtomicU64,
 }
 

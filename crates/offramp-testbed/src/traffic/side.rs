@@ -92,7 +92,7 @@ impl Context {
         }
     }
 
-    /// Publishes the thread's bytes and units since the begin of the test.
+    /// Publishes the thread's bytes and units since the start of the test.
     pub(super) fn count(&self, bytes: u64, units: u64) {
         self.meter.bytes.store(bytes, Ordering::Relaxed);
         self.meter.units.store(units, Ordering::Relaxed);
@@ -489,7 +489,7 @@ impl Side {
         let ends = || self.of(role).filter_map(|worker| worker.end.as_ref());
         let first = ends().filter_map(|end| end.first).min();
         let last = ends().filter_map(|end| end.last).max().unwrap_or(end.at);
-        // If one read returned all data, the time since the begin is the best estimate.
+        // If one read returned all data, the time since the start is the best estimate.
         let from = first.filter(|&first| first < last).unwrap_or(start.at);
         figures.seconds = last.saturating_duration_since(from).as_secs_f64();
     }
